@@ -1,0 +1,27 @@
+"""voidrl: pre-train reinforcement-learning agents without rewards, then adapt them in a few steps.
+
+Importing this package does not import torch; using one of its names does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from voidrl.agent import Agent
+    from voidrl.api import evaluate, finetune, load, pretrain, resume, train
+    from voidrl.config import Config
+    from voidrl.errors import RunInterrupted, VoidrlError
+
+__version__ = "0.1.0"
+__all__ = [
+    "Agent", "Config", "RunInterrupted", "VoidrlError", "evaluate", "finetune", "load", "pretrain", "resume", "train",
+]  # fmt: skip
+_HOMES = {"Agent": "agent", "Config": "config", "RunInterrupted": "errors", "VoidrlError": "errors"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(importlib.import_module(f"voidrl.{_HOMES.get(name, 'api')}"), name)
+    raise AttributeError(f"module 'voidrl' has no attribute {name!r}")

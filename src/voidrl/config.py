@@ -1,0 +1,343 @@
+"""Everything that determines a run, as frozen dataclasses; to and from JSON.
+
+The pieces that can be swapped (method, representation, learner) define their own config class in their own
+file; what they have in common stands here. This file does not import torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
+
+from voidrl.errors import ConfigError, UnknownNameError
+
+T = TypeVar("T")
+PIECES = ("method", "representation", "learner")
+Stack = Literal["auto", "nature", "impala", "drq", "paper", "mlp"]
+
+
+def require(ok: bool, name: str, value: object, expected: str) -> None:
+    """Raise one clear sentence unless `ok`."""
+    if not ok:
+        raise ConfigError(f"{name} = {value!r} cannot be used: expected {expected}")
+
+
+def require_positive(config: object, *names: str) -> None:
+    """Refuse values that are not above zero."""
+    for name in names:
+        require(getattr(config, name) > 0, name, getattr(config, name), "a number above 0")
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """Which environment, and how many of them."""
+
+    id: str = ""
+    """A Gymnasium id, with options as a query (`voidrl/PixelMaze-v0?goal=far`), or `module:factory`."""
+    num_envs: int = 1
+    """Environments stepped together."""
+    backend: Literal["auto", "native", "sync", "async"] = "auto"
+    """How they are stepped: natively vectorised, in this process, or in worker processes.
+    `auto` takes the native version where the environment has one, else `sync`."""
+    frame_stack: int = 1
+    """Consecutive frames that make one observation; stacked by the replay, not by the environment."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "num_envs", "frame_stack")
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """A network from observations to features: stack → FC → LayerNorm → tanh."""
+
+    stack: Stack = "auto"
+    """Convolutions: `nature`, `impala`, `drq` (strides 2, 1, 1, 1) or `paper` (strides 2, 2, 2, 1); `mlp` for
+    vectors. `auto`: `nature` for discrete actions, `drq` for continuous ones, `mlp` for vectors."""
+    feature_dim: int = 50
+    """Width of the output. 0 leaves out FC, LayerNorm and tanh: the features are the stack's own."""
+    hidden_dim: int = 0
+    """Width of one more fully connected layer before the output; 0 for none."""
+    activation: Literal["elu", "relu"] = "elu"
+    """Non-linearity between layers."""
+    spectral_norm_iterations: int = 0
+    """Power iterations of spectral normalisation in each training pass (the paper: 5); 0 turns it off."""
+    width: float = 1.0
+    """Multiplies the channels of the convolutions."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "width")
+        for name in ("feature_dim", "hidden_dim", "spectral_norm_iterations"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+
+
+@dataclass(frozen=True)
+class PieceConfig:
+    """What every swappable piece has: the name under which its class is found."""
+
+    name: Annotated[str, tyro.conf.Suppress] = ""
+    """File name in `voidrl.methods`, `.representations` or `.learners`, or `module:Class`."""
+
+
+@dataclass(frozen=True)
+class MethodConfig(PieceConfig):
+    """What is rewarded."""
+
+    learning_rate: float = 1e-4
+    """Adam's step size for the method's own networks, if it has any."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "learning_rate")
+
+
+@dataclass(frozen=True)
+class RepresentationConfig(PieceConfig):
+    """How the space is made in which distances are taken."""
+
+    encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(feature_dim=15))
+    """The encoder f."""
+    learning_rate: float = 1e-3
+    """Adam's step size for f and what trains it."""
+    batch_size: int = 512
+    """Observations in one representation update."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "learning_rate", "batch_size")
+
+
+@dataclass(frozen=True)
+class LearnerConfig(PieceConfig):
+    """How reward becomes behaviour."""
+
+    encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(activation="relu"))
+    """The learner's own encoder; not built when the encoder f is shared."""
+    batch_size: int = 256
+    """Transitions in one update; also the pool of particles unless the method says otherwise."""
+    discount: float = 0.99
+    """γ of one environment step."""
+    n_step: int = 1
+    """Steps whose rewards are summed before the value is bootstrapped."""
+    intrinsic_n_step: Literal["summed", "single"] = "summed"
+    """With n_step > 1: score each of the n successors and sum (`summed`), or only the n-th (`single`)."""
+    learning_rate: float = 1e-4
+    """Adam's step size."""
+    adam_eps: float = 1e-8
+    """Adam's ε."""
+    max_grad_norm: float = 0.0
+    """Gradients of each loss are clipped to this norm; 0 leaves them alone."""
+    hidden_dim: int = 1024
+    """Width of the heads."""
+    hidden_layers: int = 2
+    """Hidden layers of the heads."""
+    target_tau: float = 0.01
+    """Share of the online weights that flows into the target at each target update."""
+    target_every_updates: int = 1
+    """Updates between two target updates."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "batch_size", "n_step", "learning_rate", "adam_eps", "hidden_dim", "target_every_updates")
+        require(self.hidden_layers >= 1, "hidden_layers", self.hidden_layers, "1 or more")
+        require(0 < self.target_tau <= 1, "target_tau", self.target_tau, "a number in (0, 1]")
+        require(0 <= self.discount < 1, "discount", self.discount, "a number in [0, 1)")
+        require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "0 or more")
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """DrQ's augmentation, drawn afresh at every sample; pixels only."""
+
+    shift_pixels: int = 4
+    """Largest random shift in each direction; edges are repeated."""
+    intensity_scale: float = 0.0
+    """Intensity jitter: images are multiplied by 1 + scale · clip(N(0, 1), −2, 2)."""
+
+    def __post_init__(self) -> None:
+        require(self.shift_pixels >= 0, "shift_pixels", self.shift_pixels, "0 or more")
+        require(self.intensity_scale >= 0, "intensity_scale", self.intensity_scale, "0 or more")
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """Where experience is kept."""
+
+    capacity_steps: int = 100_000
+    """Environment steps kept, over all environments together."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` keeps the replay beside the networks if it fits there, else in main memory, and says so."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "capacity_steps")
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """What is kept of the pre-trained agent, and how it is adapted."""
+
+    heads: Literal["pretrained", "random"] = "pretrained"
+    """Keep the policy and value heads, or start them afresh."""
+    encoder: Literal["tuned", "frozen"] = "tuned"
+    """Whether the learner goes on training the encoder."""
+    learning_rate: float | None = None
+    """The learner's step size while fine-tuning; None keeps the one of pre-training."""
+    warmup_steps: int = 1000
+    """Steps before the first update."""
+    warmup_actions: Literal["policy", "random"] = "policy"
+    """Who acts in the warm-up: the pre-trained policy, or uniform random actions (the paper on DMControl)."""
+    noise: Literal["end", "restart"] = "end"
+    """Exploration noise: stay at the end of its schedule, or run the schedule again."""
+
+    def __post_init__(self) -> None:
+        require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
+        require(self.learning_rate is None or self.learning_rate > 0, "learning_rate", self.learning_rate, "above 0")
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """What is written down, and how often."""
+
+    log_every_steps: int = 1000
+    """Steps between two rows of metrics; the only time the host waits for the device."""
+    eval_every_steps: int = 0
+    """Steps between two evaluations; 0 turns them off."""
+    eval_episodes: int = 10
+    """Episodes of one evaluation, in environments and with seeds of their own."""
+    checkpoint_every_steps: int = 50_000
+    """Steps between two checkpoints. Environments are reset with a new seed at each, which makes resuming
+    exact; one is always written at the end."""
+    keep_last: int = 2
+    """Checkpoints kept."""
+    tensorboard: bool = True
+    """Write TensorBoard files beside `metrics.jsonl`."""
+    wandb_project: str | None = None
+    """Also log to this Weights & Biases project (extra `wandb`)."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "log_every_steps", "checkpoint_every_steps", "keep_last", "eval_episodes")
+        require(self.eval_every_steps >= 0, "eval_every_steps", self.eval_every_steps, "0 or more")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run: `pretrain` (the method's reward), `finetune` or `train` (the environment's)."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """The environment."""
+    phase: Annotated[Literal["pretrain", "finetune", "train"], tyro.conf.Suppress] = "pretrain"
+    """Set by the command."""
+    steps: int = 100_000
+    """Environment steps of this run."""
+    seed: int = 0
+    """Seed of everything random in the run."""
+    device: str = "auto"
+    """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`."""
+    warmup_steps: int = 1000
+    """Steps with uniform random actions before the first update."""
+    updates_per_step: float = 2.0
+    """Gradient steps per environment step (the paper: 2); below 1 for one update every few steps."""
+    method: MethodConfig = field(default_factory=lambda: MethodConfig("apt"))
+    """What is rewarded."""
+    representation: RepresentationConfig = field(default_factory=lambda: RepresentationConfig("auto"))
+    """How the space of the particles is learned."""
+    learner: LearnerConfig = field(default_factory=lambda: LearnerConfig("auto"))
+    """How reward becomes behaviour."""
+    share_encoder: bool = False
+    """Let the learner act on f(s) (the paper on DMControl) instead of on an encoder of its own (on Atari)."""
+    encoder_owner: Literal["auto", "representation", "learner"] = "auto"
+    """Whose loss trains f. `auto`: the representation if it trains one, else the learner that shares it."""
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    """Augmentation of pixels."""
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    """Where experience is kept."""
+    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
+    """Adapting to a task."""
+    log: LogConfig = field(default_factory=LogConfig)
+    """What is written down."""
+
+    def __post_init__(self) -> None:
+        require(self.steps > 0, "steps", self.steps, "a positive number of environment steps, such as 100k")
+        require_positive(self, "updates_per_step")
+        require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
+        require(0 <= self.seed < 2**31, "seed", self.seed, "a whole number in [0, 2³¹)")
+
+
+def to_json(config: object) -> Any:
+    """Nested plain values; the inverse of `update` on a config of the same pieces."""
+    if dataclasses.is_dataclass(config):
+        return {f.name: to_json(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    return list(config) if isinstance(config, tuple) else config
+
+
+def update(config: T, changes: Mapping[str, Any], path: str = "") -> T:
+    """A copy of `config` with nested `changes`: `{"learner": {"n_step": 3}}` or `{"learner.n_step": 3}`."""
+    hints = typing.get_type_hints(type(config))
+    values = {}
+    for key, value in merge(changes).items():
+        if key not in hints:
+            known = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
+            raise UnknownNameError("config field", path + key, [path + n for n in known])
+        current = getattr(config, key)
+        if isinstance(current, PieceConfig):
+            current, value = _switched(key, current, value)
+        if dataclasses.is_dataclass(current) and isinstance(value, Mapping):
+            values[key] = update(current, value, f"{path}{key}.")
+        else:
+            values[key] = _checked(value, hints[key], path + key)
+    return dataclasses.replace(config, **values)  # type: ignore[type-var]
+
+
+def _switched(kind: str, current: PieceConfig, value: Any) -> tuple[PieceConfig, Any]:
+    """A piece given by name or class, or by a mapping with a new name, brings its own config."""
+    name = value.get("name") if isinstance(value, Mapping) else value
+    if isinstance(name, str | type):
+        fresh = default_piece(kind, name)
+        current = current if current.name == fresh.name and type(current) is type(fresh) else fresh
+    return current, {k: v for k, v in value.items() if k != "name"} if isinstance(value, Mapping) else {}
+
+
+def default_piece(kind: str, name: str | type) -> PieceConfig:
+    """The config with which a method, representation or learner starts."""
+    from voidrl import registry  # imports torch
+
+    cls = registry.find(kind, name)
+    piece: PieceConfig = cls.Config(name=registry.name_of(kind, cls))
+    return piece
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested or dotted changes as one nested dictionary; later layers win."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            head, _, rest = key.partition(".")
+            value = {rest: value} if rest else value
+            if isinstance(value, Mapping):
+                old = merged.get(head, {})
+                value = merge(old if isinstance(old, Mapping) else {"name": old}, value)
+            elif isinstance(merged.get(head), dict) and head in PIECES:
+                value = {**merged[head], "name": value}
+            merged[head] = value
+    return merged
+
+
+def _checked(value: Any, hint: Any, name: str) -> Any:
+    """The value as its declared type, or a sentence that says what was expected."""
+    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    for option in options:
+        if typing.get_origin(option) is Literal:
+            if value in typing.get_args(option):
+                return value
+        elif option is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        elif option is int and isinstance(value, float) and value.is_integer():
+            return int(value)
+        elif isinstance(option, type) and isinstance(value, option):
+            if isinstance(value, bool) and option is not bool:
+                continue
+            return value
+    words = [repr(a) for o in options for a in typing.get_args(o)] or [getattr(o, "__name__", str(o)) for o in options]
+    raise ConfigError(f"{name} = {value!r} cannot be used: expected {' or '.join(words)}")

@@ -1,0 +1,245 @@
+"""How spread out particles are: nearest-neighbour distances, particle entropy (eq. 1) and reward (eq. 5).
+
+Everything here takes and returns tensors, can be used alone, and may run inside a captured CUDA graph: shapes
+are static and nothing is read by the host.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from voidrl.errors import ConfigError, NeighbourError, UnknownNameError
+
+# Queries and floats held at once, however many queries and particles there are: 16 MiB, or 64 to fill a GPU.
+_MAX_QUERIES = 1024
+_MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**24}
+
+
+@torch.no_grad()
+def knn_distances(queries: Tensor, particles: Tensor, k: int, *, exclude_self: bool = False) -> Tensor:
+    """Euclidean distances from each query to its k nearest particles, ascending.
+
+    Exact to float32 rounding, also for close points far from the origin: distances come from differences,
+    never from ‖a‖² + ‖b‖² − 2ab, which cancels. They are made in blocks: memory grows with n + m, not n × m.
+
+    Args:
+        queries: (n, d), any float dtype; float64 is computed in float64, narrower ones in float32.
+        particles: (m, d), the pool in which the neighbours are sought.
+        k: number of neighbours.
+        exclude_self: `particles[i]` is `queries[i]` for every i < n, and is not its own neighbour. The index
+            is masked, not the value: another copy of a point is a neighbour at distance 0.
+
+    Returns:
+        (n, k) float32.
+    """
+    _check(queries, particles, k, exclude_self)
+    queries, particles = _widen(queries, particles)
+    chunk_size = _chunk_size(queries)
+    rows = []
+    for i, block in enumerate(queries.split(_MAX_QUERIES)):
+        nearest = block.new_empty(len(block), 0)  # (q, 0): grows to (q, k)
+        for j, chunk in enumerate(particles.split(chunk_size)):
+            distances = _pairwise(block, chunk)  # (q, c)
+            if exclude_self:
+                distances.diagonal(i * _MAX_QUERIES - j * chunk_size).fill_(math.inf)
+            found = _smallest(distances, k)  # (q, ≤ k)
+            nearest = found if j == 0 else _smallest(torch.cat([nearest, found], dim=1), k)
+        rows.append(nearest)
+    return torch.cat(rows).float()  # (n, k)
+
+
+@torch.no_grad()
+def random_distances(queries: Tensor, particles: Tensor, k: int, *, exclude_self: bool = False) -> Tensor:
+    """Distances to k different particles drawn uniformly for each query, ascending (Table 4's ablation).
+
+    Arguments and result are those of `knn_distances`; the draw uses PyTorch's global random state.
+    """
+    _check(queries, particles, k, exclude_self)
+    queries, particles = _widen(queries, particles)
+    n, available = len(queries), len(particles) - int(exclude_self)
+    # Floyd's sampling: k draws without replacement in O(nk) memory. A draw from 0 … last that is already
+    # taken is replaced by `last`, which no earlier draw could reach.
+    index = torch.empty(n, k, dtype=torch.int64, device=queries.device)
+    for j, last in enumerate(range(available - k, available)):
+        draw = torch.randint(last + 1, (n, 1), device=queries.device)
+        taken = (index[:, :j] == draw).any(dim=1, keepdim=True)  # (n, 1)
+        index[:, j : j + 1] = draw.masked_fill(taken, last)
+    if exclude_self:  # the draw was among the others: step over the query's own index
+        index += index >= torch.arange(n, device=queries.device)[:, None]
+    distances: Tensor = torch.linalg.vector_norm(queries[:, None] - particles[index], dim=-1)  # (n, k)
+    return distances.sort(dim=1).values.float()
+
+
+@torch.no_grad()
+def particle_entropy(z: Tensor, k: int = 3) -> Tensor:
+    """Kozachenko–Leonenko estimate of the entropy of the distribution of z, in nats (eq. 1 and 2).
+
+    The bias correction is b(k) = log k − ψ(k). Eq. 1 is kept as printed, with log n. The k-th of n − 1 others
+    has E[log mass] = ψ(k) − ψ(n), so this is 1/2n too high and log(n − 1) would be 1/2n too low: neither
+    shows beside the estimator's own error.
+
+    A particle with k or more exact copies has radius 0 and would make the estimate −inf. In continuous data
+    such copies come from rounding (20000 float32 draws from [0, 1) hold some ten pairs), so the spacing of
+    floats at that place is taken as the radius, which is right for them. Where copies are many, there is no
+    density: the estimate is finite and very low, and says only that. NaN in z gives NaN.
+
+    Args:
+        z: (n, d) particles.
+        k: which neighbour's distance to use.
+
+    Returns:
+        A 0-d float64 tensor.
+    """
+    radius = knn_distances(z, z, k, exclude_self=True)[:, -1].double()  # (n,)
+    n, d = z.shape
+    spacing = (torch.finfo(z.dtype).eps * z.double().norm(dim=1)).clamp(min=torch.finfo(z.dtype).tiny)  # (n,)
+    radius = torch.where(radius == 0, spacing, radius)
+    log_unit_ball = d / 2 * math.log(math.pi) - math.lgamma(d / 2 + 1)
+    log_volume = d * radius.log() + log_unit_ball  # (n,) log v_i^k, eq. 2
+    psi = torch.full_like(log_volume[0], k).digamma()
+    return log_volume.mean() + math.log(n) - psi  # eq. 1: −log(k/n) + b(k) = log n − ψ(k)
+
+
+@torch.no_grad()
+def particle_reward(
+    z: Tensor,
+    *,
+    particles: Tensor | None = None,
+    k: int = 5,
+    c: float = 1.0,
+    distance_power: float | Literal["dim"] = 1.0,
+    include_self: bool = False,
+    average: bool = True,
+    neighbours: Literal["nearest", "random"] = "nearest",
+) -> Tensor:
+    """The reward of APT before normalisation, log(c + mean_j ‖z − z_j‖^p) over k neighbours (eq. 5).
+
+    Args:
+        z: (n, d) the particles to reward.
+        particles: (m, d) other points among which the neighbours are sought, none of which is left out.
+            By default they are sought in z itself.
+        k: number of neighbours.
+        c: the constant of eq. 4, at least 0; 0 rewards a point that equals all its neighbours with −inf.
+        distance_power: the exponent p. The paper prints the dimension of z (`"dim"`), its code has 1.
+        include_self: count the point itself as one of its k neighbours, as the authors' code does: k = 12 is
+            then the mean of 11 distances and a zero.
+        average: False uses the k-th neighbour alone (eq. 3).
+        neighbours: `"random"` draws them uniformly instead (Table 4); the k-th is then the farthest drawn.
+
+    Returns:
+        (n,) float32.
+    """
+    pool = z if particles is None else particles
+    exclude_self = particles is None  # and where the point itself counts, its zero is added below
+    _check(z, pool, k, exclude_self, include_self)
+    power = z.shape[1] if distance_power == "dim" else distance_power
+    if isinstance(power, str) or not power > 0:
+        raise ConfigError(f"distance_power = {power!r} is no exponent; use a number above 0, or 'dim'.")
+    if not c >= 0:
+        raise ConfigError(f"c = {c} may lead to the logarithm of a negative number; use 1, or at least 0.")
+    search = {"nearest": knn_distances, "random": random_distances}.get(neighbours)
+    if search is None:
+        raise UnknownNameError("choice of neighbours", neighbours, ("nearest", "random"))
+
+    distances = search(z, pool, k - int(include_self), exclude_self=exclude_self)  # (n, k) or (n, k − 1)
+    if include_self:
+        distances = nn.functional.pad(distances, (1, 0))  # (n, k), the point's own zero first
+    if not average:
+        distances = distances[:, -1:]  # (n, 1)
+    # In logarithms, since ‖·‖^d overflows for wide z: log(c + mean) = logaddexp(log c, logsumexp − log k).
+    log_mean = (power * distances.log()).logsumexp(dim=1) - math.log(distances.shape[1])  # (n,)
+    return torch.logaddexp(log_mean, torch.full_like(log_mean, math.log(c) if c > 0 else -math.inf))
+
+
+class RunningMean(nn.Module):
+    """Running mean of a stream of positive numbers, by which the reward is divided to keep its scale.
+
+    The state is three buffers, changed in place: `total` and `count` in float64 (so that a long run does not
+    stop moving) and `mean`, their quotient, in float32. Before the first update the mean is 1: no scaling.
+
+    Args:
+        momentum: None for the mean of everything seen. Otherwise the factor in [0, 1) by which the weight of
+            the past shrinks at each update; as `total` and `count` shrink alike, the start is not biased.
+        floor: smallest number to divide by, for a stream of zeros.
+    """
+
+    mean: Tensor
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, momentum: float | None = None, floor: float = 1e-8) -> None:
+        super().__init__()
+        if momentum is not None and not 0 <= momentum < 1:
+            raise ConfigError(f"momentum = {momentum} is not in [0, 1); use None for the mean of everything.")
+        self.momentum = momentum
+        self.floor = floor
+        self.register_buffer("mean", torch.ones(()))
+        self.register_buffer("total", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    @torch.no_grad()
+    def update(self, x: Tensor) -> None:
+        """Take in a batch of any shape; an empty one changes nothing."""
+        if x.numel() == 0:
+            return
+        if self.momentum is not None:
+            self.total.mul_(self.momentum)
+            self.count.mul_(self.momentum)
+        self.total.add_(x.sum(dtype=torch.float64))
+        self.count.add_(x.numel())
+        self.mean.copy_(self.total / self.count)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Divide x by the mean."""
+        return x / self.mean.clamp(min=self.floor)
+
+
+def _check(
+    queries: Tensor, particles: Tensor, k: int, exclude_self: bool, include_self: bool = False
+) -> None:
+    shapes = f"got queries {tuple(queries.shape)} and particles {tuple(particles.shape)}"
+    if queries.ndim != 2 or particles.ndim != 2 or queries.shape[1] != particles.shape[1]:
+        raise ConfigError(f"neighbours are sought between tensors (n, d) and (m, d) of one width; {shapes}.")
+    if exclude_self and len(queries) > len(particles):
+        raise ConfigError(f"exclude_self needs a pool that begins with the queries themselves; {shapes}.")
+    available = max(0, len(particles) - int(exclude_self))  # int: torch.compile cannot trace n − True
+    fewest, most = 1 + int(include_self), available + int(include_self)
+    if not fewest <= k <= most:
+        raise NeighbourError(
+            f"k = {k} neighbours were asked for where {available} {'other ' * exclude_self}particles are "
+            f"available{', and the point itself counts as one' * include_self}; choose k from {fewest} to "
+            f"{most}, or give more particles (a larger batch or pool)."
+        )
+
+
+def _widen(queries: Tensor, particles: Tensor) -> tuple[Tensor, Tensor]:
+    dtype = torch.promote_types(torch.promote_types(queries.dtype, particles.dtype), torch.float32)
+    return queries.to(dtype), particles.to(dtype)
+
+
+def _smallest(x: Tensor, k: int) -> Tensor:
+    return x.topk(min(k, x.shape[1]), largest=False).values
+
+
+def _by_broadcast(queries: Tensor) -> bool:
+    # cdist's CUDA kernel spends 256 threads on each pair, however narrow: ten times slower than subtracting
+    # in blocks. A compiler fuses the subtraction into the norm, which is faster at any width.
+    return queries.is_cuda and (queries.shape[1] <= 128 or torch.compiler.is_compiling())
+
+
+def _chunk_size(queries: Tensor) -> int:
+    elements = _MAX_ELEMENTS.get(queries.device.type, _MAX_ELEMENTS["cuda"])
+    if _by_broadcast(queries) and not torch.compiler.is_compiling():
+        elements //= queries.shape[1] or 1
+    return max(1, elements // max(1, min(len(queries), _MAX_QUERIES)))
+
+
+def _pairwise(a: Tensor, b: Tensor) -> Tensor:
+    if not _by_broadcast(a):
+        return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
+    distances: Tensor = torch.linalg.vector_norm(a[:, None] - b, dim=-1)  # (q, c), from a bounded (q, c, d)
+    return distances

@@ -1,0 +1,68 @@
+"""The errors a user can meet. Each message is one sentence: the value, what was expected, and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class VoidrlError(Exception):
+    """Base of every error raised for a user; the command line prints it without a traceback."""
+
+
+class VoidrlWarning(UserWarning):
+    """Something a user should know that does not stop the run."""
+
+
+class ConfigError(VoidrlError, ValueError):
+    """A value in a config, a command line or a call that cannot be used."""
+
+
+class UnknownNameError(ConfigError):
+    """A name that is not known, answered with the nearest known ones."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], remedy: str = "") -> None:
+        spelled = {k.lower(): k for k in sorted(known)}
+        near = [spelled[n] for n in difflib.get_close_matches(name.lower(), spelled, n=3, cutoff=0.5)]
+        some = [*spelled.values()][:20]
+        hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"known: {', '.join(some)}."
+        super().__init__(f"unknown {kind} {name!r}; {hint}{' ' + remedy if remedy else ''}")
+
+
+class NeighbourError(ConfigError):
+    """More neighbours were asked for than there are particles."""
+
+
+class SpaceError(VoidrlError, TypeError):
+    """An observation or action space that voidrl does not support, or two that do not fit each other."""
+
+
+class RunFolderError(VoidrlError):
+    """A folder that is no run, or that already holds one."""
+
+
+class CheckpointError(VoidrlError):
+    """A checkpoint that is missing, damaged or made for another agent."""
+
+
+class NonFiniteError(VoidrlError, ArithmeticError):
+    """NaN or infinity in an observation, a reward, a loss or a weight."""
+
+
+class EnvironmentFailedError(VoidrlError, RuntimeError):
+    """A user's environment raised, named with the step at which it did."""
+
+
+class ReplayMemoryError(VoidrlError, MemoryError):
+    """The replay does not fit into memory."""
+
+
+class MissingExtraError(VoidrlError, ImportError):
+    """An optional package is not installed; the message names the command that installs it."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs {package}, which is not installed: pip install 'voidrl[{extra}]'")
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """A signal stopped the run after it wrote a checkpoint; not an Exception, so that nothing swallows it."""

@@ -1,0 +1,1 @@
+"""How reward becomes behaviour: one file each."""

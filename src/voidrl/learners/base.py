@@ -1,0 +1,80 @@
+"""The contract of a learner: it acts, and turns (batch, reward) into losses.
+
+The reward arrives as an argument: a learner cannot tell an intrinsic reward from a task's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from voidrl.config import LearnerConfig
+from voidrl.nets import Encoder
+from voidrl.types import Batch, EnvSpec, Metrics
+
+
+class Loss(NamedTuple):
+    """A loss, the optimiser that minimises it, and what to log."""
+
+    optimiser: str
+    value: Tensor
+    metrics: Metrics
+
+
+class Learner(nn.Module):
+    """Encoder, critic and, for continuous actions, a policy."""
+
+    Config: ClassVar[type[LearnerConfig]] = LearnerConfig
+    actions: ClassVar[Literal["discrete", "continuous"]]
+    critic: nn.Module
+
+    def __init__(self, spec: EnvSpec, config: LearnerConfig, encoder: Encoder, skill_dim: int) -> None:
+        super().__init__()
+        self.spec, self.config, self.encoder, self.skill_dim = spec, config, encoder, skill_dim
+        self.trains_encoder = True
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """The parameters of each optimiser by name; those of the encoder stand in `critic` if it is ours to train."""
+        raise NotImplementedError
+
+    def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
+        """(B, *obs_shape) → (B,) action numbers or (B, action_dim) in [−1, 1]."""
+        raise NotImplementedError
+
+    def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
+        """Yield each loss in turn; the caller has minimised it before it asks for the next.
+
+        `index` counts updates modulo `period`: what happens every k updates is decided by it and not by a
+        counter of the learner's own, so that each of the `period` kinds of update can be captured.
+        """
+        raise NotImplementedError
+
+    def after_step(self, index: int) -> None:
+        """Target updates."""
+        raise NotImplementedError
+
+    @property
+    def period(self) -> int:
+        """Number of different updates before they repeat."""
+        return self.config.target_every_updates
+
+    def set_progress(self, steps: float) -> None:
+        """Move schedules (exploration noise) to where they stand after `steps` environment steps."""
+
+    def features(self, obs: Tensor) -> Tensor:
+        """Encoded observations, with gradients only if this learner trains the encoder."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.trains_encoder):
+            features: Tensor = self.encoder(obs)
+        return features
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """The critic's own, and the encoder's if it is ours to train."""
+        return [*self.critic.parameters(), *(self.encoder.parameters() if self.trains_encoder else ())]
+
+
+def linear_schedule(start: float, end: float, steps: int, now: float) -> float:
+    """From start to end in `steps`, then constant."""
+    return end if now >= steps else start + (end - start) * now / steps

@@ -1,0 +1,108 @@
+"""DDPG as in DrQ-v2, for continuous actions (Yarats et al. 2021); the learner of URLB."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from voidrl.config import LearnerConfig, require, require_positive
+from voidrl.learners.base import Learner, Loss, linear_schedule
+from voidrl.nets import Encoder, TwinQ, follow, mlp, target_copy
+from voidrl.types import Batch, EnvSpec
+
+
+@dataclass(frozen=True)
+class DDPGConfig(LearnerConfig):
+    """A deterministic policy with scheduled noise."""
+
+    n_step: int = 3
+    """Steps whose rewards are summed before the value is bootstrapped."""
+    actor_every_updates: int = 1
+    """Updates between two of the actor."""
+    stddev_start: float = 1.0
+    """Standard deviation of the exploration noise at the start."""
+    stddev_end: float = 0.1
+    """Standard deviation of the exploration noise after the decay."""
+    stddev_decay_steps: int = 100_000
+    """Environment steps of the decay."""
+    noise_clip: float = 0.3
+    """Noise inside the losses is clipped to this."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "actor_every_updates", "noise_clip")
+        for name in ("stddev_start", "stddev_end", "stddev_decay_steps"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+
+
+class DDPG(Learner):
+    """Deterministic policy, twin critics. The encoder learns from the critics' loss and has no target copy."""
+
+    Config = DDPGConfig
+    actions = "continuous"
+
+    def __init__(self, spec: EnvSpec, config: DDPGConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int) -> None:
+        super().__init__(spec, config, encoder, skill_dim)
+        self.config: DDPGConfig = config
+        inputs, hidden = encoder.feature_dim + skill_dim, [config.hidden_dim] * config.hidden_layers
+        self.critic = critic or TwinQ(inputs + spec.action_dim, config.hidden_dim, config.hidden_layers)
+        self.actor = mlp([inputs, *hidden, spec.action_dim])
+        self.target_critic = target_copy(self.critic)
+        self.stddev: Tensor
+        self.register_buffer("stddev", torch.tensor(config.stddev_start))
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """Critic and actor."""
+        return {"critic": self.critic_parameters(), "actor": [*self.actor.parameters()]}
+
+    def policy(self, features: Tensor, skill: Tensor) -> Tensor:
+        """(B, A) in [−1, 1]."""
+        action: Tensor = self.actor(torch.cat([features, skill], -1))
+        return action.tanh()
+
+    def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
+        """The policy, with noise unless deterministic."""
+        action = self.policy(self.features(obs), skill)
+        return action if deterministic else (action + self.stddev * torch.randn_like(action)).clamp(-1, 1)
+
+    def noisy(self, action: Tensor) -> Tensor:
+        """Clipped noise on top of an action; the clamp to [−1, 1] lets gradients through."""
+        noise = (self.stddev * torch.randn_like(action)).clamp(-self.config.noise_clip, self.config.noise_clip)
+        inside = (action + noise).clamp(-1, 1)
+        return action + (inside - action).detach()
+
+    def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
+        """Critics first, then the actor."""
+        with torch.no_grad():
+            features = self.features(batch.next_obs)
+            action = self.noisy(self.policy(features, batch.skill))
+            target = reward + batch.discount * self.target_critic(features, batch.skill, action).amin(0)  # (B,)
+        features = self.features(batch.obs)
+        q = self.critic(features, batch.skill, batch.action)  # (2, B)
+        loss = (q - target).square().mean(1).sum()
+        yield Loss("critic", loss, {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()})
+
+        if index % self.config.actor_every_updates == 0:
+            features = features.detach()
+            action = self.noisy(self.policy(features, batch.skill))
+            loss = -self.critic(features, batch.skill, action).amin(0).mean()
+            yield Loss("actor", loss, {"actor_loss": loss.detach()})
+
+    @property
+    def period(self) -> int:
+        """Actor and target may be updated at different times."""
+        return math.lcm(self.config.actor_every_updates, self.config.target_every_updates)
+
+    def after_step(self, index: int) -> None:
+        """The target follows."""
+        if index % self.config.target_every_updates == 0:
+            follow(self.target_critic, self.critic, self.config.target_tau)
+
+    def set_progress(self, steps: float) -> None:
+        """The noise decays linearly."""
+        c = self.config
+        self.stddev.fill_(linear_schedule(c.stddev_start, c.stddev_end, c.stddev_decay_steps, steps))

@@ -1,0 +1,112 @@
+"""SAC for continuous actions: the learner of DrQ on DMControl (Haarnoja et al. 2018; Kostrikov et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from voidrl.config import LearnerConfig, require, require_positive
+from voidrl.learners.base import Learner, Loss
+from voidrl.nets import Encoder, TwinQ, follow, mlp, target_copy
+from voidrl.types import Batch, EnvSpec
+
+
+@dataclass(frozen=True)
+class SACConfig(LearnerConfig):
+    """Soft actor-critic with a learned temperature."""
+
+    learning_rate: float = 1e-3
+    """Adam's step size."""
+    actor_every_updates: int = 2
+    """Updates between two of the actor and the temperature."""
+    target_every_updates: int = 2
+    """Updates between two target updates."""
+    log_std_min: float = -10.0
+    """Lower bound of the policy's log standard deviation."""
+    log_std_max: float = 2.0
+    """Upper bound of the policy's log standard deviation."""
+    initial_temperature: float = 0.1
+    """α at the start."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "actor_every_updates", "initial_temperature")
+        require(self.log_std_min < self.log_std_max, "log_std_min", self.log_std_min, "less than log_std_max")
+
+
+class SAC(Learner):
+    """A tanh-Gaussian policy with twin critics. The encoder learns from the critics' loss alone."""
+
+    Config = SACConfig
+    actions = "continuous"
+
+    def __init__(self, spec: EnvSpec, config: SACConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int) -> None:
+        super().__init__(spec, config, encoder, skill_dim)
+        self.config: SACConfig = config
+        inputs, hidden = encoder.feature_dim + skill_dim, [config.hidden_dim] * config.hidden_layers
+        self.critic = critic or TwinQ(inputs + spec.action_dim, config.hidden_dim, config.hidden_layers)
+        self.actor = mlp([inputs, *hidden, 2 * spec.action_dim])
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(config.initial_temperature)))
+        self.target_encoder, self.target_critic = target_copy(encoder), target_copy(self.critic)
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """Three optimisers, as in DrQ."""
+        return {"critic": self.critic_parameters(), "actor": [*self.actor.parameters()], "temperature": [self.log_alpha]}
+
+    def policy(self, features: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation before tanh, (B, A) each."""
+        mean, log_std = self.actor(torch.cat([features, skill], -1)).chunk(2, -1)
+        low, high = self.config.log_std_min, self.config.log_std_max
+        return mean, (low + (high - low) * (log_std.tanh() + 1) / 2).exp()
+
+    def sample(self, features: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
+        """A reparameterised action (B, A) and its log-probability (B,)."""
+        mean, std = self.policy(features, skill)
+        noise = torch.randn_like(mean)
+        before = mean + std * noise
+        log_prob = (-0.5 * noise**2 - std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+        # log |d tanh(u)/du| = 2 (log 2 − u − softplus(−2u)), which does not overflow
+        log_prob = log_prob - (2 * (math.log(2) - before - F.softplus(-2 * before))).sum(-1)
+        return before.tanh(), log_prob
+
+    def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
+        """The mean, or a sample."""
+        features = self.features(obs)
+        return self.policy(features, skill)[0].tanh() if deterministic else self.sample(features, skill)[0]
+
+    def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
+        """Critics first, then on every second update actor and temperature."""
+        alpha = self.log_alpha.detach().exp()
+        with torch.no_grad():
+            action, log_prob = self.sample(self.features(batch.next_obs), batch.skill)
+            target_q = self.target_critic(self.target_encoder(batch.next_obs), batch.skill, action)  # (2, B)
+            target = reward + batch.discount * (target_q.amin(0) - alpha * log_prob)  # (B,)
+        features = self.features(batch.obs)
+        q = self.critic(features, batch.skill, batch.action)  # (2, B)
+        loss = (q - target).square().mean(1).sum()
+        yield Loss("critic", loss, {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()})
+
+        if index % self.config.actor_every_updates == 0:
+            features = features.detach()
+            action, log_prob = self.sample(features, batch.skill)
+            loss = (alpha * log_prob - self.critic(features, batch.skill, action).amin(0)).mean()
+            entropy = -log_prob.detach().mean()
+            yield Loss("actor", loss, {"actor_loss": loss.detach(), "policy_entropy": entropy})
+            # The usual aim: one nat below zero for each action dimension.
+            yield Loss("temperature", self.log_alpha.exp() * (entropy + self.spec.action_dim), {"temperature": alpha})
+
+    @property
+    def period(self) -> int:
+        """Actor and target may be updated at different times."""
+        return math.lcm(self.config.actor_every_updates, self.config.target_every_updates)
+
+    def after_step(self, index: int) -> None:
+        """The target follows."""
+        if index % self.config.target_every_updates == 0:
+            follow(self.target_critic, self.critic, self.config.target_tau)
+            follow(self.target_encoder, self.encoder, self.config.target_tau)

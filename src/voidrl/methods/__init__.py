@@ -1,0 +1,1 @@
+"""What is rewarded: one file each."""

@@ -1,0 +1,75 @@
+"""APT: the particle-based entropy of the states visited (Liu & Abbeel 2021, eq. 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from voidrl.config import MethodConfig, require, require_positive
+from voidrl.entropy import RunningMean, particle_reward
+from voidrl.methods.base import Latents, Method
+from voidrl.types import Batch, EnvSpec, Metrics
+
+
+@dataclass(frozen=True)
+class APTConfig(MethodConfig):
+    """r = log(c + mean over k neighbours of ‖z − z_j‖^p), divided by its running mean."""
+
+    k: int = 5
+    """Neighbours (the paper searched 3, 5, 10)."""
+    c: float = 1.0
+    """Constant inside the logarithm."""
+    distance_power: float | Literal["dim"] = 1.0
+    """p; `dim` is the exponent as printed, the width of z."""
+    average: bool = True
+    """Average over the k neighbours (eq. 4); False takes the k-th alone (eq. 3)."""
+    include_self: bool = False
+    """Count the particle as its own neighbour, as the authors' code does."""
+    neighbours: Literal["nearest", "random"] = "nearest"
+    """`random`: the paper's ablation."""
+    particle: Literal["next", "current"] = "next"
+    """Which state of the transition is scored: s' (the text) or s (the equation)."""
+    pool: int = 0
+    """Particles drawn from the replay to search; 0: the minibatch itself."""
+    normalise: Literal["reward_mean", "distance_mean", "none"] = "reward_mean"
+    """Divide the reward by its running mean (the paper), the distances by theirs (URLB's code), or nothing."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "k")
+        require(self.c >= 0, "c", self.c, "0 or more")
+        require(self.pool >= 0, "pool", self.pool, "0 (the minibatch) or a number of particles")
+
+
+class APT(Method):
+    """Rewards states that lie far from their nearest neighbours."""
+
+    Config = APTConfig
+
+    def __init__(self, spec: EnvSpec, config: APTConfig, z_dim: int) -> None:
+        super().__init__(spec, config, z_dim)
+        self.config: APTConfig = config
+        self.mean = RunningMean()
+
+    def reward(self, batch: Batch, latents: Latents) -> Tensor:
+        """eq. 5, on a consistent scale."""
+        config = self.config
+        z = latents.z_next if config.particle == "next" else latents.z  # (B, dim)
+        particles = latents.pool(config.pool) if config.pool else None
+        options = {"k": config.k, "include_self": config.include_self, "average": config.average,
+                   "neighbours": config.neighbours}  # fmt: skip
+        if config.normalise == "distance_mean":  # scaling z scales every distance
+            distance = particle_reward(z, particles=particles, c=0.0, **options).exp()
+            self.mean.update(distance)
+            z, particles = self.mean(z), None if particles is None else self.mean(particles)
+        reward = particle_reward(z, particles=particles, c=config.c, distance_power=config.distance_power, **options)
+        if config.normalise == "reward_mean":
+            self.mean.update(reward)
+            reward = self.mean(reward)
+        return reward
+
+    def metrics(self) -> Metrics:
+        """The running mean shows how the space shrinks or grows."""
+        return {"particle_mean": self.mean.mean}

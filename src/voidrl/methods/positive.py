@@ -1,0 +1,16 @@
+"""The paper's "do not die" reward: 1 for every step that does not end the episode, and no entropy."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from voidrl.methods.base import Latents, Method
+from voidrl.types import Batch
+
+
+class Positive(Method):
+    """Rewards staying alive."""
+
+    def reward(self, batch: Batch, latents: Latents) -> Tensor:
+        """1 where the episode goes on, 0 where it terminated."""
+        return (batch.discount > 0).float()

@@ -1,0 +1,19 @@
+"""Uniform random actions; nothing is learned. The baseline of every measure of exploration."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from voidrl.methods.base import Latents, Method
+from voidrl.types import Batch
+
+
+class Random(Method):
+    """Acts at random."""
+
+    learns = False
+
+    def reward(self, batch: Batch, latents: Latents) -> Tensor:
+        """Nothing."""
+        return torch.zeros_like(batch.reward)

@@ -1,0 +1,212 @@
+"""Numbers on their way out: device scalars → one host read per row → `metrics.jsonl`, TensorBoard, W&B."""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from voidrl.errors import ConfigError, MissingExtraError, RunFolderError
+
+FILE_NAME = "metrics.jsonl"
+
+
+class Accumulator:
+    """Means of device scalars between two log rows, kept on the device until `flush`.
+
+    All scalars live on one device. Adds with the same keys share one vector, so an add costs three small
+    kernels however many metrics there are.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, ...], Tensor] = {}
+        self._adds: dict[tuple[str, ...], int] = {}
+
+    def add(self, metrics: Mapping[str, Tensor]) -> None:
+        """Add 0-d tensors without reading them; a key may be missing from some of the adds."""
+        if not metrics:
+            return
+        for key, value in metrics.items():
+            if value.ndim:
+                raise ConfigError(
+                    f"metric {key!r} has shape {tuple(value.shape)}; a metric is one number: reduce it "
+                    "first, for instance with .mean()"
+                )
+        keys = tuple(metrics)
+        # stack copies, so the output buffers of a captured graph may be overwritten right after this call.
+        row = torch.stack([value.detach() for value in metrics.values()])  # (keys,)
+        row = row.to(torch.float32 if row.device.type == "mps" else torch.float64)  # mps has no float64
+        if keys in self._sums:
+            self._sums[keys] += row
+            self._adds[keys] += 1
+        else:
+            self._sums[keys], self._adds[keys] = row, 1
+
+    def flush(self) -> dict[str, float]:
+        """Return the mean of every key since the last flush and start over; NaN and infinity are kept."""
+        if not self._sums:
+            return {}
+        values = iter(torch.cat(list(self._sums.values())).tolist())  # the one host read
+        sums: dict[str, float] = {}
+        adds: dict[str, int] = {}
+        for keys, count in self._adds.items():
+            for key in keys:
+                sums[key] = sums.get(key, 0.0) + next(values)
+                adds[key] = adds.get(key, 0) + count
+        self._sums.clear()
+        self._adds.clear()
+        return {key: total / adds[key] for key, total in sums.items()}
+
+
+class MetricsWriter:
+    """Appends rows to `metrics.jsonl`, and to TensorBoard (`tb/`) and Weights & Biases where asked.
+
+    A resumed run passes the `offset` and the step of its checkpoint as `resume_bytes` and `step`: rows
+    written after the checkpoint are cut off, because the resumed run writes them again.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        tensorboard: bool = True,
+        wandb_project: str | None = None,
+        resume_bytes: int | None = None,
+        step: int = 0,
+    ) -> None:
+        folder = Path(folder)
+        wandb = _import_wandb() if wandb_project else None  # fails before anything is cut or created
+        path = folder / FILE_NAME
+        folder.mkdir(parents=True, exist_ok=True)
+        _cut(path, resume_bytes)
+        self._file = path.open("ab")
+        self._offset = path.stat().st_size
+        self._tensorboard: Any = None
+        self._wandb: Any = None
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter  # a second of imports: only where it is used
+
+            # Hide the events after the checkpoint; its own row has already been written.
+            purge_step = None if resume_bytes is None else step + 1
+            self._tensorboard = SummaryWriter(str(folder / "tb"), purge_step=purge_step)
+        if wandb is not None:
+            self._wandb = _start_wandb(wandb, folder, wandb_project, resumed=resume_bytes is not None)
+
+    def write(self, step: int, row: Mapping[str, float | int | str | None]) -> None:
+        """Write one row: `step`, then the keys of `row` in order; NaN and infinity become null."""
+        assert "step" not in row, "step is an argument of its own"
+        record = {"step": int(step)} | {key: _plain(row[key]) for key in sorted(row)}
+        self._offset += self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+        self._file.flush()
+        numeric = {key: float(row[key]) for key in sorted(row) if _is_number(row[key])}  # type: ignore[arg-type]
+        if self._tensorboard is not None:
+            for key, value in numeric.items():
+                self._tensorboard.add_scalar(key, value, step)
+            self._tensorboard.flush()  # a kill must not lose rows that no resumed run writes again
+        if self._wandb is not None:
+            self._wandb.log(numeric, step=step)
+
+    @property
+    def offset(self) -> int:
+        """Bytes of `metrics.jsonl` after the last row, as stored in a checkpoint."""
+        if not self._file.closed:
+            os.fsync(self._file.fileno())  # a checkpoint must never point past what is on the disk
+        return self._offset
+
+    def close(self) -> None:
+        """Close every sink; closing twice does nothing."""
+        self._file.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+        self._tensorboard = self._wandb = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """Read the rows of a `metrics.jsonl`, or of the run folder that holds it.
+
+    A torn last line, left by a killed run, is dropped; a damaged line elsewhere raises `RunFolderError`.
+    """
+    path = Path(path)
+    path = path / FILE_NAME if path.is_dir() else path
+    if not path.is_file():
+        raise RunFolderError(f"there is no metrics file at {path}; name a run folder or its {FILE_NAME}")
+    lines = path.read_bytes().rstrip(b"\n").split(b"\n")
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line.decode())
+            if not isinstance(row, dict):
+                raise ValueError("not an object")
+        except ValueError:
+            if number == len(lines):
+                break
+            raise RunFolderError(
+                f"line {number} of {path} is damaged; remove that line to read the other rows"
+            ) from None
+        rows.append(row)
+    return rows
+
+
+def _cut(path: Path, resume_bytes: int | None) -> None:
+    """Cut the file at the checkpoint's offset, or, where there is none, after its last whole line."""
+    data = path.read_bytes() if path.exists() else b""
+    keep = data.rfind(b"\n") + 1 if resume_bytes is None else resume_bytes
+    if keep > len(data):
+        raise RunFolderError(
+            f"{path} holds {len(data)} bytes but the checkpoint was made at byte {keep}; restore the file or "
+            "start a new run"
+        )
+    if keep and data[keep - 1 : keep] != b"\n":
+        raise RunFolderError(
+            f"{path} was changed after the checkpoint was made (byte {keep} is not the end of a row); "
+            "restore the file or start a new run"
+        )
+    if keep < len(data):
+        os.truncate(path, keep)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> float | int | str | bool | None:
+    """Return a value strict JSON can hold; NumPy scalars become Python's, NaN and infinity null."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    value = float(value)
+    return value if math.isfinite(value) else None
+
+
+def _import_wandb() -> Any:
+    try:
+        import wandb
+    except ImportError:
+        raise MissingExtraError("wandb", "wandb", "logging to Weights & Biases") from None
+    return wandb
+
+
+def _start_wandb(wandb: Any, folder: Path, project: str | None, *, resumed: bool) -> Any:
+    """Start a W&B run, or continue the one whose id the folder keeps; W&B itself skips the repeated steps."""
+    id_path = folder / "wandb" / "run_id.txt"
+    run_id = id_path.read_text().strip() if resumed and id_path.exists() else None
+    run = wandb.init(project=project, name=folder.resolve().name, dir=str(folder), id=run_id, resume="allow")
+    id_path.parent.mkdir(exist_ok=True)
+    id_path.write_text(run.id)
+    return run

@@ -1,0 +1,61 @@
+"""Finds a method, representation or learner by file name, by `module:Class`, or takes a class as it is."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+from voidrl.errors import ConfigError, UnknownNameError
+
+KINDS = {"method": "methods", "representation": "representations", "learner": "learners"}
+
+_given: dict[str, type] = {}  # classes handed over in this process, which need not be importable
+
+
+def names(kind: str) -> list[str]:
+    """Names of all files of a kind; nothing heavy is imported."""
+    package = importlib.import_module(f"voidrl.{KINDS[kind]}")
+    return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if m.name != "base")
+
+
+def find(kind: str, name: str | type) -> type[Any]:
+    """The class behind a name: the last class of its file that derives from the kind's base."""
+    package = f"voidrl.{KINDS[kind]}"
+    base: type = getattr(importlib.import_module(f"{package}.base"), kind.capitalize())
+    if isinstance(name, type):
+        found: object = name
+        _given[name_of(kind, name)] = name
+    elif name in _given:
+        found = _given[name]
+    elif ":" in name:
+        found = import_path(kind, name)
+    elif name in names(kind):
+        module = importlib.import_module(f"{package}.{name}")
+        mine = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__]
+        found = [c for c in mine if issubclass(c, base)][-1]
+    else:
+        raise UnknownNameError(kind, name, names(kind), f"Your own: 'module:Class', or `voidrl list {KINDS[kind]}`.")
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(f"{kind} {name!r} cannot be used: expected a subclass of {package}.{kind.capitalize()}")
+    return found
+
+
+def name_of(kind: str, cls: type) -> str:
+    """The name under which `find` finds this class again."""
+    module, package = cls.__module__, f"voidrl.{KINDS[kind]}."
+    return module.removeprefix(package) if module.startswith(package) else f"{module}:{cls.__qualname__}"
+
+
+def import_path(kind: str, path: str) -> object:
+    """What `module:name` names."""
+    module, _, name = path.partition(":")
+    try:
+        found: object = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{kind} {path!r} cannot be imported ({error}): expected 'module:name' of something on the Python path"
+        ) from error
+    return found

@@ -1,0 +1,1 @@
+"""How the encoder f is learned: one file each."""

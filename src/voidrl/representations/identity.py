@@ -1,0 +1,27 @@
+"""No encoder: distances are taken between the observations themselves. Vectors only."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from voidrl.config import RepresentationConfig
+from voidrl.errors import ConfigError
+from voidrl.nets import Encoder
+from voidrl.representations.base import Representation
+from voidrl.types import EnvSpec
+
+
+class Identity(Representation):
+    """f(s) = s."""
+
+    @classmethod
+    def make_encoder(cls, spec: EnvSpec, config: RepresentationConfig) -> Encoder | None:
+        """None; pixels are refused, since distances between images say little about states."""
+        if spec.pixels:
+            raise ConfigError(f"representation 'identity' cannot be used on {spec.describe()}: it takes vectors; "
+                              f"use simclr, fixed or learner")  # fmt: skip
+        return None
+
+    def encode(self, obs: Tensor) -> Tensor:
+        """The observation itself."""
+        return obs

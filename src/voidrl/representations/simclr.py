@@ -1,0 +1,65 @@
+"""Contrast: two views of a state attract, all others repel (Chen et al. 2020; APT, section 3.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from voidrl.config import RepresentationConfig, require_positive
+from voidrl.nets import Encoder, mlp
+from voidrl.representations.base import Representation, Views
+from voidrl.types import EnvSpec, Metrics
+
+
+@dataclass(frozen=True)
+class SimCLRConfig(RepresentationConfig):
+    """NT-Xent on a projection of f."""
+
+    temperature: float = 0.1
+    """τ, which divides the cosine similarities."""
+    projection_hidden: int = 128
+    """Hidden width of the projection head."""
+    projection_dim: int = 64
+    """Output width of the projection head."""
+    decoupled: bool = False
+    """Leave the positive pair out of the denominator, as the paper's printed sum does."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "temperature", "projection_hidden", "projection_dim")
+
+
+class SimCLR(Representation):
+    """f is trained by NT-Xent; the reward uses f(s), never the projection."""
+
+    Config = SimCLRConfig
+    trains_encoder = True
+
+    def __init__(self, spec: EnvSpec, config: SimCLRConfig, encoder: Encoder | None) -> None:
+        super().__init__(spec, config, encoder)
+        self.config: SimCLRConfig = config
+        self.projection = mlp([self.dim, config.projection_hidden, config.projection_dim])
+
+    def loss(self, views: Views) -> tuple[Tensor, Metrics]:
+        """NT-Xent between two fresh views."""
+        z = self.encode(torch.cat([views.obs(), views.obs()]))  # (2B, dim)
+        h = F.normalize(self.projection(z), dim=-1)
+        loss, accuracy = nt_xent(h, self.config.temperature, decoupled=self.config.decoupled)
+        # Of two collapses this one is silent: all z alike gives a finite loss and no reward.
+        return loss, {"contrast_loss": loss.detach(), "contrast_accuracy": accuracy, "z_std": z.detach().std(0).mean()}
+
+
+def nt_xent(h: Tensor, temperature: float, *, decoupled: bool = False) -> tuple[Tensor, Tensor]:
+    """Loss and accuracy over 2B unit vectors, of which i and i + B are views of the same state."""
+    n = h.shape[0]
+    similarity = h @ h.T / temperature  # (2B, 2B)
+    itself = torch.eye(n, dtype=torch.bool, device=h.device)
+    positive = itself.roll(n // 2, 0)
+    attract = (h * h.roll(n // 2, 0)).sum(-1) / temperature  # (2B,)
+    similarity = similarity.masked_fill(itself, -torch.inf)
+    accuracy = (attract >= similarity.amax(1)).float().mean()
+    repel = similarity.masked_fill(positive, -torch.inf) if decoupled else similarity
+    return (repel.logsumexp(1) - attract).mean(), accuracy.detach()

@@ -1,0 +1,240 @@
+"""One run, one folder: config.json, environment.json, metrics.jsonl, tb/, checkpoints/ and log.txt."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from voidrl.errors import RunFolderError, VoidrlWarning
+
+# All that voidrl writes into a run folder: an overwrite removes these and nothing else.
+_OWN_NAMES = ("config.json", "metrics.jsonl", "tb", "wandb", "checkpoints", "log.txt", "environment.json")
+_LOCK_NAME = ".lock"
+
+
+class RunFolder:
+    """The folder of one run; `create` makes a new one, `open` finds an old one."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: str | Path, *, overwrite: bool = False) -> Self:
+        """Make a folder for a new run; with `overwrite`, the run that is there is removed first.
+
+        Only files that voidrl writes are ever removed, and a folder that holds something else is refused.
+        """
+        folder = cls(Path(path).expanduser())
+        if folder.path.exists() and not folder.path.is_dir():
+            raise RunFolderError(f"{folder.path} is a file, not a folder; choose another path for the run")
+        folder.path.mkdir(parents=True, exist_ok=True)
+        if any(entry.name != _LOCK_NAME for entry in folder.path.iterdir()):
+            if not folder._is_ours():
+                raise RunFolderError(
+                    f"{folder.path} is not empty and holds no voidrl run, so it is left untouched; choose "
+                    "another path for the run"
+                )
+            if not overwrite:
+                raise RunFolderError(
+                    f"{folder.path} already holds a run; continue it with `voidrl resume {folder.path}`, "
+                    "replace it with --overwrite, or choose another path"
+                )
+            with folder.lock():  # never under a process that still trains in it
+                folder._remove_own_files()
+        folder.write_environment()
+        folder.checkpoints_path.mkdir(exist_ok=True)
+        return folder
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Find a run by its folder, by a file in it, or by one of its checkpoints."""
+        given = Path(path).expanduser()
+        if not given.exists():
+            raise RunFolderError(f"there is no run at {given}: the path does not exist")
+        # Checkpoints first: they may hold a config.json of their own.
+        absolute = given.absolute()
+        for parent in (absolute, *absolute.parents):
+            if parent.name == "checkpoints" and (parent.parent / "config.json").is_file():
+                return cls(parent.parent)
+        folder = cls(given.parent if given.is_file() else given)
+        if not folder.config_path.is_file():
+            inside = sorted(found.parent for found in folder.path.glob("*/config.json"))
+            hint = f"; did you mean a run in it, such as {inside[0]}?" if inside else ""
+            raise RunFolderError(f"{given} is no run: it holds no config.json{hint}")
+        return folder
+
+    @property
+    def config_path(self) -> Path:
+        """The config of the run, as JSON."""
+        return self.path / "config.json"
+
+    @property
+    def environment_path(self) -> Path:
+        """The machine, versions and command line of the run, as JSON."""
+        return self.path / "environment.json"
+
+    @property
+    def metrics_path(self) -> Path:
+        """One JSON object per logged row."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard_path(self) -> Path:
+        """TensorBoard's event files."""
+        return self.path / "tb"
+
+    @property
+    def checkpoints_path(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def log_path(self) -> Path:
+        """What happened when, in words."""
+        return self.path / "log.txt"
+
+    @property
+    def lock_path(self) -> Path:
+        """The file that the training process holds locked."""
+        return self.path / _LOCK_NAME
+
+    def log(self, text: str) -> None:
+        """Append a line to log.txt, with the time in UTC; further lines of `text` are indented."""
+        indented = text.rstrip().replace("\n", "\n    ")
+        with self.log_path.open("a", encoding="utf-8") as file:
+            file.write(f"{_utc_now()} {indented}\n")
+
+    def write_environment(self) -> dict[str, Any]:
+        """Write `environment_info()` to environment.json, and return it."""
+        info = environment_info()
+        unfinished = self.environment_path.with_suffix(".json.tmp")
+        unfinished.write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")
+        unfinished.replace(self.environment_path)  # a kill leaves the old file or the new one, never half
+        return info
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder, so that two processes never train in it; refused while another one holds it."""
+        import fcntl
+
+        # The file stays when the lock goes: removing it would let two processes lock two different files.
+        with self.lock_path.open("a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                holder = file.read().strip() or "unknown"
+                raise RunFolderError(
+                    f"{self.path} is in use by process {holder}; wait until it ends or choose another folder"
+                ) from None
+            except OSError as error:  # some network file systems have no locks
+                message = f"cannot lock {self.path} ({error}); make sure that no other process trains in it"
+                warnings.warn(message, VoidrlWarning, stacklevel=3)
+            else:
+                file.truncate(0)
+                file.write(f"{os.getpid()} on {socket.gethostname()}")
+                file.flush()
+            try:
+                yield
+            finally:
+                # Closing is not enough: forked environment workers share the open file, and with it the lock.
+                with suppress(OSError):
+                    fcntl.flock(file, fcntl.LOCK_UN)
+
+    def _is_ours(self) -> bool:
+        """Whether voidrl made this folder: its environment.json, written first and removed last, says so."""
+        try:
+            return "voidrl" in json.loads(self.environment_path.read_text(encoding="utf-8"))["versions"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def _remove_own_files(self) -> None:
+        for name in _OWN_NAMES:
+            path = self.path / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def default_run_path(env_id: str, method: str, seed: int, root: str | Path = "runs") -> Path:
+    """Return a free path such as `runs/PixelMaze-v0_apt_s1`, with `-2`, `-3`, … appended if it is taken."""
+    name = re.sub(r"[^\w.-]+", "-", f"{env_id.rsplit('/', 1)[-1]}_{method}_s{seed}")
+    path, number = Path(root) / name, 1
+    while path.exists():
+        number += 1
+        path = Path(root) / f"{name}-{number}"
+    return path
+
+
+def environment_info() -> dict[str, Any]:
+    """Describe what a result depends on: versions, machine, git state of the current folder, command line."""
+    packages = ("voidrl", "torch", "numpy", "gymnasium")
+    return {
+        "date": _utc_now(),
+        "command": shlex.join(sys.argv),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
+        "platform": platform.platform(),
+        "cpu": {"model": _cpu_model(), "count": os.cpu_count()},
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpus": _gpus(),
+        "git": _git(),
+    }
+
+
+def _utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _gpus() -> list[dict[str, str]]:
+    """Ask nvidia-smi: asking torch would create a CUDA context, even for a run on the CPU."""
+    table = _output("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
+    rows = [line.split(", ") for line in (table or "").splitlines()]
+    return [dict(zip(("name", "driver", "memory"), row, strict=True)) for row in rows if len(row) == 3]
+
+
+def _git() -> dict[str, Any] | None:
+    """Return the commit and whether tracked files differ from it, or None outside a git checkout."""
+    commit = _output("git", "rev-parse", "HEAD")
+    if not commit:
+        return None
+    return {"commit": commit, "dirty": bool(_output("git", "status", "--porcelain", "--untracked-files=no"))}
+
+
+def _output(*command: str) -> str | None:
+    """Return what a command prints, or None where it is missing, fails or takes too long."""
+    quiet = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}  # `git status` must not touch the user's index
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, env=quiet, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,80 @@
+"""The types that cross file borders: what an environment looks like, what a batch holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Metrics = dict[str, "Tensor"]
+"""Scalars left on the device; read by the host once per `log_every_steps`."""
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What the agent must know of an environment; two environments are compatible if these are equal."""
+
+    frame_shape: tuple[int, ...]
+    """Shape of one frame: (C, H, W) for pixels, (d,) for vectors."""
+    pixels: bool
+    """True for uint8 images, False for float32 vectors."""
+    frame_stack: int
+    """How many consecutive frames make one observation."""
+    num_actions: int
+    """Number of discrete actions; 0 if actions are continuous."""
+    action_low: tuple[float, ...] = ()
+    """Lower bounds of a continuous action, flattened. The agent itself acts in [-1, 1]."""
+    action_high: tuple[float, ...] = ()
+    """Upper bounds of a continuous action, flattened."""
+    raw_shape: tuple[int, ...] = ()
+    """Shape of one frame as the environment gives it: (H, W, C), (C, H, W), (H, W) or (d,)."""
+    action_shape: tuple[int, ...] = ()
+    """Shape of a continuous action as the environment takes it."""
+
+    @property
+    def discrete(self) -> bool:
+        """Whether actions are numbered rather than real vectors."""
+        return self.num_actions > 0
+
+    @property
+    def action_dim(self) -> int:
+        """Width of a continuous action; 0 if discrete."""
+        return len(self.action_low)
+
+    @property
+    def obs_shape(self) -> tuple[int, ...]:
+        """Shape of one observation: the stacked frames along the first axis."""
+        return (self.frame_shape[0] * self.frame_stack, *self.frame_shape[1:])
+
+    def describe(self) -> str:
+        """One phrase for error messages."""
+        kind = "pixels" if self.pixels else "vector"
+        stack = f" × {self.frame_stack} frames" if self.frame_stack > 1 else ""
+        actions = f"{self.num_actions} actions" if self.discrete else f"{self.action_dim}-d continuous actions"
+        return f"{kind} {'×'.join(map(str, self.frame_shape))}{stack}, {actions}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a manifest."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.__dict__.items()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> EnvSpec:
+        """The inverse of `to_json`."""
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+
+
+class Batch(NamedTuple):
+    """Transitions (s, a, r, γ', s', skill), B of them, always with the same structure.
+
+    After n-step summation `reward` is Σ γ^i r_i, `next_obs` the state after the last summed step and
+    `discount` what its value is worth: γ^m, or 0 if the episode terminated.
+    """
+
+    obs: Tensor  # (B, *obs_shape) uint8 or float32
+    action: Tensor  # (B,) int64 or (B, action_dim) float32 in [-1, 1]
+    reward: Tensor  # (B,) the environment's reward; not read while pre-training
+    discount: Tensor  # (B,)
+    next_obs: Tensor  # (B, *obs_shape)
+    skill: Tensor  # (B, skill_dim), skill_dim = 0 where the method has no skills

@@ -1,0 +1,428 @@
+"""Entropy against analytic values, rewards against brute force, exactness, memory and the running mean."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from voidrl import entropy
+from voidrl.entropy import RunningMean, knn_distances, particle_entropy, particle_reward, random_distances
+from voidrl.errors import ConfigError, NeighbourError, UnknownNameError
+
+SRC = str(Path(entropy.__file__).parents[1])
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # on a busy machine two threads mostly wait for each other
+    yield
+    torch.set_num_threads(threads)
+
+
+def points(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def brute_force(queries, particles, k, exclude_self=False):
+    """The definition, in float64: every difference, sorted."""
+    distances = (queries.double()[:, None] - particles.double()[None]).norm(dim=-1)
+    if exclude_self:
+        distances.fill_diagonal_(math.inf)
+    return distances.sort(dim=1).values[:, :k]
+
+
+# --- k nearest neighbours -----------------------------------------------------------------------------------
+
+
+def test_neighbours_by_hand():
+    z = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
+    expected = [[1.0, 5.0], [math.sqrt(18), 5.0], [1.0, math.sqrt(18)]]
+    torch.testing.assert_close(knn_distances(z, z, 2, exclude_self=True), torch.tensor(expected))
+    torch.testing.assert_close(knn_distances(z, z, 1), torch.zeros(3, 1))
+
+
+@pytest.mark.parametrize(("n", "m", "d"), [(1, 5, 1), (7, 40, 3), (64, 64, 15), (33, 70, 512)])
+@pytest.mark.parametrize("exclude_self", [False, True])
+def test_neighbours_equal_brute_force(n, m, d, exclude_self):
+    pool = points(m, d)
+    found = knn_distances(pool[:n], pool, 4, exclude_self=exclude_self)
+    assert found.dtype == torch.float32
+    assert found.shape == (n, 4)
+    torch.testing.assert_close(
+        found.double(), brute_force(pool[:n], pool, 4, exclude_self), rtol=1e-6, atol=0
+    )
+
+
+@pytest.mark.parametrize("elements", [1, 40, 41 * 7, 41 * 39, 10**6])
+@pytest.mark.parametrize("max_queries", [1, 7, 40, 41])
+def test_chunk_borders_change_nothing(monkeypatch, elements, max_queries):
+    pool = points(57, 3)
+    pool[50] = pool[3]
+    whole = knn_distances(pool[:41], pool, 6, exclude_self=True)
+    monkeypatch.setattr(entropy, "_MAX_QUERIES", max_queries)
+    monkeypatch.setattr(entropy, "_MAX_ELEMENTS", {"cpu": elements, "cuda": elements})
+    assert torch.equal(knn_distances(pool[:41], pool, 6, exclude_self=True), whole)
+    torch.testing.assert_close(whole.double(), brute_force(pool[:41], pool, 6, True), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("d", [5, 64])
+def test_exact_far_from_the_origin(d):
+    centres = torch.nn.functional.normalize(points(8, d), dim=1) * 1e3  # far apart, so no centring helps
+    z = (centres[:, None] + 1e-4 * points(8, 6, d, seed=1)).flatten(0, 1)  # 6 points within 1e-4 of each
+    found = knn_distances(z, z, 5, exclude_self=True)
+    expected = brute_force(z, z, 5, exclude_self=True)
+    assert expected.max() < 1e-2
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0)
+    by_matmul = torch.cdist(z, z, compute_mode="use_mm_for_euclid_dist")
+    assert by_matmul.diagonal().max() > 1e-2, "the trap this test guards against"
+
+
+def test_self_is_left_out_by_index_so_copies_count():
+    z = torch.tensor([[1.0], [1.0], [1.0], [5.0]])
+    expected = torch.tensor([[0.0, 0.0, 4.0]] * 3 + [[4.0, 4.0, 4.0]])
+    assert torch.equal(knn_distances(z, z, 3, exclude_self=True), expected)
+
+
+def test_queries_may_be_the_beginning_of_a_larger_pool():
+    pool = torch.tensor([[0.0], [10.0], [0.5], [11.0]])
+    assert torch.equal(knn_distances(pool[:2], pool, 1, exclude_self=True), torch.tensor([[0.5], [1.0]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_any_float_dtype(dtype):
+    z = points(20, 4).to(dtype)
+    found = knn_distances(z, z, 3, exclude_self=True)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), brute_force(z, z, 3, exclude_self=True), rtol=1e-6, atol=0)
+
+
+def test_float64_keeps_what_float32_cannot_hold():
+    z = 1e6 + torch.tensor([[0.0], [1e-4], [3e-4]], dtype=torch.float64)
+    torch.testing.assert_close(
+        knn_distances(z, z, 1, exclude_self=True)[0, 0].item(), 1e-4, rtol=1e-4, atol=0
+    )
+
+
+def test_no_gradient_and_no_change_of_the_input():
+    z = points(10, 3).requires_grad_()
+    before = z.detach().clone()
+    assert not knn_distances(z, z, 2, exclude_self=True).requires_grad
+    assert not particle_reward(z).requires_grad
+    assert torch.equal(z.detach(), before)
+
+
+def test_no_queries_give_no_rows():
+    assert knn_distances(points(0, 3), points(9, 3), 2).shape == (0, 2)
+
+
+def test_memory_is_linear_in_the_pool():
+    # n × m would be 400 MB, n × m × d 6 GB. Measured in a process of its own, after a warm-up.
+    code = """
+import resource, torch
+from voidrl.entropy import knn_distances
+torch.set_num_threads(1)
+pool = torch.randn(200_000, 15)
+knn_distances(pool[:512], pool[:512], 5, exclude_self=True)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+knn_distances(pool[:512], pool, 5, exclude_self=True)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("ru_maxrss is in KiB on Linux only")
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": SRC}
+    )
+    assert int(run.stdout) / 1024 < 100  # MiB
+
+
+# --- random neighbours --------------------------------------------------------------------------------------
+
+
+def test_random_neighbours_are_never_self_and_never_twice():
+    z = torch.arange(6.0)[:, None] ** 2  # all differences of two points name the pair
+    for _ in range(50):
+        found = random_distances(z, z, 5, exclude_self=True)  # all 5 others, so every one exactly once
+        torch.testing.assert_close(found.double(), brute_force(z, z, 5, exclude_self=True))
+    assert (random_distances(z, z, 2, exclude_self=True) > 0).all()
+    assert (random_distances(z[:3], z, 6) == 0).sum() == 3  # without exclude_self the point is one of all 6
+
+
+def test_random_neighbours_are_uniform():
+    torch.manual_seed(0)
+    query, pool = torch.zeros(40_000, 1), torch.arange(1.0, 8.0)[:, None]
+    drawn = random_distances(query, pool, 3)
+    assert (drawn.diff(dim=1) > 0).all(), "ascending, without repeats"
+    share = torch.bincount(drawn.long().flatten(), minlength=8)[1:] / drawn.numel()
+    torch.testing.assert_close(share, torch.full((7,), 1 / 7), rtol=0, atol=0.005)
+
+
+# --- entropy ------------------------------------------------------------------------------------------------
+
+
+def gaussian_entropy(covariance: torch.Tensor) -> float:
+    d = len(covariance)
+    return 0.5 * (d * math.log(2 * math.pi * math.e) + torch.logdet(covariance.double()).item())
+
+
+CORRELATED = torch.tensor([[2.0, 0.9, 0.3], [0.9, 1.0, -0.2], [0.3, -0.2, 0.5]])
+
+
+@pytest.mark.parametrize(
+    ("covariance", "tolerance"),
+    [
+        (torch.eye(1), 0.05),
+        (CORRELATED[:2, :2], 0.05),
+        (CORRELATED, 0.05),
+        (torch.eye(5), 0.1),
+    ],
+    ids=["1d", "2d-correlated", "3d-correlated", "5d"],
+)
+def test_entropy_of_gaussians(covariance, tolerance):
+    z = points(20_000, len(covariance)) @ torch.linalg.cholesky(covariance).T
+    assert particle_entropy(z).item() == pytest.approx(gaussian_entropy(covariance), abs=tolerance)
+
+
+@pytest.mark.parametrize(("sides", "k"), [((4.0,), 1), ((2.0, 0.1), 5)])
+def test_entropy_of_uniforms(sides, k):
+    z = torch.rand(20_000, len(sides), generator=torch.Generator().manual_seed(1)) * torch.tensor(sides)
+    assert particle_entropy(z, k).item() == pytest.approx(sum(map(math.log, sides)), abs=0.05)
+
+
+def test_entropy_by_hand():
+    # k = 1 on a line: radii 1, 1, 2; v = 2r; log n − ψ(1) + mean log v, and −ψ(1) is Euler's constant
+    expected = math.log(3) + np.euler_gamma + math.log(2 * 2 * 4) / 3
+    found = particle_entropy(torch.tensor([[0.0], [1.0], [3.0]]), k=1)
+    assert found.dtype == torch.float64
+    assert found.shape == ()
+    assert found.item() == pytest.approx(expected, abs=1e-7)
+
+
+def test_entropy_of_a_scaled_distribution_grows_by_d_log_scale():
+    z = points(500, 4)
+    assert (particle_entropy(8 * z) - particle_entropy(z)).item() == pytest.approx(4 * math.log(8), abs=1e-6)
+
+
+def test_copies_lower_the_entropy_but_keep_it_finite():
+    z = points(50, 2)
+    z[:4] = z[0]  # each of the four has k = 3 copies; the float32 spacing stands in for their radius
+    radii = brute_force(z, z, 3, exclude_self=True)[:, -1]
+    radii[:4] = 2**-23 * z[0].double().norm()
+    psi = 1 + 1 / 2 - np.euler_gamma
+    expected = math.log(50) - psi + (math.pi * radii**2).log().mean().item()
+    assert particle_entropy(z, k=3).item() == pytest.approx(expected, abs=1e-6)
+    assert particle_entropy(torch.zeros(9, 2)).isfinite()
+    assert particle_entropy(torch.ones(9, 2)) < -20
+    z[7] = math.nan
+    assert particle_entropy(z).isnan()
+
+
+# --- reward -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [2, 5])
+@pytest.mark.parametrize("power", [1.0, 2, 0.5, "dim"])
+@pytest.mark.parametrize("c", [0.0, 0.1, 1.0])
+def test_reward_equals_brute_force_for_every_option(k, power, c):
+    z, others = points(24, 6), points(40, 6, seed=1)
+    for particles, include_self, average in itertools.product((None, others), (False, True), (False, True)):
+        pool = z if particles is None else particles
+        distances = brute_force(z, pool, k - include_self, exclude_self=particles is None)
+        if include_self:
+            distances = torch.cat([torch.zeros(24, 1), distances], dim=1)
+        powered = distances ** (6 if power == "dim" else power)
+        expected = (c + (powered.mean(dim=1) if average else powered[:, -1])).log()
+        found = particle_reward(
+            z,
+            particles=particles,
+            k=k,
+            c=c,
+            distance_power=power,
+            include_self=include_self,
+            average=average,
+        )
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_include_self_is_the_authors_topk():
+    # Their code: all pairwise distances of the batch, the 12 smallest with the zero of the point itself.
+    z = points(64, 15)
+    distances = (z[:, None] - z[None]).norm(dim=-1).topk(12, dim=1, largest=False).values
+    torch.testing.assert_close(particle_reward(z, k=12, include_self=True), (1 + distances.mean(1)).log())
+
+
+def test_random_neighbours_in_the_reward():
+    torch.manual_seed(0)
+    z = points(32, 4)
+    nearest, random = particle_reward(z), particle_reward(z, neighbours="random")
+    assert (random >= nearest - 1e-6).all()
+    assert random.mean() > nearest.mean()
+    torch.testing.assert_close(particle_reward(z, k=31, neighbours="random"), particle_reward(z, k=31))
+
+
+def test_reward_is_finite_for_copies_and_for_wide_features():
+    assert torch.equal(particle_reward(torch.ones(9, 3)), torch.zeros(9))
+    wide = particle_reward(points(16, 512), distance_power="dim")  # 32 ** 512 overflows even float64
+    assert wide.isfinite().all()
+    assert wide.mean().item() == pytest.approx(512 * math.log(math.sqrt(2 * 512)), rel=0.05)
+
+
+def test_reward_does_not_depend_on_order_or_place():
+    z, order = points(60, 5), torch.randperm(60)
+    reward = particle_reward(z)
+    torch.testing.assert_close(particle_reward(z[order]), reward[order])
+    torch.testing.assert_close(particle_reward(z + 100), reward, rtol=0, atol=1e-4)  # rounding of z + 100
+    rotation = torch.linalg.qr(points(5, 5, seed=2)).Q
+    torch.testing.assert_close(particle_reward(z @ rotation), reward, rtol=1e-5, atol=1e-5)
+    assert particle_entropy(z[order]).item() == pytest.approx(particle_entropy(z).item(), abs=1e-9)
+
+
+def test_the_lonely_point_earns_most():
+    z = torch.cat([0.1 * points(30, 3), torch.full((1, 3), 4.0)])
+    assert particle_reward(z).argmax() == 30
+
+
+# --- bad input ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("search", [knn_distances, random_distances])
+def test_errors_name_the_value_what_there_is_and_the_remedy(search):
+    z = points(8, 3)
+    with pytest.raises(NeighbourError, match=r"k = 0 neighbours .* 8 particles .* choose k from 1 to 8"):
+        search(z, z, 0)
+    with pytest.raises(NeighbourError, match=r"k = 9 neighbours .* 8 particles .* larger batch or pool"):
+        search(z, z, 9)
+    with pytest.raises(
+        NeighbourError, match=r"k = 8 neighbours .* 7 other particles .* choose k from 1 to 7"
+    ):
+        search(z, z, 8, exclude_self=True)
+    with pytest.raises(ConfigError, match=r"queries \(8, 3\) and particles \(8, 2\)"):
+        search(z, z[:, :2], 1)
+    with pytest.raises(ConfigError, match=r"queries \(3,\) and particles \(8, 3\)"):
+        search(z[0], z, 1)
+    with pytest.raises(ConfigError, match=r"begins with the queries.*\(8, 3\) and particles \(4, 3\)"):
+        search(z, z[:4], 1, exclude_self=True)
+
+
+def test_errors_of_the_reward():
+    z = points(8, 3)
+    with pytest.raises(NeighbourError, match=r"k = 9 .* 7 other .* the point itself .* choose k from 2 to 8"):
+        particle_reward(z, k=9, include_self=True)
+    with pytest.raises(NeighbourError, match="choose k from 2 to 8"):
+        particle_reward(z, k=1, include_self=True)
+    with pytest.raises(NeighbourError, match="0 other particles"):
+        particle_entropy(z[:1])
+    with pytest.raises(ConfigError, match="distance_power = -1"):
+        particle_reward(z, distance_power=-1)
+    with pytest.raises(ConfigError, match="distance_power = 'dims'"):
+        particle_reward(z, distance_power="dims")
+    with pytest.raises(ConfigError, match="c = -1"):
+        particle_reward(z, c=-1.0)
+    with pytest.raises(UnknownNameError, match="did you mean 'nearest'"):
+        particle_reward(z, neighbours="neerest")
+
+
+# --- running mean -------------------------------------------------------------------------------------------
+
+
+def test_running_mean_equals_numpy():
+    batches = [np.random.default_rng(i).gamma(2.0, size=n) for i, n in enumerate((1, 100, 7, 64))]
+    running = RunningMean()
+    for batch in batches:
+        running.update(torch.from_numpy(batch).float())
+    running.update(torch.empty(0))
+    expected = np.concatenate(batches).mean()
+    assert running.mean.dtype == torch.float32
+    assert running.mean.item() == pytest.approx(expected, rel=1e-6)
+    assert running.count.item() == 172
+    torch.testing.assert_close(running(torch.tensor([expected, 0.0])).float(), torch.tensor([1.0, 0.0]))
+
+
+def test_running_mean_still_moves_after_billions():
+    running = RunningMean()
+    running.total.fill_(4e9)
+    running.count.fill_(4e9)
+    for _ in range(100):
+        running.update(torch.full((256,), 2.0))
+    assert running.total.item() == 4e9 + 51_200
+    assert running.count.item() == 4e9 + 25_600
+
+
+def test_exponential_mean_is_bias_corrected():
+    running, ema = RunningMean(momentum=0.9), 0.0
+    for step, x in enumerate([5.0, 1.0, 2.0, 8.0], start=1):
+        running.update(torch.full((3,), x))
+        ema = 0.9 * ema + 0.1 * x  # Adam's form: divide by 1 − βᵗ
+        assert running.mean.item() == pytest.approx(ema / (1 - 0.9**step), rel=1e-6)
+
+
+def test_running_mean_goes_through_a_state_dict():
+    one, other = RunningMean(), RunningMean()
+    one.update(torch.rand(10))
+    other.load_state_dict(one.state_dict())
+    assert set(one.state_dict()) == {"mean", "total", "count"}
+    for running in (one, other):
+        running.update(torch.full((4,), 3.0))
+    assert all(torch.equal(a, b) for a, b in zip(one.buffers(), other.buffers(), strict=True))
+
+
+def test_running_mean_before_and_without_signal():
+    running, x = RunningMean(), torch.tensor([1.0, 2.0])
+    assert torch.equal(running(x), x)
+    running.update(torch.zeros(5))
+    assert torch.equal(running(torch.zeros(2)), torch.zeros(2))
+    assert running(x.bfloat16()).dtype == torch.bfloat16
+    with pytest.raises(ConfigError, match="momentum = 1"):
+        RunningMean(momentum=1.0)
+
+
+# --- on a GPU -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("d", [15, 200])
+def test_a_captured_graph_gives_the_same(d):
+    z, running = points(64, d).cuda(), RunningMean().cuda()
+
+    def step():
+        reward = particle_reward(z, k=12, include_self=True)
+        running.update(reward)
+        return running(reward), random_distances(z, z, 3, exclude_self=True), particle_entropy(z)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        scaled, drawn, nats = step()
+    z.copy_(3 * points(64, d, seed=1))
+    running.load_state_dict(RunningMean().state_dict())
+    graph.replay()
+    reward = particle_reward(z.cpu(), k=12, include_self=True)
+    torch.testing.assert_close(scaled.cpu(), reward / reward.mean(), rtol=1e-5, atol=1e-5)
+    assert nats.item() == pytest.approx(particle_entropy(z.cpu()).item(), abs=1e-4)
+    first = drawn.clone()
+    graph.replay()
+    assert not torch.equal(first, drawn), "each replay draws anew"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("m", "d"), [(300, 5), (5000, 15), (2000, 200)])
+def test_gpu_equals_brute_force(m, d):
+    pool = points(m, d)
+    pool[:50] = 300 + 1e-3 * pool[:50]
+    found = knn_distances(pool[:100].cuda(), pool.cuda(), 7, exclude_self=True)
+    torch.testing.assert_close(
+        found.cpu().double(), brute_force(pool[:100], pool, 7, True), rtol=2e-6, atol=0
+    )

@@ -1,0 +1,202 @@
+"""Rows keep their meaning on the way out, and a resumed run leaves the file as if it had never stopped."""
+
+import json
+import math
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from voidrl.errors import ConfigError, MissingExtraError, RunFolderError
+from voidrl.metrics import Accumulator, MetricsWriter, read_metrics
+
+
+def scalars(**values):
+    return {key: torch.tensor(value) for key, value in values.items()}
+
+
+def test_flush_gives_the_mean_of_the_adds_that_had_the_key_and_clears():
+    accumulator = Accumulator()
+    accumulator.add(scalars(loss=1.0, reward=10.0))
+    accumulator.add(scalars(loss=2.0, reward=20.0))
+    accumulator.add(scalars(loss=6.0))  # a metric that is only sometimes there
+    accumulator.add(scalars(reward=60.0, loss=3.0))  # in another order
+    accumulator.add({})
+    assert accumulator.flush() == {"loss": 3.0, "reward": 30.0}
+    assert accumulator.flush() == {}
+
+
+def test_mean_is_exact_over_many_float32_adds_and_mixes_types():
+    accumulator = Accumulator()
+    for _ in range(1000):
+        accumulator.add({"reward": torch.tensor(0.1), "done": torch.tensor(True), "count": torch.tensor(3)})
+    means = accumulator.flush()
+    assert means == {"reward": pytest.approx(0.1, rel=1e-7), "done": 1.0, "count": 3.0}
+
+
+def test_add_copies_the_value_and_drops_the_graph():
+    accumulator = Accumulator()
+    static = torch.tensor(1.0, requires_grad=True)
+    accumulator.add({"loss": static * 2})
+    accumulator.add({"loss": static})
+    with torch.no_grad():
+        static.fill_(100.0)  # as a replayed CUDA graph overwrites its outputs
+    assert accumulator.flush() == {"loss": 1.5}
+
+
+def test_add_never_reads_and_flush_reads_once(monkeypatch):
+    Accumulator().add({"loss": torch.empty((), device="meta")})  # a meta tensor has no value to read
+    accumulator = Accumulator()
+    accumulator.add(scalars(a=1.0, b=2.0))
+    accumulator.add(scalars(c=3.0))
+    reads = []
+    tolist = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: reads.append(self.shape) or tolist(self))
+    monkeypatch.setattr(torch.Tensor, "item", lambda self: pytest.fail("a second host read"))
+    assert accumulator.flush() == {"a": 1.0, "b": 2.0, "c": 3.0}
+    assert reads == [(3,)]
+
+
+def test_non_finite_means_stay_visible():
+    accumulator = Accumulator()
+    accumulator.add(scalars(nan=math.nan, inf=math.inf, fine=1.0))
+    means = accumulator.flush()
+    assert math.isnan(means["nan"])
+    assert means["inf"] == math.inf
+    assert means["fine"] == 1.0
+
+
+def test_a_metric_that_is_no_scalar_is_named():
+    with pytest.raises(ConfigError, match=r"'distance' has shape \(4,\).*\.mean\(\)"):
+        Accumulator().add({"loss": torch.tensor(0.0), "distance": torch.zeros(4)})
+
+
+def test_rows_are_strict_json_with_step_first_and_keys_sorted(tmp_path):
+    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+        writer.write(
+            1000, {"reward": np.float32(0.5), "phase": "pretrain", "loss": math.nan, "n": np.int64(3)}
+        )
+        line = (tmp_path / "metrics.jsonl").read_text()  # before close: each row is flushed
+    assert line == '{"step": 1000, "loss": null, "n": 3, "phase": "pretrain", "reward": 0.5}\n'
+
+
+def test_offset_counts_the_bytes_of_the_file(tmp_path):
+    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+        assert writer.offset == 0
+        for step in range(3):
+            writer.write(step, {"naïve": 1.0})
+            assert writer.offset == (tmp_path / "metrics.jsonl").stat().st_size
+    assert writer.offset == (tmp_path / "metrics.jsonl").stat().st_size
+
+
+def write_rows(folder, steps, **kwargs):
+    with MetricsWriter(folder, **kwargs) as writer:
+        for step in steps:
+            writer.write(step, {"reward": step / 10, "phase": "pretrain"})
+        return writer.offset
+
+
+def test_resume_repeats_the_rows_after_the_checkpoint_and_nothing_else(tmp_path):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    write_rows(whole, range(5), tensorboard=False)
+    offset = write_rows(resumed, range(2), tensorboard=False)
+    write_rows(resumed, [2, 3], tensorboard=False)
+    with (resumed / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "rew')  # killed in the middle of a row
+    write_rows(resumed, range(2, 5), tensorboard=False, resume_bytes=offset, step=1)
+    assert (resumed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+def test_appending_without_an_offset_drops_a_torn_row(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st')
+    write_rows(tmp_path, [2], tensorboard=False)
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("offset", "message"), [(999, "holds 12 bytes .* byte 999"), (5, "was changed after")]
+)
+def test_a_file_that_does_not_fit_the_checkpoint_is_refused_untouched(tmp_path, offset, message):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n')
+    with pytest.raises(RunFolderError, match=message):
+        MetricsWriter(tmp_path, tensorboard=False, resume_bytes=offset)
+    assert path.read_text() == '{"step": 1}\n'
+
+
+def test_tensorboard_shows_each_step_once_after_a_resume(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with MetricsWriter(tmp_path) as writer:
+        for step in (10, 20):
+            writer.write(step, {"reward": float(step), "phase": "pretrain"})
+        offset = writer.offset
+        writer.write(30, {"reward": -1.0})
+    with MetricsWriter(tmp_path, resume_bytes=offset, step=20) as writer:
+        for step in (30, 40):
+            writer.write(step, {"reward": float(step)})
+    events = EventAccumulator(str(tmp_path / "tb")).Reload()
+    assert events.Tags()["scalars"] == ["reward"]  # words are no curves
+    assert [(e.step, e.value) for e in events.Scalars("reward")] == [(10, 10), (20, 20), (30, 30), (40, 40)]
+
+
+def test_missing_wandb_is_an_error_before_the_file_is_touched(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'voidrl\[wandb\]'"):
+        MetricsWriter(tmp_path / "run", wandb_project="void")
+    assert not (tmp_path / "run").exists()
+
+
+def test_wandb_gets_the_numbers_and_a_resumed_run_its_own_id(tmp_path, monkeypatch):
+    started, logged, finished = [], [], []
+    run = SimpleNamespace(
+        id="abc", log=lambda row, step: logged.append((step, row)), finish=lambda: finished.append(True)
+    )
+    wandb = SimpleNamespace(init=lambda **kwargs: started.append(kwargs) or run)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    folder = tmp_path / "PixelMaze_apt_s1"
+    offset = write_rows(folder, [10], tensorboard=False, wandb_project="void")
+    write_rows(folder, [20], tensorboard=False, wandb_project="void", resume_bytes=offset, step=10)
+    assert logged == [(10, {"reward": 1.0}), (20, {"reward": 2.0})]
+    assert [kwargs["id"] for kwargs in started] == [None, "abc"]
+    assert started[0]["project"] == "void"
+    assert started[0]["name"] == "PixelMaze_apt_s1"
+    assert len(finished) == 2
+
+
+def test_read_metrics_drops_a_torn_last_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1, "loss": null}\n{"step": 2}\n\x00\x00\xff')
+    assert read_metrics(path) == [{"step": 1, "loss": None}, {"step": 2}]
+    assert read_metrics(tmp_path) == read_metrics(path)
+    path.write_text("")
+    assert read_metrics(path) == []
+
+
+@pytest.mark.parametrize("damage", ['{"step": 2, "lo', "", "7"])
+def test_read_metrics_names_a_damaged_line(tmp_path, damage):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"step": 1}}\n{damage}\n{{"step": 3}}\n')
+    with pytest.raises(RunFolderError, match=r"line 2 of .*metrics\.jsonl is damaged"):
+        read_metrics(path)
+
+
+def test_read_metrics_of_nothing(tmp_path):
+    with pytest.raises(RunFolderError, match="no metrics file at"):
+        read_metrics(tmp_path)
+
+
+def test_written_rows_read_back(tmp_path):
+    write_rows(tmp_path, [1, 2], tensorboard=False)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert read_metrics(tmp_path) == rows
+    assert rows[1] == {"step": 2, "phase": "pretrain", "reward": 0.2}
+
+
+def test_import_leaves_the_optional_sinks_alone():
+    code = "import sys, voidrl.metrics; print('tensorboard' in sys.modules, 'wandb' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

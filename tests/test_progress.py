@@ -1,0 +1,251 @@
+"""Numbers read well, plain lines stay rare, and the bar keeps to one line on a terminal of any width."""
+
+import io
+import math
+import re
+from contextlib import suppress
+
+import pytest
+
+from voidrl.errors import ConfigError
+from voidrl.progress import Progress, human_count, human_seconds, parse_count
+
+TITLE = "pretrain voidrl/PixelMaze-v0"
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+    def lines(self):
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.getvalue())
+        return [line for line in re.split(r"[\r\n]+", text) if line]
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def make(columns):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("LINES", "24")
+        return Terminal()
+
+    return make
+
+
+def train(stream, *, total=100_000, seconds_per_update=5.0, **kwargs):
+    """Ten updates of a tenth of the steps each."""
+    clock = Clock()
+    fields = {"reward": 0.98, "extrinsic": 0.0, "return": -12.345, "coverage": 0.5}
+    with Progress(total, title=TITLE, stream=stream, clock=clock, **kwargs) as progress:
+        for i in range(1, 11):
+            clock.now += seconds_per_update
+            progress.update(i * total // 10, fields, updates=i * 1000)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *[(0, "0"), (7, "7"), (999, "999"), (1000, "1k"), (12_345, "12.3k"), (100_000, "100k")],
+        *[(999_999, "1M"), (1_234_567, "1.23M"), (2.5e9, "2.5B"), (3e12, "3T"), (-12_345, "-12.3k")],
+        *[(0.98, "0.98"), (0.123456, "0.123"), (999.7, "1k"), (math.nan, "nan"), (-math.inf, "-inf")],
+    ],
+)
+def test_human_count(value, text):
+    assert human_count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        *[(0, "0s"), (0.4, "0s"), (59.7, "1m00s"), (73, "1m13s"), (3599, "59m59s"), (3600, "1h00m")],
+        *[(7380, "2h03m"), (90_000, "1d01h"), (-3, "0s"), (math.inf, "?")],
+    ],
+)
+def test_human_seconds(seconds, text):
+    assert human_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        *[("1M", 10**6), ("100k", 10**5), ("1e6", 10**6), ("1_000_000", 10**6), ("2.5k", 2500), (7, 7)],
+        *[("1.5E3", 1500), ("1e+3", 1000), ("5m", 5 * 10**6), ("1B", 10**9), (" 12 ", 12), (1e6, 10**6)],
+        ("1.1k", 1100),  # exact, where 1.1 * 1000 in floats is not
+    ],
+)
+def test_parse_count(value, count):
+    result = parse_count(value)
+    assert result == count
+    assert type(result) is int
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *[
+            "0",
+            "-5",
+            "0.5",
+            "1.0005k",
+            "",
+            "k",
+            "ten",
+            "1e",
+            "1e-3",
+            "1_",
+            "_1",
+            "1__0",
+            "1kk",
+            "1e6k",
+            "1 M",
+        ],
+        *["inf", "nan", "1e999999999", "1,000", "٣", 0, -1, 0.5, math.inf, math.nan, True, None],
+    ],
+)
+def test_parse_count_refuses_the_rest_in_one_sentence(value):
+    with pytest.raises(ConfigError) as error:
+        parse_count(value, "warmup_steps")
+    assert str(error.value) == (
+        f"warmup_steps must be a positive whole number such as 1M, 100k, 1e6 or 1_000_000; got {value!r}"
+    )
+
+
+def test_plain_lines_are_the_first_the_last_and_one_every_ten_seconds():
+    stream = io.StringIO()
+    train(stream, seconds_per_update=4.0)
+    lines = stream.getvalue().splitlines()
+    assert [re.search(r"(\d+)%", line)[1] for line in lines] == ["10", "40", "70", "100"]
+    assert lines[1] == (
+        f"{TITLE}  40k/100k  40%  2.5k steps/s  250 updates/s  eta 24s  "
+        "reward 0.98  extrinsic 0  return -12.3  coverage 0.5"
+    )
+    assert "took 40s" in lines[-1]
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_the_last_state_is_shown_when_a_run_is_interrupted():
+    stream, clock = io.StringIO(), Clock()
+    with suppress(KeyboardInterrupt), Progress(1000, stream=stream, clock=clock) as progress:
+        for step in (100, 200, 300):
+            clock.now += 1.0
+            progress.update(step)
+        raise KeyboardInterrupt
+    assert stream.getvalue().splitlines() == [
+        "100/1k  10%  100 steps/s  eta 9s",
+        "300/1k  30%  100 steps/s  eta 7s",
+    ]
+
+
+def test_a_resumed_run_counts_only_its_own_work():
+    stream, clock = io.StringIO(), Clock()
+    with Progress(100_000, 50_000, initial_updates=9000, stream=stream, clock=clock) as progress:
+        clock.now += 10.0
+        progress.update(51_000, updates=9500)
+    assert stream.getvalue() == "51k/100k  51%  100 steps/s  50 updates/s  eta 8m10s\n"
+
+
+def test_rates_follow_a_change_of_pace_and_average_at_the_end():
+    stream, clock = io.StringIO(), Clock()
+    with Progress(2000, stream=stream, clock=clock) as progress:
+        for step in range(10, 1010, 10):  # 10 steps/s for 100 s, then 100 steps/s for 10 s
+            clock.now += 1.0
+            progress.update(step)
+        for step in range(1100, 2100, 100):
+            clock.now += 1.0
+            progress.update(step)
+    lines = stream.getvalue().splitlines()
+    assert " 10 steps/s" in lines[5]
+    assert lines[-1] == "2k/2k  100%  18.2 steps/s  took 1m50s"
+
+
+def test_a_run_without_a_rate_has_no_eta_and_fields_keep_their_last_value():
+    stream = io.StringIO()
+    with Progress(1000, stream=stream, clock=Clock(), plain_every_seconds=0.0) as progress:
+        progress.update(0, {"reward": 1.0})
+        progress.update(5, {"return": 2.0})  # in no time at all
+    assert stream.getvalue().splitlines() == [
+        "0/1k  0%  0 steps/s  eta ?  reward 1",
+        "5/1k  0%  0 steps/s  eta ?  reward 1  return 2",
+    ]
+
+
+def test_notes_are_plain_lines_without_a_terminal():
+    stream = io.StringIO()
+    with Progress(10, stream=stream) as progress:
+        progress.note("checkpoint [1] saved")
+    assert stream.getvalue() == "checkpoint [1] saved\n"
+
+
+@pytest.mark.parametrize("columns", [5, 20, 40, 60, 80, 120, 200])
+def test_bar_keeps_to_one_line(terminal, columns):
+    stream = terminal(columns)
+    train(stream)
+    title, *bars = stream.lines()
+    assert title == TITLE
+    assert len(bars) == 11  # ten updates, and the last one once more as the bar is left standing
+    assert max(map(len, bars)) <= columns
+
+
+def test_bar_at_sixty_columns_shows_what_matters_most(terminal):
+    stream = terminal(60)
+    train(stream)
+    assert re.fullmatch(r" 50% ━+[╸╺]?━+ +50k/100k  eta 25s +2k/s  reward 0.98 *", stream.lines()[5])
+
+
+def test_wide_bar_shows_everything(terminal):
+    stream = terminal(160)
+    train(stream)
+    words = re.sub(r" +", " ", stream.lines()[5])
+    assert (
+        "50k/100k eta 25s 2k steps/s 200 updates/s reward 0.98 extrinsic 0 return -12.3 coverage 0.5" in words
+    )
+    assert "100% " in stream.lines()[-1]
+    assert "took 50s" in stream.lines()[-1]
+
+
+def test_bar_redraws_in_place_and_notes_go_above_it(terminal):
+    stream, clock = terminal(80), Clock()
+    with Progress(100, stream=stream, clock=clock) as progress:
+        progress.update(10)
+        progress.note("saved [bold]step 10[/bold]")
+        clock.now += 0.05
+        progress.update(20)  # too soon to draw again
+        clock.now += 0.06
+        progress.update(30)
+    assert "\r\x1b[2K" in stream.getvalue()
+    assert [line.split()[0] for line in stream.lines()] == ["10%", "saved", "10%", "30%", "30%"]
+    assert "saved [bold]step 10[/bold]" in stream.lines()  # text, not markup
+
+
+def test_no_color(terminal, monkeypatch):
+    stream = terminal(80)
+    monkeypatch.setenv("NO_COLOR", "1")
+    train(stream)
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", stream.getvalue())
+
+
+def test_dumb_terminals_get_plain_lines(terminal, monkeypatch):
+    stream = terminal(80)
+    monkeypatch.setenv("TERM", "dumb")
+    train(stream)
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_force_color_puts_no_bar_into_a_file(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    stream = io.StringIO()
+    train(stream)
+    assert "\x1b" not in stream.getvalue()

@@ -1,0 +1,264 @@
+"""A run folder is found from anywhere inside it, never shared, and never takes a user's files with it."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import torch
+
+from voidrl import runfolder
+from voidrl.errors import RunFolderError
+from voidrl.runfolder import RunFolder, default_run_path, environment_info
+
+
+@pytest.fixture(scope="module")
+def run_template(tmp_path_factory):
+    """A run with something in each of its places."""
+    folder = RunFolder.create(tmp_path_factory.mktemp("runs") / "maze")
+    folder.config_path.write_text("{}")
+    folder.metrics_path.write_text('{"step": 1}\n')
+    folder.tensorboard_path.mkdir()
+    (folder.checkpoints_path / "step_1").mkdir()
+    (folder.checkpoints_path / "step_1" / "config.json").write_text("{}")
+    folder.log("started")
+    return folder.path
+
+
+@pytest.fixture
+def run(run_template, tmp_path):
+    shutil.copytree(run_template, tmp_path / "runs" / "maze")
+    return RunFolder(tmp_path / "runs" / "maze")
+
+
+def names(path):
+    return sorted(entry.name for entry in path.iterdir())
+
+
+def test_create_makes_a_folder_that_says_where_it_was_made(tmp_path):
+    folder = RunFolder.create(tmp_path / "deep" / "run")
+    assert names(folder.path) == ["checkpoints", "environment.json"]
+    assert json.loads(folder.environment_path.read_text())["versions"]["torch"] == torch.__version__
+
+
+def test_create_accepts_an_empty_folder(tmp_path):
+    assert RunFolder.create(tmp_path).path == tmp_path
+
+
+def test_create_refuses_a_run_and_names_the_remedies(run):
+    before = names(run.path)
+    with pytest.raises(RunFolderError, match="already holds a run") as error:
+        RunFolder.create(run.path)
+    assert "--overwrite" in str(error.value)
+    assert f"voidrl resume {run.path}" in str(error.value)
+    assert names(run.path) == before
+
+
+def test_overwrite_removes_our_files_and_only_ours(run, tmp_path):
+    (run.path / "notes.md").write_text("mine")
+    elsewhere = tmp_path / "big disk"
+    elsewhere.mkdir()
+    (elsewhere / "weights").write_text("1")
+    shutil.rmtree(run.checkpoints_path)
+    run.checkpoints_path.symlink_to(elsewhere)
+    RunFolder.create(run.path, overwrite=True)
+    assert names(run.path) == [".lock", "checkpoints", "environment.json", "notes.md"]
+    assert not run.checkpoints_path.is_symlink()
+    assert (elsewhere / "weights").exists()
+
+
+def test_overwrite_works_for_a_run_that_died_before_its_config(run):
+    run.config_path.unlink()
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        RunFolder.create(run.path)
+    RunFolder.create(run.path, overwrite=True)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("environment", [None, "{}", "[1]", '{"versions": {"node": "20"}}', "not json"])
+def test_a_folder_that_is_no_run_is_refused_even_with_overwrite(tmp_path, overwrite, environment):
+    (tmp_path / "config.json").write_text("the config of something else")
+    (tmp_path / "checkpoints").mkdir()
+    if environment is not None:
+        (tmp_path / "environment.json").write_text(environment)
+    before = names(tmp_path)
+    with pytest.raises(RunFolderError, match="holds no voidrl run"):
+        RunFolder.create(tmp_path, overwrite=overwrite)
+    assert names(tmp_path) == before
+
+
+def test_create_refuses_a_file(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(RunFolderError, match="is a file"):
+        RunFolder.create(tmp_path / "run", overwrite=True)
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        ".",
+        "config.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "checkpoints/step_1",
+        "checkpoints/step_1/config.json",
+    ],
+)
+def test_open_finds_the_run_from_inside_it(run, inside):
+    assert RunFolder.open(run.path / inside).path == run.path
+
+
+def test_open_understands_relative_paths(run, monkeypatch):
+    monkeypatch.chdir(run.path.parent)
+    assert RunFolder.open("maze").path == Path("maze")
+    monkeypatch.chdir(run.checkpoints_path)
+    assert RunFolder.open("step_1").path == run.path
+
+
+def test_open_refuses_what_is_no_run(run, tmp_path):
+    with pytest.raises(RunFolderError, match=r"no run at .*nowhere: the path does not exist"):
+        RunFolder.open(tmp_path / "nowhere")
+    with pytest.raises(RunFolderError, match="does not exist"):
+        RunFolder.open(run.checkpoints_path / "step_2")
+    with pytest.raises(
+        RunFolderError, match=r"is no run: it holds no config\.json; did you mean .*runs/maze"
+    ):
+        RunFolder.open(tmp_path / "runs")
+    with pytest.raises(RunFolderError, match=r"is no run: it holds no config\.json$"):
+        RunFolder.open(tmp_path)
+
+
+def test_log_appends_timestamped_lines(run):
+    run.log("nan in reward\nat step 5\n")
+    first, second, third = run.log_path.read_text().splitlines()
+    stamp, _, text = second.partition(" ")
+    assert first.endswith(" started")
+    assert text == "nan in reward"
+    assert datetime.fromisoformat(stamp).utcoffset().total_seconds() == 0
+    assert third == "    at step 5"
+
+
+def git(*arguments):
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *identity, *arguments], check=True, capture_output=True)
+
+
+def test_environment_info_describes_the_machine(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["voidrl", "pretrain", "a b"])
+    info = environment_info()
+    assert info["command"] == "voidrl pretrain 'a b'"
+    assert set(info["versions"]) == {"python", "voidrl", "torch", "numpy", "gymnasium"}
+    assert info["cpu"]["model"]
+    assert info["cpu"]["count"] == os.cpu_count()
+    assert info["memory_bytes"] > 2**28
+    assert datetime.fromisoformat(info["date"]).utcoffset().total_seconds() == 0
+    json.dumps(info, allow_nan=False)
+
+
+def test_environment_info_knows_commit_and_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.chdir(tmp_path)
+    assert environment_info()["git"] is None
+    Path("train.py").write_text("1")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    Path("runs").mkdir()  # untracked results do not make the code dirty
+    Path("runs/log.txt").write_text("")
+    found = environment_info()["git"]
+    assert re.fullmatch("[0-9a-f]{40}", found["commit"])
+    assert found["dirty"] is False
+    Path("train.py").write_text("2")
+    assert environment_info()["git"] == {"commit": found["commit"], "dirty": True}
+
+
+def test_gpus_are_read_from_nvidia_smi(monkeypatch):
+    table = "NVIDIA H200, 570.10, 143771 MiB\nNVIDIA H200, 570.10, 143771 MiB"
+    monkeypatch.setattr(runfolder, "_output", lambda *command: table)
+    expected = {"name": "NVIDIA H200", "driver": "570.10", "memory": "143771 MiB"}
+    assert runfolder._gpus() == [expected, expected]
+    monkeypatch.setattr(runfolder, "_output", lambda *command: None)
+    assert runfolder._gpus() == []
+
+
+@pytest.mark.parametrize(
+    ("env_id", "name"),
+    [
+        ("voidrl/PixelMaze-v0", "PixelMaze-v0_apt_s1"),
+        ("ALE/Pong-v5", "Pong-v5_apt_s1"),
+        ("dmc:walker walk", "dmc-walker-walk_apt_s1"),
+    ],
+)
+def test_default_run_path(tmp_path, env_id, name):
+    assert default_run_path(env_id, "apt", 1, tmp_path) == tmp_path / name
+    assert default_run_path(env_id, "apt", 1) == Path("runs") / name
+
+
+def test_default_run_path_counts_up_if_taken(tmp_path):
+    taken = []
+    for _ in range(3):
+        taken.append(default_run_path("PixelMaze-v0", "apt", 1, tmp_path))
+        taken[-1].mkdir()
+    assert [path.name for path in taken] == [f"PixelMaze-v0_apt_s1{end}" for end in ("", "-2", "-3")]
+
+
+HOLD = """
+import sys
+from voidrl.runfolder import RunFolder
+with RunFolder(sys.argv[1]).lock():
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other_process(run):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "locked\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_second_process_is_refused_and_told_who_holds_the_folder(run, other_process):
+    with (
+        pytest.raises(RunFolderError, match=f"maze is in use by process {other_process.pid} on "),
+        run.lock(),
+    ):
+        pass
+    with pytest.raises(RunFolderError, match="is in use"):
+        RunFolder.create(run.path, overwrite=True)
+    assert run.config_path.exists()
+    other_process.send_signal(signal.SIGKILL)  # the lock of a dead process is gone
+    other_process.wait()
+    with run.lock():
+        assert run.lock_path.read_text().startswith(f"{os.getpid()} on ")
+
+
+def test_lock_is_free_again_after_an_error_and_despite_forked_workers(run):
+    reader, writer = os.pipe()
+    with suppress(ValueError), run.lock():
+        worker = os.fork()
+        if worker == 0:  # a worker that outlives the run, with the lock's file still open
+            os.close(writer)
+            os.read(reader, 1)
+            os._exit(0)
+        raise ValueError
+    with run.lock():
+        pass
+    os.close(writer)
+    os.waitpid(worker, 0)
+
+
+def test_opening_and_logging_need_no_lock(run, other_process):
+    RunFolder.open(run.path).log("seen")
+    assert "seen" in run.log_path.read_text()
