@@ -6,6 +6,8 @@ parameters of its own optimiser alone, so nothing is trained by a loss that does
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,50 +46,61 @@ class Agent(nn.Module):
         learner_cls = registry.find("learner", config.learner.name)
         _check_fit(spec, config, representation_cls, learner_cls)
 
-        shared = config.share_encoder or representation_cls.takes_learner_encoder
-        encoder = None
-        if not representation_cls.takes_learner_encoder:
-            encoder = representation_cls.make_encoder(spec, config.representation)
-        if config.share_encoder and encoder is None and not representation_cls.takes_learner_encoder:
-            raise ConfigError(f"share_encoder = True cannot be used with representation {config.representation.name!r}, "
-                              f"which has no encoder: use simclr or fixed")  # fmt: skip
-        shares = shared and encoder is not None
-        learner_encoder = encoder if shares else Encoder(spec.obs_shape, config.learner.encoder)
-        encoder = learner_encoder if representation_cls.takes_learner_encoder else encoder
-        self.representation = representation_cls(spec, config.representation, encoder)
-        self.method = method_cls(spec, config.method, self.representation.dim)
-        skill_dim = self.method.skill_dim
-        critic = self.method.make_critic(learner_encoder.feature_dim, config.learner)
-        self.learner = learner_cls(spec, config.learner, learner_encoder, critic, skill_dim)
-        self.register_buffer("task_skill", torch.zeros(skill_dim))
+        f: Encoder | None
+        if representation_cls.takes_learner_encoder:
+            f = encoder = Encoder(spec.obs_shape, config.learner.encoder)
+        else:
+            f = representation_cls.make_encoder(spec, config.representation)
+            if config.share_encoder and f is None:
+                raise ConfigError(
+                    f"share_encoder = True cannot be used with representation "
+                    f"{config.representation.name!r}, which has no encoder: use simclr or fixed"
+                )
+            shares = f is not None and config.share_encoder
+            encoder = f if shares else Encoder(spec.obs_shape, config.learner.encoder)  # type: ignore[assignment]
+        self.representation = representation_cls(spec, config.representation, f)
+        method = method_cls(spec, config.method, self.representation.dim)
+        critic = method.make_critic(encoder.feature_dim, config.learner)
+        # The learner's tensors are named before the method's: a method may keep the critic that it made.
+        self.learner = learner_cls(spec, config.learner, encoder, critic, method.skill_dim)
+        self.method = method
+        # Until a task chooses one, `act` follows some skill, the same at every call.
+        self.register_buffer("task_skill", method.sample_skill(1, torch.device("cpu"))[0].clone())
         self.register_buffer("task_skill_chosen", torch.zeros((), dtype=torch.bool))
         self.augment = Augment(config.augment)
 
         self.pretraining = config.phase == "pretrain"
-        self.learns = self.method.learns or not self.pretraining
-        self._assign_encoder(shared)
+        self.learns = method.learns or not self.pretraining
+        self._assign_encoder(shared=encoder is f)
         self.to(device)
         self.eval()
         self.optimisers = self._make_optimisers(device)
         self._clipped = set(self.learner.groups())
 
-    def _assign_encoder(self, shared: bool) -> None:
+    def _assign_encoder(self, *, shared: bool) -> None:
         """One field says who trains f; whoever does not is given no gradient."""
+        config, encoder = self.config, self.learner.encoder
+        weights = list(encoder.parameters())
+        still = bool(weights) and not any(p.requires_grad for p in weights)
+        if still and config.encoder_owner == "learner":
+            raise ConfigError(
+                f"encoder_owner = 'learner' cannot be used with representation "
+                f"{config.representation.name!r}, whose encoder never learns: use 'auto'"
+            )
         if self.pretraining:
-            owner = self.config.encoder_owner
+            owner = config.encoder_owner
             if owner == "auto":
                 owner = "representation" if self.representation.trains_encoder else "learner"
-            self.learner.trains_encoder = not shared or owner == "learner"
+            mine = not shared or owner == "learner"
         else:  # the task's learner has the encoder to itself; what only pre-training used stands still
-            self.learner.trains_encoder = self.config.phase == "train" or self.config.finetune.encoder == "tuned"
-            self.method.requires_grad_(False)
-            kept = set(self.learner.encoder.parameters())
-            for parameter in self.representation.parameters():
-                parameter.requires_grad_(parameter.requires_grad and parameter in kept)
-        frozen = all(not p.requires_grad for p in self.learner.encoder.parameters())
-        self.learner.trains_encoder &= not frozen
-        if not self.pretraining and not self.learner.trains_encoder:
-            self.learner.encoder.requires_grad_(False)
+            mine = config.phase == "train" or config.finetune.encoder == "tuned"
+            used = set(self.learner.parameters())
+            for parameter in (*self.representation.parameters(), *self.method.parameters()):
+                if parameter not in used:
+                    parameter.requires_grad_(False)
+            if not mine:
+                encoder.requires_grad_(False)
+        self.learner.trains_encoder = mine and not still
 
     def _make_optimisers(self, device: torch.device) -> dict[str, torch.optim.Adam]:
         config = self.config
@@ -106,7 +119,10 @@ class Agent(nn.Module):
             trainable = [p for p in group if p.requires_grad]
             if trainable and self.learns:
                 rate, eps = rates[name]
-                optimisers[name] = torch.optim.Adam(trainable, rate, eps=eps, fused=True, capturable=device.type == "cuda")
+                capturable = device.type == "cuda"
+                optimisers[name] = torch.optim.Adam(
+                    trainable, rate, eps=eps, fused=True, capturable=capturable
+                )
         return optimisers
 
     @property
@@ -119,9 +135,11 @@ class Agent(nn.Module):
     def step(self, replay: Replay, index: int = 0) -> Metrics:
         """One update from one sample: representation → reward → learner. Tensors in, tensors out.
 
-        `index` is the number of the update modulo `period`.
+        `index` is the number of the update modulo `period`. Only what a loss is about to train is in training
+        mode, in which spectral normalisation iterates; latents are read, and actions chosen, in `eval`.
         """
-        self.train()
+        if not self.learns:
+            return {}
         metrics: Metrics = {}
         config = self.config.learner
         slots = replay.sample(config.batch_size)
@@ -132,16 +150,17 @@ class Agent(nn.Module):
             reward, method_metrics = self._intrinsic_reward(replay, slots, stored)
             metrics |= method_metrics
         else:
-            reward = stored.reward
+            reward = stored.reward * self.config.reward_scale
             stored = stored._replace(skill=self.task_skill.expand_as(stored.skill))
         batch = stored._replace(obs=self.augment(stored.obs), next_obs=self.augment(stored.next_obs))
+        self.learner.train()
         for loss in self.learner.losses(batch, reward, index):
             self._minimise(loss.optimiser, loss.value)
             metrics |= loss.metrics
         self.learner.after_step(index)
+        self.learner.eval()
         if self.pretraining:
             self.method.after_step()
-        self.eval()
         return metrics | {"reward_mean": reward.mean()}
 
     @property
@@ -152,41 +171,53 @@ class Agent(nn.Module):
     def _train_representation(self, replay: Replay) -> Metrics:
         slots = replay.sample(self.config.representation.batch_size)
         views = Views(replay.batch(slots, 1, 1.0), self.augment)
+        self.representation.train()
         loss, metrics = self.representation.loss(views)
         self._minimise("representation", loss)
+        self.representation.eval()
         return metrics
 
     def _intrinsic_reward(self, replay: Replay, slots: Tensor, stored: Batch) -> tuple[Tensor, Metrics]:
         """(B,) rewards of n-step transitions: every successor scored and summed, or only the last."""
         config = self.config.learner
         metrics: Metrics = {}
-        latents = self._latents(replay, stored)
-        trained = self.method.loss(stored, latents)
-        if trained is not None:
-            self._minimise("method", trained[0])
-            metrics |= trained[1]
-        with torch.no_grad():
-            if config.n_step == 1 or config.intrinsic_n_step == "single":
-                reward = self.method.reward(stored, latents)
-            else:
-                segment = replay.segment(slots, config.n_step, config.discount)
-                reward = torch.zeros_like(stored.reward)
-                for batch, weights in replay.steps(segment):
-                    reward += weights * self.method.reward(batch, self._latents(replay, batch))
+        reward = torch.zeros_like(stored.reward)
+        transitions: Iterable[tuple[Batch, Tensor]] = [(stored, torch.ones_like(reward))]
+        if config.n_step > 1 and config.intrinsic_n_step == "summed":
+            transitions = replay.steps(replay.segment(slots, config.n_step, config.discount))
+        pool = self._pool(replay)
+        for i, (batch, weights) in enumerate(transitions):
+            latents = self._latents(replay, batch, pool)
+            if i == 0:  # the method learns from (s, a, s') and not from what lies n steps ahead
+                self.method.train()
+                trained = self.method.loss(batch, latents)
+                if trained is not None:
+                    self._minimise("method", trained[0])
+                    metrics |= trained[1]
+                self.method.eval()
+            with torch.no_grad():
+                reward += weights * self.method.reward(batch, latents)
         return reward, metrics | self.method.metrics()
 
-    def _latents(self, replay: Replay, batch: Batch) -> Latents:
-        @torch.no_grad()
-        def encode(obs: Tensor) -> Tensor:
-            return self.representation.encode(obs).float()
+    @torch.no_grad()
+    def _encode(self, obs: Tensor) -> Tensor:
+        return self.representation.encode(obs).float()
 
-        return Latents(batch, encode, lambda n: encode(replay.observations(replay.sample(n))))
+    def _latents(self, replay: Replay, batch: Batch, pool: Callable[[int], Tensor] | None = None) -> Latents:
+        return Latents(batch, self._encode, pool or self._pool(replay))
+
+    def _pool(self, replay: Replay) -> Callable[[int], Tensor]:
+        """f of n states drawn from the replay: the same ones for everything that one update scores."""
+        return cache(lambda n: self._encode(replay.observations(replay.sample(n))))
 
     def _minimise(self, optimiser: str, loss: Tensor) -> None:
         """One optimiser step; only the parameters of that optimiser receive gradients."""
-        if optimiser not in self.optimisers:
-            return
-        chosen = self.optimisers[optimiser]
+        chosen = self.optimisers.get(optimiser)
+        if chosen is None:
+            raise ConfigError(
+                f"a loss names optimiser {optimiser!r}, which has nothing to train: expected "
+                f"{' or '.join(map(repr, self.optimisers))}; no parameters, no loss"
+            )
         parameters: list[Tensor] = chosen.param_groups[0]["params"]
         chosen.zero_grad(set_to_none=True)
         loss.backward(inputs=parameters)
@@ -199,7 +230,9 @@ class Agent(nn.Module):
     @torch.no_grad()
     def explore(self, obs: Tensor, skill: Tensor) -> Tensor:
         """Actions while training, for observations on the device."""
-        return self.learner.act(obs, skill, deterministic=False) if self.learns else self.random_actions(len(obs))
+        if not self.learns:
+            return self.random_actions(len(obs))
+        return self.learner.act(obs, skill, deterministic=False)
 
     def random_actions(self, n: int) -> Tensor:
         """Uniform actions."""
@@ -209,38 +242,55 @@ class Agent(nn.Module):
 
     def new_skills(self, n: int) -> Tensor:
         """A skill for each of n new episodes; once one is chosen for a task, always that one."""
-        if self.task_skill_chosen:
+        if self.task_skill_chosen:  # a host read, at the borders of episodes only
             return self.task_skill.expand(n, -1)
         return self.method.sample_skill(n, self.device)
 
     @torch.no_grad()
     def choose_task_skill(self, replay: Replay) -> None:
-        """Pick the skill that fits the task best, from what the warm-up saw of its reward."""
+        """Pick, once, the skill that fits the task best, from what the warm-up saw of its reward."""
         if self.method.skill_dim and not self.task_skill_chosen:
             batch = replay.batch(replay.sample(min(len(replay), 4096)), 1, 1.0)
             self.task_skill.copy_(self.method.select_skill(batch, self._latents(replay, batch)))
-            self.task_skill_chosen.fill_(True)
+        self.task_skill_chosen.fill_(True)
 
     @torch.no_grad()
-    def act(self, obs: np.ndarray, deterministic: bool = True) -> Any:
+    def act(self, obs: np.ndarray, deterministic: bool = True, skill: np.ndarray | None = None) -> Any:
         """The action for one observation, or for a batch, as the environment gives and takes them.
 
         With `frame_stack` > 1 the last frames are passed along an axis before the frame's own, oldest first.
+        `skill` is one for all or one for each of the batch; by default the one chosen for the task.
         """
-        obs = np.asarray(obs)
-        shape = self.spec.raw_shape if self.spec.frame_stack == 1 else (self.spec.frame_stack, *self.spec.raw_shape)
+        spec, obs = self.spec, np.asarray(obs)
+        shape = spec.raw_shape if spec.frame_stack == 1 else (spec.frame_stack, *spec.raw_shape)
         if obs.shape[-len(shape) :] != shape or obs.ndim > len(shape) + 1:
-            raise SpaceError(f"observation of shape {obs.shape} cannot be acted on: expected {shape} or (batch, *{shape})")
+            raise SpaceError(
+                f"observation of shape {obs.shape} cannot be acted on: expected {shape} or (batch, *{shape})"
+            )
+        if spec.pixels and obs.dtype != np.uint8:
+            raise SpaceError(f"observation of {obs.dtype} cannot be acted on: expected a uint8 image")
         single = obs.ndim == len(shape)
-        flat = obs.reshape(-1, *self.spec.raw_shape)
-        frames = torch.from_numpy(to_frames(flat, self.spec)).to(self.device)
-        stacked = frames.reshape(-1, *self.spec.obs_shape)
+        frames = torch.from_numpy(to_frames(obs.reshape(-1, *spec.raw_shape), spec)).to(self.device)
+        stacked = frames.reshape(-1, *spec.obs_shape)
         if not self.learns:
             actions = self.random_actions(len(stacked))
         else:
-            actions = self.learner.act(stacked, self.new_skills(len(stacked)), deterministic=deterministic)
-        taken = env_action(actions.cpu().numpy(), self.spec)
+            actions = self.learner.act(
+                stacked, self._given_skill(skill, len(stacked)), deterministic=deterministic
+            )
+        taken = env_action(actions.cpu().numpy(), spec)
         return taken[0] if single else taken
+
+    def _given_skill(self, skill: np.ndarray | None, n: int) -> Tensor:
+        dim = self.method.skill_dim
+        if skill is None:
+            return self.task_skill.expand(n, dim)
+        given = np.asarray(skill, np.float32)
+        if given.shape not in ((dim,), (n, dim)):
+            raise SpaceError(
+                f"skill of shape {given.shape} cannot be followed: expected ({dim},) or ({n}, {dim})"
+            )
+        return torch.from_numpy(given).to(self.device).expand(n, dim)
 
     # State
 
@@ -260,14 +310,15 @@ class Agent(nn.Module):
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor], *, skip: tuple[str, ...] = ()) -> None:
         """Copy saved values into the weights and buffers; names under `skip` keep what they have."""
-        mine = {k: v for k, v in self.tensors().items() if not k.startswith(skip)} if skip else self.tensors()
-        missing = sorted(mine.keys() - tensors.keys())
-        wrong = [k for k in mine.keys() & tensors.keys() if mine[k].shape != tensors[k].shape]
-        if missing or wrong:
-            name = (missing or wrong)[0]
+        mine = {k: v for k, v in self.tensors().items() if not k.startswith(skip)}
+        wrong = [k for k, v in mine.items() if k not in tensors or v.shape != tensors[k].shape]
+        if wrong:
+            name = wrong[0]
             saved = tuple(tensors[name].shape) if name in tensors else "nothing"
-            raise CheckpointError(f"the saved agent does not fit this one: {name} has shape {tuple(mine[name].shape)} "
-                                  f"here and {saved} there; build it from the checkpoint's own config")  # fmt: skip
+            raise CheckpointError(
+                f"the saved agent does not fit this one: {name} has shape {tuple(mine[name].shape)} "
+                f"here and {saved} there; build it from the checkpoint's own config"
+            )
         for name, value in mine.items():
             value.copy_(tensors[name])
 
@@ -277,37 +328,50 @@ class Agent(nn.Module):
         for name, optimiser in self.optimisers.items():
             for i, parameter in enumerate(optimiser.param_groups[0]["params"]):
                 saved = {k.split("/")[2]: v for k, v in tensors.items() if k.startswith(f"{name}/{i}/")}
-                # Adam keeps its step counter on the CPU unless it is capturable.
-                optimiser.state[parameter] = {
-                    k: v.clone().to(parameter.device) if k != "step" or optimiser.defaults["capturable"] else v.clone()
-                    for k, v in saved.items()
-                }
+                optimiser.state[parameter] = {k: v.clone().to(parameter.device) for k, v in saved.items()}
 
     def save(self, folder: str | Path) -> Path:
-        """Write the agent as a checkpoint of safetensors and JSON, without its training state; see `voidrl.load`."""
+        """Write the agent, without its training state, as safetensors and JSON; see `voidrl.load`."""
+        newer = [steps for steps in checkpoint.list_steps(Path(folder)) if steps > self.steps]
+        if newer:
+            raise CheckpointError(
+                f"{folder} holds an agent of step {newer[-1]}, which would be loaded in place of this one of "
+                f"step {self.steps}: choose another folder"
+            )
         files = {"agent.safetensors": checkpoint.Group(self.tensors())}
         meta = {"agent_steps": self.steps, "spec": self.spec.to_json(), "config": to_json(self.config)}
         return checkpoint.save(Path(folder), self.steps, files, meta, keep_last=1)
 
     def load_pretrained(self, tensors: dict[str, Tensor]) -> None:
         """Begin fine-tuning from a pre-trained agent's weights, with its heads or with new ones."""
-        if self.config.finetune.heads == "pretrained":
-            self.load_tensors(tensors)
-        else:
-            keep = tuple(f"learner.{n}." for n, _ in self.learner.named_children() if n not in ("encoder", "target_encoder"))
-            keep += tuple(f"learner.{n}" for n, _ in self.learner.named_parameters(recurse=False))
-            self.load_tensors(tensors, skip=keep)
+        fresh: tuple[str, ...] = ()
+        if self.config.finetune.heads == "random":
+            heads = (n for n, _ in self.learner.named_children() if n not in ("encoder", "target_encoder"))
+            scalars = (n for n, _ in self.learner.named_parameters(recurse=False))
+            fresh = (*(f"learner.{n}." for n in heads), *(f"learner.{n}" for n in scalars))
+        self.load_tensors(tensors, skip=fresh)
+        self.task_skill_chosen.fill_(False)  # a new task chooses anew
 
 
-def _check_fit(spec: EnvSpec, config: Config, representation: type[Representation], learner: type[Learner]) -> None:
+def _check_fit(
+    spec: EnvSpec, config: Config, representation: type[Representation], learner: type[Learner]
+) -> None:
     """Refuse combinations that cannot work, with the remedy."""
     if (learner.actions == "discrete") != spec.discrete:
         remedy = "dqn" if spec.discrete else "sac or ddpg"
-        raise ConfigError(f"learner {config.learner.name!r} takes {learner.actions} actions and the environment has "
-                          f"{spec.describe()}: use {remedy}")  # fmt: skip
+        raise ConfigError(
+            f"learner {config.learner.name!r} takes {learner.actions} actions and the environment has "
+            f"{spec.describe()}: use {remedy}"
+        )
     if config.encoder_owner == "representation" and not representation.trains_encoder:
-        raise ConfigError(f"encoder_owner = 'representation' cannot be used with representation "
-                          f"{config.representation.name!r}, which trains nothing: use 'auto'")  # fmt: skip
-    if config.encoder_owner == "learner" and not (config.share_encoder or representation.takes_learner_encoder):
-        raise ConfigError("encoder_owner = 'learner' needs share_encoder = True: the learner cannot train an encoder "
-                          "that it does not use")  # fmt: skip
+        raise ConfigError(
+            f"encoder_owner = 'representation' cannot be used with representation "
+            f"{config.representation.name!r}, which trains nothing: use 'auto'"
+        )
+    if config.encoder_owner == "learner" and not (
+        config.share_encoder or representation.takes_learner_encoder
+    ):
+        raise ConfigError(
+            "encoder_owner = 'learner' needs share_encoder = True: the learner cannot train an encoder that "
+            "it does not use"
+        )

@@ -2,46 +2,60 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import torch
+from torch import Tensor
 
 from voidrl import checkpoint
 from voidrl.agent import Agent
-from voidrl.config import PIECES, Config, EnvConfig, default_piece, merge, to_json, update
+from voidrl.config import PIECES, Config, EnvConfig, merge, require, to_json, update
+from voidrl.device import pick_device, seeded
 from voidrl.envs import Envs, make_envs
 from voidrl.envs.vector import EnvFactory
-from voidrl.errors import CheckpointError, ConfigError, RunFolderError, SpaceError
+from voidrl.errors import CheckpointError, ConfigError, RunFolderError, SpaceError, VoidrlError
 from voidrl.evaluation import Evaluation, evaluate_agent
 from voidrl.loop import Loop, LoopState, load_run
-from voidrl.methods.base import Method
+from voidrl.methods.base import Latents, Method
+from voidrl.metrics import import_wandb
 from voidrl.presets import preset as find_preset
 from voidrl.progress import human_seconds, parse_count
 from voidrl.replay import make_replay
 from voidrl.runfolder import RunFolder, default_run_path
-from voidrl.types import EnvSpec
+from voidrl.types import Batch, EnvSpec
 
 Env = str | EnvFactory
 Overrides = Mapping[str, Any] | Config
 Steps = int | str
 
 
-def pretrain(env: Env, method: str | type[Method] = "apt", *, steps: Steps | None = None, seed: int | None = None,
-             out: str | Path | None = None, preset: str | None = None, config: Overrides | None = None,
-             device: str | None = None, overwrite: bool = False) -> Agent:  # fmt: skip
+def pretrain(
+    env: Env,
+    method: str | type[Method] | None = None,
+    *,
+    steps: Steps | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    preset: str | None = None,
+    config: Overrides | None = None,
+    device: str | None = None,
+    overwrite: bool = False,
+) -> Agent:
     """Train an agent without the environment's reward.
 
     Args:
-        env: A Gymnasium id (options as a query: `voidrl/PixelMaze-v0?size=13`), `module:factory`, or a function
-            that returns a `gymnasium.Env`.
-        method: What is rewarded: a name from `voidrl list methods`, `module:Class`, or a `Method` class.
+        env: A Gymnasium id (options as a query: `voidrl/PixelMaze-v0?size=13`), `module:factory`, or a
+            function that returns a `gymnasium.Env`.
+        method: What is rewarded: a name from `voidrl list methods`, `module:Class`, or a `Method` class. By
+            default what `config` or `preset` say, else `apt`.
         steps: Environment steps; `"1M"`, `"100k"` and `1e6` are understood.
         seed: Of everything random.
         out: The run folder; by default a new one under `runs/`.
@@ -50,39 +64,64 @@ def pretrain(env: Env, method: str | type[Method] = "apt", *, steps: Steps | Non
         device: `auto`, `cpu`, `cuda`.
         overwrite: Replace the run in `out`.
     """
-    layers = [find_preset(preset), _as_layer(config), {"method": method}, _given(steps, seed, device), {"phase": "pretrain"}]
-    return _start(env, layers, out, overwrite, name=_short(method))
+    layers = [find_preset(preset), _as_layer(config), {} if method is None else {"method": method}]
+    layers += [_given(steps, seed, device), {"phase": "pretrain"}]
+    return _start(env, layers, out, overwrite)
 
 
-def train(env: Env, *, steps: Steps | None = None, seed: int | None = None, out: str | Path | None = None,
-          preset: str | None = None, config: Overrides | None = None, device: str | None = None,
-          overwrite: bool = False) -> Agent:  # fmt: skip
-    """Train the learner from scratch on the environment's own reward: the DrQ baseline. Arguments as `pretrain`."""
+def train(
+    env: Env,
+    *,
+    steps: Steps | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    preset: str | None = None,
+    config: Overrides | None = None,
+    device: str | None = None,
+    overwrite: bool = False,
+) -> Agent:
+    """Train the learner from scratch on the environment's own reward. Arguments as in `pretrain`."""
     layers = [find_preset(preset), _as_layer(config), _given(steps, seed, device), {"phase": "train"}]
-    return _start(env, layers, out, overwrite, name="scratch")
+    return _start(env, layers, out, overwrite)
 
 
-def finetune(source: Agent | str | Path, env: Env | None = None, *, steps: Steps | None = None, seed: int | None = None,
-             out: str | Path | None = None, config: Overrides | None = None, device: str | None = None,
-             overwrite: bool = False) -> Agent:  # fmt: skip
+def finetune(
+    source: Agent | str | Path,
+    env: Env | None = None,
+    *,
+    steps: Steps | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    config: Overrides | None = None,
+    device: str | None = None,
+    overwrite: bool = False,
+) -> Agent:
     """Adapt a pre-trained agent to the environment's reward. The agent given is left as it is.
 
     Args:
         source: An agent, or the folder of a run, a checkpoint or a saved agent.
         env: The task; by default the environment of pre-training.
-        steps: Environment steps.
+        steps: Environment steps; by default as many as in pre-training.
         seed: By default the one of pre-training.
         out: The run folder; by default a new one under `runs/`.
         config: Changes to the config of pre-training, for instance `{"finetune.heads": "random"}`.
-        device: `auto`, `cpu`, `cuda`.
+        device: `auto`, `cpu`, `cuda`; by default the one of pre-training.
         overwrite: Replace the run in `out`.
     """
     pretrained = source if isinstance(source, Agent) else load(source, device="cpu")
-    layers = [to_json(pretrained.config), _as_layer(config), _given(steps, seed, device), {"phase": "finetune"}]
-    return _start(env or pretrained.config.env.id, layers, out, overwrite, name="finetune", pretrained=pretrained)
+    old = pretrained.config
+    if not pretrained.learns:
+        raise ConfigError(
+            f"an agent of method {old.method.name!r} cannot be fine-tuned, it learned nothing: "
+            f"begin anew with `voidrl train`"
+        )
+    layers = [to_json(old), _as_layer(config), _given(steps, seed, device), {"phase": "finetune"}]
+    return _start(old.env.id if env is None else env, layers, out, overwrite, pretrained=pretrained)
 
 
-def resume(run: str | Path, *, steps: Steps | None = None, env: EnvFactory | None = None, device: str | None = None) -> Agent:
+def resume(
+    run: str | Path, *, steps: Steps | None = None, env: EnvFactory | None = None, device: str | None = None
+) -> Agent:
     """Go on with a run from its newest valid checkpoint, to the end or to `steps`.
 
     Args:
@@ -97,28 +136,37 @@ def resume(run: str | Path, *, steps: Steps | None = None, env: EnvFactory | Non
     say = _speaker(folder)
     with folder.lock():
         saved = _latest(folder, say)
-        envs, eval_envs = _make_envs(config, env)
-        with _closing(envs, eval_envs), _seeded(config.seed, config.device) as place:
-            agent = Agent(envs.spec, config, place)
-            replay = make_replay(config.replay, envs.spec, envs.num_envs, agent.method.skill_dim, place, say)
-            state = LoopState()
+        if saved is None and config.phase == "finetune":
+            raise CheckpointError(
+                f"{folder.path} holds no checkpoint, and so nothing of what it was to be fine-tuned from: "
+                f"run `voidrl finetune` again with --overwrite"
+            )
+        with _envs_of(config, env) as (envs, eval_envs), _device_of(config.device, config.seed) as place:
             if saved is not None:
-                _require_same_spec(saved, envs.spec, config.env.id)
-                state = load_run(saved, agent, replay)
-            elif config.phase == "finetune":
-                raise CheckpointError(f"{folder.path} holds no checkpoint yet, and what it was fine-tuned from is not "
-                                      f"part of it: run `voidrl finetune` again with --overwrite")  # fmt: skip
+                _require_equal(EnvSpec.from_json(saved.meta["spec"]), envs.spec, config.env.id)
+            agent = Agent(envs.spec, config, place)
+            skill_dim = agent.method.skill_dim
+            replay = make_replay(config.replay, envs.spec, envs.num_envs, skill_dim, place, say)
+            # Without a checkpoint it begins again, and so does metrics.jsonl.
+            state = LoopState(metrics_bytes=0) if saved is None else load_run(saved, agent, replay)
             if state.steps >= config.steps:
-                say(f"{folder.path} is complete at step {state.steps}; give a larger number of steps to go on")
+                say(f"{folder.path} is complete at step {state.steps}; to go on, give more steps")
                 return agent
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
-            folder.log(f"resumed at step {state.steps}")
-            Loop(agent, envs, eval_envs, replay, folder, state).run()
+            say(f"{folder.path}: resumed at step {state.steps}")
+            _run(Loop(agent, envs, eval_envs, replay, folder, state), say)
     return agent
 
 
-def evaluate(source: Agent | str | Path, env: Env | None = None, *, episodes: int = 10, seed: int = 0,
-             deterministic: bool = True, device: str = "auto") -> Evaluation:  # fmt: skip
+def evaluate(
+    source: Agent | str | Path,
+    env: Env | None = None,
+    *,
+    episodes: int = 10,
+    seed: int = 0,
+    deterministic: bool = True,
+    device: str = "auto",
+) -> Evaluation:
     """Play whole episodes and return what came of them.
 
     Args:
@@ -129,32 +177,34 @@ def evaluate(source: Agent | str | Path, env: Env | None = None, *, episodes: in
         deterministic: Without exploration noise.
         device: Where a loaded agent is placed.
     """
-    if episodes < 1:
-        raise ConfigError(f"episodes = {episodes} cannot be used: expected 1 or more")
+    episodes = parse_count(episodes, "episodes")
+    require(0 <= seed < 2**31, "seed", seed, "a whole number in [0, 2³¹)")
     agent = source if isinstance(source, Agent) else load(source, device=device)
-    config, factory = _env_config(env or agent.config.env.id, agent.config.env)
-    envs = make_envs(config, factory, num_envs=min(episodes, agent.config.env.num_envs))
-    with _closing(envs):
+    trained_in = agent.config.env
+    config, factory = _env_config(trained_in.id if env is None else env, trained_in)
+    envs = make_envs(config, factory, num_envs=min(episodes, trained_in.num_envs))
+    with closing(envs):
         _require_equal(agent.spec, envs.spec, config.id)
         return evaluate_agent(agent, envs, episodes, seed, deterministic=deterministic)
 
 
 def load(source: str | Path, *, device: str = "auto") -> Agent:
-    """An agent from the folder of a run (its newest valid checkpoint), of a checkpoint, or of `agent.save`."""
-    path = Path(source)
+    """An agent from the folder of a run (its newest valid checkpoint), a checkpoint, or `agent.save`."""
+    path = Path(source).expanduser()
     if not path.exists():
-        raise RunFolderError(f"there is nothing at {path}: expected the folder of a run, a checkpoint or a saved agent")
+        raise RunFolderError(
+            f"there is nothing at {path}: expected the folder of a run, a checkpoint or a saved agent"
+        )
     if (path / checkpoint.MANIFEST).is_file():
         saved: checkpoint.Checkpoint | None = checkpoint.load(path)
     elif checkpoint.list_steps(path):
         saved = checkpoint.latest(path, _say)
     else:
-        folder = RunFolder.open(path)
-        saved = _latest(folder, _say)
+        saved = _latest(RunFolder.open(path), _say)
     if saved is None:
         raise CheckpointError(f"the run {path} holds no checkpoint yet")
     spec, config = EnvSpec.from_json(saved.meta["spec"]), config_from_json(saved.meta["config"])
-    with _seeded(config.seed, device) as place:
+    with _device_of(device, config.seed) as place:
         agent = Agent(spec, config, place)
     agent.load_tensors(saved.tensors("agent.safetensors"))
     agent.steps = saved.meta["agent_steps"]
@@ -164,18 +214,19 @@ def load(source: str | Path, *, device: str = "auto") -> Agent:
 # Configs
 
 
-def build_config(spec: EnvSpec, layers: list[Mapping[str, Any]]) -> Config:
+def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
     """Defaults, then the layers in turn; what is `auto` is decided by the environment and written down."""
     merged = merge(*layers)
-    config = Config()
-    automatic = {"learner": "dqn" if spec.discrete else "sac", "representation": "simclr" if spec.pixels else "identity"}
+    automatic = {
+        "learner": "dqn" if spec.discrete else "sac",
+        "representation": "simclr" if spec.pixels else "identity",
+    }
     for kind in PIECES:
         given = merged.get(kind, {})
-        name = given.get("name", getattr(config, kind).name) if isinstance(given, Mapping) else given
-        name = automatic[kind] if name == "auto" else name
-        config = dataclasses.replace(config, **{kind: default_piece(kind, name)})
-    config = update(config, {k: {**v, "name": getattr(config, k).name} if k in PIECES and isinstance(v, Mapping) else
-                             getattr(config, k).name if k in PIECES else v for k, v in merged.items()})  # fmt: skip
+        require(isinstance(given, Mapping), kind, given, "a name, a class or a mapping of values")
+        name = given.get("name", getattr(Config(), kind).name)
+        merged[kind] = {**given, "name": automatic.get(kind) if name == "auto" else name}
+    config = update(Config(), merged)
     stack = "mlp" if not spec.pixels else "nature" if spec.discrete else "drq"
     for kind in ("representation", "learner"):
         if getattr(config, kind).encoder.stack == "auto":
@@ -183,100 +234,139 @@ def build_config(spec: EnvSpec, layers: list[Mapping[str, Any]]) -> Config:
     return config
 
 
-def config_from_json(data: Mapping[str, Any]) -> Config:
+def config_from_json(data: Any) -> Config:
     """The inverse of `to_json`."""
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"the config of a run is a {type(data).__name__}: expected a mapping")
     return update(Config(), data)
 
 
-def _as_layer(config: Overrides | None) -> Mapping[str, Any]:
-    return to_json(config) if isinstance(config, Config) else config or {}  # type: ignore[no-any-return]
+def _as_layer(config: Overrides | None) -> dict[str, Any]:
+    layer = to_json(config) if isinstance(config, Config) else config or {}
+    require(isinstance(layer, Mapping), "config", config, "a mapping of values or a voidrl.Config")
+    return dict(layer)
 
 
 def _given(steps: Steps | None, seed: int | None, device: str | None) -> dict[str, Any]:
-    given: dict[str, Any] = {} if steps is None else {"steps": parse_count(steps)}
-    return given | ({} if seed is None else {"seed": seed}) | ({} if device is None else {"device": device})
+    count = None if steps is None else parse_count(steps)
+    given = {"steps": count, "seed": seed, "device": device}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _env_config(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
     if isinstance(env, str):
         return dataclasses.replace(base, id=env), None
     if not callable(env) or isinstance(env, gym.Env):
-        raise ConfigError(f"environment {env!r} cannot be used: expected an id or a function that returns a gymnasium.Env")
-    name = getattr(env, "__qualname__", type(env).__qualname__)
-    return dataclasses.replace(base, id=f"{getattr(env, '__module__', '?')}:{name}"), env
+        raise ConfigError(
+            f"environment {env!r} cannot be used: expected an id or a function that returns a gymnasium.Env"
+        )
+    # A callable object, such as a partial, is not what its class's name would import: the () says so.
+    name = getattr(env, "__qualname__", f"{type(env).__qualname__}()")
+    return dataclasses.replace(base, id=f"{env.__module__}:{name}"), env
 
 
 # Starting
 
 
-def _start(env: Env, layers: list[Mapping[str, Any]], out: str | Path | None, overwrite: bool, *, name: str,
-           pretrained: Agent | None = None) -> Agent:  # fmt: skip
+def _start(
+    env: Env,
+    layers: list[dict[str, Any]],
+    out: str | Path | None,
+    overwrite: bool,
+    *,
+    pretrained: Agent | None = None,
+) -> Agent:
     """Everything is built before the folder is made, so that bad input leaves nothing behind."""
-    env_config, factory = _env_config(env, update(EnvConfig(), merge(*layers).get("env", {})))
-    probe = make_envs(env_config, factory, num_envs=1)
-    with _closing(probe):
+    changes = merge(*layers).get("env", {})
+    require(isinstance(changes, Mapping), "env", changes, "a mapping; the id is an argument of its own")
+    env_config, factory = _env_config(env, update(EnvConfig(), changes, "env."))
+    with closing(make_envs(env_config, factory, num_envs=1)) as probe:
         config = build_config(probe.spec, [*layers, {"env": to_json(env_config)}])
         if pretrained is not None:
             _require_equal(pretrained.spec, probe.spec, env_config.id)
-    envs, eval_envs = _make_envs(config, factory)
-    with _closing(envs, eval_envs), _seeded(config.seed, config.device) as place:
+    if config.log.wandb_project:
+        import_wandb()
+    with _envs_of(config, factory) as (envs, eval_envs), _device_of(config.device, config.seed) as place:
         agent = Agent(envs.spec, config, place)
         if pretrained is not None:
             agent.load_pretrained({k: v.to(place) for k, v in pretrained.tensors().items()})
             agent.steps = pretrained.steps
         notes: list[str] = []
-        replay = make_replay(config.replay, envs.spec, envs.num_envs, agent.method.skill_dim, place, notes.append)
-        path = Path(out) if out is not None else default_run_path(config.env.id.partition("?")[0], name, config.seed)
+        skill_dim = agent.method.skill_dim
+        replay = make_replay(config.replay, envs.spec, envs.num_envs, skill_dim, place, notes.append)
+        _rehearse_reward(agent)
+        name = {"pretrain": config.method.name.rpartition(":")[2], "train": "scratch"}
+        env_name = config.env.id.partition("?")[0]
+        path = out or default_run_path(env_name, name.get(config.phase, config.phase), config.seed)
         folder = RunFolder.create(path, overwrite=overwrite)
         with folder.lock():
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
+            folder.log(f"{config.phase} {config.env.id} on {place} for {config.steps} steps")
             say = _speaker(folder)
             for note in notes:
                 say(note)
-            folder.log(f"{config.phase} {config.env.id} on {place} for {config.steps} steps")
-            began = time.monotonic()
-            Loop(agent, envs, eval_envs, replay, folder, LoopState()).run()
-            say(f"{folder.path}: {config.steps} steps in {human_seconds(time.monotonic() - began)}")
+            _run(Loop(agent, envs, eval_envs, replay, folder, LoopState()), say)
     return agent
 
 
-def _make_envs(config: Config, factory: EnvFactory | None) -> tuple[Envs, Envs | None]:
-    envs = make_envs(config.env, factory)
-    if not config.log.eval_every_steps:
-        return envs, None
-    return envs, make_envs(config.env, factory, num_envs=min(config.env.num_envs, config.log.eval_episodes))
-
-
-@contextmanager
-def _closing(*envs: Envs | None) -> Iterator[None]:
+def _run(loop: Loop, say: Callable[[str], None]) -> None:
+    began, before = time.monotonic(), loop.state.steps
     try:
-        yield
-    finally:
-        for one in envs:
-            if one is not None:
-                one.close()
+        loop.run()
+    except VoidrlError as error:
+        loop.folder.log(f"failed: {error}")
+        raise
+    took = human_seconds(time.monotonic() - began)
+    say(f"{loop.folder.path}: {loop.state.steps - before} steps in {took}")
+
+
+@torch.no_grad()
+def _rehearse_reward(agent: Agent) -> None:
+    """Ask the method for one reward of made-up states: what cannot work is said before training begins."""
+    if not (agent.pretraining and agent.learns):
+        return
+    n, spec, device = agent.config.learner.batch_size, agent.spec, agent.device
+    obs = torch.zeros(n, *spec.obs_shape, dtype=torch.uint8 if spec.pixels else torch.float32, device=device)
+    one = torch.ones(n, device=device)
+
+    def encode(states: Tensor) -> Tensor:
+        return torch.randn(len(states), agent.representation.dim, device=device)
+
+    with seeded(agent.config.seed, device):
+        batch = Batch(obs, agent.random_actions(n), one, one, obs, agent.method.sample_skill(n, device))
+        latents = Latents(batch, encode, lambda count: encode(torch.empty(count)))
+        reward = copy.deepcopy(agent.method).reward(batch, latents)  # a copy: running means must not move
+    if reward.shape != (n,):
+        raise ConfigError(
+            f"method {agent.config.method.name!r} gave rewards of shape {tuple(reward.shape)} for {n} "
+            f"transitions: expected ({n},)"
+        )
 
 
 @contextmanager
-def _seeded(seed: int, device: str) -> Iterator[torch.device]:
-    """The run's own random numbers; the caller's are restored afterwards."""
+def _envs_of(config: Config, factory: EnvFactory | None) -> Iterator[tuple[Envs, Envs | None]]:
+    """The environments of training and, where there are evaluations, theirs."""
+    try:
+        envs = make_envs(config.env, factory)
+    except ConfigError as error:
+        if factory is None and ":" in config.env.id and "cannot be imported" in str(error):
+            raise ConfigError(f"{error}; or pass the factory as env=…") from error
+        raise
+    with closing(envs):
+        if not config.log.eval_every_steps:
+            yield envs, None
+            return
+        num_envs = min(config.env.num_envs, config.log.eval_episodes)
+        with closing(make_envs(config.env, factory, num_envs)) as eval_envs:
+            yield envs, eval_envs
+
+
+@contextmanager
+def _device_of(device: str, seed: int) -> Iterator[torch.device]:
+    """The device of a run, with the run's own random numbers; the caller's go on afterwards."""
     place = pick_device(device)
-    with torch.random.fork_rng([place] if place.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with seeded(seed, place):
         yield place
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one."""
-    if name == "auto":
-        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    try:
-        place = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device = {name!r} cannot be used: expected auto, cpu, cuda or cuda:N") from None
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device = {name!r} cannot be used: torch sees no CUDA device here; use auto or cpu")
-    return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else place
 
 
 def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint | None:
@@ -285,18 +375,15 @@ def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpo
     return checkpoint.latest(folder.checkpoints_path, say)
 
 
-def _require_same_spec(saved: checkpoint.Checkpoint, spec: EnvSpec, name: str) -> None:
-    _require_equal(EnvSpec.from_json(saved.meta["spec"]), spec, name)
-
-
 def _require_equal(agent: EnvSpec, env: EnvSpec, name: str) -> None:
-    if agent != env:
-        raise SpaceError(f"the agent was made for {agent.describe()} and environment {name!r} has {env.describe()}: "
-                         f"expected the same spaces on both sides")  # fmt: skip
-
-
-def _short(method: str | type) -> str:
-    return method.rpartition(":")[2] if isinstance(method, str) else method.__name__
+    if agent == env:
+        return
+    fields = [k for k, v in agent.to_json().items() if v != env.to_json()[k]]
+    ours, theirs = (", ".join(f"{k} {getattr(spec, k)}" for k in fields) for spec in (agent, env))
+    raise SpaceError(
+        f"the agent was made for {agent.describe()} and environment {name!r} has {env.describe()} "
+        f"({ours} against {theirs}): expected the same spaces on both sides"
+    )
 
 
 def _say(text: str) -> None:

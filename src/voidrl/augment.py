@@ -18,7 +18,7 @@ def random_shift(images: Tensor, pixels: int) -> Tensor:
     rows = (torch.arange(h, device=images.device) + shift[0]).clamp(0, h - 1)  # (B, H)
     cols = (torch.arange(w, device=images.device) + shift[1]).clamp(0, w - 1)  # (B, W)
     flat = (rows[:, :, None] * w + cols[:, None, :]).view(b, 1, h * w)  # (B, 1, H·W)
-    return images.view(b, c, h * w).gather(2, flat.expand(b, c, h * w)).view(b, c, h, w)
+    return images.reshape(b, c, h * w).gather(2, flat.expand(b, c, h * w)).view(b, c, h, w)
 
 
 def intensity(images: Tensor, scale: float) -> Tensor:

@@ -280,6 +280,8 @@ def _serialise(tensors: Mapping[str, Tensor], file: str) -> tuple[int, Iterator[
     def blocks() -> Iterator[Any]:
         yield len(text).to_bytes(8, "little") + text
         for _, t in ordered:
+            if not t.numel():  # from numpy it may have a stride of 0, which cannot be viewed as bytes
+                continue
             flat = t.detach().contiguous().reshape(-1).view(torch.uint8)  # (bytes,), still on its device
             for block in flat.split(BLOCK_BYTES):
                 yield block.cpu().numpy()  # host synchronisation, one block at a time

@@ -7,6 +7,7 @@ file; what they have in common stands here. This file does not import torch.
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -15,9 +16,29 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
+from voidrl import registry
 from voidrl.errors import ConfigError, UnknownNameError
 
 T = TypeVar("T")
+
+
+def _count(words: list[str]) -> int:
+    """`1M`, `100k`, `1e6` and `1_000_000` on the command line; also 0, which turns some things off."""
+    from voidrl.progress import parse_count
+
+    return 0 if words[0] == "0" else parse_count(words[0])
+
+
+Count = Annotated[
+    int,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="COUNT",
+        instance_from_str=_count,
+        is_instance=lambda value: isinstance(value, int),
+        str_from_instance=lambda value: [str(value)],
+    ),
+]
 PIECES = ("method", "representation", "learner")
 Stack = Literal["auto", "nature", "impala", "drq", "paper", "mlp"]
 
@@ -31,14 +52,15 @@ def require(ok: bool, name: str, value: object, expected: str) -> None:
 def require_positive(config: object, *names: str) -> None:
     """Refuse values that are not above zero."""
     for name in names:
-        require(getattr(config, name) > 0, name, getattr(config, name), "a number above 0")
+        value = getattr(config, name)
+        require(0 < value < math.inf, name, value, "a finite number above 0")
 
 
 @dataclass(frozen=True)
 class EnvConfig:
     """Which environment, and how many of them."""
 
-    id: str = ""
+    id: Annotated[str, tyro.conf.Suppress] = ""
     """A Gymnasium id, with options as a query (`voidrl/PixelMaze-v0?goal=far`), or `module:factory`."""
     num_envs: int = 1
     """Environments stepped together."""
@@ -136,15 +158,20 @@ class LearnerConfig(PieceConfig):
     """Hidden layers of the heads."""
     target_tau: float = 0.01
     """Share of the online weights that flows into the target at each target update."""
-    target_every_updates: int = 1
+    target_every_updates: Count = 1
     """Updates between two target updates."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "batch_size", "n_step", "learning_rate", "adam_eps", "hidden_dim", "target_every_updates")
+        require_positive(self, "batch_size", "n_step", "learning_rate", "adam_eps")
+        require_positive(self, "hidden_dim", "target_every_updates")
         require(self.hidden_layers >= 1, "hidden_layers", self.hidden_layers, "1 or more")
         require(0 < self.target_tau <= 1, "target_tau", self.target_tau, "a number in (0, 1]")
         require(0 <= self.discount < 1, "discount", self.discount, "a number in [0, 1)")
         require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "0 or more")
+
+
+# Pieces that the environment may choose: until it does, they have what all of their kind have.
+AUTOMATIC: dict[str, type[PieceConfig]] = {"representation": RepresentationConfig, "learner": LearnerConfig}
 
 
 @dataclass(frozen=True)
@@ -165,8 +192,8 @@ class AugmentConfig:
 class ReplayConfig:
     """Where experience is kept."""
 
-    capacity_steps: int = 100_000
-    """Environment steps kept, over all environments together."""
+    capacity_steps: Count = 100_000
+    """Environment steps kept, over all environments together; the last frame of an episode takes up one."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` keeps the replay beside the networks if it fits there, else in main memory, and says so."""
 
@@ -184,7 +211,7 @@ class FinetuneConfig:
     """Whether the learner goes on training the encoder."""
     learning_rate: float | None = None
     """The learner's step size while fine-tuning; None keeps the one of pre-training."""
-    warmup_steps: int = 1000
+    warmup_steps: Count = 1000
     """Steps before the first update."""
     warmup_actions: Literal["policy", "random"] = "policy"
     """Who acts in the warm-up: the pre-trained policy, or uniform random actions (the paper on DMControl)."""
@@ -193,20 +220,21 @@ class FinetuneConfig:
 
     def __post_init__(self) -> None:
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
-        require(self.learning_rate is None or self.learning_rate > 0, "learning_rate", self.learning_rate, "above 0")
+        if self.learning_rate is not None:
+            require_positive(self, "learning_rate")
 
 
 @dataclass(frozen=True)
 class LogConfig:
     """What is written down, and how often."""
 
-    log_every_steps: int = 1000
+    log_every_steps: Count = 1000
     """Steps between two rows of metrics; the only time the host waits for the device."""
-    eval_every_steps: int = 0
+    eval_every_steps: Count = 0
     """Steps between two evaluations; 0 turns them off."""
     eval_episodes: int = 10
     """Episodes of one evaluation, in environments and with seeds of their own."""
-    checkpoint_every_steps: int = 50_000
+    checkpoint_every_steps: Count = 50_000
     """Steps between two checkpoints. Environments are reset with a new seed at each, which makes resuming
     exact; one is always written at the end."""
     keep_last: int = 2
@@ -229,13 +257,13 @@ class Config:
     """The environment."""
     phase: Annotated[Literal["pretrain", "finetune", "train"], tyro.conf.Suppress] = "pretrain"
     """Set by the command."""
-    steps: int = 100_000
+    steps: Count = 100_000
     """Environment steps of this run."""
     seed: int = 0
     """Seed of everything random in the run."""
     device: str = "auto"
     """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`."""
-    warmup_steps: int = 1000
+    warmup_steps: Count = 1000
     """Steps with uniform random actions before the first update."""
     updates_per_step: float = 2.0
     """Gradient steps per environment step (the paper: 2); below 1 for one update every few steps."""
@@ -245,6 +273,9 @@ class Config:
     """How the space of the particles is learned."""
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig("auto"))
     """How reward becomes behaviour."""
+    reward_scale: float = 1.0
+    """Multiplies the environment's reward in the learner. Pre-trained values are on the scale of the intrinsic
+    reward, about 1 a step: where a task's rewards are much smaller, the heads would have to unlearn first."""
     share_encoder: bool = False
     """Let the learner act on f(s) (the paper on DMControl) instead of on an encoder of its own (on Atari)."""
     encoder_owner: Literal["auto", "representation", "learner"] = "auto"
@@ -260,7 +291,7 @@ class Config:
 
     def __post_init__(self) -> None:
         require(self.steps > 0, "steps", self.steps, "a positive number of environment steps, such as 100k")
-        require_positive(self, "updates_per_step")
+        require_positive(self, "updates_per_step", "reward_scale")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(0 <= self.seed < 2**31, "seed", self.seed, "a whole number in [0, 2³¹)")
 
@@ -290,54 +321,79 @@ def update(config: T, changes: Mapping[str, Any], path: str = "") -> T:
     return dataclasses.replace(config, **values)  # type: ignore[type-var]
 
 
-def _switched(kind: str, current: PieceConfig, value: Any) -> tuple[PieceConfig, Any]:
+def _switched(kind: str, current: PieceConfig, value: Any) -> tuple[PieceConfig, Mapping[str, Any]]:
     """A piece given by name or class, or by a mapping with a new name, brings its own config."""
-    name = value.get("name") if isinstance(value, Mapping) else value
-    if isinstance(name, str | type):
+    if not isinstance(value, Mapping):
+        value = {"name": value}
+    if "name" in value:
+        name = value["name"]
+        require(isinstance(name, str | type), kind, name, "a name, a class or a mapping of values")
         fresh = default_piece(kind, name)
         current = current if current.name == fresh.name and type(current) is type(fresh) else fresh
-    return current, {k: v for k, v in value.items() if k != "name"} if isinstance(value, Mapping) else {}
+    return current, {k: v for k, v in value.items() if k != "name"}
 
 
 def default_piece(kind: str, name: str | type) -> PieceConfig:
     """The config with which a method, representation or learner starts."""
-    from voidrl import registry  # imports torch
-
-    cls = registry.find(kind, name)
+    if name == "auto" and kind in AUTOMATIC:
+        return AUTOMATIC[kind]("auto")
+    cls = registry.find(kind, name)  # imports torch
     piece: PieceConfig = cls.Config(name=registry.name_of(kind, cls))
     return piece
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested or dotted changes as one nested dictionary; later layers win."""
+    """Nested or dotted changes as one nested dictionary; later layers win.
+
+    A later layer that names another piece (`{"method": "random"}`) drops what was set for the one before.
+    """
     merged: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
             head, _, rest = key.partition(".")
-            value = {rest: value} if rest else value
+            value = _as_mapping(head, {rest: value} if rest else value)
+            old = _as_mapping(head, merged.get(head))
             if isinstance(value, Mapping):
-                old = merged.get(head, {})
-                value = merge(old if isinstance(old, Mapping) else {"name": old}, value)
-            elif isinstance(merged.get(head), dict) and head in PIECES:
-                value = {**merged[head], "name": value}
+                keeps = isinstance(old, Mapping) and not (head in PIECES and _other_piece(head, old, value))
+                value = merge(old if keeps else {}, value)
             merged[head] = value
     return merged
+
+
+def _as_mapping(head: str, value: Any) -> Any:
+    """A config object as its values, a piece's name or class as its `name`; anything else as it is."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {k: v for k, v in to_json(value).items() if (k, v) != ("name", "")}
+    return {"name": value} if head in PIECES and isinstance(value, str | type) else value
+
+
+def _other_piece(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether both are named, and differently."""
+    names = [
+        registry.name_of(kind, n) if isinstance(n, type) else n for n in (old.get("name"), new.get("name"))
+    ]
+    return "auto" != names[0] != names[1] and None not in names
 
 
 def _checked(value: Any, hint: Any, name: str) -> Any:
     """The value as its declared type, or a sentence that says what was expected."""
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    expected: list[str] = []
     for option in options:
         if typing.get_origin(option) is Literal:
             if value in typing.get_args(option):
                 return value
-        elif option is float and isinstance(value, int | float) and not isinstance(value, bool):
+            expected += map(repr, typing.get_args(option))
+            continue
+        kind: type = typing.get_origin(option) or option
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if kind is float and number:
             return float(value)
-        elif option is int and isinstance(value, float) and value.is_integer():
+        if kind is int and number and value == value // 1:
             return int(value)
-        elif isinstance(option, type) and isinstance(value, option):
-            if isinstance(value, bool) and option is not bool:
-                continue
+        if kind is tuple and isinstance(value, list | tuple):
+            return tuple(value)
+        if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
-    words = [repr(a) for o in options for a in typing.get_args(o)] or [getattr(o, "__name__", str(o)) for o in options]
-    raise ConfigError(f"{name} = {value!r} cannot be used: expected {' or '.join(words)}")
+        expected.append("None" if kind is types.NoneType else kind.__name__)
+    raise ConfigError(f"{name} = {value!r} cannot be used: expected {' or '.join(expected)}")

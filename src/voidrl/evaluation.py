@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
 
 from voidrl.agent import Agent
+from voidrl.device import seeded
 from voidrl.envs import Envs
 from voidrl.replay import Replay
 
@@ -37,8 +39,12 @@ class Evaluation:
 
     def metrics(self) -> dict[str, float]:
         """One row for the log."""
-        row = {"eval/return": self.mean_return, "eval/return_std": float(np.std(self.returns)),
-               "eval/length": float(np.mean(self.lengths)), "eval/episodes": len(self.returns)}  # fmt: skip
+        row = {
+            "eval/return": self.mean_return,
+            "eval/return_std": float(np.std(self.returns)),
+            "eval/length": float(np.mean(self.lengths)),
+            "eval/episodes": len(self.returns),
+        }
         return row if self.success_rate is None else {**row, "eval/success": self.success_rate}
 
 
@@ -48,43 +54,43 @@ def run_seed(seed: int, *path: int) -> int:
 
 
 @torch.no_grad()
-def evaluate_agent(agent: Agent, envs: Envs, episodes: int, seed: int, *, deterministic: bool = True) -> Evaluation:
+def evaluate_agent(
+    agent: Agent, envs: Envs, episodes: int, seed: int, *, deterministic: bool = True
+) -> Evaluation:
     """Play `episodes` whole episodes. Draws its own random numbers and leaves the run's untouched.
 
-    Each environment plays a share fixed in advance: taking whichever episodes end first would favour short ones.
+    Each environment plays a share fixed in advance: whichever episodes end first would be the short ones.
     """
-    share = [episodes // envs.num_envs + (i < episodes % envs.num_envs) for i in range(envs.num_envs)]
-    returns: list[list[float]] = [[] for _ in share]
-    lengths: list[list[int]] = [[] for _ in share]
-    successes: list[list[bool]] = [[] for _ in share]
-    score, length = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
-    succeeded, tells = np.zeros(envs.num_envs, bool), False
-    with torch.random.fork_rng([agent.device] if agent.device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    n = envs.num_envs
+    share = [episodes // n + (i < episodes % n) for i in range(n)]
+    played: list[list[tuple[float, int, bool]]] = [[] for _ in share]  # return, length, success
+    score, length = np.zeros(n), np.zeros(n, np.int64)
+    succeeded, ended, tells = np.zeros(n, bool), np.zeros(n, bool), False
+    with seeded(seed, agent.device):
         frames, _ = envs.reset(seed)
         # The smallest replay there is stacks frames exactly as training does.
-        history = Replay(envs.spec, envs.num_envs, 1, agent.method.skill_dim, agent.device, agent.device)
+        history = Replay(envs.spec, n, 1, agent.method.skill_dim, agent.device, agent.device)
         history.reset(frames)
-        skill = agent.new_skills(envs.num_envs)
-        ended = np.zeros(envs.num_envs, bool)
-        while any(len(done) < quota for done, quota in zip(returns, share, strict=True)):
+        skill = agent.new_skills(n)
+        while any(len(done) < quota for done, quota in zip(played, share, strict=True)):
             if agent.learns:
                 action = agent.learner.act(history.latest(), skill, deterministic=deterministic).cpu().numpy()
             else:
-                action = agent.random_actions(envs.num_envs).cpu().numpy()
+                action = agent.random_actions(n).cpu().numpy()
             result = envs.step(action)
             history.add(action, result.reward, result.terminated, result.truncated, result.frames, skill)
-            if ended.any():  # the step in which an environment resets
-                skill = torch.where(torch.from_numpy(ended).to(skill.device)[:, None], agent.new_skills(len(ended)), skill)
-            score, length = score + np.where(ended, 0, result.reward), length + ~ended
+            real = ~ended  # where an episode had ended, this step was its reset
+            if ended.any():
+                fresh = torch.from_numpy(ended).to(skill.device)[:, None]
+                skill = torch.where(fresh, agent.new_skills(n), skill)
+            score, length = score + np.where(real, result.reward, 0), length + real
             if "success" in result.info:
                 tells = True
-                succeeded |= np.asarray(result.info["success"], bool) & ~ended
-            ended = result.terminated | result.truncated
+                succeeded |= np.asarray(result.info["success"], bool) & real
+            ended = (result.terminated | result.truncated) & real
             for i in np.flatnonzero(ended):
-                if len(returns[i]) < share[i]:
-                    returns[i].append(float(score[i]))
-                    lengths[i].append(int(length[i]))
-                    successes[i].append(bool(succeeded[i]))
+                if len(played[i]) < share[i]:
+                    played[i].append((float(score[i]), int(length[i]), bool(succeeded[i])))
                 score[i], length[i], succeeded[i] = 0, 0, False
-    return Evaluation(sum(returns, []), sum(lengths, []), sum(successes, []) if tells else None)
+    returns, lengths, successes = zip(*chain(*played), strict=True)
+    return Evaluation([*returns], [*lengths], [*successes] if tells else None)

@@ -6,13 +6,16 @@ reset with a seed made from the run's seed and the step, in runs that go straigh
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -21,13 +24,16 @@ from torch import Tensor
 from voidrl import checkpoint
 from voidrl.agent import Agent
 from voidrl.config import to_json
+from voidrl.device import random_state, restore_random_state
 from voidrl.envs import Envs
-from voidrl.errors import EnvironmentFailedError, NonFiniteError, RunInterrupted
+from voidrl.errors import CheckpointError, EnvironmentFailedError, NonFiniteError, RunInterrupted
 from voidrl.evaluation import EVALUATION_STREAM, evaluate_agent, run_seed
 from voidrl.metrics import Accumulator, MetricsWriter
 from voidrl.progress import Progress
 from voidrl.replay import Replay, check_finite
 from voidrl.runfolder import RunFolder
+
+MAX_CELLS = 1_000_000  # `info["cell"]` beyond these is no index into a small map
 
 
 @dataclass
@@ -47,48 +53,75 @@ class LoopState:
 class Loop:
     """Steps environments, updates the agent, writes down what happens."""
 
-    def __init__(self, agent: Agent, envs: Envs, eval_envs: Envs | None, replay: Replay, folder: RunFolder,
-                 state: LoopState) -> None:  # fmt: skip
-        self.agent, self.envs, self.eval_envs, self.replay, self.folder = agent, envs, eval_envs, replay, folder
-        self.state, self.config = state, agent.config
+    def __init__(
+        self,
+        agent: Agent,
+        envs: Envs,
+        eval_envs: Envs | None,
+        replay: Replay,
+        folder: RunFolder,
+        state: LoopState,
+    ) -> None:
+        self.agent, self.envs, self.eval_envs, self.replay = agent, envs, eval_envs, replay
+        self.folder, self.state, self.config = folder, state, agent.config
         self.initial_agent_steps = agent.steps - state.steps
         finetuning = self.config.phase == "finetune"
         self.warmup_steps = self.config.finetune.warmup_steps if finetuning else self.config.warmup_steps
         self.random_warmup = not finetuning or self.config.finetune.warmup_actions == "random"
         self.noise_at_end = finetuning and self.config.finetune.noise == "end"
+        self.updates_per_step = Fraction(str(self.config.updates_per_step))  # 100 · 0.29 is 29, not 28.99…
         self.recent = Accumulator()
-        self.rewards: list[float] = []  # mean reward of each vector step since the last row
+        self.rewards: list[float] = []  # of every real step since the last row
         self.finished: list[tuple[float, int]] = []  # return and length of episodes since the last row
 
     def run(self) -> None:
         """Until `config.steps`, or until a signal; the last thing written is a checkpoint."""
-        state, config = self.state, self.config
+        config, state = self.config, self.state
         title = f"{config.phase} {config.env.id}"
         with (
             Progress(config.steps, state.steps, initial_updates=state.updates, title=title) as self.progress,
-            MetricsWriter(self.folder.path, tensorboard=config.log.tensorboard, wandb_project=config.log.wandb_project,
-                          resume_bytes=state.metrics_bytes, step=state.steps) as self.writer,
+            MetricsWriter(
+                self.folder.path,
+                tensorboard=config.log.tensorboard,
+                wandb_project=config.log.wandb_project,
+                resume_bytes=state.metrics_bytes,
+                step=state.steps,
+            ) as self.writer,
             StopSignals() as stop,
-        ):  # fmt: skip
-            self.clock = (time.monotonic(), state.steps, state.updates)
-            self._begin_episodes()
-            while state.steps < config.steps and not stop.requested:
-                before = state.steps
-                self._step_environments()
-                self._update_agent()
-                if crossed(before, state.steps, config.log.eval_every_steps):
-                    self._evaluate()
-                if crossed(before, state.steps, config.log.log_every_steps):
-                    self._log()
-                if crossed(before, state.steps, config.log.checkpoint_every_steps) and state.steps < config.steps:
-                    self._checkpoint()
-                    self._begin_episodes()
-                self.progress.update(state.steps, updates=state.updates)
-            path = self._checkpoint()
-            if stop.requested and state.steps < config.steps:
-                self.folder.log(f"stopped by {stop.requested} at step {state.steps}")
-                raise RunInterrupted(f"stopped by {stop.requested} at step {state.steps} of {config.steps}; checkpoint "
-                                     f"{path.name} written, go on with `voidrl resume {self.folder.path}`")  # fmt: skip
+        ):
+            try:
+                path = self._train(stop)
+            except EnvironmentFailedError as error:
+                where = f"at step {state.steps} of the run; {self._kept()}"
+                raise EnvironmentFailedError(f"{error}, {where}") from error
+        if state.steps < config.steps:
+            self.folder.log(f"stopped by {stop.requested} at step {state.steps}")
+            raise RunInterrupted(
+                f"stopped by {stop.requested} at step {state.steps} of {config.steps}; checkpoint "
+                f"{path.name} written, go on with `voidrl resume {shlex.quote(str(self.folder.path))}`"
+            )
+
+    def _train(self, stop: StopSignals) -> Path:
+        log, state = self.config.log, self.state
+        self.clock = (time.monotonic(), state.steps, state.updates)
+        if self.config.phase == "finetune" and state.metrics_bytes is None:
+            self._checkpoint()  # what was pre-trained is part of the run from its first moment
+        self._begin_episodes()
+        while True:
+            before = state.steps
+            self._step_environments()
+            self._update_agent()
+            if crossed(before, state.steps, log.eval_every_steps):
+                self._evaluate()
+            if crossed(before, state.steps, log.log_every_steps):
+                self._log()
+            self.progress.update(state.steps, updates=state.updates)
+            last = state.steps >= self.config.steps or stop.requested
+            if last or crossed(before, state.steps, log.checkpoint_every_steps):
+                path = self._checkpoint()
+                if last or stop.requested:  # a signal that came while it was written needs no other
+                    return path
+                self._begin_episodes()
 
     def _begin_episodes(self) -> None:
         frames, info = self.envs.reset(run_seed(self.config.seed, 0, self.state.steps))
@@ -104,19 +137,20 @@ class Loop:
         state, agent = self.state, self.agent
         warming_up = state.steps < self.warmup_steps
         if warming_up and self.random_warmup:
-            action = agent.random_actions(self.envs.num_envs)
+            chosen = agent.random_actions(self.envs.num_envs)
         else:
             agent.learner.set_progress(float("inf") if self.noise_at_end else state.steps)
-            action = agent.explore(self.replay.latest(), self.skill)
-        action = action.cpu().numpy()  # the host waits here: environments need the action
-        try:
-            result = self.envs.step(action)
-        except EnvironmentFailedError as error:
-            raise EnvironmentFailedError(f"{error}, at step {state.steps} of the run; {self._kept()}") from error
+            chosen = agent.explore(self.replay.latest(), self.skill)
+        action = chosen.cpu().numpy()  # the host waits here: environments need the action
+        if not np.isfinite(action).all():
+            raise self._diverged("the policy's action")
+        result = self.envs.step(action)
         check_finite(result.frames, "the observation", state.steps)
         check_finite(result.reward, "the reward", state.steps)
         real = ~self.ended  # where an episode had ended, this step was its reset
-        state.steps += self.replay.add(action, result.reward, result.terminated, result.truncated, result.frames, self.skill)
+        state.steps += self.replay.add(
+            action, result.reward, result.terminated, result.truncated, result.frames, self.skill
+        )
         agent.steps = self.initial_agent_steps + state.steps
         self._count_visits(result.info)
 
@@ -136,18 +170,19 @@ class Loop:
         state, agent = self.state, self.agent
         if state.steps < self.warmup_steps or not agent.learns:
             return
-        if not agent.pretraining and not agent.task_skill_chosen:
+        due = int((state.steps - self.warmup_steps) * self.updates_per_step)
+        if state.updates == 0 < due and not agent.pretraining:
             agent.choose_task_skill(self.replay)
             self.skill = agent.new_skills(self.envs.num_envs)
-        due = int((state.steps - self.warmup_steps) * self.config.updates_per_step)
         while state.updates < due:
             self.recent.add(agent.step(self.replay, state.updates % agent.period))
             state.updates += 1
 
     def _count_visits(self, info: dict[str, Any]) -> None:
-        if "cell" in info:
-            cells = np.asarray(info["cell"])
-            counts = np.bincount(cells, minlength=len(self.state.visits))
+        cells, told = np.asarray(info.get("cell", ())), np.asarray(info.get("_cell", True))
+        if cells.shape == (self.envs.num_envs,) and cells.dtype.kind in "iu":
+            cells = cells[told & (cells >= 0) & (cells < MAX_CELLS)]
+            counts = np.bincount(cells.astype(np.int64), minlength=len(self.state.visits))
             counts[: len(self.state.visits)] += self.state.visits
             self.state.visits = counts
 
@@ -156,7 +191,8 @@ class Loop:
         seed = run_seed(self.config.seed, EVALUATION_STREAM, self.state.steps)
         result = evaluate_agent(self.agent, self.eval_envs, self.config.log.eval_episodes, seed)
         self.writer.write(self.state.steps, {"phase": self.config.phase, **result.metrics()})
-        shown = {"success": result.success_rate} if result.success_rate is not None else {"return": result.mean_return}
+        rate = result.success_rate
+        shown = {"return": result.mean_return} if rate is None else {"success": rate}
         self.progress.update(self.state.steps, shown)
 
     def _log(self) -> None:
@@ -167,11 +203,10 @@ class Loop:
         trained = self.recent.flush()
         for name, value in trained.items():
             if not np.isfinite(value):
-                raise NonFiniteError(f"{name} is {value} at step {state.steps}, update {state.updates}: training has "
-                                     f"diverged; {self._kept()}, try a lower learning rate")  # fmt: skip
+                raise self._diverged(name)
         row: dict[str, Any] = {f"train/{k}": v for k, v in trained.items()}
-        row |= {"phase": self.config.phase, "updates": state.updates, "episodes": state.episodes,
-                "reward/extrinsic": float(np.mean(self.rewards))}  # fmt: skip
+        row |= {"phase": self.config.phase, "updates": state.updates, "episodes": state.episodes}
+        row["reward/extrinsic"] = float(np.mean(self.rewards))
         if self.finished:
             row["episode/return"] = float(np.mean([r for r, _ in self.finished]))
             row["episode/length"] = float(np.mean([n for _, n in self.finished]))
@@ -182,21 +217,29 @@ class Loop:
         row["time/updates_per_second"] = (state.updates - updates) / max(now - then, 1e-9)
         self.clock = (now, state.steps, state.updates)
         self.writer.write(state.steps, row)
-        shown = {"intrinsic": row.get("train/reward_mean") if self.agent.pretraining else None,
-                 "extrinsic": row["reward/extrinsic"], "cells": row.get("coverage/cells")}  # fmt: skip
+        shown = {
+            "intrinsic": row.get("train/reward_mean") if self.agent.pretraining else None,
+            "extrinsic": row["reward/extrinsic"],
+            "cells": row.get("coverage/cells"),
+        }
         self.progress.update(state.steps, {k: v for k, v in shown.items() if v is not None})
         self.rewards, self.finished = [], []
 
-    def _checkpoint(self) -> Any:
+    def _checkpoint(self) -> Path:
         self._log()
-        bad = [name for name, value in self.agent.tensors().items() if not torch.isfinite(value).all()]
-        if bad:
-            raise NonFiniteError(f"weight {bad[0]} is not finite at step {self.state.steps}: training has diverged; "
-                                 f"{self._kept()}, try a lower learning rate")  # fmt: skip
+        for name, value in self.agent.named_parameters():
+            if not torch.isfinite(value).all():  # host synchronisation, once per checkpoint
+                raise self._diverged(f"weight {name}")
         self.state.metrics_bytes = self.writer.offset
         path = save_run(self.folder, self.agent, self.replay, self.state)
         self.folder.log(f"checkpoint {path.name}")
         return path
+
+    def _diverged(self, what: str) -> NonFiniteError:
+        return NonFiniteError(
+            f"{what} is not finite at step {self.state.steps}, update {self.state.updates}: training has "
+            f"diverged; {self._kept()}, try a lower learning rate"
+        )
 
     def _kept(self) -> str:
         steps = checkpoint.list_steps(self.folder.checkpoints_path)
@@ -215,7 +258,7 @@ class StopSignals:
         self.requested = ""
         self._previous: dict[int, Any] = {}
 
-    def __enter__(self) -> StopSignals:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._on_signal)
@@ -234,19 +277,28 @@ class StopSignals:
 # Checkpoints of a whole run
 
 
-def save_run(folder: RunFolder, agent: Agent, replay: Replay, state: LoopState) -> Any:
+def save_run(folder: RunFolder, agent: Agent, replay: Replay, state: LoopState) -> Path:
     """Everything that a resumed run needs, as safetensors and JSON."""
+    loop = {"visits": torch.from_numpy(state.visits), **random_state(agent.device)}
     files = {
         "agent.safetensors": checkpoint.Group(agent.tensors()),
         "optimisers.safetensors": checkpoint.Group(agent.optimiser_tensors()),
-        "loop.safetensors": checkpoint.Group({"visits": torch.from_numpy(state.visits), **random_state(agent.device)}),
+        "loop.safetensors": checkpoint.Group(loop),
         "replay.safetensors": checkpoint.Group(replay.state()),
     }
     for name, tag, tensors in replay.chunks():
         files[f"replay_{name}.safetensors"] = checkpoint.Group(tensors, tag)
-    meta = {"agent_steps": agent.steps, "steps": state.steps, "updates": state.updates, "episodes": state.episodes,
-            "metrics_bytes": state.metrics_bytes, "spec": agent.spec.to_json(), "config": to_json(agent.config)}  # fmt: skip
-    return checkpoint.save(folder.checkpoints_path, state.steps, files, meta, keep_last=agent.config.log.keep_last)
+    meta = {
+        "agent_steps": agent.steps,
+        "steps": state.steps,
+        "updates": state.updates,
+        "episodes": state.episodes,
+        "metrics_bytes": state.metrics_bytes,
+        "spec": agent.spec.to_json(),
+        "config": to_json(agent.config),
+    }
+    keep_last = agent.config.log.keep_last
+    return checkpoint.save(folder.checkpoints_path, state.steps, files, meta, keep_last=keep_last)
 
 
 def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> LoopState:
@@ -261,20 +313,13 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
             if name.startswith("replay_"):
                 yield name.removeprefix("replay_").removesuffix(".safetensors"), saved.tensors(name)
 
-    replay.load(saved.tensors("replay.safetensors"), chunks())
+    positions = saved.tensors("replay.safetensors")
+    if positions["starts"].shape != replay.starts.shape:
+        raise CheckpointError(
+            f"the replay in {saved.path} has {len(positions['starts'])} slots and the run's config makes "
+            f"one of {len(replay.starts)}: set replay.capacity_steps and env.num_envs back to what they were"
+        )
+    replay.load(positions, chunks())
     restore_random_state(loop, agent.device)
-    meta = saved.meta
-    return LoopState(meta["steps"], meta["updates"], meta["episodes"], loop["visits"].numpy(), meta["metrics_bytes"])
-
-
-def random_state(device: torch.device) -> dict[str, Tensor]:
-    """torch's generators; nothing else in a run draws random numbers between two resets."""
-    state = {"rng_cpu": torch.get_rng_state()}
-    return {**state, "rng_cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else state
-
-
-def restore_random_state(state: dict[str, Tensor], device: torch.device) -> None:
-    """The inverse of `random_state`; a run moved to another kind of device goes on with fresh ones there."""
-    torch.set_rng_state(state["rng_cpu"])
-    if device.type == "cuda" and "rng_cuda" in state:
-        torch.cuda.set_rng_state(state["rng_cuda"], device)
+    counts = {name: saved.meta[name] for name in ("steps", "updates", "episodes", "metrics_bytes")}
+    return LoopState(visits=loop["visits"].numpy(), **counts)

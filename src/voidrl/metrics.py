@@ -82,7 +82,7 @@ class MetricsWriter:
         step: int = 0,
     ) -> None:
         folder = Path(folder)
-        wandb = _import_wandb() if wandb_project else None  # fails before anything is cut or created
+        wandb = import_wandb() if wandb_project else None  # fails before anything is cut or created
         path = folder / FILE_NAME
         folder.mkdir(parents=True, exist_ok=True)
         _cut(path, resume_bytes)
@@ -194,7 +194,8 @@ def _plain(value: Any) -> float | int | str | bool | None:
     return value if math.isfinite(value) else None
 
 
-def _import_wandb() -> Any:
+def import_wandb() -> Any:
+    """The package, or an error that says how to install it."""
     try:
         import wandb
     except ImportError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ IMPALA_CHANNELS = (16, 32, 32)  # Espeholt et al. 2018, without the LSTM
 
 def activation(name: str) -> nn.Module:
     """A new non-linearity."""
-    return {"elu": nn.ELU, "relu": nn.ReLU}[name]()
+    return nn.ELU() if name == "elu" else nn.ReLU()
 
 
 class Encoder(nn.Module):
@@ -31,25 +31,30 @@ class Encoder(nn.Module):
 
     def __init__(self, obs_shape: tuple[int, ...], config: EncoderConfig) -> None:
         super().__init__()
-        self.pixels = config.stack != "mlp"
-        if self.pixels != (len(obs_shape) == 3):
-            kind = "images" if len(obs_shape) == 3 else "vectors"
-            remedy = "nature, impala, drq or paper" if len(obs_shape) == 3 else "mlp"
-            raise ConfigError(f"encoder stack {config.stack!r} cannot read {kind} {obs_shape}: use {remedy}")
+        self.pixels = len(obs_shape) == 3
+        known = (*STACKS, "impala") if self.pixels else ("mlp",)
+        if config.stack not in known:
+            kind, size = "images" if self.pixels else "vectors", "×".join(map(str, obs_shape))
+            raise ConfigError(
+                f"encoder stack {config.stack!r} cannot read {kind} of {size}: expected {' or '.join(known)}"
+            )
         self.stack = _stack(obs_shape, config) if self.pixels else nn.Identity()
         try:
             with torch.no_grad():
                 self.feature_dim = self.stack(torch.zeros(1, *obs_shape)).flatten(1).shape[1]
         except RuntimeError as error:
             size = "×".join(map(str, obs_shape[1:]))
-            raise ConfigError(f"encoder stack {config.stack!r} cannot read images of {size}: they are too small for "
-                              f"its strides; use larger images or another stack") from error  # fmt: skip
+            raise ConfigError(
+                f"encoder stack {config.stack!r} cannot read images of {size}: they are too small for its "
+                f"strides; use larger images or another stack"
+            ) from error
         layers: list[nn.Module] = []
-        for width in filter(None, (config.hidden_dim,)):
-            layers += [nn.Linear(self.feature_dim, width), activation(config.activation)]
-            self.feature_dim = width
+        if config.hidden_dim:
+            layers += [nn.Linear(self.feature_dim, config.hidden_dim), activation(config.activation)]
+            self.feature_dim = config.hidden_dim
         if config.feature_dim:
-            layers += [nn.Linear(self.feature_dim, config.feature_dim), nn.LayerNorm(config.feature_dim), nn.Tanh()]
+            layers += [nn.Linear(self.feature_dim, config.feature_dim)]
+            layers += [nn.LayerNorm(config.feature_dim), nn.Tanh()]
             self.feature_dim = config.feature_dim
         self.trunk = nn.Sequential(*layers)
         self.apply(init_orthogonal)
@@ -88,19 +93,21 @@ class Residual(nn.Module):
     def __init__(self, channels: int, nonlinearity: str) -> None:
         super().__init__()
         self.branch = nn.Sequential(
-            activation(nonlinearity), nn.Conv2d(channels, channels, 3, padding=1),
-            activation(nonlinearity), nn.Conv2d(channels, channels, 3, padding=1),
-        )  # fmt: skip
+            activation(nonlinearity),
+            nn.Conv2d(channels, channels, 3, padding=1),
+            activation(nonlinearity),
+            nn.Conv2d(channels, channels, 3, padding=1),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        """x plus what the branch makes of it."""
+        """The input plus what the branch makes of it."""
         return x + self.branch(x)  # type: ignore[no-any-return]
 
 
 def mlp(sizes: list[int], nonlinearity: str = "relu") -> nn.Sequential:
     """Linear layers with a non-linearity between them, none at the end."""
     layers: list[nn.Module] = []
-    for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (a, b) in enumerate(pairwise(sizes)):
         layers += [activation(nonlinearity)] if i else []
         layers += [nn.Linear(a, b)]
     network = nn.Sequential(*layers)
@@ -130,7 +137,7 @@ class TwinQ(nn.Module):
         super().__init__()
         sizes = [inputs, *[hidden_dim] * hidden_layers, outputs]
         layers: list[nn.Module] = []
-        for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        for i, (a, b) in enumerate(pairwise(sizes)):
             layers += [nn.ReLU()] if i else []
             layers += [EnsembleLinear(2, a, b)]
         self.layers = nn.Sequential(*layers)
@@ -145,7 +152,9 @@ class TwinQ(nn.Module):
 class DuelingQ(nn.Module):
     """Values of all discrete actions: features and skill → Q, (B, A) (Wang et al. 2016)."""
 
-    def __init__(self, inputs: int, num_actions: int, hidden_dim: int, hidden_layers: int, dueling: bool) -> None:
+    def __init__(
+        self, inputs: int, num_actions: int, hidden_dim: int, hidden_layers: int, dueling: bool
+    ) -> None:
         super().__init__()
         hidden = [hidden_dim] * hidden_layers
         self.advantage = mlp([inputs, *hidden, num_actions])
@@ -178,11 +187,11 @@ def target_copy(module: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
-    """target ← (1 − τ) target + τ online, weights and buffers alike, as one foreach call."""
-    mine, theirs = _floats(target), _floats(online)
-    torch._foreach_lerp_(mine, theirs, tau)
+    """Move by target ← (1 − τ) target + τ online, weights and buffers alike, as one foreach call."""
+    mine = _floats(target)
+    if mine:  # an encoder that passes vectors through has no weights
+        torch._foreach_lerp_(mine, _floats(online), tau)
 
 
 def _floats(module: nn.Module) -> list[Tensor]:
-    tensors: Iterable[Tensor] = (*module.parameters(), *module.buffers())
-    return [t for t in tensors if t.is_floating_point()]
+    return [t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()]

@@ -10,13 +10,15 @@ from voidrl.errors import ConfigError, UnknownNameError
 
 KINDS = {"method": "methods", "representation": "representations", "learner": "learners"}
 
-_given: dict[str, type] = {}  # classes handed over in this process, which need not be importable
+_given: dict[tuple[str, str], type] = {}  # classes handed over in this process, which need not be importable
 
 
 def names(kind: str) -> list[str]:
     """Names of all files of a kind; nothing heavy is imported."""
     package = importlib.import_module(f"voidrl.{KINDS[kind]}")
-    return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if m.name != "base")
+    return sorted(
+        m.name for m in pkgutil.iter_modules(package.__path__) if m.name != "base" and m.name[0] != "_"
+    )
 
 
 def find(kind: str, name: str | type) -> type[Any]:
@@ -25,9 +27,8 @@ def find(kind: str, name: str | type) -> type[Any]:
     base: type = getattr(importlib.import_module(f"{package}.base"), kind.capitalize())
     if isinstance(name, type):
         found: object = name
-        _given[name_of(kind, name)] = name
-    elif name in _given:
-        found = _given[name]
+    elif (kind, name) in _given:
+        found = _given[kind, name]
     elif ":" in name:
         found = import_path(kind, name)
     elif name in names(kind):
@@ -35,9 +36,14 @@ def find(kind: str, name: str | type) -> type[Any]:
         mine = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__]
         found = [c for c in mine if issubclass(c, base)][-1]
     else:
-        raise UnknownNameError(kind, name, names(kind), f"Your own: 'module:Class', or `voidrl list {KINDS[kind]}`.")
+        remedy = f"Your own: 'module:Class', or `voidrl list {KINDS[kind]}`."
+        raise UnknownNameError(kind, name, names(kind), remedy)
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise ConfigError(f"{kind} {name!r} cannot be used: expected a subclass of {package}.{kind.capitalize()}")
+        raise ConfigError(
+            f"{kind} {name!r} cannot be used: expected a subclass of {base.__module__}.{base.__name__}"
+        )
+    if isinstance(name, type):
+        _given[kind, name_of(kind, name)] = name
     return found
 
 
@@ -50,12 +56,15 @@ def name_of(kind: str, cls: type) -> str:
 def import_path(kind: str, path: str) -> object:
     """What `module:name` names."""
     module, _, name = path.partition(":")
+    if not module or module.startswith(".") or not name:
+        raise ConfigError(f"{kind} {path!r} cannot be imported: expected 'module:name'")
     try:
         found: object = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"{kind} {path!r} cannot be imported ({error}): expected 'module:name' of something on the Python path"
+            f"{kind} {path!r} cannot be imported ({error}): "
+            f"expected 'module:name' of something on the Python path"
         ) from error
     return found

@@ -10,7 +10,9 @@ slots that are, in order of time, and sampling is uniform over exactly these. Wh
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +20,7 @@ import torch
 from torch import Tensor
 
 from voidrl.config import ReplayConfig
-from voidrl.errors import NonFiniteError, ReplayMemoryError
+from voidrl.errors import ConfigError, NonFiniteError, ReplayMemoryError
 from voidrl.types import Batch, EnvSpec
 
 TERMINATED, TRUNCATED = 1, 2  # how the step taken in a slot ended its episode; 0: it did not
@@ -31,15 +33,22 @@ class Segment(NamedTuple):
 
     slots: Tensor  # (B, n) the step's slot; after the last valid step, that step's again
     weights: Tensor  # (B, n) γ^i, 0 after the last valid step
-    final: Tensor  # (B,) slot of the state after the last valid step
+    states: Tensor  # (B, n + 1) slot of each state passed through; after the last one, that one again
     discount: Tensor  # (B,) what that state's value is worth: γ^m, 0 where the episode terminated
 
 
 class Replay:
     """Experience of N environments."""
 
-    def __init__(self, spec: EnvSpec, num_envs: int, capacity_steps: int, skill_dim: int, storage: torch.device,
-                 device: torch.device) -> None:  # fmt: skip
+    def __init__(
+        self,
+        spec: EnvSpec,
+        num_envs: int,
+        capacity_steps: int,
+        skill_dim: int,
+        storage: torch.device,
+        device: torch.device,
+    ) -> None:
         self.spec, self.num_envs, self.device = spec, num_envs, device
         self.rows = row_count(capacity_steps, num_envs, spec)
         slots = self.rows * num_envs
@@ -48,10 +57,12 @@ class Replay:
             return torch.zeros(slots, *shape, dtype=dtype, device=storage)
 
         self.frames = empty(*spec.frame_shape, dtype=torch.uint8 if spec.pixels else torch.float32)
-        self.action = empty(dtype=torch.int64) if spec.discrete else empty(spec.action_dim, dtype=torch.float32)
+        self.action = (
+            empty(dtype=torch.int64) if spec.discrete else empty(spec.action_dim, dtype=torch.float32)
+        )
         self.reward = empty(dtype=torch.float32)
         self.ending = empty(dtype=torch.uint8)
-        self.age = empty(dtype=torch.int32)  # steps since the episode began: how far a stack may look back
+        self.age = empty(dtype=torch.int32)  # steps since the episode began, up to a full stack
         self.skill = empty(skill_dim, dtype=torch.float32)
         self.starts = empty(dtype=torch.int64)  # a ring of its own
         self.head = torch.zeros((), dtype=torch.int64, device=storage)  # row of the newest frames
@@ -62,9 +73,9 @@ class Replay:
         self._row_starts = np.zeros(self.rows, np.int64)
         self._age = np.zeros(num_envs, np.int32)
         self._ended = np.zeros(num_envs, bool)
-        self._writes = 0
-        self._chunk_rows = max(1, CHUNK_BYTES // max(1, num_envs * slot_bytes(spec, skill_dim)))
+        self._chunk_rows = max(1, CHUNK_BYTES // (num_envs * slot_bytes(spec, skill_dim)))
         self._chunk_writes = np.zeros(-(-self.rows // self._chunk_rows), np.int64)
+        self._chunk_sums = np.zeros(len(self._chunk_writes), np.int64)
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
@@ -74,25 +85,35 @@ class Replay:
 
     def reset(self, frames: np.ndarray) -> None:
         """Every environment begins a new episode here; episodes under way are cut as truncations."""
-        if self._row >= 0:
-            before = self._columns((self._row - 1) % self.rows)
-            self.ending[before] = torch.where(self.ending[before] == 0, TRUNCATED, self.ending[before])
-            self._touch((self._row - 1) % self.rows)
+        if self._age.any():  # else there is no step that could be cut
+            before = (self._row - 1) % self.rows
+            ending = self.ending[self._columns(before)]
+            ending.masked_fill_(ending == 0, TRUNCATED)
+            self._touch(before)
         self._age[:] = 0
         self._ended[:] = False
         self._advance(frames)
 
-    def add(self, action: np.ndarray, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray,
-            next_frames: np.ndarray, skill: Tensor) -> int:  # fmt: skip
+    def add(
+        self,
+        action: np.ndarray,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        next_frames: np.ndarray,
+        skill: Tensor,
+    ) -> int:
         """One step of all environments; returns how many of them were real steps.
 
         An environment whose episode ended in the step before resets in this one (Gymnasium's NEXT_STEP):
         its action was ignored and `next_frames` begins the new episode, so no transition is recorded.
         """
         here, real = self._columns(self._row), ~self._ended
+        reward = reward.astype(np.float32)
         self.action[here] = self._upload(action)
-        self.reward[here] = self._upload(reward.astype(np.float32))
-        self.ending[here] = self._upload(np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, 0)))
+        self.reward[here] = self._upload(reward)
+        ending = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, 0)).astype(np.uint8)
+        self.ending[here] = self._upload(ending)
         self.skill[here] = skill.to(self.skill.device)
         starts = self._row * self.num_envs + np.flatnonzero(real)
         at = (self._starts_head + np.arange(len(starts))) % len(self.starts)
@@ -100,7 +121,8 @@ class Replay:
         self._starts_head = int((self._starts_head + len(starts)) % len(self.starts))
         self._size += len(starts)
         self._row_starts[self._row] = len(starts)
-        self._age = np.where(real, self._age + 1, 0).astype(np.int32)
+        self._touch(self._row, action, reward, ending)
+        self._age = np.where(real, np.minimum(self._age + 1, self.spec.frame_stack), 0).astype(np.int32)
         self._ended = (terminated | truncated) & real
         self._advance(next_frames)
         return len(starts)
@@ -116,14 +138,21 @@ class Replay:
         self.frames[here] = self._upload(frames)
         self.age[here] = self._upload(self._age)
         self.ending[here] = 0
+        self._publish()
+        self._touch(self._row, frames, self._age)
+
+    def _publish(self) -> None:
+        """Tell the device where the host stands."""
         self.head.fill_(self._row)
         self.starts_head.fill_(self._starts_head)
         self.starts_count.fill_(self._size)
-        self._touch(self._row)
 
-    def _touch(self, row: int) -> None:
-        self._writes += 1
-        self._chunk_writes[row // self._chunk_rows] = self._writes
+    def _touch(self, row: int, *written: np.ndarray) -> None:
+        """Note that a row's part changed; the sum tells apart runs that went on from one checkpoint."""
+        chunk = row // self._chunk_rows
+        self._chunk_writes[chunk] += 1
+        for array in written:
+            self._chunk_sums[chunk] = zlib.crc32(np.ascontiguousarray(array), int(self._chunk_sums[chunk]))
 
     def _columns(self, row: int) -> slice:
         return slice(row * self.num_envs, (row + 1) * self.num_envs)
@@ -135,6 +164,7 @@ class Replay:
 
     def sample(self, batch_size: int) -> Tensor:
         """Slots of `batch_size` transitions, uniformly with replacement."""
+        assert self._size, "nothing to sample yet"
         uniform = torch.rand(batch_size, dtype=torch.float64, device=self.starts.device)
         back = (uniform * self.starts_count).long()  # rand() with a size that lives on the device
         return self.starts[(self.starts_head - 1 - back) % len(self.starts)]
@@ -143,51 +173,54 @@ class Replay:
         """The next n steps from each slot, never across the end of an episode or of the data."""
         offset = torch.arange(n, device=slots.device)
         steps = (slots[:, None] + offset * self.num_envs) % len(self.starts)  # (B, n)
-        goes_on = (self.ending[steps[:, :-1]] == 0).cumprod(1)
         recorded = (self.head - slots // self.num_envs) % self.rows  # rows from this slot up to the newest
-        valid = (offset < recorded[:, None]) & (offset == 0)
-        valid[:, 1:] = goes_on.bool() & (offset[1:] < recorded[:, None])
+        ends = self.ending[steps] != 0
+        valid = (ends.cumsum(1) == ends) & (offset < recorded[:, None])  # (B, n) up to the first end
         length = valid.sum(1)  # (B,) m ≥ 1
         last = (slots + (length - 1) * self.num_envs) % len(self.starts)
+        passed = torch.minimum(torch.arange(n + 1, device=slots.device), length[:, None])
         return Segment(
             slots=torch.where(valid, steps, last[:, None]),
+            states=(slots[:, None] + passed * self.num_envs) % len(self.starts),
             weights=valid * discount**offset,
-            final=(last + self.num_envs) % len(self.starts),
             discount=torch.pow(discount, length) * (self.ending[last] != TERMINATED),
         )
 
     def observations(self, slots: Tensor) -> Tensor:
-        """(B,) slots → (B, *obs_shape), oldest frame first; the first frame is repeated where there is none."""
+        """(B,) slots → (B, *obs_shape), oldest first; an episode begins with its first frame repeated."""
         stack = self.spec.frame_stack
         lag = torch.arange(stack - 1, -1, -1, device=slots.device)
-        lag = torch.minimum(lag, self.age[slots][:, None])  # (B, stack)
+        lag = torch.minimum(lag, self.age[slots, None])  # (B, stack)
         frames = self.frames[(slots[:, None] - lag * self.num_envs) % len(self.starts)]
         return frames.flatten(1, 2).to(self.device)
 
     def latest(self) -> Tensor:
         """(N, *obs_shape): the observations on which the environments wait for an action."""
-        return self.observations(self.head * self.num_envs + torch.arange(self.num_envs, device=self.head.device))
+        columns = torch.arange(self.num_envs, device=self.head.device)
+        return self.observations(self.head * self.num_envs + columns)
 
     def batch(self, slots: Tensor, n: int, discount: float) -> Batch:
         """n-step transitions with the environment's reward, observations as they were stored."""
         segment = self.segment(slots, n, discount)
         reward = (self.reward[segment.slots] * segment.weights).sum(1)
-        return self._batch(slots, reward, segment.discount, segment.final)
+        obs, next_obs = self.observations(slots), self.observations(segment.states[:, -1])
+        return self._batch(slots, obs, reward, segment.discount, next_obs)
 
     def steps(self, segment: Segment) -> Iterator[tuple[Batch, Tensor]]:
         """The segment's one-step transitions, offset by offset, each with its (B,) weights."""
-        for slots, weights in zip(segment.slots.T, segment.weights.T, strict=True):
-            final = (slots + self.num_envs) % len(self.starts)
-            alive = (self.ending[slots] != TERMINATED).float()
-            yield self._batch(slots, self.reward[slots], alive, final), weights.to(self.device)
+        obs = self.observations(segment.states.T.flatten())  # every state once: s' of a step is s of the next
+        obs = obs.unflatten(0, segment.states.T.shape)  # (n + 1, B, *obs_shape)
+        for i, (slots, weights) in enumerate(zip(segment.slots.T, segment.weights.T, strict=True)):
+            alive = self.ending[slots] != TERMINATED
+            yield self._batch(slots, obs[i], self.reward[slots], alive, obs[i + 1]), weights.to(self.device)
 
-    def _batch(self, slots: Tensor, reward: Tensor, discount: Tensor, final: Tensor) -> Batch:
+    def _batch(self, slots: Tensor, obs: Tensor, reward: Tensor, discount: Tensor, next_obs: Tensor) -> Batch:
         return Batch(
-            obs=self.observations(slots),
+            obs=obs,
             action=self.action[slots].to(self.device),
             reward=reward.to(self.device),
             discount=discount.float().to(self.device),
-            next_obs=self.observations(final),
+            next_obs=next_obs,
             skill=self.skill[slots].to(self.device),
         )
 
@@ -195,33 +228,38 @@ class Replay:
 
     def state(self) -> dict[str, Tensor]:
         """What is small: positions and counters. The stored steps come from `chunks`."""
-        host = {"row": self._row, "filled_rows": self._filled_rows, "starts_head": self._starts_head, "size": self._size, "writes": self._writes}
-        arrays = {"row_starts": self._row_starts, "age": self._age, "ended": self._ended, "chunk_writes": self._chunk_writes}
-        return {"starts": self.starts, **{k: torch.tensor(v) for k, v in host.items()},
-                **{k: torch.from_numpy(v.copy()) for k, v in arrays.items()}}  # fmt: skip
+        counters = (self._row, self._filled_rows, self._starts_head, self._size)
+        arrays = {name: torch.from_numpy(array.copy()) for name, array in self._host_arrays().items()}
+        return {"starts": self.starts, "counters": torch.tensor(counters), **arrays}
 
     def chunks(self) -> Iterator[tuple[str, str, Callable[[], dict[str, Tensor]]]]:
         """(name, tag, tensors) of each written part; a part with the same tag has not changed."""
-        for i, writes in enumerate(self._chunk_writes):
-            if writes:
-                rows = slice(i * self._chunk_rows, min((i + 1) * self._chunk_rows, self._filled_rows))
-                part = slice(rows.start * self.num_envs, rows.stop * self.num_envs)
-                yield f"{i:05d}", f"write {writes}", lambda part=part: self._part(part)  # type: ignore[misc]
+        for i in np.flatnonzero(self._chunk_writes).tolist():
+            first, last = i * self._chunk_rows, min((i + 1) * self._chunk_rows, self._filled_rows)
+            part = slice(first * self.num_envs, last * self.num_envs)
+            tag = f"{self._chunk_writes[i]} writes, {self._chunk_sums[i]:08x}"
+            yield f"{i:05d}", tag, partial(self._part, part)
 
     def load(self, state: dict[str, Tensor], chunks: Iterator[tuple[str, dict[str, Tensor]]]) -> None:
         """The inverse of `state` and `chunks`, in place."""
         self.starts.copy_(state["starts"])
-        self._row, self._filled_rows = int(state["row"]), int(state["filled_rows"])
-        self._starts_head = int(state["starts_head"])
-        self._size, self._writes = int(state["size"]), int(state["writes"])
-        self._row_starts[:], self._age[:] = state["row_starts"].numpy(), state["age"].numpy()
-        self._ended[:], self._chunk_writes[:] = state["ended"].numpy(), state["chunk_writes"].numpy()
-        for scalar, value in ((self.head, self._row), (self.starts_head, self._starts_head), (self.starts_count, self._size)):
-            scalar.fill_(value)
+        self._row, self._filled_rows, self._starts_head, self._size = state["counters"].tolist()
+        for name, array in self._host_arrays().items():
+            array[:] = state[name].numpy()
+        self._publish()
         for name, tensors in chunks:
             first = int(name) * self._chunk_rows * self.num_envs
             for key, tensor in self._part(slice(first, first + len(tensors["age"]))).items():
                 tensor.copy_(tensors[key])
+
+    def _host_arrays(self) -> dict[str, np.ndarray]:
+        return {
+            "row_starts": self._row_starts,
+            "age": self._age,
+            "ended": self._ended,
+            "chunk_writes": self._chunk_writes,
+            "chunk_sums": self._chunk_sums,
+        }
 
     def _part(self, part: slice) -> dict[str, Tensor]:
         names = ("frames", "action", "reward", "ending", "age", "skill")
@@ -239,25 +277,37 @@ def slot_bytes(spec: EnvSpec, skill_dim: int) -> int:
     return frame + (8 if spec.discrete else 4 * spec.action_dim) + 4 + 1 + 4 + 4 * skill_dim + 8
 
 
-def make_replay(config: ReplayConfig, spec: EnvSpec, num_envs: int, skill_dim: int, device: torch.device,
-                say: Callable[[str], None]) -> Replay:  # fmt: skip
-    """A replay where it fits: beside the networks, else in main memory, else an error that says what to lower."""
-    slots = row_count(config.capacity_steps, num_envs, spec) * num_envs
-    needed = slots * slot_bytes(spec, skill_dim)
-    choices = [device, torch.device("cpu")] if config.device == "auto" else [torch.device(config.device)]
+def make_replay(
+    config: ReplayConfig,
+    spec: EnvSpec,
+    num_envs: int,
+    skill_dim: int,
+    device: torch.device,
+    say: Callable[[str], None],
+) -> Replay:
+    """A replay where it fits: beside the networks, else in main memory, else an error with what to lower."""
+    if config.device == "cuda" and device.type != "cuda":
+        raise ConfigError(
+            f"replay.device = 'cuda' cannot be used with networks on {device}: expected 'auto' or 'cpu'"
+        )
+    main_memory = torch.device("cpu")
+    places = {"auto": [device, main_memory], "cpu": [main_memory], "cuda": [device]}[config.device]
+    row_bytes = num_envs * slot_bytes(spec, skill_dim)
+    needed = row_count(config.capacity_steps, num_envs, spec) * row_bytes
     free = {}
-    for place in dict.fromkeys(choices):
+    for place in dict.fromkeys(places):
         free[place] = free_bytes(place)
-        if needed < 0.9 * free[place]:
+        if needed <= 0.9 * free[place]:
             if place != device:
-                say(f"replay of {needed / GIB:.2f} GiB kept in {'main memory' if place.type == 'cpu' else place}"
-                    + (f": {device} has {free[device] / GIB:.2f} GiB free" if device in free else ""))  # fmt: skip
+                why = f": {device} has {free[device] / GIB:.2f} GiB free" if device in free else ""
+                say(f"replay of {needed / GIB:.2f} GiB kept in main memory{why}")
             return Replay(spec, num_envs, config.capacity_steps, skill_dim, place, device)
-    places = " and ".join(f"{f / GIB:.2f} GiB free on {p}" for p, f in free.items())
+    there = " and ".join(f"{f / GIB:.2f} GiB free on {p}" for p, f in free.items())
+    fitting = (int(0.9 * max(free.values())) // row_bytes - spec.frame_stack) * num_envs
+    lower = f"replay.capacity_steps to {fitting} or less" if fitting > 0 else "env.num_envs"
     raise ReplayMemoryError(
-        f"the replay of {config.capacity_steps} steps needs {needed / GIB:.2f} GiB and there is {places}: "
-        f"lower replay.capacity_steps (to {int(config.capacity_steps * 0.9 * max(free.values()) / needed)} or less) "
-        f"or the size of the frames"
+        f"the replay of {config.capacity_steps} steps needs {needed / GIB:.2f} GiB and there is {there}: "
+        f"lower {lower}, or the size of the frames"
     )
 
 
@@ -278,5 +328,6 @@ def check_finite(array: np.ndarray, what: str, step: int) -> None:
         bad = np.argwhere(~np.isfinite(array))[0]
         raise NonFiniteError(
             f"{what} of environment {bad[0]} is {array[tuple(bad)]} at step {step}: "
-            f"expected finite numbers; mend the environment, then `voidrl resume` goes on from the last checkpoint"
+            f"expected finite numbers; mend the environment, then `voidrl resume` goes on from the last "
+            f"checkpoint"
         )

@@ -41,7 +41,12 @@ class RunFolder:
         folder = cls(Path(path).expanduser())
         if folder.path.exists() and not folder.path.is_dir():
             raise RunFolderError(f"{folder.path} is a file, not a folder; choose another path for the run")
-        folder.path.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot make the run folder {folder.path} ({error.strerror or error}); choose another path"
+            ) from error
         if any(entry.name != _LOCK_NAME for entry in folder.path.iterdir()):
             if not folder._is_ours():
                 raise RunFolderError(
@@ -132,7 +137,13 @@ class RunFolder:
         import fcntl
 
         # The file stays when the lock goes: removing it would let two processes lock two different files.
-        with self.lock_path.open("a+", encoding="utf-8") as file:
+        try:
+            opened = self.lock_path.open("a+", encoding="utf-8")
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write to {self.path} ({error.strerror or error}); choose a folder open to writing"
+            ) from error
+        with opened as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

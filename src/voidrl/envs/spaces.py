@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 from gymnasium import spaces
 
 from voidrl.errors import SpaceError
@@ -12,29 +13,41 @@ from voidrl.types import EnvSpec
 
 def spec_of(observation: gym.Space, action: gym.Space, frame_stack: int) -> EnvSpec:
     """What the agent must know of an environment with these spaces."""
-    if isinstance(action, spaces.Discrete):
-        if action.start != 0:
-            raise SpaceError(f"action space {action} is not supported: expected actions numbered from 0; "
-                             f"wrap the environment in a gymnasium.ActionWrapper that shifts them")  # fmt: skip
-        actions = {"num_actions": int(action.n)}
-    elif isinstance(action, spaces.Box) and action.dtype.kind == "f":
-        if not action.is_bounded():
-            raise SpaceError(f"action space {action} is not supported: expected finite bounds; "
-                             f"use gymnasium.wrappers.RescaleAction or a Box with bounds")  # fmt: skip
-        low, high = (tuple(float(x) for x in np.ravel(a)) for a in (action.low, action.high))
-        actions = {"num_actions": 0, "action_low": low, "action_high": high, "action_shape": tuple(action.shape)}
-    else:
-        raise SpaceError(f"action space {action} is not supported: expected Discrete, or Box of floats; "
-                         f"wrap the environment in a gymnasium.ActionWrapper")  # fmt: skip
-    if isinstance(observation, spaces.Box):
-        shape = tuple(observation.shape)
-        if observation.dtype == np.uint8 and len(shape) in (2, 3):
-            frame = (1, *shape) if len(shape) == 2 else (shape[2], *shape[:2]) if channels_last(shape) else shape
-            return EnvSpec(frame, True, frame_stack, raw_shape=shape, **actions)  # type: ignore[arg-type]
-        if len(shape) == 1:
-            return EnvSpec(shape, False, frame_stack, raw_shape=shape, **actions)  # type: ignore[arg-type]
-    raise SpaceError(f"observation space {observation} is not supported: expected a uint8 image of 2 or 3 axes, or a "
-                     f"vector; gymnasium.wrappers.FlattenObservation makes a vector of most spaces")  # fmt: skip
+    num_actions, low, high = _actions_of(action)
+    shape = observation.shape or ()
+    pixels = observation.dtype == np.uint8 and len(shape) in (2, 3)
+    if not isinstance(observation, spaces.Box) or not (pixels or len(shape) == 1):
+        raise SpaceError(
+            f"observation space {observation} is not supported: expected a uint8 image of 2 or 3 axes, or a "
+            f"vector; gymnasium.wrappers.FlattenObservation makes a vector of most spaces"
+        )
+    frame = shape
+    if pixels:
+        frame = (1, *shape) if len(shape) == 2 else (shape[2], *shape[:2]) if channels_last(shape) else shape
+    taken = () if num_actions else tuple(action.shape or ())
+    return EnvSpec(frame, pixels, frame_stack, num_actions, low, high, raw_shape=shape, action_shape=taken)
+
+
+def _actions_of(space: gym.Space) -> tuple[int, tuple[float, ...], tuple[float, ...]]:
+    """The number of discrete actions, or 0 and the bounds of continuous ones."""
+    if isinstance(space, spaces.Discrete):
+        if space.start != 0:
+            raise SpaceError(
+                f"action space {space} is not supported: expected actions numbered from 0; "
+                f"wrap the environment in a gymnasium.ActionWrapper that shifts them"
+            )
+        return int(space.n), (), ()
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+        raise SpaceError(
+            f"action space {space} is not supported: expected Discrete, or Box of floats; "
+            f"wrap the environment in a gymnasium.ActionWrapper"
+        )
+    if not space.is_bounded():
+        raise SpaceError(
+            f"action space {space} is not supported: expected finite bounds; "
+            f"use gymnasium.wrappers.RescaleAction or a Box with bounds"
+        )
+    return 0, tuple(space.low.ravel().tolist()), tuple(space.high.ravel().tolist())
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:
@@ -51,10 +64,11 @@ def to_frames(obs: np.ndarray, spec: EnvSpec) -> np.ndarray:
     return np.ascontiguousarray(obs.reshape(len(obs), *spec.frame_shape))
 
 
-def env_action(action: np.ndarray, spec: EnvSpec) -> np.ndarray:
+def env_action(action: np.ndarray, spec: EnvSpec, dtype: npt.DTypeLike = np.float32) -> np.ndarray:
     """(N,) numbers as they are, or (N, action_dim) in [−1, 1] → what the environment takes."""
     if spec.discrete:
         return action
-    low, high = np.float32(spec.action_low), np.float32(spec.action_high)
-    scaled = np.clip(low + (action + 1) / 2 * (high - low), low, high)
-    return scaled.reshape(len(action), *spec.action_shape).astype(np.float32)
+    low, high = np.array(spec.action_low), np.array(spec.action_high)  # float64: the span may exceed float32
+    share = (action.astype(np.float64) + 1) / 2
+    scaled = np.clip(low * (1 - share) + high * share, low, high)
+    return scaled.reshape(len(action), *spec.action_shape).astype(dtype)

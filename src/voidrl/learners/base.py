@@ -6,7 +6,7 @@ The reward arrives as an argument: a learner cannot tell an intrinsic reward fro
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +36,17 @@ class Learner(nn.Module):
         self.spec, self.config, self.encoder, self.skill_dim = spec, config, encoder, skill_dim
         self.trains_encoder = True
 
+    def train(self, mode: bool = True) -> Self:
+        """As ever, except that an encoder which is not ours to train is not ours to normalise either.
+
+        Targets are: under spectral normalisation their averaged weights need iterations of their own.
+        """
+        super().train(mode)
+        self.encoder.train(mode and self.trains_encoder)
+        return self
+
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """The parameters of each optimiser by name; those of the encoder stand in `critic` if it is ours to train."""
+        """The parameters of each optimiser by name; `critic` has the encoder's, if it is ours to train."""
         raise NotImplementedError
 
     def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:

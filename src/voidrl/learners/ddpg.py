@@ -40,12 +40,14 @@ class DDPGConfig(LearnerConfig):
 
 
 class DDPG(Learner):
-    """Deterministic policy, twin critics. The encoder learns from the critics' loss and has no target copy."""
+    """Deterministic policy, twin critics. The encoder learns from the critics' loss and has no target."""
 
     Config = DDPGConfig
     actions = "continuous"
 
-    def __init__(self, spec: EnvSpec, config: DDPGConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int) -> None:
+    def __init__(
+        self, spec: EnvSpec, config: DDPGConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
+    ) -> None:
         super().__init__(spec, config, encoder, skill_dim)
         self.config: DDPGConfig = config
         inputs, hidden = encoder.feature_dim + skill_dim, [config.hidden_dim] * config.hidden_layers
@@ -71,7 +73,8 @@ class DDPG(Learner):
 
     def noisy(self, action: Tensor) -> Tensor:
         """Clipped noise on top of an action; the clamp to [−1, 1] lets gradients through."""
-        noise = (self.stddev * torch.randn_like(action)).clamp(-self.config.noise_clip, self.config.noise_clip)
+        clip = self.config.noise_clip
+        noise = (self.stddev * torch.randn_like(action)).clamp(-clip, clip)
         inside = (action + noise).clamp(-1, 1)
         return action + (inside - action).detach()
 
@@ -80,11 +83,13 @@ class DDPG(Learner):
         with torch.no_grad():
             features = self.features(batch.next_obs)
             action = self.noisy(self.policy(features, batch.skill))
-            target = reward + batch.discount * self.target_critic(features, batch.skill, action).amin(0)  # (B,)
+            target_q = self.target_critic(features, batch.skill, action)  # (2, B)
+            target = reward + batch.discount * target_q.amin(0)  # (B,)
         features = self.features(batch.obs)
         q = self.critic(features, batch.skill, batch.action)  # (2, B)
         loss = (q - target).square().mean(1).sum()
-        yield Loss("critic", loss, {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()})
+        metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
+        yield Loss("critic", loss, metrics)
 
         if index % self.config.actor_every_updates == 0:
             features = features.detach()

@@ -55,11 +55,15 @@ class DQN(Learner):
     Config = DQNConfig
     actions = "discrete"
 
-    def __init__(self, spec: EnvSpec, config: DQNConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int) -> None:
+    def __init__(
+        self, spec: EnvSpec, config: DQNConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
+    ) -> None:
         super().__init__(spec, config, encoder, skill_dim)
         self.config: DQNConfig = config
         inputs = encoder.feature_dim + skill_dim
-        self.critic = critic or DuelingQ(inputs, spec.num_actions, config.hidden_dim, config.hidden_layers, config.dueling)
+        self.critic = critic or DuelingQ(
+            inputs, spec.num_actions, config.hidden_dim, config.hidden_layers, config.dueling
+        )
         self.target_encoder, self.target_critic = target_copy(encoder), target_copy(self.critic)
         self.epsilon: Tensor
         self.register_buffer("epsilon", torch.tensor(config.epsilon_start))
@@ -70,7 +74,7 @@ class DQN(Learner):
 
     def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
         """ε-greedy."""
-        greedy = self.critic(self.features(obs), skill).argmax(-1)  # (B,)
+        greedy: Tensor = self.critic(self.features(obs), skill).argmax(-1)  # (B,)
         if deterministic and not self.config.epsilon_eval:
             return greedy
         epsilon = self.config.epsilon_eval if deterministic else self.epsilon
@@ -81,12 +85,15 @@ class DQN(Learner):
         """Huber loss of the n-step double-Q error."""
         with torch.no_grad():
             target_q = self.target_critic(self.target_encoder(batch.next_obs), batch.skill)  # (B, A)
-            chooser = self.critic(self.features(batch.next_obs), batch.skill) if self.config.double else target_q
+            chooser = (
+                self.critic(self.features(batch.next_obs), batch.skill) if self.config.double else target_q
+            )
             value = target_q.gather(1, chooser.argmax(-1, keepdim=True)).squeeze(1)
             target = reward + batch.discount * value  # (B,)
         q = self.critic(self.features(batch.obs), batch.skill).gather(1, batch.action[:, None]).squeeze(1)
         loss = F.smooth_l1_loss(q, target)
-        yield Loss("critic", loss, {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()})
+        metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
+        yield Loss("critic", loss, metrics)
 
     def after_step(self, index: int) -> None:
         """The target follows."""

@@ -1,4 +1,4 @@
-"""SAC for continuous actions: the learner of DrQ on DMControl (Haarnoja et al. 2018; Kostrikov et al. 2020)."""
+"""SAC for continuous actions: DrQ's learner on DMControl (Haarnoja et al. 2018; Kostrikov et al. 2020)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ class SAC(Learner):
     Config = SACConfig
     actions = "continuous"
 
-    def __init__(self, spec: EnvSpec, config: SACConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int) -> None:
+    def __init__(
+        self, spec: EnvSpec, config: SACConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
+    ) -> None:
         super().__init__(spec, config, encoder, skill_dim)
         self.config: SACConfig = config
         inputs, hidden = encoder.feature_dim + skill_dim, [config.hidden_dim] * config.hidden_layers
@@ -56,7 +58,8 @@ class SAC(Learner):
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """Three optimisers, as in DrQ."""
-        return {"critic": self.critic_parameters(), "actor": [*self.actor.parameters()], "temperature": [self.log_alpha]}
+        actor = [*self.actor.parameters()]
+        return {"critic": self.critic_parameters(), "actor": actor, "temperature": [self.log_alpha]}
 
     def policy(self, features: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation before tanh, (B, A) each."""
@@ -89,7 +92,8 @@ class SAC(Learner):
         features = self.features(batch.obs)
         q = self.critic(features, batch.skill, batch.action)  # (2, B)
         loss = (q - target).square().mean(1).sum()
-        yield Loss("critic", loss, {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()})
+        metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
+        yield Loss("critic", loss, metrics)
 
         if index % self.config.actor_every_updates == 0:
             features = features.detach()
@@ -98,7 +102,8 @@ class SAC(Learner):
             entropy = -log_prob.detach().mean()
             yield Loss("actor", loss, {"actor_loss": loss.detach(), "policy_entropy": entropy})
             # The usual aim: one nat below zero for each action dimension.
-            yield Loss("temperature", self.log_alpha.exp() * (entropy + self.spec.action_dim), {"temperature": alpha})
+            loss = self.log_alpha.exp() * (entropy + self.spec.action_dim)
+            yield Loss("temperature", loss, {"temperature": alpha})
 
     @property
     def period(self) -> int:

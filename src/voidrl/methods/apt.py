@@ -36,8 +36,13 @@ class APTConfig(MethodConfig):
     normalise: Literal["reward_mean", "distance_mean", "none"] = "reward_mean"
     """Divide the reward by its running mean (the paper), the distances by theirs (URLB's code), or nothing."""
 
+    mean_momentum: float | None = None
+    """Share of the past that the running mean keeps at each update; None weighs all of the past alike."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        momentum = self.mean_momentum
+        require(momentum is None or 0 <= momentum < 1, "mean_momentum", momentum, "None or a number in [0, 1)")
         require_positive(self, "k")
         require(self.c >= 0, "c", self.c, "0 or more")
         require(self.pool >= 0, "pool", self.pool, "0 (the minibatch) or a number of particles")
@@ -51,7 +56,7 @@ class APT(Method):
     def __init__(self, spec: EnvSpec, config: APTConfig, z_dim: int) -> None:
         super().__init__(spec, config, z_dim)
         self.config: APTConfig = config
-        self.mean = RunningMean()
+        self.mean = RunningMean(config.mean_momentum)
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """eq. 5, on a consistent scale."""

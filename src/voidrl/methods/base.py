@@ -21,7 +21,9 @@ from voidrl.types import Batch, EnvSpec, Metrics
 class Latents:
     """f(s) and f(s') of a batch, without gradients, encoded when first asked for."""
 
-    def __init__(self, batch: Batch, encode: Callable[[Tensor], Tensor], pool: Callable[[int], Tensor]) -> None:
+    def __init__(
+        self, batch: Batch, encode: Callable[[Tensor], Tensor], pool: Callable[[int], Tensor]
+    ) -> None:
         self._batch, self._encode, self.pool = batch, encode, pool
         # `pool(n)`: (n, dim), f of n more states drawn from the replay
 
@@ -37,7 +39,7 @@ class Latents:
 
 
 class Method(nn.Module):
-    """What is rewarded while pre-training. Never sees the environment, the replay, an optimiser or the loop."""
+    """What is rewarded while pre-training. Never sees environment, replay, optimisers or loop."""
 
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     learns: ClassVar[bool] = True
@@ -50,11 +52,18 @@ class Method(nn.Module):
         self.spec, self.config, self.z_dim = spec, config, z_dim
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
-        """The intrinsic reward of each transition, (B,). Called without gradients, once per update and step."""
+        """The intrinsic reward of each transition, (B,). Called without gradients.
+
+        Once per update, or with n-step returns once for each of the n steps of every transition.
+        """
         raise NotImplementedError
 
     def loss(self, batch: Batch, latents: Latents) -> tuple[Tensor, Metrics] | None:
-        """What trains the method's own networks, if it has any; called before `reward`."""
+        """What trains the method's own networks, if it has any; called once per update, before `reward`.
+
+        The transitions are single steps also where the learner's are n-step, except for
+        `intrinsic_n_step = "single"`. `latents` have no gradients: f is trained by the representation.
+        """
         return None
 
     def after_step(self) -> None:
@@ -78,7 +87,8 @@ class Method(nn.Module):
         """
         skills, inverse = torch.unique(batch.skill, dim=0, return_inverse=True)
         total = torch.zeros(len(skills), device=batch.reward.device).index_add_(0, inverse, batch.reward)
-        return skills[(total / inverse.bincount(minlength=len(skills))).argmax()]
+        best: Tensor = skills[(total / inverse.bincount(minlength=len(skills))).argmax()]
+        return best
 
     def make_critic(self, feature_dim: int, config: LearnerConfig) -> nn.Module | None:
         """A critic of the method's own in place of the learner's, for instance on successor features.

@@ -18,8 +18,10 @@ class Identity(Representation):
     def make_encoder(cls, spec: EnvSpec, config: RepresentationConfig) -> Encoder | None:
         """None; pixels are refused, since distances between images say little about states."""
         if spec.pixels:
-            raise ConfigError(f"representation 'identity' cannot be used on {spec.describe()}: it takes vectors; "
-                              f"use simclr, fixed or learner")  # fmt: skip
+            raise ConfigError(
+                f"representation 'identity' cannot be used on {spec.describe()}: it takes vectors; "
+                f"use simclr, fixed or learner"
+            )
         return None
 
     def encode(self, obs: Tensor) -> Tensor:

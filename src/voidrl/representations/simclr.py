@@ -49,17 +49,19 @@ class SimCLR(Representation):
         h = F.normalize(self.projection(z), dim=-1)
         loss, accuracy = nt_xent(h, self.config.temperature, decoupled=self.config.decoupled)
         # Of two collapses this one is silent: all z alike gives a finite loss and no reward.
-        return loss, {"contrast_loss": loss.detach(), "contrast_accuracy": accuracy, "z_std": z.detach().std(0).mean()}
+        metrics = {"contrast_loss": loss.detach(), "contrast_accuracy": accuracy}
+        return loss, {**metrics, "z_std": z.detach().std(0).mean()}
 
 
 def nt_xent(h: Tensor, temperature: float, *, decoupled: bool = False) -> tuple[Tensor, Tensor]:
     """Loss and accuracy over 2B unit vectors, of which i and i + B are views of the same state."""
-    n = h.shape[0]
+    n = len(h) // 2
     similarity = h @ h.T / temperature  # (2B, 2B)
-    itself = torch.eye(n, dtype=torch.bool, device=h.device)
-    positive = itself.roll(n // 2, 0)
-    attract = (h * h.roll(n // 2, 0)).sum(-1) / temperature  # (2B,)
+    attract = torch.cat([similarity.diagonal(n), similarity.diagonal(-n)])  # (2B,)
+    itself = torch.eye(2 * n, dtype=torch.bool, device=h.device)
     similarity = similarity.masked_fill(itself, -torch.inf)
-    accuracy = (attract >= similarity.amax(1)).float().mean()
-    repel = similarity.masked_fill(positive, -torch.inf) if decoupled else similarity
+    accuracy = (
+        (attract >= similarity.amax(1)).float().mean()
+    )  # of equal entries, so that rounding cannot tell
+    repel = similarity.masked_fill(itself.roll(n, 0), -torch.inf) if decoupled else similarity
     return (repel.logsumexp(1) - attract).mean(), accuracy.detach()

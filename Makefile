@@ -1,0 +1,58 @@
+# Every target that needs Python sets up .venv by itself, once, and again when pyproject.toml or the lock changes.
+
+PYTHON ?= python3
+ARGS ?=
+LOCK := requirements/lock.txt
+READY := .venv/.ready
+BIN := .venv/bin
+TORCH ?= $(shell sed -n 's/^torch==//p' $(LOCK))
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+  echo "voidrl needs Python 3.11 or newer and '$(PYTHON)' is not: use 'make $(MAKECMDGOALS) PYTHON=python3.12'." >&2; \
+  exit 1; }
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-slow check lock clean
+
+help: ## show this list
+	@echo "usage: make <target> [ARGS='...'] [PYTHON=python3.12]"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-12s %s\n", $$1, $$2}'
+
+demo: $(READY) ## pre-train in a maze without rewards, then fine-tune; ARGS are passed on
+	@$(BIN)/voidrl demo $(ARGS)
+
+test: $(READY) ## run the tests that take seconds; ARGS are passed to pytest
+	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-slow: $(READY) ## run the tests that take minutes
+	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+check: $(READY) ## lint, formatting and types
+	@$(BIN)/python -m ruff check
+	@$(BIN)/python -m ruff format --check
+	@$(BIN)/python -m mypy
+
+lock: ## resolve the dependencies anew; TORCH=2.x.y moves torch
+	@echo "Resolving $(LOCK) with torch $(TORCH), in a virtual environment of its own …"
+	@$(CHECK_PYTHON); rm -rf build/lock && $(PYTHON) -m venv build/lock
+	@build/lock/bin/python $(PIP_INSTALL) "torch==$(TORCH)"
+	@build/lock/bin/python $(PIP_INSTALL) "torch==$(TORCH)" -e ".[dev]"
+	@{ sed -n '/^#/p' $(LOCK); \
+	   build/lock/bin/python -m pip freeze --all --exclude-editable --exclude pip --exclude wheel \
+	   | sed -e 's/+[^+]*$$//' -e '/^nvidia-/d' -e '/^cuda-/d' -e '/^triton==/d'; } > build/lock.txt
+	@if grep -v -e '^#' -e '^[A-Za-z0-9._-]*==[^ ]*$$' build/lock.txt; then \
+	   echo "These lines are no plain versions; $(LOCK) was left as it was." >&2; exit 1; fi
+	@mv build/lock.txt $(LOCK) && rm -rf build/lock
+
+clean: ## remove .venv, build output and caches; run folders stay
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# `pip --version` also fails for a half-made environment and for one whose Python is gone: both are made anew.
+$(READY): pyproject.toml $(LOCK)
+	@echo "Setting up .venv (some minutes the first time, most of them for torch) …"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { $(CHECK_PYTHON); $(PYTHON) -m venv --clear .venv; }
+	@$(BIN)/python $(PIP_INSTALL) -c $(LOCK) "torch==$(TORCH)"
+	@$(BIN)/python $(PIP_INSTALL) -c $(LOCK) -e ".[dev]"
+	@touch $@

@@ -1,0 +1,358 @@
+"""The `voidrl` command. Options are made from the config dataclasses; `voidrl --help` imports no torch."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import importlib
+import importlib.util
+import json
+import os
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from voidrl.errors import ConfigError, RunInterrupted, UnknownNameError, VoidrlError
+
+if TYPE_CHECKING:
+    from voidrl.config import Config
+
+INTERRUPTED = 75  # sysexits' EX_TEMPFAIL: stopped with a checkpoint, run `voidrl resume`
+BAD_INPUT = 2
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; a user's mistake is one sentence on stderr, without a traceback."""
+    args = sys.argv[1:] if argv is None else argv
+    if not args or args[0] in ("-h", "--help"):
+        print(_overview())
+        return 0
+    if args[0] == "--version":
+        from voidrl import __version__
+
+        print(__version__)
+        return 0
+    if "" not in sys.path:  # the installed command does not look for module:factory where it is called
+        sys.path.insert(0, "")
+    try:
+        if args[0] not in COMMANDS:
+            raise UnknownNameError("command", args[0], COMMANDS, "See `voidrl --help`.")
+        COMMANDS[args[0]](args[1:])
+    except VoidrlError as error:
+        print(f"voidrl: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except RunInterrupted as stop:
+        print(f"voidrl: {stop}", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    except KeyboardInterrupt:
+        print("voidrl: stopped at once; older checkpoints are untouched", file=sys.stderr)
+        return 130
+    return 0
+
+
+def pretrain(argv: list[str]) -> None:
+    """Train without rewards: `voidrl pretrain voidrl/PixelMaze-v0 --steps 100k`."""
+    _start("pretrain", argv)
+
+
+def train(argv: list[str]) -> None:
+    """Train from scratch on the task's reward, for comparison: `voidrl train ENV`."""
+    _start("train", argv)
+
+
+def _start(command: str, argv: list[str]) -> None:
+    env, given = _first(argv, command, "ENV", "a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory")
+    own = ("--preset", "--method", "--representation", "--learner", "--out", "--overwrite")
+    options = {name: given.pop(name) for name in own if name in given}
+    default = _defaults(env, options, command)
+    if env is None:
+        _print_help(default, command, "ENV", own)
+        return
+    config = _with_options(default, given, command, own)
+    from voidrl import api
+
+    start = api.pretrain if command == "pretrain" else api.train
+    start(env, config=config, out=options.get("--out"), overwrite="--overwrite" in options)
+
+
+def finetune(argv: list[str]) -> None:
+    """Adapt a pre-trained agent to a reward: `voidrl finetune RUN --env 'voidrl/PixelMaze-v0?goal=far'`."""
+    run, given = _first(argv, "finetune", "RUN", "the folder of a pre-training run")
+    own = ("--env", "--out", "--overwrite")
+    options = {name: given.pop(name) for name in own if name in given}
+    if run is None:
+        _print_help(_defaults(None, {}, "finetune"), "finetune", "RUN", own)
+        return
+    from voidrl import api
+
+    agent = api.load(run, device="cpu")
+    config = _with_options(dataclasses.replace(agent.config, phase="finetune"), given, "finetune", own)
+    out, overwrite = options.get("--out"), "--overwrite" in options
+    api.finetune(agent, options.get("--env"), config=config, out=out, overwrite=overwrite)
+
+
+def resume(argv: list[str]) -> None:
+    """Go on with a run that stopped: `voidrl resume RUN`."""
+    parser = _parser("resume")
+    parser.add_argument("run", help="the run folder")
+    parser.add_argument("--steps", help="a new total of environment steps")
+    parser.add_argument("--device")
+    options = parser.parse_args(argv)
+    from voidrl import api
+
+    api.resume(options.run, steps=options.steps, device=options.device)
+
+
+def evaluate(argv: list[str]) -> None:
+    """Play whole episodes with a trained agent: `voidrl evaluate RUN --episodes 20`."""
+    parser = _parser("evaluate")
+    parser.add_argument("run", help="the folder of a run, a checkpoint or a saved agent")
+    parser.add_argument("--env", help="by default the one it was trained in")
+    parser.add_argument("--episodes", default="10", help="how many (default: 10)")
+    parser.add_argument("--seed", type=int, default=0, help="of environments and random actions (default: 0)")
+    parser.add_argument("--stochastic", action="store_true", help="act with exploration noise")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    parser.add_argument("--json", action="store_true", help="print every episode as JSON")
+    options = parser.parse_args(argv)
+    from voidrl import api
+    from voidrl.progress import parse_count
+
+    result = api.evaluate(
+        options.run,
+        options.env,
+        episodes=parse_count(options.episodes, "episodes"),
+        seed=options.seed,
+        deterministic=not options.stochastic,
+        device=options.device,
+    )
+    if options.json:
+        print(json.dumps(dataclasses.asdict(result)))
+        return
+    row = result.metrics()
+    spread = f"± {row['eval/return_std']:.3f} over {len(result.returns)} episodes"
+    print(f"return   {result.mean_return:.3f} {spread}")
+    print(f"length   {row['eval/length']:.1f}")
+    if result.success_rate is not None:
+        print(f"success  {result.success_rate:.0%}")
+
+
+def list_(argv: list[str]) -> None:
+    """What there is: `voidrl list {methods,representations,learners,envs,presets}`."""
+    kinds: dict[str, Callable[[], Mapping[str, str]]] = {
+        "methods": lambda: _files("methods"),
+        "representations": lambda: _files("representations"),
+        "learners": lambda: _files("learners"),
+        "envs": _environments,
+        "presets": _presets,
+    }
+    if not argv or argv[0] in HELP:
+        print("usage: voidrl list {" + ",".join(kinds) + "}")
+        return
+    if argv[0] not in kinds:
+        raise UnknownNameError("kind", argv[0], kinds)
+    rows = kinds[argv[0]]()
+    width = max(map(len, rows))
+    for name, about in rows.items():
+        print(f"{name:<{width}}  {about}")
+
+
+def demo(argv: list[str]) -> None:
+    """See it work in minutes: APT against random, then fine-tuned against scratch, in a pixel maze."""
+    parser = _parser("demo")
+    parser.add_argument("--out", default="runs/demo", help="where runs and picture go (default: runs/demo)")
+    parser.add_argument("--seed", type=int, default=1, help="(default: 1)")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="multiplies the number of steps (default: 1)"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    options = parser.parse_args(argv)
+    from voidrl.demo import run_demo
+
+    run_demo(options.out, seed=options.seed, scale=options.scale, device=options.device)
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "pretrain": pretrain,
+    "finetune": finetune,
+    "train": train,
+    "evaluate": evaluate,
+    "resume": resume,
+    "list": list_,
+    "demo": demo,
+}
+HELP = ["-h", "--help"]
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose errors are ours."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see `{self.prog} --help`")
+
+
+def _parser(command: str) -> _Parser:
+    about = (COMMANDS[command].__doc__ or "").replace("`", "")
+    return _Parser(prog=f"voidrl {command}", description=about, allow_abbrev=False)
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(
+        f"  {name:<{width}}  {about.__doc__}".replace("`", "") for name, about in COMMANDS.items()
+    )
+    return f"""voidrl: pre-train agents without rewards, then adapt them to a task in a few steps.
+
+usage: voidrl COMMAND …
+
+{rows}
+
+`voidrl COMMAND --help` shows its options."""
+
+
+# Options made from the config
+
+
+def _first(argv: list[str], command: str, what: str, meaning: str) -> tuple[str | None, dict[str, str]]:
+    """What stands first, and the options after it; None where help is asked for."""
+    wants_help = any(word in HELP for word in argv)
+    if not wants_help and (not argv or argv[0].startswith("-")):
+        raise ConfigError(
+            f"no {what} was given: expected `voidrl {command} {what} …`, where {what} is {meaning}"
+        )
+    first = [] if not argv or argv[0].startswith("-") else argv[:1]
+    options = _pairs([word for word in argv[len(first) :] if word not in HELP])
+    return None if wants_help else argv[0], options
+
+
+def _pairs(words: list[str]) -> dict[str, str]:
+    """`--name value` and `--name=value`, names as they are listed: with hyphens."""
+    found: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        name = name.replace("_", "-")
+        if not word.startswith("--"):
+            raise ConfigError(f"{word!r} was not expected here: options look like --name value")
+        if name == "--overwrite" and not equals:
+            value = "True"
+        elif not equals:
+            value = next(rest, "--")
+            if value.startswith("--"):
+                raise ConfigError(f"option {name} has no value: expected `{name} VALUE`")
+        found[name] = value
+    return found
+
+
+def _defaults(env: str | None, options: Mapping[str, str], phase: str) -> Config:
+    """The config before the options for its fields: it depends on the environment and the pieces chosen."""
+    from voidrl.api import build_config
+    from voidrl.config import EnvConfig, merge, to_json, update
+    from voidrl.envs import make_envs
+    from voidrl.presets import preset
+
+    pieces = {
+        kind: options[f"--{kind}"]
+        for kind in ("method", "representation", "learner")
+        if f"--{kind}" in options
+    }
+    layers: list[Mapping[str, Any]] = [preset(options.get("--preset")), pieces, {"phase": phase}]
+    env_config = update(EnvConfig(), {**merge(*layers).get("env", {}), "id": env or "voidrl/PixelMaze-v0"})
+    with closing(make_envs(env_config, num_envs=1)) as envs:
+        return build_config(envs.spec, [*layers, {"env": to_json(env_config)}])
+
+
+def _with_options(config: Config, given: Mapping[str, str], command: str, own: tuple[str, ...]) -> Config:
+    """The config with what stands on the command line."""
+    from voidrl.config import update
+
+    fields = dict(_fields(config))
+    for name, text in given.items():
+        if name not in fields:
+            raise UnknownNameError("option", name, [*fields, *own], f"See `voidrl {command} --help`.")
+        problems = []
+        for value in (_value(text), text):  # what looks like a number can also be meant as it stands
+            try:
+                config = update(config, {fields[name]: value})
+                break
+            except ConfigError as error:
+                problems.append(error)
+        else:
+            raise problems[0]
+    return config
+
+
+def _value(text: str) -> Any:
+    """A word as the number, truth value or None that it spells."""
+    from voidrl.progress import parse_count
+
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for read in (parse_count, int, float):
+        with suppress(ValueError):
+            return read(text)
+    return text
+
+
+def _fields(config: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """(option, dotted field) of everything that is not set by the command itself."""
+    for field in dataclasses.fields(config):
+        value, here = getattr(config, field.name), path + field.name
+        if dataclasses.is_dataclass(value):
+            yield from _fields(value, f"{here}.")
+        elif here not in ("phase", "env.id") and not here.endswith(".name"):
+            yield f"--{here.replace('_', '-')}", here
+
+
+def _print_help(config: Config, command: str, what: str, own: tuple[str, ...]) -> None:
+    """Every field with its docstring, as tyro lays them out."""
+    import tyro
+
+    about = f"{COMMANDS[command].__doc__}\n\nAlso: {', '.join(own)} (names from `voidrl list`)."
+    with suppress(SystemExit):
+        tyro.cli(
+            type(config),
+            prog=f"voidrl {command} {what}",
+            description=about,
+            args=["--help"],
+            default=config,
+            config=(tyro.conf.FlagConversionOff,),
+        )
+
+
+def _files(package: str) -> dict[str, str]:
+    """Name and first line of each file, without importing it."""
+    home = importlib.import_module(f"voidrl.{package}")
+    found = {}
+    for module in pkgutil.iter_modules(home.__path__):
+        if module.name != "base":
+            source = importlib.util.find_spec(f"voidrl.{package}.{module.name}")
+            assert source is not None
+            assert source.origin is not None
+            text = Path(source.origin).read_text("utf-8")
+            found[module.name] = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    return found
+
+
+def _environments() -> dict[str, str]:
+    return {
+        "voidrl/PixelMaze-v0": "A maze seen as an image; options as a query: ?size=13&goal=far",
+        "any Gymnasium id": "Box, image or vector observations; Discrete or Box actions.",
+        "module:factory": "Your own function that returns a gymnasium.Env.",
+    }
+
+
+def _presets() -> dict[str, str]:
+    from voidrl.presets import PRESETS
+
+    return {name: preset.about for name, preset in PRESETS.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Pictures made from run folders. The core never imports this package."""

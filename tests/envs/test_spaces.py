@@ -1,0 +1,140 @@
+"""Which spaces are supported, and how observations and actions cross the border."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from voidrl.envs.spaces import env_action, spec_of, to_frames
+from voidrl.errors import SpaceError
+from voidrl.types import EnvSpec
+
+TWO = spaces.Discrete(2)
+
+
+def image(*shape):
+    return spaces.Box(0, 255, shape, np.uint8)
+
+
+def vector(*shape, dtype=np.float32):
+    return spaces.Box(-np.inf, np.inf, shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("space", "frame", "pixels"),
+    [
+        (image(10, 12, 3), (3, 10, 12), True),
+        (image(3, 10, 12), (3, 10, 12), True),
+        (image(1, 10, 12), (1, 10, 12), True),
+        (image(10, 12, 1), (1, 10, 12), True),
+        (image(10, 12), (1, 10, 12), True),
+        (image(128), (128,), False),
+        (vector(5), (5,), False),
+        (vector(5, dtype=np.float64), (5,), False),
+    ],
+)
+def test_observations_become_frames(space, frame, pixels):
+    spec = spec_of(space, TWO, 4)
+    assert spec == EnvSpec(frame, pixels, 4, 2, raw_shape=space.shape)
+    assert spec.obs_shape == (4 * frame[0], *frame[1:])
+    raw = np.arange(2 * np.prod(space.shape)).reshape(2, *space.shape).astype(space.dtype)
+    frames = to_frames(raw, spec)
+    assert frames.shape == (2, *frame)
+    assert frames.dtype == (np.uint8 if pixels else np.float32)
+    assert frames.flags["C_CONTIGUOUS"]
+    for n, where in enumerate(np.ndindex(*space.shape)):
+        if space.shape == (10, 12, 3):
+            assert frames[0, where[2], where[0], where[1]] == n % 256
+        elif len(space.shape) == 2:
+            assert frames[0, 0, *where] == n
+        elif space.shape[-1] != 1:
+            assert frames[0, *where] == n % 256
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Dict({"a": vector(2)}),
+        spaces.Tuple((vector(2), vector(2))),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.MultiBinary(3),
+        spaces.Discrete(5),
+        spaces.Text(3),
+        spaces.Box(0, 1, (8, 8, 3)),  # an image of floats
+        spaces.Box(0, 1, ()),
+        image(2, 3, 4, 5),
+    ],
+)
+def test_observations_that_are_not_supported_are_named(space):
+    with pytest.raises(SpaceError) as caught:
+        spec_of(space, TWO, 1)
+    assert str(caught.value).startswith(f"observation space {space} is not supported: expected a uint8 image")
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (spaces.Dict({"a": TWO}), "expected Discrete, or Box of floats"),
+        (spaces.Tuple((TWO, TWO)), "expected Discrete, or Box of floats"),
+        (spaces.MultiDiscrete([2, 3]), "expected Discrete, or Box of floats"),
+        (spaces.MultiBinary(3), "expected Discrete, or Box of floats"),
+        (spaces.Box(0, 9, (2,), np.int64), "expected Discrete, or Box of floats"),
+        (spaces.Discrete(3, start=1), "expected actions numbered from 0"),
+        (spaces.Box(-np.inf, np.inf, (2,)), "expected finite bounds"),
+        (
+            spaces.Box(np.array([0, 0], np.float32), np.array([1, np.inf], np.float32)),
+            "expected finite bounds",
+        ),
+    ],
+)
+def test_actions_that_are_not_supported_are_named(space, expected):
+    with pytest.raises(SpaceError) as caught:
+        spec_of(vector(3), space, 1)
+    assert str(caught.value).startswith(f"action space {space} is not supported: {expected}")
+
+
+def test_discrete_actions_go_as_they_are():
+    spec = spec_of(vector(3), spaces.Discrete(np.int64(4)), 1)
+    assert spec.discrete
+    assert spec.num_actions == 4
+    assert (spec.action_dim, spec.action_shape) == (0, ())
+    actions = np.array([3, 0])
+    assert env_action(actions, spec) is actions
+
+
+def test_continuous_actions_are_scaled_to_the_bounds():
+    low, high = np.array([[-2, 0], [5, -1]], np.float32), np.array([[4, 0.5], [7, -1]], np.float32)
+    spec = spec_of(vector(3), spaces.Box(low, high), 1)
+    assert not spec.discrete
+    assert spec.action_dim == 4
+    actions = np.array([[-1] * 4, [1] * 4, [0] * 4, [0.5] * 4, [-9] * 4, [9] * 4], np.float32)
+    taken = env_action(actions, spec)
+    assert taken.shape == (6, 2, 2)
+    assert taken.dtype == np.float32
+    assert np.array_equal(taken[0], low)
+    assert np.array_equal(taken[1], high)
+    assert np.array_equal(taken[2], [[1, 0.25], [6, -1]])
+    assert np.array_equal(taken[3], [[2.5, 0.375], [6.5, -1]])
+    assert np.array_equal(taken[4], low)  # what lies outside is clipped
+    assert np.array_equal(taken[5], high)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("low", "high"), [(-0.1, 0.3), (-1e-9, 1e9), (-3e38, 3e38), (0.7, 0.7)])
+def test_scaled_actions_lie_in_their_space(low, high, dtype):
+    space = spaces.Box(low, high, (1,), dtype)
+    spec = spec_of(vector(3), space, 1)
+    for action in np.linspace(-1, 1, 21, dtype=np.float32):
+        (taken,) = env_action(np.array([[action]]), spec, space.dtype)
+        assert np.isfinite(taken).all()
+        assert space.contains(taken), taken
+
+
+def test_a_scalar_action():
+    spec = spec_of(vector(3), spaces.Box(0, 1, ()), 1)
+    assert spec.action_dim == 1
+    assert env_action(np.array([[0.0], [1.0]], np.float32), spec).tolist() == [0.5, 1.0]
+
+
+def test_a_spec_survives_json():
+    spec = spec_of(image(10, 12, 3), spaces.Box(-2, 3, (2, 2)), 3)
+    assert EnvSpec.from_json(spec.to_json()) == spec

@@ -1,0 +1,305 @@
+"""N environments behind one interface: backends that agree, ids and factories, failures with a name."""
+
+import os
+import signal
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from voidrl.config import EnvConfig
+from voidrl.envs import Envs, make_envs, parse_id
+from voidrl.envs.maze import ENV_ID, PixelMazeVector
+from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, UnknownNameError
+
+HERE = __name__
+pytestmark = pytest.mark.filterwarnings("ignore:.*Worker-:UserWarning", "ignore:.*ERROR:UserWarning")
+
+
+class Walk(gym.Env):
+    """A walk of `length` steps by real actions in [0, 10], from a start drawn from its seed."""
+
+    def __init__(
+        self, length=3, fail_at=None, fail_seed=None, fail_in_reset=None, die_at=None, action_space=None
+    ):
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = action_space or spaces.Box(0, 10, (1,), np.float64)
+        self.length, self.fail_at, self.fail_seed = length, fail_at, fail_seed
+        self.fail_in_reset, self.die_at = fail_in_reset, die_at
+        self.total, self.resets = 0, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.resets += 1
+        if seed is not None and self.fail_seed not in (None, seed):
+            self.fail_at = self.die_at = None
+        if self.resets == self.fail_in_reset:
+            raise ValueError("no start")
+        self.time, self.position = 0, self.np_random.random()
+        return np.array([self.time, self.position]), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        assert action.dtype == self.action_space.dtype
+        self.time, self.total = self.time + 1, self.total + 1
+        if self.total == self.fail_at:
+            raise KeyError("lost")
+        if self.total == self.die_at:
+            os._exit(3)
+        self.position += float(np.sum(action))
+        end = self.time >= self.length
+        obs = np.array([self.time, self.position])
+        return (
+            obs,
+            self.position,
+            end and self.length % 2 == 1,
+            end and self.length % 2 == 0,
+            {"cell": self.time},
+        )
+
+
+def not_an_env():
+    return "nothing"
+
+
+def broken():
+    raise OSError("no display")
+
+
+A_NUMBER = 3
+
+
+@pytest.fixture
+def make():
+    """`make_envs` whose environments are closed when the test ends."""
+    made = []
+
+    def made_envs(env_id="", factory=None, num_envs=None, **config):
+        made.append(make_envs(EnvConfig(env_id, **config), factory, num_envs))
+        return made[-1]
+
+    yield made_envs
+    for envs in made:
+        envs.close()
+
+
+def played(envs, steps=9, seed=3):
+    rng = np.random.default_rng(0)
+    trace = [envs.reset(seed)[0]]
+    for _ in range(steps):
+        trace += envs.step(rng.uniform(-1, 1, (envs.num_envs, 1)).astype(np.float32))[:4]
+    return trace
+
+
+# --- stepping ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [3, 4])
+def test_sync_and_async_agree(make, length):
+    sync = make(f"{HERE}:Walk?length={length}", num_envs=3, backend="sync")
+    workers = make(f"{HERE}:Walk?length={length}", num_envs=3, backend="async")
+    assert isinstance(sync.vector, SyncVectorEnv)
+    assert isinstance(workers.vector, AsyncVectorEnv)
+    assert sync.spec == workers.spec
+    for mine, theirs in zip(played(sync), played(workers), strict=True):
+        assert np.array_equal(mine, theirs)
+        assert mine.dtype == theirs.dtype
+
+
+def test_a_step_by_hand(make):
+    envs = make(f"{HERE}:Walk?length=2", num_envs=2)
+    frames, _ = envs.reset(5)
+    starts = [gym.utils.seeding.np_random(5 + i)[0].random() for i in range(2)]
+    assert frames.dtype == np.float32
+    assert frames == pytest.approx(np.array([[0, starts[0]], [0, starts[1]]]))
+    result = envs.step(np.array([[-1.0], [0.5]], np.float32))
+    assert result.frames == pytest.approx(np.array([[1, starts[0]], [1, starts[1] + 7.5]]))
+    assert result.reward.dtype == np.float32
+    assert result.reward == pytest.approx([starts[0], starts[1] + 7.5])
+    assert result.info["cell"].tolist() == [1, 1]
+    ended = envs.step(np.zeros((2, 1), np.float32))
+    assert ended.truncated.tolist() == [True, True]
+    assert not ended.terminated.any()
+    assert ended.frames[:, 0].tolist() == [2, 2]  # the last frame of the episode is seen
+    fresh = envs.step(np.zeros((2, 1), np.float32))
+    assert fresh.frames[:, 0].tolist() == [0, 0]  # and the next step only resets
+    assert not fresh.truncated.any()
+    assert fresh.reward.tolist() == [0, 0]
+
+
+def test_the_same_seed_gives_the_same_episodes(make):
+    envs = make(f"{HERE}:Walk", num_envs=2)
+    first, again, other = played(envs), played(envs), played(envs, seed=4)
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not np.array_equal(first[0], other[0])
+
+
+@pytest.mark.parametrize("backend", ["auto", "native", "sync"])
+def test_the_maze_in_all_backends(make, backend):
+    envs = make(f"{ENV_ID}?size=7", num_envs=2, backend=backend, frame_stack=2)
+    native = isinstance(envs.vector, PixelMazeVector)
+    assert native == (backend != "sync")
+    assert envs.spec.frame_shape == (3, 42, 42)
+    assert envs.spec.obs_shape == (6, 42, 42)
+    assert envs.spec.num_actions == 4
+    frames, _ = envs.reset(0)
+    assert frames.shape == (2, 3, 42, 42)
+    assert frames.dtype == np.uint8
+    for action in ([1, 3], [1, 1], [3, 3]):
+        result = envs.step(np.array(action))
+    reference = PixelMazeVector(2, size=7)
+    reference.reset(seed=0)
+    for action in ([1, 3], [1, 1], [3, 3]):
+        images, *_ = reference.step(np.array(action))
+    assert np.array_equal(result.frames, images.transpose(0, 3, 1, 2))
+
+
+def test_autoreset_on_the_same_step_is_refused():
+    for mode in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED):
+        vector = SyncVectorEnv([Walk], autoreset_mode=mode)
+        with pytest.raises(ConfigError, match=f"'walk' has autoreset_mode {mode.name}: expected NEXT_STEP"):
+            Envs(vector, "walk", 1)
+        assert vector.closed
+    vector = SyncVectorEnv([Walk])
+    del vector.metadata["autoreset_mode"]
+    with pytest.raises(ConfigError, match="has autoreset_mode None"):
+        Envs(vector, "walk", 1)
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_an_unsupported_space_names_the_environment(backend):
+    odd = spaces.MultiDiscrete([2, 2])
+    with pytest.raises(SpaceError, match=r"environment 'mine': action space MultiDiscrete\(\[2 2\]\) is not"):
+        make_envs(EnvConfig("mine", backend=backend), lambda: Walk(action_space=odd))
+
+
+# --- failures ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_an_environment_that_raises_in_a_step_is_named(make, backend):
+    envs = make("mine", lambda: Walk(fail_at=5, fail_seed=4), num_envs=3, backend=backend)
+    with pytest.raises(EnvironmentFailedError) as caught:
+        played(envs, seed=3)
+    assert str(caught.value) == "environment 1 ('mine') raised KeyError('lost') at its own step 5"
+    envs.close()
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+@pytest.mark.parametrize(("which", "steps"), [(1, 0), (2, 3)])
+def test_an_environment_that_raises_in_a_reset_is_named(make, backend, which, steps):
+    envs = make("mine", lambda: Walk(fail_in_reset=which), num_envs=1, backend=backend)
+    with pytest.raises(EnvironmentFailedError) as caught:
+        played(envs)
+    sentence = f"environment 0 ('mine') raised ValueError('no start') in reset after {steps} steps"
+    assert str(caught.value) == sentence
+    envs.close()
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_worker_that_dies_is_told_and_closed(make, which):
+    envs = make("mine", lambda: Walk(die_at=4, fail_seed=3 + which), num_envs=3, backend="async")
+    with pytest.raises(EnvironmentFailedError, match="a worker process of environment 'mine' died"):
+        played(envs)
+    envs.close()
+    assert envs.vector.closed
+    assert not any(process.is_alive() for process in envs.vector.processes)
+
+
+def test_ctrl_c_leaves_the_workers_alive(make):
+    """The terminal sends SIGINT to all of them; the run still needs them to stop in order."""
+    envs = make(f"{HERE}:Walk", num_envs=2, backend="async")
+    envs.reset(0)
+    for process in envs.vector.processes:
+        os.kill(process.pid, signal.SIGINT)
+    assert envs.step(np.zeros((2, 1), np.float32)).frames[:, 0].tolist() == [1, 1]
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_a_factory_that_makes_no_environment(backend):
+    with pytest.raises(ConfigError, match=f"'{HERE}:not_an_env' returned str: expected a gymnasium.Env"):
+        make_envs(EnvConfig(f"{HERE}:not_an_env", backend=backend))
+
+
+def test_a_factory_that_raises():
+    with pytest.raises(EnvironmentFailedError, match=r"raised OSError\('no display'\) when it was made"):
+        make_envs(EnvConfig(f"{HERE}:broken"))
+
+
+# --- ids and options --------------------------------------------------------------------------------------
+
+
+def test_options_in_an_id():
+    assert parse_id("a/B-v0") == ("a/B-v0", {})
+    name, options = parse_id(
+        "a/B-v0?n=3&x=0.5&on=true&off=False&none=None&cell=[1,2]&word=far&empty=&q=%22a%26b%22"
+    )
+    assert name == "a/B-v0"
+    assert options.pop("off") is False
+    assert options.pop("none") is None
+    assert options == {"n": 3, "x": 0.5, "on": True, "cell": [1, 2], "word": "far", "empty": "", "q": "a&b"}
+    with pytest.raises(ConfigError, match="expected id\\?option=value"):
+        parse_id("a/B-v0?size")
+
+
+@pytest.mark.parametrize("backend", ["auto", "sync"])
+def test_options_reach_the_environment(make, backend):
+    envs = make(f"{ENV_ID}?size=9&continuous=true&image_size=36", backend=backend)
+    assert envs.spec.frame_shape == (3, 36, 36)
+    assert envs.spec.action_low == (-1.0, -1.0)
+    assert make(f"{ENV_ID}?continuous=False", backend=backend).spec.discrete
+    assert make(f"{HERE}:Walk?length=7").vector.envs[0].unwrapped.length == 7
+
+
+@pytest.mark.parametrize("env_id", [f"{ENV_ID}?sise=9", f"{HERE}:Walk?lenght=3"])
+@pytest.mark.parametrize("backend", ["auto", "sync", "async"])
+def test_an_unknown_option_is_named(env_id, backend):
+    with pytest.raises(ConfigError) as caught:
+        make_envs(EnvConfig(env_id, backend=backend))
+    assert str(caught.value).startswith(f"environment {env_id!r} cannot be made: ")
+    assert env_id.partition("?")[2].partition("=")[0] in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["auto", "sync"])
+def test_a_bad_value_of_an_option_is_the_environments_own_sentence(backend):
+    with pytest.raises(ConfigError, match="PixelMaze got size=8; pass an odd number of cells"):
+        make_envs(EnvConfig(f"{ENV_ID}?size=8", backend=backend))
+
+
+def test_an_unknown_id_is_answered_with_a_near_one():
+    with pytest.raises(UnknownNameError) as caught:
+        make_envs(EnvConfig("voidrl/PixelMaize-v0"))
+    text = "unknown environment 'voidrl/PixelMaize-v0'; did you mean 'voidrl/PixelMaze-v0'"
+    assert str(caught.value).startswith(text)
+    assert "'module:factory'" in str(caught.value)
+
+
+def test_no_id_at_all():
+    with pytest.raises(ConfigError, match="no environment was given"):
+        make_envs(EnvConfig())
+
+
+def test_what_cannot_be_imported_or_called():
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        make_envs(EnvConfig("no_such_module:factory"))
+    with pytest.raises(ConfigError, match=r"a function that returns a gymnasium\.Env"):
+        make_envs(EnvConfig(f"{HERE}:A_NUMBER"))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "factory"), [("Pendulum-v1", None), (f"{HERE}:Walk", None), ("mine", Walk)]
+)
+def test_native_needs_a_vectorised_version(env_id, factory):
+    with pytest.raises(
+        ConfigError, match=r"'native' cannot be used: .* has no vectorised version; use sync or async"
+    ):
+        make_envs(EnvConfig(env_id, backend="native"), factory)
+
+
+def test_the_number_of_environments(make):
+    assert make(f"{HERE}:Walk", num_envs=None).num_envs == 1
+    assert make_envs(EnvConfig(f"{HERE}:Walk", num_envs=3)).num_envs == 3
+    assert make_envs(EnvConfig(f"{HERE}:Walk", num_envs=3), num_envs=2).num_envs == 2

@@ -1,0 +1,213 @@
+"""Tiny specs, agents, replays and environments for the tests."""
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from voidrl.agent import Agent
+from voidrl.api import build_config
+from voidrl.config import EnvConfig, merge
+from voidrl.envs import make_envs
+from voidrl.loop import Loop, LoopState
+from voidrl.methods.base import Method
+from voidrl.replay import Replay
+from voidrl.runfolder import RunFolder
+from voidrl.types import EnvSpec
+
+CPU = torch.device("cpu")
+DISCRETE = EnvSpec((4,), False, 1, num_actions=3, raw_shape=(4,))
+BOX = {"action_low": (-1.0, -1.0), "action_high": (1.0, 1.0), "action_shape": (2,)}
+CONTINUOUS = EnvSpec((4,), False, 1, num_actions=0, raw_shape=(4,), **BOX)
+PIXELS = EnvSpec(
+    (3, 36, 36), True, 2, num_actions=3, raw_shape=(36, 36, 3)
+)  # the smallest that `nature` reads
+PIXELS_CONTINUOUS = EnvSpec((3, 36, 36), True, 2, num_actions=0, raw_shape=(36, 36, 3), **BOX)
+
+TINY = {
+    "learner": {"batch_size": 16, "hidden_dim": 16, "encoder": {"feature_dim": 8, "width": 0.1}},
+    "representation": {"batch_size": 16, "encoder": {"feature_dim": 6, "width": 0.1}},
+    "log": {"tensorboard": False},
+}
+
+
+def make_agent(spec=DISCRETE, seed=0, **changes):
+    """A tiny agent; `changes` as in `voidrl.pretrain(config=…)`, with `__` for dots."""
+    changes = {key.replace("__", "."): value for key, value in changes.items()}
+    config = build_config(spec, [TINY, changes])
+    torch.manual_seed(seed)
+    return Agent(spec, config, CPU)
+
+
+def fill_replay(spec=DISCRETE, steps=64, num_envs=2, skill_dim=0, seed=0, end_every=7):
+    """A replay of random transitions, in episodes of about `end_every` steps, half of them terminated."""
+    rng = np.random.default_rng(seed)
+    replay = Replay(spec, num_envs, steps * num_envs + 50, skill_dim, CPU, CPU)
+
+    def frames():
+        if spec.pixels:
+            return rng.integers(0, 256, (num_envs, *spec.frame_shape), dtype=np.uint8)
+        return rng.normal(size=(num_envs, *spec.frame_shape)).astype(np.float32)
+
+    replay.reset(frames())
+    for _ in range(steps):
+        if spec.discrete:
+            action = rng.integers(spec.num_actions, size=num_envs)
+        else:
+            action = rng.uniform(-1, 1, (num_envs, spec.action_dim)).astype(np.float32)
+        ends = rng.random(num_envs) < 1 / end_every
+        terminated = ends & (rng.random(num_envs) < 0.5)
+        skill = torch.from_numpy(rng.normal(size=(num_envs, skill_dim)).astype(np.float32))
+        replay.add(action, rng.normal(size=num_envs), terminated, ends & ~terminated, frames(), skill)
+    return replay
+
+
+def line_replay(values, rewards=None, terminated_at=(), spec=None, actions=None):
+    """One environment whose observation at time t is `values[t]`; the reward of step t is `rewards[t]`."""
+    spec = spec or EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
+    replay = Replay(spec, 1, len(values) + 5, 0, CPU, CPU)
+    frames = [np.full((1, *spec.frame_shape), value, np.float32) for value in values]
+    replay.reset(frames[0])
+    for t, frame in enumerate(frames[1:]):
+        ended = np.array([t in terminated_at])
+        reward = np.array([0.0 if rewards is None else rewards[t]])
+        action = np.array([0]) if actions is None else actions[t]
+        replay.add(action, reward, ended, np.array([False]), frame, torch.zeros(1, 0))
+    return replay
+
+
+def watch_losses(agent, look):
+    """Call `look(batch, reward)` whenever the learner is given a batch."""
+    losses = agent.learner.losses
+
+    def watched(batch, reward, index):
+        look(batch, reward)
+        return losses(batch, reward, index)
+
+    agent.learner.losses = watched
+
+
+class NoHostReads(TorchDispatchMode):
+    """Refuses what a captured CUDA graph cannot hold: host reads, and shapes that depend on values."""
+
+    refused = (
+        "_local_scalar_dense",
+        "equal",
+        "nonzero",
+        "masked_select",
+        "_unique",
+        "unique_dim",
+        "bincount",
+    )
+
+    def __torch_dispatch__(self, op, kinds, args=(), kwargs=None):
+        name = op.name().removeprefix("aten::").partition(".")[0]
+        assert not name.startswith(self.refused), f"{name} reads a tensor on the host"
+        if name.startswith("index"):
+            masks = [i for part in args[1:] if isinstance(part, list | tuple) for i in part if i is not None]
+            assert not any(i.dtype == torch.bool for i in masks), "indexing by a mask has no fixed shape"
+        return op(*args, **(kwargs or {}))
+
+
+def parameters_of(agent):
+    return dict(agent.named_parameters())
+
+
+def snapshot(tensors):
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def moved(before, after):
+    """The names whose values differ."""
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+def spec_of(factory):
+    """What the agent must know of an environment."""
+    return make_envs(EnvConfig(id="test"), factory).spec
+
+
+def run_loop(folder, factory, agent, num_envs=1):
+    """The training loop itself, for what the API does not hand out: returns it, with its replay."""
+    envs = make_envs(EnvConfig(id="test", num_envs=num_envs), factory)
+    replay = Replay(envs.spec, num_envs, 10_000, agent.method.skill_dim, CPU, CPU)
+    loop = Loop(agent, envs, None, replay, RunFolder.create(folder), LoopState())
+    loop.run()
+    envs.close()
+    return loop
+
+
+def config(**changes):
+    """Changes for `voidrl.train` and friends, small and quiet."""
+    quick = {
+        "learner": {"batch_size": 64, "hidden_dim": 64, "target_tau": 0.05},
+        "updates_per_step": 1,
+        "warmup_steps": 200,
+        "log": {"tensorboard": False},
+        "device": "cpu",
+    }
+    return merge(quick, {key.replace("__", "."): value for key, value in changes.items()})
+
+
+class Chain(gym.Env):
+    """Rooms in a row, seen one-hot. Reward 1 in the last one; 2 n steps are given, a random walk needs n²."""
+
+    def __init__(self, rooms=6):
+        self.rooms = rooms
+        self.observation_space = spaces.Box(0, 1, (rooms,), np.float32)
+        self.action_space = spaces.Discrete(2)
+
+    def _obs(self):
+        return np.eye(self.rooms, dtype=np.float32)[self.at]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.time = 0, 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.at, self.time = max(0, self.at + (1 if action == 1 else -1)), self.time + 1
+        done = self.at == self.rooms - 1
+        return self._obs(), float(done), done, not done and self.time >= 2 * self.rooms, {}
+
+
+class Point(gym.Env):
+    """A point in [−1, 1]^d that starts anywhere and is rewarded for lying near `goal`, 20 steps long."""
+
+    def __init__(self, dim=2, goal=0.5):
+        self.goal = goal
+        self.observation_space = spaces.Box(-1, 1, (dim,), np.float32)
+        self.action_space = spaces.Box(-2, 2, (dim,), np.float32)  # not [−1, 1], so that scaling matters
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = self.np_random.uniform(-1, 1, self.observation_space.shape).astype(np.float32)
+        self.time = 0
+        return self.at.copy(), {}
+
+    def step(self, action):
+        self.at = np.clip(self.at + 0.15 * np.asarray(action, np.float32), -1, 1)
+        self.time += 1
+        reward = 1 - np.abs(self.at - self.goal).mean()
+        return self.at.copy(), float(reward), False, self.time >= 20, {}
+
+
+class Constant(Method):
+    """The same reward for everything."""
+
+    value = 1.0
+
+    def reward(self, batch, latents):
+        return torch.full_like(batch.reward, self.value)
+
+
+class Five(Constant):
+    value = 5.0
+
+
+class Place(Method):
+    """The reward is the first coordinate of s'."""
+
+    def reward(self, batch, latents):
+        return batch.next_obs[:, 0]

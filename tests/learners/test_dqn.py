@@ -1,0 +1,122 @@
+"""DQN: targets by hand, ε, and a chain that must be learned."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import CPU, Chain, config
+from torch import nn
+
+import voidrl
+from voidrl.config import EncoderConfig
+from voidrl.learners.base import linear_schedule
+from voidrl.learners.dqn import DQN, DQNConfig
+from voidrl.nets import Encoder
+from voidrl.types import Batch, EnvSpec
+
+SPEC = EnvSpec((2,), False, 1, num_actions=3, raw_shape=(2,))
+ONLINE = torch.tensor([[1.0, 2.0, 3.0], [9.0, 5.0, 4.0]])  # Q of state 0 and 1
+TARGET = torch.tensor([[10.0, 20.0, 30.0], [40.0, 60.0, 50.0]])
+SEEN = torch.eye(2)  # the two states, one-hot
+
+
+class Table(nn.Module):
+    """Q as a table of states and actions."""
+
+    def __init__(self, values):
+        super().__init__()
+        self.values = nn.Parameter(values.clone())
+
+    def forward(self, features, skill):
+        return features @ self.values
+
+
+def table_dqn(**options):
+    torch.manual_seed(0)
+    encoder = Encoder((2,), EncoderConfig(stack="mlp", feature_dim=0))
+    learner = DQN(SPEC, DQNConfig(**options), encoder, Table(ONLINE), 0)
+    learner.target_critic.values.copy_(TARGET)
+    return learner
+
+
+def loss_by_hand(double):
+    # s = 0, a = 1, s' = 1 and s = 1, a = 2, s' = 0, with γ^m = 0.5.
+    batch = Batch(
+        SEEN, torch.tensor([1, 2]), torch.zeros(2), torch.full((2,), 0.5), SEEN.flip(0), torch.zeros(2, 0)
+    )
+    loss = next(table_dqn(double=double).losses(batch, torch.tensor([100.0, 200.0]), 0))
+    return loss.metrics["q_target"].item(), loss.value.item()
+
+
+def test_double_and_plain_targets_by_hand():
+    # Double: the online network picks action 0 in state 1 (9) and 2 in state 0 (3); the target values them.
+    y = (100 + 0.5 * 40, 200 + 0.5 * 30)
+    huber = ((y[0] - 2 - 0.5) + (y[1] - 4 - 0.5)) / 2  # |q − y| − ½
+    assert loss_by_hand(double=True) == pytest.approx((sum(y) / 2, huber))
+    # Plain: the target network picks its own best, action 1 in state 1 (60) and 2 in state 0 (30).
+    y = (100 + 0.5 * 60, 200 + 0.5 * 30)
+    huber = ((y[0] - 2 - 0.5) + (y[1] - 4 - 0.5)) / 2
+    assert loss_by_hand(double=False) == pytest.approx((sum(y) / 2, huber))
+
+
+def test_dueling_adds_the_value_to_centred_advantages():
+    encoder = Encoder((2,), EncoderConfig(stack="mlp", feature_dim=0))
+    critic = DQN(SPEC, DQNConfig(hidden_dim=8), encoder, None, 0).critic
+    skill = torch.zeros(2, 0)
+    value, advantage = critic.value(SEEN), critic.advantage(SEEN)
+    torch.testing.assert_close(critic(SEEN, skill), value + advantage - advantage.mean(1, keepdim=True))
+    torch.testing.assert_close(critic(SEEN, skill).mean(1, keepdim=True), value)
+    plain = DQN(SPEC, DQNConfig(hidden_dim=8, dueling=False), encoder, None, 0).critic
+    assert plain.value is None
+    torch.testing.assert_close(plain(SEEN, skill), plain.advantage(SEEN))
+
+
+def share_of_other_actions(learner, deterministic):
+    obs = SEEN[:1].expand(20_000, -1)
+    actions = learner.act(obs, torch.zeros(20_000, 0), deterministic=deterministic)
+    return (actions != 2).float().mean().item()  # action 2 is the best in state 0
+
+
+def test_epsilon_is_the_share_of_random_actions_and_moves():
+    learner = table_dqn(epsilon_start=0.9, epsilon_end=0.1, epsilon_decay_steps=100, epsilon_eval=0.0)
+    for steps, epsilon in ((0, 0.9), (50, 0.5), (100, 0.1), (10**9, 0.1), (float("inf"), 0.1)):
+        learner.set_progress(steps)
+        assert learner.epsilon.item() == pytest.approx(epsilon)
+        assert share_of_other_actions(learner, deterministic=False) == pytest.approx(
+            epsilon * 2 / 3, abs=0.015
+        )
+        assert share_of_other_actions(learner, deterministic=True) == 0
+
+
+def test_epsilon_eval_is_used_when_deterministic():
+    learner = table_dqn(epsilon_eval=0.3)
+    learner.set_progress(float("inf"))
+    assert share_of_other_actions(learner, deterministic=True) == pytest.approx(0.2, abs=0.015)
+
+
+def test_linear_schedule():
+    assert [linear_schedule(1.0, 0.0, 10, t) for t in (0, 5, 10, 99)] == [1.0, 0.5, 0.0, 0.0]
+    assert linear_schedule(1.0, 0.2, 0, 0) == 0.2
+
+
+def test_the_schedule_moves_in_a_run(tmp_path):
+    changes = config(learner__epsilon_decay_steps=60, learner__epsilon_end=0.25, warmup_steps=10)
+    agent = voidrl.train(Chain, steps=30, out=tmp_path / "a", config=changes)
+    assert agent.learner.epsilon.item() == pytest.approx(1 - 0.75 * 29 / 60)
+    again = voidrl.finetune(agent, Chain, steps=30, out=tmp_path / "b", config={"finetune.warmup_steps": 5})
+    assert again.learner.epsilon.item() == 0.25
+    restart = {"finetune.warmup_steps": 5, "finetune.noise": "restart"}
+    again = voidrl.finetune(agent, Chain, steps=3, out=tmp_path / "c", config=restart)
+    assert again.learner.epsilon.item() == pytest.approx(1 - 0.75 * 2 / 60)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_chain_is_learned(tmp_path, n_step):
+    changes = config(learner__epsilon_decay_steps=500, learner__learning_rate=1e-3, learner__n_step=n_step)
+    agent = voidrl.train(Chain, steps=600, seed=1, out=tmp_path / "run", config=changes)
+    found = voidrl.evaluate(agent, Chain, episodes=10)
+    assert found.mean_return == 1
+    assert found.lengths == [5] * 10  # the shortest way
+    idle = voidrl.pretrain(Chain, "random", steps=10, out=tmp_path / "random", config=config())
+    assert voidrl.evaluate(idle, Chain, episodes=50).mean_return < 0.5
+    assert agent.device == CPU
+    assert np.array_equal(agent.act(np.eye(6, dtype=np.float32)[:5]), np.ones(5))

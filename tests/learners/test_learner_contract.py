@@ -1,0 +1,150 @@
+"""What every learner must do, for all that the registry finds."""
+
+import pytest
+import torch
+from helpers import CONTINUOUS, DISCRETE, Constant, Five, fill_replay, make_agent, moved, snapshot
+
+from voidrl import registry
+from voidrl.errors import ConfigError
+
+LEARNERS = registry.names("learner")
+
+
+def spec_for(learner):
+    return DISCRETE if registry.find("learner", learner).actions == "discrete" else CONTINUOUS
+
+
+@pytest.mark.parametrize("n_step", [1, 4])
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_the_methods_reward_is_what_the_target_uses(learner, n_step):
+    targets = {}
+    for method in (Constant, Five):
+        spec = spec_for(learner)
+        agent = make_agent(
+            spec, learner=learner, learner__n_step=n_step, method=method, learner__discount=0.5
+        )
+        replay = fill_replay(spec, end_every=10**9)
+        torch.manual_seed(1)
+        slots = replay.sample(16)
+        steps = (
+            replay.segment(slots, n_step, 0.5).weights.sum(1).mean()
+        )  # Σ γ^i, shorter at the end of the data
+        torch.manual_seed(1)
+        targets[method] = agent.step(replay)["q_target"]
+    torch.testing.assert_close(targets[Five] - targets[Constant], 4 * steps)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_the_reward_argument_and_not_the_batchs_is_used(learner):
+    agent = make_agent(spec_for(learner), learner=learner)
+    replay = fill_replay(spec_for(learner))
+    batch = replay.batch(replay.sample(16), 1, 0.99)
+
+    def target(batch, reward):
+        torch.manual_seed(0)
+        return next(agent.learner.losses(batch, reward, 0)).metrics["q_target"]
+
+    reward = torch.randn(16)
+    torch.testing.assert_close(target(batch, reward + 3), target(batch, reward) + 3)
+    assert target(batch._replace(reward=batch.reward + 3), reward) == target(batch, reward)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_terminal_states_are_worth_their_reward_alone(learner):
+    agent = make_agent(spec_for(learner), learner=learner)
+    replay = fill_replay(spec_for(learner))
+    batch = replay.batch(replay.sample(16), 1, 0.99)._replace(discount=torch.zeros(16))
+    loss = next(agent.learner.losses(batch, torch.full((16,), 7.0), 0))
+    assert loss.metrics["q_target"] == 7
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_actions_have_the_right_shape_type_and_range(learner):
+    spec = spec_for(learner)
+    agent = make_agent(spec, learner=learner)
+    for deterministic in (True, False):
+        action = agent.learner.act(torch.randn(5, 4), torch.zeros(5, 0), deterministic=deterministic)
+        if spec.discrete:
+            assert action.shape == (5,)
+            assert action.dtype == torch.int64
+            assert ((action >= 0) & (action < spec.num_actions)).all()
+        else:
+            assert action.shape == (5, spec.action_dim)
+            assert action.dtype == torch.float32
+            assert (action.abs() <= 1).all()
+    same = [agent.learner.act(torch.ones(3, 4), torch.zeros(3, 0), deterministic=True) for _ in range(2)]
+    assert torch.equal(*same)
+
+
+class Skilled(Constant):
+    skill_dim = 3
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_actor_and_critic_see_the_skill(learner):
+    spec = spec_for(learner)
+    agent = make_agent(spec, learner=learner, method=Skilled)
+    obs, features = torch.randn(50, 4), torch.randn(50, 8)
+    one, other = 3 * torch.randn(2, 50, 3)
+    action = agent.learner.act(obs, one, deterministic=True)
+    assert not torch.equal(action, agent.learner.act(obs, other, deterministic=True))
+    given = () if spec.discrete else (action,)
+    assert not torch.equal(
+        agent.learner.critic(features, one, *given), agent.learner.critic(features, other, *given)
+    )
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_each_loss_moves_its_own_optimisers_parameters_and_targets_only_follow(learner):
+    agent = make_agent(spec_for(learner), learner=learner, phase="train")
+    replay = fill_replay(spec_for(learner))
+    names = {parameter: name for name, parameter in agent.named_parameters()}
+    for index in range(agent.period):
+        batch = replay.batch(replay.sample(64), 1, 0.99)
+        for loss in agent.learner.losses(batch, batch.reward, index):
+            before = snapshot(agent.tensors())
+            agent._minimise(loss.optimiser, loss.value)
+            owned = {names[p] for p in agent.optimisers[loss.optimiser].param_groups[0]["params"]}
+            assert moved(before, agent.tensors()) == owned
+        before = snapshot(agent.tensors())
+        agent.learner.after_step(index)
+        assert all(".target_" in name for name in moved(before, agent.tensors()))
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_the_target_follows_by_tau_every_few_updates(learner):
+    options = {"learner__target_tau": 0.25, "learner__target_every_updates": 3}
+    agent = make_agent(spec_for(learner), learner=learner, phase="train", **options)
+    assert agent.period % 3 == 0
+    replay = fill_replay(spec_for(learner))
+    targets = [name for name, _ in agent.learner.named_parameters() if name.startswith("target_")]
+    assert any(name.startswith("target_critic.") for name in targets)
+    for index in range(agent.period):
+        before = snapshot(dict(agent.learner.named_parameters()))
+        agent.step(replay, index)
+        after = dict(agent.learner.named_parameters())
+        for name in targets:
+            goal = after[name.removeprefix("target_")] if index % 3 == 0 else before[name]
+            torch.testing.assert_close(after[name], before[name] + 0.25 * (goal - before[name]))
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_gradients_are_clipped_to_the_norm(learner):
+    agent = make_agent(spec_for(learner), learner=learner, phase="train", learner__max_grad_norm=1e-3)
+    agent.step(fill_replay(spec_for(learner)))
+    for optimiser in agent.optimisers.values():
+        gradients = [p.grad for p in optimiser.param_groups[0]["params"] if p.grad is not None]
+        assert torch.stack([g.norm() for g in gradients]).norm() <= 1e-3 * 1.01
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_the_wrong_kind_of_actions_is_refused_in_one_sentence(learner):
+    wrong = CONTINUOUS if spec_for(learner) is DISCRETE else DISCRETE
+    with pytest.raises(ConfigError, match=rf"learner '{learner}' takes \w+ actions .* use (dqn|sac)"):
+        make_agent(wrong, learner=learner)
+
+
+def test_a_loss_for_an_unknown_optimiser_is_refused():
+    agent = make_agent()
+    with pytest.raises(ConfigError, match="names optimiser 'critics', which has nothing to train"):
+        agent._minimise("critics", torch.zeros(()))

@@ -1,0 +1,100 @@
+"""APT's reward inside the agent: of f(s'), on the declared scale, summed over n steps."""
+
+import pytest
+import torch
+from helpers import DISCRETE, fill_replay, make_agent, watch_losses
+
+from voidrl.entropy import particle_reward
+from voidrl.methods.base import Latents
+
+
+def rewards_and_raw(agent, replay, raw, updates=3):
+    """What the learner was given in each update, and `raw(batch, z, z_next)` at the same moment."""
+    given, expected = [], []
+
+    def look(batch, reward):
+        with torch.no_grad():
+            z, z_next = agent.representation.encode(batch.obs), agent.representation.encode(batch.next_obs)
+        given.append(reward.clone())
+        expected.append(raw(z, z_next))
+
+    watch_losses(agent, look)
+    for i in range(updates):
+        agent.step(replay, i % agent.period)
+    return given, expected
+
+
+@pytest.mark.parametrize("representation", ["simclr", "fixed", "identity", "learner"])
+def test_the_reward_is_that_of_f_of_the_next_state_over_its_running_mean(representation):
+    agent, replay = make_agent(method__k=3, representation=representation), fill_replay()
+    given, raw = rewards_and_raw(agent, replay, lambda z, z_next: particle_reward(z_next, k=3))
+    for i, reward in enumerate(given):
+        torch.testing.assert_close(reward, raw[i] / torch.cat(raw[: i + 1]).mean())
+
+
+def test_no_normalisation_and_the_current_state():
+    agent = make_agent(method__k=3, method__normalise="none", method__particle="current")
+    given, raw = rewards_and_raw(agent, fill_replay(), lambda z, z_next: particle_reward(z, k=3))
+    assert torch.equal(torch.stack(given), torch.stack(raw))
+
+
+def test_distances_divided_by_their_running_mean():
+    agent = make_agent(method__k=3, method__normalise="distance_mean")
+    given, distances = rewards_and_raw(
+        agent, fill_replay(), lambda z, z_next: torch.cdist(z_next, z_next).sort(1).values[:, 1:4]
+    )
+    for i, reward in enumerate(given):
+        mean = torch.cat(distances[: i + 1]).mean()
+        torch.testing.assert_close(reward, (1 + distances[i].mean(1) / mean).log(), rtol=1e-4, atol=1e-5)
+
+
+def latents(z, z_next, pool):
+    found = Latents(None, None, pool)
+    found.z, found.z_next = z, z_next
+    return found
+
+
+def test_the_pool_is_drawn_from_the_replay():
+    method = make_agent(method__k=2, method__pool=50, method__normalise="none").method
+    z, asked = torch.randn(4, 4), []
+
+    def pool(n):
+        asked.append(n)
+        return 10 + torch.randn(n, 4, generator=torch.Generator().manual_seed(0))
+
+    reward = method.reward(None, latents(None, z, pool))
+    assert asked == [50]
+    particles = 10 + torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    nearest = torch.cdist(z, particles).sort(1).values[:, :2]
+    torch.testing.assert_close(reward, (1 + nearest.mean(1)).log())
+
+    agent, replay = make_agent(method__pool=40, representation="identity"), fill_replay()
+    batch = replay.batch(replay.sample(3), 1, 1.0)
+    stored = replay.observations(replay.starts[: len(replay)])
+    drawn = agent._latents(replay, batch).pool(40)
+    assert drawn.shape == (40, 4)
+    assert all((stored == row).all(1).any() for row in drawn)
+
+
+def test_random_neighbours():
+    method = make_agent(method__k=3, method__neighbours="random", method__normalise="none").method
+    z = torch.randn(30, 4)
+    torch.manual_seed(7)
+    reward = method.reward(None, latents(None, z, None))
+    torch.manual_seed(7)
+    assert torch.equal(reward, particle_reward(z, k=3, neighbours="random"))
+    assert reward.mean() > particle_reward(z, k=3).mean()
+
+
+def test_far_states_earn_more_than_crowded_ones():
+    method = make_agent(method__k=3).method
+    z = torch.cat([0.01 * torch.randn(20, 4), torch.full((1, 4), 5.0)])
+    reward = method.reward(None, latents(None, z, None))
+    assert reward.argmax() == 20
+    assert reward.mean() == pytest.approx(1, abs=1e-5)  # divided by its mean
+
+
+def test_too_many_neighbours_are_refused_before_training():
+    agent = make_agent(DISCRETE, method__k=16)
+    with pytest.raises(Exception, match="k = 16 neighbours were asked for where 15 other particles"):
+        agent.step(fill_replay())

@@ -1,0 +1,104 @@
+"""What every method must do, for all that the registry finds: a new file is tested the day it appears."""
+
+import pytest
+import torch
+from helpers import (
+    CONTINUOUS,
+    DISCRETE,
+    PIXELS,
+    PIXELS_CONTINUOUS,
+    NoHostReads,
+    fill_replay,
+    make_agent,
+    moved,
+    snapshot,
+)
+
+from voidrl import registry
+from voidrl.config import MethodConfig, to_json
+from voidrl.methods.base import Method
+
+METHODS = registry.names("method")
+SPECS = {
+    "discrete": DISCRETE,
+    "continuous": CONTINUOUS,
+    "pixels": PIXELS,
+    "pixels-continuous": PIXELS_CONTINUOUS,
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_is_found_by_its_file_name_and_has_a_config(name):
+    cls = registry.find("method", name)
+    assert issubclass(cls, Method)
+    assert registry.name_of("method", cls) == name
+    assert issubclass(cls.Config, MethodConfig)
+    assert cls.__doc__
+    assert make_agent(method=name).config.method == cls.Config(name=name)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("name", METHODS)
+def test_rewards_are_finite_detached_and_one_per_transition(name, kind):
+    spec = SPECS[kind]
+    agent = make_agent(spec, method=name)
+    replay = fill_replay(spec, skill_dim=agent.method.skill_dim)
+    batch = replay.batch(replay.sample(16), 1, 1.0)
+    with torch.no_grad():
+        reward = agent.method.reward(batch, agent._latents(replay, batch))
+    assert reward.shape == (16,)
+    assert reward.dtype == torch.float32
+    assert reward.isfinite().all()
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("name", METHODS)
+def test_updates_run_and_log_scalars(name, kind, n_step):
+    spec = SPECS[kind]
+    agent = make_agent(spec, method=name, learner__n_step=n_step)
+    replay = fill_replay(spec, skill_dim=agent.method.skill_dim)
+    before = snapshot(agent.tensors())
+    for index in range(2):
+        metrics = agent.step(replay, index % agent.period)
+    assert all(m.ndim == 0 and m.isfinite() and not m.requires_grad for m in metrics.values())
+    names = moved(before, agent.tensors())
+    if not agent.learns:
+        assert not names
+        return
+    assert any(name.startswith("learner.") for name in names)
+    trainable = {n for n, p in agent.method.named_parameters() if p.requires_grad}
+    assert trainable <= {name.removeprefix("method.") for name in names}  # what can be trained, is
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_step_can_be_captured(name):
+    agent = make_agent(PIXELS, method=name, learner__n_step=3)
+    replay = fill_replay(PIXELS, skill_dim=agent.method.skill_dim)
+    with NoHostReads():
+        agent.step(replay)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_skills_fit_what_is_declared(name):
+    method = make_agent(method=name).method
+    skills = method.sample_skill(5, torch.device("cpu"))
+    assert skills.shape == (5, method.skill_dim)
+    assert skills.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_same_seed_same_update_and_state_round_trip(name):
+    def run():
+        agent = make_agent(method=name, seed=3)
+        replay = fill_replay(skill_dim=agent.method.skill_dim)
+        for _ in range(3):
+            agent.step(replay)
+        return agent
+
+    first, second = run(), run()
+    assert not moved(first.tensors(), second.tensors())
+    fresh = make_agent(method=name, seed=4)
+    fresh.load_tensors(first.tensors())
+    assert not moved(first.tensors(), fresh.tensors())
+    assert to_json(first.config)["method"]["name"] == name

@@ -1,0 +1,34 @@
+"""The "do not die" reward."""
+
+import torch
+from helpers import line_replay, make_agent, watch_losses
+
+from voidrl.types import EnvSpec
+
+LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
+
+
+def test_one_for_every_step_that_does_not_end_the_episode():
+    replay = line_replay(range(6), terminated_at=(2,))  # steps 0, 1, 2†; 4 begins after the reset
+    agent = make_agent(LINE, method="positive", learner__batch_size=64)
+    seen = {}
+    watch_losses(
+        agent, lambda batch, reward: seen.update(zip(batch.obs[:, 0].tolist(), reward.tolist(), strict=True))
+    )
+    agent.step(replay)
+    assert seen == {0.0: 1.0, 1.0: 1.0, 2.0: 0.0, 4.0: 1.0}
+
+
+def test_a_policy_learns_to_stay_alive():
+    # Action 1 ends the episode at once, action 0 never does.
+    torch.manual_seed(0)
+    actions = torch.randint(2, (200, 1)).numpy()
+    replay = line_replay(
+        range(201), terminated_at=set((actions[:, 0] == 1).nonzero()[0].tolist()), actions=actions
+    )
+    agent = make_agent(LINE, method="positive", learner__learning_rate=1e-2, learner__batch_size=64)
+    with torch.no_grad():
+        replay.frames.zero_()  # all states look alike
+    for _ in range(100):
+        agent.step(replay)
+    assert agent.act([0.0]) == 0

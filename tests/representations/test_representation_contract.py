@@ -1,0 +1,69 @@
+"""What every representation must do, for all that the registry finds."""
+
+import pytest
+import torch
+from helpers import DISCRETE, PIXELS, fill_replay, make_agent, moved, snapshot
+
+from voidrl import registry
+from voidrl.errors import ConfigError
+
+REPRESENTATIONS = registry.names("representation")
+
+
+@pytest.mark.parametrize("spec", [DISCRETE, PIXELS], ids=["vector", "pixels"])
+@pytest.mark.parametrize("name", REPRESENTATIONS)
+def test_encodes_both_raw_and_augmented_observations_to_dim(name, spec):
+    if name == "identity" and spec.pixels:
+        pytest.skip("refused, see below")
+    agent = make_agent(spec, representation=name)
+    obs = fill_replay(spec).observations(torch.arange(5))
+    z = agent.representation.encode(obs)
+    assert z.shape == (5, agent.representation.dim)
+    assert z.dtype == torch.float32
+    assert agent.representation.encode(agent.augment(obs)).shape == z.shape
+
+
+@pytest.mark.parametrize("name", REPRESENTATIONS)
+def test_f_is_trained_by_somebody_exactly_if_it_says_so(name):
+    agent, replay = make_agent(representation=name), fill_replay()
+    f = agent.representation
+    before = snapshot(dict(f.named_parameters()))
+    agent.step(replay)
+    changed = bool(moved(before, dict(f.named_parameters())))
+    assert changed == (f.trains_encoder or f.takes_learner_encoder)
+    if not f.trains_encoder:
+        with pytest.raises(TypeError, match="trains nothing"):
+            f.loss(None)
+
+
+def test_identity_is_the_observation_and_refuses_pixels():
+    agent = make_agent(representation="identity")
+    obs = torch.randn(3, 4)
+    assert torch.equal(agent.representation.encode(obs), obs)
+    assert agent.representation.dim == 4
+    assert not list(agent.representation.parameters())
+    with pytest.raises(
+        ConfigError, match=r"'identity' cannot be used on pixels 3×36×36 × 2 frames.*use simclr"
+    ):
+        make_agent(PIXELS, representation="identity")
+
+
+def test_learner_is_the_learners_own_encoder():
+    agent = make_agent(representation="learner")
+    assert agent.representation.encoder is agent.learner.encoder
+    assert agent.representation.dim == agent.learner.encoder.feature_dim == 8
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_fixed_never_moves_not_even_its_normalisation(share):
+    options = {"representation__encoder__spectral_norm_iterations": 3, "share_encoder": share}
+    agent = make_agent(representation="fixed", **options)
+    with torch.no_grad():  # away from where the power iteration has converged
+        for weight in agent.representation.encoder.parameters():
+            weight += 0.3 * torch.randn_like(weight)
+    replay, obs = fill_replay(), torch.randn(6, 4)
+    before, z = snapshot(agent.representation.state_dict()), agent.representation.encode(obs)
+    for i in range(3):
+        agent.step(replay, i % agent.period)
+    assert not moved(before, agent.representation.state_dict())
+    assert torch.equal(agent.representation.encode(obs), z)

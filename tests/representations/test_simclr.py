@@ -1,0 +1,109 @@
+"""Contrast: NT-Xent against a double loop, and a handful of states that must be told apart."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import DISCRETE, fill_replay, make_agent
+
+from voidrl.representations.base import Views
+from voidrl.representations.simclr import nt_xent
+from voidrl.types import Batch
+
+
+def nt_xent_by_loops(h, temperature, decoupled):
+    n, losses, right = len(h), [], 0
+    for i in range(n):
+        j = (i + n // 2) % n
+        positive = (h[i] @ h[j]).item() / temperature
+        others = [k for k in range(n) if k != i and not (decoupled and k == j)]
+        denominator = sum(math.exp((h[i] @ h[k]).item() / temperature) for k in others)
+        losses.append(math.log(denominator) - positive)
+        right += all((h[i] @ h[k]).item() / temperature <= positive for k in range(n) if k not in (i, j))
+    return sum(losses) / n, right / n
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("temperature", [0.1, 1.0])
+def test_nt_xent_equals_a_double_loop(temperature, decoupled):
+    torch.manual_seed(0)
+    h = F.normalize(torch.randn(12, 3), dim=-1)
+    h[6:] = F.normalize(h[:6] + 0.3 * torch.randn(6, 3), dim=-1)
+    loss, accuracy = nt_xent(h, temperature, decoupled=decoupled)
+    expected = nt_xent_by_loops(h, temperature, decoupled)
+    assert (loss.item(), accuracy.item()) == pytest.approx(expected, rel=1e-5)
+    assert 0 < accuracy < 1
+
+
+def test_nt_xent_of_two_perfect_pairs_by_hand():
+    h = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    loss, accuracy = nt_xent(h, 0.5)
+    assert loss.item() == pytest.approx(math.log(math.exp(2) + 2) - 2)  # one positive at 1/τ, two others at 0
+    assert accuracy == 1
+    assert nt_xent(h, 0.5, decoupled=True)[0].item() == pytest.approx(math.log(2) - 2)
+
+
+def views_of(states, spread):
+    """Views whose augmentation adds noise; each read is a fresh one."""
+    n = len(states)
+    batch = Batch(states, torch.zeros(n), torch.zeros(n), torch.zeros(n), states, torch.zeros(n, 0))
+    return Views(batch, lambda obs: obs + spread * torch.randn_like(obs))
+
+
+def alignment_and_uniformity(representation, views):
+    """Wang & Isola 2020, on the unit vectors that the loss compares; both lower is better."""
+    with torch.no_grad():
+        a, b = (
+            F.normalize(representation.projection(representation.encode(views.obs())), dim=-1) for _ in "ab"
+        )
+    alignment = (a - b).square().sum(-1).mean()
+    uniformity = torch.cdist(a, a).square().mul(-2).exp().mean().log()
+    return alignment.item(), uniformity.item()
+
+
+def test_contrast_tells_states_apart():
+    options = {"representation__learning_rate": 3e-3, "representation__encoder__hidden_dim": 32}
+    agent = make_agent(representation="simclr", **options)
+    f = agent.representation
+    torch.manual_seed(0)
+    views = views_of(0.3 * torch.randn(8, 4), spread=0.1)
+    before, metrics = alignment_and_uniformity(f, views), []
+    for _ in range(200):
+        loss, seen = f.loss(views)
+        agent._minimise("representation", loss)
+        metrics.append(seen)
+    after = alignment_and_uniformity(f, views)
+    assert after[0] < 0.6 * before[0]
+    assert after[1] < before[1] - 0.3
+
+    def mean(key, part):
+        return torch.stack([m[key] for m in metrics[part]]).mean()
+
+    first, last = slice(0, 10), slice(-10, None)
+    assert mean("contrast_accuracy", last) > mean("contrast_accuracy", first) + 0.1
+    assert mean("contrast_loss", last) < mean("contrast_loss", first) - 0.3
+    z = f.encode(views.obs())
+    assert z.std(0).mean() > 0.1  # f itself has not collapsed
+
+
+def test_each_read_of_a_view_is_drawn_afresh():
+    views = views_of(torch.zeros(4, 4), spread=1.0)
+    assert not torch.equal(views.obs(), views.obs())
+    assert not torch.equal(views.next_obs(), views.next_obs())
+    assert torch.equal(views.batch.obs, torch.zeros(4, 4))
+
+
+def test_what_is_encoded_is_f_and_not_the_projection():
+    agent = make_agent(representation="simclr")
+    f, obs = agent.representation, torch.randn(5, 4)
+    assert f.dim == 6
+    assert torch.equal(f.encode(obs), f.encoder(obs))
+
+
+def test_f_is_trained_within_the_agents_step():
+    agent, replay = make_agent(DISCRETE, representation="simclr"), fill_replay()
+    first = agent.step(replay)["contrast_loss"]
+    for _ in range(100):
+        last = agent.step(replay)["contrast_loss"]
+    assert last < first

@@ -1,0 +1,496 @@
+"""The agent: who trains what, what fine-tuning keeps, how it acts, what it saves."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from helpers import (
+    CONTINUOUS,
+    CPU,
+    DISCRETE,
+    PIXELS,
+    Chain,
+    Constant,
+    NoHostReads,
+    Place,
+    config,
+    fill_replay,
+    line_replay,
+    make_agent,
+    moved,
+    parameters_of,
+    snapshot,
+    watch_losses,
+)
+
+import voidrl
+from voidrl.errors import CheckpointError, ConfigError, SpaceError
+from voidrl.methods.base import Method
+from voidrl.types import EnvSpec
+
+PHASES = {
+    "pretrain": {"phase": "pretrain"},
+    "tuned": {"phase": "finetune", "finetune__encoder": "tuned"},
+    "frozen": {"phase": "finetune", "finetune__encoder": "frozen"},
+    "train": {"phase": "train"},
+}
+PIECES = list(
+    itertools.product(
+        ("simclr", "fixed", "identity", "learner"), (False, True), ("auto", "representation", "learner")
+    )
+)
+
+
+def refusal(representation, share, owner):
+    """What makes a combination impossible, if anything does."""
+    if owner == "representation" and representation != "simclr":
+        return f"encoder_owner = 'representation' cannot be used with representation '{representation}'"
+    if owner == "learner" and not share and representation != "learner":
+        return "encoder_owner = 'learner' needs share_encoder = True"
+    if share and representation == "identity":
+        return "share_encoder = True cannot be used with representation 'identity'"
+    if owner == "learner" and representation == "fixed":
+        return (
+            "encoder_owner = 'learner' cannot be used with representation 'fixed', whose encoder never learns"
+        )
+    return None
+
+
+def owners(representation, share, owner, phase):
+    """The optimiser that trains f, and the one that trains the encoder on which the learner acts."""
+    shared = share or representation == "learner"
+    if phase != "pretrain":
+        learners = None if phase == "frozen" or (share and representation == "fixed") else "critic"
+        return learners if shared else None, learners
+    if representation == "simclr":
+        f = "critic" if share and owner == "learner" else "representation"
+    else:
+        f = "critic" if representation == "learner" else None
+    return f, f if shared else "critic"
+
+
+def record_moves(agent, replay, updates):
+    """Which tensors each optimiser moved, as seen from outside."""
+    seen, minimise = {}, agent._minimise
+
+    def watched(optimiser, loss):
+        before = snapshot(agent.tensors())
+        minimise(optimiser, loss)
+        seen.setdefault(optimiser, set()).update(moved(before, agent.tensors()))
+
+    agent._minimise = watched
+    for i in range(updates):
+        agent.step(replay, i % agent.period)
+    return seen
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(("representation", "share", "owner"), PIECES)
+@pytest.mark.parametrize("learner", ["dqn", "sac", "ddpg"])
+def test_every_encoder_is_trained_by_its_declared_owner_alone(learner, representation, share, owner, phase):
+    spec = DISCRETE if learner == "dqn" else CONTINUOUS
+    options = {
+        "representation": representation,
+        "share_encoder": share,
+        "encoder_owner": owner,
+        **PHASES[phase],
+    }
+    if sentence := refusal(representation, share, owner):
+        with pytest.raises(ConfigError, match=sentence):
+            make_agent(spec, learner=learner, **options)
+        return
+    agent = make_agent(spec, learner=learner, learner__batch_size=64, **options)
+
+    # Every trainable parameter is in exactly one optimiser, frozen ones in none.
+    optimised = [p for optimiser in agent.optimisers.values() for p in optimiser.param_groups[0]["params"]]
+    assert len(optimised) == len(set(optimised))
+    assert set(optimised) == {p for p in agent.parameters() if p.requires_grad}
+
+    # Each loss moves what its optimiser holds and nothing else.
+    start = snapshot(parameters_of(agent))
+    seen = record_moves(agent, fill_replay(spec), updates=2)
+    names = {p: n for n, p in agent.named_parameters()}
+    for optimiser, held in agent.optimisers.items():
+        assert seen[optimiser] == {names[p] for p in held.param_groups[0]["params"]}
+
+    # And the encoders are where they were declared to be.
+    f_owner, acts_owner = owners(representation, share, owner, phase)
+    encoders = ((agent.representation.encoder, f_owner), (agent.learner.encoder, acts_owner))
+    changed = moved(start, parameters_of(agent))
+    for encoder, expected in encoders:
+        if encoder is None:
+            continue
+        weights = {names[p] for p in encoder.parameters()}
+        assert {o for o, touched in seen.items() if touched & weights} == ({expected} if expected else set())
+        assert weights <= changed if expected else not weights & changed
+    if representation == "simclr" and phase == "pretrain":
+        assert any(name.startswith("representation.projection") for name in seen["representation"])
+    assert agent.learner.trains_encoder == (acts_owner == "critic")
+
+
+def test_gradients_of_other_losses_never_reach_an_encoder():
+    """With a shared f of the representation's, the critic's loss leaves f without a gradient."""
+    agent = make_agent(representation="simclr", share_encoder=True, representation__learning_rate=1e-12)
+    before = snapshot(dict(agent.learner.encoder.named_parameters()))
+    for _ in range(5):
+        agent.step(fill_replay())
+    for name, weight in agent.learner.encoder.named_parameters():
+        torch.testing.assert_close(weight, before[name], atol=1e-9, rtol=0)
+
+
+# Intrinsic rewards over n steps
+
+LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
+
+
+def rewards_by_state(method, replay, **options):
+    agent = make_agent(LINE, method=method, learner__batch_size=256, learner__discount=0.5, **options)
+    seen = {}
+
+    def look(batch, reward):
+        rows = zip(batch.obs[:, 0].tolist(), reward.tolist(), batch.discount.tolist(), strict=True)
+        seen.update({state: (r, discount) for state, r, discount in rows})
+
+    watch_losses(agent, look)
+    agent.step(replay)
+    return seen
+
+
+def test_n_step_intrinsic_rewards_are_summed_up_to_a_termination():
+    # States 0 1 2 3† | 10 11 12 …: the step from 2 to 3 terminates. The reward is the value of s'.
+    replay = line_replay([0, 1, 2, 3, 10, 11, 12], terminated_at=(2,))
+    assert rewards_by_state(Place, replay, learner__n_step=3) == {
+        0: (1 + 0.5 * 2 + 0.25 * 3, 0),  # bootstraps from a terminal state: nothing
+        1: (2 + 0.5 * 3, 0),
+        2: (3, 0),
+        10: (11 + 0.5 * 12, 0.25),  # cut by the end of the data after two steps
+        11: (12, 0.5),
+    }
+
+
+def test_single_scores_only_the_last_successor():
+    replay = line_replay([0, 1, 2, 3, 10, 11, 12], terminated_at=(2,))
+    seen = rewards_by_state(Place, replay, learner__n_step=3, learner__intrinsic_n_step="single")
+    assert seen == {0: (3, 0), 1: (3, 0), 2: (3, 0), 10: (12, 0.25), 11: (12, 0.5)}
+
+
+def test_fine_tuning_uses_the_environments_n_step_reward():
+    replay = line_replay([0, 1, 2, 3, 10, 11], rewards=[1, 10, 100, 0, 7], terminated_at=(2,))
+    seen = rewards_by_state(Place, replay, learner__n_step=2, phase="finetune")
+    assert seen == {0: (1 + 5, 0.25), 1: (10 + 50, 0), 2: (100, 0), 10: (7, 0.5)}
+
+
+class Watching(Method):
+    """Keeps the batches from which it was asked to learn."""
+
+    def __init__(self, spec, config, z_dim):
+        super().__init__(spec, config, z_dim)
+        self.weight, self.batches, self.modes = torch.nn.Parameter(torch.zeros(())), [], []
+
+    def loss(self, batch, latents):
+        self.batches.append(batch)
+        self.modes.append(self.training)
+        return self.weight.square(), {}
+
+    def reward(self, batch, latents):
+        self.modes.append(self.training)
+        assert not torch.is_grad_enabled()
+        return torch.ones_like(batch.reward)
+
+
+def test_a_method_learns_from_single_steps_also_under_n_step_returns():
+    agent = make_agent(LINE, method=Watching, learner__n_step=4)
+    agent.step(line_replay(range(20)))
+    (batch,) = agent.method.batches
+    assert torch.equal(batch.next_obs, batch.obs + 1)
+    assert agent.method.modes == [True, False, False, False, False]
+
+
+def test_a_loss_without_parameters_is_refused():
+    class Empty(Constant):
+        def loss(self, batch, latents):
+            return torch.zeros((), requires_grad=True), {}
+
+    with pytest.raises(ConfigError, match="names optimiser 'method', which has nothing to train"):
+        make_agent(method=Empty).step(fill_replay())
+
+
+# Fine-tuning
+
+KEPT = ("encoder", "target_encoder", "stddev", "epsilon")  # of the learner, also with new heads
+
+
+@pytest.mark.parametrize(("spec", "learner"), [(DISCRETE, "dqn"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")])
+@pytest.mark.parametrize("share", [False, True])
+def test_heads_are_kept_or_new_and_all_else_is_kept(spec, learner, share):
+    options = {"learner": learner, "representation": "simclr", "share_encoder": share}
+    source = make_agent(spec, seed=1, **options)
+    replay = fill_replay(spec)
+    for i in range(4):
+        source.step(replay, i % source.period)
+    before = snapshot(source.tensors())
+    for heads in ("pretrained", "random"):
+        agent = make_agent(spec, seed=2, phase="finetune", finetune__heads=heads, **options)
+        fresh = snapshot(agent.tensors())
+        agent.load_pretrained(source.tensors())
+        for name, value in agent.tensors().items():
+            piece, _, part = name.partition(".")
+            new = heads == "random" and piece == "learner" and not part.startswith(KEPT)
+            assert torch.equal(value, (fresh if new else before)[name]), name
+        if heads == "random":
+            assert moved(before, agent.tensors()), "nothing is new"
+            for online, target in zip(
+                agent.learner.critic.parameters(), agent.learner.target_critic.parameters(), strict=True
+            ):
+                assert torch.equal(online, target)
+        agent.step(replay)
+    assert not moved(before, source.tensors())  # the source was left as it was
+
+
+def test_the_source_agent_is_left_unchanged_by_the_api(tmp_path):
+    source = voidrl.pretrain(Chain, "positive", steps=60, out=tmp_path / "a", config=config(warmup_steps=20))
+    before = snapshot(source.tensors())
+    quick = {"finetune": {"warmup_steps": 20, "learning_rate": 0.05}}
+    tuned = voidrl.finetune(source, Chain, steps=60, out=tmp_path / "b", config=quick)
+    assert not moved(before, source.tensors())
+    assert moved(before, tuned.tensors())
+    assert (source.steps, tuned.steps) == (60, 120)
+    assert source.config.phase == "pretrain"
+
+
+def test_the_learning_rate_of_fine_tuning():
+    def rates(**options):
+        agent = make_agent(CONTINUOUS, learner="sac", learner__learning_rate=0.1, **options)
+        return {optimiser.param_groups[0]["lr"] for optimiser in agent.optimisers.values()}
+
+    assert rates(phase="finetune", finetune__learning_rate=0.2) == {0.2}
+    assert rates(phase="finetune") == {0.1}
+    assert rates(phase="train", finetune__learning_rate=0.2) == {0.1}
+    both = rates(representation="simclr", representation__learning_rate=0.3, finetune__learning_rate=0.2)
+    assert both == {0.1, 0.3}
+
+
+# Acting
+
+HWC = PIXELS
+STACKED = EnvSpec((4,), False, 3, num_actions=3, raw_shape=(4,))
+UNEVEN = {"action_low": (-3.0, 0.0), "action_high": (1.0, 10.0), "action_shape": (1, 2)}
+SCALED = EnvSpec((4,), False, 1, num_actions=0, raw_shape=(4,), **UNEVEN)
+
+
+def observations(spec, n, seed=0):
+    rng = np.random.default_rng(seed)
+    shape = (n, *((spec.frame_stack,) if spec.frame_stack > 1 else ()), *spec.raw_shape)
+    return (
+        rng.integers(0, 256, shape, dtype=np.uint8)
+        if spec.pixels
+        else rng.normal(size=shape).astype(np.float32)
+    )
+
+
+@pytest.mark.parametrize(
+    "spec", [DISCRETE, CONTINUOUS, HWC, STACKED, SCALED], ids=["d", "c", "hwc", "stack", "scaled"]
+)
+def test_acting_on_one_and_on_many(spec):
+    agent = make_agent(spec)
+    obs = observations(spec, 5)
+    many = agent.act(obs)
+    assert len(many) == 5
+    for one, expected in zip(obs, many, strict=True):
+        np.testing.assert_allclose(agent.act(one), expected, rtol=1e-4, atol=1e-5)
+    assert np.array_equal(agent.act(obs), many)  # deterministic is deterministic
+    assert agent.act(obs[:0]).shape[0] == 0
+    if spec.discrete:
+        assert many.dtype == np.int64
+        assert np.ndim(agent.act(obs[0])) == 0
+        assert set(agent.act(observations(spec, 300), deterministic=False).tolist()) == {0, 1, 2}  # ε = 1
+    else:
+        assert many.dtype == np.float32
+        assert many.shape == (5, *spec.action_shape)
+        assert not np.array_equal(agent.act(obs, deterministic=False), many)
+
+
+def test_continuous_actions_fill_the_bounds_of_the_environment():
+    agent = make_agent(SCALED)
+    with torch.no_grad():
+        agent.learner.actor[-1].weight.zero_()
+        for bias, expected in ((100.0, [[1.0, 10.0]]), (-100.0, [[-3.0, 0.0]]), (0.0, [[-1.0, 5.0]])):
+            agent.learner.actor[-1].bias.fill_(bias)
+            np.testing.assert_allclose(agent.act(observations(SCALED, 1)[0]), expected, atol=1e-6)
+
+
+def test_stacked_images_are_read_as_the_replay_stacks_them():
+    agent, replay = make_agent(HWC), fill_replay(HWC, num_envs=1, end_every=10**9)
+    stored = replay.observations(torch.tensor([7]))  # (1, 2 · 3, 36, 36)
+    frames = replay.frames[6:8].permute(0, 2, 3, 1).numpy()  # (2, 36, 36, 3), oldest first
+    given = {}
+    act = agent.learner.act
+    agent.learner.act = lambda obs, skill, deterministic: (
+        given.update(obs=obs),
+        act(obs, skill, deterministic=True),
+    )[1]
+    agent.act(frames)
+    assert torch.equal(given["obs"], stored)
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape"),
+    [(DISCRETE, (5,)), (DISCRETE, (2, 2, 4)), (DISCRETE, ()), (HWC, (36, 36, 3)), (STACKED, (4,))],
+)
+def test_wrong_shapes_are_refused_in_one_sentence(spec, shape):
+    with pytest.raises(
+        SpaceError, match=r"^observation of shape \(.*\) cannot be acted on: expected \([\d, ]+\) or "
+    ):
+        make_agent(spec).act(np.zeros(shape, np.uint8 if spec.pixels else np.float32))
+
+
+def test_images_of_floats_are_refused():
+    with pytest.raises(SpaceError, match="observation of float32 cannot be acted on: expected a uint8 image"):
+        make_agent(HWC).act(np.zeros((2, 36, 36, 3), np.float32))
+
+
+# Saving
+
+
+@pytest.mark.parametrize("spec", [DISCRETE, SCALED, HWC], ids=["discrete", "continuous", "pixels"])
+def test_a_saved_agent_acts_alike(spec, tmp_path):
+    agent = make_agent(spec, seed=5, share_encoder=spec.pixels)
+    agent.step(fill_replay(spec))
+    agent.steps = 12
+    agent.save(tmp_path / "agent")
+    loaded = voidrl.load(tmp_path / "agent", device="cpu")
+    obs = observations(spec, 20)
+    assert np.array_equal(loaded.act(obs), agent.act(obs))
+    assert not moved(agent.tensors(), loaded.tensors())
+    assert (loaded.steps, loaded.spec, loaded.config) == (12, spec, agent.config)
+
+
+def test_a_later_agent_is_not_shadowed_by_an_earlier_save(tmp_path):
+    agent = make_agent()
+    agent.steps = 200
+    agent.save(tmp_path)
+    agent.steps = 300
+    agent.save(tmp_path)
+    assert voidrl.load(tmp_path, device="cpu").steps == 300
+    agent.steps = 100
+    with pytest.raises(
+        CheckpointError, match="holds an agent of step 300, which would be loaded in place of this one"
+    ):
+        agent.save(tmp_path)
+
+
+def test_an_agent_of_another_shape_is_refused():
+    saved = make_agent(learner__hidden_dim=8).tensors()
+    with pytest.raises(CheckpointError, match=r"does not fit this one: learner\.critic\.\S+ has shape"):
+        make_agent(learner__hidden_dim=16).load_tensors(saved)
+
+
+def test_optimiser_state_round_trip_goes_on_exactly():
+    replay = fill_replay(CONTINUOUS)
+    agent, copy = (make_agent(CONTINUOUS, representation="simclr", seed=seed) for seed in (1, 2))
+    for i in range(3):
+        agent.step(replay, i % agent.period)
+    copy.load_tensors(agent.tensors())
+    copy.load_optimiser_tensors(snapshot(agent.optimiser_tensors()))
+    for one in (agent, copy):
+        torch.manual_seed(9)
+        for i in range(3):
+            one.step(replay, i % one.period)
+    assert not moved(agent.tensors(), copy.tensors())
+
+
+# Repeating
+
+
+@pytest.mark.parametrize(("spec", "learner"), [(HWC, "dqn"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")])
+def test_the_same_seed_gives_the_same_updates(spec, learner):
+    def run(seed):
+        agent = make_agent(spec, learner=learner, seed=seed, representation="simclr")
+        replay = fill_replay(spec)
+        return [agent.step(replay, i % agent.period) for i in range(3)], snapshot(agent.tensors())
+
+    (first, weights), (second, same), (_, other) = run(0), run(0), run(1)
+    assert first == second
+    assert not moved(weights, same)
+    assert moved(weights, other)
+
+
+# Capture
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("learner", ["dqn", "sac", "ddpg"])
+def test_no_update_reads_a_tensor_on_the_host(learner, phase):
+    spec = DISCRETE if learner == "dqn" else CONTINUOUS
+    options = {"learner__n_step": 3, "learner__max_grad_norm": 1.0, "method__pool": 20, **PHASES[phase]}
+    agent, replay = make_agent(spec, learner=learner, representation="simclr", **options), fill_replay(spec)
+    with NoHostReads():
+        for index in range(agent.period):
+            agent.step(replay, index)
+
+
+def test_what_cannot_be_captured_is_seen():
+    x = torch.ones(3)
+    for read in (
+        lambda: x.sum().item(),
+        lambda: bool(x[0]),
+        lambda: x[x > 0],
+        lambda: x.nonzero(),
+        lambda: x.unique(),
+    ):
+        with pytest.raises(AssertionError, match=r"on the host|no fixed shape"), NoHostReads():
+            read()
+
+
+# Normalisation
+
+NORMED = {
+    "representation": "simclr",
+    "representation__encoder__spectral_norm_iterations": 2,
+    "learner__encoder__spectral_norm_iterations": 2,
+}
+
+
+def test_acting_changes_no_buffer():
+    agent, replay = make_agent(CONTINUOUS, **NORMED), fill_replay(CONTINUOUS)
+    agent.step(replay)
+    before = snapshot(agent.tensors())
+    agent.act(observations(CONTINUOUS, 3))
+    agent.act(observations(CONTINUOUS, 3), deterministic=False)
+    agent.explore(replay.latest(), torch.zeros(2, 0))
+    agent._latents(replay, replay.batch(replay.sample(4), 1, 1.0)).z_next  # noqa: B018
+    assert not moved(before, agent.tensors())
+
+
+def test_a_frozen_encoder_keeps_its_normalisation_too():
+    agent = make_agent(phase="finetune", finetune__encoder="frozen", share_encoder=True, **NORMED)
+    with torch.no_grad():
+        for weight in agent.learner.encoder.parameters():
+            weight += 0.3 * torch.randn_like(weight)
+    before = snapshot(agent.learner.encoder.state_dict())
+    for _ in range(3):
+        agent.step(fill_replay())
+    assert not moved(before, agent.learner.encoder.state_dict())
+
+
+def test_targets_under_spectral_normalisation_keep_norm_one():
+    """Averages of unit vectors are no unit vectors: the target needs power iterations of its own."""
+    options = {
+        "learner__learning_rate": 3e-3,
+        "learner__encoder__hidden_dim": 32,
+        "learner__target_tau": 0.02,
+    }
+    agent, replay = make_agent(phase="train", **NORMED, **options), fill_replay()
+    for _ in range(150):
+        agent.step(replay)
+        agent.learner.train()
+        agent.learner.target_encoder(torch.zeros(1, 4))
+        agent.learner.eval()
+        for layer in agent.learner.target_encoder.modules():
+            if isinstance(layer, torch.nn.Linear):
+                assert torch.linalg.matrix_norm(layer.weight, 2) < 1.1
+
+
+def test_the_agent_lies_where_it_was_put():
+    assert make_agent().device == CPU

@@ -1,0 +1,229 @@
+"""The public functions, called as the README calls them."""
+
+import functools
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from tiny_runs import MAZE, Skilled, Walk, assert_same_run, make_continuous, newest, rows, tiny
+
+import voidrl
+from voidrl.config import Config, to_json
+from voidrl.errors import CheckpointError, ConfigError, MissingExtraError, RunFolderError
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A small pre-trained run."""
+    run = tmp_path_factory.mktemp("source") / "run"
+    voidrl.pretrain(Walk, steps=20, out=run, config=tiny(env__num_envs=2, log__checkpoint_every_steps=10))
+    return run
+
+
+def snapshot(agent):
+    return {name: tensor.clone() for name, tensor in agent.tensors().items()}
+
+
+def test_importing_voidrl_does_not_import_torch():
+    code = "import sys, voidrl; print(sorted({'torch', 'numpy'} & set(sys.modules)), voidrl.__version__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]", voidrl.__version__]
+
+
+def test_every_public_name_is_there():
+    for name in voidrl.__all__:
+        assert getattr(voidrl, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'pretrian'"):
+        voidrl.pretrian  # noqa: B018
+
+
+def test_the_whole_way_with_nothing_but_defaults(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = {
+        "log.tensorboard": False,
+        "learner.batch_size": 8,
+        "warmup_steps": 10,
+        "finetune.warmup_steps": 10,
+    }
+    agent = voidrl.pretrain("CartPole-v1", steps="15", config=config, device="cpu")
+    task = voidrl.finetune(agent, "CartPole-v1", steps=15)
+    scratch = voidrl.train("CartPole-v1", steps=15.0, config=config, device="cpu")
+    result = voidrl.evaluate(task, episodes=2)
+    assert len(result.returns) == 2
+    assert result.returns == [float(n) for n in result.lengths]
+    names = {"CartPole-v1_apt_s0", "CartPole-v1_finetune_s0", "CartPole-v1_scratch_s0"}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == names
+    assert (agent.steps, task.steps, scratch.steps) == (15, 30, 15)
+
+
+ENVIRONMENTS = {
+    "id": (MAZE, MAZE),
+    "module:factory": ("tiny_runs:make_continuous", "tiny_runs:make_continuous"),
+    "module:class with options": ("tiny_runs:Walk?length=5", "tiny_runs:Walk?length=5"),
+    "function": (make_continuous, "tiny_runs:make_continuous"),
+    "class": (Walk, "tiny_runs:Walk"),
+    "lambda": (lambda: Walk(length=3), "test_api:<lambda>"),
+    "partial": (functools.partial(Walk, length=3), "functools:partial()"),
+}
+
+
+@pytest.mark.parametrize("kind", ENVIRONMENTS)
+def test_environments_come_as_ids_functions_and_classes(tmp_path, kind):
+    env, name = ENVIRONMENTS[kind]
+    agent = voidrl.pretrain(env, steps=10, out=tmp_path / "run", config=tiny(augment__shift_pixels=1))
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["env"]["id"] == name
+    again = voidrl.evaluate(tmp_path / "run", None if isinstance(env, str) else env, episodes=1, device="cpu")
+    assert len(again.returns) == 1
+    assert agent.config.env.id == name
+
+
+def test_the_agent_acts_on_what_the_environment_gives(tmp_path):
+    env = Walk(continuous=True)
+    agent = voidrl.pretrain(make_continuous, steps=10, out=tmp_path / "run", config=tiny())
+    obs, _ = env.reset(seed=0)
+    action = agent.act(obs)
+    assert env.action_space.contains(action)
+    assert np.array_equal(action, agent.act(obs))
+    batch = agent.act(np.stack([obs, obs]), deterministic=False)
+    assert batch.shape == (2, 2)
+
+
+@pytest.mark.parametrize("kind", ["agent", "run", "checkpoint", "saved"])
+def test_finetune_takes_every_form_of_an_agent_and_leaves_it_alone(tmp_path, source, kind):
+    agent = voidrl.load(source, device="cpu")
+    checkpoints = sorted((source / "checkpoints").iterdir())
+    given = {"agent": agent, "run": source, "checkpoint": checkpoints[0], "saved": tmp_path / "saved"}[kind]
+    agent.save(tmp_path / "saved")
+    before, files = snapshot(agent), {p: p.read_bytes() for p in source.rglob("*") if p.is_file()}
+    tuned = voidrl.finetune(given, steps=12, out=tmp_path / "run")
+    assert tuned.config.phase == "finetune"
+    assert tuned.steps == (10 if kind == "checkpoint" else 20) + 12
+    assert tuned.config.env == agent.config.env
+    after = snapshot(agent)
+    assert all(torch.equal(before[k], after[k]) for k in before)
+    assert files == {p: p.read_bytes() for p in source.rglob("*") if p.is_file()}
+    moved = [k for k, v in tuned.tensors().items() if not torch.equal(v, before[k])]
+    assert any(name.startswith("learner.critic") for name in moved)
+    assert not any(name.startswith(("representation", "method")) for name in moved if kind != "checkpoint")
+
+
+def test_finetune_starts_from_the_weights_that_were_pretrained(tmp_path, source, monkeypatch):
+    from voidrl.agent import Agent
+
+    monkeypatch.setattr(Agent, "step", lambda self, replay, index: {})
+    before = snapshot(voidrl.load(source, device="cpu"))
+    kept = voidrl.finetune(source, steps=9, out=tmp_path / "kept", seed=1)
+    assert all(torch.equal(v, before[k]) for k, v in kept.tensors().items() if k.endswith(("weight", "bias")))
+    fresh = voidrl.finetune(
+        source, steps=9, out=tmp_path / "fresh", seed=1, config={"finetune.heads": "random"}
+    )
+    differing = {
+        k.split(".")[1]
+        for k, v in fresh.tensors().items()
+        if k.endswith("weight") and not torch.equal(v, before[k])
+    }
+    assert differing == {"critic", "target_critic"}
+
+
+@pytest.mark.parametrize("form", ["run", "checkpoints", "checkpoint", "config.json"])
+def test_load_finds_the_agent(source, form):
+    path = {"run": source, "checkpoints": source / "checkpoints", "config.json": source / "config.json",
+            "checkpoint": source / "checkpoints" / "step_000000000020"}[form]  # fmt: skip
+    agent = voidrl.load(str(path), device="cpu")
+    assert agent.steps == 20
+    tensors, _ = newest(source)
+    assert all(torch.equal(v, tensors[f"agent.safetensors/{k}"]) for k, v in agent.tensors().items())
+
+
+def test_the_callers_random_numbers_are_left_alone(tmp_path, source):
+    torch.manual_seed(11)
+    before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    voidrl.pretrain(Walk, steps=12, out=tmp_path / "run", config=tiny(log__eval_every_steps=5))
+    voidrl.resume(tmp_path / "run", steps=15)
+    voidrl.finetune(source, steps=9, out=tmp_path / "tuned")
+    voidrl.evaluate(source, episodes=1, device="cpu")
+    assert torch.equal(before, torch.get_rng_state())
+    assert np.array_equal(numpy_before, np.random.get_state()[1])  # noqa: NPY002
+
+
+# Configs
+
+
+def test_config_json_makes_the_same_run_again(tmp_path):
+    config = tiny(env__num_envs=2, learner__n_step=2, method__k=4, updates_per_step=0.5)
+    voidrl.pretrain(Walk, steps=20, seed=4, out=tmp_path / "first", config=config)
+    written = json.loads((tmp_path / "first" / "config.json").read_text())
+    voidrl.pretrain(Walk, out=tmp_path / "from json", config=written)
+    assert_same_run(tmp_path / "first", tmp_path / "from json", steps=20)
+
+    from voidrl.api import config_from_json
+
+    as_object = config_from_json(written)
+    assert isinstance(as_object, Config)
+    assert to_json(as_object) == written
+    voidrl.pretrain(Walk, out=tmp_path / "from object", config=as_object)
+    assert_same_run(tmp_path / "first", tmp_path / "from object", steps=20)
+
+
+def test_arguments_win_over_config_over_preset(tmp_path):
+    agent = voidrl.pretrain(
+        MAZE, "random", steps=8, seed=9, preset="maze-demo", out=tmp_path / "run",
+        config={"env.num_envs": 2, "steps": 5, "device": "cpu"},
+    )  # fmt: skip
+    assert (agent.config.method.name, agent.config.steps, agent.config.seed) == ("random", 8, 9)
+    assert agent.config.env.num_envs == 2
+    assert agent.config.learner.n_step == 5  # the preset's
+
+
+def test_a_method_in_the_config_is_not_overruled_by_the_default_argument(tmp_path):
+    agent = voidrl.pretrain(Walk, steps=9, out=tmp_path / "run", config=tiny(method="random"))
+    assert agent.config.method.name == "random"
+    agent = voidrl.pretrain(Walk, steps=9, out=tmp_path / "apt", config=tiny())
+    assert agent.config.method.name == "apt"
+
+
+def test_a_class_of_ones_own_is_a_method(tmp_path):
+    agent = voidrl.pretrain(Walk, Skilled, steps=12, out=tmp_path / "run", config=tiny())
+    assert agent.config.method.name == "tiny_runs:Skilled"
+    assert isinstance(voidrl.load(tmp_path / "run", device="cpu").method, Skilled)
+
+
+def test_automatic_pieces_are_written_down(tmp_path):
+    agent = voidrl.pretrain(make_continuous, steps=9, out=tmp_path / "run", config=tiny())
+    assert (agent.config.learner.name, agent.config.representation.name) == ("sac", "identity")
+    agent = voidrl.pretrain(MAZE, steps=8, out=tmp_path / "maze", config=tiny())
+    assert (agent.config.learner.name, agent.config.representation.name) == ("dqn", "simclr")
+    assert agent.config.learner.encoder.stack == "nature"
+
+
+def test_overwrite_replaces_a_run_and_nothing_else_does(tmp_path):
+    run = tmp_path / "run"
+    voidrl.pretrain(Walk, steps=12, out=run, config=tiny())
+    before = newest(run)[0]
+    with pytest.raises(RunFolderError, match=r"already holds a run.*voidrl resume.*--overwrite"):
+        voidrl.pretrain(Walk, "random", steps=9, out=run, config=tiny())
+    assert all(torch.equal(v, before[k]) for k, v in newest(run)[0].items())
+    voidrl.pretrain(Walk, "random", steps=9, out=run, config=tiny(), overwrite=True)
+    assert [row["step"] for row in rows(run)] == [7, 9]
+
+
+def test_missing_wandb_is_told_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtraError, match=r"needs wandb, .*pip install 'voidrl\[wandb\]'"):
+        voidrl.pretrain(Walk, steps=9, out=tmp_path / "run", config=tiny(log__wandb_project="mine"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_load_refuses_what_is_no_agent(tmp_path, source):
+    with pytest.raises(RunFolderError, match="there is nothing at"):
+        voidrl.load(tmp_path / "nowhere")
+    with pytest.raises(RunFolderError, match="is no run"):
+        voidrl.load(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="holds no checkpoint yet"):
+        voidrl.load(tmp_path)
+    with pytest.raises(ConfigError, match="expected auto, cpu, cuda"):
+        voidrl.load(source, device="tpu")

@@ -1,0 +1,381 @@
+"""What a user can get wrong: one sentence each, the right class, exit code 2, and nothing left on disk."""
+
+import re
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from tiny_runs import MAZE, Walk, make_continuous, tiny
+
+import voidrl
+from voidrl import cli, errors, replay
+from voidrl.methods.base import Method
+
+
+class Spaced(gym.Env):
+    def __init__(self, observation=None, action=None):
+        self.observation_space = observation or spaces.Box(-1, 1, (3,))
+        self.action_space = action or spaces.Discrete(2)
+
+
+class Wide(Method):
+    """Rewards of a wrong shape."""
+
+    def reward(self, batch, latents):
+        return batch.reward[:, None]
+
+
+class Broken(gym.Env):
+    def __init__(self):
+        raise OSError("no simulator here")
+
+
+def spaced(**options):
+    return lambda: Spaced(**options)
+
+
+# what is called, the class of the error, and what the sentence must hold
+CALLS = {
+    "unknown environment": (
+        "CartPole-v7x",
+        {},
+        errors.UnknownNameError,
+        "'CartPole-v7x'.*did you mean 'CartPole-v1'",
+    ),
+    "unknown maze": (
+        "voidrl/PixelMaze-v1",
+        {},
+        errors.UnknownNameError,
+        "did you mean 'voidrl/PixelMaze-v0'",
+    ),
+    "unknown option of an environment": (
+        "voidrl/PixelMaze-v0?sise=5",
+        {},
+        errors.ConfigError,
+        "cannot be made.*sise",
+    ),
+    "bad option of an environment": ("voidrl/PixelMaze-v0?size=4", {}, errors.ConfigError, "size=4; pass"),
+    "no module": ("nowhere:make", {}, errors.ConfigError, "'nowhere:make' cannot be imported"),
+    "no name in module": ("tiny_runs:nothing", {}, errors.ConfigError, "cannot be imported .*nothing"),
+    "an instance": (Walk(), {}, errors.ConfigError, "expected an id or a function"),
+    "no environment": (lambda: 3, {}, errors.ConfigError, "returned int: expected a gymnasium.Env"),
+    "an environment that cannot be built": (
+        Broken,
+        {},
+        errors.EnvironmentFailedError,
+        "OSError.*no simulator here.*when",
+    ),
+    "dict observations": (
+        spaced(observation=spaces.Dict({"a": spaces.Discrete(2)})),
+        {},
+        errors.SpaceError,
+        r"Dict\('a'",
+    ),
+    "float images": (
+        spaced(observation=spaces.Box(0, 1, (8, 8, 3))),
+        {},
+        errors.SpaceError,
+        r"Box\(0.0, 1.0, \(8, 8, 3\)",
+    ),
+    "multi-discrete actions": (
+        spaced(action=spaces.MultiDiscrete([2, 2])),
+        {},
+        errors.SpaceError,
+        r"MultiDiscrete\(\[2 2\]\)",
+    ),
+    "unbounded actions": (
+        spaced(action=spaces.Box(-np.inf, np.inf, (2,))),
+        {},
+        errors.SpaceError,
+        "finite bounds",
+    ),
+    "unknown method": (
+        Walk,
+        {"method": "atp"},
+        errors.UnknownNameError,
+        "unknown method 'atp'; did you mean 'apt'",
+    ),
+    "unknown learner": (
+        Walk,
+        {"config": {"learner": "dqm"}},
+        errors.UnknownNameError,
+        "learner 'dqm'; did you mean 'dqn'",
+    ),
+    "unknown representation": (
+        Walk,
+        {"config": {"representation.name": "simclear"}},
+        errors.UnknownNameError,
+        "'simclr'",
+    ),
+    "unknown preset": (
+        Walk,
+        {"preset": "maze-demi"},
+        errors.UnknownNameError,
+        "preset 'maze-demi'; did you mean 'maze-demo'",
+    ),
+    "unknown field": (
+        Walk,
+        {"config": {"learner.n_steps": 3}},
+        errors.UnknownNameError,
+        "'learner.n_steps'; did you mean 'learner.n_step'",
+    ),
+    "unknown field at the top": (
+        Walk,
+        {"config": {"stepz": 3}},
+        errors.UnknownNameError,
+        "config field 'stepz'.*'steps'",
+    ),
+    "unknown field of env": (
+        Walk,
+        {"config": {"env.n_envs": 3}},
+        errors.UnknownNameError,
+        "'env.n_envs'.*'env.num_envs'",
+    ),
+    "no mapping": (Walk, {"config": "fast"}, errors.ConfigError, "config = 'fast'.*expected a mapping"),
+    "env as a word": (Walk, {"config": {"env": "CartPole-v1"}}, errors.ConfigError, "env = 'CartPole-v1'"),
+    "piece as a number": (Walk, {"config": {"learner": 3}}, errors.ConfigError, "learner = 3 cannot be used"),
+    "auto method": (Walk, {"method": "auto"}, errors.ConfigError, "method"),
+    "method that is none": (
+        Walk,
+        {"method": Walk},
+        errors.ConfigError,
+        "expected a subclass of voidrl.methods.base.Method",
+    ),
+    "rewards of a wrong shape": (
+        Walk,
+        {"method": Wide},
+        errors.ConfigError,
+        r"rewards of shape \(8, 1\).*expected \(8,\)",
+    ),
+    "learner for other actions": (
+        Walk,
+        {"config": {"learner": "sac"}},
+        errors.ConfigError,
+        "takes continuous actions.*use dqn",
+    ),
+    "k and batch": (
+        Walk,
+        {"config": {"method.k": 8}},
+        errors.NeighbourError,
+        "k = 8 neighbours .* 7 other particles",
+    ),
+    "k and pool": (
+        Walk,
+        {"config": {"method.pool": 4, "method.k": 5}},
+        errors.NeighbourError,
+        "k = 5 neighbours .* 4 particles",
+    ),
+    "no steps": (Walk, {"steps": 0}, errors.ConfigError, "steps must be a positive whole number.*got 0"),
+    "negative steps": (
+        Walk,
+        {"steps": "-5"},
+        errors.ConfigError,
+        "steps must be a positive whole number.*got '-5'",
+    ),
+    "half a step": (Walk, {"steps": 1.5}, errors.ConfigError, "whole number"),
+    "steps in words": (Walk, {"steps": "many"}, errors.ConfigError, "such as 1M, 100k.*got 'many'"),
+    "no steps in config": (Walk, {"steps": None, "config": {"steps": -1}}, errors.ConfigError, "steps = -1"),
+    "seed in words": (Walk, {"seed": "one"}, errors.ConfigError, "seed = 'one' cannot be used: expected int"),
+    "negative seed": (Walk, {"seed": -1}, errors.ConfigError, "seed = -1"),
+    "text for a number": (
+        Walk,
+        {"config": {"learner.n_step": "3"}},
+        errors.ConfigError,
+        "learner.n_step = '3'.*expected int",
+    ),
+    "a number for a switch": (
+        Walk,
+        {"config": {"share_encoder": 1}},
+        errors.ConfigError,
+        "share_encoder = 1.*expected bool",
+    ),
+    "one of a few": (
+        Walk,
+        {"config": {"finetune.noise": "off"}},
+        errors.ConfigError,
+        "'off'.*'end' or 'restart'",
+    ),
+    "no environments": (Walk, {"config": {"env.num_envs": 0}}, errors.ConfigError, "num_envs = 0"),
+    "native backend": (
+        Walk,
+        {"config": {"env.backend": "native"}},
+        errors.ConfigError,
+        "no vectorised version",
+    ),
+    "unknown device": (
+        Walk,
+        {"device": "tpu"},
+        errors.ConfigError,
+        "device = 'tpu'.*expected auto, cpu, cuda",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_the_call_is_refused_and_leaves_nothing(tmp_path, monkeypatch, case):
+    env, changes, error, sentence = CALLS[case]
+    monkeypatch.chdir(tmp_path)
+    arguments = {"steps": 9, "out": "run", **changes}
+    arguments["config"] = (
+        given if isinstance(given := changes.get("config", {}), str) else {**tiny(), **given}
+    )
+    with pytest.raises(error, match=f"(?s){sentence}"):
+        voidrl.pretrain(env, **arguments)
+    assert not [path for path in tmp_path.iterdir() if path.name != "__pycache__"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize("device", ["cuda", "cuda:3"])
+def test_cuda_without_cuda(tmp_path, device):
+    with pytest.raises(
+        errors.ConfigError, match=rf"device = '{device}'.*torch sees no CUDA device here; use auto or cpu"
+    ):
+        voidrl.pretrain(Walk, steps=9, out=tmp_path / "run", config=tiny(), device=device)
+    with pytest.raises(errors.ConfigError, match=r"replay.device = 'cuda'"):
+        voidrl.pretrain(Walk, steps=9, out=tmp_path / "run", config=tiny(replay__device="cuda"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_replay_that_does_not_fit_says_what_there_is_and_what_to_lower(tmp_path, monkeypatch):
+    monkeypatch.setattr(replay, "free_bytes", lambda device: 2**30)
+    with pytest.raises(
+        errors.ReplayMemoryError, match=r"needs \d+\.\d+ GiB .* 1\.00 GiB free .*lower replay.capacity_steps"
+    ):
+        voidrl.pretrain(MAZE, steps=9, out=tmp_path / "run", config=tiny(replay__capacity_steps=10**7))
+    assert not (tmp_path / "run").exists()
+
+
+# The command line
+
+COMMAND_LINES = {
+    "command": (["pretrian"], "unknown command 'pretrian'; did you mean 'pretrain'"),
+    "environment": (["pretrain", "CartPole-v7x"], "did you mean 'CartPole-v1'"),
+    "no environment": (["pretrain", "--steps", "3"], "no ENV was given: expected `voidrl pretrain ENV"),
+    "no run": (["finetune"], "no RUN was given"),
+    "option": (
+        ["pretrain", "tiny_runs:Walk", "--stepz", "3"],
+        "unknown option '--stepz'; did you mean '--steps'",
+    ),
+    "hidden option": (["pretrain", "tiny_runs:Walk", "--phase", "train"], "unknown option '--phase'"),
+    "misspelled own option": (["train", "tiny_runs:Walk", "--outt", "x"], "did you mean '--out'"),
+    "no value": (["pretrain", "tiny_runs:Walk", "--steps"], "option --steps has no value"),
+    "no value before another": (
+        ["pretrain", "tiny_runs:Walk", "--out", "--overwrite"],
+        "option --out has no value",
+    ),
+    "a stray word": (["pretrain", "tiny_runs:Walk", "fast"], "'fast' was not expected here"),
+    "method": (["pretrain", "tiny_runs:Walk", "--method", "atp"], "did you mean 'apt'"),
+    "learner": (["pretrain", "tiny_runs:Walk", "--learner", "dqm"], "did you mean 'dqn'"),
+    "preset": (["train", "tiny_runs:Walk", "--preset", "maze"], "unknown preset 'maze'"),
+    "steps": (["pretrain", "tiny_runs:Walk", "--steps", "many"], "steps = 'many' cannot be used"),
+    "no steps": (["pretrain", "tiny_runs:Walk", "--steps", "0"], "steps = 0 cannot be used"),
+    "type": (
+        ["pretrain", "tiny_runs:Walk", "--learner.n-step", "x"],
+        "learner.n_step = 'x' cannot be used: expected int",
+    ),
+    "choice": (["pretrain", "tiny_runs:Walk", "--finetune.heads", "x"], "expected 'pretrained' or 'random'"),
+    "sign": (["pretrain", "tiny_runs:Walk", "--learner.learning-rate", "-1"], "learning_rate = -1.0"),
+    "k": (["pretrain", "tiny_runs:Walk", "--learner.batch-size", "5"], "k = 5 neighbours"),
+    "resume nothing": (["resume", "nowhere"], "there is no run at nowhere"),
+    "resume no run": (["resume", "."], "is no run: it holds no config.json"),
+    "resume unknown option": (["resume", ".", "--stepz", "3"], "unrecognized arguments: --stepz"),
+    "evaluate nothing": (["evaluate", "nowhere"], "there is nothing at nowhere"),
+    "no episodes": (["evaluate", ".", "--episodes", "0"], "episodes must be a positive whole number"),
+    "seed": (["evaluate", ".", "--seed", "x"], "invalid int value: 'x'"),
+    "finetune nothing": (["finetune", "nowhere"], "there is nothing at nowhere"),
+    "list": (["list", "learner"], "did you mean 'learners'"),
+}
+
+
+@pytest.mark.parametrize("case", COMMAND_LINES)
+def test_the_command_line_is_refused_in_one_sentence(tmp_path, monkeypatch, capsys, case):
+    words, sentence = COMMAND_LINES[case]
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == 2
+    said = capsys.readouterr()
+    assert re.search(re.escape(sentence), said.err), said.err
+    assert len(said.err.strip().splitlines()) == 1
+    assert said.out == ""
+    assert not list(tmp_path.iterdir())
+
+
+# Runs
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bad") / "run"
+    voidrl.pretrain(make_continuous, steps=9, out=path, config=tiny())
+    return path
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"steps": -4}', '{"unknown": 1}', '{"steps": NaN}', ""])
+def test_a_damaged_config_is_named(tmp_path, capsys, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(errors.VoidrlError):
+        voidrl.resume(tmp_path)
+    assert cli.main(["resume", str(tmp_path)]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_a_file_or_a_foreign_folder_is_not_taken_for_a_run(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(errors.RunFolderError, match="not empty and holds no voidrl run"):
+            voidrl.pretrain(Walk, steps=9, out=tmp_path, config=tiny(), overwrite=overwrite)
+        with pytest.raises(errors.RunFolderError, match="is a file"):
+            voidrl.pretrain(Walk, steps=9, out=tmp_path / "thesis.tex", config=tiny(), overwrite=overwrite)
+        with pytest.raises(errors.RunFolderError, match="cannot make the run folder"):
+            voidrl.pretrain(
+                Walk, steps=9, out=tmp_path / "thesis.tex" / "run", config=tiny(), overwrite=overwrite
+            )
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+OTHER_SPACES = {
+    "pixels": (
+        f"{MAZE}&continuous=true",
+        "vector 3, 2-d continuous actions and .* pixels 3×36×36, 2-d continuous",
+    ),
+    "actions": ("tiny_runs:Walk", "2-d continuous actions and .* 3 actions"),
+    "bounds": (lambda: Halved(), r"action_low \(-2.0, -2.0\).* against action_low \(-1.0, -1.0\)"),
+}
+
+
+class Halved(Walk):
+    def __init__(self):
+        super().__init__(continuous=True)
+        self.action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+
+@pytest.mark.parametrize("case", OTHER_SPACES)
+def test_fine_tuning_on_other_spaces_shows_both_sides(tmp_path, run, case):
+    env, sentence = OTHER_SPACES[case]
+    with pytest.raises(errors.SpaceError, match=sentence):
+        voidrl.finetune(run, env, steps=9, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_resuming_on_other_spaces_is_refused(run):
+    with pytest.raises(errors.SpaceError, match="expected the same spaces on both sides"):
+        voidrl.resume(run, steps=20, env=Walk)
+
+
+def test_a_random_agent_cannot_be_fine_tuned(tmp_path):
+    agent = voidrl.pretrain(Walk, "random", steps=9, out=tmp_path / "random", config=tiny())
+    with pytest.raises(
+        errors.ConfigError, match=r"'random' cannot be fine-tuned, it learned nothing.*voidrl train"
+    ):
+        voidrl.finetune(agent, steps=9, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_failing_run_exits_with_2_and_one_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["tiny_runs:Fickle?how=raise&at=3", "--steps", "9", "--out", "run", "--log.tensorboard", "False"]
+    assert cli.main(["train", *words]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("voidrl: environment 0 ('tiny_runs:Fickle?how=raise&at=3') raised RuntimeError")
+    assert "at step 2 of the run; no checkpoint was written yet" in said

@@ -1,0 +1,205 @@
+"""The command line: every field, the right config, the right exit code."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from tiny_runs import MAZE, newest
+
+from voidrl import __version__, cli, registry
+from voidrl.config import Config
+from voidrl.presets import PRESETS
+
+QUICK = [
+    "--device", "cpu", "--log.tensorboard", "False", "--learner.batch-size", "8", "--learner.hidden-dim", "8",
+    "--learner.encoder.feature-dim", "4", "--warmup-steps", "8",
+]  # fmt: skip
+
+
+def run(*words):
+    return cli.main([str(word) for word in words])
+
+
+def config_of(folder):
+    return json.loads((folder / "config.json").read_text())
+
+
+def test_help_and_lists_do_not_import_torch():
+    code = "import sys; from voidrl.cli import main; print(main(['--help']), main(['list', 'methods']), "
+    code += "'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 0 False"
+
+
+def test_overview_and_version(capsys):
+    assert run() == run("--help") == run("-h") == 0
+    said = capsys.readouterr().out
+    assert all(f"  {command} " in said for command in cli.COMMANDS)
+    assert run("--version") == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+@pytest.mark.parametrize("kind", ["methods", "representations", "learners", "envs", "presets"])
+def test_lists(capsys, kind):
+    assert run("list", kind) == 0
+    said = capsys.readouterr().out
+    names = {"envs": ["voidrl/PixelMaze-v0"], "presets": PRESETS}.get(kind) or registry.names(kind[:-1])
+    for name in names:
+        assert any(line.split()[0] == name and len(line.split()) > 2 for line in said.splitlines()), name
+    assert run("list") == 0
+    assert run("list", "method") == 2
+    assert "did you mean 'methods'" in capsys.readouterr().err
+
+
+def test_a_run_through_all_commands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run("pretrain", "tiny_runs:Walk", "--steps", "12", "--out", "a", *QUICK) == 0
+    config = config_of(tmp_path / "a")
+    assert config["learner"]["batch_size"] == 8
+    assert config["learner"]["encoder"]["feature_dim"] == 4
+    assert (config["steps"], config["warmup_steps"], config["log"]["tensorboard"]) == (12, 8, False)
+    assert (config["phase"], config["env"]["id"], config["method"]["name"]) == (
+        "pretrain",
+        "tiny_runs:Walk",
+        "apt",
+    )
+    words = ["--steps=10", "--finetune.noise", "restart", "--seed", "5", "--env", "tiny_runs:Walk?length=4"]
+    assert run("finetune", "a", "--out", "b", *words) == 0
+    config = config_of(tmp_path / "b")
+    assert (config["phase"], config["steps"], config["seed"]) == ("finetune", 10, 5)
+    assert (config["env"]["id"], config["finetune"]["noise"]) == ("tiny_runs:Walk?length=4", "restart")
+    assert config["learner"]["batch_size"] == 8
+    assert run("train", "tiny_runs:Walk", "--steps", "10", "--out", "c", *QUICK) == 0
+    assert config_of(tmp_path / "c")["phase"] == "train"
+    assert run("resume", "c", "--steps", "0.012k") == 0
+    assert newest(tmp_path / "c")[1]["steps"] == config_of(tmp_path / "c")["steps"] == 12
+    capsys.readouterr()
+    assert run("evaluate", "b", "--episodes", "3", "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    assert "over 3 episodes" in said
+    assert "length   4.0" in said
+    assert run("evaluate", "b", "--episodes", "2", "--json", "--stochastic", "--env", "tiny_runs:Walk") == 0
+    assert json.loads(capsys.readouterr().out)["lengths"] == [6, 6]
+    assert run("pretrain", "tiny_runs:Walk", "--steps", "9", "--out", "a", *QUICK) == 2
+    assert (
+        run(
+            "pretrain",
+            "tiny_runs:Walk",
+            "--steps",
+            "9",
+            "--out",
+            "a",
+            "--overwrite",
+            "--method",
+            "random",
+            *QUICK,
+        )
+        == 0
+    )
+    assert config_of(tmp_path / "a")["method"]["name"] == "random"
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The config with which a command would have started its run."""
+    from voidrl import api
+
+    seen = []
+    for name in ("pretrain", "train"):
+        monkeypatch.setattr(api, name, lambda env, *, config, **rest: seen.append(config))
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"), [("1M", 10**6), ("100k", 10**5), ("1e6", 10**6), ("1_000_000", 10**6), ("2.5k", 2500)]
+)
+def test_counts(started, text, steps):
+    assert run("pretrain", "tiny_runs:Walk", "--steps", text, "--replay.capacity-steps", text) == 0
+    assert (started[0].steps, started[0].replay.capacity_steps) == (steps, steps)
+
+
+def test_pieces_and_presets_are_switched_and_their_own_fields_follow(started):
+    walk = ["pretrain", "tiny_runs:Walk?continuous=true"]
+    assert (
+        run(*walk, "--learner", "ddpg", "--method", "apt", "--method.k", 3, "--representation", "fixed") == 0
+    )
+    config = started.pop()
+    assert (config.learner.name, config.method.name, config.representation.name) == ("ddpg", "apt", "fixed")
+    assert config.method.k == 3
+    assert run("train", MAZE, "--preset", "paper-discrete", "--learner.n-step", "3") == 0
+    config = started.pop()
+    assert (config.learner.n_step, config.env.frame_stack, config.learner.adam_eps) == (3, 4, 1.5e-4)
+    assert run(*walk, "--method", "tiny_runs:Skilled") == 0
+    assert started.pop().method.name == "tiny_runs:Skilled"
+
+
+VALUES = {
+    "--learner.log-std-min": ("-5", -5.0),
+    "--share-encoder": ("true", True),
+    "--method.distance-power": ("dim", "dim"),
+    "--method.mean-momentum": ("0.5", 0.5),
+    "--log.wandb-project": ("100k", "100k"),
+    "--log.eval-every-steps": ("0", 0),
+    "--finetune.learning-rate": ("None", None),
+    "--updates_per_step": (".25", 0.25),
+    "--log.keep_last": ("7", 7),
+    "--learner.learning-rate": ("1e-3", 1e-3),
+}
+
+
+@pytest.mark.parametrize("option", VALUES)
+def test_values_of_every_kind_arrive(started, option):
+    text, expected = VALUES[option]
+    assert run("pretrain", "tiny_runs:Walk?continuous=true", option, text) == 0
+    assert run("pretrain", "tiny_runs:Walk?continuous=true", f"{option}={text}") == 0
+    for value in started:
+        for part in option[2:].replace("-", "_").split("."):
+            value = getattr(value, part)
+        assert value == expected
+        assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize("command", ["pretrain", "train", "finetune"])
+def test_every_field_is_an_option_with_help(capsys, command):
+    words = [command, "--help"] if command == "finetune" else [command, "--learner", "dqn", "--help"]
+    assert run(*words) == 0
+    said = capsys.readouterr().out
+    options = dict(cli._fields(cli._defaults(None, {}, command)))
+    assert len(options) > 60
+    lines = [line.strip("│ ").split() for line in said.splitlines()]
+    for option in options:
+        found = [i for i, words in enumerate(lines) if words and words[0] == option]
+        assert len(found) == 1, option
+        assert len(lines[found[0] + 1]) > 1, f"{option} has no help text"
+    assert "--overwrite" in said
+    assert not any(f"--{hidden} " in said for hidden in ("phase", "env.id", "method.name"))
+
+
+@pytest.mark.parametrize("command", ["resume", "evaluate", "demo"])
+def test_the_other_commands_explain_themselves(capsys, command):
+    with pytest.raises(SystemExit) as stop:
+        run(command, "--help")
+    assert stop.value.code == 0
+    assert "--device" in capsys.readouterr().out
+
+
+def test_modules_beside_the_caller_are_found_by_the_installed_command(tmp_path):
+    (tmp_path / "beside.py").write_text("from tiny_runs import Walk\n")
+    code = "import sys; sys.path.remove(''); from voidrl.cli import main; "
+    code += "sys.exit(main(['pretrain', 'beside:Walk', '--stepz', '3']))"
+    path = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "unknown option '--stepz'" in done.stderr  # and not an environment that cannot be imported
+
+
+def test_the_default_config_is_a_config():
+    assert isinstance(cli._defaults(None, {}, "train"), Config)

@@ -1,0 +1,136 @@
+"""Evaluations: whole episodes, a fixed share for each environment, and no trace in the run."""
+
+import itertools
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from helpers import make_agent
+from tiny_runs import MAZE, Skilled, Walk, tiny
+
+import voidrl
+from voidrl.config import EnvConfig
+from voidrl.envs import make_envs
+from voidrl.errors import ConfigError, SpaceError
+from voidrl.evaluation import Evaluation, evaluate_agent, run_seed
+from voidrl.types import EnvSpec
+
+SPEC = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
+
+
+class Ladder(gym.Env):
+    """The n-th made has episodes of 4n + 1, 4n + 2, … steps, rewards 1, 2, 3, …, success in even ones."""
+
+    made = itertools.count()
+
+    def __init__(self, tells=True):
+        self.observation_space, self.action_space = spaces.Box(-1, 1, (1,)), spaces.Discrete(2)
+        self.length, self.tells, self.seeds = 4 * next(Ladder.made), tells, []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seeds.append(seed)
+        self.length, self.time = self.length + 1, 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        succeeded = self.length % 2 == 0 and self.time == 1
+        info = {"success": succeeded} if self.tells else {}
+        return np.zeros(1, np.float32), float(self.time), self.time == self.length, False, info
+
+
+@pytest.fixture
+def ladders():
+    Ladder.made = itertools.count()
+
+    def build(n, **options):
+        return make_envs(EnvConfig(id="ladder", num_envs=n), lambda: Ladder(**options))
+
+    return build
+
+
+def test_every_environment_plays_its_share_of_whole_episodes(ladders):
+    result = evaluate_agent(make_agent(SPEC), ladders(3), episodes=5, seed=1)
+    assert result.lengths == [1, 2, 5, 6, 9]  # two, two and one of environments 0, 1, 2
+    assert result.returns == [1, 3, 15, 21, 45]  # 1 + 2 + … + length
+    assert result.successes == [False, True, False, True, False]
+    assert result.mean_return == 17
+    assert result.success_rate == 0.4
+    row = result.metrics()
+    assert (row["eval/return"], row["eval/length"], row["eval/episodes"]) == (17, 4.6, 5)
+    assert row["eval/return_std"] == pytest.approx(np.std([1, 3, 15, 21, 45]))
+
+
+def test_without_success_in_info_there_is_none(ladders):
+    result = evaluate_agent(make_agent(SPEC), ladders(1, tells=False), episodes=2, seed=1)
+    assert result.successes is None
+    assert result.success_rate is None
+    assert "eval/success" not in result.metrics()
+
+
+def test_fewer_episodes_than_environments(ladders):
+    assert evaluate_agent(make_agent(SPEC), ladders(4), episodes=2, seed=1).lengths == [1, 5]
+
+
+def test_seeds_are_the_evaluations_own_and_random_numbers_are_left_alone(ladders):
+    envs, agent = ladders(2), make_agent(SPEC)
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    evaluate_agent(agent, envs, episodes=4, seed=123, deterministic=False)
+    assert torch.equal(before, torch.get_rng_state())
+    assert [env.unwrapped.seeds[:2] for env in envs.vector.envs] == [[123, None], [124, None]]
+
+
+def test_run_seeds_do_not_meet():
+    seeds = {
+        run_seed(seed, stream, step) for seed in range(5) for stream in (0, 1) for step in range(0, 100, 10)
+    }
+    assert len(seeds) == 5 * 2 * 10
+    assert all(0 <= seed < 2**30 for seed in seeds)
+
+
+@pytest.mark.parametrize("method", ["apt", "random", Skilled])
+def test_the_seed_decides_an_evaluation(tmp_path, method):
+    agent = voidrl.pretrain(Walk, method, steps=12, out=tmp_path / "run", config=tiny())
+
+    def play(seed):
+        return voidrl.evaluate(agent, episodes=3, seed=seed, deterministic=False)
+
+    assert play(1) == play(1) != play(2)
+    assert isinstance(play(1), Evaluation)
+
+
+def test_deterministic_episodes_follow_the_greedy_policy(tmp_path, monkeypatch):
+    agent = voidrl.pretrain(Walk, steps=12, out=tmp_path / "run", config=tiny())
+    asked = []
+    act = type(agent.learner).act
+
+    def watched(self, obs, skill, *, deterministic):
+        asked.append(deterministic)
+        return act(self, obs, skill, deterministic=deterministic)
+
+    monkeypatch.setattr(type(agent.learner), "act", watched)
+    voidrl.evaluate(agent, episodes=1)
+    voidrl.evaluate(agent, episodes=1, deterministic=False)
+    assert asked == [True] * 6 + [False] * 6
+
+
+def test_frames_are_stacked_as_in_training(tmp_path):
+    config = tiny(env__frame_stack=3, augment__shift_pixels=1)
+    agent = voidrl.pretrain(MAZE, "random", steps=9, out=tmp_path / "run", config=config)
+    assert voidrl.evaluate(agent, episodes=2).lengths == [9, 9]
+    assert voidrl.evaluate(tmp_path / "run", f"{MAZE}&loops=0.5", episodes=1, device="cpu").lengths == [9]
+
+
+def test_other_spaces_and_no_episodes_are_refused(tmp_path):
+    agent = voidrl.pretrain(Walk, "random", steps=9, out=tmp_path / "run", config=tiny())
+    with pytest.raises(SpaceError, match=r"vector 3, 3 actions and environment .* pixels 3×36×36, 4 actions"):
+        voidrl.evaluate(agent, MAZE)
+    for episodes in (0, -1, 1.5, "many"):
+        with pytest.raises(ConfigError, match="episodes must be a positive whole number"):
+            voidrl.evaluate(agent, episodes=episodes)
+    with pytest.raises(ConfigError, match="seed = -1"):
+        voidrl.evaluate(agent, seed=-1)

@@ -1,0 +1,303 @@
+"""The loop counts right: steps, updates, rows, checkpoints; and it acts, cuts and stops when it should."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+import torch
+from tiny_runs import MAZE, Fickle, Skilled, Walk, newest, rows, tiny
+
+import voidrl
+from voidrl import checkpoint
+from voidrl.agent import Agent
+from voidrl.errors import EnvironmentFailedError, NonFiniteError
+from voidrl.learners.dqn import DQN
+from voidrl.loop import StopSignals, crossed
+
+
+class Counted(Walk):
+    """Counts the steps that were really taken, and keeps their actions."""
+
+    taken: list
+
+    def step(self, action):
+        type(self).taken.append(np.asarray(action).tolist())
+        return super().step(action)
+
+
+@pytest.fixture
+def counted():
+    Counted.taken = []
+    return Counted
+
+
+@pytest.fixture
+def idle_updates(monkeypatch):
+    """Updates that only count."""
+    indices = []
+    monkeypatch.setattr(Agent, "step", lambda self, replay, index: indices.append(index) or {})
+    return indices
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "every", "expected"),
+    [
+        (0, 9, 10, False),
+        (9, 10, 10, True),
+        (10, 11, 10, False),
+        (8, 31, 10, True),
+        (5, 5, 5, False),
+        (0, 9, 0, False),
+    ],
+)
+def test_crossed(before, now, every, expected):
+    assert crossed(before, now, every) is expected
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("ratio", [0.1, 0.29, 1, 2])
+def test_updates_are_exactly_the_ratio_times_the_steps_after_warm_up(
+    tmp_path, counted, idle_updates, ratio, num_envs
+):
+    config = tiny(
+        updates_per_step=ratio, env__num_envs=num_envs, warmup_steps=20, log__checkpoint_every_steps=50
+    )
+    voidrl.pretrain(counted, steps=120, out=tmp_path / "run", config=config)
+    _, meta = newest(tmp_path / "run")
+    steps = meta["steps"]
+    assert 120 <= steps < 120 + num_envs
+    assert len(counted.taken) == steps  # the steps in which environments reset are none
+    due = round((steps - 20) * ratio * 100) // 100
+    assert len(idle_updates) == meta["updates"] == due
+    assert meta["agent_steps"] == steps
+
+
+def test_a_run_stops_at_its_steps_also_after_a_resume_in_two_parts(tmp_path, counted, idle_updates):
+    voidrl.pretrain(counted, steps=13, out=tmp_path / "run", config=tiny())
+    voidrl.resume(tmp_path / "run", steps=29, env=counted)
+    assert len(counted.taken) == 29
+    assert len(idle_updates) == 29 - 8
+
+
+def test_the_update_index_goes_round(tmp_path, idle_updates):
+    config = tiny(learner__target_every_updates=3)
+    voidrl.train(Walk, steps=16, out=tmp_path / "run", config=config)
+    assert idle_updates == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def test_rows_evaluations_and_checkpoints_come_when_their_multiples_are_crossed(tmp_path, idle_updates):
+    config = tiny(
+        env__num_envs=3, log__log_every_steps=10, log__eval_every_steps=15, log__checkpoint_every_steps=20,
+        log__eval_episodes=2, log__keep_last=9,
+    )  # fmt: skip
+    # Episodes of 100 steps, so that every vector step is 3 steps: 3, 6, 9, …, 51.
+    voidrl.pretrain(lambda: Walk(length=100), steps=50, out=tmp_path / "run", config=config)
+    found = rows(tmp_path / "run")
+    assert [row["step"] for row in found if "updates" in row] == [12, 21, 30, 42, 51]
+    assert [row["step"] for row in found if "eval/return" in row] == [15, 30, 45]
+    assert checkpoint.list_steps(tmp_path / "run" / "checkpoints") == [21, 42, 51]
+
+
+def test_a_row_holds_what_happened_since_the_one_before(tmp_path):
+    class Scripted(Walk):
+        """Rewards 1, 2, 3, 4 in episodes of 4 steps, in cells 0, 1, 2, 3, 4."""
+
+        def __init__(self):
+            super().__init__(length=4)
+
+        def step(self, action):
+            obs, *_, info = super().step(action)
+            return obs, float(self.time), False, self.time == 4, info
+
+        def _seen(self):
+            return self.at.astype(np.float32), {"cell": self.time}
+
+    config = tiny(log__log_every_steps=6, log__checkpoint_every_steps=100)
+    voidrl.pretrain(Scripted, "random", steps=12, out=tmp_path / "run", config=config)
+    first, second = rows(tmp_path / "run")
+    assert first["step"] == 6
+    assert first["reward/extrinsic"] == np.mean([1, 2, 3, 4, 1, 2])
+    assert (first["episodes"], first["episode/return"], first["episode/length"]) == (1, 10, 4)
+    assert second["reward/extrinsic"] == np.mean([3, 4, 1, 2, 3, 4])
+    assert (second["episodes"], second["episode/return"], second["coverage/cells"]) == (3, 10, 5)
+    assert newest(tmp_path / "run")[0]["loop.safetensors/visits"].tolist() == [3, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("cell", [(1, 2), -5, 10**12, "here", 0.5])
+def test_an_info_called_cell_that_is_no_small_number_is_left_alone(tmp_path, cell):
+    class Odd(Walk):
+        def _seen(self):
+            return self.at.astype(np.float32), {"cell": cell}
+
+    voidrl.pretrain(Odd, "random", steps=10, out=tmp_path / "run", config=tiny())
+    assert "coverage/cells" not in rows(tmp_path / "run")[-1]
+
+
+def test_a_cell_told_by_one_of_two_environments_is_not_counted_for_both(tmp_path):
+    made = []
+
+    class Shy(Walk):
+        def __init__(self):
+            super().__init__()
+            made.append(self)
+            self.tells = len(made) % 2
+
+        def _seen(self):
+            return self.at.astype(np.float32), {"cell": 3} if self.tells else {}
+
+    voidrl.pretrain(Shy, "random", steps=10, out=tmp_path / "run", config=tiny(env__num_envs=2))
+    visits = newest(tmp_path / "run")[0]["loop.safetensors/visits"].tolist()
+    assert visits[:3] == [0, 0, 0]
+    assert visits[3] > 4
+
+
+# Acting
+
+
+@pytest.fixture
+def told_actions(monkeypatch):
+    """Random actions are 0, the policy's are 1."""
+    monkeypatch.setattr(Agent, "random_actions", lambda self, n: torch.zeros(n, dtype=torch.int64))
+    monkeypatch.setattr(Agent, "explore", lambda self, obs, skill: torch.ones(len(obs), dtype=torch.int64))
+
+
+def test_warm_up_is_random_then_the_policy_acts(tmp_path, counted, idle_updates, told_actions):
+    voidrl.pretrain(counted, steps=14, out=tmp_path / "run", config=tiny(warmup_steps=9))
+    assert counted.taken == [0] * 9 + [1] * 5
+
+
+@pytest.mark.parametrize(("who", "expected"), [("policy", [1] * 14), ("random", [0] * 9 + [1] * 5)])
+def test_fine_tuning_warms_up_by_policy_or_at_random(
+    tmp_path, counted, idle_updates, told_actions, who, expected
+):
+    source = voidrl.pretrain(counted, steps=9, out=tmp_path / "source", config=tiny())
+    counted.taken.clear()
+    config = {"finetune.warmup_steps": 9, "finetune.warmup_actions": who}
+    voidrl.finetune(source, counted, steps=14, out=tmp_path / "run", config=config)
+    assert counted.taken == expected
+    assert len(idle_updates) == 1 + 5
+
+
+@pytest.mark.parametrize(
+    ("noise", "expected"), [("end", [float("inf")] * 6), ("restart", [0, 1, 2, 3, 4, 5])]
+)
+def test_exploration_noise_stays_at_its_end_or_starts_again(tmp_path, monkeypatch, noise, expected):
+    source = voidrl.pretrain(lambda: Walk(length=99), steps=12, out=tmp_path / "source", config=tiny())
+    told = []
+    monkeypatch.setattr(DQN, "set_progress", lambda self, steps: told.append(steps))
+    config = {"finetune.noise": noise}
+    voidrl.finetune(source, lambda: Walk(length=99), steps=6, out=tmp_path / "run", config=config)
+    assert told == expected
+
+
+def test_the_schedule_of_pretraining_runs_from_the_first_step(tmp_path):
+    config = tiny(learner__epsilon_decay_steps=20, learner__epsilon_end=0.5)
+    agent = voidrl.pretrain(lambda: Walk(length=99), steps=11, out=tmp_path / "run", config=config)
+    assert agent.learner.epsilon.item() == pytest.approx(1 - 0.5 * 10 / 20)
+
+
+def test_a_skill_lasts_an_episode_until_a_task_chooses_one(tmp_path):
+    source = voidrl.pretrain(Walk, Skilled, steps=20, out=tmp_path / "run", config=tiny())
+    skills = newest(tmp_path / "run")[0]["replay_00000.safetensors/skill"][:20]  # rows of 6 steps and a reset
+    assert torch.equal(skills[0].expand(6, 2), skills[:6])
+    assert not torch.equal(skills[5], skills[7])
+    voidrl.finetune(source, Walk, steps=25, out=tmp_path / "tuned")
+    tuned = newest(tmp_path / "tuned")[0]
+    chosen = tuned["agent.safetensors/task_skill"]
+    warm_up = tuned["replay_00000.safetensors/skill"][:9]
+    assert any(torch.equal(chosen, skill) for skill in warm_up)
+    assert torch.equal(tuned["replay_00000.safetensors/skill"][14:20], chosen.expand(6, 2))
+
+
+# Stopping
+
+
+def test_stop_signals_ask_first_and_interrupt_second():
+    before = signal.getsignal(signal.SIGINT)
+    with StopSignals() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.requested == "SIGTERM"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("how", ["obs", "reward"])
+def test_a_non_finite_observation_or_reward_stops_the_run_before_it_is_stored(tmp_path, how):
+    what = {"obs": "observation of environment 0 is nan", "reward": "reward of environment 0 is inf"}[how]
+    with pytest.raises(NonFiniteError, match=f"{what} at step 24"):
+        voidrl.train(lambda: Fickle(how), steps=99, out=tmp_path / "run", config=tiny())
+    tensors, meta = newest(tmp_path / "run")
+    assert meta["steps"] == 20
+    assert all(torch.isfinite(t).all() for t in tensors.values())
+    assert "failed: the" in (tmp_path / "run" / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("how", "step", "where"), [("raise", 24, "step 25"), ("reset", 26, "reset after 26 steps")]
+)
+def test_an_environment_that_raises_is_named_with_the_step(tmp_path, how, step, where):
+    factory = lambda: Fickle(how)  # noqa: E731
+    message = f"environment 0 .*the wheel fell off.*{where}.*at step {step} of the run; .* step 20 is kept"
+    config = tiny(log__checkpoint_every_steps=20)
+    with pytest.raises(EnvironmentFailedError, match=message):
+        voidrl.train(factory, steps=99, out=tmp_path / "run", config=config)
+    assert voidrl.load(tmp_path / "run").steps == 20
+    assert voidrl.resume(tmp_path / "run", steps=30, env=Walk).steps == 30
+
+
+def test_a_failing_evaluation_is_named_too(tmp_path):
+    config = tiny(log__eval_every_steps=10, log__eval_episodes=4)
+    with pytest.raises(
+        EnvironmentFailedError,
+        match="at its own step 21, at step 10 of the run; no checkpoint was written yet",
+    ):
+        voidrl.train(lambda: Fickle("raise", at=21), steps=99, out=tmp_path / "run", config=config)
+
+
+@pytest.mark.parametrize("what", ["loss", "weight"])
+def test_divergence_is_named_and_the_last_checkpoint_kept(tmp_path, monkeypatch, what):
+    step = Agent.step
+
+    def broken(self, replay, index):
+        metrics = step(self, replay, index)
+        if self.steps > 22 and what == "loss":
+            metrics["critic_loss"] = torch.tensor(float("nan"))
+        if self.steps > 38 and what == "weight":
+            next(self.learner.critic.parameters()).data.fill_(float("inf"))
+        return {"critic_loss": metrics["critic_loss"]} if what == "loss" else {}
+
+    monkeypatch.setattr(Agent, "step", broken)
+    message = {
+        "loss": "critic_loss is not finite at step 28, update 20",
+        "weight": r"weight learner\.\S+ is not finite at step 40",
+    }
+    with pytest.raises(
+        NonFiniteError, match=message[what] + ".*checkpoint of step 20 is kept.*learning rate"
+    ):
+        voidrl.train(Walk, steps=99, out=tmp_path / "run", config=tiny())
+    assert checkpoint.list_steps(tmp_path / "run" / "checkpoints") == [20]
+
+
+def test_a_policy_that_diverged_is_not_blamed_on_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setattr(Agent, "explore", lambda self, obs, skill: torch.full((len(obs), 2), float("nan")))
+    with pytest.raises(NonFiniteError, match="the policy's action is not finite at step 8"):
+        voidrl.train(lambda: Walk(continuous=True), steps=20, out=tmp_path / "run", config=tiny())
+
+
+# What a run leaves behind
+
+
+def test_the_folder_of_a_run(tmp_path):
+    run = tmp_path / "run"
+    voidrl.pretrain(MAZE, steps=14, out=run, config=tiny(log__tensorboard=True, augment__shift_pixels=1))
+    names = {"config.json", "environment.json", "metrics.jsonl", "tb", "checkpoints", "log.txt", ".lock"}
+    assert {path.name for path in run.iterdir()} == names
+    assert any((run / "tb").iterdir())
+    assert json.loads((run / "environment.json").read_text())["versions"]["torch"]
+    assert "pretrain voidrl/PixelMaze-v0?size=5" in (run / "log.txt").read_text()
+    assert [row["step"] for row in rows(run)] == [7, 14]
+    assert {"train/reward_mean", "train/contrast_loss", "coverage/cells", "reward/extrinsic"} <= rows(run)[
+        -1
+    ].keys()

@@ -1,0 +1,354 @@
+"""A run that was stopped, killed or damaged goes on exactly as if nothing had happened."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_runs import MAZE, Skilled, Walk, assert_same_run, make_continuous, newest, rows, tiny
+
+import voidrl
+from voidrl import checkpoint, cli
+from voidrl.errors import CheckpointError
+from voidrl.runfolder import RunFolder
+
+EVALUATED = {"log__eval_every_steps": 10, "log__eval_episodes": 3}
+PIXELS = {"augment__shift_pixels": 1, "env__frame_stack": 2, **EVALUATED}
+CASES = {
+    "dqn": (Walk, "apt", tiny(env__num_envs=3, learner__n_step=3, **EVALUATED)),
+    "dqn pixels": (MAZE, "apt", tiny(env__num_envs=2, learner__n_step=2, **PIXELS)),
+    "sac": (make_continuous, "apt", tiny(learner="sac", env__num_envs=2, **EVALUATED)),
+    "sac pixels": (f"{MAZE}&continuous=true", "apt", tiny(learner="sac", share_encoder=True, **PIXELS)),
+    "ddpg": (make_continuous, "apt", tiny(learner="ddpg", learner__n_step=2, env__frame_stack=3)),
+    "ddpg pixels": (f"{MAZE}&continuous=true", "positive", tiny(learner="ddpg", env__num_envs=2, **PIXELS)),
+    "random": (MAZE, "random", tiny(env__num_envs=3)),
+    "skills": (Walk, Skilled, tiny(env__num_envs=2, learner__intrinsic_n_step="single", learner__n_step=2)),
+    "pool": (Walk, "apt", tiny(method__pool=12, representation="fixed")),
+    "workers": (Walk, "apt", tiny(env__num_envs=2, env__backend="async")),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_pretraining_to_n_and_on_to_2n_is_the_straight_run_bit_for_bit(tmp_path, case):
+    env, method, config = CASES[case]
+    straight = voidrl.pretrain(env, method, steps=40, seed=3, out=tmp_path / "straight", config=config)
+    voidrl.pretrain(env, method, steps=20, seed=3, out=tmp_path / "resumed", config=config)
+    factory = None if isinstance(env, str) else env
+    resumed = voidrl.resume(tmp_path / "resumed", steps=40, env=factory)
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=40)
+    assert straight.steps == resumed.steps >= 40
+    for name, tensor in straight.tensors().items():
+        assert torch.equal(tensor, resumed.tensors()[name]), name
+    updates = newest(tmp_path / "straight")[1]["updates"]
+    assert updates == (0 if case == "random" else straight.steps - 8)
+
+
+@pytest.mark.parametrize("method", ["apt", Skilled])
+@pytest.mark.parametrize("phase", ["finetune", "train"])
+def test_the_other_phases_resume_exactly(tmp_path, phase, method):
+    config = tiny(env__num_envs=2, learner__n_step=2, finetune__noise="restart", **EVALUATED)
+    if phase == "finetune":
+        source = voidrl.pretrain(Walk, method, steps=15, out=tmp_path / "source", config=config)
+
+        def start(steps, out):
+            return voidrl.finetune(source, Walk, steps=steps, out=out)
+    else:
+
+        def start(steps, out):
+            return voidrl.train(Walk, steps=steps, out=out, config={**config, "method": method})
+
+    start(40, tmp_path / "straight")
+    start(20, tmp_path / "resumed")
+    voidrl.resume(tmp_path / "resumed", steps=40)
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=40)
+    assert newest(tmp_path / "straight")[0]["agent.safetensors/task_skill_chosen"]
+
+
+def test_the_seed_decides_everything_and_evaluations_nothing(tmp_path):
+    def run(name, seed, **changes):
+        config = tiny(env__num_envs=2, **changes)
+        voidrl.pretrain(Walk, steps=30, seed=seed, out=tmp_path / name, config=config)
+        return tmp_path / name
+
+    first = run("first", 5)
+    assert_same_run(first, run("again", 5))
+    other = run("other", 6)
+    assert rows(first) != rows(other)
+    weights, others = newest(first)[0], newest(other)[0]
+    assert all(
+        not torch.equal(weights[k], others[k]) for k in weights if k.endswith("weight") and "norm" not in k
+    )
+
+    often = run("often", 5, log__eval_every_steps=3, log__eval_episodes=5)
+    tensors, evaluated = newest(first)[0], newest(often)[0]
+    assert all(torch.equal(tensors[k], evaluated[k]) for k in tensors)
+    assert rows(first) == [row for row in rows(often) if "eval/return" not in row]
+
+
+def test_a_resume_of_a_complete_run_says_so_and_changes_nothing(tmp_path, capsys):
+    run = tmp_path / "run"
+    voidrl.pretrain(Walk, steps=12, out=run, config=tiny())
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "log.txt"}
+    agent = voidrl.resume(run)
+    assert "is complete at step 12" in capsys.readouterr().err
+    assert agent.steps == 12
+    assert before == {p: p.read_bytes() for p in run.rglob("*") if p.is_file() and p.name != "log.txt"}
+    assert cli.main(["resume", str(run)]) == 0
+
+
+# Damage
+
+
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(tmp_path, capsys):
+    config = tiny(log__keep_last=3, log__checkpoint_every_steps=10)
+    voidrl.pretrain(Walk, steps=30, out=tmp_path / "straight", config=config)
+    run = tmp_path / "run"
+    voidrl.pretrain(Walk, steps=30, out=run, config=config)
+    damaged = run / "checkpoints" / "step_000000000030" / "agent.safetensors"
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(data)
+
+    assert voidrl.load(run).steps == 20
+    assert "skipped step_000000000030" in capsys.readouterr().err
+    assert voidrl.resume(run).steps == 30
+    assert "skipped step_000000000030" in capsys.readouterr().err
+    assert "skipped step_000000000030" in (run / "log.txt").read_text()
+    assert_same_run(tmp_path / "straight", run)
+
+
+def test_all_checkpoints_damaged_is_an_error(tmp_path):
+    voidrl.pretrain(Walk, steps=12, out=tmp_path / "run", config=tiny())
+    for manifest in tmp_path.rglob("manifest.json"):
+        manifest.write_text("{")
+    for call in (voidrl.resume, voidrl.load):
+        with pytest.raises(CheckpointError, match=r"no valid checkpoint .*step_000000000012"):
+            call(tmp_path / "run")
+
+
+def test_a_replay_of_another_size_is_refused(tmp_path):
+    run = tmp_path / "run"
+    voidrl.pretrain(Walk, steps=12, out=run, config=tiny())
+    text = (run / "config.json").read_text()
+    (run / "config.json").write_text(text.replace('"capacity_steps": 30', '"capacity_steps": 40'))
+    with pytest.raises(CheckpointError, match=r"slots .* set replay.capacity_steps"):
+        voidrl.resume(run, steps=20)
+
+
+# Signals
+
+
+class Slow(Walk):
+    """Waits in every step, for ever in step 30."""
+
+    def step(self, action):
+        self.count = getattr(self, "count", 0) + 1
+        Path("steps").write_text(str(self.count))
+        time.sleep(600 if self.count == 30 else 0.01)
+        return super().step(action)
+
+
+def start_process(folder, steps):
+    """`voidrl pretrain` in a process of its own, in its own folder."""
+    command = [
+        sys.executable,
+        "-m",
+        "voidrl.cli",
+        "pretrain",
+        "test_resume:Slow",
+        "--steps",
+        str(steps),
+        "--out",
+        "run",
+    ]
+    command += ["--warmup-steps", "4", "--learner.batch-size", "8", "--learner.encoder.feature-dim", "4"]
+    command += ["--log.checkpoint-every-steps", "20"]
+    command += ["--log.tensorboard", "False", "--device", "cpu", "--log.log-every-steps", "5"]
+    home = Path(__file__).parent
+    path = os.pathsep.join([str(home), str(home.parent / "src"), os.environ.get("PYTHONPATH", "")])
+    environ = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, cwd=folder, env=environ, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(ready, process=None, seconds=60):
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, "it never came"
+        assert process is None or process.poll() is None, process.stderr.read()
+        time.sleep(0.001)
+
+
+def steps_taken(folder):
+    path = folder / "steps"
+    return int(path.read_text() or 0) if path.exists() else 0
+
+
+def test_the_first_sigint_saves_and_tells_how_to_go_on(tmp_path, monkeypatch, capsys):
+    process = start_process(tmp_path, steps=29)
+    wait_for(lambda: steps_taken(tmp_path) >= 6, process)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 75, said
+    assert "Traceback" not in said
+    assert "stopped by SIGINT at step" in said.splitlines()[-1]
+    assert "`voidrl resume run`" in said.splitlines()[-1]
+    _, meta = newest(tmp_path / "run")
+    assert 6 <= meta["steps"] < 29
+    assert meta["updates"] == 2 * (meta["steps"] - 4)  # the update was finished
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["resume", "run"]) == 0
+    assert newest(tmp_path / "run")[1]["steps"] == 29
+    steps = [row["step"] for row in rows(tmp_path / "run")]
+    assert steps == sorted(set(steps))
+    assert {5, 10, 15, 20, 25, 29} <= set(steps)
+
+
+def test_a_second_sigint_stops_at_once_and_keeps_what_was_saved(tmp_path):
+    process = start_process(tmp_path, steps=100)
+    wait_for(lambda: steps_taken(tmp_path) == 30, process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    assert process.poll() is None
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert time.monotonic() - began < 20
+    assert "stopped at once" in said.splitlines()[-1]
+    assert checkpoint.list_steps(tmp_path / "run" / "checkpoints") == [20]
+    assert voidrl.load(tmp_path / "run").steps == 20
+
+
+def forked(call):
+    """Run `call` in a fork of this process; its exit code is what `call` returns."""
+    child = os.fork()
+    if child == 0:
+        code = 99
+        with suppress(BaseException):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            code = call() or 0
+        os._exit(code)
+    return child
+
+
+def wait(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_sigterm_saves_too_and_a_signal_during_a_checkpoint_leaves_the_run_exact(tmp_path, monkeypatch):
+    config = tiny(log__checkpoint_every_steps=10)
+    voidrl.pretrain(Walk, steps=30, out=tmp_path / "straight", config=config)
+    run = tmp_path / "run"
+    save = checkpoint.save
+
+    def signalled(root, step, *args, **kwargs):
+        if step == 20:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return save(root, step, *args, **kwargs)
+
+    monkeypatch.setattr(checkpoint, "save", signalled)
+    with pytest.raises(voidrl.RunInterrupted, match="SIGTERM at step 20 of 30"):
+        voidrl.pretrain(Walk, steps=30, out=run, config=config)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    monkeypatch.undo()
+    voidrl.resume(run)
+    assert_same_run(tmp_path / "straight", run)
+
+
+def test_sigkill_at_any_moment_loses_nothing(tmp_path):
+    """Killed at random and in the middle of saves; in the end all is as if it had never been killed."""
+    config = tiny(env__num_envs=2, log__checkpoint_every_steps=10, log__log_every_steps=3, **EVALUATED)
+    voidrl.pretrain(Walk, steps=120, out=tmp_path / "straight", config=config)
+    run, rng = tmp_path / "run", random.Random(0)
+    saving = run / "checkpoints"
+
+    def start():
+        voidrl.pretrain(Walk, steps=120, out=run, config=config)
+
+    def unfinished():
+        return saving.is_dir() and any(path.name.startswith(".tmp-") for path in saving.iterdir())
+
+    child, kills = forked(start), 0
+    for attempt in range(12):
+        end = time.monotonic() + rng.uniform(0.1, 0.5)
+        while time.monotonic() < end and not (attempt % 2 and unfinished()):
+            time.sleep(0.0005)
+        os.kill(child, signal.SIGKILL)
+        kills += wait(child) == -signal.SIGKILL
+        if (run / "config.json").exists():
+            before = checkpoint.list_steps(saving)
+            child = forked(lambda: voidrl.resume(run) and 0)
+            wait_for(
+                lambda before=before: "resumed" in (run / "log.txt").read_text() or not before, seconds=20
+            )
+        else:
+            child = forked(
+                lambda: voidrl.pretrain(Walk, steps=120, out=run, config=config, overwrite=True) and 0
+            )
+    assert wait(child) == 0
+    assert kills >= 4
+    assert_same_run(tmp_path / "straight", run)
+
+
+@pytest.mark.parametrize("phase", ["pretrain", "finetune"])
+def test_a_kill_before_the_first_checkpoint_begins_again_without_repeated_rows(tmp_path, monkeypatch, phase):
+    config = tiny(log__log_every_steps=2)
+    source = voidrl.pretrain(Walk, steps=12, out=tmp_path / "source", config=config)
+
+    def start(out):
+        if phase == "pretrain":
+            return voidrl.pretrain(Walk, steps=19, out=out, config=config)
+        return voidrl.finetune(source, Walk, steps=19, out=out)
+
+    start(tmp_path / "straight")
+
+    def die():
+        from voidrl.loop import Loop
+
+        update = Loop._update_agent
+
+        def killed(self):
+            update(self)
+            if self.state.steps == 15:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        Loop._update_agent = killed
+        start(tmp_path / "run")
+
+    assert wait(forked(die)) == -signal.SIGKILL
+    assert len(rows(tmp_path / "run")) == 7
+    voidrl.resume(tmp_path / "run")
+    assert_same_run(tmp_path / "straight", tmp_path / "run")
+
+
+def test_a_finetuning_run_without_any_checkpoint_cannot_be_resumed(tmp_path):
+    source = voidrl.pretrain(Walk, steps=12, out=tmp_path / "source", config=tiny())
+    voidrl.finetune(source, Walk, steps=12, out=tmp_path / "run")
+    for step in checkpoint.list_steps(tmp_path / "run" / "checkpoints"):
+        (tmp_path / "run" / "checkpoints" / f"step_{step:012d}").rename(tmp_path / f"gone-{step}")
+    with pytest.raises(CheckpointError, match=r"no checkpoint.*--overwrite"):
+        voidrl.resume(tmp_path / "run")
+
+
+def test_a_run_on_a_lambda_asks_for_its_factory(tmp_path):
+    voidrl.pretrain(lambda: Walk(length=4), steps=12, out=tmp_path / "run", config=tiny())
+    with pytest.raises(voidrl.VoidrlError, match=r"cannot be imported .*env="):
+        voidrl.resume(tmp_path / "run", steps=14)
+    assert voidrl.resume(tmp_path / "run", steps=14, env=lambda: Walk(length=4)).steps == 14
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path, capsys):
+    run = tmp_path / "run"
+    voidrl.pretrain(Walk, steps=12, out=run, config=tiny())
+    with RunFolder(run).lock():
+        assert cli.main(["resume", str(run), "--steps", "20"]) == 2
+        assert f"in use by process {os.getpid()}" in capsys.readouterr().err
+        with pytest.raises(voidrl.VoidrlError, match="in use by process"):
+            voidrl.pretrain(Walk, steps=12, out=run, config=tiny(), overwrite=True)
+    assert newest(run)[1]["steps"] == 12
