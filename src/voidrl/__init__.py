@@ -16,8 +16,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Agent", "Config", "RunInterrupted", "VoidrlError", "evaluate", "finetune", "load", "pretrain", "resume", "train",
-]  # fmt: skip
+    "Agent",
+    "Config",
+    "RunInterrupted",
+    "VoidrlError",
+    "evaluate",
+    "finetune",
+    "load",
+    "pretrain",
+    "resume",
+    "train",
+]
 _HOMES = {"Agent": "agent", "Config": "config", "RunInterrupted": "errors", "VoidrlError": "errors"}
 
 

@@ -207,7 +207,7 @@ class Agent(nn.Module):
         return Latents(batch, self._encode, pool or self._pool(replay))
 
     def _pool(self, replay: Replay) -> Callable[[int], Tensor]:
-        """f of n states drawn from the replay: the same ones for everything that one update scores."""
+        """Encoded states drawn from the replay: the same n for everything that one update scores."""
         return cache(lambda n: self._encode(replay.observations(replay.sample(n))))
 
     def _minimise(self, optimiser: str, loss: Tensor) -> None:

@@ -35,6 +35,7 @@ from voidrl.types import Batch, EnvSpec
 Env = str | EnvFactory
 Overrides = Mapping[str, Any] | Config
 Steps = int | str
+MLP_HIDDEN = 256  # of the encoder that `auto` gives to vectors
 
 
 def pretrain(
@@ -229,8 +230,11 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
     config = update(Config(), merged)
     stack = "mlp" if not spec.pixels else "nature" if spec.discrete else "drq"
     for kind in ("representation", "learner"):
-        if getattr(config, kind).encoder.stack == "auto":
-            config = update(config, {f"{kind}.encoder.stack": stack})
+        encoder = getattr(config, kind).encoder
+        if encoder.stack == "auto":
+            # LayerNorm straight on a linear map of a vector would forget the vector's length.
+            hidden = encoder.hidden_dim or (MLP_HIDDEN if stack == "mlp" else 0)
+            config = update(config, {f"{kind}.encoder": {"stack": stack, "hidden_dim": hidden}})
     return config
 
 

@@ -80,7 +80,8 @@ class EncoderConfig:
 
     stack: Stack = "auto"
     """Convolutions: `nature`, `impala`, `drq` (strides 2, 1, 1, 1) or `paper` (strides 2, 2, 2, 1); `mlp` for
-    vectors. `auto`: `nature` for discrete actions, `drq` for continuous ones, `mlp` for vectors."""
+    vectors. `auto`: `nature` for discrete actions, `drq` for continuous ones, `mlp` with a hidden layer for
+    vectors."""
     feature_dim: int = 50
     """Width of the output. 0 leaves out FC, LayerNorm and tanh: the features are the stack's own."""
     hidden_dim: int = 0
@@ -275,7 +276,7 @@ class Config:
     """How reward becomes behaviour."""
     reward_scale: float = 1.0
     """Multiplies the environment's reward in the learner. Pre-trained values are on the scale of the intrinsic
-    reward, about 1 a step: where a task's rewards are much smaller, the heads would have to unlearn first."""
+    reward, about 1 a step: if a task's rewards are much smaller, the heads have to unlearn first."""
     share_encoder: bool = False
     """Let the learner act on f(s) (the paper on DMControl) instead of on an encoder of its own (on Atari)."""
     encoder_owner: Literal["auto", "representation", "learner"] = "auto"

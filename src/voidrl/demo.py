@@ -7,7 +7,7 @@ appears at one far cell: APT's agent and a new one learn to reach it, again for 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from voidrl import api, checkpoint
 from voidrl.envs.maze import PixelMazeVector
 from voidrl.envs.vector import parse_id
 from voidrl.metrics import read_metrics
-from voidrl.presets import DEMO_ENV
+from voidrl.presets import DEMO_ENV, DEMO_GOAL
 
-PRETRAIN_STEPS = 24_000
-FINETUNE_STEPS = 12_000
+PRETRAIN_STEPS = 16_000
+FINETUNE_STEPS = 8_000
+TASK = f"{DEMO_ENV}&{DEMO_GOAL}"
 Curve = list[tuple[int, float]]
 
 
@@ -57,14 +58,23 @@ def run_demo(out: str | Path, *, seed: int = 1, scale: float = 1.0, device: str 
     out = Path(out)
     steps, task_steps = max(1, round(PRETRAIN_STEPS * scale)), max(1, round(FINETUNE_STEPS * scale))
     shared: dict[str, Any] = {"preset": "maze-demo", "seed": seed, "device": device, "overwrite": True}
-    task = f"{DEMO_ENV}&goal=far"
     api.pretrain(DEMO_ENV, "random", steps=steps, out=out / "random", **shared)
     api.pretrain(DEMO_ENV, "apt", steps=steps, out=out / "apt", **shared)
-    evaluated = {"log.eval_every_steps": max(1, task_steps // 12)}
-    api.finetune(out / "apt", task, steps=task_steps, out=out / "finetuned", config=evaluated, device=device, overwrite=True)
-    api.train(task, steps=task_steps, out=out / "scratch", config=evaluated, **shared)
+    evaluated = {"log.eval_every_steps": max(1, task_steps // 10), "updates_per_step": 0.5}
+    api.finetune(
+        out / "apt",
+        TASK,
+        steps=task_steps,
+        out=out / "finetuned",
+        config=evaluated,
+        device=device,
+        overwrite=True,
+    )
+    api.train(TASK, steps=task_steps, out=out / "scratch", config=evaluated, **shared)
     result = read_demo(out, seed)
-    (out / "demo.json").write_text(json.dumps(result.summary() | {"seed": seed, "steps": steps, "task_steps": task_steps}))
+    (out / "demo.json").write_text(
+        json.dumps(result.summary() | {"seed": seed, "steps": steps, "task_steps": task_steps})
+    )
     picture = draw([result], out / "demo.png")
     print(table(result, steps, task_steps))
     print(f"\npicture: {picture}")
@@ -73,7 +83,7 @@ def run_demo(out: str | Path, *, seed: int = 1, scale: float = 1.0, device: str 
 
 def read_demo(out: Path, seed: int) -> DemoResult:
     """The outcome as the four run folders hold it."""
-    maze = PixelMazeVector(num_envs=1, **parse_id(f"{DEMO_ENV}&goal=far")[1])
+    maze = PixelMazeVector(num_envs=1, **parse_id(TASK)[1])
     size = len(maze.walls)
 
     def visits(run: str) -> np.ndarray:
@@ -101,14 +111,19 @@ def read_demo(out: Path, seed: int) -> DemoResult:
 def table(result: DemoResult, steps: int, task_steps: int) -> str:
     """What a newcomer reads first."""
     s = result.summary()
-    return "\n".join([
-        "",
-        f"{'':<24}{'random':>10}{'APT':>10}{'ratio':>10}",
-        f"{f'maze seen, {steps} steps':<24}{s['coverage_random']:>10.0%}{s['coverage_apt']:>10.0%}"
-        f"{s['coverage_apt'] / s['coverage_random']:>9.1f}×",
-        f"{'':<24}{'scratch':>10}{'fine-tuned':>10}",
-        f"{f'goal reached, {task_steps} steps':<24}{s['success_scratch']:>10.0%}{s['success_finetuned']:>10.0%}",
-    ])  # fmt: skip
+    seen, scratch, tuned = s["coverage_random"], s["success_scratch"], s["success_finetuned"]
+    rows = [
+        ("", "random", "APT", "ratio"),
+        (
+            f"maze seen in {steps} steps",
+            f"{seen:.0%}",
+            f"{s['coverage_apt']:.0%}",
+            f"{s['coverage_apt'] / seen:.1f}×",
+        ),
+        ("", "scratch", "fine-tuned", ""),
+        (f"goal reached after {task_steps} steps", f"{scratch:.0%}", f"{tuned:.0%}", ""),
+    ]
+    return "\n" + "\n".join(f"{a:<32}{b:>10}{c:>12}{d:>8}".rstrip() for a, b, c, d in rows)
 
 
 def _pair(cell: Any) -> tuple[int, int]:

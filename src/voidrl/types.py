@@ -52,7 +52,9 @@ class EnvSpec:
         """One phrase for error messages."""
         kind = "pixels" if self.pixels else "vector"
         stack = f" × {self.frame_stack} frames" if self.frame_stack > 1 else ""
-        actions = f"{self.num_actions} actions" if self.discrete else f"{self.action_dim}-d continuous actions"
+        actions = (
+            f"{self.num_actions} actions" if self.discrete else f"{self.action_dim}-d continuous actions"
+        )
         return f"{kind} {'×'.join(map(str, self.frame_shape))}{stack}, {actions}"
 
     def to_json(self) -> dict[str, Any]:
@@ -62,7 +64,8 @@ class EnvSpec:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> EnvSpec:
         """The inverse of `to_json`."""
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return cls(**values)
 
 
 class Batch(NamedTuple):

@@ -34,17 +34,20 @@ class APTConfig(MethodConfig):
     pool: int = 0
     """Particles drawn from the replay to search; 0: the minibatch itself."""
     normalise: Literal["reward_mean", "distance_mean", "none"] = "reward_mean"
-    """Divide the reward by its running mean (the paper), the distances by theirs (URLB's code), or nothing."""
-
+    """Divide the reward by its running mean (the paper), distances by theirs (URLB's code), or nothing."""
     mean_momentum: float | None = None
     """Share of the past that the running mean keeps at each update; None weighs all of the past alike."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         momentum = self.mean_momentum
-        require(momentum is None or 0 <= momentum < 1, "mean_momentum", momentum, "None or a number in [0, 1)")
+        require(
+            momentum is None or 0 <= momentum < 1, "mean_momentum", momentum, "None or a number in [0, 1)"
+        )
         require_positive(self, "k")
         require(self.c >= 0, "c", self.c, "0 or more")
+        if self.normalise == "reward_mean":  # below 1 the logarithm can be negative, and so can its mean
+            require(self.c >= 1, "c", self.c, "1 or more with normalise = 'reward_mean'")
         require(self.pool >= 0, "pool", self.pool, "0 (the minibatch) or a number of particles")
 
 
@@ -59,17 +62,27 @@ class APT(Method):
         self.mean = RunningMean(config.mean_momentum)
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
-        """eq. 5, on a consistent scale."""
+        """Return eq. 5, on a consistent scale."""
         config = self.config
         z = latents.z_next if config.particle == "next" else latents.z  # (B, dim)
         particles = latents.pool(config.pool) if config.pool else None
-        options = {"k": config.k, "include_self": config.include_self, "average": config.average,
-                   "neighbours": config.neighbours}  # fmt: skip
+
+        def score(c: float, distance_power: float | Literal["dim"]) -> Tensor:
+            return particle_reward(
+                z,
+                particles=particles,
+                k=config.k,
+                c=c,
+                distance_power=distance_power,
+                include_self=config.include_self,
+                average=config.average,
+                neighbours=config.neighbours,
+            )
+
         if config.normalise == "distance_mean":  # scaling z scales every distance
-            distance = particle_reward(z, particles=particles, c=0.0, **options).exp()
-            self.mean.update(distance)
+            self.mean.update(score(c=0.0, distance_power=1.0).exp())
             z, particles = self.mean(z), None if particles is None else self.mean(particles)
-        reward = particle_reward(z, particles=particles, c=config.c, distance_power=config.distance_power, **options)
+        reward = score(config.c, config.distance_power)
         if config.normalise == "reward_mean":
             self.mean.update(reward)
             reward = self.mean(reward)

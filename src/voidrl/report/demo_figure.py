@@ -19,17 +19,35 @@ RANDOM, APT, SCRATCH = "#8a8f98", "#c8352b", "#3b6ea8"
 def draw(results: Sequence[DemoResult], path: Path) -> Path:
     """Heat maps of the first seed; curves as mean and range over all seeds given."""
     plt = _pyplot()
-    figure, axes = plt.subplots(1, 4, figsize=(14, 3.9), layout="constrained", width_ratios=[1, 1, 1.25, 1.25])
+    figure, axes = plt.subplots(
+        1, 4, figsize=(14, 3.9), layout="constrained", width_ratios=[1, 1, 1.25, 1.25]
+    )
     first = results[0]
-    _heat_map(axes[0], first, first.random_visits, f"Random actions\n{_percent(results, 'random')} of the maze seen")
-    _heat_map(axes[1], first, first.apt_visits, f"APT, without any reward\n{_percent(results, 'apt')} of the maze seen")
+    _heat_map(
+        axes[0], first, first.random_visits, f"Random actions\n{_percent(results, 'random')} of the maze seen"
+    )
+    _heat_map(
+        axes[1],
+        first,
+        first.apt_visits,
+        f"APT, without any reward\n{_percent(results, 'apt')} of the maze seen",
+    )
     _curves(axes[2], [r.apt_coverage for r in results], APT, "APT")
     _curves(axes[2], [r.random_coverage for r in results], RANDOM, "random")
-    axes[2].set(title="Exploration, no reward", xlabel="environment steps", ylabel="share of cells visited", ylim=(0, 1.03))
+    axes[2].set(
+        title="Exploration, no reward",
+        xlabel="environment steps",
+        ylabel="share of cells visited",
+        ylim=(0, 1.03),
+    )
     _curves(axes[3], [r.finetuned_success for r in results], APT, "fine-tuned from APT")
     _curves(axes[3], [r.scratch_success for r in results], SCRATCH, "from scratch")
-    axes[3].set(title="Then a far, sparse goal", xlabel="environment steps with reward", ylabel="episodes that reach it",
-                ylim=(-0.03, 1.03))  # fmt: skip
+    axes[3].set(
+        title="Then a far, sparse goal",
+        xlabel="environment steps with reward",
+        ylabel="episodes that reach it",
+        ylim=(-0.03, 1.03),
+    )
     for axis in axes[2:]:
         axis.legend(frameon=False, loc="upper left")
         axis.spines[["top", "right"]].set_visible(False)
@@ -53,7 +71,9 @@ def _pyplot() -> Any:
 
 
 def _heat_map(axis: Any, result: DemoResult, visits: np.ndarray, title: str) -> None:
-    shown = np.where(visits > 0, np.log1p(visits), np.nan)  # a few cells near the start take most of the visits
+    shown = np.where(
+        visits > 0, np.log1p(visits), np.nan
+    )  # a few cells near the start take most of the visits
     axis.imshow(np.where(result.walls, 0.22, 0.93), cmap="gray", vmin=0, vmax=1)
     axis.imshow(shown, cmap="YlOrRd", vmin=0, vmax=np.log1p(visits).max())
     (start, goal) = result.start_cell, result.goal_cell
