@@ -65,7 +65,7 @@ def pretrain(
         device: `auto`, `cpu`, `cuda`.
         overwrite: Replace the run in `out`.
     """
-    layers = [find_preset(preset), _as_layer(config), {} if method is None else {"method": method}]
+    layers = [*_settings(preset, config), {} if method is None else {"method": method}]
     layers += [_given(steps, seed, device), {"phase": "pretrain"}]
     return _start(env, layers, out, overwrite)
 
@@ -82,7 +82,7 @@ def train(
     overwrite: bool = False,
 ) -> Agent:
     """Train the learner from scratch on the environment's own reward. Arguments as in `pretrain`."""
-    layers = [find_preset(preset), _as_layer(config), _given(steps, seed, device), {"phase": "train"}]
+    layers = [*_settings(preset, config), _given(steps, seed, device), {"phase": "train"}]
     return _start(env, layers, out, overwrite)
 
 
@@ -116,7 +116,7 @@ def finetune(
             f"an agent of method {old.method.name!r} cannot be fine-tuned, it learned nothing: "
             f"begin anew with `voidrl train`"
         )
-    layers = [to_json(old), _as_layer(config), _given(steps, seed, device), {"phase": "finetune"}]
+    layers = [to_json(old), *_settings(None, config), _given(steps, seed, device), {"phase": "finetune"}]
     return _start(old.env.id if env is None else env, layers, out, overwrite, pretrained=pretrained)
 
 
@@ -245,10 +245,16 @@ def config_from_json(data: Any) -> Config:
     return update(Config(), data)
 
 
-def _as_layer(config: Overrides | None) -> dict[str, Any]:
-    layer = to_json(config) if isinstance(config, Config) else config or {}
-    require(isinstance(layer, Mapping), "config", config, "a mapping of values or a voidrl.Config")
-    return dict(layer)
+def _settings(preset: str | None, config: Overrides | None) -> list[dict[str, Any]]:
+    if isinstance(config, Config):
+        if preset is not None:
+            raise ConfigError(
+                f"preset = {preset!r} cannot be used with a whole voidrl.Config, which has a value for every "
+                f"field: pass one of the two, or the changes alone as a mapping"
+            )
+        return [to_json(config)]
+    require(isinstance(config, Mapping | None), "config", config, "a mapping of values or a voidrl.Config")
+    return [find_preset(preset), dict(config or {})]
 
 
 def _given(steps: Steps | None, seed: int | None, device: str | None) -> dict[str, Any]:

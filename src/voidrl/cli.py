@@ -166,7 +166,7 @@ def demo(argv: list[str]) -> None:
     """See it work in minutes: APT against random, then fine-tuned against scratch, in a pixel maze."""
     parser = _parser("demo")
     parser.add_argument("--out", default="runs/demo", help="where runs and picture go (default: runs/demo)")
-    parser.add_argument("--seed", type=int, default=1, help="(default: 1)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="one or more (default: 1)")
     parser.add_argument(
         "--scale", type=float, default=1.0, help="multiplies the number of steps (default: 1)"
     )
@@ -174,7 +174,7 @@ def demo(argv: list[str]) -> None:
     options = parser.parse_args(argv)
     from voidrl.demo import run_demo
 
-    run_demo(options.out, seed=options.seed, scale=options.scale, device=options.device)
+    run_demo(options.out, seeds=options.seeds, scale=options.scale, device=options.device)
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {

@@ -275,8 +275,8 @@ class Config:
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig("auto"))
     """How reward becomes behaviour."""
     reward_scale: float = 1.0
-    """Multiplies the environment's reward in the learner. Pre-trained values are on the scale of the intrinsic
-    reward, about 1 a step: if a task's rewards are much smaller, the heads have to unlearn first."""
+    """Multiplies the environment's reward in the learner. Pre-trained values are on the scale of intrinsic
+    rewards, about 1 a step: if a task's rewards are much smaller, the heads have to unlearn first."""
     share_encoder: bool = False
     """Let the learner act on f(s) (the paper on DMControl) instead of on an encoder of its own (on Atari)."""
     encoder_owner: Literal["auto", "representation", "learner"] = "auto"

@@ -7,6 +7,7 @@ appears at one far cell: APT's agent and a new one learn to reach it, again for 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,34 +52,38 @@ class DemoResult:
         }
 
 
-def run_demo(out: str | Path, *, seed: int = 1, scale: float = 1.0, device: str = "auto") -> DemoResult:
-    """Run all four parts under `out`, print the table, draw `demo.png`; parts done before are done again."""
-    from voidrl.report.demo_figure import draw
+def run_demo(
+    out: str | Path, *, seeds: Sequence[int] = (1,), scale: float = 1.0, device: str = "auto"
+) -> list[DemoResult]:
+    """Run all four parts for each seed under `out`, print the table, draw `demo.png`."""
+    from voidrl.report.demo_figure import draw, import_pyplot
 
+    import_pyplot()  # a missing package is better known before than after
     out = Path(out)
     steps, task_steps = max(1, round(PRETRAIN_STEPS * scale)), max(1, round(FINETUNE_STEPS * scale))
-    shared: dict[str, Any] = {"preset": "maze-demo", "seed": seed, "device": device, "overwrite": True}
-    api.pretrain(DEMO_ENV, "random", steps=steps, out=out / "random", **shared)
-    api.pretrain(DEMO_ENV, "apt", steps=steps, out=out / "apt", **shared)
-    evaluated = {"log.eval_every_steps": max(1, task_steps // 10), "updates_per_step": 0.5}
-    api.finetune(
-        out / "apt",
-        TASK,
-        steps=task_steps,
-        out=out / "finetuned",
-        config=evaluated,
-        device=device,
-        overwrite=True,
-    )
-    api.train(TASK, steps=task_steps, out=out / "scratch", config=evaluated, **shared)
-    result = read_demo(out, seed)
-    (out / "demo.json").write_text(
-        json.dumps(result.summary() | {"seed": seed, "steps": steps, "task_steps": task_steps})
-    )
-    picture = draw([result], out / "demo.png")
-    print(table(result, steps, task_steps))
+    results = []
+    for seed in seeds:
+        runs = out / f"seed{seed}"
+        _run_parts(runs, seed, steps, task_steps, device)
+        results.append(read_demo(runs, seed))
+    numbers = {"steps": steps, "task_steps": task_steps, "seeds": {r.seed: r.summary() for r in results}}
+    (out / "demo.json").write_text(json.dumps(numbers, indent=1) + "\n")
+    picture = draw(results, out / "demo.png")
+    print(table(results, steps, task_steps))
     print(f"\npicture: {picture}")
-    return result
+    return results
+
+
+def _run_parts(runs: Path, seed: int, steps: int, task_steps: int, device: str) -> None:
+    shared: dict[str, Any] = {"preset": "maze-demo", "seed": seed, "device": device, "overwrite": True}
+    on_task = {"log.eval_every_steps": max(1, task_steps // 10), "updates_per_step": 0.5}
+    api.pretrain(DEMO_ENV, "random", steps=steps, out=runs / "random", **shared)
+    api.pretrain(DEMO_ENV, "apt", steps=steps, out=runs / "apt", **shared)
+    tuned = runs / "finetuned"
+    api.finetune(
+        runs / "apt", TASK, steps=task_steps, out=tuned, config=on_task, device=device, overwrite=True
+    )
+    api.train(TASK, steps=task_steps, out=runs / "scratch", config=on_task, **shared)
 
 
 def read_demo(out: Path, seed: int) -> DemoResult:
@@ -108,22 +113,27 @@ def read_demo(out: Path, seed: int) -> DemoResult:
     )
 
 
-def table(result: DemoResult, steps: int, task_steps: int) -> str:
-    """What a newcomer reads first."""
-    s = result.summary()
-    seen, scratch, tuned = s["coverage_random"], s["success_scratch"], s["success_finetuned"]
+def table(results: Sequence[DemoResult], steps: int, task_steps: int) -> str:
+    """What a newcomer reads first: means over the seeds, with the range where there are several."""
+    columns = {name: [r.summary()[name] for r in results] for name in results[0].summary()}
+
+    def percent(name: str) -> str:
+        values = columns[name]
+        spread = f" ({min(values):.0%} to {max(values):.0%})" if len(values) > 1 else ""
+        return f"{np.mean(values):.0%}{spread}"
+
+    ratio = np.mean(columns["coverage_apt"]) / np.mean(columns["coverage_random"])
     rows = [
-        ("", "random", "APT", "ratio"),
+        ("", "random", "APT"),
         (
             f"maze seen in {steps} steps",
-            f"{seen:.0%}",
-            f"{s['coverage_apt']:.0%}",
-            f"{s['coverage_apt'] / seen:.1f}×",
+            percent("coverage_random"),
+            f"{percent('coverage_apt')}, {ratio:.1f}×",
         ),
-        ("", "scratch", "fine-tuned", ""),
-        (f"goal reached after {task_steps} steps", f"{scratch:.0%}", f"{tuned:.0%}", ""),
+        ("", "from scratch", "fine-tuned from APT"),
+        (f"goal reached after {task_steps} steps", percent("success_scratch"), percent("success_finetuned")),
     ]
-    return "\n" + "\n".join(f"{a:<32}{b:>10}{c:>12}{d:>8}".rstrip() for a, b, c, d in rows)
+    return "\n" + "\n".join(f"{a:<32}{b:<22}{c}".rstrip() for a, b, c in rows)
 
 
 def _pair(cell: Any) -> tuple[int, int]:

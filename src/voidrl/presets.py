@@ -117,9 +117,9 @@ DEMO_ENV = "voidrl/PixelMaze-v0?size=13&loops=0.1&layout_seed=3&image_size=39"
 DEMO_GOAL = "goal=[9,9]"  # 20 steps from the start; a random walk gets there in 0.7 % of episodes
 
 # Minutes on two CPU cores, so: small networks and batches, one update every few steps instead of two a step.
-# A shift of 1 pixel is a third of a cell. Longer returns and a fast target carry reward through corridors. The
-# mean reward drifts as f learns, so its estimate forgets. Evaluation keeps a little noise: without it, every
-# episode of a deterministic maze is the same.
+# A shift of 1 pixel is a third of a cell. Longer returns and a fast target carry reward through corridors.
+# The mean reward drifts as f learns, so its estimate forgets. Evaluation keeps a little noise, without which
+# every episode of a deterministic maze would be the same.
 MAZE_DEMO = {
     "env": {"num_envs": 16},
     "warmup_steps": 1000,

@@ -137,8 +137,7 @@ class Progress:
         self._now = _Sample(self._clock(), step, self._now.updates if updates is None else updates)
         self._pending = True
         due = self._drawn is None or self._now.seconds - self._drawn.seconds >= self._every
-        just_finished = self._drawn is not None and self._drawn.steps < self._total <= step
-        if due or just_finished:
+        if due:
             self._draw()
 
     def note(self, text: str) -> None:

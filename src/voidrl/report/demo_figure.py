@@ -18,7 +18,7 @@ RANDOM, APT, SCRATCH = "#8a8f98", "#c8352b", "#3b6ea8"
 
 def draw(results: Sequence[DemoResult], path: Path) -> Path:
     """Heat maps of the first seed; curves as mean and range over all seeds given."""
-    plt = _pyplot()
+    plt = import_pyplot()
     figure, axes = plt.subplots(
         1, 4, figsize=(14, 3.9), layout="constrained", width_ratios=[1, 1, 1.25, 1.25]
     )
@@ -49,6 +49,7 @@ def draw(results: Sequence[DemoResult], path: Path) -> Path:
         ylim=(-0.03, 1.03),
     )
     for axis in axes[2:]:
+        axis.set_xlim(left=0)
         axis.legend(frameon=False, loc="upper left")
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
@@ -59,7 +60,8 @@ def draw(results: Sequence[DemoResult], path: Path) -> Path:
     return path
 
 
-def _pyplot() -> Any:
+def import_pyplot() -> Any:
+    """Return matplotlib, drawing to files, or a sentence that says how to install it."""
     try:
         import matplotlib
     except ImportError:
@@ -76,9 +78,14 @@ def _heat_map(axis: Any, result: DemoResult, visits: np.ndarray, title: str) -> 
     )  # a few cells near the start take most of the visits
     axis.imshow(np.where(result.walls, 0.22, 0.93), cmap="gray", vmin=0, vmax=1)
     axis.imshow(shown, cmap="YlOrRd", vmin=0, vmax=np.log1p(visits).max())
-    (start, goal) = result.start_cell, result.goal_cell
-    axis.text(start[1], start[0], "S", ha="center", va="center", weight="bold", fontsize=9)
-    axis.text(goal[1], goal[0], "G", ha="center", va="center", weight="bold", fontsize=9, color="#1a7f37")
+    for (row, column), name, colour in (
+        (result.start_cell, "S", "black"),
+        (result.goal_cell, "G", "#1a7f37"),
+    ):
+        disc = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": colour}
+        axis.text(
+            column, row, name, ha="center", va="center", fontsize=8, weight="bold", color=colour, bbox=disc
+        )
     axis.set_title(title, fontsize=10)
     axis.axis("off")
 
