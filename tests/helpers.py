@@ -40,10 +40,12 @@ def make_agent(spec=DISCRETE, seed=0, **changes):
     return Agent(spec, config, CPU)
 
 
-def fill_replay(spec=DISCRETE, steps=64, num_envs=2, skill_dim=0, seed=0, end_every=7):
+def fill_replay(
+    spec=DISCRETE, steps=64, num_envs=2, skill_dim=0, seed=0, end_every=7, storage=CPU, device=CPU
+):
     """A replay of random transitions, in episodes of about `end_every` steps, half of them terminated."""
     rng = np.random.default_rng(seed)
-    replay = Replay(spec, num_envs, steps * num_envs + 50, skill_dim, CPU, CPU)
+    replay = Replay(spec, num_envs, steps * num_envs + 50, skill_dim, storage, device)
 
     def frames():
         if spec.pixels:

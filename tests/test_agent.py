@@ -199,6 +199,34 @@ class Watching(Method):
         return torch.ones_like(batch.reward)
 
 
+def test_the_tasks_reward_is_scaled_and_the_intrinsic_one_is_not():
+    replay = fill_replay()
+    for phase, factor in (("train", 3.0), ("pretrain", 1.0)):
+        seen = []
+        for scale in (1.0, 3.0):
+            agent = make_agent(phase=phase, reward_scale=scale)
+            watch_losses(agent, lambda batch, reward: seen.append(reward))  # noqa: B023
+            torch.manual_seed(0)
+            agent.step(replay)
+        torch.testing.assert_close(seen[1], factor * seen[0])
+
+
+def test_one_pool_serves_all_steps_of_an_update():
+    agent = make_agent(method__pool=30, learner__n_step=4)
+    drawn, reward = [], agent.method.reward
+
+    def watched(batch, latents):
+        drawn.append(latents.pool(30))
+        return reward(batch, latents)
+
+    agent.method.reward = watched
+    agent.step(fill_replay())
+    assert len(drawn) == 4
+    assert all(pool is drawn[0] for pool in drawn)
+    agent.step(fill_replay())
+    assert drawn[4] is not drawn[0]
+
+
 def test_a_method_learns_from_single_steps_also_under_n_step_returns():
     agent = make_agent(LINE, method=Watching, learner__n_step=4)
     agent.step(line_replay(range(20)))

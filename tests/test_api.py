@@ -227,3 +227,26 @@ def test_load_refuses_what_is_no_agent(tmp_path, source):
         voidrl.load(tmp_path)
     with pytest.raises(ConfigError, match="expected auto, cpu, cuda"):
         voidrl.load(source, device="tpu")
+
+
+def test_a_preset_and_a_whole_config_are_not_mixed(tmp_path):
+    with pytest.raises(ConfigError, match="preset = 'maze-demo' cannot be used with a whole"):
+        voidrl.pretrain(MAZE, preset="maze-demo", config=Config(), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_encoder_of_vectors_sees_how_long_they_are(tmp_path):
+    agent = voidrl.pretrain(
+        Walk, steps=12, out=tmp_path, config={"learner.batch_size": 8, "log.tensorboard": False}
+    )
+    assert agent.config.learner.encoder.hidden_dim > 0
+    sac = voidrl.pretrain(
+        make_continuous,
+        steps=12,
+        out=tmp_path / "sac",
+        config={"learner.batch_size": 8, "log.tensorboard": False},
+    )
+    obs = torch.ones(1, *sac.spec.obs_shape)
+    with torch.no_grad():
+        short, long = sac.learner.encoder(obs), sac.learner.encoder(3 * obs)
+    assert not torch.allclose(short, long, atol=1e-2)

@@ -232,7 +232,7 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
     for kind in ("representation", "learner"):
         encoder = getattr(config, kind).encoder
         if encoder.stack == "auto":
-            # LayerNorm straight on a linear map of a vector would forget the vector's length.
+            # LayerNorm straight on a linear map would forget the length of a vector.
             hidden = encoder.hidden_dim or (MLP_HIDDEN if stack == "mlp" else 0)
             config = update(config, {f"{kind}.encoder": {"stack": stack, "hidden_dim": hidden}})
     return config

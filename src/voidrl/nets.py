@@ -58,6 +58,9 @@ class Encoder(nn.Module):
             self.feature_dim = config.feature_dim
         self.trunk = nn.Sequential(*layers)
         self.apply(init_orthogonal)
+        if not self.pixels and config.hidden_dim:
+            # With zero biases ReLU scales with its input, and LayerNorm would forget a vector's length.
+            nn.init.uniform_(self.trunk[0].bias, -1, 1)  # type: ignore[arg-type]
         if config.spectral_norm_iterations:
             for module in list(self.modules()):
                 if isinstance(module, nn.Conv2d | nn.Linear):
