@@ -412,6 +412,21 @@ def test_an_agent_of_another_shape_is_refused():
     saved = make_agent(learner__hidden_dim=8).tensors()
     with pytest.raises(CheckpointError, match=r"does not fit this one: learner\.critic\.\S+ has shape"):
         make_agent(learner__hidden_dim=16).load_tensors(saved)
+    other = make_agent(learner__hidden_dim=16, phase="finetune")
+    with pytest.raises(CheckpointError, match=r"changes to the network, or pass finetune\.heads = 'random'"):
+        other.load_pretrained(saved)
+    make_agent(learner__hidden_dim=16, phase="finetune", finetune__heads="random").load_pretrained(saved)
+
+
+def test_a_runs_checkpoints_are_not_saved_over(tmp_path):
+    kept = tmp_path / "step_000000000007"
+    kept.mkdir()
+    (kept / "replay.safetensors").touch()
+    agent = make_agent()
+    agent.steps = 8
+    with pytest.raises(CheckpointError, match=r"holds the checkpoints of a run.*choose another folder"):
+        agent.save(tmp_path)
+    assert [*tmp_path.iterdir()] == [kept]
 
 
 def test_optimiser_state_round_trip_goes_on_exactly():
@@ -486,7 +501,7 @@ def test_acting_changes_no_buffer():
     before = snapshot(agent.tensors())
     agent.act(observations(CONTINUOUS, 3))
     agent.act(observations(CONTINUOUS, 3), deterministic=False)
-    agent.explore(replay.latest(), torch.zeros(2, 0))
+    agent.choose(replay.latest(), torch.zeros(2, 0), deterministic=False)
     agent._latents(replay, replay.batch(replay.sample(4), 1, 1.0)).z_next  # noqa: B018
     assert not moved(before, agent.tensors())
 

@@ -80,7 +80,8 @@ def test_a_run_through_all_commands(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "over 3 episodes" in said
     assert "length   4.0" in said
-    assert run("evaluate", "b", "--episodes", "2", "--json", "--stochastic", "--env", "tiny_runs:Walk") == 0
+    noisy = ("--stochastic", "--epsilon", "0.1")
+    assert run("evaluate", "b", "--episodes", "2", "--json", *noisy, "--env", "tiny_runs:Walk") == 0
     assert json.loads(capsys.readouterr().out)["lengths"] == [6, 6]
     assert run("pretrain", "tiny_runs:Walk", "--steps", "9", "--out", "a", *QUICK) == 2
     assert (
@@ -203,3 +204,13 @@ def test_modules_beside_the_caller_are_found_by_the_installed_command(tmp_path):
 
 def test_the_default_config_is_a_config():
     assert isinstance(cli._defaults(None, {}, "train"), Config)
+
+
+def test_help_shows_the_options_of_the_environment_and_the_pieces_that_were_named(capsys):
+    assert cli.main(["pretrain", "Pendulum-v1", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--learner.initial-temperature" in shown  # sac, for continuous actions
+    assert "--overwrite" in shown
+    assert "replace the run that is there" in shown
+    assert cli.main(["pretrain", "Pendulum-v1", "--learner", "ddpg", "--help"]) == 0
+    assert "--learner.stddev-end" in capsys.readouterr().out

@@ -96,7 +96,9 @@ def test_every_preset_builds_an_agent(name):
     assert back_and_forth(config) == config
     require_values(config, values)
     agent = Agent(spec, config, CPU)
-    action = agent.explore(torch.zeros(2, *spec.obs_shape, dtype=torch.uint8), agent.new_skills(2))
+    action = agent.choose(
+        torch.zeros(2, *spec.obs_shape, dtype=torch.uint8), agent.new_skills(2), deterministic=False
+    )
     assert action.shape == ((2,) if discrete else (2, 2))
 
 
@@ -256,7 +258,7 @@ POSITIVE = {
     MethodConfig: ["learning_rate"],
     RepresentationConfig: ["learning_rate", "batch_size"],
     LearnerConfig: ["batch_size", "n_step", "learning_rate", "adam_eps", "hidden_dim", "hidden_layers",
-                    "target_tau", "target_every_updates"],
+                    "discount", "target_tau", "target_every_updates"],
     ReplayConfig: ["capacity_steps"],
     FinetuneConfig: ["learning_rate"],
     LogConfig: ["log_every_steps", "checkpoint_every_steps", "keep_last", "eval_episodes"],
@@ -264,10 +266,10 @@ POSITIVE = {
 }  # fmt: skip
 NOT_NEGATIVE = {
     EncoderConfig: ["feature_dim", "hidden_dim", "spectral_norm_iterations"],
-    LearnerConfig: ["discount", "max_grad_norm"],
+    LearnerConfig: ["max_grad_norm"],
     AugmentConfig: ["shift_pixels", "intensity_scale"],
     FinetuneConfig: ["warmup_steps"],
-    LogConfig: ["eval_every_steps"],
+    LogConfig: ["eval_every_steps", "eval_epsilon"],
     Config: ["warmup_steps", "seed"],
 }
 
@@ -291,6 +293,7 @@ def test_values_that_may_be_zero(cls, name):
     [
         (LearnerConfig, {"discount": 1.0}),
         (LearnerConfig, {"target_tau": 1.5}),
+        (LogConfig, {"eval_epsilon": 1.5}),
         (Config, {"seed": 2**31}),
         (Config, {"updates_per_step": float("inf")}),
     ],

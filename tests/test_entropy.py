@@ -312,6 +312,12 @@ def test_errors_name_the_value_what_there_is_and_the_remedy(search):
         search(z, z[:4], 1, exclude_self=True)
 
 
+def test_whole_numbers_are_widened():
+    z = torch.arange(20).reshape(10, 2) ** 2
+    assert particle_entropy(z) == particle_entropy(z.float())
+    assert particle_entropy(torch.ones(9, 2, dtype=torch.int64)) == particle_entropy(torch.ones(9, 2))
+
+
 def test_errors_of_the_reward():
     z = points(8, 3)
     with pytest.raises(NeighbourError, match=r"k = 9 .* 7 other .* the point itself .* choose k from 2 to 8"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from helpers import make_agent
+from helpers import BOX, make_agent
 from tiny_runs import MAZE, Skilled, Walk, tiny
 
 import voidrl
@@ -116,6 +116,51 @@ def test_deterministic_episodes_follow_the_greedy_policy(tmp_path, monkeypatch):
     voidrl.evaluate(agent, episodes=1)
     voidrl.evaluate(agent, episodes=1, deterministic=False)
     assert asked == [True] * 6 + [False] * 6
+
+
+@pytest.mark.parametrize("spec", [SPEC, EnvSpec((1,), False, 1, num_actions=0, raw_shape=(1,), **BOX)])
+def test_epsilon_is_the_share_of_random_actions(spec):
+    agent, taken = make_agent(spec), []
+
+    class Recorder(gym.Env):
+        observation_space = spaces.Box(-1, 1, (1,))
+        action_space = spaces.Discrete(2) if spec.discrete else spaces.Box(-1, 1, (2,))
+
+        def reset(self, *, seed=None, options=None):
+            self.time = 0
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            self.time += 1
+            taken.append(np.array(action))
+            return np.zeros(1, np.float32), 0.0, self.time == 2000, False, {}
+
+    greedy = agent.act(np.zeros(1, np.float32))
+    envs = make_envs(EnvConfig(id="recorder"), Recorder)
+    for epsilon in (0.0, 0.4, 1.0):
+        taken.clear()
+        evaluate_agent(agent, envs, episodes=1, seed=1, epsilon=epsilon)
+        others = np.mean([not np.array_equal(action, greedy) for action in taken])
+        expected = epsilon / 2 if spec.discrete else epsilon  # half of two random actions are the greedy one
+        assert others == pytest.approx(expected, abs=0.04 if epsilon else 0)
+
+
+def test_epsilon_is_by_default_the_runs(tmp_path, monkeypatch):
+    seen = []
+
+    def watched(*args, epsilon, **options):
+        seen.append(epsilon)
+        return evaluate_agent(*args, epsilon=epsilon, **options)
+
+    monkeypatch.setattr("voidrl.api.evaluate_agent", watched)
+    monkeypatch.setattr("voidrl.loop.evaluate_agent", watched)
+    changes = tiny(log__eval_epsilon=0.25, log__eval_every_steps=6)
+    agent = voidrl.pretrain(Walk, steps=6, out=tmp_path / "run", config=changes)
+    voidrl.evaluate(agent, episodes=1)
+    voidrl.evaluate(agent, episodes=1, epsilon=0.5)
+    assert seen == [0.25, 0.25, 0.5]
+    with pytest.raises(ConfigError, match=r"epsilon = 1\.5"):
+        voidrl.evaluate(agent, epsilon=1.5)
 
 
 def test_frames_are_stacked_as_in_training(tmp_path):

@@ -159,7 +159,9 @@ def test_a_cell_told_by_one_of_two_environments_is_not_counted_for_both(tmp_path
 def told_actions(monkeypatch):
     """Random actions are 0, the policy's are 1."""
     monkeypatch.setattr(Agent, "random_actions", lambda self, n: torch.zeros(n, dtype=torch.int64))
-    monkeypatch.setattr(Agent, "explore", lambda self, obs, skill: torch.ones(len(obs), dtype=torch.int64))
+    monkeypatch.setattr(
+        Agent, "choose", lambda self, obs, skill, **_: torch.ones(len(obs), dtype=torch.int64)
+    )
 
 
 def test_warm_up_is_random_then_the_policy_acts(tmp_path, counted, idle_updates, told_actions):
@@ -281,7 +283,7 @@ def test_divergence_is_named_and_the_last_checkpoint_kept(tmp_path, monkeypatch,
 
 
 def test_a_policy_that_diverged_is_not_blamed_on_the_environment(tmp_path, monkeypatch):
-    monkeypatch.setattr(Agent, "explore", lambda self, obs, skill: torch.full((len(obs), 2), float("nan")))
+    monkeypatch.setattr(Agent, "choose", lambda self, obs, *_, **__: torch.full((len(obs), 2), float("nan")))
     with pytest.raises(NonFiniteError, match="the policy's action is not finite at step 8"):
         voidrl.train(lambda: Walk(continuous=True), steps=20, out=tmp_path / "run", config=tiny())
 

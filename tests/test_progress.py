@@ -182,13 +182,6 @@ def test_a_run_without_a_rate_has_no_eta_and_fields_keep_their_last_value():
     ]
 
 
-def test_notes_are_plain_lines_without_a_terminal():
-    stream = io.StringIO()
-    with Progress(10, stream=stream) as progress:
-        progress.note("checkpoint [1] saved")
-    assert stream.getvalue() == "checkpoint [1] saved\n"
-
-
 @pytest.mark.parametrize("columns", [5, 20, 40, 60, 80, 120, 200])
 def test_bar_keeps_to_one_line(terminal, columns):
     stream = terminal(columns)
@@ -216,18 +209,16 @@ def test_wide_bar_shows_everything(terminal):
     assert "took 50s" in stream.lines()[-1]
 
 
-def test_bar_redraws_in_place_and_notes_go_above_it(terminal):
+def test_bar_redraws_in_place(terminal):
     stream, clock = terminal(80), Clock()
     with Progress(100, stream=stream, clock=clock) as progress:
         progress.update(10)
-        progress.note("saved [bold]step 10[/bold]")
         clock.now += 0.05
         progress.update(20)  # too soon to draw again
         clock.now += 0.06
         progress.update(30)
     assert "\r\x1b[2K" in stream.getvalue()
-    assert [line.split()[0] for line in stream.lines()] == ["10%", "saved", "10%", "30%", "30%"]
-    assert "saved [bold]step 10[/bold]" in stream.lines()  # text, not markup
+    assert [line.split()[0] for line in stream.lines()] == ["10%", "30%", "30%"]
 
 
 def test_no_color(terminal, monkeypatch):

@@ -42,6 +42,14 @@ def test_every_name_leads_to_its_class_and_back(kind, name):
     assert registry.name_of(kind, cls) == name
 
 
+def test_a_file_without_a_class_is_refused(monkeypatch):
+    empty = types.ModuleType("voidrl.methods.empty")
+    monkeypatch.setitem(sys.modules, empty.__name__, empty)
+    monkeypatch.setattr(registry, "names", lambda kind: ["empty"])
+    with pytest.raises(ConfigError, match="method 'empty' cannot be used: expected a subclass of voidrl"):
+        registry.find("method", "empty")
+
+
 def test_a_class_is_found_again_by_its_name():
     assert registry.find("method", APT) is APT
     assert registry.name_of("method", APT) == "apt"

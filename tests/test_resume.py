@@ -352,3 +352,14 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path, capsys):
         with pytest.raises(voidrl.VoidrlError, match="in use by process"):
             voidrl.pretrain(Walk, steps=12, out=run, config=tiny(), overwrite=True)
     assert newest(run)[1]["steps"] == 12
+
+
+def test_a_stop_between_two_checkpoints_adds_a_border(tmp_path):
+    """What docs/resume.md says: such a run goes on, but not as the straight one."""
+    config = tiny(log__checkpoint_every_steps=40)
+    voidrl.pretrain(MAZE, steps=30, out=tmp_path / "stopped", config=config)
+    voidrl.resume(tmp_path / "stopped", steps=80)
+    voidrl.pretrain(MAZE, steps=80, out=tmp_path / "straight", config=config)
+    assert [row["step"] for row in rows(tmp_path / "stopped")][-1] == 80
+    with pytest.raises(AssertionError):
+        assert_same_run(tmp_path / "stopped", tmp_path / "straight")

@@ -23,7 +23,7 @@ from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.learners.base import Learner
 from voidrl.methods.base import Latents, Method
 from voidrl.nets import Encoder
-from voidrl.replay import Replay
+from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Representation, Views
 from voidrl.types import Batch, EnvSpec, Metrics
 
@@ -75,7 +75,7 @@ class Agent(nn.Module):
         self.to(device)
         self.eval()
         self.optimisers = self._make_optimisers(device)
-        self._clipped = set(self.learner.groups())
+        self._learner_optimisers = set(self.learner.groups())
 
     def _assign_encoder(self, *, shared: bool) -> None:
         """One field says who trains f; whoever does not is given no gradient."""
@@ -145,9 +145,10 @@ class Agent(nn.Module):
         slots = replay.sample(config.batch_size)
         if self.pretraining and self.representation.trains_encoder:
             metrics |= self._train_representation(replay)
-        stored = replay.batch(slots, config.n_step, config.discount)
+        segment = replay.segment(slots, config.n_step, config.discount)
+        stored = replay.joined(segment)
         if self.pretraining:
-            reward, method_metrics = self._intrinsic_reward(replay, slots, stored)
+            reward, method_metrics = self._intrinsic_reward(replay, segment, stored)
             metrics |= method_metrics
         else:
             reward = stored.reward * self.config.reward_scale
@@ -177,14 +178,14 @@ class Agent(nn.Module):
         self.representation.eval()
         return metrics
 
-    def _intrinsic_reward(self, replay: Replay, slots: Tensor, stored: Batch) -> tuple[Tensor, Metrics]:
+    def _intrinsic_reward(self, replay: Replay, segment: Segment, stored: Batch) -> tuple[Tensor, Metrics]:
         """(B,) rewards of n-step transitions: every successor scored and summed, or only the last."""
         config = self.config.learner
         metrics: Metrics = {}
         reward = torch.zeros_like(stored.reward)
         transitions: Iterable[tuple[Batch, Tensor]] = [(stored, torch.ones_like(reward))]
         if config.n_step > 1 and config.intrinsic_n_step == "summed":
-            transitions = replay.steps(replay.segment(slots, config.n_step, config.discount))
+            transitions = replay.steps(segment)
         pool = self._pool(replay)
         for i, (batch, weights) in enumerate(transitions):
             latents = self._latents(replay, batch, pool)
@@ -221,18 +222,18 @@ class Agent(nn.Module):
         parameters: list[Tensor] = chosen.param_groups[0]["params"]
         chosen.zero_grad(set_to_none=True)
         loss.backward(inputs=parameters)
-        if self.config.learner.max_grad_norm and optimiser in self._clipped:
+        if self.config.learner.max_grad_norm and optimiser in self._learner_optimisers:
             nn.utils.clip_grad_norm_(parameters, self.config.learner.max_grad_norm)
         chosen.step()
 
     # Acting
 
     @torch.no_grad()
-    def explore(self, obs: Tensor, skill: Tensor) -> Tensor:
-        """Actions while training, for observations on the device."""
+    def choose(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
+        """The learner's actions for observations on the device; random ones where nothing is learned."""
         if not self.learns:
             return self.random_actions(len(obs))
-        return self.learner.act(obs, skill, deterministic=False)
+        return self.learner.act(obs, skill, deterministic=deterministic)
 
     def random_actions(self, n: int) -> Tensor:
         """Uniform actions."""
@@ -272,12 +273,8 @@ class Agent(nn.Module):
         single = obs.ndim == len(shape)
         frames = torch.from_numpy(to_frames(obs.reshape(-1, *spec.raw_shape), spec)).to(self.device)
         stacked = frames.reshape(-1, *spec.obs_shape)
-        if not self.learns:
-            actions = self.random_actions(len(stacked))
-        else:
-            actions = self.learner.act(
-                stacked, self._given_skill(skill, len(stacked)), deterministic=deterministic
-            )
+        skills = self._given_skill(skill, len(stacked))
+        actions = self.choose(stacked, skills, deterministic=deterministic)
         taken = env_action(actions.cpu().numpy(), spec)
         return taken[0] if single else taken
 
@@ -308,7 +305,13 @@ class Agent(nn.Module):
         return found
 
     @torch.no_grad()
-    def load_tensors(self, tensors: dict[str, Tensor], *, skip: tuple[str, ...] = ()) -> None:
+    def load_tensors(
+        self,
+        tensors: dict[str, Tensor],
+        *,
+        skip: tuple[str, ...] = (),
+        remedy: str = "build it from the checkpoint's own config",
+    ) -> None:
         """Copy saved values into the weights and buffers; names under `skip` keep what they have."""
         mine = {k: v for k, v in self.tensors().items() if not k.startswith(skip)}
         wrong = [k for k, v in mine.items() if k not in tensors or v.shape != tensors[k].shape]
@@ -317,7 +320,7 @@ class Agent(nn.Module):
             saved = tuple(tensors[name].shape) if name in tensors else "nothing"
             raise CheckpointError(
                 f"the saved agent does not fit this one: {name} has shape {tuple(mine[name].shape)} "
-                f"here and {saved} there; build it from the checkpoint's own config"
+                f"here and {saved} there; {remedy}"
             )
         for name, value in mine.items():
             value.copy_(tensors[name])
@@ -332,6 +335,11 @@ class Agent(nn.Module):
 
     def save(self, folder: str | Path) -> Path:
         """Write the agent, without its training state, as safetensors and JSON; see `voidrl.load`."""
+        if any(Path(folder).glob("step_*/replay.safetensors")):
+            raise CheckpointError(
+                f"{folder} holds the checkpoints of a run, which saving an agent would remove: "
+                "choose another folder"
+            )
         newer = [steps for steps in checkpoint.list_steps(Path(folder)) if steps > self.steps]
         if newer:
             raise CheckpointError(
@@ -349,7 +357,10 @@ class Agent(nn.Module):
             heads = (n for n, _ in self.learner.named_children() if n not in ("encoder", "target_encoder"))
             scalars = (n for n, _ in self.learner.named_parameters(recurse=False))
             fresh = (*(f"learner.{n}." for n in heads), *(f"learner.{n}" for n in scalars))
-        self.load_tensors(tensors, skip=fresh)
+        remedy = (
+            "leave out the changes to the network, or pass finetune.heads = 'random' if only the heads differ"
+        )
+        self.load_tensors(tensors, skip=fresh, remedy=remedy)
         self.task_skill_chosen.fill_(False)  # a new task chooses anew
 
 

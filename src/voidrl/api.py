@@ -166,6 +166,7 @@ def evaluate(
     episodes: int = 10,
     seed: int = 0,
     deterministic: bool = True,
+    epsilon: float | None = None,
     device: str = "auto",
 ) -> Evaluation:
     """Play whole episodes and return what came of them.
@@ -176,17 +177,21 @@ def evaluate(
         episodes: How many.
         seed: Of the environments and of random actions.
         deterministic: Without exploration noise.
+        epsilon: Share of uniformly random actions; None takes the agent's `config.log.eval_epsilon`. With 0,
+            every episode of a deterministic environment is the same.
         device: Where a loaded agent is placed.
     """
     episodes = parse_count(episodes, "episodes")
     require(0 <= seed < 2**31, "seed", seed, "a whole number in [0, 2³¹)")
     agent = source if isinstance(source, Agent) else load(source, device=device)
+    epsilon = agent.config.log.eval_epsilon if epsilon is None else epsilon
+    require(0 <= epsilon <= 1, "epsilon", epsilon, "a share in [0, 1]")
     trained_in = agent.config.env
     config, factory = _env_config(trained_in.id if env is None else env, trained_in)
     envs = make_envs(config, factory, num_envs=min(episodes, trained_in.num_envs))
     with closing(envs):
         _require_equal(agent.spec, envs.spec, config.id)
-        return evaluate_agent(agent, envs, episodes, seed, deterministic=deterministic)
+        return evaluate_agent(agent, envs, episodes, seed, deterministic=deterministic, epsilon=epsilon)
 
 
 def load(source: str | Path, *, device: str = "auto") -> Agent:

@@ -72,12 +72,12 @@ class Checkpoint:
     meta: dict[str, Any]
     files: dict[str, FileEntry]
 
-    def tensors(self, name: str, device: str | torch.device = "cpu") -> dict[str, Tensor]:
-        """Reads the tensors of one file onto a device."""
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """Reads the tensors of one file, on the CPU."""
         if name not in self.files:
             raise CheckpointError(f"checkpoint {self.path} has no {name!r}, only {sorted(self.files)}")
         try:
-            return load_file(self.path / name, device=str(device))
+            return load_file(self.path / name)
         except (OSError, SafetensorError) as e:
             raise CheckpointError(f"{self.path / name} cannot be read: {e}") from e
 

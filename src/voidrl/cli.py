@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 75  # sysexits' EX_TEMPFAIL: stopped with a checkpoint, run `voidrl resume`
 BAD_INPUT = 2
+OUTPUT = {
+    "--out DIR": "the run folder; by default a new one under runs/",
+    "--overwrite": "replace the run that is there",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -67,14 +71,20 @@ def train(argv: list[str]) -> None:
 
 
 def _start(command: str, argv: list[str]) -> None:
-    env, given = _first(argv, command, "ENV", "a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory")
-    own = ("--preset", "--method", "--representation", "--learner", "--out", "--overwrite")
-    options = {name: given.pop(name) for name in own if name in given}
-    default = _defaults(env, options, command)
-    if env is None:
-        _print_help(default, command, "ENV", own)
+    meaning = "a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory"
+    env, given, wants_help = _first(argv, command, "ENV", meaning)
+    own = {
+        "--preset NAME": "values for a purpose, from `voidrl list presets`",
+        "--method NAME": "what is rewarded, from `voidrl list methods`, or module:Class",
+        "--representation NAME": "from `voidrl list representations`, or module:Class",
+        "--learner NAME": "from `voidrl list learners`, or module:Class",
+        **OUTPUT,
+    }
+    options = _pop_own(given, own)
+    config = _with_options(_defaults(env, options, command), given, command, own)
+    if wants_help:
+        _print_help(config, command, "ENV", own)
         return
-    config = _with_options(default, given, command, own)
     from voidrl import api
 
     start = api.pretrain if command == "pretrain" else api.train
@@ -83,16 +93,19 @@ def _start(command: str, argv: list[str]) -> None:
 
 def finetune(argv: list[str]) -> None:
     """Adapt a pre-trained agent to a reward: `voidrl finetune RUN --env 'voidrl/PixelMaze-v0?goal=far'`."""
-    run, given = _first(argv, "finetune", "RUN", "the folder of a pre-training run")
-    own = ("--env", "--out", "--overwrite")
-    options = {name: given.pop(name) for name in own if name in given}
-    if run is None:
-        _print_help(_defaults(None, {}, "finetune"), "finetune", "RUN", own)
+    run, given, wants_help = _first(argv, "finetune", "RUN", "the folder of a pre-training run")
+    own = {"--env ENV": "the task; by default the environment of pre-training", **OUTPUT}
+    options = _pop_own(given, own)
+    if not run:
+        _print_help(_defaults("", {}, "finetune"), "finetune", "RUN", own)
         return
     from voidrl import api
 
     agent = api.load(run, device="cpu")
     config = _with_options(dataclasses.replace(agent.config, phase="finetune"), given, "finetune", own)
+    if wants_help:
+        _print_help(config, "finetune", "RUN", own)
+        return
     out, overwrite = options.get("--out"), "--overwrite" in options
     api.finetune(agent, options.get("--env"), config=config, out=out, overwrite=overwrite)
 
@@ -117,6 +130,9 @@ def evaluate(argv: list[str]) -> None:
     parser.add_argument("--episodes", default="10", help="how many (default: 10)")
     parser.add_argument("--seed", type=int, default=0, help="of environments and random actions (default: 0)")
     parser.add_argument("--stochastic", action="store_true", help="act with exploration noise")
+    parser.add_argument(
+        "--epsilon", type=float, help="share of random actions (default: log.eval_epsilon of the run)"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     parser.add_argument("--json", action="store_true", help="print every episode as JSON")
     options = parser.parse_args(argv)
@@ -129,6 +145,7 @@ def evaluate(argv: list[str]) -> None:
         episodes=parse_count(options.episodes, "episodes"),
         seed=options.seed,
         deterministic=not options.stochastic,
+        epsilon=options.epsilon,
         device=options.device,
     )
     if options.json:
@@ -165,13 +182,19 @@ def list_(argv: list[str]) -> None:
 def demo(argv: list[str]) -> None:
     """See it work in minutes: APT against random, then fine-tuned against scratch, in a pixel maze."""
     parser = _parser("demo")
-    parser.add_argument("--out", default="runs/demo", help="where runs and picture go (default: runs/demo)")
+    parser.add_argument(
+        "--out",
+        default="runs/demo",
+        help="where runs and picture go; an older demo there is replaced (default: runs/demo)",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="one or more (default: 1)")
     parser.add_argument(
         "--scale", type=float, default=1.0, help="multiplies the number of steps (default: 1)"
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     options = parser.parse_args(argv)
+    if options.scale <= 0:
+        raise ConfigError(f"--scale {options.scale} cannot be used: expected a number above 0")
     from voidrl.demo import run_demo
 
     run_demo(options.out, seeds=options.seeds, scale=options.scale, device=options.device)
@@ -218,16 +241,23 @@ usage: voidrl COMMAND …
 # Options made from the config
 
 
-def _first(argv: list[str], command: str, what: str, meaning: str) -> tuple[str | None, dict[str, str]]:
-    """What stands first, and the options after it; None where help is asked for."""
-    wants_help = any(word in HELP for word in argv)
-    if not wants_help and (not argv or argv[0].startswith("-")):
+def _first(argv: list[str], command: str, what: str, meaning: str) -> tuple[str, dict[str, str], bool]:
+    """What stands first, the options after it, and whether help is asked for: then none need be first."""
+    words = [word for word in argv if word not in HELP]
+    wants_help = len(words) < len(argv)
+    if words and not words[0].startswith("-"):
+        return words[0], _pairs(words[1:]), wants_help
+    if not wants_help:
         raise ConfigError(
             f"no {what} was given: expected `voidrl {command} {what} …`, where {what} is {meaning}"
         )
-    first = [] if not argv or argv[0].startswith("-") else argv[:1]
-    options = _pairs([word for word in argv[len(first) :] if word not in HELP])
-    return None if wants_help else argv[0], options
+    return "", _pairs(words), wants_help
+
+
+def _pop_own(given: dict[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Take out the options that are not fields of the config."""
+    names = [usage.partition(" ")[0] for usage in own]
+    return {name: given.pop(name) for name in names if name in given}
 
 
 def _pairs(words: list[str]) -> dict[str, str]:
@@ -249,7 +279,7 @@ def _pairs(words: list[str]) -> dict[str, str]:
     return found
 
 
-def _defaults(env: str | None, options: Mapping[str, str], phase: str) -> Config:
+def _defaults(env: str, options: Mapping[str, str], phase: str) -> Config:
     """The config before the options for its fields: it depends on the environment and the pieces chosen."""
     from voidrl.api import build_config
     from voidrl.config import EnvConfig, merge, to_json, update
@@ -267,14 +297,15 @@ def _defaults(env: str | None, options: Mapping[str, str], phase: str) -> Config
         return build_config(envs.spec, [*layers, {"env": to_json(env_config)}])
 
 
-def _with_options(config: Config, given: Mapping[str, str], command: str, own: tuple[str, ...]) -> Config:
+def _with_options(config: Config, given: Mapping[str, str], command: str, own: Mapping[str, str]) -> Config:
     """The config with what stands on the command line."""
     from voidrl.config import update
 
     fields = dict(_fields(config))
     for name, text in given.items():
         if name not in fields:
-            raise UnknownNameError("option", name, [*fields, *own], f"See `voidrl {command} --help`.")
+            known = [*fields, *(usage.partition(" ")[0] for usage in own)]
+            raise UnknownNameError("option", name, known, f"See `voidrl {command} --help`.")
         problems = []
         for value in (_value(text), text):  # what looks like a number can also be meant as it stands
             try:
@@ -310,11 +341,13 @@ def _fields(config: Any, path: str = "") -> Iterator[tuple[str, str]]:
             yield f"--{here.replace('_', '-')}", here
 
 
-def _print_help(config: Config, command: str, what: str, own: tuple[str, ...]) -> None:
+def _print_help(config: Config, command: str, what: str, own: Mapping[str, str]) -> None:
     """Every field with its docstring, as tyro lays them out."""
     import tyro
 
-    about = f"{COMMANDS[command].__doc__}\n\nAlso: {', '.join(own)} (names from `voidrl list`)."
+    width = max(map(len, own))
+    rows = "\n".join(f"  {usage:<{width}}  {meaning}" for usage, meaning in own.items())
+    about = f"{COMMANDS[command].__doc__}\n\n{rows}\n\nFields of the config, with the values they have here:"
     with suppress(SystemExit):
         tyro.cli(
             type(config),

@@ -167,7 +167,7 @@ class LearnerConfig(PieceConfig):
         require_positive(self, "hidden_dim", "target_every_updates")
         require(self.hidden_layers >= 1, "hidden_layers", self.hidden_layers, "1 or more")
         require(0 < self.target_tau <= 1, "target_tau", self.target_tau, "a number in (0, 1]")
-        require(0 <= self.discount < 1, "discount", self.discount, "a number in [0, 1)")
+        require(0 < self.discount < 1, "discount", self.discount, "a number in (0, 1)")
         require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "0 or more")
 
 
@@ -230,14 +230,17 @@ class LogConfig:
     """What is written down, and how often."""
 
     log_every_steps: Count = 1000
-    """Steps between two rows of metrics; the only time the host waits for the device."""
+    """Steps between two rows of metrics; the only time they are read from the device."""
     eval_every_steps: Count = 0
     """Steps between two evaluations; 0 turns them off."""
     eval_episodes: int = 10
     """Episodes of one evaluation, in environments and with seeds of their own."""
+    eval_epsilon: float = 0.0
+    """Share of uniformly random actions in evaluations; without any, every episode of a deterministic
+    environment is the same."""
     checkpoint_every_steps: Count = 50_000
     """Steps between two checkpoints. Environments are reset with a new seed at each, which makes resuming
-    exact; one is always written at the end."""
+    from it exact. One more is written where a run stops."""
     keep_last: int = 2
     """Checkpoints kept."""
     tensorboard: bool = True
@@ -248,6 +251,7 @@ class LogConfig:
     def __post_init__(self) -> None:
         require_positive(self, "log_every_steps", "checkpoint_every_steps", "keep_last", "eval_episodes")
         require(self.eval_every_steps >= 0, "eval_every_steps", self.eval_every_steps, "0 or more")
+        require(0 <= self.eval_epsilon <= 1, "eval_epsilon", self.eval_epsilon, "a share in [0, 1]")
 
 
 @dataclass(frozen=True)
@@ -319,7 +323,10 @@ def update(config: T, changes: Mapping[str, Any], path: str = "") -> T:
             values[key] = update(current, value, f"{path}{key}.")
         else:
             values[key] = _checked(value, hints[key], path + key)
-    return dataclasses.replace(config, **values)  # type: ignore[type-var]
+    try:
+        return dataclasses.replace(config, **values)  # type: ignore[type-var]
+    except ConfigError as error:  # the piece itself does not know where in the config it stands
+        raise ConfigError(f"{path}{error}") from None
 
 
 def _switched(kind: str, current: PieceConfig, value: Any) -> tuple[PieceConfig, Mapping[str, Any]]:

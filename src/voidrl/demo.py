@@ -1,7 +1,7 @@
 """`voidrl demo`: the whole idea in minutes on two CPU cores, from pixels.
 
 A random agent and APT explore the same maze for the same number of steps, without any reward. Then a reward
-appears at one far cell: APT's agent and a new one learn to reach it, again for the same number of steps.
+appears at one distant cell: APT's agent and a new one learn to reach it, again for the same number of steps.
 """
 
 from __future__ import annotations

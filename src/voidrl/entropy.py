@@ -95,6 +95,7 @@ def particle_entropy(z: Tensor, k: int = 3) -> Tensor:
         A 0-d float64 tensor.
     """
     radius = knn_distances(z, z, k, exclude_self=True)[:, -1].double()  # (n,)
+    z, _ = _widen(z, z)
     n, d = z.shape
     spacing = (torch.finfo(z.dtype).eps * z.double().norm(dim=1)).clamp(min=torch.finfo(z.dtype).tiny)  # (n,)
     radius = torch.where(radius == 0, spacing, radius)

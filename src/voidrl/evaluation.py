@@ -55,11 +55,12 @@ def run_seed(seed: int, *path: int) -> int:
 
 @torch.no_grad()
 def evaluate_agent(
-    agent: Agent, envs: Envs, episodes: int, seed: int, *, deterministic: bool = True
+    agent: Agent, envs: Envs, episodes: int, seed: int, *, deterministic: bool = True, epsilon: float = 0.0
 ) -> Evaluation:
     """Play `episodes` whole episodes. Draws its own random numbers and leaves the run's untouched.
 
     Each environment plays a share fixed in advance: whichever episodes end first would be the short ones.
+    `epsilon` is the share of uniformly random actions.
     """
     n = envs.num_envs
     share = [episodes // n + (i < episodes % n) for i in range(n)]
@@ -73,10 +74,12 @@ def evaluate_agent(
         history.reset(frames)
         skill = agent.new_skills(n)
         while any(len(done) < quota for done, quota in zip(played, share, strict=True)):
-            if agent.learns:
-                action = agent.learner.act(history.latest(), skill, deterministic=deterministic).cpu().numpy()
-            else:
-                action = agent.random_actions(n).cpu().numpy()
+            chosen = agent.choose(history.latest(), skill, deterministic=deterministic)
+            if epsilon:
+                anything = agent.random_actions(n)
+                random = torch.rand(n, device=agent.device) < epsilon
+                chosen = torch.where(random.reshape(n, *[1] * (chosen.ndim - 1)), anything, chosen)
+            action = chosen.cpu().numpy()
             result = envs.step(action)
             history.add(action, result.reward, result.terminated, result.truncated, result.frames, skill)
             real = ~ended  # where an episode had ended, this step was its reset

@@ -140,7 +140,7 @@ class Loop:
             chosen = agent.random_actions(self.envs.num_envs)
         else:
             agent.learner.set_progress(float("inf") if self.noise_at_end else state.steps)
-            chosen = agent.explore(self.replay.latest(), self.skill)
+            chosen = agent.choose(self.replay.latest(), self.skill, deterministic=False)
         action = chosen.cpu().numpy()  # the host waits here: environments need the action
         if not np.isfinite(action).all():
             raise self._diverged("the policy's action")
@@ -189,7 +189,8 @@ class Loop:
     def _evaluate(self) -> None:
         assert self.eval_envs is not None
         seed = run_seed(self.config.seed, EVALUATION_STREAM, self.state.steps)
-        result = evaluate_agent(self.agent, self.eval_envs, self.config.log.eval_episodes, seed)
+        log = self.config.log
+        result = evaluate_agent(self.agent, self.eval_envs, log.eval_episodes, seed, epsilon=log.eval_epsilon)
         self.writer.write(self.state.steps, {"phase": self.config.phase, **result.metrics()})
         rate = result.success_rate
         shown = {"return": result.mean_return} if rate is None else {"success": rate}

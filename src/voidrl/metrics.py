@@ -41,8 +41,7 @@ class Accumulator:
                 )
         keys = tuple(metrics)
         # stack copies, so the output buffers of a captured graph may be overwritten right after this call.
-        row = torch.stack([value.detach() for value in metrics.values()])  # (keys,)
-        row = row.to(torch.float32 if row.device.type == "mps" else torch.float64)  # mps has no float64
+        row = torch.stack([value.detach() for value in metrics.values()]).double()  # (keys,)
         if keys in self._sums:
             self._sums[keys] += row
             self._adds[keys] += 1

@@ -140,13 +140,6 @@ class Progress:
         if due:
             self._draw()
 
-    def note(self, text: str) -> None:
-        """Print a line above the bar."""
-        if self._live is not None:
-            self._live.console.print(Text(text), soft_wrap=True)
-        else:
-            print(text, file=self._stream, flush=True)
-
     def _draw(self) -> None:
         self._window.append(self._now)
         while len(self._window) > 2 and self._now.seconds - self._window[0].seconds > _RATE_WINDOW_SECONDS:

@@ -34,7 +34,7 @@ def find(kind: str, name: str | type) -> type[Any]:
     elif name in names(kind):
         module = importlib.import_module(f"{package}.{name}")
         mine = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__]
-        found = [c for c in mine if issubclass(c, base)][-1]
+        found = next((c for c in reversed(mine) if issubclass(c, base)), None)
     else:
         remedy = f"Your own: 'module:Class', or `voidrl list {KINDS[kind]}`."
         raise UnknownNameError(kind, name, names(kind), remedy)

@@ -152,7 +152,8 @@ class Replay:
         chunk = row // self._chunk_rows
         self._chunk_writes[chunk] += 1
         for array in written:
-            self._chunk_sums[chunk] = zlib.crc32(np.ascontiguousarray(array), int(self._chunk_sums[chunk]))
+            content = np.ascontiguousarray(array).data
+            self._chunk_sums[chunk] = zlib.crc32(content, int(self._chunk_sums[chunk]))
 
     def _columns(self, row: int) -> slice:
         return slice(row * self.num_envs, (row + 1) * self.num_envs)
@@ -201,7 +202,11 @@ class Replay:
 
     def batch(self, slots: Tensor, n: int, discount: float) -> Batch:
         """n-step transitions with the environment's reward, observations as they were stored."""
-        segment = self.segment(slots, n, discount)
+        return self.joined(self.segment(slots, n, discount))
+
+    def joined(self, segment: Segment) -> Batch:
+        """Each of the segment's runs of steps as one transition."""
+        slots = segment.slots[:, 0]
         reward = (self.reward[segment.slots] * segment.weights).sum(1)
         obs, next_obs = self.observations(slots), self.observations(segment.states[:, -1])
         return self._batch(slots, obs, reward, segment.discount, next_obs)

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from voidrl.checkpoint import write_json_atomic
 from voidrl.errors import RunFolderError, VoidrlWarning
 
 # All that voidrl writes into a run folder: an overwrite removes these and nothing else.
@@ -126,9 +127,7 @@ class RunFolder:
     def write_environment(self) -> dict[str, Any]:
         """Write `environment_info()` to environment.json, and return it."""
         info = environment_info()
-        unfinished = self.environment_path.with_suffix(".json.tmp")
-        unfinished.write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")
-        unfinished.replace(self.environment_path)  # a kill leaves the old file or the new one, never half
+        write_json_atomic(self.environment_path, info)
         return info
 
     @contextmanager

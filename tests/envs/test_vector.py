@@ -12,7 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from voidrl.config import EnvConfig
 from voidrl.envs import Envs, make_envs, parse_id
 from voidrl.envs.maze import ENV_ID, PixelMazeVector
-from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, UnknownNameError
+from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError, SpaceError, UnknownNameError
 
 HERE = __name__
 pytestmark = pytest.mark.filterwarnings("ignore:.*Worker-:UserWarning", "ignore:.*ERROR:UserWarning")
@@ -303,3 +303,17 @@ def test_the_number_of_environments(make):
     assert make(f"{HERE}:Walk", num_envs=None).num_envs == 1
     assert make_envs(EnvConfig(f"{HERE}:Walk", num_envs=3)).num_envs == 3
     assert make_envs(EnvConfig(f"{HERE}:Walk", num_envs=3), num_envs=2).num_envs == 2
+
+
+def test_gymnasiums_own_way_to_import_a_module_first():
+    envs = make_envs(EnvConfig(id="voidrl.envs:voidrl/PixelMaze-v0?size=5", num_envs=2))
+    assert envs.num_envs == 2
+    envs.close()
+    with pytest.raises(ConfigError, match="No module named 'nowhere'"):
+        make_envs(EnvConfig(id="nowhere:Some-v0"))
+
+
+def test_a_missing_simulator_is_answered_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'voidrl\[atari\]'"):
+        make_envs(EnvConfig(id="ALE/Pong-v5"))

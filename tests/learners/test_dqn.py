@@ -77,7 +77,7 @@ def share_of_other_actions(learner, deterministic):
 
 
 def test_epsilon_is_the_share_of_random_actions_and_moves():
-    learner = table_dqn(epsilon_start=0.9, epsilon_end=0.1, epsilon_decay_steps=100, epsilon_eval=0.0)
+    learner = table_dqn(epsilon_start=0.9, epsilon_end=0.1, epsilon_decay_steps=100)
     for steps, epsilon in ((0, 0.9), (50, 0.5), (100, 0.1), (10**9, 0.1), (float("inf"), 0.1)):
         learner.set_progress(steps)
         assert learner.epsilon.item() == pytest.approx(epsilon)
@@ -85,12 +85,6 @@ def test_epsilon_is_the_share_of_random_actions_and_moves():
             epsilon * 2 / 3, abs=0.015
         )
         assert share_of_other_actions(learner, deterministic=True) == 0
-
-
-def test_epsilon_eval_is_used_when_deterministic():
-    learner = table_dqn(epsilon_eval=0.3)
-    learner.set_progress(float("inf"))
-    assert share_of_other_actions(learner, deterministic=True) == pytest.approx(0.2, abs=0.015)
 
 
 def test_linear_schedule():

@@ -6,6 +6,7 @@ from helpers import CONTINUOUS, DISCRETE, Constant, Five, fill_replay, make_agen
 
 from voidrl import registry
 from voidrl.errors import ConfigError
+from voidrl.learners.base import Learner, Loss
 
 LEARNERS = registry.names("learner")
 
@@ -72,8 +73,10 @@ def test_actions_have_the_right_shape_type_and_range(learner):
             assert action.shape == (5, spec.action_dim)
             assert action.dtype == torch.float32
             assert (action.abs() <= 1).all()
+    before = torch.get_rng_state()
     same = [agent.learner.act(torch.ones(3, 4), torch.zeros(3, 0), deterministic=True) for _ in range(2)]
     assert torch.equal(*same)
+    assert torch.equal(before, torch.get_rng_state())  # not even drawn from
 
 
 class Skilled(Constant):
@@ -142,6 +145,39 @@ def test_the_wrong_kind_of_actions_is_refused_in_one_sentence(learner):
     wrong = CONTINUOUS if spec_for(learner) is DISCRETE else DISCRETE
     with pytest.raises(ConfigError, match=rf"learner '{learner}' takes \w+ actions .* use (dqn|sac)"):
         make_agent(wrong, learner=learner)
+
+
+class Plain(Learner):
+    """As small as a learner can be: the base's constructor, targets and period."""
+
+    actions = "discrete"
+
+    def groups(self):
+        return {"critic": [*self.encoder.parameters()]}
+
+    def act(self, obs, skill, *, deterministic):
+        return self.features(obs).argmax(-1) % self.spec.num_actions
+
+    def losses(self, batch, reward, index):
+        loss = (self.features(batch.obs).mean(1) - reward).square().mean()
+        yield Loss("critic", loss, {"critic_loss": loss.detach()})
+
+
+class Critical(Constant):
+    """Brings its own critic."""
+
+    def make_critic(self, feature_dim, config):
+        return torch.nn.Linear(feature_dim, 1)
+
+
+def test_a_learner_needs_no_constructor_of_its_own():
+    agent, replay = make_agent(learner=Plain), fill_replay()
+    assert agent.period == 1
+    before = snapshot(agent.tensors())
+    agent.step(replay)
+    assert moved(before, agent.tensors())
+    assert not hasattr(agent.learner, "critic")
+    assert isinstance(make_agent(learner=Plain, method=Critical).learner.critic, torch.nn.Linear)
 
 
 def test_a_loss_for_an_unknown_optimiser_is_refused():

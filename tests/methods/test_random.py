@@ -32,7 +32,7 @@ def test_actions_are_uniform():
     agent = make_agent(method="random")
     for actions in (
         agent.act(np.ones((9000, 4))),
-        agent.explore(torch.ones(9000, 4), torch.zeros(9000, 0)).numpy(),
+        agent.choose(torch.ones(9000, 4), torch.zeros(9000, 0), deterministic=True).numpy(),
     ):
         assert np.bincount(actions, minlength=3) == pytest.approx([3000] * 3, rel=0.1)
     agent = make_agent(CONTINUOUS, method="random")

@@ -6,8 +6,11 @@ action and returns the new episode's first frame. The replay knows and records n
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -21,10 +24,19 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from voidrl.config import EnvConfig
 from voidrl.envs.spaces import env_action, spec_of, to_frames
-from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, UnknownNameError, VoidrlError
+from voidrl.errors import (
+    ConfigError,
+    EnvironmentFailedError,
+    MissingExtraError,
+    SpaceError,
+    UnknownNameError,
+    VoidrlError,
+)
 from voidrl.registry import import_path
 from voidrl.types import EnvSpec
 
+GYM_ID = re.compile(r"-v\d+$|/")  # `module:Name-v0`: Gymnasium imports the module, which registers the name
+SIMULATORS = {"ALE": ("ale_py", "ale-py", "atari"), "dm_control": ("dm_control", "dm-control", "dmc")}
 EnvFactory = Callable[[], gym.Env]
 PYTHON_VALUES = {"True": True, "False": False, "None": None}  # as words they would all count as true
 
@@ -132,7 +144,7 @@ def make_envs(config: EnvConfig, factory: EnvFactory | None = None, num_envs: in
     n = num_envs or config.num_envs
     name, options = (config.id, {}) if factory is not None else parse_id(config.id)
     native = False
-    if factory is None and ":" in name and name not in gym.registry:
+    if factory is None and ":" in name and not GYM_ID.search(name):
         found = import_path("environment", name)
         if not callable(found):
             raise ConfigError(
@@ -213,8 +225,18 @@ def _find(name: str) -> gym.envs.registration.EnvSpec:
         raise ConfigError(
             "no environment was given: expected an id such as voidrl/PixelMaze-v0, or a factory"
         )
+    module, _, name = name.rpartition(":")
+    namespace = name.partition("/")[0]
+    if not module and namespace in SIMULATORS:
+        module, package, extra = SIMULATORS[namespace]
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtraError(package, extra, f"environment {name!r}")
     try:
+        if module:
+            importlib.import_module(module)  # registers its environments
         return gym.spec(name)
+    except ImportError as error:
+        raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
     except gym.error.Error:
         raise UnknownNameError(
             "environment", name, gym.registry, "Your own: 'module:factory', or `voidrl list envs`."

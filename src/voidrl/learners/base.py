@@ -5,6 +5,7 @@ The reward arrives as an argument: a learner cannot tell an intrinsic reward fro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import ClassVar, Literal, NamedTuple, Self
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from voidrl.config import LearnerConfig
-from voidrl.nets import Encoder
+from voidrl.nets import Encoder, follow
 from voidrl.types import Batch, EnvSpec, Metrics
 
 
@@ -31,9 +32,14 @@ class Learner(nn.Module):
     actions: ClassVar[Literal["discrete", "continuous"]]
     critic: nn.Module
 
-    def __init__(self, spec: EnvSpec, config: LearnerConfig, encoder: Encoder, skill_dim: int) -> None:
+    def __init__(
+        self, spec: EnvSpec, config: LearnerConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
+    ) -> None:
+        """`critic` is the method's, where it makes one; else the learner makes its own."""
         super().__init__()
         self.spec, self.config, self.encoder, self.skill_dim = spec, config, encoder, skill_dim
+        if critic is not None:
+            self.critic = critic
         self.trains_encoder = True
 
     def train(self, mode: bool = True) -> Self:
@@ -62,13 +68,17 @@ class Learner(nn.Module):
         raise NotImplementedError
 
     def after_step(self, index: int) -> None:
-        """Target updates."""
-        raise NotImplementedError
+        """Every `target_x` follows its x: critic, encoder or what else the learner has."""
+        if index % self.config.target_every_updates == 0:
+            for name, target in self.named_children():
+                if name.startswith("target_"):
+                    online = self.get_submodule(name.removeprefix("target_"))
+                    follow(target, online, self.config.target_tau)
 
     @property
     def period(self) -> int:
-        """Number of different updates before they repeat."""
-        return self.config.target_every_updates
+        """Number of different updates before they repeat; targets and actor may have different rhythms."""
+        return math.lcm(self.config.target_every_updates, getattr(self.config, "actor_every_updates", 1))
 
     def set_progress(self, steps: float) -> None:
         """Move schedules (exploration noise) to where they stand after `steps` environment steps."""

@@ -1,8 +1,11 @@
-"""DDPG as in DrQ-v2, for continuous actions (Yarats et al. 2021); the learner of URLB."""
+"""DDPG as in DrQ-v2, for continuous actions (Yarats et al. 2021); the learner of URLB.
+
+Where it differs from DrQ-v2: there, actor and critic each have a trunk (FC → LayerNorm → tanh) of their own
+behind the convolutions; here there is one, inside the encoder, and the critic's loss trains it.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,7 +14,7 @@ from torch import Tensor, nn
 
 from voidrl.config import LearnerConfig, require, require_positive
 from voidrl.learners.base import Learner, Loss, linear_schedule
-from voidrl.nets import Encoder, TwinQ, follow, mlp, target_copy
+from voidrl.nets import Encoder, TwinQ, mlp, target_copy
 from voidrl.types import Batch, EnvSpec
 
 
@@ -48,10 +51,11 @@ class DDPG(Learner):
     def __init__(
         self, spec: EnvSpec, config: DDPGConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
     ) -> None:
-        super().__init__(spec, config, encoder, skill_dim)
+        super().__init__(spec, config, encoder, critic, skill_dim)
         self.config: DDPGConfig = config
         inputs, hidden = encoder.feature_dim + skill_dim, [config.hidden_dim] * config.hidden_layers
-        self.critic = critic or TwinQ(inputs + spec.action_dim, config.hidden_dim, config.hidden_layers)
+        if critic is None:
+            self.critic = TwinQ(inputs + spec.action_dim, config.hidden_dim, config.hidden_layers)
         self.actor = mlp([inputs, *hidden, spec.action_dim])
         self.target_critic = target_copy(self.critic)
         self.stddev: Tensor
@@ -96,16 +100,6 @@ class DDPG(Learner):
             action = self.noisy(self.policy(features, batch.skill))
             loss = -self.critic(features, batch.skill, action).amin(0).mean()
             yield Loss("actor", loss, {"actor_loss": loss.detach()})
-
-    @property
-    def period(self) -> int:
-        """Actor and target may be updated at different times."""
-        return math.lcm(self.config.actor_every_updates, self.config.target_every_updates)
-
-    def after_step(self, index: int) -> None:
-        """The target follows."""
-        if index % self.config.target_every_updates == 0:
-            follow(self.target_critic, self.critic, self.config.target_tau)
 
     def set_progress(self, steps: float) -> None:
         """The noise decays linearly."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from voidrl.config import EncoderConfig, LearnerConfig, require
 from voidrl.learners.base import Learner, Loss, linear_schedule
-from voidrl.nets import DuelingQ, Encoder, follow, target_copy
+from voidrl.nets import DuelingQ, Encoder, target_copy
 from voidrl.types import Batch, EnvSpec
 
 
@@ -39,12 +39,10 @@ class DQNConfig(LearnerConfig):
     """Share of random actions after the decay."""
     epsilon_decay_steps: int = 2500
     """Environment steps of the decay."""
-    epsilon_eval: float = 0.0
-    """Share of random actions when acting deterministically."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("epsilon_start", "epsilon_end", "epsilon_eval"):
+        for name in ("epsilon_start", "epsilon_end"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a share in [0, 1]")
         require(self.epsilon_decay_steps >= 0, "epsilon_decay_steps", self.epsilon_decay_steps, "0 or more")
 
@@ -58,12 +56,13 @@ class DQN(Learner):
     def __init__(
         self, spec: EnvSpec, config: DQNConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
     ) -> None:
-        super().__init__(spec, config, encoder, skill_dim)
+        super().__init__(spec, config, encoder, critic, skill_dim)
         self.config: DQNConfig = config
         inputs = encoder.feature_dim + skill_dim
-        self.critic = critic or DuelingQ(
-            inputs, spec.num_actions, config.hidden_dim, config.hidden_layers, config.dueling
-        )
+        if critic is None:
+            self.critic = DuelingQ(
+                inputs, spec.num_actions, config.hidden_dim, config.hidden_layers, config.dueling
+            )
         self.target_encoder, self.target_critic = target_copy(encoder), target_copy(self.critic)
         self.epsilon: Tensor
         self.register_buffer("epsilon", torch.tensor(config.epsilon_start))
@@ -73,13 +72,12 @@ class DQN(Learner):
         return {"critic": self.critic_parameters()}
 
     def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
-        """ε-greedy."""
+        """Greedy if deterministic, else ε-greedy."""
         greedy: Tensor = self.critic(self.features(obs), skill).argmax(-1)  # (B,)
-        if deterministic and not self.config.epsilon_eval:
+        if deterministic:
             return greedy
-        epsilon = self.config.epsilon_eval if deterministic else self.epsilon
         anything = torch.randint_like(greedy, self.spec.num_actions)
-        return torch.where(torch.rand(greedy.shape, device=greedy.device) < epsilon, anything, greedy)
+        return torch.where(torch.rand(greedy.shape, device=greedy.device) < self.epsilon, anything, greedy)
 
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """Huber loss of the n-step double-Q error."""
@@ -94,12 +92,6 @@ class DQN(Learner):
         loss = F.smooth_l1_loss(q, target)
         metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
         yield Loss("critic", loss, metrics)
-
-    def after_step(self, index: int) -> None:
-        """The target follows."""
-        if index % self.config.target_every_updates == 0:
-            follow(self.target_critic, self.critic, self.config.target_tau)
-            follow(self.target_encoder, self.encoder, self.config.target_tau)
 
     def set_progress(self, steps: float) -> None:
         """ε decays linearly."""

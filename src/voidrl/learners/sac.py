@@ -1,4 +1,7 @@
-"""SAC for continuous actions: DrQ's learner on DMControl (Haarnoja et al. 2018; Kostrikov et al. 2020)."""
+"""SAC for continuous actions: DrQ's learner on DMControl (Haarnoja et al. 2018; Kostrikov et al. 2020).
+
+Where it differs from DrQ: every sample is augmented once (K = M = 1), where DrQ averages two.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch import Tensor, nn
 
 from voidrl.config import LearnerConfig, require, require_positive
 from voidrl.learners.base import Learner, Loss
-from voidrl.nets import Encoder, TwinQ, follow, mlp, target_copy
+from voidrl.nets import Encoder, TwinQ, mlp, target_copy
 from voidrl.types import Batch, EnvSpec
 
 
@@ -48,10 +51,11 @@ class SAC(Learner):
     def __init__(
         self, spec: EnvSpec, config: SACConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
     ) -> None:
-        super().__init__(spec, config, encoder, skill_dim)
+        super().__init__(spec, config, encoder, critic, skill_dim)
         self.config: SACConfig = config
         inputs, hidden = encoder.feature_dim + skill_dim, [config.hidden_dim] * config.hidden_layers
-        self.critic = critic or TwinQ(inputs + spec.action_dim, config.hidden_dim, config.hidden_layers)
+        if critic is None:
+            self.critic = TwinQ(inputs + spec.action_dim, config.hidden_dim, config.hidden_layers)
         self.actor = mlp([inputs, *hidden, 2 * spec.action_dim])
         self.log_alpha = nn.Parameter(torch.tensor(math.log(config.initial_temperature)))
         self.target_encoder, self.target_critic = target_copy(encoder), target_copy(self.critic)
@@ -104,14 +108,3 @@ class SAC(Learner):
             # The usual aim: one nat below zero for each action dimension.
             loss = self.log_alpha.exp() * (entropy + self.spec.action_dim)
             yield Loss("temperature", loss, {"temperature": alpha})
-
-    @property
-    def period(self) -> int:
-        """Actor and target may be updated at different times."""
-        return math.lcm(self.config.actor_every_updates, self.config.target_every_updates)
-
-    def after_step(self, index: int) -> None:
-        """The target follows."""
-        if index % self.config.target_every_updates == 0:
-            follow(self.target_critic, self.critic, self.config.target_tau)
-            follow(self.target_encoder, self.encoder, self.config.target_tau)

@@ -43,7 +43,7 @@ def draw(results: Sequence[DemoResult], path: Path) -> Path:
     _curves(axes[3], [r.finetuned_success for r in results], APT, "fine-tuned from APT")
     _curves(axes[3], [r.scratch_success for r in results], SCRATCH, "from scratch")
     axes[3].set(
-        title="Then a far, sparse goal",
+        title="Then a reward at G alone",
         xlabel="environment steps with reward",
         ylabel="episodes that reach it",
         ylim=(-0.03, 1.03),

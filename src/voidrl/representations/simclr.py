@@ -60,8 +60,8 @@ def nt_xent(h: Tensor, temperature: float, *, decoupled: bool = False) -> tuple[
     attract = torch.cat([similarity.diagonal(n), similarity.diagonal(-n)])  # (2B,)
     itself = torch.eye(2 * n, dtype=torch.bool, device=h.device)
     similarity = similarity.masked_fill(itself, -torch.inf)
-    accuracy = (
-        (attract >= similarity.amax(1)).float().mean()
-    )  # of equal entries, so that rounding cannot tell
+    # `attract` is an entry of its row: it equals the row's maximum exactly where the other view is nearest.
+    nearest = attract >= similarity.amax(1)  # (2B,)
+    accuracy = nearest.float().mean()
     repel = similarity.masked_fill(itself.roll(n, 0), -torch.inf) if decoupled else similarity
     return (repel.logsumexp(1) - attract).mean(), accuracy.detach()
