@@ -59,8 +59,10 @@ class Encoder(nn.Module):
         self.trunk = nn.Sequential(*layers)
         self.apply(init_orthogonal)
         if not self.pixels and config.hidden_dim:
-            # With zero biases ReLU scales with its input, and LayerNorm would forget a vector's length.
-            nn.init.uniform_(self.trunk[0].bias, -1, 1)  # type: ignore[arg-type]
+            # With zero biases ReLU scales with its input, and LayerNorm would forget a vector's length. A row
+            # of the orthogonal weights answers a unit vector with about 1 / √hidden_dim: biases alike.
+            bound = config.hidden_dim**-0.5
+            nn.init.uniform_(self.trunk[0].bias, -bound, bound)  # type: ignore[arg-type]
         if config.spectral_norm_iterations:
             for module in list(self.modules()):
                 if isinstance(module, nn.Conv2d | nn.Linear):

@@ -67,7 +67,7 @@ def test_contrast_tells_states_apart():
     agent = make_agent(representation="simclr", **options)
     f = agent.representation
     torch.manual_seed(0)
-    views = views_of(0.3 * torch.randn(8, 4), spread=0.1)
+    views = views_of(torch.randn(8, 4), spread=0.3)
     before, metrics = alignment_and_uniformity(f, views), []
     for _ in range(200):
         loss, seen = f.loss(views)
@@ -81,7 +81,7 @@ def test_contrast_tells_states_apart():
         return torch.stack([m[key] for m in metrics[part]]).mean()
 
     first, last = slice(0, 10), slice(-10, None)
-    assert mean("contrast_accuracy", last) > mean("contrast_accuracy", first) + 0.1
+    assert mean("contrast_accuracy", last) > mean("contrast_accuracy", first) + 0.03
     assert mean("contrast_loss", last) < mean("contrast_loss", first) - 0.3
     z = f.encode(views.obs())
     assert z.std(0).mean() > 0.1  # f itself has not collapsed
