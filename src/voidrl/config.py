@@ -21,20 +21,13 @@ from voidrl.errors import ConfigError, UnknownNameError
 
 T = TypeVar("T")
 
-
-def _count(words: list[str]) -> int:
-    """`1M`, `100k`, `1e6` and `1_000_000` on the command line; also 0, which turns some things off."""
-    from voidrl.progress import parse_count
-
-    return 0 if words[0] == "0" else parse_count(words[0])
-
-
+# tyro shows it as COUNT in the help; the command line reads 1M, 100k, 1e6 and 1_000_000.
 Count = Annotated[
     int,
     tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
         metavar="COUNT",
-        instance_from_str=_count,
+        instance_from_str=lambda words: int(words[0]),
         is_instance=lambda value: isinstance(value, int),
         str_from_instance=lambda value: [str(value)],
     ),

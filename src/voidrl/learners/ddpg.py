@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from voidrl.config import LearnerConfig, require, require_positive
+from voidrl.config import Count, LearnerConfig, require, require_positive
 from voidrl.learners.base import Learner, Loss, linear_schedule
 from voidrl.nets import Encoder, TwinQ, mlp, target_copy
 from voidrl.types import Batch, EnvSpec
@@ -24,13 +24,13 @@ class DDPGConfig(LearnerConfig):
 
     n_step: int = 3
     """Steps whose rewards are summed before the value is bootstrapped."""
-    actor_every_updates: int = 1
+    actor_every_updates: Count = 1
     """Updates between two of the actor."""
     stddev_start: float = 1.0
     """Standard deviation of the exploration noise at the start."""
     stddev_end: float = 0.1
     """Standard deviation of the exploration noise after the decay."""
-    stddev_decay_steps: int = 100_000
+    stddev_decay_steps: Count = 100_000
     """Environment steps of the decay."""
     noise_clip: float = 0.3
     """Noise inside the losses is clipped to this."""

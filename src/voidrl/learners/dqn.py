@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.config import EncoderConfig, LearnerConfig, require
+from voidrl.config import Count, EncoderConfig, LearnerConfig, require
 from voidrl.learners.base import Learner, Loss, linear_schedule
 from voidrl.nets import DuelingQ, Encoder, target_copy
 from voidrl.types import Batch, EnvSpec
@@ -37,7 +37,7 @@ class DQNConfig(LearnerConfig):
     """Share of random actions at the start."""
     epsilon_end: float = 0.05
     """Share of random actions after the decay."""
-    epsilon_decay_steps: int = 2500
+    epsilon_decay_steps: Count = 2500
     """Environment steps of the decay."""
 
     def __post_init__(self) -> None:

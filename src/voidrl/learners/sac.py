@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.config import LearnerConfig, require, require_positive
+from voidrl.config import Count, LearnerConfig, require, require_positive
 from voidrl.learners.base import Learner, Loss
 from voidrl.nets import Encoder, TwinQ, mlp, target_copy
 from voidrl.types import Batch, EnvSpec
@@ -25,9 +25,9 @@ class SACConfig(LearnerConfig):
 
     learning_rate: float = 1e-3
     """Adam's step size."""
-    actor_every_updates: int = 2
+    actor_every_updates: Count = 2
     """Updates between two of the actor and the temperature."""
-    target_every_updates: int = 2
+    target_every_updates: Count = 2
     """Updates between two target updates."""
     log_std_min: float = -10.0
     """Lower bound of the policy's log standard deviation."""
