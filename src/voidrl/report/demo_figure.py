@@ -23,15 +23,9 @@ def draw(results: Sequence[DemoResult], path: Path) -> Path:
         1, 4, figsize=(14, 3.9), layout="constrained", width_ratios=[1, 1, 1.25, 1.25]
     )
     first = results[0]
-    _heat_map(
-        axes[0], first, first.random_visits, f"Random actions\n{_percent(results, 'random')} of the maze seen"
-    )
-    _heat_map(
-        axes[1],
-        first,
-        first.apt_visits,
-        f"APT, without any reward\n{_percent(results, 'apt')} of the maze seen",
-    )
+    seen = [f"{curve[-1][1]:.0%} of the maze seen" for curve in (first.random_coverage, first.apt_coverage)]
+    _heat_map(axes[0], first, first.random_visits, f"Random actions\n{seen[0]}")
+    _heat_map(axes[1], first, first.apt_visits, f"APT, without any reward\n{seen[1]}")
     _curves(axes[2], [r.apt_coverage for r in results], APT, "APT")
     _curves(axes[2], [r.random_coverage for r in results], RANDOM, "random")
     axes[2].set(
@@ -97,7 +91,3 @@ def _curves(axis: Any, curves: Sequence[Sequence[tuple[int, float]]], colour: st
     axis.plot(steps, values.mean(0), color=colour, label=label, linewidth=2)
     if len(curves) > 1:
         axis.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0)
-
-
-def _percent(results: Sequence[DemoResult], who: str) -> str:
-    return f"{np.mean([getattr(r, f'{who}_coverage')[-1][1] for r in results]):.0%}"
