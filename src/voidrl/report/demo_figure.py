@@ -67,9 +67,7 @@ def import_pyplot() -> Any:
 
 
 def _heat_map(axis: Any, result: DemoResult, visits: np.ndarray, title: str) -> None:
-    shown = np.where(
-        visits > 0, np.log1p(visits), np.nan
-    )  # a few cells near the start take most of the visits
+    shown = np.where(visits > 0, np.log1p(visits), np.nan)  # most visits are near the start
     axis.imshow(np.where(result.walls, 0.22, 0.93), cmap="gray", vmin=0, vmax=1)
     axis.imshow(shown, cmap="YlOrRd", vmin=0, vmax=np.log1p(visits).max())
     for (row, column), name, colour in (
