@@ -250,3 +250,8 @@ def test_an_encoder_of_vectors_sees_how_long_they_are(tmp_path):
     with torch.no_grad():
         short, long = sac.learner.encoder(obs), sac.learner.encoder(3 * obs)
     assert not torch.allclose(short, long, atol=1e-2)
+
+
+def test_a_run_that_ends_in_its_warm_up_says_so(tmp_path, capsys):
+    voidrl.pretrain(Walk, steps=6, out=tmp_path / "run", config=tiny())
+    assert "nothing will be learned: 6 steps are not more than the warm-up of 8" in capsys.readouterr().err

@@ -310,6 +310,11 @@ def _start(
         skill_dim = agent.method.skill_dim
         replay = make_replay(config.replay, envs.spec, envs.num_envs, skill_dim, place, notes.append)
         _rehearse_reward(agent)
+        warmup = config.finetune.warmup_steps if config.phase == "finetune" else config.warmup_steps
+        if agent.learns and config.steps <= warmup:
+            notes.append(
+                f"nothing will be learned: {config.steps} steps are not more than the warm-up of {warmup}"
+            )
         name = {"pretrain": config.method.name.rpartition(":")[2], "train": "scratch"}
         env_name = config.env.id.partition("?")[0]
         path = out or default_run_path(env_name, name.get(config.phase, config.phase), config.seed)
