@@ -139,6 +139,22 @@ def test_gradients_of_other_losses_never_reach_an_encoder():
         torch.testing.assert_close(weight, before[name], atol=1e-9, rtol=0)
 
 
+@pytest.mark.parametrize("learner", ["dqn", "sac", "ddpg"])
+def test_a_loss_leaves_gradients_with_its_own_optimiser_alone(learner):
+    spec = DISCRETE if learner == "dqn" else CONTINUOUS
+    agent = make_agent(spec, learner=learner, representation="simclr", share_encoder=True)
+    minimise = agent._minimise
+
+    def watched(optimiser, loss):
+        agent.zero_grad(set_to_none=True)
+        minimise(optimiser, loss)
+        owned = set(agent.optimisers[optimiser].param_groups[0]["params"])
+        assert {p for p in agent.parameters() if p.grad is not None} <= owned, optimiser
+
+    agent._minimise = watched
+    agent.step(fill_replay(spec))
+
+
 # Intrinsic rewards over n steps
 
 LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
