@@ -111,6 +111,15 @@ def test_float64_keeps_what_float32_cannot_hold():
     )
 
 
+def test_a_query_that_is_nan_has_no_distances_and_is_nobodys_neighbour():
+    z = points(6, 2)
+    z[3, 1] = math.nan
+    found = knn_distances(z, z, 4, exclude_self=True)
+    assert found[3].isnan().all()
+    others = torch.arange(6) != 3
+    torch.testing.assert_close(found[others], knn_distances(z[others], z[others], 4, exclude_self=True))
+
+
 def test_no_gradient_and_no_change_of_the_input():
     z = points(10, 3).requires_grad_()
     before = z.detach().clone()
@@ -126,7 +135,7 @@ def test_no_queries_give_no_rows():
 def test_memory_is_linear_in_the_pool():
     # n × m would be 400 MB, n × m × d 6 GB. Measured in a process of its own, after a warm-up.
     code = """
-import resource, torch
+import resource, sys, torch
 from voidrl.entropy import knn_distances
 torch.set_num_threads(1)
 pool = torch.randn(200_000, 15)
@@ -134,6 +143,7 @@ knn_distances(pool[:512], pool[:512], 5, exclude_self=True)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 knn_distances(pool[:512], pool, 5, exclude_self=True)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+assert "voidrl.kernels.knn" not in sys.modules, "Triton is imported only for CUDA"
 """
     if not sys.platform.startswith("linux"):
         pytest.skip("ru_maxrss is in KiB on Linux only")
@@ -273,6 +283,14 @@ def test_reward_is_finite_for_copies_and_for_wide_features():
     wide = particle_reward(points(16, 512), distance_power="dim")  # 32 ** 512 overflows even float64
     assert wide.isfinite().all()
     assert wide.mean().item() == pytest.approx(512 * math.log(math.sqrt(2 * 512)), rel=0.05)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_rewards_of_points_close_together_are_not_rounded_to_zero(power):
+    z = 1e-6 * points(20, 3)
+    expected = (brute_force(z, z, 4, exclude_self=True) ** power).mean(dim=1).log1p()
+    found = particle_reward(z, k=4, distance_power=power)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=0)
 
 
 def test_reward_does_not_depend_on_order_or_place():
@@ -424,11 +442,12 @@ def test_a_captured_graph_gives_the_same(d):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize(("m", "d"), [(300, 5), (5000, 15), (2000, 200)])
-def test_gpu_equals_brute_force(m, d):
-    pool = points(m, d)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("m", "d", "k"), [(300, 5, 7), (5000, 15, 7), (2000, 200, 7), (300, 5, 200)])
+def test_gpu_equals_brute_force(m, d, k, dtype):
+    pool = points(m, d).to(dtype)
     pool[:50] = 300 + 1e-3 * pool[:50]
-    found = knn_distances(pool[:100].cuda(), pool.cuda(), 7, exclude_self=True)
+    found = knn_distances(pool[:100].cuda(), pool.cuda(), k, exclude_self=True)
     torch.testing.assert_close(
-        found.cpu().double(), brute_force(pool[:100], pool, 7, True), rtol=2e-6, atol=0
+        found.cpu().double(), brute_force(pool[:100], pool, k, True), rtol=2e-6, atol=0
     )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from voidrl.errors import ConfigError, NeighbourError, UnknownNameError
+from voidrl.kernels import usable
 
 # Queries and floats held at once, however many queries and particles there are: 16 MiB, or 64 to fill a GPU.
 _MAX_QUERIES = 1024
@@ -37,19 +38,13 @@ def knn_distances(queries: Tensor, particles: Tensor, k: int, *, exclude_self: b
         (n, k) float32.
     """
     _check(queries, particles, k, exclude_self)
-    queries, particles = _widen(queries, particles)
-    chunk_size = _chunk_size(queries)
-    rows = []
-    for i, block in enumerate(queries.split(_MAX_QUERIES)):
-        nearest = block.new_empty(len(block), 0)  # (q, 0): grows to (q, k)
-        for j, chunk in enumerate(particles.split(chunk_size)):
-            distances = _pairwise(block, chunk)  # (q, c)
-            if exclude_self:
-                distances.diagonal(i * _MAX_QUERIES - j * chunk_size).fill_(math.inf)
-            found = _smallest(distances, k)  # (q, ≤ k)
-            nearest = found if j == 0 else _smallest(torch.cat([nearest, found], dim=1), k)
-        rows.append(nearest)
-    return torch.cat(rows).float()  # (n, k)
+    if usable(queries) and _wide_dtype(queries, particles) == torch.float32:
+        from voidrl.kernels import knn  # imports Triton
+
+        if k <= knn.MAX_K:
+            found: Tensor = knn.knn_distances(queries, particles, k, exclude_self)
+            return found
+    return _knn_distances(queries, particles, k, exclude_self)
 
 
 @torch.no_grad()
@@ -147,12 +142,14 @@ def particle_reward(
         raise UnknownNameError("choice of neighbours", neighbours, ("nearest", "random"))
 
     distances = search(z, pool, k - int(include_self), exclude_self=exclude_self)  # (n, k) or (n, k − 1)
-    if include_self:
-        distances = nn.functional.pad(distances, (1, 0))  # (n, k), the point's own zero first
     if not average:
         distances = distances[:, -1:]  # (n, 1)
+    count = k if average else 1  # of distances: the point's own is 0, so it only counts
+    if power == 1:  # few small kernels
+        mean = distances.mean(dim=1) if count == distances.shape[1] else distances.sum(dim=1) / count  # (n,)
+        return mean.log1p() if c == 1 else (mean + c).log()
     # In logarithms, since ‖·‖^d overflows for wide z: log(c + mean) = logaddexp(log c, logsumexp − log k).
-    log_mean = (power * distances.log()).logsumexp(dim=1) - math.log(distances.shape[1])  # (n,)
+    log_mean = (power * distances.log()).logsumexp(dim=1) - math.log(count)  # (n,)
     return torch.logaddexp(log_mean, torch.full_like(log_mean, math.log(c) if c > 0 else -math.inf))
 
 
@@ -179,8 +176,9 @@ class RunningMean(nn.Module):
         self.momentum = momentum
         self.floor = floor
         self.register_buffer("mean", torch.ones(()))
-        self.register_buffer("total", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        # Not 0-d: torch.compile takes 0-d float64 for Python numbers and loses what is written to them.
+        self.register_buffer("total", torch.zeros(1, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
@@ -192,7 +190,7 @@ class RunningMean(nn.Module):
             self.count.mul_(self.momentum)
         self.total.add_(x.sum(dtype=torch.float64))
         self.count.add_(x.numel())
-        self.mean.copy_(self.total / self.count)
+        self.mean.copy_((self.total / self.count)[0])
 
     def forward(self, x: Tensor) -> Tensor:
         """Divide x by the mean."""
@@ -217,8 +215,29 @@ def _check(
         )
 
 
+def _knn_distances(queries: Tensor, particles: Tensor, k: int, exclude_self: bool) -> Tensor:
+    """The reference in plain PyTorch, for CPUs, float64 and very many neighbours."""
+    queries, particles = _widen(queries, particles)
+    chunk_size = _chunk_size(queries)
+    rows = []
+    for i, block in enumerate(queries.split(_MAX_QUERIES)):
+        nearest = block.new_empty(len(block), 0)  # (q, 0): grows to (q, k)
+        for j, chunk in enumerate(particles.split(chunk_size)):
+            distances = torch.cdist(block, chunk, compute_mode="donot_use_mm_for_euclid_dist")  # (q, c)
+            if exclude_self:  # NaN: after every distance, and all there is for a query that is NaN itself
+                distances.diagonal(i * _MAX_QUERIES - j * chunk_size).fill_(math.nan)
+            found = _smallest(distances, k)  # (q, ≤ k)
+            nearest = found if j == 0 else _smallest(torch.cat([nearest, found], dim=1), k)
+        rows.append(nearest)
+    return torch.cat(rows).float()  # (n, k)
+
+
+def _wide_dtype(queries: Tensor, particles: Tensor) -> torch.dtype:
+    return torch.promote_types(torch.promote_types(queries.dtype, particles.dtype), torch.float32)
+
+
 def _widen(queries: Tensor, particles: Tensor) -> tuple[Tensor, Tensor]:
-    dtype = torch.promote_types(torch.promote_types(queries.dtype, particles.dtype), torch.float32)
+    dtype = _wide_dtype(queries, particles)
     return queries.to(dtype), particles.to(dtype)
 
 
@@ -226,21 +245,6 @@ def _smallest(x: Tensor, k: int) -> Tensor:
     return x.topk(min(k, x.shape[1]), largest=False).values
 
 
-def _by_broadcast(queries: Tensor) -> bool:
-    # cdist's CUDA kernel spends 256 threads on each pair, however narrow: ten times slower than subtracting
-    # in blocks. A compiler fuses the subtraction into the norm, which is faster at any width.
-    return queries.is_cuda and (queries.shape[1] <= 128 or torch.compiler.is_compiling())
-
-
 def _chunk_size(queries: Tensor) -> int:
     elements = _MAX_ELEMENTS.get(queries.device.type, _MAX_ELEMENTS["cuda"])
-    if _by_broadcast(queries) and not torch.compiler.is_compiling():
-        elements //= queries.shape[1] or 1
     return max(1, elements // max(1, min(len(queries), _MAX_QUERIES)))
-
-
-def _pairwise(a: Tensor, b: Tensor) -> Tensor:
-    if not _by_broadcast(a):
-        return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
-    distances: Tensor = torch.linalg.vector_norm(a[:, None] - b, dim=-1)  # (q, c), from a bounded (q, c, d)
-    return distances

@@ -1,0 +1,282 @@
+"""The kernels against the definition in float64 and against the plain path, whose place they take on CUDA.
+
+Without a GPU they run in Triton's interpreter, so sizes are tiny here; small tiles bring out the borders.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from voidrl import entropy
+from voidrl.kernels import knn, usable
+
+HAS_CUDA = torch.cuda.is_available()
+DEVICES = [
+    pytest.param("cpu", marks=pytest.mark.skipif(HAS_CUDA, reason="compiled for the CUDA device instead")),
+    pytest.param(
+        "cuda",
+        marks=[pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")],
+    ),
+]
+WAYS = {
+    "rows": partial(knn.by_rows, tile=16),
+    "matrix": partial(knn.by_matrix, tile=16),
+    "matrix-in-parts": partial(knn.by_matrix, tile=16, max_elements=500),
+    "tiles": partial(knn.by_tiles, tile=4),
+    "tiles-in-parts": partial(knn.by_tiles, tile=4, max_tiles=5, max_elements=50),
+    "chosen": knn.knn_distances,
+}
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    return request.param
+
+
+@pytest.fixture(params=["rows", "matrix", "tiles-in-parts"])
+def way(request):
+    return WAYS[request.param]
+
+
+def points(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def brute_force(queries, particles, k, exclude_self=False):
+    """The definition, in float64: every difference, sorted."""
+    distances = (queries.double()[:, None] - particles.double()[None]).norm(dim=-1)
+    if exclude_self:
+        distances.fill_diagonal_(math.inf)
+    return distances.sort(dim=1).values[:, :k]
+
+
+def assert_exact(found, expected):
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.cpu().double(), expected, rtol=1e-6, atol=0)
+
+
+# --- values -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "d", "k", "exclude_self"),
+    [
+        (1, 5, 1, 1, False),
+        (1, 5, 1, 1, True),
+        (7, 40, 5, 4, True),
+        (8, 32, 15, 9, False),
+        (9, 33, 17, 3, True),
+        (3, 18, 64, 2, False),
+        (5, 6, 7, 5, True),
+    ],
+)
+@pytest.mark.parametrize("name", WAYS)
+def test_equal_to_brute_force(device, name, n, m, d, k, exclude_self):
+    pool = points(m, d).to(device)
+    found = WAYS[name](pool[:n], pool, k, exclude_self)
+    assert found.shape == (n, k)
+    assert found.device == pool.device
+    assert_exact(found, brute_force(pool[:n].cpu(), pool.cpu(), k, exclude_self))
+
+
+@pytest.mark.parametrize("name", ["rows", "matrix", "tiles"])
+def test_wide(device, name):
+    pool = points(12, 512).to(device)
+    assert_exact(WAYS[name](pool[:3], pool, 4, True), brute_force(pool[:3].cpu(), pool.cpu(), 4, True))
+
+
+@pytest.mark.parametrize(("n", "d"), [(1, 3), (23, 3), (16, 70)])
+def test_half_of_a_symmetric_matrix_is_enough(device, n, d):
+    z = points(n, d).to(device)
+    packed = knn.pack(z, 16)
+    whole, mirrored = (knn.squared_matrix(z, packed, n, symmetric, rows=4) for symmetric in (False, True))
+    assert torch.equal(whole, mirrored)
+    assert torch.equal(mirrored, mirrored.T)
+    if n > 2:
+        found, expected = (knn.by_matrix(z, pool, 2, True, tile=16) for pool in (z, z.clone()))
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("split", [1, 2, 4])
+@pytest.mark.parametrize("d", [1, 3, 8, 13])
+def test_coordinates_may_be_shared_by_any_number_of_warps(device, split, d):
+    q, p = points(6, d).to(device), points(9, d, seed=1).to(device)
+    packed = knn.pack(p, 4)
+    squares = (q.double()[:, None] - p.double()).square().sum(-1).cpu()
+    options = {"rows": 4, "split": split, "unroll": 2}
+    assert_exact(knn.squared_matrix(q, packed, 9, **options), squares)
+    minima = torch.stack([part.min(dim=1).values for part in squares.split(4, dim=1)], dim=1)
+    for loops in (1, 2, 3):
+        assert_exact(knn.tile_minima(q, packed, **options, loops=loops), minima)
+
+
+def test_packed(device):
+    z = torch.arange(15.0, device=device).reshape(5, 3)
+    packed = knn.pack(z.to(torch.bfloat16), 4).cpu()
+    assert packed.shape == (2, 3, 4)
+    assert torch.equal(packed[0], z.cpu()[:4].T)
+    assert torch.equal(packed[1, :, 0], z.cpu()[4])
+    assert packed[1, :, 1:].isnan().all()
+    assert torch.equal(knn.pack(z.T, 4)[:, :, :3].cpu(), z.T.cpu().T[None])
+
+
+def test_the_smallest_of_a_row(device):
+    x = torch.tensor([[4.0, 1.0, 1.0, math.nan, 0.0, math.inf, 9.0]], device=device).repeat(2, 1)
+    assert knn.smallest(x, 4).tolist() == [[0.0, 1.0, 1.0, 2.0]] * 2
+    assert knn.smallest(x, 7, indices=True).tolist() == [[4, 1, 2, 0, 6, 5, 3]] * 2
+    assert knn.smallest(x, 2, own=4).tolist() == [[1.0, 1.0], [0.0, 1.0]]
+    for bits in (0x7FC00000, 0x7FFFFFFF, -1):  # NaN has many, and another sign counts for nothing
+        x[:, 1:] = torch.tensor(bits, dtype=torch.int32, device=device).view(torch.float32)
+        assert knn.smallest(x, 3, indices=True).tolist() == [[0, 1, 2]] * 2
+
+
+def test_exact_far_from_the_origin(device, way):
+    centres = torch.nn.functional.normalize(points(3, 5), dim=1) * 1e4
+    z = (centres[:, None] + 1e-2 * points(3, 5, 5, seed=1)).flatten(0, 1)  # 5 points within 1e-2 of each
+    expected = brute_force(z, z, 4, exclude_self=True)
+    assert expected.max() < 0.1
+    assert_exact(way(z.to(device), z.to(device), 4, True), expected)
+
+
+def test_copies_and_ties(device, way):
+    z = torch.tensor([[1.0], [1.0], [1.0], [5.0]] * 5, device=device)
+    expected = brute_force(z[:5].cpu(), z.cpu(), 17, exclude_self=True)
+    assert torch.equal(way(z[:5], z, 17, True).cpu().double(), expected)
+    grid = torch.cartesian_prod(torch.arange(5.0), torch.arange(5.0)).to(
+        device
+    )  # many neighbours equally far
+    assert_exact(way(grid[10:14], grid, 9, False), brute_force(grid[10:14].cpu(), grid.cpu(), 9))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # ∞ − ∞, by the interpreter
+def test_not_a_number_and_infinity(device, way):
+    z = points(24, 3)
+    z[2, 1] = math.nan
+    z[4], z[5, 0] = math.inf, -math.inf
+    z[12:20] = math.nan  # whole tiles of it
+    for pool, n, k in ((z, 6, 9), (z[12:], 2, 11), (z[16:], 5, 7), (z[4:6].repeat(4, 1), 2, 3)):
+        expected = entropy._knn_distances(pool[:n], pool, k, True)
+        found = way(pool[:n].to(device), pool.to(device), k, True)
+        torch.testing.assert_close(found.cpu(), expected, rtol=1e-6, atol=0, equal_nan=True)
+        if pool is z:
+            assert found[2].isnan().all(), "a query that is NaN"
+            assert found[0].isfinite().all(), "particles that are NaN"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+def test_narrow_and_whole_numbers(device, way, dtype):
+    z = (3 * points(18, 4)).to(dtype).to(device)
+    for pool in (z, z.float()):
+        assert_exact(way(z[:3], pool, 3, True), brute_force(z[:3].cpu(), pool.cpu(), 3, exclude_self=True))
+
+
+def test_any_strides(device, way):
+    base = points(18, 20).to(device)
+    for q, pool in ((base.T[3:6], base.T), (base[::6, ::4], base[:, ::4]), (base[:1].expand(2, -1), base)):
+        assert_exact(way(q, pool, 3, False), brute_force(q.cpu(), pool.cpu(), 3))
+
+
+@pytest.mark.parametrize("name", ["matrix-in-parts", "tiles-in-parts"])
+def test_self_is_left_out_of_every_part(device, name):
+    parts = {"max_elements": 100} if name == "matrix-in-parts" else {"max_elements": 10, "max_tiles": 2}
+    z = points(20, 1).to(device)
+    assert_exact(WAYS[name](z, z, 2, True, **parts), brute_force(z.cpu(), z.cpu(), 2, exclude_self=True))
+
+
+def test_nothing_in_nothing_out(device):
+    z = points(9, 3).to(device)
+    assert knn.knn_distances(z[:0], z, 2, False).shape == (0, 2)
+    assert torch.equal(knn.knn_distances(z[:, :0], z[:, :0], 2, True), z.new_zeros(9, 2))
+
+
+@pytest.mark.parametrize(("rows", "dim", "matrix"), [(99, 9, 0), (9, 9, 0), (0, 2, 99), (0, 2, 9)])
+def test_every_choice_is_right(device, monkeypatch, rows, dim, matrix):
+    monkeypatch.setattr(knn, "MAX_ROWS_PARTICLES", rows)
+    monkeypatch.setattr(knn, "MAX_ROWS_DIM", dim)
+    monkeypatch.setattr(knn, "MAX_MATRIX_PARTICLES", matrix)
+    z = points(12, 3).to(device)
+    assert_exact(knn.knn_distances(z, z, 4, True), brute_force(z.cpu(), z.cpu(), 4, True))
+
+
+# --- as a part of PyTorch -----------------------------------------------------------------------------------
+
+
+def test_a_proper_operator(device):
+    z = points(12, 3).to(device)
+    torch.library.opcheck(knn.knn_distances, (z[:5], z, 3, True))
+    compiled = torch.compile(lambda z: knn.knn_distances(z, z, 3, True) + 1, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(z), knn.knn_distances(z, z, 3, True) + 1)
+
+
+def test_the_estimators_use_it(device, monkeypatch):
+    monkeypatch.setattr(entropy, "usable", lambda tensor: True)  # also where it is interpreted
+    seen = []
+    monkeypatch.setattr(knn, "by_rows", lambda *args: seen.append(args) or WAYS["rows"](*args))
+    z = points(12, 4)
+    reward = entropy.particle_reward(z.to(device), k=5)
+    nats = entropy.particle_entropy(z.to(device))
+    assert len(seen) == 2
+    compiled = torch.compile(entropy.particle_reward, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(z.to(device), k=5), reward)
+    in_float64 = entropy.particle_reward(z.to(device).double(), k=5)
+    assert len(seen) == 3, "wider numbers take the plain path"
+    monkeypatch.setattr(knn, "MAX_K", 4)
+    many = entropy.particle_reward(z.to(device), k=5)
+    assert len(seen) == 3, "and so do more neighbours than are selected one by one"
+    monkeypatch.undo()
+    for found in (reward, in_float64, many):
+        torch.testing.assert_close(found.cpu(), entropy.particle_reward(z, k=5), rtol=1e-5, atol=1e-6)
+    assert nats.item() == pytest.approx(entropy.particle_entropy(z).item(), abs=1e-5)
+
+
+def test_usable_only_on_cuda():
+    assert not usable(torch.zeros(1))
+    assert not HAS_CUDA or usable(torch.zeros(1, device="cuda"))
+
+
+# --- at size ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+@pytest.mark.parametrize(
+    ("n", "m", "d", "k"),
+    [(1024, 1024, 512, 12), (1000, 1000, 15, 12), (100, 3000, 200, 128), (300, 100_003, 15, 10)],
+)
+def test_full_sizes_and_captured(n, m, d, k):
+    pool = points(m, d).cuda()
+    queries = pool if n == m else pool[:n].clone()
+
+    def search():
+        return entropy.knn_distances(queries, pool, k, exclude_self=True)
+
+    search()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = search()
+    pool.copy_(points(m, d, seed=1))
+    queries.copy_(pool[:n])
+    graph.replay()
+    expected = torch.cat(
+        [brute_force(queries[i : i + 8], pool, k + 1)[:, 1:].cpu() for i in range(0, min(n, 64), 8)]
+    )
+    assert_exact(found[: len(expected)], expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+def test_memory_stays_linear_on_the_device():
+    pool = torch.randn(1_000_000, 15, device="cuda")
+    entropy.knn_distances(pool[:512], pool, 10)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    entropy.knn_distances(pool[:512], pool, 10)
+    assert torch.cuda.max_memory_allocated() - before < 2**28  # n × m would be 2 GB
