@@ -8,7 +8,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from voidrl import replay as module
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, NonFiniteError, ReplayMemoryError
-from voidrl.replay import Replay, check_finite, make_replay
+from voidrl.replay import (
+    Replay,
+    Upload,
+    block_sums,
+    check_finite,
+    checksum,
+    make_replay,
+    write_directly,
+)
 from voidrl.types import EnvSpec
 
 CPU, CUDA, META = torch.device("cpu"), torch.device("cuda", 0), torch.device("meta")
@@ -38,8 +46,8 @@ class Oracle:
     Each frame is a number of its own, and so is each action, which tells where a sampled transition was made.
     """
 
-    def __init__(self, num_envs, capacity, stack, seed=0, skill_dim=0, end=0.25):
-        self.replay = Replay(pixel_spec(stack), num_envs, capacity, skill_dim, CPU, CPU)
+    def __init__(self, num_envs, capacity, stack, seed=0, skill_dim=0, end=0.25, place=CPU):
+        self.replay = Replay(pixel_spec(stack), num_envs, capacity, skill_dim, place, place)
         self.n, self.stack, self.skill_dim, self.end = num_envs, stack, skill_dim, end
         self.rng = np.random.default_rng(seed)
         self.next_frame, self.row = 0, -1
@@ -238,6 +246,16 @@ def test_a_reset_before_any_step_writes_only_its_own_frames():
     assert replay.latest().tolist() == [[5]]
 
 
+def test_one_step_is_a_run_of_one():
+    replay = line([1, 2, 4, 64, 8], {1: "truncated", 2: "terminated"}, capacity=4)
+    slots, time = torch.arange(len(replay.starts)), torch.arange(2)
+    slots = slots[slots != replay.head]  # those in which a step was taken
+    short, general = replay.segment(slots, 1, 0.5), replay._run(slots, time, 0.5**time)
+    for name, value in short._asdict().items():
+        assert torch.equal(value, getattr(general, name)), name
+        assert value.dtype == getattr(general, name).dtype
+
+
 # --- storage ----------------------------------------------------------------------------------------------
 
 
@@ -265,6 +283,129 @@ def test_capacity_is_what_is_kept_in_the_long_run(num_envs, capacity, stack):
     for _ in range(3 * oracle.replay.rows):
         oracle.step()
     assert len(oracle.replay) == capacity
+
+
+def test_frames_are_named_where_they_lie():
+    oracle = Oracle(2, 10, 3)
+    oracle.reset()
+    for _ in range(30):
+        oracle.step()
+    replay, slots = oracle.replay, oracle.replay.sample(8)
+    source, index = frames = replay.frames_of(slots)
+    assert source is replay.frames
+    assert index.shape == (8, 3)
+    assert torch.equal(index[:, -1], slots)
+    assert torch.equal(frames.stacked(), replay.frames[index].flatten(1, 2))
+    assert torch.equal(frames.stacked(), replay.observations(slots))
+
+
+def test_without_a_stack_a_slot_is_its_frame():
+    replay = line([1, 2, 4], {})
+    slots = torch.tensor([2, 0])
+    index = replay.frames_of(slots).index
+    assert index.tolist() == [[2], [0]]
+    assert index.data_ptr() == slots.data_ptr()
+
+
+def test_frames_are_gathered_where_the_storage_is_and_read_beside_the_networks():
+    oracle = Oracle(2, 10, 3)
+    oracle.reset()
+    for _ in range(30):
+        oracle.step()
+    replay = oracle.replay
+    slots = replay.sample(8)
+    want = replay.observations(slots)
+    replay.device = torch.device("cpu", 0)  # another one than `cpu`, as far as the replay can tell
+    source, index = frames = replay.frames_of(slots)
+    assert source.shape == (24, 1, 2, 2)
+    assert index.tolist() == torch.arange(24).view(8, 3).tolist()
+    assert torch.equal(frames.stacked(), want)
+
+
+def test_observations_that_are_given_are_not_gathered(monkeypatch):
+    replay = line([1, 2, 4, 64, 8], {2: "terminated"})
+    segment = replay.segment(torch.tensor([0, 1, 4]), 3, 0.5)
+    want, steps = replay.joined(segment), list(replay.steps(segment))
+    states = replay.observations(segment.states.T.flatten()).unflatten(0, (4, 3))
+    monkeypatch.setattr(replay, "observations", None)
+    given = replay.joined(segment, want.obs + 100, want.next_obs + 200)
+    assert torch.equal(given.obs, want.obs + 100)
+    assert torch.equal(given.next_obs, want.next_obs + 200)
+    assert all(map(torch.equal, given[1:4], want[1:4]))
+    for (batch, weights), (same, same_weights) in zip(replay.steps(segment, states), steps, strict=True):
+        assert all(map(torch.equal, (*batch, weights), (*same, same_weights)))
+
+
+def stored(replay):
+    """All that a step writes."""
+    names = ("frames", "action", "reward", "ending", "age", "skill", "starts")
+    positions = (replay.head, replay.starts_head, replay.starts_count)
+    return [*(getattr(replay, name).cpu() for name in names), *(p.cpu() for p in positions)]
+
+
+@pytest.fixture
+def uploads(monkeypatch):
+    """What is written takes the way that it takes to a GPU."""
+    made = {}
+
+    def write(stored, writes):
+        made.setdefault(id(stored), Upload(stored))(writes)
+
+    monkeypatch.setattr(module, "write_directly", write)
+    return made
+
+
+@pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(1, 9, 1), (3, 12, 3), (5, 40, 2)])
+def test_an_upload_writes_what_a_direct_write_does(num_envs, capacity, stack, uploads):
+    oracle = Oracle(num_envs, capacity, stack, skill_dim=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "write_directly", write_directly)
+        direct = Oracle(num_envs, capacity, stack, skill_dim=2)
+    for time in range(150):
+        for each in (oracle, direct):
+            each.step() if time % 41 else each.reset()
+        assert all(map(torch.equal, stored(oracle.replay), stored(direct.replay)))
+        if time % 41:
+            oracle.check(oracle.replay.sample(8), 3, 0.9)
+    assert len(uploads) == 1
+    state, chunks = copied(oracle.replay)
+    again = Replay(pixel_spec(stack), num_envs, capacity, 2, CPU, CPU)
+    again.load(state, iter(chunks))
+    assert all(map(torch.equal, stored(again), stored(oracle.replay)))
+
+
+@pytest.mark.usefixtures("uploads")
+def test_an_upload_converts_what_an_environment_gives():
+    replay = line([1, 2, 4, 64, 8], {2: "terminated"})  # rewards are whole numbers
+    assert replay.batch(torch.tensor([0, 1, 2, 4]), 1, 0.5).reward.tolist() == [1, 2, 4, 8]
+    replay.reset(np.full((1, 1), 50))
+    assert replay.latest().tolist() == [[50]]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.usefixtures("small_chunks")
+def test_a_replay_on_the_gpu_holds_what_one_in_main_memory_does():
+    here, there = Oracle(5, 200, 3, skill_dim=2), Oracle(5, 200, 3, skill_dim=2, place=CUDA)
+    work = torch.randn(4096, 4096, device=CUDA)
+    for time in range(300):
+        for oracle in (here, there):
+            oracle.step() if time % 41 else oracle.reset()
+        work = torch.tanh(work @ work)  # keeps the GPU behind: nothing may be overwritten before it has left
+    assert all(map(torch.equal, stored(there.replay), stored(here.replay)))
+    assert torch.equal(there.replay.latest().cpu(), here.replay.latest())
+    slots = here.replay.sample(64)
+    for n in (1, 3):
+        mine, other = here.replay.batch(slots, n, 0.9), there.replay.batch(slots.cuda(), n, 0.9)
+        for a, b in zip(mine, other, strict=True):
+            torch.testing.assert_close(b.cpu(), a)
+    again = Replay(pixel_spec(3), 5, 200, 2, CUDA, CUDA)
+    state, chunks = copied(there.replay)
+    again.load(
+        {k: v.cpu() for k, v in state.items()}, ((n, {k: v.cpu() for k, v in t.items()}) for n, t in chunks)
+    )
+    assert all(map(torch.equal, stored(again), stored(there.replay)))
+    assert [c[:2] for c in again.chunks()] == [c[:2] for c in there.replay.chunks()]
 
 
 def test_a_float64_environment_stays_float32():
@@ -325,6 +466,29 @@ def test_what_is_sampled_is_decided_on_the_device():
     replay.head.fill_(9)
     assert numbers(replay.latest()).tolist() == [[9]]
     assert replay.segment(torch.tensor([7]), 5, 1.0).weights.tolist() == [[1, 1, 0, 0, 0]]
+
+
+def test_compiled_methods_follow_the_data():
+    """What they read that changes lies in tensors; a Python number would be frozen at its first value."""
+    oracle = Oracle(2, 12, 3)
+    oracle.reset()
+    replay, names = oracle.replay, ("_draw", "_step", "_run", "_stack")
+    assert all(getattr(Replay, name).fusable for name in names)
+    compiled = {
+        name: torch.compile(getattr(replay, name), backend="aot_eager", fullgraph=True, dynamic=False)
+        for name in names
+    }
+    for time in range(60):
+        oracle.step()
+        if time % 10:
+            continue
+        torch.manual_seed(time)
+        want = read(replay)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, method in compiled.items():
+                patch.setattr(replay, name, method)
+            torch.manual_seed(time)
+            assert all(map(torch.equal, read(replay), want))
 
 
 def test_a_graph_may_hold_on_to_the_tensors():
@@ -425,6 +589,58 @@ def test_runs_that_went_on_differently_have_different_tags():
 
     assert tag(1) != tag(2)
     assert tag(1) == tag(1)
+
+
+@pytest.mark.parametrize("name", ["frames", "action", "reward", "ending", "age", "skill"])
+@pytest.mark.usefixtures("small_chunks")
+def test_a_difference_in_anything_stored_is_seen(name):
+    def tags(change):
+        oracle = Oracle(2, 30, 1, skill_dim=1)
+        oracle.reset()
+        for _ in range(6):
+            oracle.step()
+        getattr(oracle.replay, name)[oracle.row * 2 - 1] += change  # of the last step
+        return [tag for _, tag, _ in oracle.replay.chunks()]
+
+    assert tags(0) == tags(0)
+    assert tags(0) != tags(1)
+
+
+def test_what_has_not_changed_is_not_read_again(monkeypatch):
+    oracle = Oracle(2, 30, 1)
+    oracle.reset()
+    oracle.step()
+    tags = [tag for _, tag, _ in oracle.replay.chunks()]
+    monkeypatch.setattr(module, "checksum", None)
+    assert [tag for _, tag, _ in oracle.replay.chunks()] == tags
+    oracle.replay.state()
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 7, 64, 65])
+def test_sums_on_a_device_tell_contents_apart(size, monkeypatch):
+    monkeypatch.setattr(module, "CHECKSUM_WORDS", 8)
+    module._weights.cache_clear()
+    random = torch.Generator().manual_seed(size)
+    content = torch.randint(256, (size,), dtype=torch.uint8, generator=random)
+    seen = [tuple(block_sums(content).tolist())]
+    for place in range(size):
+        for change in (1, 128, 255):
+            other = content.clone()
+            other[place] ^= change
+            seen.append(tuple(block_sums(other).tolist()))
+    if size > 8:  # a moved image: the same bytes in other places
+        seen.append(tuple(block_sums(content.roll(8)).tolist()))
+        seen.append(tuple(block_sums(content.roll(32)).tolist()))
+    module._weights.cache_clear()
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_checksum_is_of_contents_and_lengths():
+    tensors = [torch.arange(5), torch.zeros(3, 0), torch.ones(2, 2)]
+    assert checksum(tensors) == checksum([t.clone() for t in tensors])
+    assert checksum(tensors) != checksum([*tensors[:2], torch.ones(2, 3)])
+    assert checksum([torch.zeros(4)]) != checksum([torch.zeros(5)])
+    assert 0 <= checksum(tensors) < 2**32
 
 
 # --- memory -----------------------------------------------------------------------------------------------

@@ -1,43 +1,100 @@
-"""DrQ's augmentation of images: random shift with repeated edges, intensity jitter."""
+"""Images as the networks take them, and DrQ's augmentation: random shift with repeated edges, jitter.
+
+On CUDA one kernel does it all; the same in plain PyTorch runs on the CPU and is what the kernel is tested
+against.
+"""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl.config import AugmentConfig
+from voidrl.kernels import usable
+from voidrl.types import Frames, Layout
+
+PLAIN = Layout()
+NOTHING = AugmentConfig(shift_pixels=0, intensity_scale=0.0)
 
 
-def random_shift(images: Tensor, pixels: int) -> Tensor:
-    """Shift each image by up to `pixels` in each direction; what comes in from outside repeats the edge.
-
-    Clamped indices say the same as padding by repetition and cropping, without the padded copy.
-    """
-    b, c, h, w = images.shape
-    shift = torch.randint(-pixels, pixels + 1, (2, b, 1), device=images.device)
-    rows = (torch.arange(h, device=images.device) + shift[0]).clamp(0, h - 1)  # (B, H)
-    cols = (torch.arange(w, device=images.device) + shift[1]).clamp(0, w - 1)  # (B, W)
-    flat = (rows[:, :, None] * w + cols[:, None, :]).view(b, 1, h * w)  # (B, 1, H·W)
-    return images.reshape(b, c, h * w).gather(2, flat.expand(b, c, h * w)).view(b, c, h, w)
-
-
-def intensity(images: Tensor, scale: float) -> Tensor:
-    """Multiply each image by 1 + scale · clip(N(0, 1), −2, 2)."""
-    noise = torch.randn(images.shape[0], 1, 1, 1, device=images.device).clamp(-2, 2)
-    return images * (1 + scale * noise)
+def images(obs: Tensor, layout: Layout = PLAIN) -> Tensor:
+    """(B, C, H, W) uint8 → network input: x/255 − 0.5 in autocast's type, on CUDA in this layout."""
+    return network_input(obs, None, NOTHING, None, None, layout)
 
 
 class Augment:
-    """Observations as the losses see them: float images in about [0, 1], augmented; vectors unchanged."""
+    """Observations as the losses see them: images augmented and as network input, vectors unchanged."""
 
     def __init__(self, config: AugmentConfig) -> None:
         self.config = config
 
-    def __call__(self, obs: Tensor) -> Tensor:
-        """A fresh augmentation of (B, C, H, W) uint8 images; anything else passes through."""
-        if obs.dtype != torch.uint8:
-            return obs
-        if self.config.shift_pixels:
-            obs = random_shift(obs, self.config.shift_pixels)
-        images = obs.float() / 255
-        return intensity(images, self.config.intensity_scale) if self.config.intensity_scale else images
+    def __call__(self, frames: Frames, layout: Layout = PLAIN) -> Tensor:
+        """A fresh augmentation of each observation; images lie in this layout on CUDA, channels last."""
+        source, index = frames
+        if source.dtype != torch.uint8:
+            return frames.stacked()
+        batch, pixels = len(index), self.config.shift_pixels
+        shift = noise = None
+        if pixels:
+            shift = torch.randint(-pixels, pixels + 1, (2, batch), device=source.device)
+        if self.config.intensity_scale:
+            noise = torch.randn(batch, device=source.device)
+        return network_input(source, index, self.config, shift, noise, layout)
+
+
+def network_input(
+    source: Tensor,
+    index: Tensor | None,
+    config: AugmentConfig,
+    shift: Tensor | None,
+    noise: Tensor | None,
+    layout: Layout,
+) -> Tensor:
+    """What `Augment` does once chance has spoken: `shift` (2, B) and `noise` (B,), None to leave it out."""
+    kind = source.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+    if usable(source):
+        from voidrl.kernels import images as kernels  # imports Triton
+
+        scale = config.intensity_scale
+        made: Tensor = kernels.images(source, index, shift, noise, scale, *layout, dtype)
+        return made
+    obs = source if index is None else Frames(source, index).stacked()
+    if shift is not None:
+        obs = shifted(obs, shift, config.shift_pixels)
+    x = obs.float().div_(255)
+    if noise is not None:
+        x.mul_(gain(noise, config.intensity_scale)[:, None, None, None])
+    x = x.sub_(0.5).to(dtype)
+    return arranged(x, layout) if x.is_cuda else x
+
+
+def arranged(x: Tensor, layout: Layout) -> Tensor:
+    """Plain images in this layout, channels last."""
+    x = F.pixel_unshuffle(x, layout.fold)
+    padding = (0, 0, 0, 0, 0, -x.shape[1] % layout.multiple)
+    return F.pad(x, padding).contiguous(memory_format=torch.channels_last)
+
+
+def shifted(images: Tensor, shift: Tensor, pixels: int) -> Tensor:
+    """Pixel (y, x) of the result is (y + dy, x + dx), or the edge nearest to it; (2, B) shifts ≤ `pixels`.
+
+    The rows are widened by repeating their ends; then each row of the result is a run of bytes that begins
+    somewhere in the widened ones, and copying runs is many times faster than gathering pixels.
+    """
+    b, c, h, w = images.shape
+    wide = w + 2 * pixels
+    rows = images.reshape(-1, w)  # (B · C · H, W)
+    ends = rows[:, :1].expand(-1, pixels), rows[:, -1:].expand(-1, pixels)
+    flat = torch.cat([ends[0], rows, ends[1]], 1).flatten()
+    y = (torch.arange(h, device=images.device) + shift[0, :, None]).clamp(0, h - 1)  # (B, H)
+    begin = y * wide + pixels + shift[1, :, None]  # (B, H) within a plane
+    planes = torch.arange(0, b * c * h * wide, h * wide, device=images.device).view(b, c, 1)
+    runs = flat.unfold(0, w, 1)  # (…, W): a view that overlaps itself
+    return runs.index_select(0, (planes + begin[:, None]).flatten()).view(b, c, h, w)
+
+
+def gain(noise: Tensor, scale: float) -> Tensor:
+    """What jitter multiplies an image by: 1 + scale · clip(noise, −2, 2)."""
+    return 1 + scale * noise.clamp(-2, 2)

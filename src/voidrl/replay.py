@@ -11,21 +11,27 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, NonFiniteError, ReplayMemoryError
-from voidrl.types import Batch, EnvSpec
+from voidrl.fusion import fusable
+from voidrl.types import Batch, EnvSpec, Frames
 
 TERMINATED, TRUNCATED = 1, 2  # how the step taken in a slot ended its episode; 0: it did not
 CHUNK_BYTES = 64 * 2**20
+CHECKSUM_WORDS = 2**20  # in a block of `block_sums`
 GIB = 2**30
+
+Write = tuple[str, int, np.ndarray]
+"""What is stored, from which entry on, and the entries."""
 
 
 class Segment(NamedTuple):
@@ -65,10 +71,15 @@ class Replay:
         self.age = empty(dtype=torch.int32)  # steps since the episode began, up to a full stack
         self.skill = empty(skill_dim, dtype=torch.float32)
         self.starts = empty(dtype=torch.int64)  # a ring of its own
-        self.head = torch.zeros((), dtype=torch.int64, device=storage)  # row of the newest frames
-        self.starts_head = torch.zeros((), dtype=torch.int64, device=storage)
-        self.starts_count = torch.zeros((), dtype=torch.int64, device=storage)
-        # The host's copies of the same, so that writing never waits for the device.
+        positions = torch.zeros(3, dtype=torch.int64, device=storage)
+        self.head, self.starts_head, self.starts_count = positions.unbind()  # head: row of the newest frames
+        self._one = torch.ones((), device=storage)
+        # Small constants, made once: in a captured graph each would be a kernel of its own.
+        columns = torch.arange(num_envs, device=storage)
+        lags = torch.arange(spec.frame_stack - 1, -1, -1, dtype=torch.int32, device=storage)
+        self._constants = {"columns": columns, "lags": lags}
+        self._powers: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
+        # The host's copies of the positions, so that writing never waits for the device.
         self._row, self._filled_rows, self._starts_head, self._size = -1, 0, 0, 0
         self._row_starts = np.zeros(self.rows, np.int64)
         self._age = np.zeros(num_envs, np.int32)
@@ -76,6 +87,10 @@ class Replay:
         self._chunk_rows = max(1, CHUNK_BYTES // (num_envs * slot_bytes(spec, skill_dim)))
         self._chunk_writes = np.zeros(-(-self.rows // self._chunk_rows), np.int64)
         self._chunk_sums = np.zeros(len(self._chunk_writes), np.int64)
+        self._summed_writes = self._chunk_writes.copy()  # those that `_chunk_sums` knows of
+        names = ("frames", "action", "reward", "ending", "age", "starts")
+        stored = {**{name: getattr(self, name) for name in names}, "positions": positions}
+        self._write = Upload(stored) if storage.type == "cuda" else partial(write_directly, stored)
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
@@ -92,7 +107,7 @@ class Replay:
             self._touch(before)
         self._age[:] = 0
         self._ended[:] = False
-        self._advance(frames)
+        self._write(self._advance(frames))
 
     def add(
         self,
@@ -108,116 +123,159 @@ class Replay:
         An environment whose episode ended in the step before resets in this one (Gymnasium's NEXT_STEP):
         its action was ignored and `next_frames` begins the new episode, so no transition is recorded.
         """
-        here, real = self._columns(self._row), ~self._ended
-        reward = reward.astype(np.float32)
-        self.action[here] = self._upload(action)
-        self.reward[here] = self._upload(reward)
-        ending = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, 0)).astype(np.uint8)
-        self.ending[here] = self._upload(ending)
-        self.skill[here] = skill.to(self.skill.device)
-        starts = self._row * self.num_envs + np.flatnonzero(real)
-        at = (self._starts_head + np.arange(len(starts))) % len(self.starts)
-        self.starts[self._upload(at)] = self._upload(starts)
-        self._starts_head = int((self._starts_head + len(starts)) % len(self.starts))
+        here, real = self._row * self.num_envs, ~self._ended
+        ending = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, 0))
+        starts = here + np.flatnonzero(real)
+        until_wrap = len(self.starts) - self._starts_head
+        writes = [
+            ("action", here, action),
+            ("reward", here, reward),
+            ("ending", here, ending),
+            ("starts", self._starts_head, starts[:until_wrap]),
+            ("starts", 0, starts[until_wrap:]),
+        ]
+        if self.skill.shape[1]:
+            self.skill[self._columns(self._row)] = skill.to(self.skill.device)
+        self._starts_head = (self._starts_head + len(starts)) % len(self.starts)
         self._size += len(starts)
         self._row_starts[self._row] = len(starts)
-        self._touch(self._row, action, reward, ending)
+        self._touch(self._row)
         self._age = np.where(real, np.minimum(self._age + 1, self.spec.frame_stack), 0).astype(np.int32)
         self._ended = (terminated | truncated) & real
-        self._advance(next_frames)
+        self._write(writes + self._advance(next_frames))
         return len(starts)
 
-    def _advance(self, frames: np.ndarray) -> None:
+    def _advance(self, frames: np.ndarray) -> list[Write]:
+        """Go on to the next row; returns what is to be written there, and the new positions."""
         self._row = (self._row + 1) % self.rows
         self._filled_rows = max(self._filled_rows, self._row + 1)
         # The frames written here were the oldest: starts whose stack reaches back to them go first.
         stale = (self._row + self.spec.frame_stack - 1) % self.rows
         self._size -= int(self._row_starts[stale])
         self._row_starts[stale] = 0
-        here = self._columns(self._row)
-        self.frames[here] = self._upload(frames)
-        self.age[here] = self._upload(self._age)
-        self.ending[here] = 0
-        self._publish()
-        self._touch(self._row, frames, self._age)
+        self._touch(self._row)
+        here = self._row * self.num_envs
+        return [
+            ("frames", here, frames),
+            ("age", here, self._age),
+            ("ending", here, np.zeros(self.num_envs, np.uint8)),
+            self._positions(),
+        ]
 
-    def _publish(self) -> None:
-        """Tell the device where the host stands."""
-        self.head.fill_(self._row)
-        self.starts_head.fill_(self._starts_head)
-        self.starts_count.fill_(self._size)
+    def _positions(self) -> Write:
+        """Where the host stands, for the device."""
+        return "positions", 0, np.array((self._row, self._starts_head, self._size))
 
-    def _touch(self, row: int, *written: np.ndarray) -> None:
-        """Note that a row's part changed; the sum tells apart runs that went on from one checkpoint."""
-        chunk = row // self._chunk_rows
-        self._chunk_writes[chunk] += 1
-        for array in written:
-            content = np.ascontiguousarray(array).data
-            self._chunk_sums[chunk] = zlib.crc32(content, int(self._chunk_sums[chunk]))
+    def _touch(self, row: int) -> None:
+        """Note that a row's part changed."""
+        self._chunk_writes[row // self._chunk_rows] += 1
 
     def _columns(self, row: int) -> slice:
         return slice(row * self.num_envs, (row + 1) * self.num_envs)
-
-    def _upload(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.frames.device, non_blocking=True)
 
     # Reading
 
     def sample(self, batch_size: int) -> Tensor:
         """Slots of `batch_size` transitions, uniformly with replacement."""
         assert self._size, "nothing to sample yet"
+        return self._draw(batch_size)
+
+    @fusable
+    def _draw(self, batch_size: int) -> Tensor:
+        # rand() times a size that lives on the device. With 2⁻²⁴ between the numbers of a float32, some of
+        # a million starts would be drawn more often than others.
         uniform = torch.rand(batch_size, dtype=torch.float64, device=self.starts.device)
-        back = (uniform * self.starts_count).long()  # rand() with a size that lives on the device
-        return self.starts[(self.starts_head - 1 - back) % len(self.starts)]
+        back = (uniform * self.starts_count).long()
+        return self.starts[self.starts_head - 1 - back]  # below 0 it counts from the ring's end
 
     def segment(self, slots: Tensor, n: int, discount: float) -> Segment:
         """The next n steps from each slot, never across the end of an episode or of the data."""
-        offset = torch.arange(n, device=slots.device)
-        steps = (slots[:, None] + offset * self.num_envs) % len(self.starts)  # (B, n)
-        recorded = (self.head - slots // self.num_envs) % self.rows  # rows from this slot up to the newest
-        ends = self.ending[steps] != 0
-        valid = (ends.cumsum(1) == ends) & (offset < recorded[:, None])  # (B, n) up to the first end
-        length = valid.sum(1)  # (B,) m ≥ 1
-        last = (slots + (length - 1) * self.num_envs) % len(self.starts)
-        passed = torch.minimum(torch.arange(n + 1, device=slots.device), length[:, None])
+        if n == 1:
+            return self._step(slots, discount)
+        if (n, discount) not in self._powers:
+            time = torch.arange(n + 1, device=slots.device)
+            self._powers[n, discount] = time, discount**time
+        return self._run(slots, *self._powers[n, discount])
+
+    @fusable
+    def _step(self, slots: Tensor, discount: float) -> Segment:
+        after = (slots + self.num_envs) % len(self.starts)
         return Segment(
-            slots=torch.where(valid, steps, last[:, None]),
-            states=(slots[:, None] + passed * self.num_envs) % len(self.starts),
-            weights=valid * discount**offset,
-            discount=torch.pow(discount, length) * (self.ending[last] != TERMINATED),
+            slots=slots[:, None],
+            weights=self._one.expand(len(slots), 1),
+            states=torch.stack([slots, after], 1),
+            discount=(self.ending[slots] != TERMINATED) * discount,
         )
 
+    @fusable
+    def _run(self, slots: Tensor, time: Tensor, powers: Tensor) -> Segment:
+        """`time` is 0 … n, and `powers` γ^0 … γ^n."""
+        path = torch.add(slots[:, None], time, alpha=self.num_envs) % len(self.starts)  # (B, n + 1)
+        recorded = (self.head - slots // self.num_envs) % self.rows  # rows from this slot up to the newest
+        ends = self.ending[path[:, :-1]] != 0  # (B, n)
+        valid = (ends.cumsum(1) == ends) & (time[:-1] < recorded[:, None])  # (B, n) up to the first end
+        length = valid.sum(1, keepdim=True)  # (B, 1) m ≥ 1
+        steps = path.gather(1, torch.minimum(time[:-1], length - 1))
+        alive = self.ending[steps[:, -1]] != TERMINATED
+        return Segment(
+            slots=steps,
+            weights=valid * powers[:-1],
+            states=path.gather(1, torch.minimum(time, length)),
+            discount=powers[length[:, 0]] * alive,
+        )
+
+    def frames_of(self, slots: Tensor) -> Frames:
+        """The frames that make up the observations in (B,) slots, on the networks' device."""
+        index = slots[:, None] if self.spec.frame_stack == 1 else self._stack(slots)
+        if self.frames.device == self.device:
+            return Frames(self.frames, index)
+        there = self.frames.index_select(0, index.flatten()).to(self.device)
+        return Frames(there, torch.arange(len(there), device=self.device).view(index.shape))
+
+    @fusable
+    def _stack(self, slots: Tensor) -> Tensor:
+        """(B, stack) slots, oldest first; an episode begins with its first frame repeated."""
+        lag = torch.minimum(self._constants["lags"], self.age[slots, None])
+        return torch.sub(slots[:, None], lag, alpha=self.num_envs) % len(self.starts)
+
     def observations(self, slots: Tensor) -> Tensor:
-        """(B,) slots → (B, *obs_shape), oldest first; an episode begins with its first frame repeated."""
-        stack = self.spec.frame_stack
-        lag = torch.arange(stack - 1, -1, -1, device=slots.device)
-        lag = torch.minimum(lag, self.age[slots, None])  # (B, stack)
-        frames = self.frames[(slots[:, None] - lag * self.num_envs) % len(self.starts)]
-        return frames.flatten(1, 2).to(self.device)
+        """(B,) slots → (B, *obs_shape), as stored."""
+        return self.frames_of(slots).stacked()
 
     def latest(self) -> Tensor:
         """(N, *obs_shape): the observations on which the environments wait for an action."""
-        columns = torch.arange(self.num_envs, device=self.head.device)
-        return self.observations(self.head * self.num_envs + columns)
+        return self.observations(torch.add(self._constants["columns"], self.head, alpha=self.num_envs))
 
     def batch(self, slots: Tensor, n: int, discount: float) -> Batch:
         """n-step transitions with the environment's reward, observations as they were stored."""
         return self.joined(self.segment(slots, n, discount))
 
-    def joined(self, segment: Segment) -> Batch:
-        """Each of the segment's runs of steps as one transition."""
+    def joined(self, segment: Segment, obs: Tensor | None = None, next_obs: Tensor | None = None) -> Batch:
+        """Each of the segment's runs of steps as one transition, between these observations if given."""
         slots = segment.slots[:, 0]
-        reward = (self.reward[segment.slots] * segment.weights).sum(1)
-        obs, next_obs = self.observations(slots), self.observations(segment.states[:, -1])
-        return self._batch(slots, obs, reward, segment.discount, next_obs)
+        if obs is None or next_obs is None:
+            stored = self.observations(torch.cat([slots, segment.states[:, -1]])).chunk(2)  # in one pass
+            obs, next_obs = stored[0] if obs is None else obs, stored[1] if next_obs is None else next_obs
+        return self._joined(segment, obs, next_obs)
 
-    def steps(self, segment: Segment) -> Iterator[tuple[Batch, Tensor]]:
-        """The segment's one-step transitions, offset by offset, each with its (B,) weights."""
-        obs = self.observations(segment.states.T.flatten())  # every state once: s' of a step is s of the next
-        obs = obs.unflatten(0, segment.states.T.shape)  # (n + 1, B, *obs_shape)
-        for i, (slots, weights) in enumerate(zip(segment.slots.T, segment.weights.T, strict=True)):
-            alive = self.ending[slots] != TERMINATED
-            yield self._batch(slots, obs[i], self.reward[slots], alive, obs[i + 1]), weights.to(self.device)
+    @fusable
+    def _joined(self, segment: Segment, obs: Tensor, next_obs: Tensor) -> Batch:
+        reward = self.reward[segment.slots]  # (B, n)
+        reward = (reward * segment.weights).sum(1) if reward.shape[1] > 1 else reward[:, 0]
+        return self._batch(segment.slots[:, 0], obs, reward, segment.discount, next_obs)
+
+    def steps(self, segment: Segment, obs: Tensor | None = None) -> Iterator[tuple[Batch, Tensor]]:
+        """The segment's one-step transitions, offset by offset, each with its (B,) weights.
+
+        `obs` is (n + 1, B, *obs_shape), what lies in `segment.states.T`.
+        """
+        if obs is None:  # every state once: s' of a step is s of the next
+            states = segment.states.T
+            obs = self.observations(states.flatten()).unflatten(0, states.shape)
+        slots, weights = segment.slots.T, segment.weights.T.to(self.device)  # (n, B)
+        together = self._batch(slots, obs[:-1], self.reward[slots], self.ending[slots] != TERMINATED, obs[1:])
+        for i in range(len(slots)):
+            yield Batch._make(part[i] for part in together), weights[i]
 
     def _batch(self, slots: Tensor, obs: Tensor, reward: Tensor, discount: Tensor, next_obs: Tensor) -> Batch:
         return Batch(
@@ -233,17 +291,17 @@ class Replay:
 
     def state(self) -> dict[str, Tensor]:
         """What is small: positions and counters. The stored steps come from `chunks`."""
+        self._sum_chunks()
         counters = (self._row, self._filled_rows, self._starts_head, self._size)
         arrays = {name: torch.from_numpy(array.copy()) for name, array in self._host_arrays().items()}
         return {"starts": self.starts, "counters": torch.tensor(counters), **arrays}
 
     def chunks(self) -> Iterator[tuple[str, str, Callable[[], dict[str, Tensor]]]]:
         """(name, tag, tensors) of each written part; a part with the same tag has not changed."""
+        self._sum_chunks()
         for i in np.flatnonzero(self._chunk_writes).tolist():
-            first, last = i * self._chunk_rows, min((i + 1) * self._chunk_rows, self._filled_rows)
-            part = slice(first * self.num_envs, last * self.num_envs)
             tag = f"{self._chunk_writes[i]} writes, {self._chunk_sums[i]:08x}"
-            yield f"{i:05d}", tag, partial(self._part, part)
+            yield f"{i:05d}", tag, partial(self._part, self._chunk(i))
 
     def load(self, state: dict[str, Tensor], chunks: Iterator[tuple[str, dict[str, Tensor]]]) -> None:
         """The inverse of `state` and `chunks`, in place."""
@@ -251,11 +309,26 @@ class Replay:
         self._row, self._filled_rows, self._starts_head, self._size = state["counters"].tolist()
         for name, array in self._host_arrays().items():
             array[:] = state[name].numpy()
-        self._publish()
+        self._summed_writes[:] = self._chunk_writes
+        self._write([self._positions()])
         for name, tensors in chunks:
             first = int(name) * self._chunk_rows * self.num_envs
             for key, tensor in self._part(slice(first, first + len(tensors["age"]))).items():
                 tensor.copy_(tensors[key])
+
+    def _sum_chunks(self) -> None:
+        """Sum up the chunks that changed. The sum tells apart runs that went on from one checkpoint.
+
+        A chunk that changed is written in whole with the next checkpoint: there its sum costs little, and in
+        `add` it would cost more than all the rest.
+        """
+        for i in np.flatnonzero(self._chunk_writes != self._summed_writes).tolist():
+            self._chunk_sums[i] = checksum(self._part(self._chunk(i)).values())
+        self._summed_writes[:] = self._chunk_writes
+
+    def _chunk(self, i: int) -> slice:
+        first, last = i * self._chunk_rows, min((i + 1) * self._chunk_rows, self._filled_rows)
+        return slice(first * self.num_envs, last * self.num_envs)
 
     def _host_arrays(self) -> dict[str, np.ndarray]:
         return {
@@ -269,6 +342,89 @@ class Replay:
     def _part(self, part: slice) -> dict[str, Tensor]:
         names = ("frames", "action", "reward", "ending", "age", "skill")
         return {name: getattr(self, name)[part] for name in names}
+
+
+def write_directly(stored: dict[str, Tensor], writes: list[Write]) -> None:
+    """Writes to tensors in main memory."""
+    for name, first, entries in writes:
+        stored[name].numpy()[first : first + len(entries)] = entries
+
+
+class Upload:
+    """Writes to tensors on a device: packed in pinned memory, one copy to the device, one kernel there.
+
+    A copy of each would be a dozen launches per step of the environments.
+    """
+
+    def __init__(self, stored: dict[str, Tensor]) -> None:
+        self._stored = {name: tensor.view(-1).view(torch.uint8) for name, tensor in stored.items()}
+        self._entry_bytes = {name: tensor[0].nbytes for name, tensor in stored.items()}
+        self._dtypes = {name: tensor[:0].cpu().numpy().dtype for name, tensor in stored.items()}
+        self._device = stored["frames"].device
+        self._on_cuda = self._device.type == "cuda"
+        self._packed = self._arrived = torch.empty(0, dtype=torch.uint8)
+        self._copied = torch.cuda.Event() if self._on_cuda else None
+
+    def __call__(self, writes: list[Write]) -> None:
+        """The host is free to change what it gave; the writes follow all that the device was told before."""
+        targets, contents, begins, length = [], [], [], 0
+        for name, first, entries in writes:
+            if len(entries):
+                content = np.ascontiguousarray(entries, self._dtypes[name]).reshape(-1).view(np.uint8)
+                begin = first * self._entry_bytes[name]
+                targets.append(self._stored[name][begin : begin + len(content)])
+                contents.append(content)
+                begins.append(length)
+                length += -(-len(content) // 16) * 16  # aligned, as wide copies want it
+        self._reserve(length)
+        packed = self._packed.numpy()
+        for begin, content in zip(begins, contents, strict=True):
+            packed[begin : begin + len(content)] = content
+        self._arrived[:length].copy_(self._packed[:length], non_blocking=True)
+        if self._copied is not None:
+            self._copied.record(torch.cuda.current_stream(self._device))
+        sources = [
+            self._arrived[begin : begin + len(content)]
+            for begin, content in zip(begins, contents, strict=True)
+        ]
+        torch._foreach_copy_(targets, sources)
+
+    def _reserve(self, length: int) -> None:
+        if self._copied is not None:
+            self._copied.synchronize()  # host synchronisation: the last copy left long ago, as a rule
+        if len(self._packed) < length:
+            self._packed = torch.empty(length, dtype=torch.uint8, pin_memory=self._on_cuda)
+            self._arrived = torch.empty(length, dtype=torch.uint8, device=self._device)
+
+
+def checksum(tensors: Iterable[Tensor]) -> int:
+    """32 bits of what tensors hold; of tensors on a device, little comes to the host."""
+    total = 0
+    for tensor in tensors:
+        content = tensor.reshape(-1).view(torch.uint8)
+        total = zlib.crc32(len(content).to_bytes(8, "little"), total)
+        digest = content if content.device.type == "cpu" else block_sums(content).cpu()  # the host waits
+        total = zlib.crc32(digest.numpy().data, total)
+    return total
+
+
+def block_sums(content: Tensor) -> Tensor:
+    """Σ wᵢ xᵢ mod 2⁶⁴ over the words of 32 bits in each block of bytes, with random weights w.
+
+    Blocks that differ have the same sum with a probability of 2⁻³³ at most: multilinear hashing (Carter and
+    Wegman 1979).
+    """
+    weights, found = _weights(content.device), []
+    for block in content.split(4 * len(weights)):
+        words = F.pad(block, (0, -len(block) % 4)).view(torch.int32)
+        found.append((words * weights[: len(words)]).sum())
+    return torch.stack(found)
+
+
+@cache
+def _weights(device: torch.device) -> Tensor:
+    random = np.random.PCG64(0).random_raw(CHECKSUM_WORDS).view(np.int64)
+    return torch.from_numpy(random).to(device)
 
 
 def row_count(capacity_steps: int, num_envs: int, spec: EnvSpec) -> int:

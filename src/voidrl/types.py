@@ -68,6 +68,29 @@ class EnvSpec:
         return cls(**values)
 
 
+class Layout(NamedTuple):
+    """How images lie before a network on CUDA; by default as anybody expects them, (B, C, H, W)."""
+
+    fold: int = 1
+    """fold × fold pixels become the channels of one, as `pixel_unshuffle` does it."""
+    multiple: int = 1
+    """Channels are padded with zeros to a multiple of this."""
+
+
+class Frames(NamedTuple):
+    """Observations where they lie: which stored frames make up each of B observations."""
+
+    source: Tensor  # (S, *frame_shape) uint8 images or float32 vectors
+    index: Tensor  # type: ignore[assignment]  # (B, stack) into source, oldest first
+
+    def stacked(self) -> Tensor:
+        """(B, *obs_shape), as stored."""
+        batch, stack = self.index.shape
+        channels, *size = self.source.shape[1:]
+        # On the CPU many times faster than source[index], which goes byte by byte.
+        return self.source.index_select(0, self.index.flatten()).view(batch, stack * channels, *size)
+
+
 class Batch(NamedTuple):
     """Transitions (s, a, r, γ', s', skill), B of them, always with the same structure.
 

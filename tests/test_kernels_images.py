@@ -1,0 +1,147 @@
+"""The kernel against plain PyTorch: in Triton's interpreter without a GPU, on the GPU where there is one."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from voidrl import augment
+from voidrl.augment import Augment, arranged, network_input
+from voidrl.config import AugmentConfig
+from voidrl.kernels.images import images
+from voidrl.types import Frames, Layout
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+CONFIG = AugmentConfig(4, 0.3)
+# The interpreter cuts off what bf16 cannot hold; on a GPU, products and sums are fused and rounded once.
+ABSOLUTE = 1e-6 if DEVICE.type == "cuda" else 0.0
+TOLERANCE = {torch.float32: (0.0, ABSOLUTE), torch.bfloat16: (2**-7, 1e-6)}
+
+
+def frames(count, channels, height, width):
+    return torch.randint(256, (count, channels, height, width), dtype=torch.uint8, device=DEVICE)
+
+
+def plain(source, index, shift, noise, dtype):
+    """What the kernel should make, without padding."""
+    inputs = [None if t is None else t.cpu() for t in (index, shift, noise)]
+    index, shift, noise = inputs
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        made = network_input(source.cpu(), index, CONFIG, shift, noise, Layout())
+    assert made.dtype == dtype
+    return made
+
+
+def check(source, index, shift, noise, dtype, channels, fold=1):
+    layout = Layout(fold, channels)
+    made = images(source, index, shift, noise, CONFIG.intensity_scale, *layout, dtype)
+    want = torch.nn.functional.pixel_unshuffle(plain(source, index, shift, noise, dtype), fold)
+    real = want.shape[1]
+    assert made.shape == (len(want), channels, *want.shape[2:])
+    assert made.shape == arranged(plain(source, index, shift, noise, dtype), layout).shape
+    assert made.dtype == dtype
+    assert made.is_contiguous(memory_format=torch.channels_last)
+    assert (made[:, real:] == 0).all()
+    relative, absolute = TOLERANCE[dtype]
+    torch.testing.assert_close(made[:, :real].cpu(), want, rtol=relative, atol=absolute, check_stride=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bf16"])
+@pytest.mark.parametrize(
+    ("stack", "channels", "height", "width", "padded"),
+    [
+        (1, 1, 5, 7, 8),
+        (1, 3, 39, 39, 8),
+        (2, 1, 1, 1, 8),
+        (3, 3, 21, 20, 16),
+        (4, 1, 24, 23, 8),
+        (2, 9, 3, 4, 24),
+    ],
+)
+@pytest.mark.parametrize("pixels", [None, 0, 1, 4])
+@pytest.mark.parametrize("jitter", [False, True], ids=["plain", "jitter"])
+def test_it_does_what_plain_pytorch_does(stack, channels, height, width, padded, pixels, jitter, dtype):
+    torch.manual_seed(0)
+    batch = 3
+    index = torch.randint(11, (batch, stack), device=DEVICE)
+    shift = None
+    if pixels is not None:
+        shift = torch.randint(-pixels, pixels + 1, (2, batch), device=DEVICE)
+    noise = 3 * torch.randn(batch, device=DEVICE) if jitter else None
+    check(frames(11, channels, height, width), index, shift, noise, dtype, padded)
+
+
+@pytest.mark.parametrize(("channels", "fold", "padded"), [(1, 4, 32), (2, 2, 16), (3, 2, 32), (4, 4, 128)])
+def test_pixels_are_folded_into_channels(channels, fold, padded):
+    index = torch.randint(7, (3, 2), device=DEVICE)
+    shift = torch.tensor([[0, 1, -2], [2, 0, -1]], device=DEVICE)
+    for dtype in (torch.float32, torch.bfloat16):
+        check(frames(7, channels, 8, 12), index, shift, torch.randn(3, device=DEVICE), dtype, padded, fold)
+
+
+def test_without_an_index_every_source_is_an_observation():
+    check(frames(4, 9, 6, 5), None, None, None, torch.float32, 16)
+    shift = torch.tensor([[0, 1, -1, 2], [2, 0, -2, 1]], device=DEVICE)
+    check(frames(4, 9, 6, 5), None, shift, torch.randn(4, device=DEVICE), torch.float32, 16)
+
+
+def test_what_it_is_given_need_not_be_contiguous():
+    index = torch.randint(9, (3, 4), device=DEVICE)
+    check(frames(9, 1, 6, 5), index[:, 1:3], None, None, torch.float32, 8)
+    check(frames(9, 1, 6, 5), index.T, None, None, torch.float32, 8)
+    shift = torch.randint(-2, 3, (3, 2), device=DEVICE).T
+    check(frames(9, 2, 6, 5), index[:, :1], shift, None, torch.float32, 8)
+    source = frames(9, 1, 6, 10)[:, :, :, ::2]
+    check(source, index, None, None, torch.float32, 8)
+
+
+def test_a_shift_by_hand():
+    source = torch.tensor([[0, 51, 102], [153, 204, 255]], dtype=torch.uint8, device=DEVICE).view(1, 1, 2, 3)
+    index = torch.zeros(2, 1, dtype=torch.int64, device=DEVICE)
+    shift = torch.tensor([[1, 0], [0, -1]], device=DEVICE)
+    made = images(source, index, shift, None, 0.0, 1, 8, torch.float32)[:, 0].cpu() + 0.5
+    wanted = torch.tensor([[[0.6, 0.8, 1.0], [0.6, 0.8, 1.0]], [[0.0, 0.0, 0.2], [0.6, 0.6, 0.8]]])
+    assert torch.allclose(made, wanted)
+
+
+def test_a_ring_may_be_larger_than_an_int32():
+    if DEVICE.type != "cuda":
+        pytest.skip("needs gigabytes: runs on a CUDA device")
+    source = torch.zeros(2**31 // (64 * 64) + 2, 1, 64, 64, dtype=torch.uint8, device=DEVICE)
+    source[-1] = 255
+    index = torch.tensor([[len(source) - 1]], device=DEVICE)
+    made = images(source, index, None, None, 0.0, 1, 8, torch.float32)[:, 0]
+    assert torch.allclose(made, torch.full_like(made, 0.5))  # a GPU divides approximately
+
+
+def test_it_is_a_well_behaved_operator():
+    """What `torch.compile` relies on: the schema, and shapes, types and strides known without running it."""
+    index, shift = (
+        torch.randint(9, (3, 2), device=DEVICE),
+        torch.zeros(2, 3, dtype=torch.int64, device=DEVICE),
+    )
+    for arguments in (
+        (frames(9, 3, 6, 5), index, shift, torch.randn(3, device=DEVICE), 0.1, 1, 8, torch.bfloat16),
+        (frames(9, 3, 6, 5), None, None, None, 0.0, 1, 8, torch.float32),
+    ):
+        tests = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
+        torch.library.opcheck(images, arguments, test_utils=tests)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_augmentation_uses_it(compiled, monkeypatch):
+    monkeypatch.setattr(augment, "usable", lambda tensor: True)
+
+    def run(source, index):
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            augmented = Augment(AugmentConfig(2, 0.1))(Frames(source, index), Layout(1, 8))
+            return augmented, augment.images(source, Layout(1, 8))
+
+    call = torch.compile(run, backend="aot_eager", fullgraph=True) if compiled else run
+    views, plain = call(frames(9, 3, 6, 5), torch.randint(9, (7, 3), device=DEVICE))
+    assert views.shape == (7, 16, 6, 5)
+    assert plain.shape == (9, 8, 6, 5)
+    for made in (views, plain):
+        assert made.dtype == torch.bfloat16
+        assert made.is_contiguous(memory_format=torch.channels_last)
+        assert made.float().std() > 0.1
