@@ -1,18 +1,44 @@
-"""Networks: sizes, bounds, spectral norm, heads, target copies."""
+"""Networks: sizes, bounds, precision, spectral norm, heads, target copies."""
 
 import pytest
 import torch
 from torch import nn
 
+from voidrl.augment import arranged, images
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
-from voidrl.nets import DuelingQ, Encoder, TwinQ, activation, follow, mlp, target_copy
+from voidrl.nets import (
+    Conv,
+    DuelingQ,
+    Encoder,
+    ExactLinear,
+    TwinQ,
+    activation,
+    follow,
+    join,
+    mlp,
+    target_copy,
+)
+from voidrl.spectral import SpectralNorm
+from voidrl.types import Layout
 
 SMALLEST = {"nature": 36, "drq": 15, "paper": 31, "impala": 1}
 
 
 def weights(module):
-    return [m.weight for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    """As they are used."""
+    layers = [m for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    return [
+        layer.weight if layer.spectral is None else layer.spectral.effective(layer.weight) for layer in layers
+    ]
+
+
+def shake(module, scale=1.0):
+    """Move the weights away from where they began."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(scale * torch.randn_like(parameter))
+    return module
 
 
 @pytest.mark.parametrize(
@@ -47,7 +73,8 @@ def test_features_end_in_layer_norm_and_tanh(stack, hidden_dim):
     normal = z.atanh()
     assert torch.allclose(normal.mean(1), torch.zeros(7), atol=1e-4)
     assert torch.allclose(normal.var(1, unbiased=False), torch.ones(7), atol=1e-3)
-    assert [type(m).__name__ for m in encoder.trunk][-3:] == ["Linear", "LayerNorm", "Tanh"]
+    kinds = (nn.Linear, nn.LayerNorm, nn.Tanh)
+    assert all(isinstance(m, kind) for m, kind in zip(encoder.trunk[-3:], kinds, strict=True))
 
 
 def test_a_hidden_layer_alone_is_the_output():
@@ -77,13 +104,77 @@ def test_activations(name, kind, at_minus_one, stack):
 
 
 @pytest.mark.parametrize("stack", SMALLEST)
-def test_bytes_and_floats_in_the_unit_interval_are_the_same_image(stack):
+def test_bytes_and_what_augment_makes_of_them_are_the_same_image(stack):
     encoder = Encoder((3, 40, 40), EncoderConfig(stack))
     image = torch.randint(256, (2, 3, 40, 40), dtype=torch.uint8)
-    assert torch.allclose(encoder(image), encoder(image.float() / 255), atol=1e-6)
+    assert torch.equal(encoder(image), encoder(images(image)))
+    assert torch.allclose(encoder(image), encoder(image.float() / 255 - 0.5), atol=1e-6)
     plain = Encoder((3, 40, 40), EncoderConfig(stack, feature_dim=0))
-    assert not plain(torch.full((1, 3, 40, 40), 0.5)).any()  # the middle of the interval is zero
-    assert plain(torch.zeros(1, 3, 40, 40)).any()
+    assert not plain(torch.zeros(1, 3, 40, 40)).any()  # floats are centred already
+    assert plain(torch.zeros(1, 3, 40, 40, dtype=torch.uint8)).any()
+
+
+@pytest.mark.parametrize("iterations", [0, 2])
+@pytest.mark.parametrize("stack", SMALLEST)
+@pytest.mark.parametrize("last", [False, True])
+def test_padded_channels_change_nothing(stack, iterations, last):
+    torch.manual_seed(0)
+    config = EncoderConfig(stack, feature_dim=4, spectral_norm_iterations=iterations)
+    encoder, image = shake(Encoder((9, 40, 40), config), 0.1).eval(), torch.rand(2, 9, 40, 40) - 0.5
+    padded = arranged(image, encoder.layout).contiguous()
+    assert padded.shape[1] % 16 == 0
+    expected = encoder(image)
+    expected.sum().backward()
+    gradients = [p.grad.clone() for p in encoder.parameters()]
+    encoder.zero_grad()
+    if last:
+        encoder.to(memory_format=torch.channels_last)
+        padded = padded.contiguous(memory_format=torch.channels_last)
+    z = encoder(padded)
+    z.sum().backward()
+    assert torch.allclose(z, expected, atol=1e-5)
+    for parameter, gradient in zip(encoder.parameters(), gradients, strict=True):
+        assert parameter.grad.shape == parameter.shape
+        assert torch.allclose(parameter.grad, gradient, atol=1e-4, rtol=1e-3)
+    assert torch.allclose(target_copy(encoder)(padded), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "fold"), [(8, 4, 4), (8, 4, 2), (3, 2, 2), (4, 2, 2), (5, 3, 3), (3, 1, 1)]
+)
+def test_folded_images_change_nothing(kernel, stride, fold, last):
+    torch.manual_seed(0)
+    layer, image = Conv(5, 4, kernel, stride), torch.randn(2, 5, 24, 36)
+    layer.spectral = SpectralNorm(layer.weight, 2)
+    layer.layout = Layout(fold, 8)
+    layer.eval()
+    folded = arranged(image, layer.layout)
+    assert folded.shape[1] % 8 == 0
+    expected = layer(image)
+    gradient = torch.autograd.grad(expected.square().sum(), layer.weight)[0]
+    if last:
+        layer.to(memory_format=torch.channels_last)
+    y = layer(folded)
+    assert torch.allclose(y, expected, atol=1e-5)
+    assert torch.allclose(
+        torch.autograd.grad(y.square().sum(), layer.weight)[0], gradient, rtol=1e-3, atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("channels", [2, 4, 16])
+def test_only_images_padded_to_the_next_multiple_are_read(channels):
+    encoder = Encoder((3, 40, 40), EncoderConfig("nature"))
+    with pytest.raises(RuntimeError, match="channels"):
+        encoder(torch.zeros(1, channels, 40, 40))
+
+
+@pytest.mark.parametrize("stack", SMALLEST)
+def test_channels_last_keeps_the_order_of_features(stack):
+    encoder, image = Encoder((3, 40, 40), EncoderConfig(stack, feature_dim=0)), torch.rand(2, 3, 40, 40)
+    expected = encoder(image)
+    got = encoder.to(memory_format=torch.channels_last)(image.contiguous(memory_format=torch.channels_last))
+    assert torch.allclose(got, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -137,9 +228,7 @@ def test_spectral_norm_holds_the_largest_singular_value_at_one(stack):
     shape = (20,) if stack == "mlp" else (4, 40, 40)
     config = EncoderConfig(stack, hidden_dim=32, spectral_norm_iterations=5)
     encoder = Encoder(shape, config)
-    with torch.no_grad():  # far from where it began
-        for parameter in encoder.parameters():
-            parameter.add_(torch.randn_like(parameter))
+    shake(encoder)
     for _ in range(20):
         encoder(torch.rand(2, *shape))
     assert norms(encoder) == pytest.approx([1.0] * len(weights(encoder)), abs=0.03)
@@ -154,21 +243,108 @@ def test_spectral_norm_holds_the_largest_singular_value_at_one(stack):
 def test_each_training_pass_runs_the_given_number_of_power_iterations(iterations):
     torch.manual_seed(0)
     encoder = Encoder((8,), EncoderConfig("mlp", feature_dim=6, spectral_norm_iterations=iterations))
-    (linear,) = [m for m in encoder.trunk if isinstance(m, nn.Linear)]
-    norm = linear.parametrizations.weight[0]
-    matrix = linear.parametrizations.weight.original.detach()
-    with torch.no_grad():
-        matrix.add_(torch.randn_like(matrix))
-    u, v = norm._u.clone(), norm._v.clone()
+    linear = shake(encoder).trunk[0]
+    norm, matrix = linear.spectral, linear.weight.detach()
+    u, v = norm.u.clone(), norm.v[0].clone()
     encoder(torch.randn(2, 8))
     for _ in range(iterations):
         u = nn.functional.normalize(matrix @ v, dim=0)
         v = nn.functional.normalize(matrix.T @ u, dim=0)
-    assert torch.allclose(norm._u, u, atol=1e-6)
-    assert torch.allclose(norm._v, v, atol=1e-6)
+    assert torch.allclose(norm.u, u, atol=1e-6)
+    assert torch.allclose(norm.v[0], v, atol=1e-6)
     encoder.eval()
     encoder(torch.randn(2, 8))
-    assert torch.allclose(norm._u, u, atol=1e-6)
+    assert torch.allclose(norm.u, u, atol=1e-6)
+
+
+def test_every_layer_of_an_encoder_is_normalised_and_keeps_its_name():
+    config = {"stack": "impala", "hidden_dim": 8, "feature_dim": 4}
+    normed = Encoder((3, 20, 20), EncoderConfig(**config, spectral_norm_iterations=1))
+    plain = Encoder((3, 20, 20), EncoderConfig(**config))
+    assert [n for n, _ in normed.named_parameters()] == [n for n, _ in plain.named_parameters()]
+    assert len([m for m in normed.modules() if isinstance(m, SpectralNorm)]) == 15 + 2
+    assert not [m for m in plain.modules() if isinstance(m, SpectralNorm)]
+    assert {n for n in normed.state_dict() if n.startswith("stack.0.")} == {
+        "stack.0.weight",
+        "stack.0.bias",
+        "stack.0.spectral.u",
+        "stack.0.spectral.v",
+    }
+
+
+def test_biases_are_not_divided():
+    layer = Conv(2, 3, 3)
+    layer.spectral = SpectralNorm(layer.weight, 1)
+    assert torch.equal(layer(torch.zeros(1, 2, 3, 3)).flatten(), layer.bias)
+
+
+# --- precision --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("iterations", [0, 2])
+@pytest.mark.parametrize("stack", [*SMALLEST, "mlp"])
+def test_features_are_float32_under_autocast(stack, iterations):
+    torch.manual_seed(0)
+    shape = (6,) if stack == "mlp" else (3, 40, 40)
+    config = EncoderConfig(stack, feature_dim=5, hidden_dim=32, spectral_norm_iterations=iterations)
+    encoder = Encoder(shape, config).eval()
+    obs = torch.randn(4, *shape) if stack == "mlp" else torch.randint(256, (4, *shape), dtype=torch.uint8)
+    inputs = []
+    encoder.trunk[-2].register_forward_hook(lambda module, args, out: inputs.append((args[0], out)))
+    with torch.autocast("cpu", torch.bfloat16):
+        z = encoder(obs)
+    ((before, normal),) = inputs
+    assert before.dtype == torch.bfloat16  # the network's own products are cast
+    assert z.dtype == normal.dtype == torch.float32
+    assert torch.equal(z, nn.functional.layer_norm(before.float(), (5,)).tanh())
+    assert torch.allclose(z, encoder(obs), atol=0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("stack", SMALLEST)
+@torch.no_grad()
+def test_features_on_the_device_are_those_of_the_cpu(stack):
+    torch.manual_seed(0)
+    config = EncoderConfig(stack, feature_dim=5, spectral_norm_iterations=2)
+    encoder = Encoder((9, 40, 40), config).eval()
+    image = torch.randint(256, (4, 9, 40, 40), dtype=torch.uint8)
+    expected = encoder(image)
+    encoder.to("cuda", memory_format=torch.channels_last)
+    assert torch.allclose(encoder(image.cuda()).cpu(), expected, atol=0.02)  # TF32 or not
+    with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+        z = encoder(image.cuda())
+    assert z.dtype == torch.float32
+    assert torch.allclose(z.cpu(), expected, atol=0.1)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_values_and_actions_are_float32_under_autocast(dueling):
+    torch.manual_seed(0)
+    x, skill, action = torch.randn(16, 5), torch.zeros(16, 0), torch.randn(16, 2)
+    calls = [
+        (mlp([5, 32, 32, 3]), (x,)),
+        (DuelingQ(5, 4, 32, 1, dueling), (x, skill)),
+        (TwinQ(7, 32, 2), (x, skill, action)),
+    ]
+    for network, inputs in calls:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = network(*inputs)
+        assert y.dtype == torch.float32
+        # bf16 has 8 bits: a sum of 32 rounded products is off by less than that, but values are not rounded
+        assert torch.allclose(y, network(*inputs), atol=0.03)
+        assert not torch.equal(y, y.bfloat16().float())
+        y.sum().backward()
+        assert all(p.grad.dtype == torch.float32 for p in network.parameters())
+
+
+def test_the_last_layer_is_exact():
+    layer, x = ExactLinear(64, 3), torch.randn(5, 64)
+    expected = layer(x)
+    assert torch.equal(expected, nn.functional.linear(x, layer.weight, layer.bias))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(layer(x), expected)
+        assert torch.equal(layer(x.bfloat16()), layer(x.bfloat16().float()))
 
 
 # --- heads ------------------------------------------------------------------------------------------------
@@ -176,7 +352,8 @@ def test_each_training_pass_runs_the_given_number_of_power_iterations(iterations
 
 def test_mlp_has_no_activation_at_its_end():
     network = mlp([3, 5, 7, 2], "elu")
-    assert [type(m).__name__ for m in network] == ["Linear", "ELU", "Linear", "ELU", "Linear"]
+    kinds = [nn.Linear, nn.ELU, nn.Linear, nn.ELU, nn.Linear]
+    assert all(isinstance(m, kind) for m, kind in zip(network, kinds, strict=True))
     for linear in network[::2]:
         short = min(linear.weight.shape)
         gram = (
@@ -227,6 +404,24 @@ def test_dueling_advantages_have_mean_zero():
     assert torch.equal(plain(features, skill), plain.advantage(x))
 
 
+def test_join_takes_what_has_width():
+    a, b, none = torch.randn(3, 2), torch.randn(3, 4), torch.zeros(3, 0)
+    assert torch.equal(join(a, b), torch.cat([a, b], -1))
+    assert torch.equal(join(a, none, b), torch.cat([a, b], -1))
+    assert join(a, none) is a
+    assert join(none, b) is b
+    assert join(none, none).shape == (3, 0)
+
+
+@pytest.mark.parametrize("skill_dim", [0, 3])
+def test_heads_with_and_without_skills(skill_dim):
+    features, skill, action = torch.randn(5, 4), torch.randn(5, skill_dim), torch.randn(5, 2)
+    twin, head = TwinQ(6 + skill_dim, 8, 1), DuelingQ(4 + skill_dim, 3, 8, 1, dueling=True)
+    x = torch.cat([features, skill, action], -1)
+    assert torch.equal(twin(features, skill, action), twin.layers(x.expand(2, *x.shape)).squeeze(-1))
+    assert head(features, skill).shape == (5, 3)
+
+
 # --- targets ----------------------------------------------------------------------------------------------
 
 
@@ -258,12 +453,76 @@ def test_a_target_is_a_frozen_copy_of_its_own():
     assert torch.equal(target.eval()(x), encoder.eval()(x))
     assert not any(p.requires_grad for p in target.parameters())
     assert all(p.requires_grad for p in encoder.parameters())
-    with torch.no_grad():
-        for parameter in encoder.parameters():
-            parameter.add_(torch.randn_like(parameter))
+    shake(encoder)
     before = target(x)
     assert torch.equal(target(x), before)
     encoder.train()(x)
     follow(target, encoder, 1.0)
-    assert torch.allclose(target(x), encoder.eval()(x), atol=1e-6)
+    assert torch.equal(target(x), encoder.eval()(x))
     assert not torch.allclose(target(x), before)
+
+
+def normed_encoder(stack):
+    torch.manual_seed(0)
+    shape = (6,) if stack == "mlp" else (3, 40, 40)
+    encoder = Encoder(shape, EncoderConfig(stack, feature_dim=7, hidden_dim=9, spectral_norm_iterations=2))
+    return encoder, torch.randn(4, *shape)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("stack", [*SMALLEST, "mlp"])
+def test_a_target_is_the_function_of_a_normalised_network_without_normalisation(stack, last):
+    encoder, x = normed_encoder(stack)
+    target = target_copy(encoder)
+    if last:
+        encoder.to(memory_format=torch.channels_last), target.to(memory_format=torch.channels_last)
+    assert [n for n, _ in target.named_parameters()] == [n for n, _ in encoder.named_parameters()]
+    assert not list(target.buffers())
+    for _ in range(3):
+        shake(encoder, 0.3).train()(x)
+        shake(encoder, 0.1)
+        follow(target, encoder, 1.0)
+        assert torch.equal(target.train()(x), encoder.eval()(x))
+        assert torch.equal(target.eval()(x), encoder.eval()(x))
+
+
+def test_a_target_averages_the_weights_in_use():
+    encoder, x = normed_encoder("nature")
+    target = target_copy(encoder)
+    shake(encoder, 0.3)(x)
+    before, vectors = [w.clone() for w in weights(target)], [b.clone() for b in encoder.buffers()]
+    bias = target.stack[0].bias.clone()
+    follow(target, encoder.train(), 0.1)
+    for old, new, online in zip(before, weights(target), weights(encoder), strict=True):
+        assert torch.equal(new, torch.lerp(old, online, 0.1))
+    assert torch.equal(target.stack[0].bias, torch.lerp(bias, encoder.stack[0].bias, 0.1))
+    assert all(torch.equal(a, b) for a, b in zip(vectors, encoder.buffers(), strict=True))
+
+
+def test_a_target_stands_still_in_training_mode():
+    encoder, x = normed_encoder("mlp")
+    target = target_copy(encoder).train()
+    before = {name: value.clone() for name, value in target.state_dict().items()}
+    for _ in range(3):
+        target(x)
+    assert all(torch.equal(before[name], value) for name, value in target.state_dict().items())
+    assert largest_norm(target) < 1.01
+    for _ in range(30):  # averages of matrices of norm 1 have at most norm 1
+        shake(encoder, 0.2).train()
+        for _ in range(10):
+            encoder(x)
+        follow(target, encoder, 0.1)
+        assert largest_norm(target) < 1.05
+
+
+def largest_norm(module):
+    return max(norms(module))
+
+
+def test_other_buffers_of_a_normalised_network_follow():
+    both = nn.Sequential(normed_encoder("mlp")[0], Counted(1.0))
+    target = target_copy(both)
+    both[1].mean.fill_(20)
+    follow(target, both, 0.5)
+    assert target[1].mean.tolist() == [15.0] * 3
+    assert "0.trunk.0.weight" in dict(target.named_parameters())

@@ -7,11 +7,15 @@ import math
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import spectral_norm
 
+from voidrl.augment import images
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
+from voidrl.kernels import usable
+from voidrl.spectral import SpectralNorm, exact
+from voidrl.types import Layout
 
 STACKS = {  # (channels, kernel, stride) of each layer
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al. 2015
@@ -19,6 +23,8 @@ STACKS = {  # (channels, kernel, stride) of each layer
     "paper": ((32, 3, 2), (32, 3, 2), (32, 3, 2), (32, 3, 1)),  # APT's table for DMControl
 }
 IMPALA_CHANNELS = (16, 32, 32)  # Espeholt et al. 2018, without the LSTM
+MULTIPLE = 8  # bf16 products with sizes that it does not divide take twice the time
+CHANNELS = 16  # and so it is with channels
 
 
 def activation(name: str) -> nn.Module:
@@ -26,8 +32,105 @@ def activation(name: str) -> nn.Module:
     return nn.ELU() if name == "elu" else nn.ReLU()
 
 
+class Conv(nn.Conv2d):
+    """A convolution, under spectral normalisation where given one; it reads images in its `layout` too."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> None:
+        super().__init__(inputs, outputs, kernel, stride, padding)
+        self.spectral: SpectralNorm | None = None
+        self.layout = Layout()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W), plain or in the layout, → (B, outputs, H', W')."""
+        weight, stride = self.weight_for(x.shape[1])
+        if x.shape[1] != weight.shape[1]:
+            weight = F.pad(weight, (0, 0, 0, 0, 0, -weight.shape[1] % self.layout.multiple))
+        return F.conv2d(x, weight, self.bias, stride, self.padding)
+
+    def weight_for(self, channels: int) -> tuple[Tensor, int]:
+        """Normalised weight and stride for images, plain or folded; the weight has no padded channels."""
+        weight: Tensor = self.weight if self.spectral is None else self.spectral(self.weight)
+        stride, fold = self.stride[0], self.layout.fold
+        if channels != self.in_channels and fold > 1:
+            rest = -self.kernel_size[0] % fold
+            # A step of `stride` pixels is one of stride / fold folded pixels.
+            weight, stride = F.pixel_unshuffle(F.pad(weight, (0, rest, 0, rest)), fold), stride // fold
+        return weight, stride
+
+
+class ConvStack(nn.Sequential):
+    """Convolutions, each followed by the activation; on CUDA in bf16 as one fused operation."""
+
+    def __init__(self, channels: int, config: EncoderConfig) -> None:
+        layers: list[nn.Module] = []
+        for out, kernel, stride in STACKS[config.stack]:
+            out = max(1, round(out * config.width))
+            layers += [Conv(channels, out, kernel, stride), activation(config.activation)]
+            channels = out
+        super().__init__(*layers)
+        self.activation = config.activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) → (B, C', H', W')."""
+        if usable(x) and torch.is_autocast_enabled("cuda"):
+            from voidrl.kernels import conv  # imports Triton
+
+            layers = [layer for layer in self if isinstance(layer, Conv)]
+            channels = [x.shape[1], *(layer.in_channels for layer in layers[1:])]
+            used = [layer.weight_for(count) for layer, count in zip(layers, channels, strict=True)]
+            weights, strides = [weight for weight, _ in used], [stride for _, stride in used]
+            if conv.suits(x, weights, strides):
+                biases = [layer.bias for layer in layers if layer.bias is not None]
+                return conv.conv_stack(x, weights, biases, strides, self.activation)
+        features: Tensor = super().forward(x)
+        return features
+
+
+class Linear(nn.Linear):
+    """A linear layer, under spectral normalisation where given one, with sizes as tensor cores like them."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.spectral: SpectralNorm | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs), or images that have so many values, → (B, outputs)."""
+        weight: Tensor = self.weight if self.spectral is None else self.spectral(self.weight)
+        if x.ndim == 4:
+            if x.is_contiguous(memory_format=torch.channels_last):  # turn the weight, not the images
+                weight = weight.view(-1, *x.shape[1:]).permute(0, 2, 3, 1).flatten(1)
+                x = x.permute(0, 2, 3, 1)
+            x = x.flatten(1)
+        wider, longer = (-size % MULTIPLE if in_bf16(x) else 0 for size in weight.shape)
+        if not (wider or longer):
+            return F.linear(x, weight, self.bias)
+        weight, bias = F.pad(weight, (0, longer, 0, wider)), F.pad(self.bias, (0, wider))
+        return F.linear(F.pad(x, (0, longer)), weight, bias)[..., : self.out_features]
+
+
+class ExactLinear(nn.Linear):
+    """A linear layer in the precision of its weights, whatever autocast says: the last before a loss."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, inputs) → (…, outputs)."""
+        with exact(x):
+            return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
+
+
+class ExactLayerNorm(nn.LayerNorm):
+    """LayerNorm in the precision of its weights, whatever autocast says."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension."""
+        with exact(x):
+            return super().forward(x.to(self.weight.dtype))
+
+
 class Encoder(nn.Module):
-    """Observations → features. Takes uint8 images, float images in [0, 1] or vectors."""
+    """Observations → features. Takes uint8 images, what `augment` makes of them, or vectors.
+
+    With a `feature_dim` of its own the features are float32, under autocast too; else they are the stack's.
+    """
 
     def __init__(self, obs_shape: tuple[int, ...], config: EncoderConfig) -> None:
         super().__init__()
@@ -39,6 +142,10 @@ class Encoder(nn.Module):
                 f"encoder stack {config.stack!r} cannot read {kind} of {size}: expected {' or '.join(known)}"
             )
         self.stack = _stack(obs_shape, config) if self.pixels else nn.Identity()
+        self.layout = _layout(obs_shape, config)
+        """How images are best given on CUDA; plain ones are read as well."""
+        if self.pixels:
+            self.stack[0].layout = self.layout  # type: ignore[index]
         try:
             with torch.no_grad():
                 self.feature_dim = self.stack(torch.zeros(1, *obs_shape)).flatten(1).shape[1]
@@ -50,11 +157,11 @@ class Encoder(nn.Module):
             ) from error
         layers: list[nn.Module] = []
         if config.hidden_dim:
-            layers += [nn.Linear(self.feature_dim, config.hidden_dim), activation(config.activation)]
+            layers += [Linear(self.feature_dim, config.hidden_dim), activation(config.activation)]
             self.feature_dim = config.hidden_dim
         if config.feature_dim:
-            layers += [nn.Linear(self.feature_dim, config.feature_dim)]
-            layers += [nn.LayerNorm(config.feature_dim), nn.Tanh()]
+            layers += [Linear(self.feature_dim, config.feature_dim)]
+            layers += [ExactLayerNorm(config.feature_dim), nn.Tanh()]
             self.feature_dim = config.feature_dim
         self.trunk = nn.Sequential(*layers)
         self.apply(init_orthogonal)
@@ -65,31 +172,44 @@ class Encoder(nn.Module):
             nn.init.uniform_(self.trunk[0].bias, -bound, bound)  # type: ignore[arg-type]
         if config.spectral_norm_iterations:
             for module in list(self.modules()):
-                if isinstance(module, nn.Conv2d | nn.Linear):
-                    spectral_norm(module, n_power_iterations=config.spectral_norm_iterations)
+                if isinstance(module, Conv | Linear):
+                    module.spectral = SpectralNorm(module.weight, config.spectral_norm_iterations)
 
     def forward(self, obs: Tensor) -> Tensor:
         """(B, *obs_shape) → (B, feature_dim)."""
-        if self.pixels:
-            obs = (obs.float() / 255 if obs.dtype == torch.uint8 else obs) - 0.5
-        features: Tensor = self.trunk(self.stack(obs).flatten(1))
-        return features
+        if self.pixels and obs.dtype == torch.uint8:
+            obs = images(obs, self.layout)
+        features: Tensor = self.trunk(self.stack(obs))
+        return features.flatten(1)
 
 
 def _stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> nn.Sequential:
+    if config.stack != "impala":
+        return ConvStack(obs_shape[0], config)
     layers: list[nn.Module] = []
     channels = obs_shape[0]
-    if config.stack == "impala":
-        for out in (max(1, round(c * config.width)) for c in IMPALA_CHANNELS):
-            layers += [nn.Conv2d(channels, out, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
-            layers += [Residual(out, config.activation), Residual(out, config.activation)]
-            channels = out
-        return nn.Sequential(*layers, activation(config.activation))
-    for out, kernel, stride in STACKS[config.stack]:
-        out = max(1, round(out * config.width))
-        layers += [nn.Conv2d(channels, out, kernel, stride), activation(config.activation)]
+    for out in (max(1, round(c * config.width)) for c in IMPALA_CHANNELS):
+        layers += [Conv(channels, out, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
+        layers += [Residual(out, config.activation), Residual(out, config.activation)]
         channels = out
-    return nn.Sequential(*layers)
+    return nn.Sequential(*layers, activation(config.activation))
+
+
+def _layout(obs_shape: tuple[int, ...], config: EncoderConfig) -> Layout:
+    """Where the first stride divides the kernel, folding it into channels leaves a small dense convolution.
+
+    8×8 at stride 4 on 4 channels, of which tensor cores make little, is 2×2 on 64.
+    """
+    if len(obs_shape) != 3:
+        return Layout()
+    _, kernel, stride = (0, 3, 1) if config.stack == "impala" else STACKS[config.stack][0]
+    divides = all(size % stride == 0 for size in (kernel, *obs_shape[1:]))
+    return Layout(stride if divides else 1, CHANNELS)
+
+
+def in_bf16(x: Tensor) -> bool:
+    """Whether a product with x would be taken in bf16."""
+    return torch.is_autocast_enabled(x.device.type)
 
 
 class Residual(nn.Module):
@@ -99,9 +219,9 @@ class Residual(nn.Module):
         super().__init__()
         self.branch = nn.Sequential(
             activation(nonlinearity),
-            nn.Conv2d(channels, channels, 3, padding=1),
+            Conv(channels, channels, 3, padding=1),
             activation(nonlinearity),
-            nn.Conv2d(channels, channels, 3, padding=1),
+            Conv(channels, channels, 3, padding=1),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -109,22 +229,32 @@ class Residual(nn.Module):
         return x + self.branch(x)  # type: ignore[no-any-return]
 
 
-def mlp(sizes: list[int], nonlinearity: str = "relu") -> nn.Sequential:
-    """Linear layers with a non-linearity between them, none at the end."""
+def mlp(sizes: list[int], nonlinearity: str = "relu", *, exact: bool = True) -> nn.Sequential:
+    """Linear layers with a non-linearity between them, none at the end; `exact`: the last is never bf16."""
     layers: list[nn.Module] = []
     for i, (a, b) in enumerate(pairwise(sizes)):
         layers += [activation(nonlinearity)] if i else []
-        layers += [nn.Linear(a, b)]
+        layers += [ExactLinear(a, b) if exact and i == len(sizes) - 2 else Linear(a, b)]
     network = nn.Sequential(*layers)
     network.apply(init_orthogonal)
     return network
 
 
-class EnsembleLinear(nn.Module):
-    """H linear layers side by side as one batched product: (H, B, in) → (H, B, out)."""
+def join(*parts: Tensor) -> Tensor:
+    """Side by side along the last dimension; parts without width, such as absent skills, cost nothing."""
+    wide = [part for part in parts if part.shape[-1]]
+    return torch.cat(wide, -1) if len(wide) > 1 else (wide or parts)[0]
 
-    def __init__(self, heads: int, inputs: int, outputs: int) -> None:
+
+class EnsembleLinear(nn.Module):
+    """H linear layers side by side as one batched product: (H, B, in) → (H, B, out).
+
+    `exact`: in the precision of the weights, whatever autocast says.
+    """
+
+    def __init__(self, heads: int, inputs: int, outputs: int, *, exact: bool = False) -> None:
         super().__init__()
+        self.exact = exact
         self.weight = nn.Parameter(torch.empty(heads, inputs, outputs))
         self.bias = nn.Parameter(torch.zeros(heads, 1, outputs))
         for head in self.weight:
@@ -132,7 +262,18 @@ class EnsembleLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """One product for all heads."""
-        return torch.baddbmm(self.bias, x, self.weight)
+        if not in_bf16(x):
+            return torch.baddbmm(self.bias, x, self.weight)
+        if not self.exact:
+            longer = -self.weight.shape[1] % MULTIPLE
+            # Not baddbmm, which first writes the bias into every row of the result.
+            product = torch.bmm(F.pad(x, (0, longer)), F.pad(self.weight, (0, 0, 0, longer)))
+            return product + self.bias.to(product.dtype)
+        with exact(x):
+            x = x.to(self.weight.dtype)
+            if self.weight.shape[2] == 1:  # no product to speak of, and fused with what comes before
+                return (x * self.weight.transpose(1, 2)).sum(-1, keepdim=True) + self.bias
+            return torch.baddbmm(self.bias, x, self.weight)
 
 
 class TwinQ(nn.Module):
@@ -144,12 +285,12 @@ class TwinQ(nn.Module):
         layers: list[nn.Module] = []
         for i, (a, b) in enumerate(pairwise(sizes)):
             layers += [nn.ReLU()] if i else []
-            layers += [EnsembleLinear(2, a, b)]
+            layers += [EnsembleLinear(2, a, b, exact=i == hidden_layers)]
         self.layers = nn.Sequential(*layers)
 
     def forward(self, features: Tensor, skill: Tensor, action: Tensor) -> Tensor:
         """(B, F), (B, S), (B, A) → (2, B), or (2, B, outputs) for vector-valued critics."""
-        x = torch.cat([features, skill, action], -1)
+        x = join(features, skill, action)
         q: Tensor = self.layers(x.expand(2, *x.shape))
         return q.squeeze(-1)
 
@@ -167,7 +308,7 @@ class DuelingQ(nn.Module):
 
     def forward(self, features: Tensor, skill: Tensor) -> Tensor:
         """(B, F), (B, S) → (B, A)."""
-        x = torch.cat([features, skill], -1)
+        x = join(features, skill)
         q: Tensor = self.advantage(x)
         if self.value is not None:
             q = q - q.mean(-1, keepdim=True) + self.value(x)
@@ -186,17 +327,35 @@ def init_orthogonal(module: nn.Module) -> None:
 
 
 def target_copy(module: nn.Module) -> nn.Module:
-    """A frozen copy that follows the original by `follow`."""
-    return copy.deepcopy(module).requires_grad_(False)
+    """A frozen copy that follows the original by `follow`, with its normalised weights for weights."""
+    target = copy.deepcopy(module).requires_grad_(False)
+    for layer in target.modules():
+        if isinstance(layer, Conv | Linear) and layer.spectral is not None:
+            layer.weight.copy_(layer.spectral.effective(layer.weight))
+            layer.spectral = None
+    return target
 
 
 @torch.no_grad()
 def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
-    """Move by target ← (1 − τ) target + τ online, weights and buffers alike, as one foreach call."""
+    """Move by target ← (1 − τ) target + τ online, weights and buffers alike, as one foreach call.
+
+    A target averages weights as its original uses them, after normalisation: a convex combination of matrices
+    of norm 1 has at most norm 1, so it needs no iterations of its own.
+    """
     mine = _floats(target)
     if mine:  # an encoder that passes vectors through has no weights
         torch._foreach_lerp_(mine, _floats(online), tau)
 
 
 def _floats(module: nn.Module) -> list[Tensor]:
-    return [t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()]
+    """Weights and buffers as a target has them, in its order: those under normalisation as they are used."""
+    found: dict[Tensor, Tensor] = {}  # a shared one once
+    for part in module.modules():
+        if isinstance(part, SpectralNorm):
+            continue
+        tensors = (*part._parameters.values(), *part._buffers.values())
+        found |= {t: t for t in tensors if t is not None and t.is_floating_point()}
+        if isinstance(part, Conv | Linear) and part.spectral is not None:
+            found[part.weight] = part.spectral.effective(part.weight)
+    return list(found.values())

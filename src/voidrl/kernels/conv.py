@@ -1,0 +1,343 @@
+"""A stack of small convolutions as one operation: products of windows, with bias and activation inside.
+
+Each layer is y = act(conv(x, W, stride) + b) without padding. Images are bfloat16 with the channels inmost,
+so that a row of a window is contiguous and one product takes it whole: (groups, span · channels) × (span ·
+channels, pixels of a group · out channels), summed in float32. A *sweep* is such a product over all windows.
+Forwards, a group is a pixel or, where their common window then fills a power of two, a pair of neighbours: a
+quarter of the weights is zeros, but a third less is read. Backwards, it is the `stride` pixels of a line that
+see the same gradients, so that no tap of the wrong parity is touched. Plain loads find overlapping windows in
+the L1 cache, which asynchronous copies (more than one stage) would pass by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+import triton  # type: ignore[import-untyped]
+from torch import Tensor
+
+from voidrl.kernels import conv_kernels as kernels
+
+BLOCK, WARPS, STAGES = 128, 8, 1  # of a sweep: groups in a product
+REGISTERS = 128  # of a thread: two programs of 8 warps on a multiprocessor
+CHUNKS = (128, 64, 32)  # elements of a window's row in a product: what wastes least, then the largest
+PAIRS = True  # pairs of pixels as groups where they suit
+ROUNDS = 4  # blocks that a program takes, with the weights kept in shared memory, …
+ENOUGH_PROGRAMS = 1024  # … if that leaves so many programs; …
+KEPT_BYTES = 100_000  # … more weights than this are read again for each block
+
+GRADIENT_BLOCK, GRADIENT_WARPS, GRADIENT_STAGES = 64, 8, 3  # of weight gradients
+GRADIENT_REGISTERS: int | None = None
+GRADIENT_CHUNKS = (128, 64)  # fewer rows than 64 would be no work for a warp group
+GRADIENT_SUMS = 24576  # that a program holds in registers: 96 of a thread's 255
+GRADIENT_PROGRAMS = 264  # two for each multiprocessor of an H200; each writes its own sums
+
+PACK_BLOCK, GATHER_BLOCK, GATHER_PROGRAMS, PIXEL_BLOCK = 1024, 128, 32, 64
+MAX_CHANNELS, MAX_KERNEL, MAX_STRIDE = 64, 8, 4
+
+
+class Sweep(NamedTuple):
+    """A product over all windows of images: (groups, window) × (window, pixels of a group)."""
+
+    height: int  # of the images read
+    width: int
+    channels: int
+    out_height: int  # of the images written
+    out_width: int
+    out_channels: int
+    step_y: int  # pixels from window to window
+    step_x: int
+    pad_y: int  # the first window begins so far outside the image
+    pad_x: int
+    rows: int  # of a window
+    span: int  # pixels in a row of a window
+    group_y: int  # pixels written per window; each row of a group is a program's axis
+    group_x: int
+
+    def groups(self, batch: int) -> int:
+        """How many windows there are."""
+        across, down = -(-self.out_width // self.group_x), -(-self.out_height // self.group_y)
+        return batch * across * down
+
+    def constants(self, chunks: tuple[int, ...]) -> dict[str, int]:
+        """What the kernels are compiled for. A window's row is read in equal chunks, a power of two each."""
+        line = self.span * self.channels
+        chunk = min(chunks, key=lambda size: (triton.cdiv(line, size) * size, -size))
+        end_y = (triton.cdiv(self.out_height, self.group_y) - 1) * self.step_y - self.pad_y + self.rows
+        end_x = (triton.cdiv(self.out_width, self.group_x) - 1) * self.step_x - self.pad_x + self.span
+        return {name.upper(): value for name, value in self._asdict().items()} | {
+            "CHUNK": chunk,
+            "CHUNKS": triton.cdiv(line, chunk),
+            "TILE": triton.next_power_of_2(self.group_x * self.out_channels),
+            "EDGES": bool(self.pad_y or self.pad_x or end_y > self.height or end_x > self.width),
+            "RAGGED": line % chunk != 0,
+        }
+
+
+class Layer(NamedTuple):
+    """The sizes of one convolution."""
+
+    height: int
+    width: int
+    channels: int  # of its input, padded
+    real_channels: int  # of its weights
+    out_height: int
+    out_width: int
+    out_channels: int
+    kernel_y: int
+    kernel_x: int
+    stride: int
+
+    def forward(self) -> Sweep:
+        """The layer itself."""
+        pair = (self.kernel_x + self.stride) * self.channels in (32, 64, 128) and self.out_channels <= 32
+        group = 2 if PAIRS and pair else 1
+        span = self.kernel_x + (group - 1) * self.stride
+        step = self.stride
+        return Sweep(*self[:3], *self[4:7], step, step * group, 0, 0, self.kernel_y, span, 1, group)
+
+    def backward(self) -> Sweep:
+        """Its gradient with respect to its input."""
+        pad_y, pad_x = (self.kernel_y - 1) // self.stride, (self.kernel_x - 1) // self.stride
+        pair = (pad_x + 2) * self.out_channels in (32, 64, 128) and self.stride * self.channels <= 32
+        group = 2 if PAIRS and pair else 1
+        sizes = (pad_y, pad_x, pad_y + 1, pad_x + group, self.stride, self.stride * group)
+        return Sweep(*self[4:7], *self[:3], 1, group, *sizes)
+
+
+def _layers(x: Tensor, weights: Sequence[Tensor], strides: Sequence[int]) -> list[Layer]:
+    channels, height, width = x.shape[1:]
+    layers = []
+    for weight, stride in zip(weights, strides, strict=True):
+        out, real, kernel_y, kernel_x = weight.shape
+        out_height, out_width = (height - kernel_y) // stride + 1, (width - kernel_x) // stride + 1
+        sizes = (out_height, out_width, out, kernel_y, kernel_x, stride)
+        layers.append(Layer(height, width, channels, real, *sizes))
+        channels, height, width = out, out_height, out_width
+    return layers
+
+
+def suits(x: Tensor, weights: Sequence[Tensor], strides: Sequence[int]) -> bool:
+    """Whether the kernels take such a stack; device and precision are the caller's to decide."""
+    if x.dim() != 4 or any(weight.dim() != 4 for weight in weights) or not 0 < len(weights) == len(strides):
+        return False
+    layers = _layers(x, weights, strides)
+    return all(
+        layer.channels % 16 == 0
+        and layer.out_channels % 16 == 0
+        and max(layer.channels, layer.out_channels) <= MAX_CHANNELS
+        and (layer.real_channels == layer.channels or (i == 0 and layer.real_channels < layer.channels))
+        and max(layer.kernel_y, layer.kernel_x) <= MAX_KERNEL
+        and 1 <= layer.stride <= MAX_STRIDE
+        and min(layer.out_height, layer.out_width) > 0
+        # offsets are 32-bit integers
+        and x.shape[0] * layer.height * layer.width * max(layer.channels, layer.out_channels) < 2**31
+        for i, layer in enumerate(layers)
+    )
+
+
+def conv_stack_reference(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], strides: Sequence[int], activation: str
+) -> Tensor:
+    """The same in plain PyTorch, in the precision of x or of autocast."""
+    for weight, bias, stride in zip(weights, biases, strides, strict=True):
+        x = F.conv2d(x[:, : weight.shape[1]], weight.to(x.dtype), bias.to(x.dtype), stride)
+        x = F.elu(x) if activation == "elu" else F.relu(x)
+    return x
+
+
+def _pack(weights: Sequence[Tensor], layers: Sequence[Layer], back: bool) -> list[Tensor]:
+    """Weights as the sweeps take them, bfloat16; all layers in one launch."""
+    sizes: list[int] = []
+    starts = [0]
+    for layer in layers:
+        sweep = layer.backward() if back else layer.forward()
+        constants = sweep.constants(CHUNKS)
+        line, tile = constants["CHUNK"] * constants["CHUNKS"], constants["TILE"]
+        sizes += (layer.kernel_y, layer.kernel_x, layer.real_channels, layer.stride)
+        sizes += (sweep.channels, sweep.out_channels, sweep.rows, sweep.pad_x, sweep.group_y, sweep.group_x)
+        sizes += (line, tile, starts[-1])
+        starts.append(starts[-1] + sweep.group_y * sweep.rows * line * tile)
+    packed = torch.empty(starts[-1], dtype=torch.bfloat16, device=weights[0].device)
+    sources = tuple(weight.contiguous() for weight in weights)
+    grid = (triton.cdiv(max(end - start for start, end in pairwise(starts)), PACK_BLOCK), len(layers))
+    kernels.pack[grid](sources, packed, tuple(sizes), len(sizes) // len(layers), BACK=back, BLOCK=PACK_BLOCK)
+    return [packed[start:end] for start, end in pairwise(starts)]
+
+
+def _sweep(
+    sweep: Sweep, source: Tensor, packed: Tensor, bias: Tensor | None, saved: Tensor | None, elu: bool
+) -> Tensor:
+    out = _images(source, source.shape[0], sweep.out_channels, sweep.out_height, sweep.out_width)
+    groups = sweep.groups(source.shape[0])
+    blocks = triton.cdiv(groups, BLOCK)
+    rounds = max(1, min(ROUNDS, blocks * sweep.group_y // ENOUGH_PROGRAMS))
+    constants = sweep.constants(CHUNKS)
+    sums = BLOCK * constants["TILE"] // (32 * WARPS)  # of a thread; where they are many, no limit can be held
+    options = {"num_warps": WARPS, "num_stages": STAGES, "maxnreg": REGISTERS if sums <= 64 else None}
+    options |= {"ELU": elu, "KEEP": 2 * packed.numel() // sweep.group_y <= KEPT_BYTES, "BLOCK": BLOCK}
+    kernels.sweep[(triton.cdiv(blocks, rounds), sweep.group_y)](
+        source, packed, bias, saved, out, groups, rounds, **constants, **options
+    )
+    return out
+
+
+def _weight_gradient(layer: Layer, source: Tensor, gradient: Tensor) -> Tensor:
+    """Partial sums (programs, lines + 1, tile) of the gradients of weights and bias."""
+    sweep = layer.forward()
+    constants = sweep.constants(GRADIENT_CHUNKS)
+    steps, sums = sweep.rows * constants["CHUNKS"], constants["CHUNK"] * constants["TILE"]
+    fits = [n for n in range(1, steps + 1) if steps % n == 0 and (n == 1 or n * sums <= GRADIENT_SUMS)]
+    taken = fits[-1]  # steps of a program; the rest is a matter of other programs
+    most = GRADIENT_PROGRAMS * (2 if 4 * taken * sums <= GRADIENT_SUMS else 1) * taken // steps
+    groups = sweep.groups(source.shape[0])
+    rounds = triton.cdiv(triton.cdiv(groups, GRADIENT_BLOCK), max(1, most))
+    programs = triton.cdiv(groups, GRADIENT_BLOCK * rounds)
+    shape = (programs, steps * constants["CHUNK"] + 1, constants["TILE"])
+    partial = torch.empty(shape, dtype=torch.float32, device=source.device)
+    options = {"num_warps": GRADIENT_WARPS, "num_stages": GRADIENT_STAGES, "maxnreg": GRADIENT_REGISTERS}
+    kernels.weight_gradient[(programs, steps // taken)](
+        source, gradient, partial, groups, rounds, **constants, STEPS=taken, BLOCK=GRADIENT_BLOCK, **options
+    )
+    return partial
+
+
+def _gather(partials: Sequence[Tensor], layers: Sequence[Layer]) -> Tensor:
+    """All gradients, layer by layer the weights' and the bias's, flat; one launch."""
+    sizes: list[int] = []
+    starts = [0, *accumulate(map(_parameters, layers))]
+    for layer, partial, start in zip(layers, partials, starts, strict=False):
+        programs, lines, tile = partial.shape
+        sizes += (layer.kernel_y, layer.kernel_x, layer.real_channels, layer.stride)
+        sizes += (layer.channels, layer.out_channels, layer.forward().group_x)
+        sizes += ((lines - 1) // layer.kernel_y, tile, programs, start)
+    out = torch.empty(starts[-1], dtype=torch.float32, device=partials[0].device)
+    options = {"PROGRAMS": GATHER_PROGRAMS, "BLOCK": GATHER_BLOCK}
+    grid = (triton.cdiv(max(map(_parameters, layers)), GATHER_BLOCK), len(layers))
+    kernels.gather[grid](tuple(partials), out, tuple(sizes), len(sizes) // len(layers), **options)
+    return out
+
+
+def _output_gradient(gradient: Tensor, saved: Tensor, elu: bool) -> Tensor:
+    batch, channels, height, width = saved.shape
+    if gradient.stride(2) != width * gradient.stride(3):  # neither channels first nor last
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
+    strides = [gradient.stride(dim) for dim in (0, 1, 3)]
+    out = torch.empty_like(saved)
+    sizes = {"PIXELS": height * width, "CHANNELS": channels, "TILE": triton.next_power_of_2(channels)}
+    grid = (batch, triton.cdiv(height * width, PIXEL_BLOCK))
+    kernels.output_gradient[grid](gradient, *strides, saved, out, **sizes, ELU=elu, BLOCK=PIXEL_BLOCK)
+    return out
+
+
+def _images(like: Tensor, batch: int, channels: int, height: int, width: int) -> Tensor:
+    shape, layout = (batch, channels, height, width), torch.channels_last
+    return torch.empty(shape, dtype=torch.bfloat16, device=like.device, memory_format=layout)
+
+
+def _parameters(layer: Layer) -> int:
+    return (layer.kernel_y * layer.kernel_x * layer.real_channels + 1) * layer.out_channels
+
+
+@torch.library.custom_op("voidrl::conv_stack", mutates_args=())
+def _forward(
+    x: Tensor, weights: list[Tensor], biases: list[Tensor], strides: list[int], elu: bool, keep: bool
+) -> list[Tensor]:
+    """The results of all layers, or of the last one alone."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    layers = _layers(x, weights, strides)
+    results: list[Tensor] = []
+    with torch.cuda.device_of(x):
+        for layer, packed, bias in zip(layers, _pack(weights, layers, back=False), biases, strict=True):
+            x = _sweep(layer.forward(), x, packed, bias.contiguous(), None, elu)
+            results = [*results, x] if keep else [x]
+    return results
+
+
+@_forward.register_fake
+def _(
+    x: Tensor, weights: list[Tensor], biases: list[Tensor], strides: list[int], elu: bool, keep: bool
+) -> list[Tensor]:
+    layers = _layers(x, weights, strides)
+    shapes = [(x.shape[0], layer.out_channels, layer.out_height, layer.out_width) for layer in layers]
+    return [_images(x, *shape) for shape in (shapes if keep else shapes[-1:])]
+
+
+@torch.library.custom_op("voidrl::conv_stack_backward", mutates_args=())
+def _backward(
+    gradient: Tensor,
+    x: Tensor,
+    results: list[Tensor],
+    weights: list[Tensor],
+    strides: list[int],
+    elu: bool,
+    to_input: bool,
+) -> list[Tensor]:
+    """The gradients of weights and biases, flat as `_gather` leaves them; and of x if asked for."""
+    inputs = [x.contiguous(memory_format=torch.channels_last), *results[:-1]]
+    layers = _layers(x, weights, strides)
+    last = 0 if to_input else 1  # the layer down to which gradients of inputs are needed
+    partials = []
+    with torch.cuda.device_of(x):
+        g = _output_gradient(gradient, results[-1], elu)
+        packed = _pack(weights[last:], layers[last:], back=True) if layers[last:] else []
+        for i in reversed(range(len(layers))):
+            partials.append(_weight_gradient(layers[i], inputs[i], g))
+            if i >= last:
+                g = _sweep(
+                    layers[i].backward(), g, packed[i - last], None, results[i - 1] if i else None, elu
+                )
+        flat = _gather(partials[::-1], layers)
+    return [flat, g] if to_input else [flat]
+
+
+@_backward.register_fake
+def _(
+    gradient: Tensor,
+    x: Tensor,
+    results: list[Tensor],
+    weights: list[Tensor],
+    strides: list[int],
+    elu: bool,
+    to_input: bool,
+) -> list[Tensor]:
+    size = sum(map(_parameters, _layers(x, weights, strides)))
+    flat = torch.empty(size, dtype=torch.float32, device=x.device)
+    return [flat, _images(x, *x.shape)] if to_input else [flat]
+
+
+def _setup_context(ctx: Any, inputs: Any, output: list[Tensor]) -> None:
+    x, weights, _, ctx.strides, ctx.elu, _ = inputs
+    ctx.set_materialize_grads(False)  # only the last result has a gradient; the others need no zeros
+    ctx.save_for_backward(x, *weights, *output)
+
+
+def _autograd(ctx: Any, gradients: list[Tensor | None]) -> tuple[Any, ...]:
+    x, *saved = ctx.saved_tensors
+    weights, results = saved[: len(ctx.strides)], saved[len(ctx.strides) :]
+    to_input = ctx.needs_input_grad[0]
+    flat, *rest = _backward(gradients[-1], x, results, weights, ctx.strides, ctx.elu, to_input)
+    parts = flat.split([size for weight in weights for size in (weight.numel(), weight.shape[0])])
+    shaped = [part.view(weight.shape) for part, weight in zip(parts[::2], weights, strict=True)]
+    return rest[0] if to_input else None, shaped, list(parts[1::2]), None, None, None
+
+
+_forward.register_autograd(_autograd, setup_context=_setup_context)
+
+
+def conv_stack(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], strides: Sequence[int], activation: str
+) -> Tensor:
+    """(B, C, H, W) → (B, C', H', W'), bfloat16, channels last: act(conv(·, W, stride) + b), layer by layer.
+
+    Weights (out, in, kernel, kernel) and biases are float32, and so are their gradients. Channels of x beyond
+    those of the first weight are padding and do not count. For stacks that `suits` accepts.
+    """
+    keep = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *weights, *biases))
+    x = x.to(torch.bfloat16)
+    results: list[Tensor] = _forward(x, list(weights), list(biases), list(strides), activation == "elu", keep)
+    return results[-1]

@@ -1,0 +1,272 @@
+# ruff: noqa: N803  (constants of a kernel are upper case)
+"""The kernels behind `conv`, which explains windows, groups and sweeps."""
+
+from __future__ import annotations
+
+import triton  # type: ignore[import-untyped]
+import triton.language as tl  # type: ignore[import-untyped]
+
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def pack(
+    weights: tl.tensor,  # of each layer: (out, in, kernel_y, kernel_x) float32
+    packed: tl.tensor,  # of all layers, as `sweep` takes them
+    SIZES: tl.constexpr, COUNT: tl.constexpr, BACK: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """Weights of all layers into the order in which sweeps read them, with zeros where a group has no tap."""
+    for layer in tl.static_range(len(weights)):
+        if tl.program_id(1) == layer:
+            _pack(weights[layer], packed, SIZES, layer * COUNT, BACK, BLOCK)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _pack(
+    weight: tl.tensor,
+    packed: tl.tensor,
+    SIZES: tl.constexpr,
+    AT: tl.constexpr,
+    BACK: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    kernel_y: tl.constexpr = SIZES[AT]
+    kernel_x: tl.constexpr = SIZES[AT + 1]
+    inputs: tl.constexpr = SIZES[AT + 2]
+    stride: tl.constexpr = SIZES[AT + 3]
+    channels: tl.constexpr = SIZES[AT + 4]
+    out_channels: tl.constexpr = SIZES[AT + 5]
+    rows: tl.constexpr = SIZES[AT + 6]
+    pad_x: tl.constexpr = SIZES[AT + 7]
+    group_y: tl.constexpr = SIZES[AT + 8]
+    group_x: tl.constexpr = SIZES[AT + 9]
+    line: tl.constexpr = SIZES[AT + 10]
+    tile: tl.constexpr = SIZES[AT + 11]
+    offset: tl.constexpr = SIZES[AT + 12]
+    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    n, k, row, gy = e % tile, e // tile % line, e // (tile * line) % rows, e // (tile * line * rows)
+    gx, pixel = n // out_channels, k // channels  # in the group; in the row of its window
+    if BACK:
+        ky, kx = gy + stride * (rows - 1 - row), gx + stride * (pad_x - pixel)
+        co, ci = k % channels, n % out_channels
+    else:
+        ky, kx = row, pixel - gx * stride
+        co, ci = n % out_channels, k % channels
+    real = (gx < group_x) & (ky < kernel_y) & (kx >= 0) & (kx < kernel_x) & (ci < inputs) & (gy < group_y)
+    value = tl.load(weight + ((co * inputs + ci) * kernel_y + ky) * kernel_x + kx, mask=real, other=0.0)
+    tl.store(packed + offset + e, value.to(packed.dtype.element_ty), mask=gy < group_y)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _slope(y: tl.tensor, ELU: tl.constexpr) -> tl.tensor:  # act' from act's result
+    return tl.where(y > 0, 1.0, y + 1.0) if ELU else tl.where(y > 0, 1.0, 0.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _dot(a: tl.tensor, b: tl.tensor, sums: tl.tensor) -> tl.tensor:
+    if INTERPRETED:  # where bfloat16 would be multiplied as integers
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, sums)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _window_row(
+    at: tl.tensor,  # (BLOCK, CHUNK): where the windows begin
+    y: tl.tensor,  # (BLOCK,): the image row where they do
+    x: tl.tensor,  # (BLOCK,): the element of that row
+    row: tl.tensor, chunk: tl.tensor,
+    HEIGHT: tl.constexpr, LINE: tl.constexpr, ELEMENTS: tl.constexpr, CHUNK: tl.constexpr,
+    EDGES: tl.constexpr, RAGGED: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    at += row * LINE + chunk * CHUNK
+    k = chunk * CHUNK + tl.arange(0, CHUNK)
+    if EDGES:
+        element = x[:, None] + k[None, :]
+        inside = (element >= 0) & (element < LINE) & ((y + row >= 0) & (y + row < HEIGHT))[:, None]
+        if RAGGED:
+            inside = inside & (k < ELEMENTS)[None, :]
+        tile = tl.load(at, mask=inside, other=0.0)
+    elif RAGGED:
+        tile = tl.load(at, mask=(k < ELEMENTS)[None, :], other=0.0)
+    else:
+        tile = tl.load(at)
+    return tile
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def sweep(
+    source: tl.tensor,  # (B, HEIGHT, WIDTH, CHANNELS)
+    weights: tl.tensor,  # (GROUP_Y, ROWS, CHUNKS · CHUNK, TILE)
+    bias: tl.tensor,  # (OUT_CHANNELS,) float32: then the activation follows; or None
+    saved: tl.tensor,  # like `out`: a result of the activation, whose slope there multiplies; or None
+    out: tl.tensor,  # (B, OUT_HEIGHT, OUT_WIDTH, OUT_CHANNELS)
+    groups: tl.tensor, rounds: tl.tensor,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
+    OUT_HEIGHT: tl.constexpr, OUT_WIDTH: tl.constexpr, OUT_CHANNELS: tl.constexpr,
+    STEP_Y: tl.constexpr, STEP_X: tl.constexpr, PAD_Y: tl.constexpr, PAD_X: tl.constexpr,
+    ROWS: tl.constexpr, SPAN: tl.constexpr, GROUP_Y: tl.constexpr, GROUP_X: tl.constexpr,
+    CHUNK: tl.constexpr, CHUNKS: tl.constexpr, TILE: tl.constexpr, EDGES: tl.constexpr, RAGGED: tl.constexpr,
+    ELU: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """One sweep: products, then bias and activation, or the slope of one."""
+    down: tl.constexpr = (OUT_HEIGHT + GROUP_Y - 1) // GROUP_Y
+    across: tl.constexpr = (OUT_WIDTH + GROUP_X - 1) // GROUP_X
+    steps: tl.constexpr = ROWS * CHUNKS
+    k, n = tl.arange(0, CHUNK), tl.arange(0, TILE)
+    weights += tl.program_id(1) * (steps * CHUNK * TILE) + k[:, None] * TILE + n[None, :]
+    kept: tl.tuple = ()
+    if KEEP:
+        for step in tl.static_range(steps):
+            kept = kept + (tl.load(weights + step * CHUNK * TILE),)  # noqa: RUF005 (no unpacking in a kernel)
+    if bias is not None:
+        shift = tl.load(bias + n % OUT_CHANNELS)[None, :]
+    for i in range(rounds):
+        index = (tl.program_id(0) * rounds + i) * BLOCK + tl.arange(0, BLOCK)
+        group = tl.minimum(index, groups - 1)  # read within bounds without a mask; written under one
+        group_x, group_y, b = group % across, group // across % down, group // (across * down)
+        y, x = group_y * STEP_Y - PAD_Y, (group_x * STEP_X - PAD_X) * CHANNELS
+        at = source + ((b * HEIGHT + y) * (WIDTH * CHANNELS) + x)[:, None] + k[None, :]
+        out_y = group_y * GROUP_Y + tl.program_id(1)
+        element = (group_x * (GROUP_X * OUT_CHANNELS))[:, None] + n[None, :]
+        to = ((b * OUT_HEIGHT + out_y) * (OUT_WIDTH * OUT_CHANNELS))[:, None] + element
+        inside = ((index < groups) & (out_y < OUT_HEIGHT))[:, None] & (element < OUT_WIDTH * OUT_CHANNELS)
+        if TILE > GROUP_X * OUT_CHANNELS:
+            inside = inside & (n < GROUP_X * OUT_CHANNELS)[None, :]
+        sums = tl.zeros((BLOCK, TILE), tl.float32)
+        for step in tl.static_range(steps):
+            tile = _window_row(
+                at, y, x, step // CHUNKS, step % CHUNKS,
+                HEIGHT, WIDTH * CHANNELS, SPAN * CHANNELS, CHUNK, EDGES, RAGGED,
+            )  # fmt: skip
+            weight = kept[step] if KEEP else tl.load(weights + step * CHUNK * TILE)
+            sums = _dot(tile, weight, sums)
+        if bias is not None:
+            sums += shift
+            sums = tl.where(sums > 0, sums, tl.exp(sums) - 1.0 if ELU else 0.0)
+        if saved is not None:
+            sums *= _slope(tl.load(saved + to, mask=inside, other=0.0).to(tl.float32), ELU)
+        tl.store(out + to, sums.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def weight_gradient(
+    source: tl.tensor,  # (B, HEIGHT, WIDTH, CHANNELS): the layer's input
+    gradient: tl.tensor,  # (B, OUT_HEIGHT, OUT_WIDTH, OUT_CHANNELS)
+    partial: tl.tensor,  # (programs, ROWS · CHUNKS · CHUNK + 1, TILE) float32; the last line is the bias's
+    groups: tl.tensor, rounds: tl.tensor,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
+    OUT_HEIGHT: tl.constexpr, OUT_WIDTH: tl.constexpr, OUT_CHANNELS: tl.constexpr,
+    STEP_Y: tl.constexpr, STEP_X: tl.constexpr, PAD_Y: tl.constexpr, PAD_X: tl.constexpr,
+    ROWS: tl.constexpr, SPAN: tl.constexpr, GROUP_Y: tl.constexpr, GROUP_X: tl.constexpr,
+    CHUNK: tl.constexpr, CHUNKS: tl.constexpr, TILE: tl.constexpr, EDGES: tl.constexpr, RAGGED: tl.constexpr,
+    STEPS: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """Windowsᵀ × gradients over a share of the groups, and the sum of these gradients."""
+    across: tl.constexpr = (OUT_WIDTH + GROUP_X - 1) // GROUP_X
+    lines: tl.constexpr = ROWS * CHUNKS * CHUNK
+    stride: tl.constexpr = STEP_X // GROUP_X
+    k, n = tl.arange(0, CHUNK), tl.arange(0, TILE)
+    first = tl.program_id(1) * STEPS if ROWS * CHUNKS > STEPS else 0  # of the steps this program takes
+    sums: tl.tuple = ()
+    for _ in tl.static_range(STEPS):
+        sums = sums + (tl.zeros((CHUNK, TILE), tl.float32),)  # noqa: RUF005
+    bias = tl.zeros((BLOCK, TILE), tl.float32)
+    for i in range(rounds):
+        index = (tl.program_id(0) * rounds + i) * BLOCK + tl.arange(0, BLOCK)
+        group = tl.minimum(index, groups - 1)
+        group_x, out_y, b = group % across, group // across % OUT_HEIGHT, group // (across * OUT_HEIGHT)
+        y, x = out_y * STEP_Y, group_x * (STEP_X * CHANNELS)
+        at = source + ((b * HEIGHT + y) * (WIDTH * CHANNELS) + x)[:, None] + k[None, :]
+        element = (group_x * (GROUP_X * OUT_CHANNELS))[:, None] + n[None, :]
+        inside = (index < groups)[:, None] & (element < OUT_WIDTH * OUT_CHANNELS)
+        if TILE > GROUP_X * OUT_CHANNELS:
+            inside = inside & (n < GROUP_X * OUT_CHANNELS)[None, :]
+        line = ((b * OUT_HEIGHT + out_y) * (OUT_WIDTH * OUT_CHANNELS))[:, None]
+        g = tl.load(gradient + line + element, mask=inside, other=0.0)  # (BLOCK, TILE)
+        added: tl.tuple = ()
+        for step in tl.static_range(STEPS):
+            tile = _window_row(
+                at, y, x, (first + step) // CHUNKS, (first + step) % CHUNKS,
+                HEIGHT, WIDTH * CHANNELS, SPAN * CHANNELS, CHUNK, EDGES, RAGGED,
+            )  # fmt: skip
+            added = added + (_dot(tl.trans(tile), g, sums[step]),)  # noqa: RUF005
+        sums = added
+        bias += g.to(tl.float32)
+    partial += tl.program_id(0) * ((lines + 1) * TILE)
+    for step in tl.static_range(STEPS):
+        # With pairs, the products of a pixel and what lies outside its own window are nobody's gradient.
+        tap = ((first + step) % CHUNKS * CHUNK + k)[:, None] // CHANNELS - (n // OUT_CHANNELS * stride)[
+            None, :
+        ]
+        to = partial + ((first + step) * CHUNK + k)[:, None] * TILE + n[None, :]
+        tl.store(to, sums[step], mask=(tap >= 0) & (tap < SPAN - (GROUP_X - 1) * stride))
+    if tl.program_id(1) == 0:
+        tl.store(partial + lines * TILE + n, tl.sum(bias, 0))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def output_gradient(
+    gradient: tl.tensor,  # (B, CHANNELS, PIXELS) with these strides
+    batch_stride: tl.tensor, channel_stride: tl.tensor, pixel_stride: tl.tensor,
+    saved: tl.tensor,  # (B, PIXELS, CHANNELS): the activation's result
+    out: tl.tensor,  # like `saved`
+    PIXELS: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr, ELU: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """The gradient before the last activation, channels last."""
+    b = tl.program_id(0).to(tl.int64)
+    pixel, channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None], tl.arange(0, TILE)[None, :]
+    inside = (pixel < PIXELS) & (channel < CHANNELS)
+    at = b * batch_stride + pixel * pixel_stride + channel * channel_stride
+    g = tl.load(gradient + at, mask=inside, other=0.0).to(tl.float32)
+    to = b * (PIXELS * CHANNELS) + pixel * CHANNELS + channel
+    y = tl.load(saved + to, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + to, (g * _slope(y, ELU)).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def gather(
+    partials: tl.tensor,  # of each layer: as `weight_gradient` writes them
+    out: tl.tensor,  # of each layer: (out, in, kernel_y, kernel_x), then (out,), all float32
+    SIZES: tl.constexpr, COUNT: tl.constexpr, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """The partial sums of all layers, added in a fixed order and laid out like the weights."""
+    for layer in tl.static_range(len(partials)):
+        if tl.program_id(1) == layer:
+            _gather(partials[layer], out, SIZES, layer * COUNT, PROGRAMS, BLOCK)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _gather(
+    partial: tl.tensor, out: tl.tensor,
+    SIZES: tl.constexpr, AT: tl.constexpr, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    kernel_y: tl.constexpr = SIZES[AT]
+    kernel_x: tl.constexpr = SIZES[AT + 1]
+    inputs: tl.constexpr = SIZES[AT + 2]
+    stride: tl.constexpr = SIZES[AT + 3]
+    channels: tl.constexpr = SIZES[AT + 4]
+    out_channels: tl.constexpr = SIZES[AT + 5]
+    group_x: tl.constexpr = SIZES[AT + 6]
+    line: tl.constexpr = SIZES[AT + 7]
+    tile: tl.constexpr = SIZES[AT + 8]
+    programs: tl.constexpr = SIZES[AT + 9]
+    offset: tl.constexpr = SIZES[AT + 10]
+    count: tl.constexpr = kernel_y * kernel_x * inputs * out_channels
+    e = tl.program_id(0) * BLOCK + tl.arange(
+        0, BLOCK
+    )  # (kernel_y, kernel_x, in, out), as the partial sums lie
+    co, ci, tap = e % out_channels, e // out_channels % inputs, e // (out_channels * inputs)
+    ky, kx = tap // kernel_x, tap % kernel_x
+    is_weight, real = e < count, e < count + out_channels
+    sums = tl.zeros((PROGRAMS, BLOCK), tl.float32)
+    for first in range(0, programs, PROGRAMS):
+        program = first + tl.arange(0, PROGRAMS)
+        inside = (program < programs)[:, None] & real[None, :]
+        for gx in tl.static_range(group_x):
+            at = ky * line + tl.where(is_weight, (kx + gx * stride) * channels + ci, 0)
+            at = (program * ((kernel_y * line + 1) * tile))[:, None] + (at * tile + gx * out_channels + co)[
+                None, :
+            ]
+            sums += tl.load(partial + at, mask=inside, other=0.0)
+    to = tl.where(is_weight, ((co * inputs + ci) * kernel_y + ky) * kernel_x + kx, e)
+    tl.store(out + offset + to, tl.sum(sums, 0), mask=real)

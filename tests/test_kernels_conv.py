@@ -1,0 +1,213 @@
+"""The convolution kernels against plain PyTorch, on the device or in Triton's interpreter."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from voidrl.kernels import conv
+from voidrl.kernels.conv import conv_stack, conv_stack_reference, suits
+
+DEVICES = [
+    pytest.param(
+        "cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="compiled, not interpreted")
+    ),
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+        ],
+    ),
+]
+pytestmark = pytest.mark.parametrize("device", DEVICES)
+
+STACKS = {  # batch, image size, channels, padded channels, layers (out channels, kernel, stride), activation
+    "pairs": (3, 16, 16, 16, [(16, 3, 2), (32, 3, 1), (32, 3, 1)], "elu"),
+    "padded": (2, 13, 9, 16, [(32, 3, 2), (32, 3, 1)], "elu"),
+    "strided": (3, 27, 9, 16, [(32, 3, 2), (32, 3, 2), (32, 3, 2)], "relu"),
+    "paper": (2, 33, 9, 16, [(16, 3, 2), (16, 3, 2), (16, 3, 2), (16, 3, 1)], "elu"),
+    "nature": (2, 36, 4, 16, [(32, 8, 4), (64, 4, 2), (64, 3, 1)], "relu"),
+    "odd": (2, 14, 16, 16, [(48, 3, 1), (16, 4, 3)], "elu"),
+    "one": (1, 5, 4, 16, [(16, 5, 1)], "relu"),
+}
+
+SETTINGS = (
+    {"PAIRS": False, "CHUNKS": (32,)},
+    {"BLOCK": 64, "WARPS": 4, "ENOUGH_PROGRAMS": 1, "KEPT_BYTES": 0},  # several rounds
+    {"GRADIENT_BLOCK": 32, "GRADIENT_PROGRAMS": 2, "GRADIENT_SUMS": 1},  # several rounds, one step each
+)
+
+
+@pytest.fixture(autouse=True)
+def few_programs(device, monkeypatch):
+    if device == "cpu":  # the interpreter's time goes with their number
+        monkeypatch.setattr(conv, "PACK_BLOCK", 1 << 16)
+        monkeypatch.setattr(conv, "GATHER_BLOCK", 1 << 15)
+        monkeypatch.setattr(conv, "GATHER_PROGRAMS", 2)
+
+
+def rounded(*shape, scale=1.0):
+    return (torch.randn(shape) * scale).bfloat16().float()
+
+
+def make(name, device):
+    """The input, weights and biases with values that bfloat16 holds exactly, strides and the activation."""
+    torch.manual_seed(0)
+    batch, size, channels, padded, layers, activation = STACKS[name]
+    x = torch.zeros(batch, padded, size, size)
+    x[:, :channels] = rounded(batch, channels, size, size)
+    weights, biases = [], []
+    for out, kernel, _ in layers:
+        weights.append(rounded(out, channels, kernel, kernel, scale=1.4 / kernel / channels**0.5))
+        biases.append(torch.randn(out) * 0.2)
+        channels = out
+    x = x.to(device).contiguous(memory_format=torch.channels_last)
+    parameters = [[p.to(device).requires_grad_() for p in ps] for ps in (weights, biases)]
+    return x, *parameters, [stride for *_, stride in layers], activation
+
+
+def close(actual, expected, tolerance=0.02):
+    assert actual.shape == expected.shape
+    error = (actual.float() - expected).norm() / expected.norm()
+    assert error < tolerance, f"relative error {error:.3g}"
+
+
+def gradients(function, stack, grad_out, x=None):
+    x = stack[0] if x is None else x
+    y = function(x, *stack[1:])
+    return y, torch.autograd.grad(y, [*stack[1], *stack[2]], grad_out.to(y.dtype))
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_results_and_all_gradients_equal_the_reference(name, device):
+    stack = make(name, device)
+    assert suits(stack[0], stack[1], stack[3])
+    with torch.no_grad():
+        grad_out = torch.randn_like(conv_stack_reference(*stack))
+    expected, expected_gradients = gradients(conv_stack_reference, stack, grad_out)
+    y, actual_gradients = gradients(conv_stack, stack, grad_out, stack[0].bfloat16())
+    assert y.dtype == torch.bfloat16
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    close(y, expected)
+    for actual, wanted in zip(actual_gradients, expected_gradients, strict=True):
+        assert actual.dtype == torch.float32
+        close(actual, wanted)
+
+
+def test_padding_channels_do_not_count(device):
+    x, *rest = make("padded", device)
+    with torch.no_grad():
+        clean = conv_stack(x.bfloat16(), *rest)
+        x[:, 9:] = 7
+        assert torch.equal(clean, conv_stack(x.bfloat16(), *rest))
+
+
+@pytest.mark.parametrize("name", ["nature", "padded"])
+def test_the_input_has_a_gradient_too(name, device):
+    stack = make(name, device)
+    x = stack[0].clone().requires_grad_()
+    y = conv_stack_reference(x, *stack[1:])
+    grad_out = torch.randn_like(y)
+    (expected,) = torch.autograd.grad(y, x, grad_out)
+    x = x.detach().bfloat16().requires_grad_()
+    (actual,) = torch.autograd.grad(conv_stack(x, *stack[1:]), x, grad_out.bfloat16())
+    close(actual, expected)
+
+
+def test_any_layout_of_the_gradient_will_do(device):
+    stack = make("pairs", device)
+    x = stack[0].bfloat16()
+    y = conv_stack(x, *stack[1:])
+    last = torch.randn_like(y)
+    _, expected = gradients(conv_stack, stack, last, x)
+    wide = torch.randn(*y.shape[:3], 2 * y.shape[3], device=device, dtype=y.dtype)
+    for grad_out in (last.contiguous(), wide[..., ::2].copy_(last)):
+        _, actual = gradients(conv_stack, stack, grad_out, x)
+        assert all(map(torch.equal, actual, expected))
+    y.float().sum().backward()  # an expanded one
+    assert stack[1][0].grad.isfinite().all()
+
+
+def test_without_gradients_only_the_result_is_kept(device, monkeypatch):
+    stack = make("pairs", device)
+    x = stack[0].bfloat16()
+    kept = []
+    op = conv._forward
+    monkeypatch.setattr(conv, "_forward", lambda *args: kept.append(op(*args)) or kept[-1])
+    with torch.no_grad():
+        y = conv_stack(x, *stack[1:])
+    assert torch.equal(y, conv_stack(x, *stack[1:]))
+    assert [len(results) for results in kept] == [1, 3]
+
+
+@pytest.mark.parametrize("activation", ["elu", "relu"])
+def test_settings_change_nothing_but_speed(activation, device, monkeypatch):
+    stack = (*make("pairs", device)[:4], activation)
+    x = stack[0].bfloat16()
+    grad_out = torch.randn_like(conv_stack(x, *stack[1:]))
+    y, expected = gradients(conv_stack, stack, grad_out, x)
+    for settings in SETTINGS:
+        with monkeypatch.context() as patch:
+            for name, value in settings.items():
+                patch.setattr(conv, name, value)
+            other, actual = gradients(conv_stack, stack, grad_out, x)
+        close(other, y.float(), 0.01)
+        for a, e in zip(actual, expected, strict=True):
+            close(a, e, 0.01)
+
+
+def test_compiled_as_one_opaque_operation(device):
+    stack = make("padded", device)
+    x = stack[0].bfloat16()
+
+    def loss(x, *rest):
+        return conv_stack(x * 1, *rest).float().flatten(1).square().mean()
+
+    parameters = [*stack[1], *stack[2]]
+    expected = torch.autograd.grad(loss(x, *stack[1:]), parameters)
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    actual = torch.autograd.grad(compiled(x, *stack[1:]), parameters)
+    assert all(map(torch.equal, actual, expected))
+    with torch.no_grad():
+        assert torch.equal(compiled(x, *stack[1:]), loss(x, *stack[1:]))
+
+
+def test_operators_are_registered_as_they_behave(device):
+    x, weights, biases, strides, _ = make("one", device)
+    x = x.bfloat16()
+    torch.library.opcheck(conv._forward, (x, weights, biases, strides, True, True))
+    results = [y.detach() for y in conv._forward(x, weights, biases, strides, True, True)]
+    weights = [weight.detach() for weight in weights]
+    torch.library.opcheck(conv._backward, (results[-1], x, results, weights, strides, True, True))
+
+
+def test_what_the_kernels_take(device):
+    x, weights, _, strides, _ = make("nature", device)
+    assert suits(x, weights, strides)
+    assert not suits(x[:, :4], weights, strides)  # not padded
+    assert not suits(x, [weights[0], weights[2]], strides[:2])  # 32 channels into 64
+    assert not suits(x, [weights[0][:20]], strides[:1])
+    assert not suits(x[..., :7], weights, strides)  # too small
+    assert not suits(x, weights, [5, *strides[1:]])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_captured_in_a_graph(device):
+    stack = make("pairs", device)
+    x = stack[0].bfloat16()
+    parameters = [*stack[1], *stack[2]]
+
+    def step():
+        return torch.autograd.grad(conv_stack(x, *stack[1:]).float().square().sum(), parameters)
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    assert all(map(torch.equal, captured, step()))

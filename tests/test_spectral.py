@@ -1,0 +1,301 @@
+"""Spectral normalisation: the estimate, its gradient, and that it is torch's."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from voidrl.spectral import GRAM_SIDE, GRAM_SIZE, SpectralNorm, iterate
+
+SHAPES = {
+    "convolution": (32, 9, 3, 3),
+    "few columns": (64, 1, 3, 3),
+    "one row": (1, 20),
+    "wide": (15, 700),
+    "narrow": (300, 8),
+    "large": (140, 150),
+    "few rows, many entries": (9, 15_000),
+}
+
+
+@pytest.fixture(params=SHAPES.values(), ids=SHAPES.keys())
+def weight(request):
+    torch.manual_seed(0)
+    return nn.Parameter(torch.randn(request.param))
+
+
+def largest(weight):
+    return torch.linalg.matrix_norm(weight.detach().double().flatten(1), 2).item()
+
+
+def torchs(weight, norm, iterations):
+    """A layer normalised by torch, from the same weight and vectors."""
+    kind = nn.Linear if weight.ndim == 2 else nn.Conv2d
+    size = [] if weight.ndim == 2 else [weight.shape[2:]]
+    layer = kind(weight.shape[1], weight.shape[0], *size, bias=False)
+    layer.weight.data.copy_(weight.detach())
+    spectral_norm(layer, n_power_iterations=iterations)
+    layer.parametrizations.weight[0]._u.copy_(norm.u)
+    layer.parametrizations.weight[0]._v.copy_(norm.v.flatten())
+    return layer
+
+
+def moved(norm):
+    """Its vectors somewhere else."""
+    for vector in norm.buffers():
+        vector.normal_()
+        vector.div_(vector.norm())
+    return norm
+
+
+def test_the_shapes_are_of_all_kinds():
+    sizes = [torch.Size((shape[0], torch.Size(shape[1:]).numel())) for shape in SHAPES.values()]
+    assert {(min(s) <= GRAM_SIDE, s.numel() <= GRAM_SIZE) for s in sizes} >= {
+        (True, True),
+        (False, True),
+        (True, False),
+    }
+
+
+def test_sigma_becomes_the_largest_singular_value(weight):
+    norm = SpectralNorm(torch.randn_like(weight), 5)
+    for _ in range(400):
+        normal = norm(weight)
+    assert (weight / normal).mean().item() == pytest.approx(largest(weight), rel=1e-4)
+    assert largest(normal) == pytest.approx(1, rel=1e-4)
+    assert norm.u.norm() == pytest.approx(1, abs=1e-5)
+    assert norm.v.norm() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 3, 5, 6, 13])
+def test_a_training_pass_is_torchs(weight, iterations):
+    norm = moved(SpectralNorm(weight, iterations))
+    layer = torchs(weight, norm, iterations)
+    theirs, ours = layer.weight, norm(weight)
+    assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    state = layer.parametrizations.weight[0]
+    assert torch.allclose(norm.u, state._u, atol=1e-4)
+    assert torch.allclose(norm.v.flatten(), state._v, atol=1e-4)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_gradient_is_torchs(weight, training):
+    norm = SpectralNorm(weight, 3).train(training)
+    with torch.no_grad():
+        weight += 0.3 * torch.randn_like(weight)
+    layer = torchs(weight, norm, 3).train(training)
+    direction = torch.randn_like(weight)
+    (layer.weight * direction).sum().backward()
+    (norm(weight) * direction).sum().backward()
+    expected = layer.parametrizations.weight.original.grad
+    assert torch.allclose(weight.grad, expected, rtol=1e-3, atol=1e-5 * expected.abs().max())
+
+
+def test_the_gradient_is_the_slope_along_which_the_vectors_stand_still():
+    norm = SpectralNorm(torch.randn(3, 4), 1).eval().double()
+    weight = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(norm, weight)
+
+
+def test_evaluation_leaves_the_vectors_alone(weight):
+    norm = SpectralNorm(weight, 2)
+    before = copy.deepcopy(norm.state_dict())
+    other = torch.randn_like(weight)
+    norm.eval()(other)
+    norm.train().effective(other)
+    assert all(torch.equal(before[name], value) for name, value in norm.state_dict().items())
+    assert torch.equal(norm.eval()(other), norm.train().effective(other))
+    sigma = norm.u @ other.flatten(1) @ norm.v.flatten()
+    assert torch.allclose(norm.effective(other), other / sigma, rtol=1e-3)
+    norm.train()(other)
+    assert not torch.equal(before["u"], norm.u) or len(norm.u) == 1
+    assert not torch.equal(before["v"], norm.v)
+
+
+def test_each_of_two_passes_has_its_own_gradient():
+    weight = nn.Parameter(torch.randn(5, 7))
+    norm = moved(SpectralNorm(weight, 1))
+    apart = copy.deepcopy(norm)
+    (norm(weight).pow(3).sum() + norm(weight).pow(3).sum()).backward()
+    both, weight.grad = weight.grad, None
+    apart(weight).pow(3).sum().backward()
+    first = weight.grad.clone()
+    apart(weight).pow(3).sum().backward()
+    assert torch.allclose(both, weight.grad, atol=1e-5)
+    assert not torch.allclose(both, 2 * first, atol=1e-3)
+
+
+def test_construction_draws_from_the_seed_and_has_converged():
+    weight = torch.randn(8, 30)
+    norms = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        norms.append(SpectralNorm(weight, 1))
+    assert torch.equal(norms[0].u, norms[1].u)
+    assert torch.equal(norms[0].v, norms[1].v)
+    assert not torch.equal(norms[0].u, norms[2].u)
+    assert largest(norms[0].effective(weight)) == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_bfloat16_stays_outside(training):
+    weight = nn.Parameter(torch.randn(16, 8, 3, 3))
+    norms = [SpectralNorm(weight, 3).train(training)]
+    norms.append(copy.deepcopy(norms[0]))
+    plain = norms[0](weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = norms[1](weight)
+        (gradient,) = torch.autograd.grad(cast.square().sum() + cast.sum(), weight)
+    assert cast.dtype == gradient.dtype == torch.float32
+    assert torch.equal(cast, plain)
+    assert torch.equal(gradient, torch.autograd.grad(plain.square().sum() + plain.sum(), weight)[0])
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e-20, 1e-8, 1e8, 1e20])
+def test_the_scale_of_a_weight_does_not_matter(weight, scale):
+    norm = SpectralNorm(weight, 5)
+    with torch.no_grad():
+        weight.mul_(scale)
+    for mode in (True, False):
+        normal = norm.train(mode)(weight)
+        assert largest(normal) == pytest.approx(1, abs=0.1)
+    (gradient,) = torch.autograd.grad(normal.sum(), weight)
+    assert torch.isfinite(gradient).all()
+
+
+def test_a_zero_weight_stays_zero_and_is_not_remembered(weight):
+    norm = SpectralNorm(weight, 5)
+    u, v = norm.u.clone(), norm.v.clone()
+    zero = nn.Parameter(torch.zeros_like(weight))
+    for mode in (True, False):
+        normal = norm.train(mode)(zero)
+        assert not normal.any()
+        (gradient,) = torch.autograd.grad(normal.sum(), zero)
+        assert not gradient.isnan().any()
+    assert torch.allclose(norm.u, u)
+    assert torch.allclose(norm.v, v)
+    assert not SpectralNorm(zero, 5)(zero).any()
+    assert largest(norm.train()(weight)) == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("shape", [(32, 9, 3, 3), (8, 1, 4, 4), (8, 6, 1, 1)])
+def test_channels_last_changes_nothing(shape):
+    weight = torch.randn(shape)
+    plain = moved(SpectralNorm(weight, 3))
+    last = copy.deepcopy(plain).to(memory_format=torch.channels_last)
+    weights = [
+        nn.Parameter(torch.randn(shape).contiguous(memory_format=f))
+        for f in (torch.contiguous_format, torch.channels_last)
+    ]
+    weights[1].data.copy_(weights[0].data)
+    direction = torch.randn(shape)
+    results = [norm(w) for norm, w in zip((plain, last), weights, strict=True)]
+    assert torch.allclose(*results, atol=1e-6)
+    assert results[1].stride() == weights[1].stride()
+    gradients = [
+        torch.autograd.grad((r * direction).sum(), w)[0] for r, w in zip(results, weights, strict=True)
+    ]
+    assert torch.allclose(*gradients, atol=1e-5)
+    assert torch.allclose(plain.v, last.v, atol=1e-6)
+    assert torch.allclose(plain.effective(weights[0]), last.effective(weights[1]), atol=1e-6)
+    # A format of its own for either is slower, and no more than that.
+    assert torch.allclose(plain(weights[1]), last(weights[0]), atol=1e-6)
+    assert torch.allclose(plain.v, last.v, atol=1e-6)
+
+
+class Counter(TorchDispatchMode):
+    """Counts what would be launched on a device."""
+
+    views = (
+        "view",
+        "t",
+        "transpose",
+        "permute",
+        "detach",
+        "select",
+        "alias",
+        "expand",
+        "_unsafe_view",
+        "slice",
+    )
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, op, kinds, args=(), kwargs=None):
+        name = op.name().removeprefix("aten::").partition(".")[0]
+        if name not in self.views:
+            self.names.append(name)
+        return op(*args, **(kwargs or {}))
+
+
+def test_few_kernels_and_no_host_reads():
+    weight = nn.Parameter(torch.randn(32, 32, 3, 3).contiguous(memory_format=torch.channels_last))
+    norm = SpectralNorm(weight, 5).to(memory_format=torch.channels_last)
+    with torch.no_grad(), Counter() as train:
+        norm(weight)
+    with torch.no_grad(), Counter() as evaluate:
+        norm.eval()(weight)
+    with Counter() as both:
+        norm.train()(weight).sum().backward()
+    assert not {"_local_scalar_dense", "nonzero", "equal"} & {*train.names, *evaluate.names, *both.names}
+    assert len(train.names) <= 17, train.names
+    assert len(evaluate.names) <= 4, evaluate.names
+    assert len(both.names) <= 28, both.names
+
+
+def test_it_is_one_graph_for_the_compiler():
+    weight = nn.Parameter(torch.randn(6, 3, 3, 3))
+    norm = moved(SpectralNorm(weight, 5))
+    other = copy.deepcopy(norm)
+    compiled = torch.compile(other, backend="aot_eager", fullgraph=True)
+    for mode in (True, False):
+        norm.train(mode), other.train(mode)
+        expected, got = norm(weight), compiled(weight)
+        assert torch.allclose(expected, got, atol=1e-6)
+        gradients = [torch.autograd.grad(y.pow(3).sum(), weight)[0] for y in (expected, got)]
+        assert torch.allclose(*gradients, atol=1e-5)
+        assert torch.allclose(norm.u, other.u, atol=1e-6)
+        assert torch.allclose(norm.v, other.v, atol=1e-6)
+
+
+def test_iterate_returns_what_it_divides_by():
+    weight = torch.randn(4, 6)
+    norm = SpectralNorm(weight, 1)
+    sigma = iterate(weight, norm.u, norm.v, 2)
+    assert sigma == pytest.approx((norm.u @ weight @ norm.v[0]).item(), rel=1e-5)
+    assert sigma.dtype == torch.float32
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("shape", [(32, 9, 3, 3), (300, 200)])
+@torch.no_grad()
+def test_a_captured_pass_goes_on_from_the_last_one(shape):
+    weight = torch.randn(shape)
+    norm = moved(SpectralNorm(weight, 5)).cuda()
+    weight = weight.cuda()
+    if weight.ndim == 4:
+        weight, norm = (
+            weight.to(memory_format=torch.channels_last),
+            norm.to(memory_format=torch.channels_last),
+        )
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        norm(weight)
+    torch.cuda.current_stream().wait_stream(stream)
+    weight.add_(torch.randn_like(weight))
+    eager, graph = copy.deepcopy(norm), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        normal = norm(weight)
+    for _ in range(3):
+        graph.replay()
+        expected = eager(weight)
+        assert torch.allclose(normal, expected, atol=1e-5)
+        assert torch.allclose(norm.u, eager.u, atol=1e-4)
+        assert torch.allclose(norm.v, eager.v, atol=1e-4)
