@@ -200,6 +200,16 @@ def demo(argv: list[str]) -> None:
     run_demo(options.out, seeds=options.seeds, scale=options.scale, device=options.device)
 
 
+def bench(argv: list[str]) -> None:
+    """How fast it is here, and how fast it could be: `voidrl bench {update,knn,sample,train,env}`."""
+    from voidrl.bench import options
+
+    given = options.parse(_parser("bench"), argv)  # before torch is imported, which takes seconds
+    from voidrl.bench.run import run
+
+    run(given)
+
+
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "pretrain": pretrain,
     "finetune": finetune,
@@ -208,6 +218,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "resume": resume,
     "list": list_,
     "demo": demo,
+    "bench": bench,
 }
 HELP = ["-h", "--help"]
 

@@ -1,0 +1,1 @@
+"""`voidrl bench`: how fast it is on this machine, and how near to what the machine allows."""

@@ -1,0 +1,449 @@
+"""Benchmarks: what is counted is counted right, every command leaves its figures. Nothing is timed."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from voidrl import cli, kernels
+from voidrl.api import build_config
+from voidrl.bench import knn, parts, sample, train
+from voidrl.bench.floor import Floor, count_floor, mean_floor
+from voidrl.bench.own_ops import OWN_OPS, knn_flop, stored_bytes
+from voidrl.bench.peaks import DATA_SHEETS, Peaks, find_peaks
+from voidrl.bench.timing import REPEATS, measure, repeated
+from voidrl.bench.works import WORKS
+from voidrl.entropy import knn_distances
+from voidrl.errors import ConfigError
+
+CPU = torch.device("cpu")
+PEAKS = Peaks(bf16=8e12, tf32=4e12, fp32=2e12, bandwidth=1e12)
+SCARCE = Peaks(bf16=1e30, tf32=1e30, fp32=1e30, bandwidth=1.0)  # time is bytes
+
+
+def bench(*words):
+    return cli.main(["bench", *map(str, words)])
+
+
+def figures(path):
+    document = json.loads(path.read_text())
+    assert document["command"].startswith("voidrl bench ")
+    assert document["date"].startswith("20")
+    assert {"voidrl", "torch"} <= document["versions"].keys()
+    assert document["hardware"]["cpu"]
+    assert document["hardware"]["threads"] == torch.get_num_threads()
+    return document["rows"]
+
+
+# The floor
+
+
+def test_floor_of_a_linear_layer():
+    b, i, o = 32, 64, 128
+    layer, x = nn.Linear(i, o), torch.randn(b, i, requires_grad=True)
+    grad = torch.randn(b, o)
+    floor = count_floor(lambda: layer(x).backward(grad), PEAKS)
+    assert floor.flop == 3 * 2 * b * i * o  # forward, for the weight, for the input
+    forward = b * i + i * o + o + b * o
+    weight = b * o + b * i + i * o
+    inputs = b * o + i * o + b * i
+    assert floor.bytes == 4 * (forward + weight + inputs)
+    assert floor.seconds == pytest.approx(
+        sum(max(2 * b * i * o / 2e12, 4 * n / 1e12) for n in (forward, weight, inputs))
+    )
+    assert set(floor.parts) == {"products"}
+
+
+def test_floor_takes_the_peak_of_the_type():
+    a = torch.randn(256, 256)
+    plain, half = (count_floor(lambda x=x: x @ x, PEAKS) for x in (a, a.bfloat16()))
+    assert plain.flop == half.flop == 2 * 256**3
+    assert plain.bytes == 2 * half.bytes == 3 * 4 * 256**2
+    assert plain.seconds == pytest.approx(plain.flop / 2e12)
+    assert half.seconds == pytest.approx(half.flop / 8e12)
+
+
+def test_floor_of_a_convolution():
+    layer, x = nn.Conv2d(3, 8, 3, stride=2, bias=False), torch.randn(4, 3, 21, 21)
+    floor = count_floor(lambda: layer(x).backward(torch.randn(4, 8, 10, 10)), SCARCE)
+    assert floor.flop == 2 * 2 * (4 * 8 * 10 * 10) * (3 * 3 * 3)  # forward and weight; the input needs none
+    sizes = 4 * 3 * 21 * 21, 8 * 3 * 3 * 3, 4 * 8 * 10 * 10
+    assert floor.bytes == 2 * 4 * sum(sizes)
+    assert floor.parts == {"convolutions": floor.bytes}
+
+
+def test_floor_of_optimisers_and_targets():
+    n = 1000
+    weight = nn.Parameter(torch.randn(n))
+    adam = torch.optim.Adam([weight], fused=True)
+    weight.grad = torch.randn(n)
+    adam.step()
+    floor = count_floor(adam.step, PEAKS)
+    assert floor.bytes == 4 * 7 * n + 4  # weight and moments read and written, the gradient and the step read
+    floor = count_floor(lambda: torch._foreach_lerp_([torch.zeros(n)], [torch.ones(n)], 0.1), PEAKS)
+    assert floor.bytes == 4 * 3 * n
+    assert floor.flop == 0
+    assert floor.parts.keys() == {"optimiser"}
+
+
+def test_floor_leaves_out_what_fuses():
+    x = torch.randn(100, 100)
+    floor = count_floor(lambda: (x.relu() + 1).softmax(1).sum(), PEAKS)
+    assert (floor.flop, floor.bytes, floor.seconds) == (0, 0, 0)
+
+
+def test_floor_of_our_kernels():
+    queries, particles, out = torch.randn(10, 4), torch.randn(30, 4), torch.randn(10, 3)
+    given = {"queries": queries, "particles": particles, "k": 3, "exclude_self": False}
+    assert OWN_OPS["knn_distances"](given, out) == [
+        ("neighbours", 3 * 10 * 30 * 4, 4 * (40 + 120 + 30), False)
+    ]
+    given["particles"] = None
+    assert OWN_OPS["knn_distances"](given, out) == [("neighbours", 3 * 45 * 4, 4 * (40 + 30), False)]
+    assert knn_flop(2, 5, None) == 15  # one pair
+    source, index = torch.zeros(1000, 3, 8, 8, dtype=torch.uint8), torch.zeros(16, 2, dtype=torch.int64)
+    made = torch.zeros(16, 8, 8, 8)
+    given = {"source": source, "index": index, "shift": None, "noise": torch.zeros(16), "scale": 0.1}
+    ((part, flop, size, _),) = OWN_OPS["images"](given, made)
+    assert (part, flop) == ("images", 0)
+    assert size == 32 * 3 * 8 * 8 + 32 * 8 + 16 * 4 + made.numel() * 4  # not all of the replay
+
+
+@pytest.mark.parametrize("to_input", [False, True])
+def test_floor_of_our_convolutions_is_that_of_the_plain_ones(to_input):
+    x = torch.randn(2, 16, 21, 21, requires_grad=to_input)  # 9 channels, and 7 that fill up
+    layers = nn.Conv2d(9, 16, 3, 2), nn.Conv2d(16, 32, 3, 1)
+    weights, strides = [layer.weight for layer in layers], [2, 1]
+    plain = x[:, :9].detach().requires_grad_(to_input)
+    results = [plain]
+    forward = count_floor(lambda: [results.append(layer(results[-1])) for layer in layers], PEAKS)
+    gradient = torch.randn_like(results[-1])
+    backward = count_floor(lambda: results[-1].backward(gradient), PEAKS)
+    given = {"x": x, "weights": weights, "strides": strides, "to_input": to_input}
+    ours = OWN_OPS["conv_stack"](given, []), OWN_OPS["conv_stack_backward"](given, [])
+    assert [sum(piece.flop for piece in pieces) for pieces in ours] == [forward.flop, backward.flop]
+    assert all(piece.in_bf16 and piece.part == "convolutions" for pieces in ours for piece in pieces)
+    moved = plain.numel() + 2 * results[1].numel() + results[2].numel()  # the middle is written, then read
+    assert sum(piece.bytes for piece in ours[0]) == 2 * moved + 4 * sum(weight.numel() for weight in weights)
+
+
+def test_our_operators_are_known():
+    found = set()
+    for path in Path(kernels.__path__[0]).glob("*.py"):
+        found |= set(re.findall(r'"voidrl::(\w+)"', path.read_text()))
+    assert found == OWN_OPS.keys()
+
+
+def test_expanded_tensors_are_read_once():
+    assert stored_bytes(torch.zeros(1, 5).expand(7, 5)) == 20
+    assert stored_bytes(torch.zeros(0, 5)) == 0
+    assert stored_bytes(torch.zeros(())) == 4
+
+
+def test_floor_of_kinds_is_their_mean():
+    one, other = (
+        Floor(flop=4, bytes=2, seconds=1, parts={"products": 1}),
+        Floor(flop=8, seconds=3, parts={"images": 3}),
+    )
+    mean = mean_floor([(one, 0.75), (other, 0.25)])
+    assert (mean.flop, mean.bytes, mean.seconds) == (5, 1.5, 1.5)
+    assert mean.parts == {"products": 0.75, "images": 0.75}
+
+
+def test_peaks():
+    peaks = find_peaks(CPU)
+    assert peaks.measured
+    assert min(peaks.bf16, peaks.fp32, peaks.bandwidth) > 0
+    assert "measured" in peaks.describe()
+    sheet = DATA_SHEETS["NVIDIA H200"]
+    assert "4.80 TB/s" in sheet.describe()
+    assert "measured" not in sheet.describe()
+
+
+# Parts
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x64", "convolutions"),
+        ("void cutlass__5x_cudnn::Kernel<cutlass_tensorop_bf16_s16816wgrad_optimized_bf16>", "convolutions"),
+        ("void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>", "convolutions"),
+        ("aten::convolution_backward", "convolutions"),
+        ("aten::mkldnn_convolution", "convolutions"),
+        ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT", "products"),
+        ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x1>", "products"),
+        ("void gemv2T_kernel_val<int, int, float, float, float, 128, 16, 4, 4, false>", "products"),
+        ("void cublasLt::splitKreduce_kernel<32, 16, int, float, float, float, false>", "products"),
+        ("triton_tem_fused_addmm_relu_3", "products"),
+        ("aten::addmm", "products"),
+        ("aten::mv", "products"),
+        ("triton_poi_fused_convolution_backward_elu_5", "fused"),
+        ("triton_red_fused_native_layer_norm_sum_2", "fused"),
+        ("graph_0_cpp_fused_add_mul_0", "fused"),
+        ("voidrl::knn_distances", "neighbours"),
+        ("aten::_cdist_forward", "neighbours"),
+        ("void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>", "neighbours"),
+        ("voidrl::images", "images"),
+        ("void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>", "optimiser"),
+        ("aten::_foreach_lerp_", "optimiser"),
+        ("void at::native::distribution_elementwise_grid_stride_kernel<float, 4>", "random numbers"),
+        ("aten::randint", "random numbers"),
+        ("Memcpy DtoD (Device -> Device)", "copies"),
+        ("Memset (Device)", "copies"),
+        ("void at::native::elementwise_kernel<direct_copy_kernel_cuda>", "copies"),
+        ("aten::copy_", "copies"),
+        ("void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<float>", "other"),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>", "other"),
+        ("aten::add", "other"),
+        ("aten::index_select", "other"),
+    ],
+)  # fmt: skip
+def test_names_tell_the_part(name, part):
+    assert parts.part_of(name) == part
+    assert part in parts.PARTS
+
+
+def test_every_kernel_of_ours_has_a_part():
+    own = parts.own_kernels()
+    assert {"neighbours", "images"} <= set(own.values()) <= set(parts.PARTS) - {"other"}
+    for name, part in own.items():
+        assert parts.part_of(name) == parts.part_of(f"{name}_0d1d2d3d") == part
+
+
+def test_busy_share():
+    spans = [(0, 10), (5, 10), (30, 10), (32, 2)]  # 0–15 and 30–40, of 40
+    events = [{"ts": ts, "dur": dur} for ts, dur in spans]
+    assert parts.busy_share(events) == pytest.approx(25 / 40)
+    assert parts.busy_share([]) is None
+    trace = {
+        "traceEvents": [{"ph": "X", "cat": c, "ts": 0, "dur": 1} for c in ("kernel", "gpu_memset", "cpu_op")]
+    }
+    assert len(parts.device_events(trace)) == 2
+
+
+def test_parts_of_a_call_on_the_cpu():
+    a = torch.randn(200, 200)
+    found = parts.find_parts(lambda count: [a @ a for _ in range(count)], 3, CPU)
+    assert next(iter(found.milliseconds)) == "products"
+    assert found.busy is None
+    assert found.kernels >= 1
+
+
+def test_measuring_takes_turns():
+    seen = []
+    runs = [lambda count: seen.append(("a", count)), lambda count: seen.append(("b", count))]
+    timings = measure(runs, CPU, 1e-5, multiple=3)
+    assert [name for name, _ in seen[-2 * REPEATS :]] == ["a", "b"] * REPEATS
+    assert all(count % 3 == 0 for _, count in seen)
+    rates = timings[0].rates("x", each=2)
+    assert rates["x_min"] <= rates["x"] <= rates["x_max"]
+    assert len(rates["x_repeats"]) == REPEATS
+    calls = []
+    run, multiple = repeated(lambda: calls.append(1), CPU)
+    run(4)
+    assert (len(calls), multiple) == (4, 1)
+
+
+# Commands
+
+
+def test_help_does_not_import_torch():
+    code = "import sys; from voidrl.bench import options; from voidrl.cli import _parser\n"
+    code += "for words in (['--help'], ['update', '--help']):\n"
+    code += "  try: options.parse(_parser('bench'), words)\n  except SystemExit: pass\n"
+    code += "print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+    assert all(name in done.stdout for name in WORKS)
+
+
+def test_update(tmp_path, capsys):
+    path, trace = tmp_path / "update.json", tmp_path / "trace.json"
+    words = [
+        "maze",
+        "--device",
+        "cpu",
+        "--seconds",
+        0.1,
+        "--against",
+        "eager",
+        "--json",
+        path,
+        "--profile",
+        trace,
+    ]
+    assert bench("update", *words) == 0
+    said = capsys.readouterr().out
+    assert all(len(text) <= 100 for text in said.splitlines())
+    assert "peak measured" in said
+    rows = figures(path)
+    assert [row["engine"] for row in rows] == ["eager", "eager"]
+    for row in rows:
+        assert (row["work"], row["precision"], row["busy"], row["peak_mib"]) == ("maze", "fp32", None, None)
+        assert row["updates_per_second_min"] <= row["updates_per_second"] <= row["updates_per_second_max"]
+        assert row["milliseconds"] == pytest.approx(1000 / row["updates_per_second"])
+        assert {"convolutions", "products", "optimiser"} <= row["parts_ms"].keys()
+        assert {"convolutions", "products", "optimiser", "neighbours"} <= row["floor"]["parts_ms"].keys()
+        assert row["floor_share"] == pytest.approx(row["floor"]["milliseconds"] / row["milliseconds"])
+        assert min(row["floor"]["gflop"], row["floor"]["gb"], row["start_seconds"]) > 0
+    assert rows[0]["ratio"] == pytest.approx(rows[0]["updates_per_second"] / rows[1]["updates_per_second"])
+    assert rows[1]["ratio"] is None
+    assert f"{rows[0]['ratio']:.2f}×" in said
+    assert any(
+        event.get("name") == "aten::convolution" for event in json.loads(trace.read_text())["traceEvents"]
+    )
+
+
+def test_knn(tmp_path, capsys):
+    path = tmp_path / "knn.json"
+    words = [
+        "20,20,3,4",
+        "8,0.1k,5,2",
+        "--device",
+        "cpu",
+        "--seconds",
+        0.02,
+        "--against",
+        "torch",
+        "--json",
+        path,
+    ]
+    assert bench("knn", *words) == 0
+    square, wide = figures(path)
+    assert (wide["n"], wide["m"], wide["d"], wide["k"]) == (8, 100, 5, 2)
+    assert wide["floor"]["gflop"] == pytest.approx(3 * 8 * 100 * 5 / 1e9)
+    assert square["floor"]["gflop"] == pytest.approx(3 * 190 * 3 / 1e9)  # every pair once
+    assert square["ratio"] > 0
+    assert "8 × 100 × 5, 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_the_reference_finds_the_same_neighbours(monkeypatch, chunk):
+    monkeypatch.setattr(knn, "REFERENCE_CHUNK", chunk)
+    torch.manual_seed(0)
+    z, others = torch.randn(40, 6), torch.randn(10, 6)
+    torch.testing.assert_close(
+        knn.reference(z, z, 3), knn_distances(z, z, 3, exclude_self=True), atol=2e-3, rtol=0
+    )
+    torch.testing.assert_close(knn.reference(others, z, 3), knn_distances(others, z, 3), atol=2e-3, rtol=0)
+
+
+def test_sample(tmp_path, monkeypatch):
+    monkeypatch.setattr(sample, "STEPS", 8)
+    path = tmp_path / "sample.json"
+    words = ["--device", "cpu", "--batch-size", 4, "--seconds", 0.02, "--against", "torch", "--json", path]
+    assert bench("sample", *words) == 0
+    colour, grey = figures(path)
+    assert (colour["frame"], colour["stack"], colour["batch_size"]) == ([3, 84, 84], 3, 4)
+    assert (grey["frame"], grey["stack"], grey["dtype"]) == ([1, 84, 84], 4, "float32")
+    assert grey["floor"]["gb"] == pytest.approx(4 * 4 * 84 * 84 * (1 + 4) / 1e9)
+    assert colour["stacks_per_second"] == pytest.approx(4e6 / colour["microseconds"])
+    assert colour["ratio"] > 0
+
+
+def test_train(tmp_path, capsys):
+    path = tmp_path / "train.json"
+    words = ["--device", "cpu", "--num-envs", 2, "--steps", 160, "--updates-per-step", 0.5, "--json", path]
+    assert bench("train", *words) == 0
+    (row,) = figures(path)
+    assert (row["num_envs"], row["updates_per_step"], row["engine"]) == (2, 0.5, "eager")
+    assert row["env"] == "voidrl/PixelMaze-v0"
+    assert 0 <= row["learner_waits"] <= 1
+    assert min(row["steps_per_second"], row["updates_per_second"]) > 0
+    assert 0 < row["steps"] < 160
+    assert row["updates_per_second"] == pytest.approx(row["steps_per_second"] / 2, rel=0.2)
+    assert "learner waits" in capsys.readouterr().out
+
+
+def test_rates_of_a_run_begin_where_they_are_steady():
+    def row(step, updates, rate, waits):
+        return {"step": step, "updates": updates, "time/steps_per_second": rate} | {
+            "time/updates_per_second": rate / 2,
+            "time/learner_waits": waits,
+        }
+
+    rows = [
+        row(100, 0, 1000, 1),
+        row(200, 50, 1, 0),
+        row(300, 100, 5, 0),
+        row(400, 150, 100, 0.25),
+        row(600, 250, 50, 0.5),
+    ]
+    found = train.steady(rows)
+    assert found["steps"] == 300
+    assert found["seconds"] == pytest.approx(1 + 4)
+    assert found["steps_per_second"] == pytest.approx(300 / 5)
+    assert found["updates_per_second"] == pytest.approx(150 / 5)
+    assert found["learner_waits"] == pytest.approx((0.25 + 4 * 0.5) / 5)
+    with pytest.raises(ConfigError, match="more --steps"):
+        train.steady(rows[:3])
+
+
+def test_env(tmp_path):
+    path = tmp_path / "env.json"
+    assert bench("env", "tiny_runs:Walk", "--num-envs", 1, 3, "--seconds", 0.02, "--json", path) == 0
+    assert [row["num_envs"] for row in figures(path)] == [1, 3]
+    assert all(row["steps_per_second"] > 0 for row in figures(path))
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_works_are_what_they_say(name):
+    work = WORKS[name]
+    spec = work.spec()
+    config = build_config(spec, work.layers)
+    assert config.method.name == "apt"
+    assert config.phase == "pretrain"
+    sizes = {
+        "vectors": (1024, 1024), "vectors-summed": (1024, 1024), "pixels-drq": (256, 256),
+        "pixels-paper": (512, 512), "discrete": (32, 512), "maze": (64, 64),
+    }  # fmt: skip
+    learner, contrast = sizes[name]
+    assert config.learner.batch_size == learner
+    if name.startswith("vectors"):
+        assert (config.representation.name, config.learner.name, config.learner.n_step) == (
+            "learner",
+            "ddpg",
+            3,
+        )
+        assert config.learner.intrinsic_n_step == ("summed" if name == "vectors-summed" else "single")
+        assert (config.learner.encoder.feature_dim, config.method.k, spec.obs_shape) == (512, 12, (24,))
+    else:
+        assert config.representation.batch_size == contrast
+        assert spec.obs_shape == {"discrete": (4, 84, 84), "maze": (3, 39, 39)}.get(name, (9, 84, 84))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["updte"], "did you mean 'update'"),
+        ([], "required"),
+        (["update", "mase"], "unknown workload 'mase'; did you mean 'maze'"),
+        (["update", "maze", "--seconds", "0"], "--seconds 0.0 cannot be used"),
+        (["update", "maze", "--engine", "warp"], "invalid choice: 'warp'"),
+        (["update", "maze", "--device", "cpu", "--engine", "graph"], "engine = 'graph' cannot be used"),
+        (["update", "maze", "discrete", "--profile", "t.json"], "holds the trace of one workload"),
+        (["update", "maze", "--json", "no/such/folder.json"], "cannot be written"),
+        (["update", "maze", "--device", "tpu"], "device = 'tpu'"),
+        (["knn", "1,2,3"], "expected N,M,D,K"),
+        (["knn", "9,9,2,9"], "9 particles have no 9 neighbours"),
+        (["knn", "a,9,2,9"], "n must be a positive whole number"),
+        (["sample", "--batch-size", "0"], "batch_size = 0"),
+        (["train", "--steps", "10"], "--steps 10 cannot be used with 16 environments"),
+        (["train", "--preset", "maze"], "did you mean 'maze-demo'"),
+        (["train", "voidrl/PixelMaze-v9", "--device", "cpu"], "PixelMaze"),
+        (["env", "--num-envs", "0"], "num_envs = 0"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence(capsys, tmp_path, monkeypatch, words, says):
+    monkeypatch.chdir(tmp_path)
+    assert bench(*words) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert len(said.strip().splitlines()) == 1
+    assert "Traceback" not in said
