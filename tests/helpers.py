@@ -4,11 +4,11 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from voidrl.agent import Agent
 from voidrl.api import build_config
 from voidrl.config import EnvConfig, merge
+from voidrl.engine import Engine
 from voidrl.envs import make_envs
 from voidrl.loop import Loop, LoopState
 from voidrl.methods.base import Method
@@ -32,12 +32,12 @@ TINY = {
 }
 
 
-def make_agent(spec=DISCRETE, seed=0, **changes):
+def make_agent(spec=DISCRETE, seed=0, device=CPU, **changes):
     """A tiny agent; `changes` as in `voidrl.pretrain(config=…)`, with `__` for dots."""
     changes = {key.replace("__", "."): value for key, value in changes.items()}
     config = build_config(spec, [TINY, changes])
     torch.manual_seed(seed)
-    return Agent(spec, config, CPU)
+    return Agent(spec, config, device)
 
 
 def fill_replay(
@@ -90,28 +90,6 @@ def watch_losses(agent, look):
     agent.learner.losses = watched
 
 
-class NoHostReads(TorchDispatchMode):
-    """Refuses what a captured CUDA graph cannot hold: host reads, and shapes that depend on values."""
-
-    refused = (
-        "_local_scalar_dense",
-        "equal",
-        "nonzero",
-        "masked_select",
-        "_unique",
-        "unique_dim",
-        "bincount",
-    )
-
-    def __torch_dispatch__(self, op, kinds, args=(), kwargs=None):
-        name = op.name().removeprefix("aten::").partition(".")[0]
-        assert not name.startswith(self.refused), f"{name} reads a tensor on the host"
-        if name.startswith("index"):
-            masks = [i for part in args[1:] if isinstance(part, list | tuple) for i in part if i is not None]
-            assert not any(i.dtype == torch.bool for i in masks), "indexing by a mask has no fixed shape"
-        return op(*args, **(kwargs or {}))
-
-
 def parameters_of(agent):
     return dict(agent.named_parameters())
 
@@ -134,7 +112,7 @@ def run_loop(folder, factory, agent, num_envs=1):
     """The training loop itself, for what the API does not hand out: returns it, with its replay."""
     envs = make_envs(EnvConfig(id="test", num_envs=num_envs), factory)
     replay = Replay(envs.spec, num_envs, 10_000, agent.method.skill_dim, CPU, CPU)
-    loop = Loop(agent, envs, None, replay, RunFolder.create(folder), LoopState())
+    loop = Loop(Engine(agent, replay, print), envs, None, RunFolder.create(folder), LoopState())
     loop.run()
     envs.close()
     return loop

@@ -12,7 +12,6 @@ from helpers import (
     PIXELS,
     Chain,
     Constant,
-    NoHostReads,
     Place,
     config,
     fill_replay,
@@ -25,6 +24,7 @@ from helpers import (
 )
 
 import voidrl
+from voidrl.engine import HostReads
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.methods.base import Method
 from voidrl.types import EnvSpec
@@ -484,22 +484,10 @@ def test_no_update_reads_a_tensor_on_the_host(learner, phase):
     spec = DISCRETE if learner == "dqn" else CONTINUOUS
     options = {"learner__n_step": 3, "learner__max_grad_norm": 1.0, "method__pool": 20, **PHASES[phase]}
     agent, replay = make_agent(spec, learner=learner, representation="simclr", **options), fill_replay(spec)
-    with NoHostReads():
+    with HostReads() as reads:
         for index in range(agent.period):
             agent.step(replay, index)
-
-
-def test_what_cannot_be_captured_is_seen():
-    x = torch.ones(3)
-    for read in (
-        lambda: x.sum().item(),
-        lambda: bool(x[0]),
-        lambda: x[x > 0],
-        lambda: x.nonzero(),
-        lambda: x.unique(),
-    ):
-        with pytest.raises(AssertionError, match=r"on the host|no fixed shape"), NoHostReads():
-            read()
+    assert reads.first is None
 
 
 # Normalisation
@@ -518,7 +506,7 @@ def test_acting_changes_no_buffer():
     agent.act(observations(CONTINUOUS, 3))
     agent.act(observations(CONTINUOUS, 3), deterministic=False)
     agent.choose(replay.latest(), torch.zeros(2, 0), deterministic=False)
-    agent._latents(replay, replay.batch(replay.sample(4), 1, 1.0)).z_next  # noqa: B018
+    agent._latents(replay.batch(replay.sample(4), 1, 1.0), agent._pool(replay)).z_next  # noqa: B018
     assert not moved(before, agent.tensors())
 
 
@@ -534,7 +522,7 @@ def test_a_frozen_encoder_keeps_its_normalisation_too():
 
 
 def test_targets_under_spectral_normalisation_keep_norm_one():
-    """Averages of unit vectors are no unit vectors: the target needs power iterations of its own."""
+    """They average weights as the encoder uses them, W/σ, and iterate nothing of their own."""
     options = {
         "learner__learning_rate": 3e-3,
         "learner__encoder__hidden_dim": 32,
@@ -543,9 +531,6 @@ def test_targets_under_spectral_normalisation_keep_norm_one():
     agent, replay = make_agent(phase="train", **NORMED, **options), fill_replay()
     for _ in range(150):
         agent.step(replay)
-        agent.learner.train()
-        agent.learner.target_encoder(torch.zeros(1, 4))
-        agent.learner.eval()
         for layer in agent.learner.target_encoder.modules():
             if isinstance(layer, torch.nn.Linear):
                 assert torch.linalg.matrix_norm(layer.weight, 2) < 1.1

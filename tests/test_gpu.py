@@ -2,11 +2,15 @@
 
 import pytest
 import torch
-from helpers import PIXELS, PIXELS_CONTINUOUS, fill_replay, make_agent
+from helpers import PIXELS, PIXELS_CONTINUOUS, fill_replay, make_agent, parameters_of, snapshot
 from tiny_runs import MAZE, rows, tiny
 
 import voidrl
+from voidrl import registry
 from voidrl.device import pick_device
+from voidrl.engine import MAX_BURST, Engine
+from voidrl.errors import CaptureError
+from voidrl.methods.base import Method
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,32 +46,159 @@ def test_an_agent_moves_between_devices_and_acts_alike(tmp_path):
 @pytest.mark.parametrize("spec", [PIXELS, PIXELS_CONTINUOUS], ids=["discrete", "continuous"])
 def test_the_replay_may_lie_beside_the_networks_or_in_main_memory(spec, storage):
     place = pick_device("cuda")
-    agent = make_agent(spec, learner__n_step=3, method__pool=20).to(place)
-    agent.optimisers = agent._make_optimisers(place)
+    agent = make_agent(spec, device=place, learner__n_step=3, method__pool=20)
     replay = fill_replay(spec, storage=torch.device(storage), device=place)
     for index in range(4):
         metrics = agent.step(replay, index % agent.period)
     assert all(value.device.type == "cuda" and torch.isfinite(value) for value in metrics.values())
 
 
-@pytest.mark.parametrize("learner", ENVS)
-def test_an_update_can_be_captured_and_its_random_numbers_go_on(learner):
+# Capture
+
+QUIET = {"augment__shift_pixels": 0, "augment__intensity_scale": 0.0, "precision": "fp32"}
+COMBINATIONS = [
+    (learner, method, representation)
+    for learner in registry.names("learner")
+    for method in registry.names("method")
+    for representation in ("simclr", "learner")
+]
+
+
+def trained(engine, updates, seed=7, **options):
+    """An agent after some updates, and the engine that made them."""
     place = pick_device("cuda")
-    spec = PIXELS if learner == "dqn" else PIXELS_CONTINUOUS
-    agent = make_agent(spec, learner=learner, learner__n_step=2).to(place)
-    agent.optimisers = agent._make_optimisers(place)
+    spec = PIXELS if options.get("learner", "dqn") == "dqn" else PIXELS_CONTINUOUS
+    agent = make_agent(spec, device=place, engine=engine, **options)
+    replay = fill_replay(spec, skill_dim=agent.method.skill_dim, storage=place, device=place)
+    torch.cuda.manual_seed(seed)
+    runner = Engine(agent, replay, print)
+    if agent.learns:
+        for first in range(0, updates, 5):
+            runner.update(first, min(5, updates - first))
+    return agent, runner
+
+
+def assert_alike(agent, other, rtol=1e-3, atol=1e-4):
+    tensors = other.tensors()
+    for name, value in agent.tensors().items():
+        torch.testing.assert_close(
+            tensors[name], value, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.mark.parametrize(("learner", "method", "representation"), COMBINATIONS)
+def test_captured_updates_equal_eager_ones(learner, method, representation):
+    options = {"learner": learner, "method": method, "representation": representation, **QUIET}
+    options |= {"learner__n_step": 2, "learner__target_every_updates": 3}
+    eager, _ = trained("eager", 20, **options)
+    captured, engine = trained("graph", 20, **options)
+    assert engine._graphs or not captured.learns
+    assert_alike(eager, captured)
+
+
+def test_captured_updates_draw_the_random_numbers_of_eager_ones():
+    for learner in ("dqn", "ddpg"):
+        options = {"learner": learner, "learner__n_step": 2, "precision": "fp32", "augment__shift_pixels": 2}
+        assert_alike(trained("eager", 12, **options)[0], trained("graph", 12, **options)[0])
+
+
+def test_bursts_equal_single_launches():
+    options = {"learner": "sac", **QUIET}
+    eager, _ = trained("eager", 45, **options)
+    place, spec = pick_device("cuda"), PIXELS_CONTINUOUS
+    agent = make_agent(spec, device=place, engine="graph", **options)
     replay = fill_replay(spec, storage=place, device=place)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):  # lazy initialisation must lie before the capture
-        for _ in range(3):
-            agent.step(replay)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        metrics = agent.step(replay)
+    torch.cuda.manual_seed(7)
+    engine = Engine(agent, replay, print)
+    engine.update(0, 45)
+    assert any(len(key) == MAX_BURST for key in engine._graphs)
+    assert_alike(eager, agent, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("learner", ENVS)
+def test_compiled_and_captured_updates_equal_eager_ones(learner):
+    options = {"learner": learner, "learner__n_step": 2, **QUIET}
+    assert_alike(trained("eager", 8, **options)[0], trained("compile", 8, **options)[0], 2e-3, 1e-3)
+
+
+def test_what_moves_in_an_update_moves_under_capture():
+    options = {"learner": "ddpg", "method__mean_momentum": 0.9, "precision": "fp32"}
+    agent, engine = trained("graph", 10, **options)
+    engine.metrics.flush()
     seen = []
-    for _ in range(3):
-        graph.replay()
-        seen.append(metrics["critic_loss"].item())
-    assert len(set(seen)) == 3  # other samples, other weights
-    assert all(map(torch.isfinite, metrics.values()))
+    for update in range(10, 16):
+        agent.learner.set_progress(update * 1000)  # a schedule, moved from outside
+        engine.update(update, 1)
+        row = engine.metrics.flush()
+        state = agent.optimiser_tensors()
+        steps = {value.item() for name, value in state.items() if name.endswith("step")}
+        assert steps == {update + 1}  # the optimisers' own counters
+        counts = agent.method.mean.count.item(), agent.method.mean.mean.item()
+        seen.append((row["critic_loss"], row["reward_mean"], *counts, agent.learner.stddev.item()))
+    for column in zip(*seen, strict=True):
+        assert len(set(column)) > 1, column
+    assert len({row[0] for row in seen}) == 6  # other samples and other weights each time
+
+
+def test_loading_and_moving_capture_again():
+    options = {"learner": "sac", **QUIET}
+    agent, engine = trained("graph", 10, **options)
+    saved, state = snapshot(agent.tensors()), snapshot(agent.optimiser_tensors())
+    torch.cuda.manual_seed(3)
+    engine.update(10, 6)
+    after = snapshot(agent.tensors())
+    agent.load_tensors(saved)
+    agent.load_optimiser_tensors(state)
+    torch.cuda.manual_seed(3)
+    engine.update(10, 6)
+    for name, value in agent.tensors().items():
+        torch.testing.assert_close(value, after[name], rtol=1e-3, atol=1e-4)
+    agent.to("cpu")
+    agent.to("cuda")
+    before = snapshot(parameters_of(agent))  # detached: whoever holds on to gradients holds on to streams
+    engine.update(16, 6)
+    assert any(not torch.equal(before[name], value) for name, value in agent.named_parameters())
+
+
+class Reader(Method):
+    """Reads a tensor on the host, as no captured method may."""
+
+    def reward(self, batch, latents):
+        return batch.reward * (2.0 if batch.reward.mean().item() > 0 else 1.0)
+
+
+def test_a_method_that_reads_the_host_is_named_and_still_runs_eagerly(tmp_path, capsys):
+    config = tiny(device="cuda", method=Reader)
+    with pytest.raises(CaptureError, match=r"method 'test_gpu:Reader' cannot be captured.*line.*'eager'"):
+        voidrl.pretrain(MAZE, steps=30, out=tmp_path / "a", config={**config, "engine": "graph"})
+    asked = voidrl.pretrain(MAZE, steps=30, out=tmp_path / "b", config={**config, "engine": "eager"})
+    assert asked.steps == 30
+    capsys.readouterr()
+    assert voidrl.pretrain(MAZE, steps=30, out=tmp_path / "c", config=config).steps == 30
+    assert capsys.readouterr().err.count("method 'test_gpu:Reader' cannot be captured") == 1
+
+
+def test_actions_are_chosen_by_a_captured_pass():
+    agent, engine = trained("graph", 6, learner="dqn", **QUIET)
+    skill = torch.zeros(2, 0, device=agent.device)
+    agent.learner.epsilon.fill_(0.0)
+    for _ in range(5):
+        chosen = engine.choose(skill).numpy()
+        expected = agent.choose(engine.replay.latest(), skill, deterministic=True).cpu().numpy()
+        assert (chosen == expected).all()
+        frames = torch.randint(0, 256, (2, 3, 36, 36), dtype=torch.uint8).numpy()
+        nothing = torch.zeros(2).numpy()
+        engine.replay.add(chosen, nothing, nothing > 0, nothing > 0, frames, skill)
+    agent.learner.epsilon.fill_(1.0)  # a schedule is seen
+    assert len({tuple(engine.choose(skill).numpy()) for _ in range(20)}) > 1
+
+
+@pytest.mark.parametrize("learner", ["dqn", "sac"])
+def test_a_captured_run_resumes_where_it_stopped(learner, tmp_path):
+    config = tiny(learner=learner, env__num_envs=2, device="cuda", precision="fp32", updates_per_step=2)
+    config["log"] |= {"checkpoint_every_steps": 40, "eval_every_steps": 20, "eval_episodes": 2}
+    straight = voidrl.pretrain(ENVS[learner], steps=80, out=tmp_path / "a", config=config)
+    voidrl.pretrain(ENVS[learner], steps=40, out=tmp_path / "b", config=config)
+    resumed = voidrl.resume(tmp_path / "b", steps=80)
+    assert_alike(straight, resumed, rtol=1e-2, atol=1e-3)
+    assert rows(tmp_path / "a")[-1]["updates"] == rows(tmp_path / "b")[-1]["updates"] == 2 * (80 - 8)

@@ -9,7 +9,7 @@ import torch
 from tiny_runs import MAZE, Fickle, Skilled, Walk, newest, rows, tiny
 
 import voidrl
-from voidrl import checkpoint
+from voidrl import checkpoint, loop
 from voidrl.agent import Agent
 from voidrl.errors import EnvironmentFailedError, NonFiniteError
 from voidrl.learners.dqn import DQN
@@ -61,16 +61,20 @@ def test_updates_are_exactly_the_ratio_times_the_steps_after_warm_up(
     tmp_path, counted, idle_updates, ratio, num_envs
 ):
     config = tiny(
-        updates_per_step=ratio, env__num_envs=num_envs, warmup_steps=20, log__checkpoint_every_steps=50
-    )
+        updates_per_step=ratio, env__num_envs=num_envs, warmup_steps=20, log__checkpoint_every_steps=50,
+        log__keep_last=9,
+    )  # fmt: skip
     voidrl.pretrain(counted, steps=120, out=tmp_path / "run", config=config)
     _, meta = newest(tmp_path / "run")
     steps = meta["steps"]
     assert 120 <= steps < 120 + num_envs
     assert len(counted.taken) == steps  # the steps in which environments reset are none
-    due = round((steps - 20) * ratio * 100) // 100
-    assert len(idle_updates) == meta["updates"] == due
+    assert len(idle_updates) == meta["updates"]
     assert meta["agent_steps"] == steps
+    saved = [checkpoint.load(path).meta for path in sorted((tmp_path / "run" / "checkpoints").glob("step_*"))]
+    assert len(saved) == 3
+    for meta in saved:
+        assert meta["updates"] == round((meta["steps"] - 20) * ratio * 100) // 100
 
 
 def test_a_run_stops_at_its_steps_also_after_a_resume_in_two_parts(tmp_path, counted, idle_updates):
@@ -83,7 +87,30 @@ def test_a_run_stops_at_its_steps_also_after_a_resume_in_two_parts(tmp_path, cou
 def test_the_update_index_goes_round(tmp_path, idle_updates):
     config = tiny(learner__target_every_updates=3)
     voidrl.train(Walk, steps=16, out=tmp_path / "run", config=config)
-    assert idle_updates == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert idle_updates == [0, 1, 1, 0, 1, 1, 0, 1]  # the second update of three is like the third
+
+
+def test_updates_run_behind_the_choice_of_actions_and_nothing_is_due_at_a_checkpoint(tmp_path, monkeypatch):
+    order = []
+
+    class Told(Walk):
+        def step(self, action):
+            order.append("step")
+            return super().step(action)
+
+    def choose(self, obs, skill, **_):
+        order.append("choose")
+        return torch.zeros(len(obs), dtype=torch.int64)
+
+    save = loop.save_run
+    monkeypatch.setattr(Agent, "choose", choose)
+    monkeypatch.setattr(Agent, "step", lambda self, replay, index: order.append("update") or {})
+    monkeypatch.setattr(loop, "save_run", lambda *args: order.append("save") or save(*args))
+    config = tiny(warmup_steps=2, updates_per_step=2, log__checkpoint_every_steps=4)
+    voidrl.pretrain(lambda: Told(length=99), steps=6, out=tmp_path / "run", config=config)
+    warm_up, updates = ["step"] * 2, ["update"] * 2
+    first, later = ["choose", "step"], ["choose", *updates, "step"]
+    assert order == [*warm_up, *first, *later, *updates, "save", *first, *later, *updates, "save"]
 
 
 def test_rows_evaluations_and_checkpoints_come_when_their_multiples_are_crossed(tmp_path, idle_updates):
@@ -272,7 +299,7 @@ def test_divergence_is_named_and_the_last_checkpoint_kept(tmp_path, monkeypatch,
 
     monkeypatch.setattr(Agent, "step", broken)
     message = {
-        "loss": "critic_loss is not finite at step 28, update 20",
+        "loss": "critic_loss is not finite at step 28, update 19",
         "weight": r"weight learner\.\S+ is not finite at step 40",
     }
     with pytest.raises(

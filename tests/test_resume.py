@@ -264,12 +264,13 @@ def test_sigterm_saves_too_and_a_signal_during_a_checkpoint_leaves_the_run_exact
 def test_sigkill_at_any_moment_loses_nothing(tmp_path):
     """Killed at random and in the middle of saves; in the end all is as if it had never been killed."""
     config = tiny(env__num_envs=2, log__checkpoint_every_steps=10, log__log_every_steps=3, **EVALUATED)
-    voidrl.pretrain(Walk, steps=120, out=tmp_path / "straight", config=config)
+    steps = 300  # so many that several kills come before the end, on a fast machine too
+    voidrl.pretrain(Walk, steps=steps, out=tmp_path / "straight", config=config)
     run, rng = tmp_path / "run", random.Random(0)
     saving = run / "checkpoints"
 
     def start():
-        voidrl.pretrain(Walk, steps=120, out=run, config=config)
+        voidrl.pretrain(Walk, steps=steps, out=run, config=config)
 
     def unfinished():
         return saving.is_dir() and any(path.name.startswith(".tmp-") for path in saving.iterdir())
@@ -289,7 +290,7 @@ def test_sigkill_at_any_moment_loses_nothing(tmp_path):
             )
         else:
             child = forked(
-                lambda: voidrl.pretrain(Walk, steps=120, out=run, config=config, overwrite=True) and 0
+                lambda: voidrl.pretrain(Walk, steps=steps, out=run, config=config, overwrite=True) and 0
             )
     assert wait(child) == 0
     assert kills >= 4

@@ -6,7 +6,7 @@ parameters of its own optimiser alone, so nothing is trained by a loss that does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from voidrl import checkpoint, registry
 from voidrl.augment import Augment
 from voidrl.config import Config, to_json
+from voidrl.device import has_bf16
 from voidrl.envs.spaces import env_action, to_frames
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.learners.base import Learner
@@ -68,6 +69,8 @@ class Agent(nn.Module):
         self.register_buffer("task_skill", method.sample_skill(1, torch.device("cpu"))[0].clone())
         self.register_buffer("task_skill_chosen", torch.zeros((), dtype=torch.bool))
         self.augment = Augment(config.augment)
+        self.generation = 0  # goes up when tensors that a captured graph holds on to may have been replaced
+        self.optimisers: dict[str, torch.optim.Adam] = {}
 
         self.pretraining = config.phase == "pretrain"
         self.learns = method.learns or not self.pretraining
@@ -132,6 +135,12 @@ class Agent(nn.Module):
 
     # The update
 
+    def precision(self) -> torch.autocast:
+        """Where products may be bf16. No cache: within one update the weights change between two losses."""
+        wanted = self.config.precision
+        on = wanted == "bf16" or (wanted == "auto" and has_bf16(self.device))
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=on, cache_enabled=False)
+
     def step(self, replay: Replay, index: int = 0) -> Metrics:
         """One update from one sample: representation → reward → learner. Tensors in, tensors out.
 
@@ -140,29 +149,28 @@ class Agent(nn.Module):
         """
         if not self.learns:
             return {}
-        metrics: Metrics = {}
         config = self.config.learner
-        slots = replay.sample(config.batch_size)
-        if self.pretraining and self.representation.trains_encoder:
-            metrics |= self._train_representation(replay)
-        segment = replay.segment(slots, config.n_step, config.discount)
-        stored = replay.joined(segment)
-        if self.pretraining:
-            reward, method_metrics = self._intrinsic_reward(replay, segment, stored)
-            metrics |= method_metrics
-        else:
-            reward = stored.reward * self.config.reward_scale
-            stored = stored._replace(skill=self.task_skill.expand_as(stored.skill))
-        batch = stored._replace(obs=self.augment(stored.obs), next_obs=self.augment(stored.next_obs))
-        self.learner.train()
-        for loss in self.learner.losses(batch, reward, index):
-            self._minimise(loss.optimiser, loss.value)
-            metrics |= loss.metrics
-        self.learner.after_step(index)
-        self.learner.eval()
-        if self.pretraining:
-            self.method.after_step()
-        return metrics | {"reward_mean": reward.mean()}
+        metrics: Metrics = {}
+        with self.precision():
+            if self.pretraining and self.representation.trains_encoder:
+                metrics |= self._train_representation(replay)
+            segment = replay.segment(replay.sample(config.batch_size), config.n_step, config.discount)
+            batch = self._learner_batch(replay, segment)
+            if self.pretraining:
+                reward, method_metrics = self._intrinsic_reward(replay, segment)
+                metrics |= method_metrics
+            else:
+                reward = batch.reward * self.config.reward_scale
+                batch = batch._replace(skill=self.task_skill.expand_as(batch.skill))
+            self.learner.train()
+            for loss in self.learner.losses(batch, reward, index):
+                self._minimise(loss.optimiser, loss.value)
+                metrics |= loss.metrics
+            self.learner.after_step(index)
+            self.learner.eval()
+            if self.pretraining:
+                self.method.after_step()
+            return metrics | {"reward_mean": reward.mean()}
 
     @property
     def period(self) -> int:
@@ -171,24 +179,24 @@ class Agent(nn.Module):
 
     def _train_representation(self, replay: Replay) -> Metrics:
         slots = replay.sample(self.config.representation.batch_size)
-        views = Views(replay.batch(slots, 1, 1.0), self.augment)
+        views = Views(replay, replay.segment(slots, 1, 1.0), self.augment, self.representation.layout)
         self.representation.train()
         loss, metrics = self.representation.loss(views)
         self._minimise("representation", loss)
         self.representation.eval()
         return metrics
 
-    def _intrinsic_reward(self, replay: Replay, segment: Segment, stored: Batch) -> tuple[Tensor, Metrics]:
+    def _learner_batch(self, replay: Replay, segment: Segment) -> Batch:
+        """Each run of steps as one transition between augmented observations."""
+        slots = torch.cat([segment.slots[:, 0], segment.states[:, -1]])
+        obs, next_obs = self.augment(replay.frames_of(slots), self.learner.encoder.layout).chunk(2)
+        return replay.joined(segment, obs, next_obs)
+
+    def _intrinsic_reward(self, replay: Replay, segment: Segment) -> tuple[Tensor, Metrics]:
         """(B,) rewards of n-step transitions: every successor scored and summed, or only the last."""
-        config = self.config.learner
         metrics: Metrics = {}
-        reward = torch.zeros_like(stored.reward)
-        transitions: Iterable[tuple[Batch, Tensor]] = [(stored, torch.ones_like(reward))]
-        if config.n_step > 1 and config.intrinsic_n_step == "summed":
-            transitions = replay.steps(segment)
-        pool = self._pool(replay)
-        for i, (batch, weights) in enumerate(transitions):
-            latents = self._latents(replay, batch, pool)
+        reward = torch.zeros_like(segment.discount, device=self.device)
+        for i, (batch, latents, weights) in enumerate(self._scored(replay, segment)):
             if i == 0:  # the method learns from (s, a, s') and not from what lies n steps ahead
                 self.method.train()
                 trained = self.method.loss(batch, latents)
@@ -200,12 +208,28 @@ class Agent(nn.Module):
                 reward += weights * self.method.reward(batch, latents)
         return reward, metrics | self.method.metrics()
 
+    def _scored(self, replay: Replay, segment: Segment) -> Iterator[tuple[Batch, Latents, Tensor]]:
+        """The transitions that the method rewards, each with its latents and its (B,) weights."""
+        config = self.config.learner
+        pool = self._pool(replay)
+        if config.n_step == 1 or config.intrinsic_n_step == "single":
+            batch = replay.joined(segment)
+            yield batch, self._latents(batch, pool), torch.ones_like(batch.reward)
+            return
+        shape = segment.states.T.shape
+        # s' of a step is s of the next: ((n + 1) · B, *obs_shape) has every state once.
+        obs = replay.observations(segment.states.T.flatten())
+        z = cache(lambda: self._encode(obs).unflatten(0, shape))  # (n + 1, B, dim), all in one pass
+        for i, (batch, weights) in enumerate(replay.steps(segment, obs.unflatten(0, shape))):
+            latents = Latents(lambda i=i: z()[i], lambda i=i: z()[i + 1], pool)  # type: ignore[misc]
+            yield batch, latents, weights
+
     @torch.no_grad()
     def _encode(self, obs: Tensor) -> Tensor:
         return self.representation.encode(obs).float()
 
-    def _latents(self, replay: Replay, batch: Batch, pool: Callable[[int], Tensor] | None = None) -> Latents:
-        return Latents(batch, self._encode, pool or self._pool(replay))
+    def _latents(self, batch: Batch, pool: Callable[[int], Tensor]) -> Latents:
+        return Latents(lambda: self._encode(batch.obs), lambda: self._encode(batch.next_obs), pool)
 
     def _pool(self, replay: Replay) -> Callable[[int], Tensor]:
         """Encoded states drawn from the replay: the same n for everything that one update scores."""
@@ -233,7 +257,8 @@ class Agent(nn.Module):
         """The learner's actions for observations on the device; random ones where nothing is learned."""
         if not self.learns:
             return self.random_actions(len(obs))
-        return self.learner.act(obs, skill, deterministic=deterministic)
+        with self.precision():
+            return self.learner.act(obs, skill, deterministic=deterministic)
 
     def random_actions(self, n: int) -> Tensor:
         """Uniform actions."""
@@ -252,7 +277,8 @@ class Agent(nn.Module):
         """Pick, once, the skill that fits the task best, from what the warm-up saw of its reward."""
         if self.method.skill_dim and not self.task_skill_chosen:
             batch = replay.batch(replay.sample(min(len(replay), 4096)), 1, 1.0)
-            self.task_skill.copy_(self.method.select_skill(batch, self._latents(replay, batch)))
+            latents = self._latents(batch, self._pool(replay))
+            self.task_skill.copy_(self.method.select_skill(batch, latents))
         self.task_skill_chosen.fill_(True)
 
     @torch.no_grad()
@@ -291,6 +317,16 @@ class Agent(nn.Module):
 
     # State
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Agent:
+        """What moves the agent moves what its optimisers keep."""
+        super()._apply(fn, recurse)
+        for optimiser in self.optimisers.values():
+            for parameter, kept in optimiser.state.items():
+                optimiser.state[parameter] = {key: fn(value) for key, value in kept.items()}
+            optimiser.param_groups[0]["capturable"] = self.device.type == "cuda"
+        self.generation += 1
+        return self
+
     def tensors(self) -> dict[str, Tensor]:
         """All weights and buffers by name, a shared one once."""
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
@@ -324,6 +360,7 @@ class Agent(nn.Module):
             )
         for name, value in mine.items():
             value.copy_(tensors[name])
+        self.generation += 1
 
     @torch.no_grad()
     def load_optimiser_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -331,7 +368,8 @@ class Agent(nn.Module):
         for name, optimiser in self.optimisers.items():
             for i, parameter in enumerate(optimiser.param_groups[0]["params"]):
                 saved = {k.split("/")[2]: v for k, v in tensors.items() if k.startswith(f"{name}/{i}/")}
-                optimiser.state[parameter] = {k: v.clone().to(parameter.device) for k, v in saved.items()}
+                optimiser.state[parameter] = {k: v.to(parameter.device, copy=True) for k, v in saved.items()}
+        self.generation += 1
 
     def save(self, folder: str | Path) -> Path:
         """Write the agent, without its training state, as safetensors and JSON; see `voidrl.load`."""

@@ -19,6 +19,7 @@ from voidrl import checkpoint
 from voidrl.agent import Agent
 from voidrl.config import PIECES, Config, EnvConfig, merge, require, to_json, update
 from voidrl.device import pick_device, seeded
+from voidrl.engine import Engine
 from voidrl.envs import Envs, make_envs
 from voidrl.envs.vector import EnvFactory
 from voidrl.errors import CheckpointError, ConfigError, RunFolderError, SpaceError, VoidrlError
@@ -148,6 +149,7 @@ def resume(
             agent = Agent(envs.spec, config, place)
             skill_dim = agent.method.skill_dim
             replay = make_replay(config.replay, envs.spec, envs.num_envs, skill_dim, place, say)
+            engine = Engine(agent, replay, say)
             # Without a checkpoint it begins again, and so does metrics.jsonl.
             state = LoopState(metrics_bytes=0) if saved is None else load_run(saved, agent, replay)
             if state.steps >= config.steps:
@@ -155,7 +157,7 @@ def resume(
                 return agent
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
             say(f"{folder.path}: resumed at step {state.steps}")
-            _run(Loop(agent, envs, eval_envs, replay, folder, state), say)
+            _run(Loop(engine, envs, eval_envs, folder, state), say)
     return agent
 
 
@@ -309,6 +311,7 @@ def _start(
         notes: list[str] = []
         skill_dim = agent.method.skill_dim
         replay = make_replay(config.replay, envs.spec, envs.num_envs, skill_dim, place, notes.append)
+        engine = Engine(agent, replay, notes.append)
         _rehearse_reward(agent)
         warmup = config.finetune.warmup_steps if config.phase == "finetune" else config.warmup_steps
         if agent.learns and config.steps <= warmup:
@@ -325,7 +328,7 @@ def _start(
             say = _speaker(folder)
             for note in notes:
                 say(note)
-            _run(Loop(agent, envs, eval_envs, replay, folder, LoopState()), say)
+            _run(Loop(engine, envs, eval_envs, folder, LoopState()), say)
     return agent
 
 
@@ -349,13 +352,13 @@ def _rehearse_reward(agent: Agent) -> None:
     obs = torch.zeros(n, *spec.obs_shape, dtype=torch.uint8 if spec.pixels else torch.float32, device=device)
     one = torch.ones(n, device=device)
 
-    def encode(states: Tensor) -> Tensor:
-        return torch.randn(len(states), agent.representation.dim, device=device)
+    def z(count: int = n) -> Tensor:
+        return torch.randn(count, agent.representation.dim, device=device)
 
     with seeded(agent.config.seed, device):
         batch = Batch(obs, agent.random_actions(n), one, one, obs, agent.method.sample_skill(n, device))
-        latents = Latents(batch, encode, lambda count: encode(torch.empty(count)))
-        reward = copy.deepcopy(agent.method).reward(batch, latents)  # a copy: running means must not move
+        copied = copy.deepcopy(agent.method)  # running means must not move
+        reward = copied.reward(batch, Latents(z, z, pool=z))
     if reward.shape != (n,):
         raise ConfigError(
             f"method {agent.config.method.name!r} gave rewards of shape {tuple(reward.shape)} for {n} "

@@ -261,6 +261,13 @@ class Config:
     """Seed of everything random in the run."""
     device: str = "auto"
     """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`."""
+    engine: Literal["auto", "eager", "graph", "compile"] = "auto"
+    """How updates run: `eager`, one kernel after the other; `graph`, captured as CUDA graphs, many updates
+    per launch; `compile`, fused by torch.compile and then, on CUDA, captured: the fastest, after up to a
+    minute of compiling. `auto`: `graph` on CUDA, else `eager`."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of convolutions and matrix products; distances, losses, targets, normalisers and optimisers are always
+    fp32. `auto`: `bf16` on CUDA devices that have it, else `fp32`."""
     warmup_steps: Count = 1000
     """Steps with uniform random actions before the first update."""
     updates_per_step: float = 2.0

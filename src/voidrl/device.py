@@ -27,6 +27,11 @@ def pick_device(name: str) -> torch.device:
     return torch.device("cuda", index)
 
 
+def has_bf16(device: torch.device) -> bool:
+    """Whether products in bf16 are faster there: on tensor cores they are, on most CPUs they are not."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Random numbers of one's own on the CPU and on `device`; those from before go on afterwards."""

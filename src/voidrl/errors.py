@@ -33,6 +33,10 @@ class NeighbourError(ConfigError):
     """More neighbours were asked for than there are particles."""
 
 
+class CaptureError(ConfigError):
+    """An update that cannot be captured in a CUDA graph, because something in it reads the host."""
+
+
 class SpaceError(VoidrlError, TypeError):
     """An observation or action space that voidrl does not support, or two that do not fit each other."""
 

@@ -25,10 +25,11 @@ from voidrl import checkpoint
 from voidrl.agent import Agent
 from voidrl.config import to_json
 from voidrl.device import random_state, restore_random_state
+from voidrl.engine import Engine, Fetched
 from voidrl.envs import Envs
 from voidrl.errors import CheckpointError, EnvironmentFailedError, NonFiniteError, RunInterrupted
 from voidrl.evaluation import EVALUATION_STREAM, evaluate_agent, run_seed
-from voidrl.metrics import Accumulator, MetricsWriter
+from voidrl.metrics import MetricsWriter
 from voidrl.progress import Progress
 from voidrl.replay import Replay, check_finite
 from voidrl.runfolder import RunFolder
@@ -55,22 +56,21 @@ class Loop:
 
     def __init__(
         self,
-        agent: Agent,
+        engine: Engine,
         envs: Envs,
         eval_envs: Envs | None,
-        replay: Replay,
         folder: RunFolder,
         state: LoopState,
     ) -> None:
-        self.agent, self.envs, self.eval_envs, self.replay = agent, envs, eval_envs, replay
-        self.folder, self.state, self.config = folder, state, agent.config
+        self.engine, self.agent, self.replay = engine, engine.agent, engine.replay
+        self.envs, self.eval_envs, self.folder, self.state = envs, eval_envs, folder, state
+        agent, self.config = self.agent, self.agent.config
         self.initial_agent_steps = agent.steps - state.steps
         finetuning = self.config.phase == "finetune"
         self.warmup_steps = self.config.finetune.warmup_steps if finetuning else self.config.warmup_steps
         self.random_warmup = not finetuning or self.config.finetune.warmup_actions == "random"
         self.noise_at_end = finetuning and self.config.finetune.noise == "end"
         self.updates_per_step = Fraction(str(self.config.updates_per_step))  # 100 · 0.29 is 29, not 28.99…
-        self.recent = Accumulator()
         self.rewards: list[float] = []  # of every real step since the last row
         self.finished: list[tuple[float, int]] = []  # return and length of episodes since the last row
 
@@ -108,16 +108,20 @@ class Loop:
             self._checkpoint()  # what was pre-trained is part of the run from its first moment
         self._begin_episodes()
         while True:
-            before = state.steps
-            self._step_environments()
-            self._update_agent()
+            before, skill = state.steps, self.skill
+            chosen = self._choose_actions()
+            self._update_agent()  # behind the actions: on CUDA the two lines below run beside it
+            self._step_environments(chosen.numpy(), skill)
+            last = state.steps >= self.config.steps or stop.requested
+            at_border = last or crossed(before, state.steps, log.checkpoint_every_steps)
+            if at_border:
+                self._update_agent()  # nothing is due any more in what is saved
             if crossed(before, state.steps, log.eval_every_steps):
                 self._evaluate()
             if crossed(before, state.steps, log.log_every_steps):
                 self._log()
             self.progress.update(state.steps, updates=state.updates)
-            last = state.steps >= self.config.steps or stop.requested
-            if last or crossed(before, state.steps, log.checkpoint_every_steps):
+            if at_border:
                 path = self._checkpoint()
                 if last or stop.requested:  # a signal that came while it was written needs no other
                     return path
@@ -133,23 +137,24 @@ class Loop:
         self.score, self.length = np.zeros(n), np.zeros(n, np.int64)
         self._count_visits(info)
 
-    def _step_environments(self) -> None:
+    def _choose_actions(self) -> Fetched:
+        agent, steps = self.agent, self.state.steps
+        if steps < self.warmup_steps and self.random_warmup:
+            return Fetched(agent.random_actions(self.envs.num_envs))
+        agent.learner.set_progress(float("inf") if self.noise_at_end else steps)
+        return self.engine.choose(self.skill)
+
+    def _step_environments(self, action: np.ndarray, skill: Tensor) -> None:
         state, agent = self.state, self.agent
-        warming_up = state.steps < self.warmup_steps
-        if warming_up and self.random_warmup:
-            chosen = agent.random_actions(self.envs.num_envs)
-        else:
-            agent.learner.set_progress(float("inf") if self.noise_at_end else state.steps)
-            chosen = agent.choose(self.replay.latest(), self.skill, deterministic=False)
-        action = chosen.cpu().numpy()  # the host waits here: environments need the action
         if not np.isfinite(action).all():
             raise self._diverged("the policy's action")
-        result = self.envs.step(action)
+        with self.engine.waiting:
+            result = self.envs.step(action)
         check_finite(result.frames, "the observation", state.steps)
         check_finite(result.reward, "the reward", state.steps)
         real = ~self.ended  # where an episode had ended, this step was its reset
         state.steps += self.replay.add(
-            action, result.reward, result.terminated, result.truncated, result.frames, self.skill
+            action, result.reward, result.terminated, result.truncated, result.frames, skill
         )
         agent.steps = self.initial_agent_steps + state.steps
         self._count_visits(result.info)
@@ -174,9 +179,9 @@ class Loop:
         if state.updates == 0 < due and not agent.pretraining:
             agent.choose_task_skill(self.replay)
             self.skill = agent.new_skills(self.envs.num_envs)
-        while state.updates < due:
-            self.recent.add(agent.step(self.replay, state.updates % agent.period))
-            state.updates += 1
+        if state.updates < due:
+            self.engine.update(state.updates, due - state.updates)
+            state.updates = due
 
     def _count_visits(self, info: dict[str, Any]) -> None:
         cells, told = np.asarray(info.get("cell", ())), np.asarray(info.get("_cell", True))
@@ -201,7 +206,7 @@ class Loop:
         state = self.state
         if not self.rewards:
             return
-        trained = self.recent.flush()
+        trained = self.engine.metrics.flush()
         for name, value in trained.items():
             if not np.isfinite(value):
                 raise self._diverged(name)
@@ -216,6 +221,7 @@ class Loop:
         now, (then, steps, updates) = time.monotonic(), self.clock
         row["time/steps_per_second"] = (state.steps - steps) / max(now - then, 1e-9)
         row["time/updates_per_second"] = (state.updates - updates) / max(now - then, 1e-9)
+        row["time/learner_waits"] = self.engine.waiting.flush() / max(now - then, 1e-9)
         self.clock = (now, state.steps, state.updates)
         self.writer.write(state.steps, row)
         shown = {

@@ -21,13 +21,13 @@ FILE_NAME = "metrics.jsonl"
 class Accumulator:
     """Means of device scalars between two log rows, kept on the device until `flush`.
 
-    All scalars live on one device. Adds with the same keys share one vector, so an add costs three small
-    kernels however many metrics there are.
+    All scalars live on one device. Adds with the same keys share one vector, which stays where it is for
+    good: an add may be part of a captured CUDA graph, and costs three small kernels however many metrics.
     """
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[str, ...], Tensor] = {}
-        self._adds: dict[tuple[str, ...], int] = {}
+        self._sums: dict[tuple[str, ...], Tensor] = {}  # (keys,) each
+        self._adds: dict[tuple[str, ...], Tensor] = {}  # (1,) each
 
     def add(self, metrics: Mapping[str, Tensor]) -> None:
         """Add 0-d tensors without reading them; a key may be missing from some of the adds."""
@@ -40,28 +40,28 @@ class Accumulator:
                     "first, for instance with .mean()"
                 )
         keys = tuple(metrics)
-        # stack copies, so the output buffers of a captured graph may be overwritten right after this call.
-        row = torch.stack([value.detach() for value in metrics.values()]).double()  # (keys,)
-        if keys in self._sums:
-            self._sums[keys] += row
-            self._adds[keys] += 1
-        else:
-            self._sums[keys], self._adds[keys] = row, 1
+        row = torch.stack([value.detach() for value in metrics.values()])  # (keys,)
+        if keys not in self._sums:
+            self._sums[keys] = torch.zeros_like(row, dtype=torch.float64)
+            self._adds[keys] = torch.zeros(1, dtype=torch.float64, device=row.device)
+        self._sums[keys] += row
+        self._adds[keys] += 1
 
     def flush(self) -> dict[str, float]:
         """Return the mean of every key since the last flush and start over; NaN and infinity are kept."""
         if not self._sums:
             return {}
-        values = iter(torch.cat(list(self._sums.values())).tolist())  # the one host read
+        values = iter(torch.cat([*self._adds.values(), *self._sums.values()]).tolist())  # the one host read
+        counts = {keys: next(values) for keys in self._adds}
         sums: dict[str, float] = {}
-        adds: dict[str, int] = {}
-        for keys, count in self._adds.items():
+        adds: dict[str, float] = {}
+        for keys, count in counts.items():
             for key in keys:
                 sums[key] = sums.get(key, 0.0) + next(values)
-                adds[key] = adds.get(key, 0) + count
-        self._sums.clear()
-        self._adds.clear()
-        return {key: total / adds[key] for key, total in sums.items()}
+                adds[key] = adds.get(key, 0.0) + count
+        for kept in (*self._sums.values(), *self._adds.values()):
+            kept.zero_()
+        return {key: total / adds[key] for key, total in sums.items() if adds[key]}
 
 
 class MetricsWriter:

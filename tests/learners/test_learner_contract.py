@@ -6,7 +6,7 @@ from helpers import CONTINUOUS, DISCRETE, Constant, Five, fill_replay, make_agen
 
 from voidrl import registry
 from voidrl.errors import ConfigError
-from voidrl.learners.base import Learner, Loss
+from voidrl.learners.base import Learner, Loss, frozen
 
 LEARNERS = registry.names("learner")
 
@@ -138,6 +138,26 @@ def test_gradients_are_clipped_to_the_norm(learner):
     for optimiser in agent.optimisers.values():
         gradients = [p.grad for p in optimiser.param_groups[0]["params"] if p.grad is not None]
         assert torch.stack([g.norm() for g in gradients]).norm() <= 1e-3 * 1.01
+
+
+def test_a_frozen_critic_passes_gradients_on_and_takes_none():
+    critic, x = torch.nn.Linear(3, 1), torch.randn(4, 3, requires_grad=True)
+    critic.bias.requires_grad_(False)
+    with frozen(critic):
+        loss = critic(x).sum()
+    loss.backward()
+    torch.testing.assert_close(x.grad, critic.weight.detach().expand(4, 3))
+    assert critic.weight.grad is None
+    assert critic.weight.requires_grad
+    assert not critic.bias.requires_grad  # as it was before
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_after_an_update_everything_can_be_trained_that_could_before(learner):
+    agent = make_agent(spec_for(learner), learner=learner)
+    before = {name: p.requires_grad for name, p in agent.named_parameters()}
+    agent.step(fill_replay(spec_for(learner)))
+    assert {name: p.requires_grad for name, p in agent.named_parameters()} == before
 
 
 @pytest.mark.parametrize("learner", LEARNERS)

@@ -49,9 +49,7 @@ def test_distances_divided_by_their_running_mean():
 
 
 def latents(z, z_next, pool):
-    found = Latents(None, None, pool)
-    found.z, found.z_next = z, z_next
-    return found
+    return Latents(lambda: z, lambda: z_next, pool)
 
 
 def test_the_pool_is_drawn_from_the_replay():
@@ -71,7 +69,7 @@ def test_the_pool_is_drawn_from_the_replay():
     agent, replay = make_agent(method__pool=40, representation="identity"), fill_replay()
     batch = replay.batch(replay.sample(3), 1, 1.0)
     stored = replay.observations(replay.starts[: len(replay)])
-    drawn = agent._latents(replay, batch).pool(40)
+    drawn = agent._latents(batch, agent._pool(replay)).pool(40)
     assert drawn.shape == (40, 4)
     assert all((stored == row).all(1).any() for row in drawn)
 

@@ -7,7 +7,6 @@ from helpers import (
     DISCRETE,
     PIXELS,
     PIXELS_CONTINUOUS,
-    NoHostReads,
     fill_replay,
     make_agent,
     moved,
@@ -16,6 +15,7 @@ from helpers import (
 
 from voidrl import registry
 from voidrl.config import MethodConfig, to_json
+from voidrl.engine import HostReads
 from voidrl.methods.base import Method
 
 METHODS = registry.names("method")
@@ -45,7 +45,7 @@ def test_rewards_are_finite_detached_and_one_per_transition(name, kind):
     replay = fill_replay(spec, skill_dim=agent.method.skill_dim)
     batch = replay.batch(replay.sample(16), 1, 1.0)
     with torch.no_grad():
-        reward = agent.method.reward(batch, agent._latents(replay, batch))
+        reward = agent.method.reward(batch, agent._latents(batch, agent._pool(replay)))
     assert reward.shape == (16,)
     assert reward.dtype == torch.float32
     assert reward.isfinite().all()
@@ -75,8 +75,9 @@ def test_updates_run_and_log_scalars(name, kind, n_step):
 def test_the_step_can_be_captured(name):
     agent = make_agent(PIXELS, method=name, learner__n_step=3)
     replay = fill_replay(PIXELS, skill_dim=agent.method.skill_dim)
-    with NoHostReads():
+    with HostReads() as reads:
         agent.step(replay)
+    assert reads.first is None
 
 
 @pytest.mark.parametrize("name", METHODS)

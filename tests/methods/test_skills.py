@@ -143,7 +143,8 @@ def test_fine_tuning_chooses_a_skill_after_the_warm_up_and_then_uses_it_everywhe
         for s in warm
     }
     assert means[tuple(agent.task_skill.tolist())] > np.median(list(means.values()))
-    assert (replay.skill[starts[31:]] == agent.task_skill).all()  # the policy's from then on
+    # It is chosen with the first update, due after step 31, when the actions of step 32 are under way.
+    assert (replay.skill[starts[32:]] == agent.task_skill).all()  # the policy's from then on
     assert all(
         (batch.skill == agent.task_skill).all() for batch in batches
     )  # and every batch's, old data too

@@ -16,11 +16,12 @@ def test_encodes_both_raw_and_augmented_observations_to_dim(name, spec):
     if name == "identity" and spec.pixels:
         pytest.skip("refused, see below")
     agent = make_agent(spec, representation=name)
-    obs = fill_replay(spec).observations(torch.arange(5))
-    z = agent.representation.encode(obs)
+    frames = fill_replay(spec).frames_of(torch.arange(5))
+    z = agent.representation.encode(frames.stacked())
     assert z.shape == (5, agent.representation.dim)
     assert z.dtype == torch.float32
-    assert agent.representation.encode(agent.augment(obs)).shape == z.shape
+    augmented = agent.augment(frames, agent.representation.layout)
+    assert agent.representation.encode(augmented).shape == z.shape
 
 
 @pytest.mark.parametrize("name", REPRESENTATIONS)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from voidrl.config import LearnerConfig
+from voidrl.fusion import fusable
 from voidrl.nets import Encoder, follow
 from voidrl.types import Batch, EnvSpec, Metrics
 
@@ -43,10 +45,7 @@ class Learner(nn.Module):
         self.trains_encoder = True
 
     def train(self, mode: bool = True) -> Self:
-        """As ever, except that an encoder which is not ours to train is not ours to normalise either.
-
-        Targets are: under spectral normalisation their averaged weights need iterations of their own.
-        """
+        """As ever, except that an encoder which is not ours to train is not ours to normalise either."""
         super().train(mode)
         self.encoder.train(mode and self.trains_encoder)
         return self
@@ -63,22 +62,37 @@ class Learner(nn.Module):
         """Yield each loss in turn; the caller has minimised it before it asks for the next.
 
         `index` counts updates modulo `period`: what happens every k updates is decided by it and not by a
-        counter of the learner's own, so that each of the `period` kinds of update can be captured.
+        counter of the learner's own, so that each kind of update can be captured.
         """
         raise NotImplementedError
 
     def after_step(self, index: int) -> None:
-        """Every `target_x` follows its x: critic, encoder or what else the learner has."""
+        """What follows each update: the targets, where it is their turn."""
         if index % self.config.target_every_updates == 0:
-            for name, target in self.named_children():
-                if name.startswith("target_"):
-                    online = self.get_submodule(name.removeprefix("target_"))
-                    follow(target, online, self.config.target_tau)
+            self.move_targets()
+
+    @fusable
+    def move_targets(self) -> None:
+        """Every `target_x` follows its x: critic, encoder or what else the learner has."""
+        for name, target in self.named_children():
+            if name.startswith("target_"):
+                online = self.get_submodule(name.removeprefix("target_"))
+                follow(target, online, self.config.target_tau)
+
+    @property
+    def rhythms(self) -> tuple[int, ...]:
+        """Every how many updates something is due: the targets, the actor."""
+        return self.config.target_every_updates, getattr(self.config, "actor_every_updates", 1)
 
     @property
     def period(self) -> int:
-        """Number of different updates before they repeat; targets and actor may have different rhythms."""
-        return math.lcm(self.config.target_every_updates, getattr(self.config, "actor_every_updates", 1))
+        """Number of updates before their kinds repeat."""
+        return math.lcm(*self.rhythms)
+
+    def kind(self, update: int) -> int:
+        """The smallest index at which the same is due as at this update: a period of 8000 has two kinds."""
+        due = [update % every == 0 for every in self.rhythms]
+        return next(i for i in range(self.period) if [i % every == 0 for every in self.rhythms] == due)
 
     def set_progress(self, steps: float) -> None:
         """Move schedules (exploration noise) to where they stand after `steps` environment steps."""
@@ -92,6 +106,19 @@ class Learner(nn.Module):
     def critic_parameters(self) -> list[nn.Parameter]:
         """The critic's own, and the encoder's if it is ours to train."""
         return [*self.critic.parameters(), *(self.encoder.parameters() if self.trains_encoder else ())]
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[None]:
+    """A loss made in here passes gradients through the module and computes none for its weights."""
+    weights = [p for p in module.parameters() if p.requires_grad]
+    for weight in weights:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in weights:
+            weight.requires_grad_(True)
 
 
 def linear_schedule(start: float, end: float, steps: int, now: float) -> float:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from voidrl.config import Count, LearnerConfig, require, require_positive
-from voidrl.learners.base import Learner, Loss, linear_schedule
-from voidrl.nets import Encoder, TwinQ, mlp, target_copy
-from voidrl.types import Batch, EnvSpec
+from voidrl.fusion import fusable
+from voidrl.learners.base import Learner, Loss, frozen, linear_schedule
+from voidrl.nets import Encoder, TwinQ, join, mlp, target_copy
+from voidrl.types import Batch, EnvSpec, Metrics
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class DDPG(Learner):
         inputs, hidden = encoder.feature_dim + skill_dim, [config.hidden_dim] * config.hidden_layers
         if critic is None:
             self.critic = TwinQ(inputs + spec.action_dim, config.hidden_dim, config.hidden_layers)
-        self.actor = mlp([inputs, *hidden, spec.action_dim])
+        self.actor = mlp([inputs, *hidden, spec.action_dim], exact=False)
         self.target_critic = target_copy(self.critic)
         self.stddev: Tensor
         self.register_buffer("stddev", torch.tensor(config.stddev_start))
@@ -67,8 +68,8 @@ class DDPG(Learner):
 
     def policy(self, features: Tensor, skill: Tensor) -> Tensor:
         """(B, A) in [−1, 1]."""
-        action: Tensor = self.actor(torch.cat([features, skill], -1))
-        return action.tanh()
+        action: Tensor = self.actor(join(features, skill))
+        return action.float().tanh()
 
     def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
         """The policy, with noise unless deterministic."""
@@ -84,6 +85,16 @@ class DDPG(Learner):
 
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """Critics first, then the actor."""
+        loss, features, metrics = self.critic_loss(batch, reward)
+        yield Loss("critic", loss, metrics)
+        if index % self.config.actor_every_updates == 0:
+            with frozen(self.critic):
+                loss, metrics = self.actor_loss(features, batch.skill)
+            yield Loss("actor", loss, metrics)
+
+    @fusable
+    def critic_loss(self, batch: Batch, reward: Tensor) -> tuple[Tensor, Tensor, Metrics]:
+        """The squared n-step error of both critics; also f(s), for the actor."""
         with torch.no_grad():
             features = self.features(batch.next_obs)
             action = self.noisy(self.policy(features, batch.skill))
@@ -93,13 +104,14 @@ class DDPG(Learner):
         q = self.critic(features, batch.skill, batch.action)  # (2, B)
         loss = (q - target).square().mean(1).sum()
         metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
-        yield Loss("critic", loss, metrics)
+        return loss, features.detach(), metrics
 
-        if index % self.config.actor_every_updates == 0:
-            features = features.detach()
-            action = self.noisy(self.policy(features, batch.skill))
-            loss = -self.critic(features, batch.skill, action).amin(0).mean()
-            yield Loss("actor", loss, {"actor_loss": loss.detach()})
+    @fusable
+    def actor_loss(self, features: Tensor, skill: Tensor) -> tuple[Tensor, Metrics]:
+        """The value of the policy's own actions, to be raised."""
+        action = self.noisy(self.policy(features, skill))
+        loss = -self.critic(features, skill, action).amin(0).mean()
+        return loss, {"actor_loss": loss.detach()}
 
     def set_progress(self, steps: float) -> None:
         """The noise decays linearly."""

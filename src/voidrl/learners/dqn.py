@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import Count, EncoderConfig, LearnerConfig, require
+from voidrl.fusion import fusable
 from voidrl.learners.base import Learner, Loss, linear_schedule
 from voidrl.nets import DuelingQ, Encoder, target_copy
-from voidrl.types import Batch, EnvSpec
+from voidrl.types import Batch, EnvSpec, Metrics
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,11 @@ class DQN(Learner):
         return torch.where(torch.rand(greedy.shape, device=greedy.device) < self.epsilon, anything, greedy)
 
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
+        """One loss."""
+        yield Loss("critic", *self.critic_loss(batch, reward))
+
+    @fusable
+    def critic_loss(self, batch: Batch, reward: Tensor) -> tuple[Tensor, Metrics]:
         """Huber loss of the n-step double-Q error."""
         with torch.no_grad():
             target_q = self.target_critic(self.target_encoder(batch.next_obs), batch.skill)  # (B, A)
@@ -90,8 +96,7 @@ class DQN(Learner):
             target = reward + batch.discount * value  # (B,)
         q = self.critic(self.features(batch.obs), batch.skill).gather(1, batch.action[:, None]).squeeze(1)
         loss = F.smooth_l1_loss(q, target)
-        metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
-        yield Loss("critic", loss, metrics)
+        return loss, {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
 
     def set_progress(self, steps: float) -> None:
         """ε decays linearly."""

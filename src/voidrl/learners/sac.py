@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import Count, LearnerConfig, require, require_positive
-from voidrl.learners.base import Learner, Loss
-from voidrl.nets import Encoder, TwinQ, mlp, target_copy
-from voidrl.types import Batch, EnvSpec
+from voidrl.fusion import fusable
+from voidrl.learners.base import Learner, Loss, frozen
+from voidrl.nets import Encoder, TwinQ, join, mlp, target_copy
+from voidrl.types import Batch, EnvSpec, Metrics
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class SAC(Learner):
         inputs, hidden = encoder.feature_dim + skill_dim, [config.hidden_dim] * config.hidden_layers
         if critic is None:
             self.critic = TwinQ(inputs + spec.action_dim, config.hidden_dim, config.hidden_layers)
-        self.actor = mlp([inputs, *hidden, 2 * spec.action_dim])
+        self.actor = mlp([inputs, *hidden, 2 * spec.action_dim], exact=False)
         self.log_alpha = nn.Parameter(torch.tensor(math.log(config.initial_temperature)))
         self.target_encoder, self.target_critic = target_copy(encoder), target_copy(self.critic)
 
@@ -67,7 +68,7 @@ class SAC(Learner):
 
     def policy(self, features: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation before tanh, (B, A) each."""
-        mean, log_std = self.actor(torch.cat([features, skill], -1)).chunk(2, -1)
+        mean, log_std = self.actor(join(features, skill)).float().chunk(2, -1)
         low, high = self.config.log_std_min, self.config.log_std_max
         return mean, (low + (high - low) * (log_std.tanh() + 1) / 2).exp()
 
@@ -89,6 +90,19 @@ class SAC(Learner):
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """Critics first, then on every second update actor and temperature."""
         alpha = self.log_alpha.detach().exp()
+        loss, features, metrics = self.critic_loss(batch, reward, alpha)
+        yield Loss("critic", loss, metrics)
+        if index % self.config.actor_every_updates == 0:
+            with frozen(self.critic):
+                loss, metrics = self.actor_loss(features, batch.skill, alpha)
+            yield Loss("actor", loss, metrics)
+            # The usual aim: one nat below zero for each action dimension.
+            loss = self.log_alpha.exp() * (metrics["policy_entropy"] + self.spec.action_dim)
+            yield Loss("temperature", loss, {"temperature": alpha})
+
+    @fusable
+    def critic_loss(self, batch: Batch, reward: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Metrics]:
+        """The squared soft error of both critics; also f(s), for the actor."""
         with torch.no_grad():
             action, log_prob = self.sample(self.features(batch.next_obs), batch.skill)
             target_q = self.target_critic(self.target_encoder(batch.next_obs), batch.skill, action)  # (2, B)
@@ -97,14 +111,11 @@ class SAC(Learner):
         q = self.critic(features, batch.skill, batch.action)  # (2, B)
         loss = (q - target).square().mean(1).sum()
         metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
-        yield Loss("critic", loss, metrics)
+        return loss, features.detach(), metrics
 
-        if index % self.config.actor_every_updates == 0:
-            features = features.detach()
-            action, log_prob = self.sample(features, batch.skill)
-            loss = (alpha * log_prob - self.critic(features, batch.skill, action).amin(0)).mean()
-            entropy = -log_prob.detach().mean()
-            yield Loss("actor", loss, {"actor_loss": loss.detach(), "policy_entropy": entropy})
-            # The usual aim: one nat below zero for each action dimension.
-            loss = self.log_alpha.exp() * (entropy + self.spec.action_dim)
-            yield Loss("temperature", loss, {"temperature": alpha})
+    @fusable
+    def actor_loss(self, features: Tensor, skill: Tensor, alpha: Tensor) -> tuple[Tensor, Metrics]:
+        """The soft value of the policy's own actions, to be raised."""
+        action, log_prob = self.sample(features, skill)
+        loss = (alpha * log_prob - self.critic(features, skill, action).amin(0)).mean()
+        return loss, {"actor_loss": loss.detach(), "policy_entropy": -log_prob.detach().mean()}

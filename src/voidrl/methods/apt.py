@@ -9,6 +9,7 @@ from torch import Tensor
 
 from voidrl.config import MethodConfig, require, require_positive
 from voidrl.entropy import RunningMean, particle_reward
+from voidrl.fusion import fusable
 from voidrl.methods.base import Latents, Method
 from voidrl.types import Batch, EnvSpec, Metrics
 
@@ -65,7 +66,12 @@ class APT(Method):
         """Return eq. 5, on a consistent scale."""
         config = self.config
         z = latents.z_next if config.particle == "next" else latents.z  # (B, dim)
-        particles = latents.pool(config.pool) if config.pool else None
+        return self.spread(z, latents.pool(config.pool) if config.pool else None)
+
+    @fusable
+    def spread(self, z: Tensor, particles: Tensor | None) -> Tensor:
+        """How far each of (B, dim) lies from its neighbours among the particles, or among themselves."""
+        config = self.config
 
         def score(c: float, distance_power: float | Literal["dim"]) -> Tensor:
             return particle_reward(

@@ -22,20 +22,20 @@ class Latents:
     """f(s) and f(s') of a batch, without gradients, encoded when first asked for."""
 
     def __init__(
-        self, batch: Batch, encode: Callable[[Tensor], Tensor], pool: Callable[[int], Tensor]
+        self, z: Callable[[], Tensor], z_next: Callable[[], Tensor], pool: Callable[[int], Tensor]
     ) -> None:
-        self._batch, self._encode, self.pool = batch, encode, pool
+        self._z, self._z_next, self.pool = z, z_next, pool
         # `pool(n)`: (n, dim), f of n more states drawn from the replay
 
     @cached_property
     def z(self) -> Tensor:
         """f(s), (B, dim)."""
-        return self._encode(self._batch.obs)
+        return self._z()
 
     @cached_property
     def z_next(self) -> Tensor:
         """f(s'), (B, dim)."""
-        return self._encode(self._batch.next_obs)
+        return self._z_next()
 
 
 class Method(nn.Module):

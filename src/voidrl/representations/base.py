@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from torch import Tensor, nn
 
+from voidrl.augment import Augment
 from voidrl.config import RepresentationConfig
+from voidrl.fusion import fusable
 from voidrl.nets import Encoder
-from voidrl.types import Batch, EnvSpec, Metrics
+from voidrl.replay import Replay, Segment
+from voidrl.types import Batch, EnvSpec, Layout, Metrics
 
 
-@dataclass
 class Views:
     """A sample of transitions, each read of which is a fresh augmentation."""
 
-    batch: Batch
-    """As stored."""
-    augment: Callable[[Tensor], Tensor]
+    def __init__(self, replay: Replay, segment: Segment, augment: Augment, layout: Layout) -> None:
+        self._replay, self._segment, self._augment, self._layout = replay, segment, augment, layout
 
-    def obs(self) -> Tensor:
-        """A new view of s, (B, *obs_shape)."""
-        return self.augment(self.batch.obs)
+    @cached_property
+    def batch(self) -> Batch:
+        """As stored."""
+        return self._replay.joined(self._segment)
 
-    def next_obs(self) -> Tensor:
-        """A new view of s'."""
-        return self.augment(self.batch.next_obs)
+    def obs(self, times: int = 1) -> Tensor:
+        """New views of s, (times · B, *obs_shape): all first ones, then all second ones."""
+        return self._views(self._segment.slots[:, 0], times)
+
+    def next_obs(self, times: int = 1) -> Tensor:
+        """New views of s'."""
+        return self._views(self._segment.states[:, -1], times)
+
+    def _views(self, slots: Tensor, times: int) -> Tensor:
+        frames = self._replay.frames_of(slots)
+        return self._augment(frames._replace(index=frames.index.repeat(times, 1)), self._layout)
 
 
 class Representation(nn.Module):
@@ -53,10 +62,16 @@ class Representation(nn.Module):
         return Encoder(spec.obs_shape, config.encoder)
 
     @property
+    def layout(self) -> Layout:
+        """How views have images on CUDA: as the encoder reads them fastest; `Layout()` for other networks."""
+        return self.encoder.layout if self.encoder is not None else Layout()
+
+    @property
     def dim(self) -> int:
         """Width of z."""
         return self.encoder.feature_dim if self.encoder is not None else self.spec.obs_shape[0]
 
+    @fusable
     def encode(self, obs: Tensor) -> Tensor:
         """f(s): (B, *obs_shape) → (B, dim)."""
         assert self.encoder is not None

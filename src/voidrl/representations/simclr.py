@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl.config import RepresentationConfig, require_positive
+from voidrl.fusion import fusable
 from voidrl.nets import Encoder, mlp
 from voidrl.representations.base import Representation, Views
 from voidrl.types import EnvSpec, Metrics
@@ -45,7 +46,12 @@ class SimCLR(Representation):
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
         """NT-Xent between two fresh views."""
-        z = self.encode(torch.cat([views.obs(), views.obs()]))  # (2B, dim)
+        return self.contrast(views.obs(times=2))
+
+    @fusable
+    def contrast(self, obs: Tensor) -> tuple[Tensor, Metrics]:
+        """The loss over (2B, *obs_shape), of which i and i + B are views of the same state."""
+        z = self.encode(obs)  # (2B, dim)
         h = F.normalize(self.projection(z), dim=-1)
         loss, accuracy = nt_xent(h, self.config.temperature, decoupled=self.config.decoupled)
         # Of two collapses this one is silent: all z alike gives a finite loss and no reward.
@@ -56,7 +62,8 @@ class SimCLR(Representation):
 def nt_xent(h: Tensor, temperature: float, *, decoupled: bool = False) -> tuple[Tensor, Tensor]:
     """Loss and accuracy over 2B unit vectors, of which i and i + B are views of the same state."""
     n = len(h) // 2
-    similarity = h @ h.T / temperature  # (2B, 2B)
+    with torch.autocast(h.device.type, enabled=False):  # bf16 would round a similarity of 10 to 0.03
+        similarity = h @ h.T / temperature  # (2B, 2B)
     attract = torch.cat([similarity.diagonal(n), similarity.diagonal(-n)])  # (2B,)
     itself = torch.eye(2 * n, dtype=torch.bool, device=h.device)
     similarity = similarity.masked_fill(itself, -torch.inf)

@@ -1,0 +1,317 @@
+"""Runs the agent's updates and asks it for actions: eager, compiled, or as captured CUDA graphs.
+
+No other file knows which. A captured update is recorded once and then launched as a whole, so that the GPU
+never waits for Python. What is recorded is `agent.step` itself: the first updates of each kind run as they
+are, and count like any other; then the same Python code runs once more under capture, which computes nothing.
+Loading or moving the agent drops the graphs, and they are made anew.
+
+Updates and actions are launched and not waited for. The host waits for one thing only, the actions that the
+environments need, and steps them while the GPU goes on with the updates.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from voidrl.agent import Agent
+from voidrl.errors import CaptureError, ConfigError
+from voidrl.metrics import Accumulator
+from voidrl.replay import Replay
+
+Mode = Literal["eager", "graph", "compile"]
+WARMUP_RUNS = 2  # before a capture: what is made lazily, such as the optimisers' state, must lie before it
+MAX_BURST = 16  # updates in one graph
+MAX_GRAPHS = 16  # with an odd ratio of updates to steps few bursts come back; single updates always do
+RECOMPILE_LIMIT = 256  # all optimisers of a process share the code of one `step`
+COMPILE_OPTIONS: dict[str, Any] = {"fallback_random": True}  # the same random numbers as without
+
+
+class Engine:
+    """One agent's updates on one replay, and its actions for the environments that fill it."""
+
+    def __init__(self, agent: Agent, replay: Replay, say: Callable[[str], None]) -> None:
+        self.agent, self.replay, self._say = agent, replay, say
+        self.metrics = Accumulator()
+        self.waiting = Waiting(agent.device)
+        self.mode = _pick_mode(agent, replay, say)
+        self._captures = self.mode != "eager" and agent.device.type == "cuda"
+        self._stream = torch.cuda.Stream(agent.device) if self._captures else None
+        self._fusable = _fusable_methods(agent, replay) if self.mode == "compile" else []
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop what was captured: the tensors that it holds on to may not be the agent's any more."""
+        self._generation = self.agent.generation
+        self._runs: Counter[str | int] = Counter()
+        self._graphs: dict[tuple[str | int, ...], torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle() if self._captures else None
+        self._skill = self._action = torch.empty(0)  # what the graph of `choose` reads and writes
+
+    # Updates
+
+    def update(self, first: int, count: int) -> None:
+        """Run the updates number `first` … `first + count − 1`; on CUDA it returns before they are done."""
+        if self._generation != self.agent.generation:
+            self._forget()
+        kinds = [self.agent.learner.kind(first + i) for i in range(count)]
+        done = 0
+        while done < count:
+            done += self._advance(tuple(kinds[done : done + MAX_BURST]))
+
+    def _advance(self, kinds: tuple[int, ...]) -> int:
+        """Run some of these updates, at least the first; returns how many."""
+        if not self._captures:
+            with self._compiled():
+                self._step(kinds[0])
+            return 1
+        if self._runs[kinds[0]] < WARMUP_RUNS:
+            self._warm_up(kinds[0], lambda: self._step(kinds[0]))
+            return 1
+        known = len(kinds) == MAX_BURST and all(self._runs[kind] >= WARMUP_RUNS for kind in kinds)
+        if not known or (kinds not in self._graphs and len(self._graphs) >= MAX_GRAPHS):
+            kinds = kinds[:1]
+        self._launch(kinds, lambda: self._step(*kinds))
+        return len(kinds)
+
+    def _step(self, *kinds: int) -> None:
+        for kind in kinds:
+            self.metrics.add(self.agent.step(self.replay, kind))
+
+    # Actions
+
+    def choose(self, skill: Tensor) -> Fetched:
+        """Exploring actions for all environments in one pass: launched here, waited for by who reads them."""
+        if self._generation != self.agent.generation:
+            self._forget()
+        if not (self._captures and self.agent.learns):
+            return Fetched(self._act(skill))
+        if self._runs["act"] < WARMUP_RUNS:
+            self._skill = skill.clone()
+            self._warm_up("act", self._act_on_skill)
+        else:
+            self._skill.copy_(skill)
+            self._launch(("act",), self._act_on_skill)
+        return Fetched(self._action)
+
+    def _act(self, skill: Tensor) -> Tensor:
+        return self.agent.choose(self.replay.latest(), skill, deterministic=False)
+
+    def _act_on_skill(self) -> None:
+        self._action = self._act(self._skill)
+
+    # Capture
+
+    def _warm_up(self, kind: str | int, run: Callable[[], Any]) -> None:
+        """Run as it is, first of all once to see whether it can be captured."""
+        assert self._stream is not None
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            if self._runs[kind] == 0:
+                with HostReads() as reads:
+                    run()
+                if reads.first is not None:
+                    self._give_up(_blame(self.agent, reads.first, reads.what))
+            else:
+                with self._compiled():
+                    run()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        self._runs[kind] += 1
+
+    def _launch(self, key: tuple[str | int, ...], run: Callable[[], Any]) -> None:
+        if key not in self._graphs:
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with (
+                    self._compiled(),
+                    torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
+                ):
+                    run()
+            except Exception as error:
+                # The tail of the chain is the first thing that went wrong; what follows is the capture's end.
+                first: BaseException = error
+                while first.__context__ is not None:
+                    first = first.__context__
+                frames = traceback.extract_tb(first.__traceback__)
+                what = str(first).partition("\n")[0]
+                raise CaptureError(_blame(self.agent, frames, what)) from error
+            self._graphs[key] = graph
+        self._graphs[key].replay()
+
+    def _give_up(self, sentence: str) -> None:
+        """A step that reads the host cannot be captured: an error, unless the choice was left to us."""
+        if self.agent.config.engine != "auto":
+            raise CaptureError(sentence)
+        self._say(f"engine: eager, since {sentence}")
+        self.mode, self._captures = "eager", False
+
+    @contextmanager
+    def _compiled(self) -> Iterator[None]:
+        """Fusable methods are replaced by their compiled selves, and are themselves again afterwards."""
+        if not self._fusable:
+            yield
+            return
+        for owner, name, compiled in self._fusable:
+            setattr(owner, name, compiled)
+        try:
+            with torch._dynamo.config.patch(recompile_limit=RECOMPILE_LIMIT):
+                yield
+        finally:
+            for owner, name, _ in self._fusable:
+                delattr(owner, name)
+
+
+class Fetched:
+    """A tensor on its way to the host."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor, self._arrived = tensor, None
+        if tensor.is_cuda:
+            self._tensor = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._tensor.copy_(tensor, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+
+    def numpy(self) -> np.ndarray:
+        """Wait for it; not for what was launched after it."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._tensor.numpy()
+
+
+class Waiting:
+    """How long the learner has nothing to do while the environments step.
+
+    On CUDA the border events lie in the stream: the first passes when the updates before it are done, the
+    second when the host, back from the environments, has recorded it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_cuda = device.type == "cuda"
+        self._spans: list[tuple[Any, Any]] = []
+
+    def __enter__(self) -> Self:
+        self._began = self._now()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._spans.append((self._began, self._now()))
+
+    def _now(self) -> Any:
+        if not self._on_cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def flush(self) -> float:
+        """Seconds since the last flush; on CUDA the host waits here for the last of them."""
+        spans, self._spans = self._spans, []
+        if not self._on_cuda:
+            return float(sum(end - begin for begin, end in spans))
+        if spans:
+            spans[-1][1].synchronize()
+        return float(sum(begin.elapsed_time(end) for begin, end in spans)) / 1000
+
+
+class HostReads(TorchDispatchMode):
+    """Notes the first thing that a CUDA graph cannot hold: a host read, or a shape that depends on values."""
+
+    ops = ("_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique", "unique_dim", "bincount")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: traceback.StackSummary | None = None
+        self.what = ""
+
+    def __torch_dispatch__(self, op: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = op.name().removeprefix("aten::").partition(".")[0]
+        if self.first is None:
+            if name.startswith(self.ops):
+                self.what = "the host reads a tensor"
+            elif _has_mask(name, args):
+                self.what = "a mask as index makes a shape that depends on values"
+            elif "copy" in name and _crosses(args, kwargs):
+                self.what = "a tensor is copied between host and device"
+            if self.what:
+                self.first = traceback.extract_stack()
+        return op(*args, **kwargs)
+
+
+def _crosses(args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether `_to_copy(source, device=…)` or `copy_(target, source)` leaves the device or enters it."""
+    tensors = [arg for arg in args if isinstance(arg, Tensor)]
+    places = {tensor.device.type for tensor in tensors}
+    if kwargs.get("device") is not None:
+        places.add(torch.device(kwargs["device"]).type)
+    return len(places) > 1
+
+
+def _has_mask(name: str, args: tuple) -> bool:
+    if not name.startswith("index"):
+        return False
+    parts = [part for arg in args[1:] if isinstance(arg, list | tuple) for part in arg]
+    return any(isinstance(part, Tensor) and part.dtype == torch.bool for part in parts)
+
+
+def _pick_mode(agent: Agent, replay: Replay, say: Callable[[str], None]) -> Mode:
+    wanted, obstacle = agent.config.engine, ""
+    if agent.device.type != "cuda":
+        there = "" if torch.cuda.is_available() else ", and torch sees no CUDA device here"
+        obstacle = f"the networks are on {agent.device}{there}"
+    elif replay.frames.device != agent.device:
+        obstacle = "the replay lies in main memory: lower replay.capacity_steps until it fits on the device"
+    if wanted == "auto":
+        if obstacle and agent.learns:
+            say(f"engine: eager, since {obstacle}")
+        return "eager" if obstacle else "graph"
+    if obstacle and (wanted == "graph" or (wanted == "compile" and agent.device.type == "cuda")):
+        raise ConfigError(f"engine = {wanted!r} cannot be used: {obstacle}; or use 'auto' or 'eager'")
+    return wanted
+
+
+def _fusable_methods(agent: Agent, replay: Replay) -> list[tuple[Any, str, Callable]]:
+    found = []
+    for owner in (*agent.modules(), replay):
+        for name, function in inspect.getmembers(type(owner), inspect.isfunction):
+            if getattr(function, "fusable", False):
+                found.append((owner, name, _compile(getattr(owner, name))))
+    if agent.device.type == "cuda":
+        for optimiser in agent.optimisers.values():  # fused here in one pass that fills the GPU
+            optimiser.param_groups[0].update(fused=False, foreach=True)
+            found.append((optimiser, "step", _compile(optimiser.step)))
+    return found
+
+
+def _compile(function: Callable) -> Callable:
+    compiled: Callable = torch.compile(function, dynamic=False, options=COMPILE_OPTIONS)
+    return compiled
+
+
+def _blame(agent: Agent, frames: traceback.StackSummary, what: str) -> str:
+    """Which piece cannot be captured, at which line, and what to do about it."""
+    pieces = {"method": agent.method, "representation": agent.representation, "learner": agent.learner}
+    files = {sys.modules[type(piece).__module__].__file__: kind for kind, piece in pieces.items()}
+    own = [frame for frame in frames if frame.filename in files]
+    elsewhere = [f for f in frames if "torch" not in Path(f.filename).parts and f.filename != __file__]
+    frame = (own or elsewhere or frames)[-1]
+    kind = files.get(frame.filename, "")
+    name = f"{kind} {getattr(agent.config, kind).name!r}" if kind else "the update"
+    return (
+        f"{name} cannot be captured in a CUDA graph ({what}: {Path(frame.filename).name}, line "
+        f"{frame.lineno}, `{frame.line}`): keep it on the device, with torch.where instead of `if` and "
+        f"buffers instead of Python counters, or run with engine = 'eager'"
+    )

@@ -1,0 +1,260 @@
+"""The engine: whichever way updates run, the same ones run, and what cannot run that way is said."""
+
+import pytest
+import torch
+from helpers import CONTINUOUS, CPU, DISCRETE, PIXELS, fill_replay, make_agent, moved, snapshot
+from tiny_runs import MAZE, tiny
+
+import voidrl
+from voidrl import engine as engines
+from voidrl import registry
+from voidrl.engine import MAX_BURST, MAX_GRAPHS, WARMUP_RUNS, Engine, Fetched, HostReads, Waiting
+from voidrl.errors import CaptureError, ConfigError
+from voidrl.methods.base import Method
+
+LEARNERS = {"dqn": DISCRETE, "sac": CONTINUOUS, "ddpg": CONTINUOUS}
+
+
+class Reader(Method):
+    """Reads a tensor on the host, as no captured method may."""
+
+    def reward(self, batch, latents):
+        return batch.reward * (2.0 if batch.reward.mean().item() > 0 else 1.0)
+
+
+class Recorded(Engine):
+    """An engine that captures, with lists of kinds in place of CUDA graphs."""
+
+    def __init__(self, agent):
+        super().__init__(agent, fill_replay(DISCRETE), print)
+        self._captures, self.ran, self.launches = True, [], []
+
+    def _forget(self):
+        captures, self._captures = getattr(self, "_captures", False), False
+        super()._forget()
+        self._captures = captures
+
+    def _step(self, *kinds):
+        self.ran += kinds
+
+    def _warm_up(self, kind, run):
+        run()
+        self._runs[kind] += 1
+
+    def _launch(self, key, run):
+        self._graphs.setdefault(key, None)
+        self.launches.append(key)
+        run()
+
+
+def say_nothing(text):
+    raise AssertionError(text)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_an_engine_runs_the_very_updates_of_the_agent(learner):
+    spec = LEARNERS[learner]
+    options = {"learner": learner, "learner__target_every_updates": 3, "engine": "eager"}
+    alone, run, replay = make_agent(spec, **options), make_agent(spec, **options), fill_replay(spec)
+    torch.manual_seed(1)
+    losses = [alone.step(replay, i % alone.period)["critic_loss"].item() for i in range(7)]
+    torch.manual_seed(1)
+    engine = Engine(run, replay, say_nothing)
+    engine.update(0, 4)
+    engine.update(4, 3)
+    assert not moved(alone.tensors(), run.tensors())
+    assert engine.metrics.flush()["critic_loss"] == pytest.approx(sum(losses) / 7)
+
+
+def test_a_long_period_has_few_kinds_of_updates():
+    learner = make_agent(CONTINUOUS, learner="sac", learner__target_every_updates=8000).learner
+    kinds = [learner.kind(update) for update in range(16_001)]
+    assert set(kinds) == {0, 1, 2}
+    assert [i for i, kind in enumerate(kinds) if kind == 0] == [0, 8000, 16_000]
+    assert kinds[7999:8003] == [1, 0, 1, 2]
+
+
+@pytest.mark.parametrize("calls", [[1] * 40, [50], [3, 40, 1, 33], [7] * 30])
+def test_every_update_runs_once_and_in_order_however_they_are_bundled(calls):
+    agent = make_agent(CONTINUOUS, learner="sac", learner__target_every_updates=3)
+    engine, done = Recorded(agent), 0
+    for count in calls:
+        engine.update(done, count)
+        done += count
+    assert engine.ran == [agent.learner.kind(i) for i in range(done)]
+    assert all(len(key) in (1, MAX_BURST) for key in engine.launches)
+    assert len(engine._graphs) <= MAX_GRAPHS + len(set(engine.ran))
+
+
+def test_a_burst_is_one_launch():
+    engine = Recorded(make_agent())
+    engine.update(0, WARMUP_RUNS + 2 * MAX_BURST + 3)
+    assert engine.launches == [(0,) * MAX_BURST] * 2 + [(0,)] * 3
+
+
+def test_loading_and_moving_forget_what_was_captured():
+    agent = make_agent()
+    engine = Recorded(agent)
+    for change in (
+        lambda: agent.load_tensors(snapshot(agent.tensors())),
+        lambda: agent.load_optimiser_tensors(snapshot(agent.optimiser_tensors())),
+        lambda: agent.to(CPU),
+    ):
+        engine.update(0, WARMUP_RUNS + 1)
+        assert engine._graphs
+        change()
+        engine.update(0, 1)
+        assert not engine._graphs
+
+
+def test_moving_an_agent_moves_its_optimisers():
+    agent, replay = make_agent(), fill_replay()
+    agent.step(replay)
+    before = {name: value.clone() for name, value in agent.optimiser_tensors().items()}
+    agent.to(torch.float64)
+    after = agent.optimiser_tensors()
+    assert before.keys() == after.keys()
+    assert all(value.dtype == torch.float64 for value in after.values())
+
+
+# What is said
+
+
+def test_graph_without_cuda_is_an_error_that_leaves_nothing_behind(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"engine = 'graph' cannot be used: the networks are on cpu.*'eager'"
+    ):
+        voidrl.pretrain(MAZE, steps=20, out=tmp_path / "run", config=tiny(engine="graph"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_auto_falls_back_and_says_so_once(tmp_path, capsys):
+    voidrl.pretrain(MAZE, steps=20, out=tmp_path / "run", config=tiny())
+    assert capsys.readouterr().err.count("engine: eager, since the networks are on cpu") == 1
+
+
+def test_eager_as_asked_for_needs_no_word():
+    Engine(make_agent(engine="eager"), fill_replay(), say_nothing)
+
+
+def test_what_cannot_be_captured_is_seen():
+    x = torch.ones(3)
+    for read in (
+        lambda: x.sum().item(),
+        lambda: bool(x[0]),
+        lambda: x[x > 0],
+        lambda: x.nonzero(),
+        lambda: x.unique(),
+        lambda: x.to("meta"),  # stands for any other device
+    ):
+        with HostReads() as reads:
+            read()
+        assert reads.first is not None
+    with HostReads() as reads:
+        torch.where(x > 0, x, -x).cumsum(0).clone()
+    assert reads.first is None
+
+
+def test_a_method_that_reads_the_host_is_named_with_its_line_and_the_remedy():
+    agent, replay = make_agent(method=Reader), fill_replay()
+    with HostReads() as reads:
+        agent.step(replay)
+    sentence = engines._blame(agent, reads.first, reads.what)
+    assert "method 'test_engine:Reader' cannot be captured" in sentence
+    assert "test_engine.py, line" in sentence
+    assert "batch.reward.mean().item()" in sentence
+    assert "engine = 'eager'" in sentence
+
+
+def test_whether_that_is_an_error_depends_on_whose_choice_it_was():
+    said = []
+    asked = Engine(make_agent(engine="eager"), fill_replay(), said.append)
+    with pytest.raises(CaptureError, match="the sentence"):
+        asked._give_up("the sentence")
+    left_to_us = Engine(make_agent(), fill_replay(), said.append)
+    said.clear()
+    left_to_us._give_up("the sentence")
+    assert said == ["engine: eager, since the sentence"]
+    assert left_to_us.mode == "eager"
+
+
+# Compiled
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """torch.compile as far as it goes without a C++ compiler: graphs are traced and differentiated."""
+    compile_ = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **options: compile_(function, backend="aot_eager", dynamic=False)
+    )
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_compiled_updates_are_the_same_updates(learner, traced):
+    spec = LEARNERS[learner]
+    options = {"learner": learner, "representation": "simclr", "learner__n_step": 2}
+    plain, compiled = make_agent(spec, **options), make_agent(spec, engine="compile", **options)
+    replay = fill_replay(spec)
+    for agent in (plain, compiled):
+        torch.manual_seed(1)
+        Engine(agent, replay, print).update(0, 4)
+    for name, value in plain.tensors().items():
+        torch.testing.assert_close(compiled.tensors()[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_nothing_stays_compiled_after_an_update(traced):
+    agent, replay = make_agent(engine="compile"), fill_replay()
+    Engine(agent, replay, print).update(0, 1)
+    for owner in (*agent.modules(), replay):
+        assert not [name for name, value in vars(owner).items() if callable(value) and "_fn" in name]
+        assert not {"critic_loss", "encode", "spread", "sample"} & vars(owner).keys()
+
+
+# Waiting
+
+
+def test_fetched_values_are_those_of_the_tensor():
+    assert Fetched(torch.arange(3)).numpy().tolist() == [0, 1, 2]
+
+
+def test_waiting_is_counted_once():
+    waiting = Waiting(CPU)
+    with waiting:
+        torch.randn(100_000).sort()
+    assert waiting.flush() > 0
+    assert waiting.flush() == 0
+
+
+def test_a_run_tells_how_long_its_learner_waited(tmp_path):
+    voidrl.pretrain(MAZE, steps=40, out=tmp_path / "run", config=tiny())
+    shares = [row["time/learner_waits"] for row in voidrl.metrics.read_metrics(tmp_path / "run")]
+    assert all(0 < share < 1 for share in shares)
+
+
+def test_bf16_is_a_choice_and_losses_stay_exact():
+    agent, replay = make_agent(PIXELS, precision="bf16", representation="simclr"), fill_replay(PIXELS)
+    seen = {}
+
+    def look(module, args, output):
+        seen[type(module).__name__] = output.dtype
+
+    for module in agent.modules():
+        if isinstance(module, torch.nn.Conv2d | torch.nn.LayerNorm):
+            module.register_forward_hook(look)
+    metrics = agent.step(replay)
+    assert torch.bfloat16 in seen.values()
+    assert all(value.dtype == torch.float32 for name, value in metrics.items() if name != "particle_mean")
+    assert all(p.dtype == torch.float32 for p in agent.parameters())
+
+
+def test_every_piece_says_what_may_be_compiled():
+    marked = {
+        (kind, name)
+        for kind in ("learner", "representation", "method")
+        for name in registry.names(kind)
+        if any(getattr(value, "fusable", False) for value in vars(registry.find(kind, name)).values())
+    }
+    assert {("learner", "dqn"), ("learner", "sac"), ("learner", "ddpg"), ("method", "apt")} <= marked
