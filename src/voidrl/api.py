@@ -122,7 +122,12 @@ def finetune(
 
 
 def resume(
-    run: str | Path, *, steps: Steps | None = None, env: EnvFactory | None = None, device: str | None = None
+    run: str | Path,
+    *,
+    steps: Steps | None = None,
+    env: EnvFactory | None = None,
+    device: str | None = None,
+    engine: str | None = None,
 ) -> Agent:
     """Go on with a run from its newest valid checkpoint, to the end or to `steps`.
 
@@ -131,10 +136,11 @@ def resume(
         steps: A new total; by default the one it was started with.
         env: Only for a run on a factory that cannot be imported.
         device: By default the one it was started with.
+        engine: `auto`, `eager`, `graph` or `compile`; by default the one it was started with.
     """
     folder = RunFolder.open(run)
     config = config_from_json(checkpoint.read_json(folder.config_path, "the config of a run"))
-    config = update(config, _given(steps, None, device))
+    config = update(config, _given(steps, None, device) | ({} if engine is None else {"engine": engine}))
     say = _speaker(folder)
     with folder.lock():
         saved = _latest(folder, say)
@@ -149,7 +155,7 @@ def resume(
             agent = Agent(envs.spec, config, place)
             skill_dim = agent.method.skill_dim
             replay = make_replay(config.replay, envs.spec, envs.num_envs, skill_dim, place, say)
-            engine = Engine(agent, replay, say)
+            runner = Engine(agent, replay, say)
             # Without a checkpoint it begins again, and so does metrics.jsonl.
             state = LoopState(metrics_bytes=0) if saved is None else load_run(saved, agent, replay)
             if state.steps >= config.steps:
@@ -157,7 +163,7 @@ def resume(
                 return agent
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
             say(f"{folder.path}: resumed at step {state.steps}")
-            _run(Loop(engine, envs, eval_envs, folder, state), say)
+            _run(Loop(runner, envs, eval_envs, folder, state), say)
     return agent
 
 

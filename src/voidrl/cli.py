@@ -115,11 +115,12 @@ def resume(argv: list[str]) -> None:
     parser = _parser("resume")
     parser.add_argument("run", help="the run folder")
     parser.add_argument("--steps", help="a new total of environment steps")
-    parser.add_argument("--device")
+    parser.add_argument("--device", help="auto, cpu, cuda or cuda:N (default: as it was started)")
+    parser.add_argument("--engine", help="auto, eager, graph or compile (default: as it was started)")
     options = parser.parse_args(argv)
     from voidrl import api
 
-    api.resume(options.run, steps=options.steps, device=options.device)
+    api.resume(options.run, steps=options.steps, device=options.device, engine=options.engine)
 
 
 def evaluate(argv: list[str]) -> None:
