@@ -30,6 +30,11 @@ TINY = {
     "representation": {"batch_size": 16, "encoder": {"feature_dim": 6, "width": 0.1}},
     "log": {"tensorboard": False},
 }
+NORMED = {  # for `make_agent`: every encoder under spectral normalisation
+    "representation": "simclr",
+    "representation__encoder__spectral_norm_iterations": 2,
+    "learner__encoder__spectral_norm_iterations": 2,
+}
 
 
 def make_agent(spec=DISCRETE, seed=0, device=CPU, **changes):
@@ -101,6 +106,14 @@ def snapshot(tensors):
 def moved(before, after):
     """The names whose values differ."""
     return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+def shake(module, scale=1.0):
+    """Move the weights away from where they began."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(scale * torch.randn_like(parameter))
+    return module
 
 
 def spec_of(factory):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import CONTINUOUS, CPU, DISCRETE, PIXELS, fill_replay, make_agent, moved, snapshot
+from helpers import CONTINUOUS, CPU, DISCRETE, PIXELS, Place, fill_replay, make_agent, moved, snapshot
 from tiny_runs import MAZE, tiny
 
 import voidrl
@@ -86,10 +86,10 @@ def test_every_update_runs_once_and_in_order_however_they_are_bundled(calls):
     assert len(engine._graphs) <= MAX_GRAPHS + len(set(engine.ran))
 
 
-def test_a_burst_is_one_launch():
+def test_a_burst_that_comes_back_is_one_launch():
     engine = Recorded(make_agent())
-    engine.update(0, WARMUP_RUNS + 2 * MAX_BURST + 3)
-    assert engine.launches == [(0,) * MAX_BURST] * 2 + [(0,)] * 3
+    engine.update(0, WARMUP_RUNS + 1 + 2 * MAX_BURST + 3)
+    assert engine.launches == [(0,), *[(0,) * MAX_BURST] * 2, *[(0,)] * 3]
 
 
 def test_loading_and_moving_forget_what_was_captured():
@@ -114,7 +114,8 @@ def test_moving_an_agent_moves_its_optimisers():
     agent.to(torch.float64)
     after = agent.optimiser_tensors()
     assert before.keys() == after.keys()
-    assert all(value.dtype == torch.float64 for value in after.values())
+    types = {name.rpartition("/")[2]: value.dtype for name, value in after.items()}
+    assert types == {"step": torch.float32, "exp_avg": torch.float64, "exp_avg_sq": torch.float64}
 
 
 # What is said
@@ -162,7 +163,7 @@ def test_what_cannot_be_captured_is_seen():
             read()
         assert reads.first is not None
     with HostReads() as reads:
-        torch.where(x > 0, x, -x).cumsum(0).clone()
+        torch.where(x > 0, x, -x).cumsum(0).clone()[x > 0] = 0.0
     assert reads.first is None
 
 
@@ -175,6 +176,30 @@ def test_a_method_that_reads_the_host_is_named_with_its_line_and_the_remedy():
     assert "test_engine.py, line" in sentence
     assert "batch.reward.mean().item()" in sentence
     assert "engine = 'eager'" in sentence
+
+
+def test_of_several_pieces_in_one_file_the_right_one_is_named():
+    class Careless(registry.find("representation", "identity")):
+        def encode(self, obs):
+            return obs * obs.sum().item()
+
+    agent, replay = make_agent(method=Place, representation=Careless), fill_replay()
+    agent.method.reward = lambda batch, latents: latents.z_next[:, 0]
+    with HostReads() as reads:
+        agent.step(replay)
+    assert engines._blame(agent, reads.first, reads.what).startswith("representation 'test_engine:")
+
+
+def test_a_run_says_why_it_falls_back(tmp_path, capsys, monkeypatch):
+    def give_up(self, first, count, update=Engine.update):
+        if first == 0:
+            self._give_up("the sentence")
+        update(self, first, count)
+
+    monkeypatch.setattr(Engine, "update", give_up)
+    voidrl.pretrain(MAZE, steps=20, out=tmp_path / "run", config=tiny())
+    assert "engine: eager, since the sentence" in capsys.readouterr().err
+    assert "the sentence" in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_whether_that_is_an_error_depends_on_whose_choice_it_was():
@@ -242,7 +267,8 @@ def test_waiting_is_counted_once():
 def test_a_run_tells_how_long_its_learner_waited(tmp_path):
     voidrl.pretrain(MAZE, steps=40, out=tmp_path / "run", config=tiny())
     shares = [row["time/learner_waits"] for row in voidrl.metrics.read_metrics(tmp_path / "run")]
-    assert all(0 < share < 1 for share in shares)
+    assert all(0 <= share < 1 for share in shares)
+    assert shares[0] == 0 < shares[-1]  # without updates there is nothing that could wait
 
 
 def test_bf16_is_a_choice_and_losses_stay_exact():
@@ -257,8 +283,25 @@ def test_bf16_is_a_choice_and_losses_stay_exact():
             module.register_forward_hook(look)
     metrics = agent.step(replay)
     assert torch.bfloat16 in seen.values()
-    assert all(value.dtype == torch.float32 for name, value in metrics.items() if name != "particle_mean")
+    assert all(value.dtype == torch.float32 for value in metrics.values())
     assert all(p.dtype == torch.float32 for p in agent.parameters())
+
+
+@pytest.mark.parametrize("engine", ["eager", "compile"])
+def test_bf16_leaves_the_gradients_of_exact_layers_exact(engine, traced):
+    options = {"learner": "ddpg", "precision": "bf16", "engine": engine}
+    agent, replay = make_agent(CONTINUOUS, **options), fill_replay(CONTINUOUS)
+    seen = []
+
+    def look(name, loss, minimise=agent._minimise):
+        minimise(name, loss)
+        if name == "critic":
+            seen.append(agent.learner.critic.layers[-1].weight.grad.clone())
+
+    agent._minimise = look
+    Engine(agent, replay, print).update(0, 1)
+    beyond_bf16 = seen[0].view(torch.int32) & 0xFFFF  # bits that bf16 does not have
+    assert (beyond_bf16 != 0).float().mean() > 0.5
 
 
 def test_every_piece_says_what_may_be_compiled():

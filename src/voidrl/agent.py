@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from voidrl import checkpoint, registry
 from voidrl.augment import Augment
 from voidrl.config import Config, to_json
-from voidrl.device import has_bf16
+from voidrl.device import uses_bf16
 from voidrl.envs.spaces import env_action, to_frames
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.learners.base import Learner
@@ -26,6 +26,7 @@ from voidrl.methods.base import Latents, Method
 from voidrl.nets import Encoder
 from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Representation, Views
+from voidrl.spectral import exact
 from voidrl.types import Batch, EnvSpec, Metrics
 
 
@@ -137,15 +138,15 @@ class Agent(nn.Module):
 
     def precision(self) -> torch.autocast:
         """Where products may be bf16. No cache: within one update the weights change between two losses."""
-        wanted = self.config.precision
-        on = wanted == "bf16" or (wanted == "auto" and has_bf16(self.device))
+        on = uses_bf16(self.config.precision, self.device)
         return torch.autocast(self.device.type, torch.bfloat16, enabled=on, cache_enabled=False)
 
     def step(self, replay: Replay, index: int = 0) -> Metrics:
         """One update from one sample: representation → reward → learner. Tensors in, tensors out.
 
-        `index` is the number of the update modulo `period`. Only what a loss is about to train is in training
-        mode, in which spectral normalisation iterates; latents are read, and actions chosen, in `eval`.
+        `index` is the number of an update of this kind (`Learner.kind`). Only what a loss is about to train
+        is in training mode, in which spectral normalisation iterates; latents are read, and actions chosen,
+        in `eval`.
         """
         if not self.learns:
             return {}
@@ -245,7 +246,8 @@ class Agent(nn.Module):
             )
         parameters: list[Tensor] = chosen.param_groups[0]["params"]
         chosen.zero_grad(set_to_none=True)
-        loss.backward(inputs=parameters)
+        with exact(loss):  # else the gradients of what was exact forwards would be bf16
+            loss.backward(inputs=parameters)
         if self.config.learner.max_grad_norm and optimiser in self._learner_optimisers:
             nn.utils.clip_grad_norm_(parameters, self.config.learner.max_grad_norm)
         chosen.step()
@@ -322,7 +324,10 @@ class Agent(nn.Module):
         super()._apply(fn, recurse)
         for optimiser in self.optimisers.values():
             for parameter, kept in optimiser.state.items():
-                optimiser.state[parameter] = {key: fn(value) for key, value in kept.items()}
+                moved = {key: fn(value) for key, value in kept.items()}
+                if "step" in kept:  # a float32, whatever the weights become
+                    moved["step"] = kept["step"].to(parameter.device)
+                optimiser.state[parameter] = moved
             optimiser.param_groups[0]["capturable"] = self.device.type == "cuda"
         self.generation += 1
         return self

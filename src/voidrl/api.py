@@ -7,7 +7,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -331,7 +331,7 @@ def _start(
         with folder.lock():
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
             folder.log(f"{config.phase} {config.env.id} on {place} for {config.steps} steps")
-            say = _speaker(folder)
+            engine.say = say = _speaker(folder)
             for note in notes:
                 say(note)
             _run(Loop(engine, envs, eval_envs, folder, LoopState()), say)
@@ -394,7 +394,8 @@ def _envs_of(config: Config, factory: EnvFactory | None) -> Iterator[tuple[Envs,
 def _device_of(device: str, seed: int) -> Iterator[torch.device]:
     """The device of a run, with the run's own random numbers; the caller's go on afterwards."""
     place = pick_device(device)
-    with seeded(seed, place):
+    # Streams and events are those of the current device: on a machine with several it must be ours.
+    with torch.cuda.device(place) if place.type == "cuda" else nullcontext(), seeded(seed, place):
         yield place
 
 

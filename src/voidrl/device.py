@@ -32,6 +32,11 @@ def has_bf16(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
+def uses_bf16(precision: str, device: torch.device) -> bool:
+    """Whether products are bf16 under this `Config.precision`."""
+    return precision == "bf16" or (precision == "auto" and has_bf16(device))
+
+
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Random numbers of one's own on the CPU and on `device`; those from before go on afterwards."""

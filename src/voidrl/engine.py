@@ -12,12 +12,11 @@ environments need, and steps them while the GPU goes on with the updates.
 from __future__ import annotations
 
 import inspect
-import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -26,8 +25,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from voidrl import kernels
 from voidrl.agent import Agent
-from voidrl.errors import CaptureError, ConfigError
+from voidrl.errors import CaptureError, ConfigError, VoidrlError
 from voidrl.metrics import Accumulator
 from voidrl.replay import Replay
 
@@ -36,6 +36,7 @@ WARMUP_RUNS = 2  # before a capture: what is made lazily, such as the optimisers
 MAX_BURST = 16  # updates in one graph
 MAX_GRAPHS = 16  # with an odd ratio of updates to steps few bursts come back; single updates always do
 RECOMPILE_LIMIT = 256  # all optimisers of a process share the code of one `step`
+FUSED_BY_COMPILER = {"fused": False, "foreach": True}  # an optimiser's step, into one pass that fills the GPU
 COMPILE_OPTIONS: dict[str, Any] = {"fallback_random": True}  # the same random numbers as without
 
 
@@ -43,7 +44,9 @@ class Engine:
     """One agent's updates on one replay, and its actions for the environments that fill it."""
 
     def __init__(self, agent: Agent, replay: Replay, say: Callable[[str], None]) -> None:
-        self.agent, self.replay, self._say = agent, replay, say
+        self.agent, self.replay, self.say = agent, replay, say
+        if agent.device.type == "cuda":
+            kernels.check(agent.device, say)
         self.metrics = Accumulator()
         self.waiting = Waiting(agent.device)
         self.mode = _pick_mode(agent, replay, say)
@@ -55,7 +58,7 @@ class Engine:
     def _forget(self) -> None:
         """Drop what was captured: the tensors that it holds on to may not be the agent's any more."""
         self._generation = self.agent.generation
-        self._runs: Counter[str | int] = Counter()
+        self._runs: Counter[str | int | tuple[int, ...]] = Counter()
         self._graphs: dict[tuple[str | int, ...], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._captures else None
         self._skill = self._action = torch.empty(0)  # what the graph of `choose` reads and writes
@@ -81,7 +84,10 @@ class Engine:
             self._warm_up(kinds[0], lambda: self._step(kinds[0]))
             return 1
         known = len(kinds) == MAX_BURST and all(self._runs[kind] >= WARMUP_RUNS for kind in kinds)
-        if not known or (kinds not in self._graphs and len(self._graphs) >= MAX_GRAPHS):
+        if known and kinds not in self._graphs:  # what came twice will come again
+            self._runs[kinds] += 1
+            known = self._runs[kinds] > 1 and len(self._graphs) < MAX_GRAPHS
+        if not known:
             kinds = kinds[:1]
         self._launch(kinds, lambda: self._step(*kinds))
         return len(kinds)
@@ -132,29 +138,37 @@ class Engine:
 
     def _launch(self, key: tuple[str | int, ...], run: Callable[[], Any]) -> None:
         if key not in self._graphs:
-            graph = torch.cuda.CUDAGraph()
-            try:
-                with (
-                    self._compiled(),
-                    torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
-                ):
-                    run()
-            except Exception as error:
-                # The tail of the chain is the first thing that went wrong; what follows is the capture's end.
-                first: BaseException = error
-                while first.__context__ is not None:
-                    first = first.__context__
-                frames = traceback.extract_tb(first.__traceback__)
-                what = str(first).partition("\n")[0]
-                raise CaptureError(_blame(self.agent, frames, what)) from error
-            self._graphs[key] = graph
+            self._graphs[key] = self._captured(run)
         self._graphs[key].replay()
+
+    def _captured(self, run: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+        """A graph of what `run` launches."""
+        graph, failures = torch.cuda.CUDAGraph(), []
+        try:
+            with (
+                self._compiled(),
+                torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
+            ):
+                try:
+                    run()
+                except RuntimeError as error:  # the end of a broken capture raises another one
+                    failures.append(error)
+                    raise
+        except RuntimeError as error:
+            first = failures[0] if failures else error
+            if isinstance(first, torch.OutOfMemoryError | VoidrlError):
+                raise first from None
+            sentence = _blame(
+                self.agent, traceback.extract_tb(first.__traceback__), str(first).partition("\n")[0]
+            )
+            raise CaptureError(f"{sentence}, in a new process") from first
+        return graph
 
     def _give_up(self, sentence: str) -> None:
         """A step that reads the host cannot be captured: an error, unless the choice was left to us."""
         if self.agent.config.engine != "auto":
             raise CaptureError(sentence)
-        self._say(f"engine: eager, since {sentence}")
+        self.say(f"engine: eager, since {sentence}")
         self.mode, self._captures = "eager", False
 
     @contextmanager
@@ -163,14 +177,18 @@ class Engine:
         if not self._fusable:
             yield
             return
-        for owner, name, compiled in self._fusable:
-            setattr(owner, name, compiled)
-        try:
-            with torch._dynamo.config.patch(recompile_limit=RECOMPILE_LIMIT):
-                yield
-        finally:
-            for owner, name, _ in self._fusable:
-                delattr(owner, name)
+        with ExitStack() as undo:
+            undo.enter_context(torch._dynamo.config.patch(recompile_limit=RECOMPILE_LIMIT))
+            if hasattr(torch._functorch.config, "backward_pass_autocast"):  # as the agent has it without
+                undo.enter_context(torch._functorch.config.patch(backward_pass_autocast="off"))
+            for owner, name, compiled in self._fusable:
+                setattr(owner, name, compiled)
+                undo.callback(delattr, owner, name)
+                if isinstance(owner, torch.optim.Optimizer):
+                    group = owner.param_groups[0]
+                    undo.callback(group.update, {key: group[key] for key in FUSED_BY_COMPILER})
+                    group.update(FUSED_BY_COMPILER)
+            yield
 
 
 class Fetched:
@@ -244,6 +262,8 @@ class HostReads(TorchDispatchMode):
                 self.what = "the host reads a tensor"
             elif _has_mask(name, args):
                 self.what = "a mask as index makes a shape that depends on values"
+            elif name == "lift_fresh" and args[0].is_cuda:
+                self.what = "a tensor is made from Python numbers"
             elif "copy" in name and _crosses(args, kwargs):
                 self.what = "a tensor is copied between host and device"
             if self.what:
@@ -261,8 +281,8 @@ def _crosses(args: tuple, kwargs: dict[str, Any]) -> bool:
 
 
 def _has_mask(name: str, args: tuple) -> bool:
-    if not name.startswith("index"):
-        return False
+    if not name.startswith("index") or (name.startswith("index_put") and args[2].numel() == 1):
+        return False  # x[mask] = 0 is a fill, whatever the mask
     parts = [part for arg in args[1:] if isinstance(arg, list | tuple) for part in arg]
     return any(isinstance(part, Tensor) and part.dtype == torch.bool for part in parts)
 
@@ -273,7 +293,10 @@ def _pick_mode(agent: Agent, replay: Replay, say: Callable[[str], None]) -> Mode
         there = "" if torch.cuda.is_available() else ", and torch sees no CUDA device here"
         obstacle = f"the networks are on {agent.device}{there}"
     elif replay.frames.device != agent.device:
-        obstacle = "the replay lies in main memory: lower replay.capacity_steps until it fits on the device"
+        obstacle = (
+            f"the replay lies in main memory (replay.device = {agent.config.replay.device!r}, "
+            f"replay.capacity_steps = {agent.config.replay.capacity_steps})"
+        )
     if wanted == "auto":
         if obstacle and agent.learns:
             say(f"engine: eager, since {obstacle}")
@@ -290,9 +313,7 @@ def _fusable_methods(agent: Agent, replay: Replay) -> list[tuple[Any, str, Calla
             if getattr(function, "fusable", False):
                 found.append((owner, name, _compile(getattr(owner, name))))
     if agent.device.type == "cuda":
-        for optimiser in agent.optimisers.values():  # fused here in one pass that fills the GPU
-            optimiser.param_groups[0].update(fused=False, foreach=True)
-            found.append((optimiser, "step", _compile(optimiser.step)))
+        found += [(optimiser, "step", _compile(optimiser.step)) for optimiser in agent.optimisers.values()]
     return found
 
 
@@ -304,11 +325,17 @@ def _compile(function: Callable) -> Callable:
 def _blame(agent: Agent, frames: traceback.StackSummary, what: str) -> str:
     """Which piece cannot be captured, at which line, and what to do about it."""
     pieces = {"method": agent.method, "representation": agent.representation, "learner": agent.learner}
-    files = {sys.modules[type(piece).__module__].__file__: kind for kind, piece in pieces.items()}
-    own = [frame for frame in frames if frame.filename in files]
+    homes = {
+        (function.__code__.co_filename, function.__name__): kind
+        for kind, piece in pieces.items()
+        for cls in reversed(type(piece).__mro__)
+        for function in vars(cls).values()
+        if inspect.isfunction(function)
+    }
+    own = [frame for frame in frames if (frame.filename, frame.name) in homes]
     elsewhere = [f for f in frames if "torch" not in Path(f.filename).parts and f.filename != __file__]
     frame = (own or elsewhere or frames)[-1]
-    kind = files.get(frame.filename, "")
+    kind = homes.get((frame.filename, frame.name), "")
     name = f"{kind} {getattr(agent.config, kind).name!r}" if kind else "the update"
     return (
         f"{name} cannot be captured in a CUDA graph ({what}: {Path(frame.filename).name}, line "

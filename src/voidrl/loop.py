@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -110,8 +111,10 @@ class Loop:
         while True:
             before, skill = state.steps, self.skill
             chosen = self._choose_actions()
-            self._update_agent()  # behind the actions: on CUDA the two lines below run beside it
-            self._step_environments(chosen.numpy(), skill)
+            self._update_agent()  # launched behind the actions: on CUDA it runs beside what follows
+            action = chosen.numpy()
+            with self.engine.waiting if state.updates else nullcontext():
+                self._step_environments(action, skill)
             last = state.steps >= self.config.steps or stop.requested
             at_border = last or crossed(before, state.steps, log.checkpoint_every_steps)
             if at_border:
@@ -148,8 +151,7 @@ class Loop:
         state, agent = self.state, self.agent
         if not np.isfinite(action).all():
             raise self._diverged("the policy's action")
-        with self.engine.waiting:
-            result = self.envs.step(action)
+        result = self.envs.step(action)
         check_finite(result.frames, "the observation", state.steps)
         check_finite(result.reward, "the reward", state.steps)
         real = ~self.ended  # where an episode had ended, this step was its reset

@@ -50,12 +50,23 @@ class Conv(nn.Conv2d):
     def weight_for(self, channels: int) -> tuple[Tensor, int]:
         """Normalised weight and stride for images, plain or folded; the weight has no padded channels."""
         weight: Tensor = self.weight if self.spectral is None else self.spectral(self.weight)
-        stride, fold = self.stride[0], self.layout.fold
-        if channels != self.in_channels and fold > 1:
-            rest = -self.kernel_size[0] % fold
-            # A step of `stride` pixels is one of stride / fold folded pixels.
-            weight, stride = F.pixel_unshuffle(F.pad(weight, (0, rest, 0, rest)), fold), stride // fold
-        return weight, stride
+        fold = self.fold_of(channels)
+        if fold == 1:
+            return weight, self.stride[0]
+        rest = -self.kernel_size[0] % fold
+        weight = F.pad(weight, (0, rest, 0, rest)) if rest else weight
+        # A step of `stride` pixels is one of stride / fold folded pixels.
+        return F.pixel_unshuffle(weight, fold), self.stride[0] // fold
+
+    def shape_for(self, channels: int) -> tuple[tuple[int, ...], int]:
+        """The shape of that weight, and the stride."""
+        fold = self.fold_of(channels)
+        side = -(-self.kernel_size[0] // fold)
+        return (self.out_channels, self.in_channels * fold**2, side, side), self.stride[0] // fold
+
+    def fold_of(self, channels: int) -> int:
+        """How images with so many channels are folded: plain ones are not."""
+        return 1 if channels == self.in_channels else self.layout.fold
 
 
 class ConvStack(nn.Sequential):
@@ -76,10 +87,11 @@ class ConvStack(nn.Sequential):
             from voidrl.kernels import conv  # imports Triton
 
             layers = [layer for layer in self if isinstance(layer, Conv)]
-            channels = [x.shape[1], *(layer.in_channels for layer in layers[1:])]
-            used = [layer.weight_for(count) for layer, count in zip(layers, channels, strict=True)]
-            weights, strides = [weight for weight, _ in used], [stride for _, stride in used]
-            if conv.suits(x, weights, strides):
+            inputs = [x.shape[1], *(layer.in_channels for layer in layers[1:])]
+            shapes = [layer.shape_for(count) for layer, count in zip(layers, inputs, strict=True)]
+            strides = [stride for _, stride in shapes]
+            if conv.suits(x, [shape for shape, _ in shapes], strides):
+                weights = [layer.weight_for(count)[0] for layer, count in zip(layers, inputs, strict=True)]
                 biases = [layer.bias for layer in layers if layer.bias is not None]
                 return conv.conv_stack(x, weights, biases, strides, self.activation)
         features: Tensor = super().forward(x)
@@ -266,8 +278,9 @@ class EnsembleLinear(nn.Module):
             return torch.baddbmm(self.bias, x, self.weight)
         if not self.exact:
             longer = -self.weight.shape[1] % MULTIPLE
-            # Not baddbmm, which first writes the bias into every row of the result.
-            product = torch.bmm(F.pad(x, (0, longer)), F.pad(self.weight, (0, 0, 0, longer)))
+            weight = F.pad(self.weight, (0, 0, 0, longer)) if longer else self.weight
+            x = F.pad(x, (0, longer)) if longer else x
+            product = torch.bmm(x, weight)  # not baddbmm, which first writes the bias into every row
             return product + self.bias.to(product.dtype)
         with exact(x):
             x = x.to(self.weight.dtype)

@@ -20,7 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from voidrl.bench.own_ops import OWN_OPS, bytes_in, knn_flop, stored_bytes, tensors_in
+from voidrl.bench.own_ops import OWN_OPS, bytes_in, knn_flop, same, stored_bytes, tensors_in
 from voidrl.bench.peaks import Peaks
 
 HALF = (torch.bfloat16, torch.float16)
@@ -92,7 +92,7 @@ class CountFloor(TorchDispatchMode):
         elif name in VECTOR_PRODUCTS and op.namespace == "aten":
             flop = 2.0 * max(tensor.numel() for tensor in tensors_in(args))
         elif name == "_cdist_forward":
-            (n, d), m = args[0].shape[-2:], args[1].shape[-2]
+            (n, d), m = args[0].shape[-2:], None if same(*args[:2]) else args[1].shape[-2]
             part, flop = "neighbours", knn_flop(n, d, m)
         elif name.startswith(MEMORY_OPS):
             part = "optimiser"
@@ -119,10 +119,8 @@ def traffic(op: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> float:
         size = bytes_in(value)
         changed = argument.alias_info is not None and argument.alias_info.is_write
         total += size * (2 if changed and argument.name not in READ_ONLY else 1)
-    if (
-        op._schema.name == "aten::convolution_backward"
-    ):  # the input's gradient needs the weight, and vice versa
-        wanted = args[-1]
+    if op._schema.name == "aten::convolution_backward":
+        wanted = args[-1]  # the input's gradient needs the weight, and vice versa
         total -= 0 if wanted[0] else stored_bytes(args[2])
         total -= 0 if wanted[1] else stored_bytes(args[1])
     fresh = [result for result in op._schema.returns if result.alias_info is None]

@@ -12,6 +12,7 @@ from voidrl.errors import ConfigError, UnknownNameError
 ENGINES = ("auto", "eager", "graph", "compile")
 PRECISIONS = ("auto", "fp32", "bf16")
 DEFAULT_ENV = "voidrl/PixelMaze-v0"
+MAX_SECONDS = 3600  # of a measurement
 ABOUT = {
     "update": "updates per second of named workloads, and where their time goes",
     "knn": "the search for nearest neighbours",
@@ -30,8 +31,10 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
         add(_benchmark(kinds, name))
     options = parser.parse_args(argv)
     options.argv = argv
-    if not 0 < getattr(options, "seconds", 1) < 3600:
-        raise ConfigError(f"--seconds {options.seconds} cannot be used: expected a number above 0")
+    if not 0 < getattr(options, "seconds", 1) <= MAX_SECONDS:
+        raise ConfigError(
+            f"--seconds {options.seconds} cannot be used: expected more than 0 and at most {MAX_SECONDS}"
+        )
     for name in ("json", "profile"):
         path = getattr(options, name, None)
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):

@@ -16,7 +16,7 @@ from voidrl.bench.report import Column, Row, number, percent, ratio, shown, spre
 from voidrl.bench.timing import measure, repeated
 from voidrl.bench.works import continuous, discrete
 from voidrl.config import AugmentConfig, EncoderConfig, Stack, require
-from voidrl.device import has_bf16
+from voidrl.device import uses_bf16
 from voidrl.nets import Encoder
 from voidrl.replay import Replay
 from voidrl.types import EnvSpec, Layout
@@ -55,7 +55,7 @@ def details(row: Row) -> list[str]:
 
 def rows(options: Namespace, device: torch.device, peaks: Peaks, say: Callable[[str], None]) -> Iterator[Row]:
     """Each kind of image in turn, as the losses ask for it."""
-    in_bf16 = options.precision == "bf16" or (options.precision == "auto" and has_bf16(device))
+    in_bf16 = uses_bf16(options.precision, device)
     for spec, stack, config in CASES:
         layout = Encoder(spec.obs_shape, EncoderConfig(stack)).layout  # as its first convolution reads it
         replay = random_replay(spec, device, 0, say, STEPS)

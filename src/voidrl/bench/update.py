@@ -20,7 +20,7 @@ from voidrl.bench.report import MISSING, Column, Row, number, percent, ratio, sh
 from voidrl.bench.timing import PeakMemory, Timing, measure, synchronise
 from voidrl.bench.works import DEFAULT_ON_CPU, WORKS, find_work
 from voidrl.config import Config
-from voidrl.device import has_bf16
+from voidrl.device import uses_bf16
 from voidrl.engine import Engine
 from voidrl.errors import ConfigError
 from voidrl.replay import Replay
@@ -144,11 +144,9 @@ class Subject:
 
     def row(self, timing: Timing, parts: Parts, floor: Floor) -> Row:
         """Everything known about it."""
-        wanted = self.agent.config.precision
-        in_bf16 = wanted == "bf16" or (wanted == "auto" and has_bf16(self.agent.device))
         return {
             "engine": self.engine.mode,
-            "precision": "bf16" if in_bf16 else "fp32",
+            "precision": "bf16" if uses_bf16(self.agent.config.precision, self.agent.device) else "fp32",
             **timing.rates("updates_per_second"),
             "milliseconds": timing.seconds * 1000,
             "start_seconds": self.start_seconds,
@@ -166,12 +164,11 @@ def _floor(agent: Agent, replay: Replay, peaks: Peaks) -> Floor:
     """Of the kinds of updates that there are, as often as each comes."""
     for module in agent.modules():
         if isinstance(vars(module).get("layout"), Layout):
-            vars(module)["layout"] = (
-                Layout()
-            )  # padding and folding serve the hardware: no work that must be done
-    number_of = min(agent.period, 64)
-    kinds = Counter(agent.learner.kind(i) for i in range(number_of))
+            # Padding and folding serve the hardware: they are no work that must be done.
+            vars(module)["layout"] = Layout()
+    period = agent.learner.period
+    kinds = Counter(agent.learner.kind(i) for i in range(period))
     return mean_floor(
-        (count_floor(lambda kind=kind: agent.step(replay, kind), peaks), count / number_of)  # type: ignore[misc]
+        (count_floor(lambda kind=kind: agent.step(replay, kind), peaks), count / period)  # type: ignore[misc]
         for kind, count in kinds.items()
     )

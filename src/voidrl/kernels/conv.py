@@ -109,11 +109,10 @@ class Layer(NamedTuple):
         return Sweep(*self[4:7], *self[:3], 1, group, *sizes)
 
 
-def _layers(x: Tensor, weights: Sequence[Tensor], strides: Sequence[int]) -> list[Layer]:
+def _layers(x: Tensor, shapes: Sequence[Sequence[int]], strides: Sequence[int]) -> list[Layer]:
     channels, height, width = x.shape[1:]
     layers = []
-    for weight, stride in zip(weights, strides, strict=True):
-        out, real, kernel_y, kernel_x = weight.shape
+    for (out, real, kernel_y, kernel_x), stride in zip(shapes, strides, strict=True):
         out_height, out_width = (height - kernel_y) // stride + 1, (width - kernel_x) // stride + 1
         sizes = (out_height, out_width, out, kernel_y, kernel_x, stride)
         layers.append(Layer(height, width, channels, real, *sizes))
@@ -121,11 +120,11 @@ def _layers(x: Tensor, weights: Sequence[Tensor], strides: Sequence[int]) -> lis
     return layers
 
 
-def suits(x: Tensor, weights: Sequence[Tensor], strides: Sequence[int]) -> bool:
-    """Whether the kernels take such a stack; device and precision are the caller's to decide."""
-    if x.dim() != 4 or any(weight.dim() != 4 for weight in weights) or not 0 < len(weights) == len(strides):
+def suits(x: Tensor, shapes: Sequence[Sequence[int]], strides: Sequence[int]) -> bool:
+    """Whether the kernels take a stack of such weights; device and precision are the caller's to decide."""
+    if x.dim() != 4 or any(len(shape) != 4 for shape in shapes) or not 0 < len(shapes) == len(strides):
         return False
-    layers = _layers(x, weights, strides)
+    layers = _layers(x, shapes, strides)
     return all(
         layer.channels % 16 == 0
         and layer.out_channels % 16 == 0
@@ -249,7 +248,7 @@ def _forward(
 ) -> list[Tensor]:
     """The results of all layers, or of the last one alone."""
     x = x.contiguous(memory_format=torch.channels_last)
-    layers = _layers(x, weights, strides)
+    layers = _layers(x, [weight.shape for weight in weights], strides)
     results: list[Tensor] = []
     with torch.cuda.device_of(x):
         for layer, packed, bias in zip(layers, _pack(weights, layers, back=False), biases, strict=True):
@@ -262,7 +261,7 @@ def _forward(
 def _(
     x: Tensor, weights: list[Tensor], biases: list[Tensor], strides: list[int], elu: bool, keep: bool
 ) -> list[Tensor]:
-    layers = _layers(x, weights, strides)
+    layers = _layers(x, [weight.shape for weight in weights], strides)
     shapes = [(x.shape[0], layer.out_channels, layer.out_height, layer.out_width) for layer in layers]
     return [_images(x, *shape) for shape in (shapes if keep else shapes[-1:])]
 
@@ -279,7 +278,7 @@ def _backward(
 ) -> list[Tensor]:
     """The gradients of weights and biases, flat as `_gather` leaves them; and of x if asked for."""
     inputs = [x.contiguous(memory_format=torch.channels_last), *results[:-1]]
-    layers = _layers(x, weights, strides)
+    layers = _layers(x, [weight.shape for weight in weights], strides)
     last = 0 if to_input else 1  # the layer down to which gradients of inputs are needed
     partials = []
     with torch.cuda.device_of(x):
@@ -305,7 +304,7 @@ def _(
     elu: bool,
     to_input: bool,
 ) -> list[Tensor]:
-    size = sum(map(_parameters, _layers(x, weights, strides)))
+    size = sum(map(_parameters, _layers(x, [weight.shape for weight in weights], strides)))
     flat = torch.empty(size, dtype=torch.float32, device=x.device)
     return [flat, _images(x, *x.shape)] if to_input else [flat]
 

@@ -59,7 +59,7 @@ def _pack(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _slope(y: tl.tensor, ELU: tl.constexpr) -> tl.tensor:  # act' from act's result
-    return tl.where(y > 0, 1.0, y + 1.0) if ELU else tl.where(y > 0, 1.0, 0.0)
+    return tl.where(y <= 0, y + 1.0 if ELU else 0.0, 1.0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -142,7 +142,7 @@ def sweep(
             sums = _dot(tile, weight, sums)
         if bias is not None:
             sums += shift
-            sums = tl.where(sums > 0, sums, tl.exp(sums) - 1.0 if ELU else 0.0)
+            sums = tl.where(sums <= 0, tl.exp(sums) - 1.0 if ELU else 0.0, sums)  # NaN stays NaN
         if saved is not None:
             sums *= _slope(tl.load(saved + to, mask=inside, other=0.0).to(tl.float32), ELU)
         tl.store(out + to, sums.to(out.dtype.element_ty), mask=inside)
@@ -264,9 +264,8 @@ def _gather(
         inside = (program < programs)[:, None] & real[None, :]
         for gx in tl.static_range(group_x):
             at = ky * line + tl.where(is_weight, (kx + gx * stride) * channels + ci, 0)
-            at = (program * ((kernel_y * line + 1) * tile))[:, None] + (at * tile + gx * out_channels + co)[
-                None, :
-            ]
-            sums += tl.load(partial + at, mask=inside, other=0.0)
+            at = at * tile + gx * out_channels + co
+            start = program * ((kernel_y * line + 1) * tile)
+            sums += tl.load(partial + start[:, None] + at[None, :], mask=inside, other=0.0)
     to = tl.where(is_weight, ((co * inputs + ci) * kernel_y + ky) * kernel_x + kx, e)
     tl.store(out + offset + to, tl.sum(sums, 0), mask=real)

@@ -61,8 +61,8 @@ class Learner(nn.Module):
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """Yield each loss in turn; the caller has minimised it before it asks for the next.
 
-        `index` counts updates modulo `period`: what happens every k updates is decided by it and not by a
-        counter of the learner's own, so that each kind of update can be captured.
+        What happens every k updates is decided by `index % k` and not by a counter of the learner's own, so
+        that each kind of update can be captured; every such k must be among the learner's `rhythms`.
         """
         raise NotImplementedError
 
@@ -81,7 +81,7 @@ class Learner(nn.Module):
 
     @property
     def rhythms(self) -> tuple[int, ...]:
-        """Every how many updates something is due: the targets, the actor."""
+        """Every how many updates something is due: the targets, the actor; with rhythms of its own, more."""
         return self.config.target_every_updates, getattr(self.config, "actor_every_updates", 1)
 
     @property

@@ -1,0 +1,162 @@
+"""How an agent acts, and what it saves."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import CONTINUOUS, DISCRETE, NORMED, PIXELS, fill_replay, make_agent, moved, snapshot
+
+import voidrl
+from voidrl.errors import CheckpointError, SpaceError
+from voidrl.types import EnvSpec
+
+HWC = PIXELS
+STACKED = EnvSpec((4,), False, 3, num_actions=3, raw_shape=(4,))
+UNEVEN = {"action_low": (-3.0, 0.0), "action_high": (1.0, 10.0), "action_shape": (1, 2)}
+SCALED = EnvSpec((4,), False, 1, num_actions=0, raw_shape=(4,), **UNEVEN)
+
+
+def observations(spec, n, seed=0):
+    rng = np.random.default_rng(seed)
+    shape = (n, *((spec.frame_stack,) if spec.frame_stack > 1 else ()), *spec.raw_shape)
+    return (
+        rng.integers(0, 256, shape, dtype=np.uint8)
+        if spec.pixels
+        else rng.normal(size=shape).astype(np.float32)
+    )
+
+
+@pytest.mark.parametrize(
+    "spec", [DISCRETE, CONTINUOUS, HWC, STACKED, SCALED], ids=["d", "c", "hwc", "stack", "scaled"]
+)
+def test_acting_on_one_and_on_many(spec):
+    agent = make_agent(spec)
+    obs = observations(spec, 5)
+    many = agent.act(obs)
+    assert len(many) == 5
+    for one, expected in zip(obs, many, strict=True):
+        np.testing.assert_allclose(agent.act(one), expected, rtol=1e-4, atol=1e-5)
+    assert np.array_equal(agent.act(obs), many)  # deterministic is deterministic
+    assert agent.act(obs[:0]).shape[0] == 0
+    if spec.discrete:
+        assert many.dtype == np.int64
+        assert np.ndim(agent.act(obs[0])) == 0
+        assert set(agent.act(observations(spec, 300), deterministic=False).tolist()) == {0, 1, 2}  # ε = 1
+    else:
+        assert many.dtype == np.float32
+        assert many.shape == (5, *spec.action_shape)
+        assert not np.array_equal(agent.act(obs, deterministic=False), many)
+
+
+def test_continuous_actions_fill_the_bounds_of_the_environment():
+    agent = make_agent(SCALED)
+    with torch.no_grad():
+        agent.learner.actor[-1].weight.zero_()
+        for bias, expected in ((100.0, [[1.0, 10.0]]), (-100.0, [[-3.0, 0.0]]), (0.0, [[-1.0, 5.0]])):
+            agent.learner.actor[-1].bias.fill_(bias)
+            np.testing.assert_allclose(agent.act(observations(SCALED, 1)[0]), expected, atol=1e-6)
+
+
+def test_stacked_images_are_read_as_the_replay_stacks_them():
+    agent, replay = make_agent(HWC), fill_replay(HWC, num_envs=1, end_every=10**9)
+    stored = replay.observations(torch.tensor([7]))  # (1, 2 · 3, 36, 36)
+    frames = replay.frames[6:8].permute(0, 2, 3, 1).numpy()  # (2, 36, 36, 3), oldest first
+    given = {}
+    act = agent.learner.act
+    agent.learner.act = lambda obs, skill, deterministic: (
+        given.update(obs=obs),
+        act(obs, skill, deterministic=True),
+    )[1]
+    agent.act(frames)
+    assert torch.equal(given["obs"], stored)
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape"),
+    [(DISCRETE, (5,)), (DISCRETE, (2, 2, 4)), (DISCRETE, ()), (HWC, (36, 36, 3)), (STACKED, (4,))],
+)
+def test_wrong_shapes_are_refused_in_one_sentence(spec, shape):
+    with pytest.raises(
+        SpaceError, match=r"^observation of shape \(.*\) cannot be acted on: expected \([\d, ]+\) or "
+    ):
+        make_agent(spec).act(np.zeros(shape, np.uint8 if spec.pixels else np.float32))
+
+
+def test_images_of_floats_are_refused():
+    with pytest.raises(SpaceError, match="observation of float32 cannot be acted on: expected a uint8 image"):
+        make_agent(HWC).act(np.zeros((2, 36, 36, 3), np.float32))
+
+
+def test_acting_changes_no_buffer():
+    agent, replay = make_agent(CONTINUOUS, **NORMED), fill_replay(CONTINUOUS)
+    agent.step(replay)
+    before = snapshot(agent.tensors())
+    agent.act(observations(CONTINUOUS, 3))
+    agent.act(observations(CONTINUOUS, 3), deterministic=False)
+    agent.choose(replay.latest(), torch.zeros(2, 0), deterministic=False)
+    agent._latents(replay.batch(replay.sample(4), 1, 1.0), agent._pool(replay)).z_next  # noqa: B018
+    assert not moved(before, agent.tensors())
+
+
+# Saving
+
+
+@pytest.mark.parametrize("spec", [DISCRETE, SCALED, HWC], ids=["discrete", "continuous", "pixels"])
+def test_a_saved_agent_acts_alike(spec, tmp_path):
+    agent = make_agent(spec, seed=5, share_encoder=spec.pixels)
+    agent.step(fill_replay(spec))
+    agent.steps = 12
+    agent.save(tmp_path / "agent")
+    loaded = voidrl.load(tmp_path / "agent", device="cpu")
+    obs = observations(spec, 20)
+    assert np.array_equal(loaded.act(obs), agent.act(obs))
+    assert not moved(agent.tensors(), loaded.tensors())
+    assert (loaded.steps, loaded.spec, loaded.config) == (12, spec, agent.config)
+
+
+def test_a_later_agent_is_not_shadowed_by_an_earlier_save(tmp_path):
+    agent = make_agent()
+    agent.steps = 200
+    agent.save(tmp_path)
+    agent.steps = 300
+    agent.save(tmp_path)
+    assert voidrl.load(tmp_path, device="cpu").steps == 300
+    agent.steps = 100
+    with pytest.raises(
+        CheckpointError, match="holds an agent of step 300, which would be loaded in place of this one"
+    ):
+        agent.save(tmp_path)
+
+
+def test_an_agent_of_another_shape_is_refused():
+    saved = make_agent(learner__hidden_dim=8).tensors()
+    with pytest.raises(CheckpointError, match=r"does not fit this one: learner\.critic\.\S+ has shape"):
+        make_agent(learner__hidden_dim=16).load_tensors(saved)
+    other = make_agent(learner__hidden_dim=16, phase="finetune")
+    with pytest.raises(CheckpointError, match=r"changes to the network, or pass finetune\.heads = 'random'"):
+        other.load_pretrained(saved)
+    make_agent(learner__hidden_dim=16, phase="finetune", finetune__heads="random").load_pretrained(saved)
+
+
+def test_a_runs_checkpoints_are_not_saved_over(tmp_path):
+    kept = tmp_path / "step_000000000007"
+    kept.mkdir()
+    (kept / "replay.safetensors").touch()
+    agent = make_agent()
+    agent.steps = 8
+    with pytest.raises(CheckpointError, match=r"holds the checkpoints of a run.*choose another folder"):
+        agent.save(tmp_path)
+    assert [*tmp_path.iterdir()] == [kept]
+
+
+def test_optimiser_state_round_trip_goes_on_exactly():
+    replay = fill_replay(CONTINUOUS)
+    agent, copy = (make_agent(CONTINUOUS, representation="simclr", seed=seed) for seed in (1, 2))
+    for i in range(3):
+        agent.step(replay, i % agent.period)
+    copy.load_tensors(agent.tensors())
+    copy.load_optimiser_tensors(snapshot(agent.optimiser_tensors()))
+    for one in (agent, copy):
+        torch.manual_seed(9)
+        for i in range(3):
+            one.step(replay, i % one.period)
+    assert not moved(agent.tensors(), copy.tensors())

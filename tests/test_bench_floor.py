@@ -1,0 +1,170 @@
+"""The floor of `voidrl bench`: what is counted is counted right."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import CONTINUOUS, make_agent
+from torch import nn
+
+from voidrl import kernels
+from voidrl.bench import update
+from voidrl.bench.floor import Floor, count_floor, mean_floor
+from voidrl.bench.own_ops import OWN_OPS, knn_flop, stored_bytes
+from voidrl.bench.peaks import DATA_SHEETS, Peaks, find_peaks
+from voidrl.entropy import knn_distances
+
+CPU = torch.device("cpu")
+PEAKS = Peaks(bf16=8e12, tf32=4e12, fp32=2e12, bandwidth=1e12)
+SCARCE = Peaks(bf16=1e30, tf32=1e30, fp32=1e30, bandwidth=1.0)  # time is bytes
+
+
+def test_floor_of_a_linear_layer():
+    b, i, o = 32, 64, 128
+    layer, x = nn.Linear(i, o), torch.randn(b, i, requires_grad=True)
+    grad = torch.randn(b, o)
+    floor = count_floor(lambda: layer(x).backward(grad), PEAKS)
+    assert floor.flop == 3 * 2 * b * i * o  # forward, for the weight, for the input
+    forward = b * i + i * o + o + b * o
+    weight = b * o + b * i + i * o
+    inputs = b * o + i * o + b * i
+    assert floor.bytes == 4 * (forward + weight + inputs)
+    assert floor.seconds == pytest.approx(
+        sum(max(2 * b * i * o / 2e12, 4 * n / 1e12) for n in (forward, weight, inputs))
+    )
+    assert set(floor.parts) == {"products"}
+
+
+def test_floor_takes_the_peak_of_the_type():
+    a = torch.randn(256, 256)
+    plain, half = (count_floor(lambda x=x: x @ x, PEAKS) for x in (a, a.bfloat16()))
+    assert plain.flop == half.flop == 2 * 256**3
+    assert plain.bytes == 2 * half.bytes == 3 * 4 * 256**2
+    assert plain.seconds == pytest.approx(plain.flop / 2e12)
+    assert half.seconds == pytest.approx(half.flop / 8e12)
+
+
+def test_floor_of_a_convolution():
+    layer, x = nn.Conv2d(3, 8, 3, stride=2, bias=False), torch.randn(4, 3, 21, 21)
+    floor = count_floor(lambda: layer(x).backward(torch.randn(4, 8, 10, 10)), SCARCE)
+    assert floor.flop == 2 * 2 * (4 * 8 * 10 * 10) * (3 * 3 * 3)  # forward and weight; the input needs none
+    sizes = 4 * 3 * 21 * 21, 8 * 3 * 3 * 3, 4 * 8 * 10 * 10
+    assert floor.bytes == 2 * 4 * sum(sizes)
+    assert floor.parts == {"convolutions": floor.bytes}
+
+
+def test_floor_of_optimisers_and_targets():
+    n = 1000
+    weight = nn.Parameter(torch.randn(n))
+    adam = torch.optim.Adam([weight], fused=True)
+    weight.grad = torch.randn(n)
+    adam.step()
+    floor = count_floor(adam.step, PEAKS)
+    assert floor.bytes == 4 * 7 * n + 4  # weight and moments read and written, the gradient and the step read
+    floor = count_floor(lambda: torch._foreach_lerp_([torch.zeros(n)], [torch.ones(n)], 0.1), PEAKS)
+    assert floor.bytes == 4 * 3 * n
+    assert floor.flop == 0
+    assert floor.parts.keys() == {"optimiser"}
+
+
+def test_floor_leaves_out_what_fuses():
+    x = torch.randn(100, 100)
+    floor = count_floor(lambda: (x.relu() + 1).softmax(1).sum(), PEAKS)
+    assert (floor.flop, floor.bytes, floor.seconds) == (0, 0, 0)
+
+
+def test_floor_of_our_kernels():
+    queries, particles, out = torch.randn(10, 4), torch.randn(30, 4), torch.randn(10, 3)
+    given = {"queries": queries, "particles": particles, "k": 3, "exclude_self": False}
+    assert OWN_OPS["knn_distances"](given, out) == [
+        ("neighbours", 3 * 10 * 30 * 4, 4 * (40 + 120 + 30), False)
+    ]
+    given |= {"particles": queries.view(10, 4), "exclude_self": True}  # by another name
+    assert OWN_OPS["knn_distances"](given, out) == [("neighbours", 3 * 45 * 4, 4 * (40 + 30), False)]
+    given["particles"] = queries.clone()  # might be other points
+    assert OWN_OPS["knn_distances"](given, out) == [("neighbours", 3 * 100 * 4, 4 * (40 + 40 + 30), False)]
+    assert knn_flop(2, 5, None) == 15  # one pair
+    source, index = torch.zeros(1000, 3, 8, 8, dtype=torch.uint8), torch.zeros(16, 2, dtype=torch.int64)
+    made = torch.zeros(16, 8, 8, 8)
+    given = {"source": source, "index": index, "shift": None, "noise": torch.zeros(16), "scale": 0.1}
+    ((part, flop, size, _),) = OWN_OPS["images"](given, made)
+    assert (part, flop) == ("images", 0)
+    assert size == 32 * 3 * 8 * 8 + 32 * 8 + 16 * 4 + made.numel() * 4  # not all of the replay
+
+
+def test_in_batch_neighbours_meet_once():
+    z = torch.randn(20, 5)
+    calls = [lambda: knn_distances(z, z, 3, exclude_self=True)]  # on the CPU by cdist
+    if kernels._TRITON and not torch.cuda.is_available():  # else the kernels are compiled for CUDA
+        from voidrl.kernels import knn as ours
+
+        calls.append(lambda: ours.knn_distances(z, z, 3, True))
+    for call in calls:
+        floor = count_floor(call, PEAKS)
+        assert floor.flop == 3 * (20 * 19 / 2) * 5
+        assert floor.parts.keys() == {"neighbours"}
+    floor = count_floor(lambda: knn_distances(z, z.clone(), 3, exclude_self=True), PEAKS)
+    assert floor.flop == 3 * 20 * 20 * 5
+
+
+@pytest.mark.parametrize("to_input", [False, True])
+def test_floor_of_our_convolutions_is_that_of_the_plain_ones(to_input):
+    x = torch.randn(2, 16, 21, 21, requires_grad=to_input)  # 9 channels, and 7 that fill up
+    layers = nn.Conv2d(9, 16, 3, 2), nn.Conv2d(16, 32, 3, 1)
+    weights, strides = [layer.weight for layer in layers], [2, 1]
+    plain = x[:, :9].detach().requires_grad_(to_input)
+    results = [plain]
+    forward = count_floor(lambda: [results.append(layer(results[-1])) for layer in layers], PEAKS)
+    gradient = torch.randn_like(results[-1])
+    backward = count_floor(lambda: results[-1].backward(gradient), PEAKS)
+    given = {"x": x, "weights": weights, "strides": strides, "to_input": to_input}
+    ours = OWN_OPS["conv_stack"](given, []), OWN_OPS["conv_stack_backward"](given, [])
+    assert [sum(piece.flop for piece in pieces) for pieces in ours] == [forward.flop, backward.flop]
+    assert all(piece.in_bf16 and piece.part == "convolutions" for pieces in ours for piece in pieces)
+    moved = plain.numel() + 2 * results[1].numel() + results[2].numel()  # the middle is written, then read
+    assert sum(piece.bytes for piece in ours[0]) == 2 * moved + 4 * sum(weight.numel() for weight in weights)
+
+
+def test_our_operators_are_known():
+    found = set()
+    for path in Path(kernels.__path__[0]).glob("*.py"):
+        found |= set(re.findall(r'"voidrl::(\w+)"', path.read_text()))
+    assert found == OWN_OPS.keys()
+
+
+def test_expanded_tensors_are_read_once():
+    assert stored_bytes(torch.zeros(1, 5).expand(7, 5)) == 20
+    assert stored_bytes(torch.zeros(0, 5)) == 0
+    assert stored_bytes(torch.zeros(())) == 4
+
+
+def test_floor_of_kinds_is_their_mean():
+    one, other = (
+        Floor(flop=4, bytes=2, seconds=1, parts={"products": 1}),
+        Floor(flop=8, seconds=3, parts={"images": 3}),
+    )
+    mean = mean_floor([(one, 0.75), (other, 0.25)])
+    assert (mean.flop, mean.bytes, mean.seconds) == (5, 1.5, 1.5)
+    assert mean.parts == {"products": 0.75, "images": 0.75}
+
+
+def test_kinds_of_updates_weigh_as_often_as_they_come():
+    agent = make_agent(learner="dqn", learner__target_every_updates=8000)
+    agent.step = lambda replay, index: torch.ones(1, 1) @ torch.ones(1, 1) if index % 8000 == 0 else None
+    assert update._floor(agent, None, PEAKS).flop == pytest.approx(2 / 8000)
+    agent = make_agent(CONTINUOUS, learner="sac", learner__target_every_updates=3)  # and the actor every 2
+    sizes = {0: 1000, 1: 1, 2: 10, 3: 100}  # both, none, the actor, the targets
+    agent.step = lambda replay, index: torch.ones(sizes[index], 1) @ torch.ones(1, 1)
+    floor = update._floor(agent, None, PEAKS)
+    assert floor.flop == pytest.approx(2 * (1000 * 1 + 1 * 2 + 10 * 2 + 100 * 1) / 6)
+
+
+def test_peaks():
+    peaks = find_peaks(CPU)
+    assert peaks.measured
+    assert min(peaks.bf16, peaks.fp32, peaks.bandwidth) > 0
+    assert "measured" in peaks.describe()
+    sheet = DATA_SHEETS["NVIDIA H200"]
+    assert "4.80 TB/s" in sheet.describe()
+    assert "measured" not in sheet.describe()

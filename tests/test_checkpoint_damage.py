@@ -1,0 +1,181 @@
+"""Kills and damage: a checkpoint is whole or does not count."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_checkpoints import AGENT, REPLAY, fail, flip, hidden, quick_save, truncate, value_of
+
+from voidrl import checkpoint
+from voidrl.checkpoint import latest, list_steps, load
+from voidrl.errors import CheckpointError
+
+
+def die_at(call):
+    """In a child: SIGKILL at the given call that touches the file system, counted from 0."""
+    calls = [0]
+
+    def count():
+        if calls[0] == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        calls[0] += 1
+
+    def on_event(event, args):
+        if event in ("open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir"):
+            count()
+
+    os.fsync = lambda descriptor: count()  # what survives a kill does not depend on the disk
+    checkpoint._hashed.clear()  # else the number of calls depends on inodes that were used before
+    sys.addaudithook(on_event)
+
+
+def killed(call, action):
+    """Whether a child process that did `action` was killed at this call, or had ended before it."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            die_at(call)
+            action()
+            code = 0
+        finally:
+            os._exit(code)
+    status = os.waitpid(pid, 0)[1]
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+@pytest.mark.parametrize(("step", "keep_last"), [(30, 1), (30, 2), (20, 2)])
+def test_a_kill_at_any_call_leaves_a_valid_checkpoint(tmp_path, monkeypatch, step, keep_last):
+    """Step 20 exists already, so saving it replaces it; older ones are deleted as keep_last says."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    start = tmp_path / "start"
+    quick_save(start, 10, tag="same", value=10)
+    quick_save(start, 20, tag="other", value=20)
+    seen = []
+    for call in range(1000):
+        root = tmp_path / "root"
+        shutil.copytree(start, root)
+        died = killed(call, lambda root=root: quick_save(root, step, 99, tag="new", keep_last=keep_last))
+        seen.append(value_of(latest(root, fail)))
+        for path in root.glob("step_*"):  # nothing half-deleted goes by the name of a checkpoint
+            value_of(load(path))
+        # The next save clears away what the dead one left, and keeps what it should.
+        quick_save(root, 40, tag="after", keep_last=keep_last)
+        assert value_of(latest(root, fail)) == 40
+        assert hidden(root) == []
+        assert len(list_steps(root)) == keep_last
+        shutil.rmtree(root)
+        if not died:
+            break
+    assert not died
+    assert seen == sorted(seen)  # the old one up to some call, the new one from there on
+    assert {seen[0], seen[-1]} == {20, 99}
+    assert len(seen) > 15
+
+
+def test_kills_of_one_step_saved_again_and_again_leave_a_valid_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    quick_save(tmp_path, 5, 0)
+    last = 0
+    for i, call in enumerate(range(2, 80, 2), start=1):
+        killed(call, lambda i=i: quick_save(tmp_path, 5, i))
+        found = value_of(latest(tmp_path, fail))
+        assert found in (last, i)
+        last = found
+    assert last == i
+    assert quick_save(tmp_path, 5, 200).name == "step_000000000005"
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000000000005"]
+
+
+def lengthen(path):
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+@pytest.mark.parametrize("name", [AGENT, REPLAY, "manifest.json"])
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (flip, "is damaged"),
+        (truncate, "truncated: .* expected, .* found"),
+        (Path.unlink, "missing"),
+        (lengthen, "too long"),
+    ],
+)
+def test_damage_is_named_and_an_older_checkpoint_used(tmp_path, name, damage, says):
+    quick_save(tmp_path, 10, padding=list(range(50)))
+    path = quick_save(tmp_path, 20, padding=list(range(50)))
+    damage(path / name)
+    warnings = []
+    assert value_of(latest(tmp_path, warnings.append)) == 10
+    assert len(warnings) == 1
+    assert path.name in warnings[0]
+    assert name in warnings[0]
+    assert "\n" not in warnings[0]
+    with pytest.raises(
+        CheckpointError, match="damaged" if name == "manifest.json" and damage != Path.unlink else says
+    ):
+        load(path)
+
+
+def test_a_byte_that_rots_without_a_trace_is_noticed(tmp_path):
+    path = quick_save(tmp_path, 1) / REPLAY
+    stat = path.stat()
+    flip(path)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with pytest.raises(CheckpointError, match=r"replay-000.safetensors is damaged: its sha256"):
+        load(path.parent)
+
+
+def test_every_flipped_byte_of_the_manifest_is_noticed(tmp_path):
+    path = quick_save(tmp_path, 3, note="hello") / "manifest.json"
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        flip(path, position)
+        try:
+            found = load(path.parent)
+            assert json.loads(path.read_bytes()) == json.loads(whole)  # only white space may differ
+            assert value_of(found) == 3
+        except CheckpointError:
+            pass
+        path.write_bytes(whole)
+    assert value_of(load(path.parent)) == 3
+
+
+def test_a_newer_format_is_skipped_and_asks_for_an_upgrade(tmp_path):
+    quick_save(tmp_path, 1)
+    newer = quick_save(tmp_path, 2) / "manifest.json"
+    newer.write_text(json.dumps({"format": 2, "anything": "else"}))
+    warnings = []
+    assert latest(tmp_path, warnings.append).step == 1
+    assert "format 2, newer than 1: upgrade voidrl" in warnings[0]
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "{}", '{"format": "x"}', '{"format": NaN}', "\xff", ""])
+def test_a_manifest_of_another_kind_is_damaged(tmp_path, text):
+    path = quick_save(tmp_path, 1)
+    (path / "manifest.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(CheckpointError, match=r"manifest.json is damaged"):
+        load(path)
+
+
+def test_none_valid_lists_what_was_found(tmp_path):
+    with pytest.raises(CheckpointError, match=r"no valid checkpoint in .*absent; found none at all"):
+        latest(tmp_path / "absent", fail)
+    truncate(quick_save(tmp_path, 1) / AGENT)
+    (quick_save(tmp_path, 2) / REPLAY).unlink()
+    (tmp_path / "step_000000000003").mkdir()
+    with pytest.raises(
+        CheckpointError, match=r"000003 .*missing.*, step_0+2 .*missing.*, step_0+1 .*truncated"
+    ):
+        latest(tmp_path, lambda message: None)
+    assert list_steps(tmp_path) == [1, 2, 3]
+
+
+def test_an_unknown_file_is_answered_with_the_known_ones(tmp_path):
+    with pytest.raises(CheckpointError, match=r"has no 'critic.safetensors', only .*agent"):
+        load(quick_save(tmp_path, 1)).tensors("critic.safetensors")

@@ -1,0 +1,186 @@
+"""Networks under spectral normalisation, and targets that follow them."""
+
+import pytest
+import torch
+from helpers import shake
+from torch import nn
+
+from voidrl.config import EncoderConfig
+from voidrl.nets import Conv, Encoder, follow, target_copy
+from voidrl.spectral import SpectralNorm
+
+STACKS = ("nature", "drq", "paper", "impala", "mlp")
+
+
+def weights(module):
+    """As they are used."""
+    layers = [m for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    return [
+        layer.weight if layer.spectral is None else layer.spectral.effective(layer.weight) for layer in layers
+    ]
+
+
+def norms(encoder):
+    return [torch.linalg.matrix_norm(w.flatten(1), 2).item() for w in weights(encoder)]
+
+
+@pytest.mark.parametrize("stack", ["nature", "impala", "mlp"])
+def test_spectral_norm_holds_the_largest_singular_value_at_one(stack):
+    torch.manual_seed(0)
+    shape = (20,) if stack == "mlp" else (4, 40, 40)
+    config = EncoderConfig(stack, hidden_dim=32, spectral_norm_iterations=5)
+    encoder = Encoder(shape, config)
+    shake(encoder)
+    for _ in range(20):
+        encoder(torch.rand(2, *shape))
+    assert norms(encoder) == pytest.approx([1.0] * len(weights(encoder)), abs=0.03)
+    free = Encoder(shape, EncoderConfig(stack, hidden_dim=32))
+    with torch.no_grad():
+        for weight in weights(free):
+            weight.mul_(5)
+    assert min(norms(free)) > 4
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_each_training_pass_runs_the_given_number_of_power_iterations(iterations):
+    torch.manual_seed(0)
+    encoder = Encoder((8,), EncoderConfig("mlp", feature_dim=6, spectral_norm_iterations=iterations))
+    linear = shake(encoder).trunk[0]
+    norm, matrix = linear.spectral, linear.weight.detach()
+    u, v = norm.u.clone(), norm.v[0].clone()
+    encoder(torch.randn(2, 8))
+    for _ in range(iterations):
+        u = nn.functional.normalize(matrix @ v, dim=0)
+        v = nn.functional.normalize(matrix.T @ u, dim=0)
+    assert torch.allclose(norm.u, u, atol=1e-6)
+    assert torch.allclose(norm.v[0], v, atol=1e-6)
+    encoder.eval()
+    encoder(torch.randn(2, 8))
+    assert torch.allclose(norm.u, u, atol=1e-6)
+
+
+def test_every_layer_of_an_encoder_is_normalised_and_keeps_its_name():
+    config = {"stack": "impala", "hidden_dim": 8, "feature_dim": 4}
+    normed = Encoder((3, 20, 20), EncoderConfig(**config, spectral_norm_iterations=1))
+    plain = Encoder((3, 20, 20), EncoderConfig(**config))
+    assert [n for n, _ in normed.named_parameters()] == [n for n, _ in plain.named_parameters()]
+    assert len([m for m in normed.modules() if isinstance(m, SpectralNorm)]) == 15 + 2
+    assert not [m for m in plain.modules() if isinstance(m, SpectralNorm)]
+    assert {n for n in normed.state_dict() if n.startswith("stack.0.")} == {
+        "stack.0.weight",
+        "stack.0.bias",
+        "stack.0.spectral.u",
+        "stack.0.spectral.v",
+    }
+
+
+def test_biases_are_not_divided():
+    layer = Conv(2, 3, 3)
+    layer.spectral = SpectralNorm(layer.weight, 1)
+    assert torch.equal(layer(torch.zeros(1, 2, 3, 3)).flatten(), layer.bias)
+
+
+# --- targets ----------------------------------------------------------------------------------------------
+
+
+class Counted(nn.Module):
+    def __init__(self, value):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((2,), value))
+        self.register_buffer("mean", torch.full((3,), 10 * value))
+        self.register_buffer("count", torch.tensor(int(value)))
+
+
+def test_follow_is_an_exponential_average_of_weights_and_buffers():
+    target, online = Counted(1.0), Counted(3.0)
+    follow(target, online, 0.25)
+    assert target.weight.tolist() == [1.5] * 2
+    assert target.mean.tolist() == [15.0] * 3
+    assert target.count == 1
+    follow(target, online, 0.25)
+    assert target.weight.tolist() == [1.875] * 2
+    assert online.weight.tolist() == [3.0] * 2
+    follow(target, online, 1.0)
+    assert torch.equal(target.weight, online.weight)
+
+
+def test_a_target_is_a_frozen_copy_of_its_own():
+    encoder = Encoder((4,), EncoderConfig("mlp", spectral_norm_iterations=2))
+    target = target_copy(encoder)
+    x = torch.randn(3, 4)
+    assert torch.equal(target.eval()(x), encoder.eval()(x))
+    assert not any(p.requires_grad for p in target.parameters())
+    assert all(p.requires_grad for p in encoder.parameters())
+    shake(encoder)
+    before = target(x)
+    assert torch.equal(target(x), before)
+    encoder.train()(x)
+    follow(target, encoder, 1.0)
+    assert torch.equal(target(x), encoder.eval()(x))
+    assert not torch.allclose(target(x), before)
+
+
+def normed_encoder(stack):
+    torch.manual_seed(0)
+    shape = (6,) if stack == "mlp" else (3, 40, 40)
+    encoder = Encoder(shape, EncoderConfig(stack, feature_dim=7, hidden_dim=9, spectral_norm_iterations=2))
+    return encoder, torch.randn(4, *shape)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_target_is_the_function_of_a_normalised_network_without_normalisation(stack, last):
+    encoder, x = normed_encoder(stack)
+    target = target_copy(encoder)
+    if last:
+        encoder.to(memory_format=torch.channels_last), target.to(memory_format=torch.channels_last)
+    assert [n for n, _ in target.named_parameters()] == [n for n, _ in encoder.named_parameters()]
+    assert not list(target.buffers())
+    for _ in range(3):
+        shake(encoder, 0.3).train()(x)
+        shake(encoder, 0.1)
+        follow(target, encoder, 1.0)
+        assert torch.equal(target.train()(x), encoder.eval()(x))
+        assert torch.equal(target.eval()(x), encoder.eval()(x))
+
+
+def test_a_target_averages_the_weights_in_use():
+    encoder, x = normed_encoder("nature")
+    target = target_copy(encoder)
+    shake(encoder, 0.3)(x)
+    before, vectors = [w.clone() for w in weights(target)], [b.clone() for b in encoder.buffers()]
+    bias = target.stack[0].bias.clone()
+    follow(target, encoder.train(), 0.1)
+    for old, new, online in zip(before, weights(target), weights(encoder), strict=True):
+        assert torch.equal(new, torch.lerp(old, online, 0.1))
+    assert torch.equal(target.stack[0].bias, torch.lerp(bias, encoder.stack[0].bias, 0.1))
+    assert all(torch.equal(a, b) for a, b in zip(vectors, encoder.buffers(), strict=True))
+
+
+def test_a_target_stands_still_in_training_mode():
+    encoder, x = normed_encoder("mlp")
+    target = target_copy(encoder).train()
+    before = {name: value.clone() for name, value in target.state_dict().items()}
+    for _ in range(3):
+        target(x)
+    assert all(torch.equal(before[name], value) for name, value in target.state_dict().items())
+    assert largest_norm(target) < 1.01
+    for _ in range(30):  # averages of matrices of norm 1 have at most norm 1
+        shake(encoder, 0.2).train()
+        for _ in range(10):
+            encoder(x)
+        follow(target, encoder, 0.1)
+        assert largest_norm(target) < 1.05
+
+
+def largest_norm(module):
+    return max(norms(module))
+
+
+def test_other_buffers_of_a_normalised_network_follow():
+    both = nn.Sequential(normed_encoder("mlp")[0], Counted(1.0))
+    target = target_copy(both)
+    both[1].mean.fill_(20)
+    follow(target, both, 0.5)
+    assert target[1].mean.tolist() == [15.0] * 3
+    assert "0.trunk.0.weight" in dict(target.named_parameters())

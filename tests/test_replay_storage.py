@@ -1,0 +1,335 @@
+"""What the replay stores: the ring, uploads, checkpoints, memory."""
+
+import numpy as np
+import pytest
+import torch
+from tiny_replays import Oracle, frame, line, pixel_spec, vector_spec
+
+from voidrl import replay as module
+from voidrl.config import ReplayConfig
+from voidrl.errors import ConfigError, NonFiniteError, ReplayMemoryError
+from voidrl.replay import Replay, Upload, block_sums, check_finite, checksum, make_replay, write_directly
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+
+
+def test_frames_are_stored_once_and_stay_bytes():
+    oracle = Oracle(2, 10, 4)
+    oracle.reset()
+    oracle.step()
+    replay = oracle.replay
+    assert replay.frames.shape == (replay.rows * 2, 1, 2, 2)
+    assert replay.frames.dtype == replay.latest().dtype == torch.uint8
+    batch = replay.batch(replay.sample(5), 3, 0.99)
+    assert batch.obs.shape == batch.next_obs.shape == (5, 4, 2, 2)
+    assert batch.obs.dtype == batch.next_obs.dtype == torch.uint8
+    assert batch.reward.dtype == batch.discount.dtype == batch.skill.dtype == torch.float32
+    assert batch.action.dtype == torch.int64
+    assert batch.skill.shape == (5, 0)
+    ((_, weights), *_) = replay.steps(replay.segment(replay.sample(5), 2, 0.99))
+    assert weights.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(1, 10, 1), (4, 20, 3), (5, 100, 4)])
+def test_capacity_is_what_is_kept_in_the_long_run(num_envs, capacity, stack):
+    oracle = Oracle(num_envs, capacity, stack, end=0.0)
+    oracle.reset()
+    for _ in range(3 * oracle.replay.rows):
+        oracle.step()
+    assert len(oracle.replay) == capacity
+
+
+def stored(replay):
+    """All that a step writes."""
+    names = ("frames", "action", "reward", "ending", "age", "skill", "starts")
+    positions = (replay.head, replay.starts_head, replay.starts_count)
+    return [*(getattr(replay, name).cpu() for name in names), *(p.cpu() for p in positions)]
+
+
+@pytest.fixture
+def uploads(monkeypatch):
+    """What is written takes the way that it takes to a GPU."""
+    made = {}
+
+    def write(stored, writes):
+        made.setdefault(id(stored), Upload(stored))(writes)
+
+    monkeypatch.setattr(module, "write_directly", write)
+    return made
+
+
+@pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(1, 9, 1), (3, 12, 3), (5, 40, 2)])
+def test_an_upload_writes_what_a_direct_write_does(num_envs, capacity, stack, uploads):
+    oracle = Oracle(num_envs, capacity, stack, skill_dim=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "write_directly", write_directly)
+        direct = Oracle(num_envs, capacity, stack, skill_dim=2)
+    for time in range(150):
+        for each in (oracle, direct):
+            each.step() if time % 41 else each.reset()
+        assert all(map(torch.equal, stored(oracle.replay), stored(direct.replay)))
+        if time % 41:
+            oracle.check(oracle.replay.sample(8), 3, 0.9)
+    assert len(uploads) == 1
+    state, chunks = copied(oracle.replay)
+    again = Replay(pixel_spec(stack), num_envs, capacity, 2, CPU, CPU)
+    again.load(state, iter(chunks))
+    assert all(map(torch.equal, stored(again), stored(oracle.replay)))
+
+
+@pytest.mark.usefixtures("uploads")
+def test_an_upload_converts_what_an_environment_gives():
+    replay = line([1, 2, 4, 64, 8], {2: "terminated"})  # rewards are whole numbers
+    assert replay.batch(torch.tensor([0, 1, 2, 4]), 1, 0.5).reward.tolist() == [1, 2, 4, 8]
+    replay.reset(np.full((1, 1), 50))
+    assert replay.latest().tolist() == [[50]]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.usefixtures("small_chunks")
+def test_a_replay_on_the_gpu_holds_what_one_in_main_memory_does():
+    here, there = Oracle(5, 200, 3, skill_dim=2), Oracle(5, 200, 3, skill_dim=2, place=CUDA)
+    work = torch.randn(4096, 4096, device=CUDA)
+    for time in range(300):
+        for oracle in (here, there):
+            oracle.step() if time % 41 else oracle.reset()
+        work = torch.tanh(work @ work)  # keeps the GPU behind: nothing may be overwritten before it has left
+    assert all(map(torch.equal, stored(there.replay), stored(here.replay)))
+    assert torch.equal(there.replay.latest().cpu(), here.replay.latest())
+    slots = here.replay.sample(64)
+    for n in (1, 3):
+        mine, other = here.replay.batch(slots, n, 0.9), there.replay.batch(slots.cuda(), n, 0.9)
+        for a, b in zip(mine, other, strict=True):
+            torch.testing.assert_close(b.cpu(), a)
+    again = Replay(pixel_spec(3), 5, 200, 2, CUDA, CUDA)
+    state, chunks = copied(there.replay)
+    again.load(
+        {k: v.cpu() for k, v in state.items()}, ((n, {k: v.cpu() for k, v in t.items()}) for n, t in chunks)
+    )
+    assert all(map(torch.equal, stored(again), stored(there.replay)))
+    assert [c[:2] for c in again.chunks()] == [c[:2] for c in there.replay.chunks()]
+
+
+def test_a_float64_environment_stays_float32():
+    replay = Replay(vector_spec(), 1, 5, 0, CPU, CPU)
+    replay.reset(np.zeros((1, 1)))
+    replay.add(
+        np.zeros((1, 2)), np.ones(1), np.zeros(1, bool), np.zeros(1, bool), np.ones((1, 1)), torch.zeros(1, 0)
+    )
+    batch = replay.batch(replay.sample(3), 1, 0.9)
+    assert {t.dtype for t in batch} == {torch.float32}
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------
+
+
+def copied(replay):
+    """State and chunks, as they come back from a file."""
+    chunks = [(name, {k: v.clone() for k, v in make().items()}) for name, _, make in replay.chunks()]
+    return {k: v.clone() for k, v in replay.state().items()}, chunks
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK_BYTES", 4 * 2 * module.slot_bytes(pixel_spec(), 0))  # 4 rows of 2
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5, 21, 100])
+@pytest.mark.usefixtures("small_chunks")
+def test_a_loaded_replay_goes_on_as_the_saved_one(steps):
+    oracle, again = Oracle(2, 30, 3), Replay(pixel_spec(3), 2, 30, 0, CPU, CPU)
+    oracle.reset()
+    for _ in range(steps):
+        oracle.step()
+    state, chunks = copied(oracle.replay)
+    again.load(state, iter(chunks))
+    assert torch.equal(again.latest(), oracle.replay.latest())
+    if steps:
+        assert all(map(torch.equal, sampled(again), sampled(oracle.replay)))
+    for _ in range(40):
+        assert len(again) == len(oracle.replay)
+        assert [c[:2] for c in again.chunks()] == [c[:2] for c in oracle.replay.chunks()]
+        oracle.step()
+        again.add(*oracle.last)
+        assert all(map(torch.equal, sampled(again), sampled(oracle.replay)))
+
+
+def sampled(replay):
+    torch.manual_seed(5)
+    return replay.batch(replay.sample(32), 4, 0.9)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_tags_tell_which_parts_changed():
+    oracle = Oracle(2, 34, 1, end=0.0)  # 18 rows: chunks of 4, 4, 4, 4, 2
+    oracle.reset()
+    before = {name: (tag, copied_part(make)) for name, tag, make in oracle.replay.chunks()}
+    changes = 0
+    for time in range(60):
+        oracle.reset() if time % 7 == 6 else oracle.step()
+        after = {name: (tag, copied_part(make)) for name, tag, make in oracle.replay.chunks()}
+        for name, (tag, content) in before.items():
+            same = all(
+                torch.equal(content[k], v) for k, v in after[name][1].items() if len(v) == len(content[k])
+            )
+            grown = len(after[name][1]["age"]) != len(content["age"])
+            if not same or grown:
+                assert after[name][0] != tag, (time, name)
+                changes += 1
+        unchanged = [name for name, (tag, _) in before.items() if after[name][0] == tag]
+        assert len(unchanged) >= len(before) - 2  # one step writes one row, and the frames after it
+        before = after
+    assert changes > 50
+    assert len(after) == 5
+
+
+def copied_part(make):
+    return {k: v.clone() for k, v in make().items()}
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_runs_that_went_on_differently_have_different_tags():
+    def tag(value):
+        replay = Replay(pixel_spec(), 2, 30, 0, CPU, CPU)
+        replay.reset(np.stack([frame(0), frame(value)]))
+        return next(tag for _, tag, _ in replay.chunks())
+
+    assert tag(1) != tag(2)
+    assert tag(1) == tag(1)
+
+
+@pytest.mark.parametrize("name", ["frames", "action", "reward", "ending", "age", "skill"])
+@pytest.mark.usefixtures("small_chunks")
+def test_a_difference_in_anything_stored_is_seen(name):
+    def tags(change):
+        oracle = Oracle(2, 30, 1, skill_dim=1)
+        oracle.reset()
+        for _ in range(6):
+            oracle.step()
+        getattr(oracle.replay, name)[oracle.row * 2 - 1] += change  # of the last step
+        return [tag for _, tag, _ in oracle.replay.chunks()]
+
+    assert tags(0) == tags(0)
+    assert tags(0) != tags(1)
+
+
+def test_what_has_not_changed_is_not_read_again(monkeypatch):
+    oracle = Oracle(2, 30, 1)
+    oracle.reset()
+    oracle.step()
+    tags = [tag for _, tag, _ in oracle.replay.chunks()]
+    monkeypatch.setattr(module, "checksum", None)
+    assert [tag for _, tag, _ in oracle.replay.chunks()] == tags
+    oracle.replay.state()
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 7, 64, 65])
+def test_sums_on_a_device_tell_contents_apart(size, monkeypatch):
+    monkeypatch.setattr(module, "CHECKSUM_WORDS", 8)
+    module._weights.cache_clear()
+    random = torch.Generator().manual_seed(size)
+    content = torch.randint(256, (size,), dtype=torch.uint8, generator=random)
+    seen = [tuple(block_sums(content).tolist())]
+    for place in range(size):
+        for change in (1, 128, 255):
+            other = content.clone()
+            other[place] ^= change
+            seen.append(tuple(block_sums(other).tolist()))
+    if size > 8:  # a moved image: the same bytes in other places
+        seen.append(tuple(block_sums(content.roll(8)).tolist()))
+        seen.append(tuple(block_sums(content.roll(32)).tolist()))
+    module._weights.cache_clear()
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_checksum_is_of_contents_and_lengths():
+    tensors = [torch.arange(5), torch.zeros(3, 0), torch.ones(2, 2)]
+    assert checksum(tensors) == checksum([t.clone() for t in tensors])
+    assert checksum(tensors) != checksum([*tensors[:2], torch.ones(2, 3)])
+    assert checksum([torch.zeros(4)]) != checksum([torch.zeros(5)])
+    assert 0 <= checksum(tensors) < 2**32
+
+
+# --- memory -----------------------------------------------------------------------------------------------
+
+
+def memory(monkeypatch, **free):
+    monkeypatch.setattr(module, "free_bytes", lambda device: free[device.type])
+    monkeypatch.setattr(module, "Replay", lambda *args: args)
+
+
+def make(config, device, said):
+    return make_replay(config, pixel_spec(4), 2, 0, device, said.append)
+
+
+def test_auto_keeps_the_replay_beside_the_networks(monkeypatch):
+    said = []
+    memory(monkeypatch, cuda=2**40, cpu=2**40)
+    assert make(ReplayConfig(), CUDA, said)[-2:] == (CUDA, CUDA)
+    assert make(ReplayConfig(device="cuda"), CUDA, said)[-2:] == (CUDA, CUDA)
+    assert make(ReplayConfig(), CPU, said)[-2:] == (CPU, CPU)
+    assert said == []
+
+
+def test_a_replay_on_cuda_follows_the_networks_index(monkeypatch):
+    said, second = [], torch.device("cuda", 1)
+    memory(monkeypatch, cuda=2**40, cpu=2**40)
+    assert make(ReplayConfig(device="cuda"), second, said)[-2:] == (second, second)
+    assert said == []
+
+
+def test_auto_says_that_it_went_to_main_memory(monkeypatch):
+    said = []
+    memory(monkeypatch, cuda=2**20, cpu=2**40)
+    assert make(ReplayConfig(2**26), CUDA, said)[-2:] == (CPU, CUDA)
+    assert said == ["replay of 1.81 GiB kept in main memory: cuda:0 has 0.00 GiB free"]
+    said.clear()
+    make(ReplayConfig(2**26, device="cpu"), CUDA, said)
+    assert said == ["replay of 1.81 GiB kept in main memory"]
+
+
+def test_a_replay_that_fits_nowhere_names_what_would(monkeypatch):
+    memory(monkeypatch, cuda=2**20, cpu=2**30)
+    with pytest.raises(ReplayMemoryError) as caught:
+        make(ReplayConfig(2**26), CUDA, [])
+    text = str(caught.value)
+    assert text.startswith("the replay of 67108864 steps needs 1.81 GiB and there is ")
+    assert "0.00 GiB free on cuda:0 and 1.00 GiB free on cpu: lower replay.capacity_steps to " in text
+    fitting = int(text.split("capacity_steps to ")[1].split()[0])
+    make(ReplayConfig(fitting), CUDA, [])
+    with pytest.raises(ReplayMemoryError):
+        make(ReplayConfig(fitting + 2), CUDA, [])
+    memory(monkeypatch, cpu=10)
+    with pytest.raises(ReplayMemoryError, match=r"lower env\.num_envs, or the size of the frames"):
+        make(ReplayConfig(1000), CPU, [])
+
+
+def test_cuda_storage_needs_cuda_networks():
+    with pytest.raises(
+        ConfigError, match="'cuda' cannot be used with networks on cpu: expected 'auto' or 'cpu'"
+    ):
+        make(ReplayConfig(device="cuda"), CPU, [])
+
+
+@pytest.mark.parametrize("spec", [pixel_spec(2), vector_spec(3)])
+def test_the_memory_asked_for_is_the_memory_taken(spec):
+    replay = Replay(spec, 3, 100, 5, CPU, CPU)
+    taken = sum(t.nbytes for t in vars(replay).values() if isinstance(t, torch.Tensor) and t.ndim)
+    assert taken == replay.rows * 3 * module.slot_bytes(spec, 5)
+
+
+def test_free_bytes_is_positive():
+    assert module.free_bytes(CPU) > 2**20
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_named(bad):
+    rewards = np.zeros(3, np.float32)
+    check_finite(rewards, "the reward", 7)
+    check_finite(np.zeros((3, 2), np.uint8), "the observation", 7)
+    rewards[1] = bad
+    with pytest.raises(
+        NonFiniteError, match=f"the reward of environment 1 is {bad} at step 7: expected finite"
+    ):
+        check_finite(rewards, "the reward", 7)
