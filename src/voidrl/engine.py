@@ -53,6 +53,8 @@ class Engine:
         self._captures = self.mode != "eager" and agent.device.type == "cuda"
         self._stream = torch.cuda.Stream(agent.device) if self._captures else None
         self._fusable = _fusable_methods(agent, replay) if self.mode == "compile" else []
+        if self._fusable and agent.learns:
+            say("engine: compile, the first updates may take a minute")
         self._forget()
 
     def _forget(self) -> None:

@@ -202,7 +202,7 @@ def environment_info() -> dict[str, Any]:
         "cpu": {"model": _cpu_model(), "count": os.cpu_count()},
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": _gpus(),
-        "git": _git(),
+        "git": git_state(),
     }
 
 
@@ -232,7 +232,7 @@ def _gpus() -> list[dict[str, str]]:
     return [dict(zip(("name", "driver", "memory"), row, strict=True)) for row in rows if len(row) == 3]
 
 
-def _git() -> dict[str, Any] | None:
+def git_state() -> dict[str, Any] | None:
     """Return the commit and whether tracked files differ from it, or None outside a git checkout."""
     commit = _output("git", "rev-parse", "HEAD")
     if not commit:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from voidrl import __version__
+from voidrl.runfolder import git_state
 
 Row = dict[str, Any]
 WIDTH = 100
@@ -115,6 +116,7 @@ def document(
         "command": " ".join(["voidrl", "bench", *command]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
+        "git": git_state(),
         "hardware": hardware(device),
         "device": str(device),
         **extra,

@@ -14,6 +14,7 @@ from voidrl import checkpoint
 from voidrl.bench import report
 from voidrl.bench.peaks import find_peaks
 from voidrl.device import pick_device, seeded
+from voidrl.errors import ConfigError
 
 WITH_FLOOR = ("update", "knn", "sample")
 
@@ -23,6 +24,8 @@ def run(options: Namespace) -> list[report.Row]:
     benchmark = importlib.import_module(f"voidrl.bench.{options.what}")
     device = pick_device(getattr(options, "device", "cpu"))
     benchmark.check(options)
+    if device.type != "cuda" and "graph" in (getattr(options, "engine", ""), getattr(options, "against", "")):
+        raise ConfigError(f"engine = 'graph' cannot be used on {device}: expected a CUDA device; use eager")
     extra: dict[str, Any] = {}
     print(report.summary(device))
     peaks = None
