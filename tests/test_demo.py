@@ -36,7 +36,7 @@ def test_the_goal_is_eighteen_steps_away_and_not_shown():
 
 @pytest.mark.slow
 def test_apt_explores_more_and_adapts_where_scratch_fails(tmp_path):
-    for result in run_demo(tmp_path, seeds=(1, 2, 3)):
+    for result in run_demo(tmp_path, seeds=(2, 3, 4)):
         summary = result.summary()
         assert result.apt_coverage[-1][0] >= PRETRAIN_STEPS
         assert result.finetuned_success[-1][0] >= FINETUNE_STEPS

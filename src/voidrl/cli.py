@@ -188,7 +188,7 @@ def demo(argv: list[str]) -> None:
         default="runs/demo",
         help="where runs and picture go; an older demo there is replaced (default: runs/demo)",
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="one or more (default: 1)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[2], help="one or more (default: 2)")
     parser.add_argument(
         "--scale", type=float, default=1.0, help="multiplies the number of steps (default: 1)"
     )
