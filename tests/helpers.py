@@ -1,5 +1,7 @@
 """Tiny specs, agents, replays and environments for the tests."""
 
+import math
+
 import gymnasium as gym
 import numpy as np
 import torch
@@ -93,6 +95,18 @@ def watch_losses(agent, look):
         return losses(batch, reward, index)
 
     agent.learner.losses = watched
+
+
+def points(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def brute_force(queries, particles, k, exclude_self=False):
+    """The definition, in float64: every difference, sorted."""
+    distances = (queries.double()[:, None] - particles.double()[None]).norm(dim=-1)
+    if exclude_self:
+        distances.fill_diagonal_(math.inf)
+    return distances.sort(dim=1).values[:, :k]
 
 
 def parameters_of(agent):

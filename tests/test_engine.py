@@ -289,14 +289,14 @@ def test_bf16_is_a_choice_and_losses_stay_exact():
 
 @pytest.mark.parametrize("engine", ["eager", "compile"])
 def test_bf16_leaves_the_gradients_of_exact_layers_exact(engine, traced):
-    options = {"learner": "ddpg", "precision": "bf16", "engine": engine}
-    agent, replay = make_agent(CONTINUOUS, **options), fill_replay(CONTINUOUS)
+    options = {"representation": "simclr", "precision": "bf16", "engine": engine}
+    agent, replay = make_agent(**options), fill_replay()
     seen = []
 
     def look(name, loss, minimise=agent._minimise):
         minimise(name, loss)
-        if name == "critic":
-            seen.append(agent.learner.critic.layers[-1].weight.grad.clone())
+        if name == "representation":
+            seen.append(agent.representation.projection[-1].weight.grad.clone())
 
     agent._minimise = look
     Engine(agent, replay, print).update(0, 1)

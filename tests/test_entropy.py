@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import brute_force, points
 
 from voidrl import entropy
 from voidrl.entropy import RunningMean, knn_distances, particle_entropy, particle_reward, random_distances
@@ -25,18 +26,6 @@ def _one_thread():
     torch.set_num_threads(1)  # on a busy machine two threads mostly wait for each other
     yield
     torch.set_num_threads(threads)
-
-
-def points(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def brute_force(queries, particles, k, exclude_self=False):
-    """The definition, in float64: every difference, sorted."""
-    distances = (queries.double()[:, None] - particles.double()[None]).norm(dim=-1)
-    if exclude_self:
-        distances.fill_diagonal_(math.inf)
-    return distances.sort(dim=1).values[:, :k]
 
 
 # --- k nearest neighbours -----------------------------------------------------------------------------------

@@ -100,6 +100,17 @@ def test_results_and_all_gradients_equal_the_reference(name, device):
         close(actual, wanted)
 
 
+@pytest.mark.parametrize("activation", ["elu", "relu"])
+def test_what_is_not_a_number_stays_so(activation, device):
+    """Else a network that has diverged would go on with finite features."""
+    x, weights, biases, strides, _ = make("padded", device)
+    with torch.no_grad():
+        biases[-1][0] = torch.nan
+        y = conv_stack(x.bfloat16(), weights, biases, strides, activation)
+    assert y[:, 0].isnan().all()
+    assert not y[:, 1:].isnan().any()
+
+
 def test_padding_channels_do_not_count(device):
     x, *rest = make("padded", device)
     with torch.no_grad():

@@ -13,6 +13,8 @@ import torch
 
 pytest.importorskip("triton")
 
+from helpers import brute_force, points
+
 from voidrl import entropy
 from voidrl.kernels import knn, usable
 
@@ -42,18 +44,6 @@ def device(request):
 @pytest.fixture(params=["rows", "matrix", "tiles-in-parts"])
 def way(request):
     return WAYS[request.param]
-
-
-def points(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def brute_force(queries, particles, k, exclude_self=False):
-    """The definition, in float64: every difference, sorted."""
-    distances = (queries.double()[:, None] - particles.double()[None]).norm(dim=-1)
-    if exclude_self:
-        distances.fill_diagonal_(math.inf)
-    return distances.sort(dim=1).values[:, :k]
 
 
 def assert_exact(found, expected):

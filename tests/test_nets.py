@@ -5,6 +5,7 @@ import torch
 from helpers import shake
 from torch import nn
 
+from voidrl import nets
 from voidrl.augment import arranged, images
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
@@ -331,3 +332,15 @@ def test_heads_with_and_without_skills(skill_dim):
     x = torch.cat([features, skill, action], -1)
     assert torch.equal(twin(features, skill, action), twin.layers(x.expand(2, *x.shape)).squeeze(-1))
     assert head(features, skill).shape == (5, 3)
+
+
+def test_a_stack_that_does_not_suit_the_kernels_is_normalised_once(monkeypatch):
+    encoder = Encoder((3, 40, 40), EncoderConfig("nature", width=0.1, spectral_norm_iterations=2)).train()
+    calls = []
+    for layer in encoder.stack:
+        if isinstance(layer, Conv):
+            layer.spectral.register_forward_hook(lambda module, args, output: calls.append(module))
+    monkeypatch.setattr(nets, "usable", lambda x: True)
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: kind == "cuda")
+    encoder.stack(torch.zeros(1, 3, 40, 40))
+    assert len(calls) == 3
