@@ -81,7 +81,7 @@ def record_moves(agent, replay, updates):
 
     agent._minimise = watched
     for i in range(updates):
-        agent.step(replay, i % agent.period)
+        agent.step(replay, i % agent.learner.period)
     return seen
 
 
@@ -272,7 +272,7 @@ def test_heads_are_kept_or_new_and_all_else_is_kept(spec, learner, share):
     source = make_agent(spec, seed=1, **options)
     replay = fill_replay(spec)
     for i in range(4):
-        source.step(replay, i % source.period)
+        source.step(replay, i % source.learner.period)
     before = snapshot(source.tensors())
     for heads in ("pretrained", "random"):
         agent = make_agent(spec, seed=2, phase="finetune", finetune__heads=heads, **options)
@@ -323,7 +323,7 @@ def test_the_same_seed_gives_the_same_updates(spec, learner):
     def run(seed):
         agent = make_agent(spec, learner=learner, seed=seed, representation="simclr")
         replay = fill_replay(spec)
-        return [agent.step(replay, i % agent.period) for i in range(3)], snapshot(agent.tensors())
+        return [agent.step(replay, i % agent.learner.period) for i in range(3)], snapshot(agent.tensors())
 
     (first, weights), (second, same), (_, other) = run(0), run(0), run(1)
     assert first == second
@@ -341,7 +341,7 @@ def test_no_update_reads_a_tensor_on_the_host(learner, phase):
     options = {"learner__n_step": 3, "learner__max_grad_norm": 1.0, "method__pool": 20, **PHASES[phase]}
     agent, replay = make_agent(spec, learner=learner, representation="simclr", **options), fill_replay(spec)
     with HostReads() as reads:
-        for index in range(agent.period):
+        for index in range(agent.learner.period):
             agent.step(replay, index)
     assert reads.first is None
 

@@ -152,11 +152,11 @@ def test_optimiser_state_round_trip_goes_on_exactly():
     replay = fill_replay(CONTINUOUS)
     agent, copy = (make_agent(CONTINUOUS, representation="simclr", seed=seed) for seed in (1, 2))
     for i in range(3):
-        agent.step(replay, i % agent.period)
+        agent.step(replay, i % agent.learner.period)
     copy.load_tensors(agent.tensors())
     copy.load_optimiser_tensors(snapshot(agent.optimiser_tensors()))
     for one in (agent, copy):
         torch.manual_seed(9)
         for i in range(3):
-            one.step(replay, i % one.period)
+            one.step(replay, i % one.learner.period)
     assert not moved(agent.tensors(), copy.tensors())

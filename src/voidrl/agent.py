@@ -173,11 +173,6 @@ class Agent(nn.Module):
                 self.method.after_step()
             return metrics | {"reward_mean": reward.mean()}
 
-    @property
-    def period(self) -> int:
-        """Number of different updates before they repeat."""
-        return self.learner.period
-
     def _train_representation(self, replay: Replay) -> Metrics:
         slots = replay.sample(self.config.representation.batch_size)
         views = Views(replay, replay.segment(slots, 1, 1.0), self.augment, self.representation.layout)

@@ -67,7 +67,7 @@ def test_the_actor_may_be_updated_less_often():
         ddpg(learner__actor_every_updates=3, learner__target_every_updates=2),
         fill_replay(CONTINUOUS),
     )
-    assert agent.period == 6
+    assert agent.learner.period == 6
     assert ["actor_loss" in agent.step(replay, i) for i in range(6)] == [True, False, False] * 2
 
 

@@ -102,7 +102,7 @@ def test_each_loss_moves_its_own_optimisers_parameters_and_targets_only_follow(l
     agent = make_agent(spec_for(learner), learner=learner, phase="train")
     replay = fill_replay(spec_for(learner))
     names = {parameter: name for name, parameter in agent.named_parameters()}
-    for index in range(agent.period):
+    for index in range(agent.learner.period):
         batch = replay.batch(replay.sample(64), 1, 0.99)
         for loss in agent.learner.losses(batch, batch.reward, index):
             before = snapshot(agent.tensors())
@@ -118,11 +118,11 @@ def test_each_loss_moves_its_own_optimisers_parameters_and_targets_only_follow(l
 def test_the_target_follows_by_tau_every_few_updates(learner):
     options = {"learner__target_tau": 0.25, "learner__target_every_updates": 3}
     agent = make_agent(spec_for(learner), learner=learner, phase="train", **options)
-    assert agent.period % 3 == 0
+    assert agent.learner.period % 3 == 0
     replay = fill_replay(spec_for(learner))
     targets = [name for name, _ in agent.learner.named_parameters() if name.startswith("target_")]
     assert any(name.startswith("target_critic.") for name in targets)
-    for index in range(agent.period):
+    for index in range(agent.learner.period):
         before = snapshot(dict(agent.learner.named_parameters()))
         agent.step(replay, index)
         after = dict(agent.learner.named_parameters())
@@ -192,7 +192,7 @@ class Critical(Constant):
 
 def test_a_learner_needs_no_constructor_of_its_own():
     agent, replay = make_agent(learner=Plain), fill_replay()
-    assert agent.period == 1
+    assert agent.learner.period == 1
     before = snapshot(agent.tensors())
     agent.step(replay)
     assert moved(before, agent.tensors())

@@ -59,7 +59,7 @@ def test_the_temperature_moves_towards_the_target_entropy(log_std, direction):
 
 def test_actor_and_temperature_move_every_second_update():
     agent, replay = sac(), fill_replay(CONTINUOUS)
-    assert agent.period == 2
+    assert agent.learner.period == 2
     for update in range(4):
         before = snapshot(agent.tensors())
         metrics = agent.step(replay, update % 2)

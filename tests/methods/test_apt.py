@@ -20,7 +20,7 @@ def rewards_and_raw(agent, replay, raw, updates=3):
 
     watch_losses(agent, look)
     for i in range(updates):
-        agent.step(replay, i % agent.period)
+        agent.step(replay, i % agent.learner.period)
     return given, expected
 
 

@@ -60,7 +60,7 @@ def test_updates_run_and_log_scalars(name, kind, n_step):
     replay = fill_replay(spec, skill_dim=agent.method.skill_dim)
     before = snapshot(agent.tensors())
     for index in range(2):
-        metrics = agent.step(replay, index % agent.period)
+        metrics = agent.step(replay, index % agent.learner.period)
     assert all(m.ndim == 0 and m.isfinite() and not m.requires_grad for m in metrics.values())
     names = moved(before, agent.tensors())
     if not agent.learns:

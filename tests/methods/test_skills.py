@@ -96,7 +96,7 @@ def test_the_policy_sees_the_skill_and_learns_to_follow_it():
     agent = make_agent(spec_of(Point), method=Directions, learner=learner)
     replay = walk(agent.spec, agent.method.sample_skill, steps=600)
     for i in range(200):
-        agent.step(replay, i % agent.period)
+        agent.step(replay, i % agent.learner.period)
     obs = np.random.default_rng(0).uniform(-0.5, 0.5, (9, 2)).astype(np.float32)
     for axis in np.eye(2):
         forth, back = (agent.act(obs, skill=sign * 2 * axis) @ axis for sign in (1, -1))
@@ -277,7 +277,7 @@ def test_successor_features_rank_actions_by_the_task(spec, method):
     before = make_agent(spec, **options)
     replay = walk(spec, before.method.sample_skill, steps=600)
     for i in range(300):
-        before.step(replay, i % before.period)
+        before.step(replay, i % before.learner.period)
 
     agent = make_agent(spec, phase="finetune", seed=1, **options)
     agent.load_pretrained(before.tensors())

@@ -65,6 +65,6 @@ def test_fixed_never_moves_not_even_its_normalisation(share):
     replay, obs = fill_replay(), torch.randn(6, 4)
     before, z = snapshot(agent.representation.state_dict()), agent.representation.encode(obs)
     for i in range(3):
-        agent.step(replay, i % agent.period)
+        agent.step(replay, i % agent.learner.period)
     assert not moved(before, agent.representation.state_dict())
     assert torch.equal(agent.representation.encode(obs), z)
