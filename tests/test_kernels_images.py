@@ -56,6 +56,7 @@ def check(source, index, shift, noise, dtype, channels, fold=1):
         (3, 3, 21, 20, 16),
         (4, 1, 24, 23, 8),
         (2, 9, 3, 4, 24),
+        (5, 9, 3, 4, 48),
     ],
 )
 @pytest.mark.parametrize("pixels", [None, 0, 1, 4])

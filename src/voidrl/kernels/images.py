@@ -2,7 +2,9 @@
 
 A program makes a block of one observation's pixels with all their channels. Neighbouring threads read
 neighbouring pixels of one channel's plane and write neighbouring pixels of the result, in which the channels
-lie innermost. What it must move is all it moves: every frame is read once and every value written once.
+lie innermost. What it must move is all it moves: every frame is read once and every value written once. Where
+nothing is folded, channels are read one by one, at places computed once, and joined in registers: those that
+only pad cost no reads.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-BLOCK_VALUES = 16384  # that a program makes
+BLOCK_VALUES = 4096  # that a program makes
 NUM_WARPS = 4
+MAX_JOINED = 32  # channels; each is a read of its own in the code
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -36,41 +39,72 @@ def _images(
     TILE: tl.constexpr,  # noqa: N803 (PADDED or the next power of two, as a tile must be)
     BLOCK: tl.constexpr,  # noqa: N803
     EXACT: tl.constexpr,  # noqa: N803
+    JOINED: tl.constexpr,  # noqa: N803 (needs FOLD = 1)
+    LEVELS: tl.constexpr,  # noqa: N803 (log₂ of TILE)
 ) -> None:
     width: tl.constexpr = WIDTH // FOLD
     pixels: tl.constexpr = HEIGHT // FOLD * width  # of the result
     blocks: tl.constexpr = (pixels + BLOCK - 1) // BLOCK
     program = tl.program_id(0)
     b = (program // blocks).to(tl.int64)
-    pixel = (program % blocks * BLOCK + tl.arange(0, BLOCK))[None, :]
-    channel = tl.arange(0, TILE)[:, None]
-    # FOLD² pixels of a plane are the channels of one pixel of the result, as `pixel_unshuffle` has them.
-    part, fold = channel // (FOLD * FOLD), channel % (FOLD * FOLD)
-    y, x = pixel // width * FOLD, pixel % width * FOLD  # (1, BLOCK)
-    if FOLD > 1:
-        y, x = y + fold // FOLD, x + fold % FOLD  # (TILE, BLOCK)
-    if shift is not None:  # clamped: what comes in from outside repeats the edge
-        y = tl.minimum(tl.maximum(y + tl.load(shift + b).to(tl.int32), 0), HEIGHT - 1)
-        x = tl.minimum(tl.maximum(x + tl.load(shift + batch + b).to(tl.int32), 0), WIDTH - 1)
-    real = part < STACK * CHANNELS
-    if index is not None:
-        frame = tl.load(index + b * index_stride + part // CHANNELS * stack_stride, mask=real, other=0)
-        plane = frame.to(tl.int64) * CHANNELS + part % CHANNELS  # a ring may exceed 2³¹ bytes
-    else:
-        plane = b * CHANNELS + part
-    inside = pixel < pixels
-    byte = tl.load(source + plane * (HEIGHT * WIDTH) + (y * WIDTH + x), mask=real & inside, other=0)
+    at = program % blocks * BLOCK + tl.arange(0, BLOCK)
+    dy, dx = 0, 0
+    if shift is not None:
+        dy, dx = tl.load(shift + b).to(tl.int32), tl.load(shift + batch + b).to(tl.int32)
     gain = 1.0
     if noise is not None:
         gain = 1 + scale * tl.minimum(tl.maximum(tl.load(noise + b), -2.0), 2.0)
+    if JOINED:
+        pixel, channel = at[:, None], tl.arange(0, TILE)[None, :]
+        place = _clamped(at // WIDTH + dy, HEIGHT) * WIDTH + _clamped(at % WIDTH + dx, WIDTH)
+        parts: tl.tuple = ()
+        for part in tl.static_range(TILE):
+            value = tl.zeros((BLOCK,), tl.float32)
+            if part < STACK * CHANNELS:
+                plane = b * CHANNELS + part
+                if index is not None:
+                    frame = tl.load(index + b * index_stride + part // CHANNELS * stack_stride)
+                    plane = frame.to(tl.int64) * CHANNELS + part % CHANNELS  # a ring may exceed 2³¹ bytes
+                byte = tl.load(source + plane * (HEIGHT * WIDTH) + place, mask=at < pixels, other=0)
+                value = _scaled(byte, gain, EXACT)
+            parts = parts + (value.to(out.dtype.element_ty),)  # noqa: RUF005 (no unpacking in a kernel)
+        for _ in tl.static_range(LEVELS):  # the first pairs are the channel's highest bit
+            pairs: tl.tuple = ()
+            for i in tl.static_range(len(parts) // 2):
+                pairs = pairs + (tl.join(parts[i], parts[i + len(parts) // 2]),)  # noqa: RUF005
+            parts = pairs
+        values = parts[0].reshape((BLOCK, TILE))
+    else:
+        pixel, channel = at[None, :], tl.arange(0, TILE)[:, None]
+        # FOLD² pixels of a plane are the channels of one pixel of the result, as `pixel_unshuffle` has them.
+        part, fold = channel // (FOLD * FOLD), channel % (FOLD * FOLD)
+        y = _clamped(pixel // width * FOLD + fold // FOLD + dy, HEIGHT)
+        x = _clamped(pixel % width * FOLD + fold % FOLD + dx, WIDTH)
+        real = part < STACK * CHANNELS
+        plane = b * CHANNELS + part
+        if index is not None:
+            frame = tl.load(index + b * index_stride + part // CHANNELS * stack_stride, mask=real, other=0)
+            plane = frame.to(tl.int64) * CHANNELS + part % CHANNELS
+        inside = real & (pixel < pixels)
+        byte = tl.load(source + plane * (HEIGHT * WIDTH) + (y * WIDTH + x), mask=inside, other=0)
+        values = tl.where(real, _scaled(byte, gain, EXACT), 0.0).to(out.dtype.element_ty)
+    target = out + b * (pixels * PADDED) + pixel * PADDED + channel
+    tl.store(target, values, mask=(channel < PADDED) & (pixel < pixels))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _clamped(at: tl.tensor, SIZE: tl.constexpr) -> tl.tensor:  # noqa: N803
+    return tl.minimum(tl.maximum(at, 0), SIZE - 1)  # what comes in from outside repeats the edge
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _scaled(byte: tl.tensor, gain: tl.tensor, EXACT: tl.constexpr) -> tl.tensor:  # noqa: N803
     value = byte.to(tl.float32)
     if EXACT:  # noqa: SIM108
         value = value / 255 * gain - 0.5
     else:  # one multiply-add each; rounding to 16 bits hides the difference
         value = value * (gain / 255) - 0.5
-    value = tl.where(real, value, 0.0)
-    target = out + b * (pixels * PADDED) + pixel * PADDED + channel
-    tl.store(target, value.to(out.dtype.element_ty), mask=(channel < PADDED) & inside)
+    return value
 
 
 @torch.library.custom_op(
@@ -120,6 +154,8 @@ def images(
             TILE=tile,
             BLOCK=block,
             EXACT=dtype == torch.float32,
+            JOINED=fold == 1 and tile <= MAX_JOINED,
+            LEVELS=tile.bit_length() - 1,
             num_warps=NUM_WARPS,
         )
     return out
