@@ -1,0 +1,169 @@
+"""Game names in every spelling, and the scores that normalise them."""
+
+import subprocess
+import sys
+
+import pytest
+
+from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.games import GAMES, GAMES_26, baseline, find_game, human_normalised, paper_table
+
+PRINTED = """
+Alien, Amidar, Assault, Asterix, Asteroids, Atlantis, Bank Heist, Battle Zone, Beam Rider, Berzerk, Bowling,
+Boxing, Breakout, Centipede, Chopper Command, Crazy Climber, Defender, Demon Attack, Double Dunk, Enduro,
+Fishing Derby, Freeway, Frostbite, Gopher, Gravitar, Hero, Ice Hockey, Jamesbond, Kangaroo, Krull,
+Kung Fu Master, Montezuma Revenge, Ms Pacman, Name This Game, Phoenix, Pitfall, Pong, Private Eye, Qbert,
+Riverraid, Road Runner, Robotank, Seaquest, Skiing, Solaris, Space Invaders, Star Gunner, Surround, Tennis,
+Time Pilot, Tutankham, Up N Down, Venture, Video Pinball, Wizard Of Wor, Yars Revenge, Zaxxon
+"""  # the paper's table of 57 games, in its order
+
+TITLES = {
+    "Ms. Pac-Man": "ms_pacman",
+    "H.E.R.O.": "hero",
+    "Q*bert": "qbert",
+    "Montezuma's Revenge": "montezuma_revenge",
+    "Yars' Revenge": "yars_revenge",
+    "River Raid": "riverraid",
+    "Kung-Fu Master": "kung_fu_master",
+    "Up'n Down": "up_n_down",
+    "Up and Down": "up_n_down",
+    "James Bond": "jamesbond",
+    "James Bond 007": "jamesbond",
+    "Robot Tank": "robotank",
+    "Pitfall!": "pitfall",
+    "Stargunner": "star_gunner",
+    "Beamrider": "beam_rider",
+    "Tutankhamun": "tutankham",
+    "BattleZone": "battle_zone",  # so printed in the table of 26 games
+    "ChopperCommand": "chopper_command",
+}
+
+OUTSIDE_THE_57 = {
+    "E.T. the Extra-Terrestrial": "et",
+    "3D Tic-Tac-Toe": "tic_tac_toe_3d",
+    "Pac-Man": "pacman",
+    "Pitfall II: Lost Caverns": "pitfall2",
+    "Swordquest: EarthWorld": "earthworld",
+    "TRON: Deadly Discs": "trondead",
+    "Kool-Aid Man": "koolaid",
+}
+
+
+def test_there_are_57_games_and_26_of_them():
+    assert len(GAMES) == 57
+    assert len(GAMES_26) == 26
+    assert set(GAMES_26) < set(GAMES)
+    assert list(GAMES) == sorted(GAMES)
+    assert list(GAMES_26) == sorted(GAMES_26)
+
+
+def test_the_paper_spells_all_57():
+    printed = [name.strip() for name in PRINTED.split(",")]
+    assert [find_game(name) for name in printed] == list(GAMES)
+
+
+@pytest.mark.parametrize(("title", "game"), TITLES.items())
+def test_titles(title, game):
+    assert find_game(title) == game
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_ids_of_voidrl_and_of_all_years_of_gymnasium(game):
+    camel = "".join(word.capitalize() for word in game.split("_"))
+    for name in (
+        game,
+        game.upper(),
+        camel,
+        f"ALE/{camel}-v5",
+        f"ale_py:ALE/{camel}-v5",
+        f"atari/{game}",
+        f"ALE/{camel}-ram-v5",
+        f"{camel}-v0",
+        f"{camel}NoFrameskip-v4",
+        f"{camel}Deterministic-v4",
+        f"{camel}-ramNoFrameskip-v4",
+        f" {camel} ",
+    ):
+        assert find_game(name) == game
+
+
+def test_everything_that_ale_has():
+    roms = pytest.importorskip("ale_py.roms").get_all_rom_ids()
+    assert set(GAMES) <= set(roms)
+    assert all(find_game(rom, roms) == rom for rom in roms)
+    assert all(find_game(title, roms) == game for title, game in (TITLES | OUTSIDE_THE_57).items())
+
+
+def test_everything_that_gymnasium_has_registered():
+    ale_py = pytest.importorskip("ale_py")
+    import gymnasium
+
+    gymnasium.register_envs(ale_py)
+    specs = [spec for spec in gymnasium.registry.values() if "ale_py" in str(spec.entry_point)]
+    assert sum(spec.id.startswith("ALE/") for spec in specs) > 100
+    roms = ale_py.roms.get_all_rom_ids()
+    assert {spec.id for spec in specs if find_game(spec.id, roms) != spec.kwargs["game"]} == set()
+
+
+def test_a_near_name_is_an_error_that_names_the_nearest():
+    with pytest.raises(UnknownNameError, match="'MsPacmn'; did you mean 'ms_pacman'"):
+        find_game("ALE/MsPacmn-v5")
+    with pytest.raises(UnknownNameError, match=r"did you mean 'ms_pacman'.*57 games.*human score"):
+        find_game("pacman")  # a game of ALE, but none of the 57: never taken for Ms. Pac-Man
+    with pytest.raises(UnknownNameError, match="did you mean 'pitfall'"):
+        find_game("Pitfall II")
+    for nothing in ("", "-v5", "/", "★"):
+        with pytest.raises(UnknownNameError, match="known: alien"):
+            find_game(nothing)
+
+
+def test_only_what_is_known_is_found():
+    assert find_game("ALE/Pong-v5", ["PONG"]) == "PONG"
+    with pytest.raises(UnknownNameError, match="known: breakout"):
+        find_game("pong", ["breakout"])
+    with pytest.raises(UnknownNameError):
+        find_game("Montezuma's Revenge", ["breakout"])
+
+
+def test_normalised_scores_by_hand():
+    assert baseline("Breakout") == (1.7, 30.5)
+    assert human_normalised("breakout", 16.1) == pytest.approx(0.5)
+    assert human_normalised("ALE/Pong-v5", 14.6) == 1.0
+    assert human_normalised("double_dunk", -18.6) == 0.0
+    assert human_normalised("Skiing", -29859.3) == pytest.approx(-1.0)  # worse than random
+
+
+def test_humans_are_better_than_a_random_policy_in_every_game():
+    assert all(random < human for random, human in map(baseline, GAMES))
+
+
+def test_the_baselines_are_not_the_papers_misprints():
+    misprinted = {
+        game
+        for game, row in paper_table(57).items()
+        if (row["random_printed"], row["human_printed"]) != baseline(game)
+    }
+    assert misprinted == {
+        "asteroids", "beam_rider", "centipede", "crazy_climber", "demon_attack", "video_pinball"
+    }  # fmt: skip
+    assert baseline("demon_attack") == (152.1, 1971.0)
+
+
+def test_the_papers_tables_are_as_printed():
+    small, large = paper_table(26), paper_table(57)
+    assert tuple(sorted(small)) == GAMES_26
+    assert tuple(sorted(large)) == GAMES
+    assert small["assault"]["visr"] == 12091.1
+    assert large["assault"]["visr"] == 1209.1
+    methods = ["random_printed", "human_printed", "simple", "der", "curl", "drq", "spr", "visr", "apt"]
+    assert all(list(row) == methods for row in small.values())
+    differing = {game for game in GAMES_26 if small[game]["apt"] != large[game]["apt"]}
+    assert differing == {"demon_attack", "gopher", "ms_pacman"}
+    with pytest.raises(ConfigError, match="no table of 49 games"):
+        paper_table(49)
+
+
+def test_neither_torch_nor_ale_is_imported():
+    code = "import sys, voidrl.games; print(*{'torch', 'numpy', 'ale_py', 'gymnasium'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
