@@ -129,7 +129,7 @@ def test_pieces_and_presets_are_switched_and_their_own_fields_follow(started):
     config = started.pop()
     assert (config.learner.name, config.method.name, config.representation.name) == ("ddpg", "apt", "fixed")
     assert config.method.k == 3
-    assert run("train", MAZE, "--preset", "paper-discrete", "--learner.n-step", "3") == 0
+    assert run("train", MAZE, "--preset", "atari-paper", "--learner.n-step", "3") == 0
     config = started.pop()
     assert (config.learner.n_step, config.env.frame_stack, config.learner.adam_eps) == (3, 4, 1.5e-4)
     assert run(*walk, "--method", "tiny_runs:Skilled") == 0

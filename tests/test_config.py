@@ -112,8 +112,8 @@ def require_values(config, values):
 
 def test_an_unknown_preset_is_answered_with_a_near_one():
     assert preset(None) == {}
-    with pytest.raises(UnknownNameError, match="did you mean 'paper-discrete'"):
-        preset("paper-discret")
+    with pytest.raises(UnknownNameError, match="did you mean 'atari-paper'"):
+        preset("atari-papr")
 
 
 # --- changes ----------------------------------------------------------------------------------------------
@@ -174,8 +174,8 @@ def test_naming_the_same_piece_again_keeps_its_values():
 
 @pytest.mark.parametrize("other", ["random", {"name": "random"}, Count])
 def test_naming_another_piece_drops_the_values_of_the_first(other):
-    """`pretrain(env, "random", preset="paper-discrete")`: the preset's k is no field of `random`."""
-    config = update(Config(), merge(preset("paper-discrete"), {"method": other}))
+    """`pretrain(env, "random", preset="atari-paper")`: the preset's k is no field of `random`."""
+    config = update(Config(), merge(preset("atari-paper"), {"method": other}))
     assert config.method.name == registry.name_of("method", Count) if other is Count else "random"
     assert config.learner.n_step == 10
     assert not hasattr(config.method, "k")

@@ -38,6 +38,7 @@ class Agent(nn.Module):
     learner: Learner
     task_skill: Tensor
     task_skill_chosen: Tensor
+    representation_rate: Tensor
 
     def __init__(self, spec: EnvSpec, config: Config, device: torch.device) -> None:
         super().__init__()
@@ -69,12 +70,16 @@ class Agent(nn.Module):
         # Until a task chooses one, `act` follows some skill, the same at every call.
         self.register_buffer("task_skill", method.sample_skill(1, torch.device("cpu"))[0].clone())
         self.register_buffer("task_skill_chosen", torch.zeros((), dtype=torch.bool))
+        # The representation's step size: a tensor, so that it can rise within a captured graph.
+        self.register_buffer("representation_rate", torch.zeros(()))
         self.augment = Augment(config.augment)
         self.generation = 0  # goes up when tensors that a captured graph holds on to may have been replaced
         self.optimisers: dict[str, torch.optim.Adam] = {}
 
         self.pretraining = config.phase == "pretrain"
         self.learns = method.learns or not self.pretraining
+        read = method.reads_latents or encoder is f
+        self._trains_representation = self.representation.trains_encoder and read
         self._assign_encoder(shared=encoder is f)
         self.to(device)
         self.eval()
@@ -127,6 +132,8 @@ class Agent(nn.Module):
                 optimisers[name] = torch.optim.Adam(
                     trainable, rate, eps=eps, fused=True, capturable=capturable
                 )
+        if config.representation.warmup_updates and "representation" in optimisers:
+            optimisers["representation"].param_groups[0]["lr"] = self.representation_rate
         return optimisers
 
     @property
@@ -153,7 +160,7 @@ class Agent(nn.Module):
         config = self.config.learner
         metrics: Metrics = {}
         with self.precision():
-            if self.pretraining and self.representation.trains_encoder:
+            if self.pretraining and self._trains_representation:
                 metrics |= self._train_representation(replay)
             segment = replay.segment(replay.sample(config.batch_size), config.n_step, config.discount)
             batch = self._learner_batch(replay, segment)
@@ -176,6 +183,10 @@ class Agent(nn.Module):
     def _train_representation(self, replay: Replay) -> Metrics:
         slots = replay.sample(self.config.representation.batch_size)
         views = Views(replay, replay.segment(slots, 1, 1.0), self.augment, self.representation.layout)
+        config = self.config.representation
+        if config.warmup_updates:
+            rise = config.learning_rate / config.warmup_updates
+            self.representation_rate.add_(rise).clamp_(max=config.learning_rate)
         self.representation.train()
         loss, metrics = self.representation.loss(views)
         self._minimise("representation", loss)
@@ -323,7 +334,10 @@ class Agent(nn.Module):
                 if "step" in kept:  # a float32, whatever the weights become
                     moved["step"] = kept["step"].to(parameter.device)
                 optimiser.state[parameter] = moved
-            optimiser.param_groups[0]["capturable"] = self.device.type == "cuda"
+            group = optimiser.param_groups[0]
+            group["capturable"] = self.device.type == "cuda"
+            if isinstance(group["lr"], Tensor):
+                group["lr"] = self.representation_rate
         self.generation += 1
         return self
 

@@ -21,12 +21,14 @@ from voidrl.config import PIECES, Config, EnvConfig, merge, require, to_json, up
 from voidrl.device import pick_device, seeded
 from voidrl.engine import Engine
 from voidrl.envs import Envs, make_envs
-from voidrl.envs.vector import EnvFactory
+from voidrl.envs.make import EnvFactory
 from voidrl.errors import CheckpointError, ConfigError, RunFolderError, SpaceError, VoidrlError
 from voidrl.evaluation import Evaluation, evaluate_agent
+from voidrl.ids import atari_game
 from voidrl.loop import Loop, LoopState, load_run
 from voidrl.methods.base import Latents, Method
 from voidrl.metrics import import_wandb
+from voidrl.presets import default_preset
 from voidrl.presets import preset as find_preset
 from voidrl.progress import human_seconds, parse_count
 from voidrl.replay import make_replay
@@ -36,6 +38,8 @@ from voidrl.types import Batch, EnvSpec
 Env = str | EnvFactory
 Overrides = Mapping[str, Any] | Config
 Steps = int | str
+ATARI_EVAL_ENVS = 32
+STEPS_PER_EVAL_ENV = 2000  # at least, so that most of what an environment plays are whole episodes
 MLP_HIDDEN = 256  # of the encoder that `auto` gives to vectors
 
 
@@ -54,19 +58,19 @@ def pretrain(
     """Train an agent without the environment's reward.
 
     Args:
-        env: A Gymnasium id (options as a query: `voidrl/PixelMaze-v0?size=13`), `module:factory`, or a
-            function that returns a `gymnasium.Env`.
+        env: `atari/<game>`, a Gymnasium id (options as a query: `voidrl/PixelMaze-v0?size=13`),
+            `module:factory`, or a function that returns a `gymnasium.Env`.
         method: What is rewarded: a name from `voidrl list methods`, `module:Class`, or a `Method` class. By
             default what `config` or `preset` say, else `apt`.
         steps: Environment steps; `"1M"`, `"100k"` and `1e6` are understood.
         seed: Of everything random.
         out: The run folder; by default a new one under `runs/`.
-        preset: A name from `voidrl list presets`.
+        preset: A name from `voidrl list presets`; by default `atari-paper` for Atari, and none for others.
         config: Changes to the config, nested or dotted: `{"learner.n_step": 3}`.
         device: `auto`, `cpu`, `cuda`.
         overwrite: Replace the run in `out`.
     """
-    layers = [*_settings(preset, config), {} if method is None else {"method": method}]
+    layers = [*_settings(env, preset, config), {} if method is None else {"method": method}]
     layers += [_given(steps, seed, device), {"phase": "pretrain"}]
     return _start(env, layers, out, overwrite)
 
@@ -83,7 +87,7 @@ def train(
     overwrite: bool = False,
 ) -> Agent:
     """Train the learner from scratch on the environment's own reward. Arguments as in `pretrain`."""
-    layers = [*_settings(preset, config), _given(steps, seed, device), {"phase": "train"}]
+    layers = [*_settings(env, preset, config), _given(steps, seed, device), {"phase": "train"}]
     return _start(env, layers, out, overwrite)
 
 
@@ -103,7 +107,7 @@ def finetune(
     Args:
         source: An agent, or the folder of a run, a checkpoint or a saved agent.
         env: The task; by default the environment of pre-training.
-        steps: Environment steps; by default as many as in pre-training.
+        steps: Environment steps; by default what `config.finetune.steps` says.
         seed: By default the one of pre-training.
         out: The run folder; by default a new one under `runs/`.
         config: Changes to the config of pre-training, for instance `{"finetune.heads": "random"}`.
@@ -117,7 +121,7 @@ def finetune(
             f"an agent of method {old.method.name!r} cannot be fine-tuned, it learned nothing: "
             f"begin anew with `voidrl train`"
         )
-    layers = [to_json(old), *_settings(None, config), _given(steps, seed, device), {"phase": "finetune"}]
+    layers = [to_json(task_config(old)), _changes(config), _given(steps, seed, device)]
     return _start(old.env.id if env is None else env, layers, out, overwrite, pretrained=pretrained)
 
 
@@ -151,7 +155,7 @@ def resume(
             )
         with _envs_of(config, env) as (envs, eval_envs), _device_of(config.device, config.seed) as place:
             if saved is not None:
-                _require_equal(EnvSpec.from_json(saved.meta["spec"]), envs.spec, config.env.id)
+                _require_equal(EnvSpec.from_json(saved.meta["spec"]), config.env.id, envs.spec, config.env.id)
             agent = Agent(envs.spec, config, place)
             skill_dim = agent.method.skill_dim
             replay = make_replay(config.replay, envs.spec, envs.num_envs, skill_dim, place, say)
@@ -172,9 +176,12 @@ def evaluate(
     env: Env | None = None,
     *,
     episodes: int = 10,
+    steps: Steps | None = None,
     seed: int = 0,
     deterministic: bool = True,
     epsilon: float | None = None,
+    num_envs: int | None = None,
+    count_states: bool = False,
     device: str = "auto",
 ) -> Evaluation:
     """Play whole episodes and return what came of them.
@@ -183,10 +190,15 @@ def evaluate(
         source: An agent, or the folder of a run, a checkpoint or a saved agent.
         env: By default the environment it was trained in.
         episodes: How many.
+        steps: In place of episodes: how many steps to play (the paper on Atari: `"125k"`). Episodes under
+            way are played to their end.
         seed: Of the environments and of random actions.
         deterministic: Without exploration noise.
         epsilon: Share of uniformly random actions; None takes the agent's `config.log.eval_epsilon`. With 0,
             every episode of a deterministic environment is the same.
+        num_envs: Environments played side by side; by default as many as in training, up to one for each
+            episode, and on Atari, where they cost little, up to 32 whatever training had.
+        count_states: Also count the distinct states of the game's memory; Atari only.
         device: Where a loaded agent is placed.
     """
     episodes = parse_count(episodes, "episodes")
@@ -196,10 +208,17 @@ def evaluate(
     require(0 <= epsilon <= 1, "epsilon", epsilon, "a share in [0, 1]")
     trained_in = agent.config.env
     config, factory = _env_config(trained_in.id if env is None else env, trained_in)
-    envs = make_envs(config, factory, num_envs=min(episodes, trained_in.num_envs))
-    with closing(envs):
-        _require_equal(agent.spec, envs.spec, config.id)
-        return evaluate_agent(agent, envs, episodes, seed, deterministic=deterministic, epsilon=epsilon)
+    config = dataclasses.replace(config, count_states=count_states)
+    count = None if steps is None else parse_count(steps)
+    if num_envs is None:
+        num_envs = trained_in.num_envs if atari_game(config.id) is None else ATARI_EVAL_ENVS
+        num_envs = min(num_envs, episodes if count is None else max(1, count // STEPS_PER_EVAL_ENV))
+    require(num_envs >= 1, "num_envs", num_envs, "1 or more")
+    with closing(make_envs(config, factory, num_envs, evaluation=True)) as envs:
+        _require_equal(agent.spec, trained_in.id, envs.spec, config.id)
+        return evaluate_agent(
+            agent, envs, episodes, seed, steps=count, deterministic=deterministic, epsilon=epsilon
+        )
 
 
 def load(source: str | Path, *, device: str = "auto") -> Agent:
@@ -258,16 +277,28 @@ def config_from_json(data: Any) -> Config:
     return update(Config(), data)
 
 
-def _settings(preset: str | None, config: Overrides | None) -> list[dict[str, Any]]:
+def task_config(pretrained: Config) -> Config:
+    """The config with which an agent of this one is fine-tuned, before any changes to it."""
+    steps = pretrained.finetune.steps or pretrained.steps
+    return dataclasses.replace(pretrained, phase="finetune", steps=steps)
+
+
+def _settings(env: Env, preset: str | None, config: Overrides | None) -> list[dict[str, Any]]:
+    if not isinstance(config, Config):
+        return [find_preset(preset or default_preset(env)), _changes(config)]
+    if preset is not None:
+        raise ConfigError(
+            f"preset = {preset!r} cannot be used with a whole voidrl.Config, which has a value for every "
+            f"field: pass one of the two, or the changes alone as a mapping"
+        )
+    return [to_json(config)]
+
+
+def _changes(config: Overrides | None) -> dict[str, Any]:
     if isinstance(config, Config):
-        if preset is not None:
-            raise ConfigError(
-                f"preset = {preset!r} cannot be used with a whole voidrl.Config, which has a value for every "
-                f"field: pass one of the two, or the changes alone as a mapping"
-            )
-        return [to_json(config)]
+        return to_json(config)
     require(isinstance(config, Mapping | None), "config", config, "a mapping of values or a voidrl.Config")
-    return [find_preset(preset), dict(config or {})]
+    return dict(config or {})
 
 
 def _given(steps: Steps | None, seed: int | None, device: str | None) -> dict[str, Any]:
@@ -306,7 +337,7 @@ def _start(
     with closing(make_envs(env_config, factory, num_envs=1)) as probe:
         config = build_config(probe.spec, [*layers, {"env": to_json(env_config)}])
         if pretrained is not None:
-            _require_equal(pretrained.spec, probe.spec, env_config.id)
+            _require_equal(pretrained.spec, pretrained.config.env.id, probe.spec, env_config.id)
     if config.log.wandb_project:
         import_wandb()
     with _envs_of(config, factory) as (envs, eval_envs), _device_of(config.device, config.seed) as place:
@@ -386,7 +417,8 @@ def _envs_of(config: Config, factory: EnvFactory | None) -> Iterator[tuple[Envs,
             yield envs, None
             return
         num_envs = min(config.env.num_envs, config.log.eval_episodes)
-        with closing(make_envs(config.env, factory, num_envs)) as eval_envs:
+        env = dataclasses.replace(config.env, count_states=False)
+        with closing(make_envs(env, factory, num_envs, evaluation=True)) as eval_envs:
             yield envs, eval_envs
 
 
@@ -405,14 +437,18 @@ def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpo
     return checkpoint.latest(folder.checkpoints_path, say)
 
 
-def _require_equal(agent: EnvSpec, env: EnvSpec, name: str) -> None:
+def _require_equal(agent: EnvSpec, home: str, env: EnvSpec, name: str) -> None:
+    """Refuse to put an agent from environment `home` into another that looks different."""
     if agent == env:
         return
     fields = [k for k, v in agent.to_json().items() if v != env.to_json()[k]]
     ours, theirs = (", ".join(f"{k} {getattr(spec, k)}" for k in fields) for spec in (agent, env))
+    remedy = "expected the same spaces on both sides"
+    if fields == ["num_actions"] and atari_game(name) and atari_game(home):
+        remedy += "; with ?full_actions=true after the name, in pre-training too, all games have 18 actions"
     raise SpaceError(
-        f"the agent was made for {agent.describe()} and environment {name!r} has {env.describe()} "
-        f"({ours} against {theirs}): expected the same spaces on both sides"
+        f"the agent was made for {home!r} with {agent.describe()} and environment {name!r} has "
+        f"{env.describe()} ({ours} against {theirs}): {remedy}"
     )
 
 

@@ -71,7 +71,7 @@ def train(argv: list[str]) -> None:
 
 
 def _start(command: str, argv: list[str]) -> None:
-    meaning = "a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory"
+    meaning = "atari/<game>, a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory"
     env, given, wants_help = _first(argv, command, "ENV", meaning)
     own = {
         "--preset NAME": "values for a purpose, from `voidrl list presets`",
@@ -102,7 +102,7 @@ def finetune(argv: list[str]) -> None:
     from voidrl import api
 
     agent = api.load(run, device="cpu")
-    config = _with_options(dataclasses.replace(agent.config, phase="finetune"), given, "finetune", own)
+    config = _with_options(api.task_config(agent.config), given, "finetune", own)
     if wants_help:
         _print_help(config, "finetune", "RUN", own)
         return
@@ -129,10 +129,15 @@ def evaluate(argv: list[str]) -> None:
     parser.add_argument("run", help="the folder of a run, a checkpoint or a saved agent")
     parser.add_argument("--env", help="by default the one it was trained in")
     parser.add_argument("--episodes", default="10", help="how many (default: 10)")
+    parser.add_argument("--steps", help="in place of episodes, how many steps (the paper on Atari: 125k)")
     parser.add_argument("--seed", type=int, default=0, help="of environments and random actions (default: 0)")
     parser.add_argument("--stochastic", action="store_true", help="act with exploration noise")
     parser.add_argument(
         "--epsilon", type=float, help="share of random actions (default: log.eval_epsilon of the run)"
+    )
+    parser.add_argument("--num-envs", type=int, help="played side by side (default: as fits)")
+    parser.add_argument(
+        "--count-states", action="store_true", help="count the distinct states of the game's memory (Atari)"
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     parser.add_argument("--json", action="store_true", help="print every episode as JSON")
@@ -144,6 +149,9 @@ def evaluate(argv: list[str]) -> None:
         options.run,
         options.env,
         episodes=parse_count(options.episodes, "episodes"),
+        steps=options.steps,
+        num_envs=options.num_envs,
+        count_states=options.count_states,
         seed=options.seed,
         deterministic=not options.stochastic,
         epsilon=options.epsilon,
@@ -156,8 +164,12 @@ def evaluate(argv: list[str]) -> None:
     spread = f"± {row['eval/return_std']:.3f} over {len(result.returns)} episodes"
     print(f"return   {result.mean_return:.3f} {spread}")
     print(f"length   {row['eval/length']:.1f}")
+    if result.human_normalised is not None:
+        print(f"human    {result.human_normalised:.1%} of the way from random play to a human's")
     if result.success_rate is not None:
         print(f"success  {result.success_rate:.0%}")
+    for name, count in result.counts.items():
+        print(f"states   {count} distinct {name} in {result.counted_steps} steps")
 
 
 def list_(argv: list[str]) -> None:
@@ -296,14 +308,15 @@ def _defaults(env: str, options: Mapping[str, str], phase: str) -> Config:
     from voidrl.api import build_config
     from voidrl.config import EnvConfig, merge, to_json, update
     from voidrl.envs import make_envs
-    from voidrl.presets import preset
+    from voidrl.presets import default_preset, preset
 
     pieces = {
         kind: options[f"--{kind}"]
         for kind in ("method", "representation", "learner")
         if f"--{kind}" in options
     }
-    layers: list[Mapping[str, Any]] = [preset(options.get("--preset")), pieces, {"phase": phase}]
+    chosen = options.get("--preset") or default_preset(env)
+    layers: list[Mapping[str, Any]] = [preset(chosen), pieces, {"phase": phase}]
     env_config = update(EnvConfig(), {**merge(*layers).get("env", {}), "id": env or "voidrl/PixelMaze-v0"})
     with closing(make_envs(env_config, num_envs=1)) as envs:
         return build_config(envs.spec, [*layers, {"env": to_json(env_config)}])
@@ -387,6 +400,7 @@ def _files(package: str) -> dict[str, str]:
 
 def _environments() -> dict[str, str]:
     return {
+        "atari/<game>": "Atari (extra `atari`), 57 games and more, for instance atari/ms_pacman?sticky=true",
         "voidrl/PixelMaze-v0": "A maze seen as an image; options as a query: ?size=13&goal=far",
         "any Gymnasium id": "Box, image or vector observations; Discrete or Box actions.",
         "module:factory": "Your own function that returns a gymnasium.Env.",

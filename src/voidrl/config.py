@@ -54,7 +54,7 @@ class EnvConfig:
     """Which environment, and how many of them."""
 
     id: Annotated[str, tyro.conf.Suppress] = ""
-    """A Gymnasium id, with options as a query (`voidrl/PixelMaze-v0?goal=far`), or `module:factory`."""
+    """`atari/<game>`, a Gymnasium id or `module:factory`; options as a query: `atari/pong?sticky=true`."""
     num_envs: int = 1
     """Environments stepped together."""
     backend: Literal["auto", "native", "sync", "async"] = "auto"
@@ -62,6 +62,9 @@ class EnvConfig:
     `auto` takes the native version where the environment has one, else `sync`."""
     frame_stack: int = 1
     """Consecutive frames that make one observation; stacked by the replay, not by the environment."""
+    count_states: bool = False
+    """Count the distinct states of the game's memory that are visited. Atari only; it costs a second
+    emulation of every step, in processes beside the run."""
 
     def __post_init__(self) -> None:
         require_positive(self, "num_envs", "frame_stack")
@@ -119,11 +122,15 @@ class RepresentationConfig(PieceConfig):
     """The encoder f."""
     learning_rate: float = 1e-3
     """Adam's step size for f and what trains it."""
+    warmup_updates: Count = 0
+    """Updates in which the step size rises from 0. Where images differ in a few pixels only, as on Atari, large
+    first steps teach f to ignore them all."""
     batch_size: int = 512
     """Observations in one representation update."""
 
     def __post_init__(self) -> None:
         require_positive(self, "learning_rate", "batch_size")
+        require(self.warmup_updates >= 0, "warmup_updates", self.warmup_updates, "0 or more")
 
 
 @dataclass(frozen=True)
@@ -199,6 +206,10 @@ class ReplayConfig:
 class FinetuneConfig:
     """What is kept of the pre-trained agent, and how it is adapted."""
 
+    steps: Count | None = None
+    """Environment steps, unless the command says otherwise; None takes as many as pre-training had."""
+    updates_per_step: float | None = None
+    """Gradient steps per environment step; None keeps those of pre-training."""
     heads: Literal["pretrained", "random"] = "pretrained"
     """Keep the policy and value heads, or start them afresh."""
     encoder: Literal["tuned", "frozen"] = "tuned"
@@ -214,8 +225,10 @@ class FinetuneConfig:
 
     def __post_init__(self) -> None:
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
-        if self.learning_rate is not None:
-            require_positive(self, "learning_rate")
+        require(self.steps is None or self.steps > 0, "steps", self.steps, "None or a number above 0")
+        for name in ("learning_rate", "updates_per_step"):
+            if getattr(self, name) is not None:
+                require_positive(self, name)
 
 
 @dataclass(frozen=True)

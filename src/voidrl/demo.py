@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from voidrl import api, checkpoint
+from voidrl.envs import parse_id
 from voidrl.envs.maze import PixelMazeVector
-from voidrl.envs.vector import parse_id
 from voidrl.metrics import read_metrics
 from voidrl.presets import DEMO_ENV, DEMO_GOAL
 

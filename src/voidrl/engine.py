@@ -204,6 +204,11 @@ class Fetched:
             self._arrived = torch.cuda.Event()
             self._arrived.record()
 
+    @property
+    def on_host(self) -> bool:
+        """Whether it never was on another device."""
+        return self._arrived is None
+
     def numpy(self) -> np.ndarray:
         """Wait for it; not for what was launched after it."""
         if self._arrived is not None:

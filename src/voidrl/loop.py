@@ -27,7 +27,7 @@ from voidrl.agent import Agent
 from voidrl.config import to_json
 from voidrl.device import random_state, restore_random_state
 from voidrl.engine import Engine, Fetched
-from voidrl.envs import Envs
+from voidrl.envs import Envs, StepResult
 from voidrl.errors import CheckpointError, EnvironmentFailedError, NonFiniteError, RunInterrupted
 from voidrl.evaluation import EVALUATION_STREAM, evaluate_agent, run_seed
 from voidrl.metrics import MetricsWriter
@@ -35,6 +35,7 @@ from voidrl.progress import Progress
 from voidrl.replay import Replay, check_finite
 from voidrl.runfolder import RunFolder
 
+STATES = "states/"  # before the names of what `env.count_states` counted, in a checkpoint
 MAX_CELLS = 1_000_000  # `info["cell"]` beyond these is no index into a small map
 
 
@@ -48,6 +49,8 @@ class LoopState:
     episodes: int = 0
     visits: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     """How often each `info["cell"]` was entered, where the environment tells."""
+    states: dict[str, np.ndarray] = field(default_factory=dict)
+    """The states that `env.count_states` has counted, as of the last checkpoint."""
     metrics_bytes: int | None = None
     """Length of metrics.jsonl at the last checkpoint; None for a new run."""
 
@@ -71,7 +74,8 @@ class Loop:
         self.warmup_steps = self.config.finetune.warmup_steps if finetuning else self.config.warmup_steps
         self.random_warmup = not finetuning or self.config.finetune.warmup_actions == "random"
         self.noise_at_end = finetuning and self.config.finetune.noise == "end"
-        self.updates_per_step = Fraction(str(self.config.updates_per_step))  # 100 · 0.29 is 29, not 28.99…
+        ratio = (finetuning and self.config.finetune.updates_per_step) or self.config.updates_per_step
+        self.updates_per_step = Fraction(str(ratio))  # 100 · 0.29 is 29, not 28.99…
         self.rewards: list[float] = []  # of every real step since the last row
         self.finished: list[tuple[float, int]] = []  # return and length of episodes since the last row
 
@@ -105,16 +109,25 @@ class Loop:
     def _train(self, stop: StopSignals) -> Path:
         log, state = self.config.log, self.state
         self.clock = (time.monotonic(), state.steps, state.updates)
+        if self.envs.counter is not None and state.states:
+            self.envs.counter.load(state.states)
         if self.config.phase == "finetune" and state.metrics_bytes is None:
             self._checkpoint()  # what was pre-trained is part of the run from its first moment
         self._begin_episodes()
         while True:
             before, skill = state.steps, self.skill
             chosen = self._choose_actions()
-            self._update_agent()  # launched behind the actions: on CUDA it runs beside what follows
-            action = chosen.numpy()
+            # Environments and updates run beside each other. On CUDA updates are launched behind the choice
+            # of actions; elsewhere they take this thread, so the environments begin first.
+            if chosen.on_host:
+                self._send(chosen)
+                self._update_agent()
+            else:
+                self._update_agent()
+                self._send(chosen)
             with self.engine.waiting if state.updates else nullcontext():
-                self._step_environments(action, skill)
+                result = self.envs.recv()
+                self._record(chosen.numpy(), skill, result)
             last = state.steps >= self.config.steps or stop.requested
             at_border = last or crossed(before, state.steps, log.checkpoint_every_steps)
             if at_border:
@@ -147,26 +160,29 @@ class Loop:
         agent.learner.set_progress(float("inf") if self.noise_at_end else steps)
         return self.engine.choose(self.skill)
 
-    def _step_environments(self, action: np.ndarray, skill: Tensor) -> None:
-        state, agent = self.state, self.agent
+    def _send(self, chosen: Fetched) -> None:
+        action = chosen.numpy()
         if not np.isfinite(action).all():
             raise self._diverged("the policy's action")
-        result = self.envs.step(action)
+        self.envs.send(action)
+
+    def _record(self, action: np.ndarray, skill: Tensor, result: StepResult) -> None:
+        state, agent = self.state, self.agent
         check_finite(result.frames, "the observation", state.steps)
         check_finite(result.reward, "the reward", state.steps)
         real = ~self.ended  # where an episode had ended, this step was its reset
         state.steps += self.replay.add(
-            action, result.reward, result.terminated, result.truncated, result.frames, skill
+            action, result.reward, result.terminated, result.truncated, result.frames, skill, result.ended
         )
         agent.steps = self.initial_agent_steps + state.steps
         self._count_visits(result.info)
 
         self.rewards += result.reward[real].tolist()
-        self.score, self.length = self.score + np.where(real, result.reward, 0), self.length + real
+        self.score, self.length = self.score + np.where(real, result.score, 0), self.length + real
         if not real.all():
             fresh = torch.from_numpy(~real).to(agent.device)[:, None]
             self.skill = torch.where(fresh, agent.new_skills(len(real)), self.skill)
-        self.ended = (result.terminated | result.truncated) & real
+        self.ended = result.ended & real
         for i in np.flatnonzero(self.ended):
             self.finished.append((float(self.score[i]), int(self.length[i])))
             self.score[i], self.length[i] = 0.0, 0
@@ -220,6 +236,8 @@ class Loop:
             row["episode/length"] = float(np.mean([n for _, n in self.finished]))
         if state.visits.any():
             row["coverage/cells"] = int((state.visits > 0).sum())
+        if self.envs.counter is not None:
+            row |= {f"coverage/{name}": count for name, count in self.envs.counter.counts().items()}
         now, (then, steps, updates) = time.monotonic(), self.clock
         row["time/steps_per_second"] = (state.steps - steps) / max(now - then, 1e-9)
         row["time/updates_per_second"] = (state.updates - updates) / max(now - then, 1e-9)
@@ -230,6 +248,7 @@ class Loop:
             "intrinsic": row.get("train/reward_mean") if self.agent.pretraining else None,
             "extrinsic": row["reward/extrinsic"],
             "cells": row.get("coverage/cells"),
+            "positions": row.get("coverage/positions"),
         }
         self.progress.update(state.steps, {k: v for k, v in shown.items() if v is not None})
         self.rewards, self.finished = [], []
@@ -240,6 +259,8 @@ class Loop:
             if not torch.isfinite(value).all():  # host synchronisation, once per checkpoint
                 raise self._diverged(f"weight {name}")
         self.state.metrics_bytes = self.writer.offset
+        if self.envs.counter is not None:
+            self.state.states = self.envs.counter.state()
         path = save_run(self.folder, self.agent, self.replay, self.state)
         self.folder.log(f"checkpoint {path.name}")
         return path
@@ -289,6 +310,7 @@ class StopSignals:
 def save_run(folder: RunFolder, agent: Agent, replay: Replay, state: LoopState) -> Path:
     """Everything that a resumed run needs, as safetensors and JSON."""
     loop = {"visits": torch.from_numpy(state.visits), **random_state(agent.device)}
+    loop |= {f"{STATES}{name}": torch.from_numpy(seen) for name, seen in state.states.items()}
     files = {
         "agent.safetensors": checkpoint.Group(agent.tensors()),
         "optimisers.safetensors": checkpoint.Group(agent.optimiser_tensors()),
@@ -331,4 +353,5 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
     replay.load(positions, chunks())
     restore_random_state(loop, agent.device)
     counts = {name: saved.meta[name] for name in ("steps", "updates", "episodes", "metrics_bytes")}
-    return LoopState(visits=loop["visits"].numpy(), **counts)
+    states = {k.removeprefix(STATES): v.numpy() for k, v in loop.items() if k.startswith(STATES)}
+    return LoopState(visits=loop["visits"].numpy(), states=states, **counts)

@@ -117,12 +117,16 @@ class Replay:
         truncated: np.ndarray,
         next_frames: np.ndarray,
         skill: Tensor,
+        ended: np.ndarray | None = None,
     ) -> int:
         """One step of all environments; returns how many of them were real steps.
 
-        An environment whose episode ended in the step before resets in this one (Gymnasium's NEXT_STEP):
-        its action was ignored and `next_frames` begins the new episode, so no transition is recorded.
+        An environment whose episode `ended` in the step before resets in this one (Gymnasium's NEXT_STEP):
+        its action was ignored and `next_frames` begins the new episode, so no transition is recorded. By
+        default what terminated or was truncated has ended. A lost life can terminate without an end: nothing
+        is bootstrapped across it, and the game goes on from the same frames.
         """
+        over = terminated | truncated if ended is None else ended
         here, real = self._row * self.num_envs, ~self._ended
         ending = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, 0))
         starts = here + np.flatnonzero(real)
@@ -141,7 +145,7 @@ class Replay:
         self._row_starts[self._row] = len(starts)
         self._touch(self._row)
         self._age = np.where(real, np.minimum(self._age + 1, self.spec.frame_stack), 0).astype(np.int32)
-        self._ended = (terminated | truncated) & real
+        self._ended = over & real
         self._write(writes + self._advance(next_frames))
         return len(starts)
 

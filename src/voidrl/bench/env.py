@@ -74,6 +74,6 @@ def _rates(envs: Envs, seconds: float) -> list[float]:
         while (took := time.perf_counter() - began) < seconds / REPEATS or not steps:
             result = envs.step(next(actions))
             steps += n - int(ended.sum())
-            ended = (result.terminated | result.truncated) & ~ended
+            ended = result.ended & ~ended
         rates.append(steps / took)
     return rates

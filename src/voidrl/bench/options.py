@@ -113,7 +113,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--preset", default="maze-demo", help="(default: maze-demo)")
     parser.add_argument("--steps", default="8k", help="of all environments together (default: 8k)")
-    parser.add_argument("--num-envs", type=int, default=16, help="stepped together (default: 16)")
+    parser.add_argument("--num-envs", type=int, help="stepped together (default: the preset's)")
     parser.add_argument("--updates-per-step", type=float, help="(default: the preset's)")
     _add_device(parser)
     _add_engine(parser)

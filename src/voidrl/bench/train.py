@@ -32,7 +32,9 @@ DROPPED_ROWS = 2  # with updates: graphs are captured in the first of them
 
 def check(options: Namespace) -> None:
     """Refuse runs too short to be cut into rows."""
-    preset(options.preset)
+    values = preset(options.preset)
+    if options.num_envs is None:
+        options.num_envs = merge(values).get("env", {}).get("num_envs", 1)
     if parse_count(options.steps) < 2 * LOG_ROWS * options.num_envs:
         raise ConfigError(
             f"--steps {options.steps} cannot be used with {options.num_envs} environments: expected at least "

@@ -88,9 +88,14 @@ WORKS = {
         (preset("paper-continuous"),),
     ),
     "discrete": Work(
-        "4 frames of 1×84×84, 18 actions, preset paper-discrete, batches 32 and 512",
+        "4 frames of 1×84×84, 18 actions, preset atari-paper, batches 32 and 512",
         lambda: discrete((1, 84, 84), 4, 18),
-        (preset("paper-discrete"),),
+        (preset("atari-paper"),),
+    ),
+    "atari-fast": Work(
+        "4 frames of 1×84×84, 18 actions, preset atari-fast, both batches 256",
+        lambda: discrete((1, 84, 84), 4, 18),
+        (preset("atari-fast"),),
     ),
     "maze": Work("what `voidrl demo` runs, preset maze-demo", demo_maze, (preset("maze-demo"),)),
 }

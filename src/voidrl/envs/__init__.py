@@ -1,7 +1,9 @@
 """Environments behind one vector interface."""
 
 from voidrl.envs import maze
-from voidrl.envs.vector import Envs, StepResult, make_envs, parse_id
+from voidrl.envs.make import make_envs
+from voidrl.envs.vector import Envs, StepResult
+from voidrl.ids import parse_id
 
 maze.register()
 

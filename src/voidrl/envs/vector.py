@@ -6,39 +6,21 @@ action and returns the new episode's first frame. The replay knows and records n
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import json
-import os
-import re
-import signal
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
-from urllib.parse import parse_qsl
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
-from voidrl.config import EnvConfig
 from voidrl.envs.spaces import env_action, spec_of, to_frames
-from voidrl.errors import (
-    ConfigError,
-    EnvironmentFailedError,
-    MissingExtraError,
-    SpaceError,
-    UnknownNameError,
-    VoidrlError,
-)
-from voidrl.registry import import_path
+from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
 from voidrl.types import EnvSpec
 
-GYM_ID = re.compile(r"-v\d+$|/")  # `module:Name-v0`: Gymnasium imports the module, which registers the name
-SIMULATORS = {"ALE": ("ale_py", "ale-py", "atari"), "dm_control": ("dm_control", "dm-control", "dmc")}
-EnvFactory = Callable[[], gym.Env]
-PYTHON_VALUES = {"True": True, "False": False, "None": None}  # as words they would all count as true
+if TYPE_CHECKING:
+    from voidrl.envs.ram import StateCounter
 
 
 class StepResult(NamedTuple):
@@ -46,18 +28,24 @@ class StepResult(NamedTuple):
 
     frames: np.ndarray  # (N, *frame_shape)
     reward: np.ndarray  # (N,) float32
-    terminated: np.ndarray  # (N,) bool
+    terminated: np.ndarray  # (N,) bool: nothing is to be expected after this step
     truncated: np.ndarray  # (N,) bool
     info: dict[str, Any]
+    ended: np.ndarray  # (N,) bool: the episode is over, and the next step resets it
+    score: np.ndarray  # (N,) float32: what is reported; `reward`, unless that is clipped
 
 
 class Envs:
     """N environments stepped together, as frames and [−1, 1] actions."""
 
+    game: str | None = None
+    """The Atari game, if a human's score is known for it."""
+
     def __init__(self, vector: VectorEnv, name: str, frame_stack: int) -> None:
         self.vector, self.name = vector, name
         self.num_envs = vector.num_envs
         self._failed = False
+        self._sent: np.ndarray | None = None
         try:
             self.spec: EnvSpec = self._check(frame_stack)
         except VoidrlError:
@@ -81,12 +69,30 @@ class Envs:
         obs, info = self._guarded(lambda: self.vector.reset(seed=seed))
         return to_frames(obs, self.spec), info
 
+    def send(self, action: np.ndarray) -> None:
+        """Begin one step of each. Where environments run beside this thread, `recv` waits for them."""
+        self._sent = env_action(action, self.spec, self.vector.single_action_space.dtype or np.float32)
+        if isinstance(self.vector, AsyncVectorEnv):
+            self._guarded(lambda: self.vector.step_async(self._sent))
+
+    def recv(self, counted: np.ndarray | None = None) -> StepResult:
+        """What came of the step that was sent; `counted` (N,) tells whose states the `counter` counts."""
+        is_async = isinstance(self.vector, AsyncVectorEnv)
+        step = self.vector.step_wait if is_async else partial(self.vector.step, self._sent)
+        obs, reward, terminated, truncated, info = self._guarded(step)
+        reward = np.asarray(reward, np.float32)
+        frames, ended = to_frames(obs, self.spec), terminated | truncated
+        return StepResult(frames, reward, terminated, truncated, info, ended, reward)
+
     def step(self, action: np.ndarray) -> StepResult:
         """One step of each."""
-        taken = env_action(action, self.spec, self.vector.single_action_space.dtype or np.float32)
-        obs, reward, terminated, truncated, info = self._guarded(lambda: self.vector.step(taken))
-        frames = to_frames(obs, self.spec)
-        return StepResult(frames, np.asarray(reward, np.float32), terminated, truncated, info)
+        self.send(action)
+        return self.recv()
+
+    @property
+    def counter(self) -> StateCounter | None:
+        """What counts the states that are visited, where that was asked for."""
+        return None
 
     def close(self) -> None:
         """Free what they hold."""
@@ -137,107 +143,3 @@ class Guarded(gym.Wrapper):
             raise EnvironmentFailedError(
                 f"environment {self.index} ({self.name!r}) raised {error!r} in reset after {self.steps} steps"
             ) from error
-
-
-def make_envs(config: EnvConfig, factory: EnvFactory | None = None, num_envs: int | None = None) -> Envs:
-    """N environments from an id or a factory."""
-    n = num_envs or config.num_envs
-    name, options = (config.id, {}) if factory is not None else parse_id(config.id)
-    native = False
-    if factory is None and ":" in name and not GYM_ID.search(name):
-        found = import_path("environment", name)
-        if not callable(found):
-            raise ConfigError(
-                f"environment {name!r} cannot be used: expected a function that returns a gymnasium.Env"
-            )
-        factory = partial(found, **options)
-    elif factory is None:
-        native = _find(name).vector_entry_point is not None
-        factory = partial(gym.make, name, **options)
-    if config.backend == "native" and not native:
-        raise ConfigError(
-            f"env.backend = 'native' cannot be used: {name!r} has no vectorised version; use sync or async"
-        )
-    try:
-        if native and config.backend in ("auto", "native"):
-            vector = gym.make_vec(name, n, vectorization_mode="vector_entry_point", **options)
-        else:
-            vector = _vectorise(factory, config.id, n, config.backend)
-    except VoidrlError:
-        raise
-    except Exception as error:
-        # A wrong option, a missing simulator, a bad version: the sentence that came with it is clear.
-        if isinstance(error, gym.error.Error) or "unexpected keyword" in str(error):
-            raise ConfigError(f"environment {config.id!r} cannot be made: {error}") from error
-        raise EnvironmentFailedError(
-            f"environment {config.id!r} raised {error!r} when it was made"
-        ) from error
-    return Envs(vector, config.id, config.frame_stack)
-
-
-def _vectorise(factory: EnvFactory, name: str, n: int, backend: str) -> VectorEnv:
-    home = os.getpid()
-
-    def guarded(index: int) -> EnvFactory:
-        def make() -> gym.Env:
-            if os.getpid() != home:
-                # A terminal sends Ctrl-C to the workers too; they must live on until the run has been saved.
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-            env = factory()
-            if not isinstance(env, gym.Env):
-                raise ConfigError(
-                    f"the factory of environment {name!r} returned {type(env).__name__}: "
-                    f"expected a gymnasium.Env"
-                )
-            return Guarded(env, name, index)
-
-        return make
-
-    factories = [guarded(i) for i in range(n)]
-    if backend == "async":
-        return AsyncVectorEnv(factories, autoreset_mode=AutoresetMode.NEXT_STEP)
-    return SyncVectorEnv(factories, autoreset_mode=AutoresetMode.NEXT_STEP)
-
-
-def parse_id(text: str) -> tuple[str, dict[str, Any]]:
-    """`id?key=value&…` → the id and its options, values as JSON or as Python spells them."""
-    name, _, query = text.partition("?")
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
-    except ValueError:
-        raise ConfigError(
-            f"environment {text!r} cannot be read: expected id?option=value&option=value"
-        ) from None
-    return name, {key: _value(value) for key, value in pairs}
-
-
-def _value(text: str) -> Any:
-    if text in PYTHON_VALUES:
-        return PYTHON_VALUES[text]
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
-
-
-def _find(name: str) -> gym.envs.registration.EnvSpec:
-    if not name:
-        raise ConfigError(
-            "no environment was given: expected an id such as voidrl/PixelMaze-v0, or a factory"
-        )
-    module, _, name = name.rpartition(":")
-    namespace = name.partition("/")[0]
-    if not module and namespace in SIMULATORS:
-        module, package, extra = SIMULATORS[namespace]
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtraError(package, extra, f"environment {name!r}")
-    try:
-        if module:
-            importlib.import_module(module)  # registers its environments
-        return gym.spec(name)
-    except ImportError as error:
-        raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
-    except gym.error.Error:
-        raise UnknownNameError(
-            "environment", name, gym.registry, "Your own: 'module:factory', or `voidrl list envs`."
-        ) from None

@@ -44,6 +44,8 @@ class Method(nn.Module):
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     learns: ClassVar[bool] = True
     """False: the agent acts uniformly at random and nothing is trained."""
+    reads_latents: ClassVar[bool] = True
+    """False: a representation that only the method would read is not trained."""
     skill_dim: int = 0
     """Width of the skill vector; 0 for methods without skills."""
 

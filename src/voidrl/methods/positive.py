@@ -11,6 +11,8 @@ from voidrl.types import Batch
 class Positive(Method):
     """Rewards staying alive."""
 
+    reads_latents = False
+
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """1 where the episode goes on, 0 where it terminated."""
         return (batch.discount > 0).float()

@@ -1,0 +1,162 @@
+"""Atari games on ALE's native vector environment: `atari/ms_pacman`. Does not import torch.
+
+One frame of 84 × 84 grey pixels per step; the replay stacks them. How this differs from other set-ups, and
+why, stands in docs/environments/atari.md.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from voidrl.config import EnvConfig
+from voidrl.envs.vector import Envs, StepResult
+from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError
+from voidrl.games import GAMES, find_game
+from voidrl.ids import atari_game
+
+if TYPE_CHECKING:
+    from ale_py.vector_env import AtariVectorEnv
+
+    from voidrl.envs.ram import StateCounter
+
+STICKY = 0.25  # probability that an action is repeated, as `sticky=true` turns it on
+OPTIONS = {
+    "sticky": (0.0, f"true ({STICKY}), false, or a probability below 1"),
+    "full_actions": (False, "true for all 18 actions, or false for those that the game reacts to"),
+    "noop_max": (30, "a whole number of frames, 0 or more"),
+    "max_frames": (108_000, "a whole number of frames above 0"),
+    "life_loss": (True, "true or false"),
+    "clip_rewards": (True, "true or false"),
+}
+"""Default and meaning of what may stand in the query."""
+
+
+class AtariEnvs(Envs):
+    """N games of one kind. In training a lost life terminates, though the game goes on; rewards are clipped.
+
+    Both are done here and not by ALE: its `episodic_life` resets the whole game, and with its clipping the
+    score would be lost.
+    """
+
+    vector: AtariVectorEnv
+
+    def __init__(
+        self, vector: AtariVectorEnv, config: EnvConfig, rom: str, options: dict[str, Any], evaluation: bool
+    ) -> None:
+        super().__init__(vector, config.id, config.frame_stack)
+        self.game = rom if rom in GAMES else None
+        self._rom, self._full_actions = rom, bool(options["full_actions"])
+        self._life_loss = bool(options["life_loss"]) and not evaluation
+        self._clips = bool(options["clip_rewards"]) and not evaluation
+        self._counts = config.count_states
+        self._counter: StateCounter | None = None
+        n = vector.num_envs
+        self._lives, self._ended, self._actions = (
+            np.zeros(n, np.int32),
+            np.zeros(n, bool),
+            np.zeros(n, np.int64),
+        )
+
+    @property
+    def counter(self) -> StateCounter | None:
+        """Made when it is first needed: environments that are only looked at start no processes."""
+        if self._counts and self._counter is None:
+            from voidrl.envs.ram import StateCounter
+
+            self._counter = StateCounter(self._rom, self.num_envs, full_actions=self._full_actions)
+        return self._counter
+
+    def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin new games; game i draws its number of no-ops with seed + i."""
+        frames, info = super().reset(seed)
+        self._lives, self._ended = info["lives"], np.zeros(self.num_envs, bool)
+        if self.counter is not None:
+            self.counter.reset(info["episode_frame_number"])
+        return frames, info
+
+    def send(self, action: np.ndarray) -> None:
+        """Begin one step of each, in ALE's threads."""
+        self._actions = action
+        self._guarded(lambda: self.vector.send(action))
+
+    def recv(self, counted: np.ndarray | None = None) -> StepResult:
+        """What came of it."""
+        frames, score, terminated, truncated, info = self._guarded(self.vector.recv)
+        score, fresh, ended = score.astype(np.float32), self._ended, (terminated | truncated)
+        if self.counter is not None:
+            counted = ~fresh if counted is None else counted & ~fresh
+            numbers, lives = info["episode_frame_number"], info["lives"]
+            self.counter.step(self._actions, fresh, counted, numbers, lives, score)
+        died = (info["lives"] < self._lives) & ~fresh & ~ended
+        self._lives, self._ended = info["lives"], ended & ~fresh
+        reward = np.clip(score, -1, 1) if self._clips else score
+        if self._life_loss:
+            terminated = terminated | died
+        return StepResult(frames, reward, terminated, truncated, info, ended, score)
+
+    def close(self) -> None:
+        """Free what they hold."""
+        if self._counter is not None:
+            self._counter.close()
+        super().close()
+
+
+def make_atari(config: EnvConfig, num_envs: int, query: dict[str, Any], *, evaluation: bool) -> AtariEnvs:
+    """N games of the kind that the id names."""
+    if config.backend not in ("auto", "native"):
+        raise ConfigError(
+            f"env.backend = {config.backend!r} cannot be used with environment {config.id!r}, which ALE "
+            f"steps natively: use 'auto'"
+        )
+    try:
+        import ale_py
+        from ale_py import roms
+        from ale_py.vector_env import AtariVectorEnv
+    except ImportError:
+        raise MissingExtraError("ale-py", "atari", f"environment {config.id!r}") from None
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    rom = find_game(atari_game(config.id) or "", roms.get_all_rom_ids())
+    options = _options(config.id, query)
+    if config.count_states and options["sticky"]:
+        raise ConfigError(
+            f"env.count_states = True cannot be used with sticky actions (environment {config.id!r}): a "
+            f"second emulator, whose memory is read, could not repeat them; leave out one of the two"
+        )
+    vector = AtariVectorEnv(
+        rom,
+        num_envs,
+        stack_num=1,
+        repeat_action_probability=options["sticky"],
+        full_action_space=options["full_actions"],
+        noop_max=options["noop_max"],
+        max_num_frames_per_episode=options["max_frames"],
+        use_fire_reset=False,
+        reward_clipping=False,
+    )
+    return AtariEnvs(vector, config, rom, options, evaluation)
+
+
+def _options(name: str, query: dict[str, Any]) -> dict[str, Any]:
+    """The options of an id, checked."""
+    for key in query:
+        if key not in OPTIONS:
+            raise UnknownNameError(f"option of environment {name!r}:", key, OPTIONS)
+    values = {key: query.get(key, default) for key, (default, _) in OPTIONS.items()}
+    if values["sticky"] is True:
+        values["sticky"] = STICKY
+    for key, value in values.items():
+        default, expected = OPTIONS[key]
+        if isinstance(default, bool):
+            fits = isinstance(value, bool)
+        elif isinstance(default, int):
+            fits = (
+                isinstance(value, Integral) and not isinstance(value, bool) and value >= (key == "max_frames")
+            )
+        else:
+            fits = isinstance(value, Real) and 0 <= value < 1
+        if not fits:
+            raise ConfigError(f"environment {name!r} got {key}={value!r}: expected {expected}")
+    return values | {"sticky": float(values["sticky"])}

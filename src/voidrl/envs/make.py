@@ -1,0 +1,127 @@
+"""N environments from an id or a factory. Does not import torch."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import signal
+from collections.abc import Callable
+from functools import partial
+
+import gymnasium as gym
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from voidrl.config import EnvConfig
+from voidrl.envs.atari import make_atari
+from voidrl.envs.vector import Envs, Guarded
+from voidrl.errors import (
+    ConfigError,
+    EnvironmentFailedError,
+    MissingExtraError,
+    UnknownNameError,
+    VoidrlError,
+)
+from voidrl.ids import ATARI, parse_id
+from voidrl.registry import import_path
+
+GYM_ID = re.compile(r"-v\d+$|/")  # `module:Name-v0`: Gymnasium imports the module, which registers the name
+SIMULATORS = {"ALE": ("ale_py", "ale-py", "atari"), "dm_control": ("dm_control", "dm-control", "dmc")}
+EnvFactory = Callable[[], gym.Env]
+
+
+def make_envs(
+    config: EnvConfig,
+    factory: EnvFactory | None = None,
+    num_envs: int | None = None,
+    *,
+    evaluation: bool = False,
+) -> Envs:
+    """N environments from an id or a factory; on Atari, for `evaluation` they play the real game."""
+    n = num_envs or config.num_envs
+    name, options = (config.id, {}) if factory is not None else parse_id(config.id)
+    if factory is None and name.startswith(ATARI):
+        return make_atari(config, n, options, evaluation=evaluation)
+    if config.count_states:
+        raise ConfigError(
+            f"env.count_states = True cannot be used with environment {config.id!r}: expected an Atari game, "
+            f"whose memory can be read, such as {ATARI}ms_pacman"
+        )
+    native = False
+    if factory is None and ":" in name and not GYM_ID.search(name):
+        found = import_path("environment", name)
+        if not callable(found):
+            raise ConfigError(
+                f"environment {name!r} cannot be used: expected a function that returns a gymnasium.Env"
+            )
+        factory = partial(found, **options)
+    elif factory is None:
+        native = _find(name).vector_entry_point is not None
+        factory = partial(gym.make, name, **options)
+    if config.backend == "native" and not native:
+        raise ConfigError(
+            f"env.backend = 'native' cannot be used: {name!r} has no vectorised version; use sync or async"
+        )
+    try:
+        if native and config.backend in ("auto", "native"):
+            vector = gym.make_vec(name, n, vectorization_mode="vector_entry_point", **options)
+        else:
+            vector = _vectorise(factory, config.id, n, config.backend)
+    except VoidrlError:
+        raise
+    except Exception as error:
+        # A wrong option, a missing simulator, a bad version: the sentence that came with it is clear.
+        if isinstance(error, gym.error.Error) or "unexpected keyword" in str(error):
+            raise ConfigError(f"environment {config.id!r} cannot be made: {error}") from error
+        raise EnvironmentFailedError(
+            f"environment {config.id!r} raised {error!r} when it was made"
+        ) from error
+    return Envs(vector, config.id, config.frame_stack)
+
+
+def _vectorise(factory: EnvFactory, name: str, n: int, backend: str) -> VectorEnv:
+    home = os.getpid()
+
+    def guarded(index: int) -> EnvFactory:
+        def make() -> gym.Env:
+            if os.getpid() != home:
+                # A terminal sends Ctrl-C to the workers too; they must live on until the run has been saved.
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+            env = factory()
+            if not isinstance(env, gym.Env):
+                raise ConfigError(
+                    f"the factory of environment {name!r} returned {type(env).__name__}: "
+                    f"expected a gymnasium.Env"
+                )
+            return Guarded(env, name, index)
+
+        return make
+
+    factories = [guarded(i) for i in range(n)]
+    if backend == "async":
+        return AsyncVectorEnv(factories, autoreset_mode=AutoresetMode.NEXT_STEP)
+    return SyncVectorEnv(factories, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def _find(name: str) -> gym.envs.registration.EnvSpec:
+    if not name:
+        raise ConfigError(
+            "no environment was given: expected an id such as voidrl/PixelMaze-v0, or a factory"
+        )
+    module, _, name = name.rpartition(":")
+    namespace = name.partition("/")[0]
+    if not module and namespace in SIMULATORS:
+        module, package, extra = SIMULATORS[namespace]
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtraError(package, extra, f"environment {name!r}")
+    try:
+        if module:
+            importlib.import_module(module)  # registers its environments
+        return gym.spec(name)
+    except ImportError as error:
+        raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
+    except gym.error.Error:
+        raise UnknownNameError(
+            "environment", name, gym.registry, "Your own: 'module:factory', or `voidrl list envs`."
+        ) from None

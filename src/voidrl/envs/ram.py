@@ -1,0 +1,370 @@
+"""How many distinct states of the emulator were visited, counted exactly. Imports neither torch nor ALE.
+
+ALE's vector environment shows no memory, so for each of its games a second emulator, its *shadow*, repeats
+the same no-ops and actions and reads the 128 bytes. Without sticky actions the emulator is deterministic. At
+every step both must agree in the number of the frame, the lives and the score, in which two games that part
+soon differ.
+
+The shadows run in processes of their own, because ALE holds Python's lock while it emulates.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.resources
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+import weakref
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+import numpy as np
+
+from voidrl.envs import ram_worker
+from voidrl.envs.ram_worker import FRESH, KEY_BYTES, LOAD, RECORD, STEP, Settings, key_bytes
+from voidrl.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvironmentFailedError,
+    MissingExtraError,
+    UnknownNameError,
+)
+
+MEASURES = ("ram", "variables", "positions")
+"""What is counted, from fine to coarse.
+
+`ram`: all 128 bytes. It saturates, as they hold timers: nearly every step arrives in a new one.
+`variables`: the annotated variables, in the 24 games that have annotations.
+`positions`: where the player is, `player_x` and `player_y` as far as they are annotated, and in which room.
+"""
+
+RAM_BYTES = 128
+POSITION = ("player_x", "player_y", "room_number", "current_room")
+MESSAGE_STEPS = 256  # steps of games in a message: some 0.1 s of work, which a call of `counts` waits for
+MESSAGES_AHEAD = 32  # that a worker may be behind; then `step` waits
+MERGE_BYTES = 1 << 18  # of keys are collected before they are looked up, all at once
+PART_ROWS = 1 << 20  # of a table are copied at a time, to need no second one for temporaries
+
+
+def _annotations() -> dict[str, dict[str, int]]:
+    text = importlib.resources.files("voidrl").joinpath("data", "atari_ram_variables.json").read_text("utf-8")
+    games: dict[str, dict[str, int]] = json.loads(text)["games"]
+    return games
+
+
+def addresses_of(rom: str) -> dict[str, list[int]]:
+    """The measures of a game, each with the addresses whose bytes tell two of its states apart."""
+    variables = _annotations().get(rom, {})
+    found = {
+        "ram": list(range(RAM_BYTES)),
+        "variables": list(variables.values()),
+        "positions": [variables[name] for name in POSITION if name in variables],
+    }
+    return {measure: found[measure] for measure in MEASURES if found[measure]}
+
+
+def has_variables(rom: str) -> bool:
+    """Whether the variables of a game are annotated, so that more than whole memories is counted."""
+    return rom in _annotations()
+
+
+class KeySet:
+    """A set of byte strings of one width: a hash table with linear probing, that takes many at a time.
+
+    A Python set would need 100 bytes for each of them, and for millions of states that is too much.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._new: list[bytes] = []
+        self._new_bytes = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._table = np.zeros((1 << 12, 2), np.uint64)  # zeros are an empty cell
+        self._size = 0
+        self._new, self._new_bytes = [], 0
+
+    def add(self, keys: bytes) -> None:
+        """Add keys, one after the other in `keys`; any of them may be known already."""
+        self._new.append(keys)
+        self._new_bytes += len(keys)
+        if self._new_bytes >= MERGE_BYTES:
+            self._merge()
+
+    def __len__(self) -> int:
+        self._merge()
+        return self._size
+
+    def array(self) -> np.ndarray:
+        """All keys, (n, width) uint8, in no order."""
+        self._merge()
+        filled = self._table[self._table.any(axis=1)]
+        return filled.view(np.uint8).reshape(-1, KEY_BYTES)[:, : self.width].copy()
+
+    def _merge(self) -> None:
+        rows = np.frombuffer(b"".join(self._new), np.uint8).reshape(-1, self.width)
+        self._new, self._new_bytes = [], 0
+        padded = np.zeros((len(rows), KEY_BYTES), np.uint8)
+        padded[:, : self.width] = rows
+        if self.width < KEY_BYTES:
+            padded[:, -1] = 1  # so that no key is an empty cell
+        cells = (
+            1 << (2 * (self._size + len(rows)) - 1).bit_length()
+        )  # never more than half of them are filled
+        if cells > len(self._table):
+            old = self._table
+            self._table, self._size = np.zeros((cells, 2), np.uint64), 0
+            for part in np.array_split(old, len(old) // PART_ROWS + 1):
+                self._insert(part[part.any(axis=1)])
+        self._insert(padded.view(np.uint64))
+
+    def _insert(self, keys: np.ndarray) -> None:
+        bits = len(self._table).bit_length() - 1
+        mixed = (keys[:, 0] ^ (keys[:, 1] * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
+        cell = (mixed >> np.uint64(64 - bits)).astype(np.int64)  # (n,)
+        while len(keys):
+            empty = np.flatnonzero(~self._table[cell].any(axis=1))
+            _, first = np.unique(cell[empty], return_index=True)  # of those that want the same cell
+            winners = empty[first]
+            self._table[cell[winners]] = keys[winners]
+            self._size += len(winners)
+            elsewhere = (self._table[cell] != keys).any(axis=1)  # the cell holds another key
+            keys, cell = keys[elsewhere], (cell[elsewhere] + 1) & (len(self._table) - 1)
+
+
+class StateCounter:
+    """Counts the distinct states that N games of ALE's `AtariVectorEnv` visit.
+
+    That must have been made with `frameskip=4`, without sticky actions, fire at resets, `episodic_life` and
+    clipped rewards, and autoreset on the next step. A state counts when a step that counts arrives in it; the
+    state in which a game starts does not, so there are never more states than steps.
+
+    Keys of up to 15 bytes are kept whole, longer ones as digests of 16 bytes: the count is exact but for two
+    states that share a digest, which among 10⁹ has a probability below 10⁻²⁰. A million distinct states need
+    32 to 64 MB in each of `ram` and `variables`. One thread at a time may use a counter.
+
+    Args:
+        rom: The game, as ALE names its ROM.
+        num_envs: N.
+        full_actions: Whether actions are numbers of all 18, or of those that the game reacts to.
+        workers: Processes that run the shadows. They need about the time that the games do; unless told, half
+            of this machine's cores.
+    """
+
+    def __init__(
+        self, rom: str, num_envs: int, *, full_actions: bool = False, workers: int | None = None
+    ) -> None:
+        if num_envs < 1:
+            raise ConfigError(f"states of {num_envs} games cannot be counted: expected 1 or more")
+        if workers is not None and workers < 1:
+            raise ConfigError(f"states cannot be counted by {workers} workers: expected 1 or more")
+        self.rom, self.num_envs = rom, num_envs
+        count = min(num_envs, workers or max(1, _cores() // 2))
+        rom_path, addresses = _rom_path(rom), addresses_of(rom)
+        self._sets = {measure: KeySet(key_bytes(len(found))) for measure, found in addresses.items()}
+        self._failure = ""
+        self._workers: list[_Worker] = []
+        self._end = weakref.finalize(self, _end, self._workers, os.getpid())  # also at exit
+        for envs in np.array_split(np.arange(num_envs), count):
+            settings: Settings = {
+                "rom_path": rom_path,
+                "full_actions": full_actions,
+                "first_env": int(envs[0]),
+                "num_envs": len(envs),
+                "measures": list(addresses.values()),
+            }
+            self._workers.append(_Worker(settings))
+        self._rows = np.zeros((max(1, MESSAGE_STEPS * count // num_envs), num_envs), RECORD)
+        self._filled, self._loaded = 0, False
+
+    def reset(self, frame_numbers: np.ndarray) -> None:
+        """After `reset(seed=…)` of all games, which loads the ROM anew.
+
+        Args:
+            frame_numbers: (N,) `episode_frame_number`, which tells how many no-ops were done.
+        """
+        self._loaded = True
+        self._add(LOAD, False, 0, frame_numbers, -1, 0)
+
+    def step(
+        self,
+        actions: np.ndarray,
+        fresh: np.ndarray,
+        counted: np.ndarray,
+        frame_numbers: np.ndarray,
+        lives: np.ndarray,
+        score: np.ndarray,
+    ) -> None:
+        """One step of all games; returns at once unless the workers are far behind.
+
+        Args:
+            actions: (N,) as they were taken.
+            fresh: (N,) whether this step began a new game, in which case the action was ignored.
+            counted: (N,) which of the others count.
+            frame_numbers: (N,) `episode_frame_number` after the step.
+            lives: (N,) after the step.
+            score: (N,) that the step gave, not clipped.
+        """
+        assert self._loaded, "reset comes before step"
+        self._add(np.where(fresh, FRESH, STEP), counted, actions, frame_numbers, lives, score)
+
+    def counts(self) -> dict[str, int]:
+        """The number of distinct states by measure, of all steps so far; waits for the workers."""
+        self._drain()
+        return {measure: len(keys) for measure, keys in self._sets.items()}
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The keys of all states counted so far by measure, (n, 16 or less) uint8; waits for the workers."""
+        self._drain()
+        return {measure: keys.array() for measure, keys in self._sets.items()}
+
+    def load(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from what `state` returned, in place of what was counted so far."""
+        expected = {measure: keys.width for measure, keys in self._sets.items()}
+        given = {measure: rows.shape[1] if rows.ndim == 2 else None for measure, rows in state.items()}
+        if given != expected or any(rows.dtype != np.uint8 for rows in state.values()):
+            raise CheckpointError(
+                f"the counted states cannot be loaded into a counter of {self.rom!r}: expected bytes of the "
+                f"widths {expected}, got {given}; they were counted in another game"
+            )
+        self._drain()
+        for measure, rows in state.items():
+            self._sets[measure].clear()
+            for part in np.array_split(rows, len(rows) // PART_ROWS + 1):
+                self._sets[measure].add(part.tobytes())
+
+    def close(self) -> None:
+        """End the workers; what they have not answered is lost. A second call does nothing."""
+        self._end()
+
+    def _add(self, kind: Any, counted: Any, actions: Any, frame_numbers: Any, lives: Any, score: Any) -> None:
+        self._check()
+        row = self._rows[self._filled]  # (N,)
+        row["kind"], row["counted"], row["action"] = kind, counted, actions
+        row["frame"], row["lives"], row["score"] = frame_numbers, lives, score
+        self._filled += 1
+        if self._filled == len(self._rows):
+            self._send()
+
+    def _send(self) -> None:
+        for worker in self._workers:
+            while worker.unanswered >= MESSAGES_AHEAD or (worker.unanswered and worker.pipe.poll()):
+                self._receive(worker)
+            try:
+                worker.pipe.send_bytes(self._rows[: self._filled, worker.envs].tobytes())
+            except OSError:
+                self._fail(worker.death())
+            worker.unanswered += 1
+        self._filled = 0
+
+    def _receive(self, worker: _Worker) -> None:
+        try:
+            sentence = worker.pipe.recv_bytes().decode()
+            keys = [worker.pipe.recv_bytes() for _ in self._sets if not sentence]
+        except (EOFError, OSError):
+            self._fail(worker.death())
+        if sentence:
+            self._fail(sentence)
+        worker.unanswered -= 1
+        for known, new in zip(self._sets.values(), keys, strict=True):
+            known.add(new)
+
+    def _drain(self) -> None:
+        self._check()
+        if self._filled:
+            self._send()
+        for worker in self._workers:
+            while worker.unanswered:
+                self._receive(worker)
+
+    def _check(self) -> None:
+        if self._failure:
+            raise EnvironmentFailedError(self._failure)
+        if not self._end.alive:
+            raise EnvironmentFailedError(f"the counter of {self.rom!r} was closed: make another")
+
+    def _fail(self, what: str) -> NoReturn:
+        self._failure = (
+            f"the states of {self.rom!r} cannot be counted, {what}; without env.count_states the run needs "
+            f"no second emulator"
+        )
+        raise EnvironmentFailedError(self._failure) from None
+
+
+class _Worker:
+    """A process and what it is sent."""
+
+    def __init__(self, settings: Settings) -> None:
+        first = settings["first_env"]
+        self.envs = slice(first, first + settings["num_envs"])
+        self.unanswered = 0
+        self.pipe: Connection
+        self.pipe, theirs = Pipe()
+        arguments = [str(theirs.fileno()), str(os.getpid()), json.dumps(settings)]
+        # It finds what this process finds, and no thread pool of NumPy's is waiting in it.
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "OMP_NUM_THREADS": "1",
+        }
+        # A terminal sends Ctrl-C to the workers too, and a scheduler SIGTERM: both come to the parent, which
+        # saves the run before it ends them. Blocked here, as otherwise they could come while Python starts.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", ram_worker.__file__, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env=environment,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+
+    def death(self) -> str:
+        """What became of it."""
+        try:
+            code = self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            return f"worker process {self.process.pid} closed its pipe"
+        how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
+        return f"worker process {self.process.pid} ended {how}"
+
+
+def _end(workers: list[_Worker], owner: int) -> None:
+    """Not asked to end but ended: they hold nothing that could be lost."""
+    if os.getpid() != owner:
+        return  # a fork of the owner: they are not its own
+    for worker in workers:
+        worker.process.kill()
+    for worker in workers:
+        worker.process.wait()
+        worker.pipe.close()
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _rom_path(rom: str) -> str:
+    try:
+        roms = importlib.import_module("ale_py.roms")
+    except ImportError:
+        raise MissingExtraError("ale-py", "atari", "counting the states of Atari games") from None
+    if rom not in roms.get_all_rom_ids():
+        raise UnknownNameError("game", rom, roms.get_all_rom_ids())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # None says the same
+        path = roms.get_rom_path(rom)
+    if path is None:
+        raise ConfigError(f"the ROM of {rom!r} cannot be read: expected the file that ale-py installs")
+    return str(path)

@@ -1,0 +1,194 @@
+"""A process of emulators that shadow the games of `ram.StateCounter` and read their memory.
+
+It is run as a file, not as `-m voidrl.envs.ram_worker`: that would import the package, of which it needs
+nothing. Arguments: the descriptor of its end of a pipe, the parent's process id and `Settings` as JSON.
+
+Of the parent it reads messages of `RECORD`s, (T, n) of them each. To each it answers with a sentence of what
+went wrong, which is empty if nothing did, and then with one message of keys per measure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import queue
+import sys
+import threading
+from hashlib import blake2b
+from multiprocessing.connection import Connection
+from typing import Any, TypedDict
+
+import numpy as np
+
+FRAME_SKIP = 4
+KEY_BYTES = 16  # of a digest: among n states two share theirs with a probability below n² / 2^129
+STEP, FRESH, LOAD = 0, 1, 2  # a step, the start of the next game, the first start after loading the ROM
+RECORD = np.dtype(
+    [
+        ("kind", np.uint8),
+        ("counted", np.bool_),
+        ("action", np.int32),
+        ("frame", np.int32),  # number of frames of this game, no-ops included
+        ("lives", np.int32),  # −1 where it is not known
+        ("score", np.float64),  # unclipped
+    ]
+)
+PARENT_S = 1.0  # between two looks whether the parent lives, in case a fork of it holds the pipe open
+
+
+class Settings(TypedDict):
+    """What a worker is told."""
+
+    rom_path: str
+    full_actions: bool
+    first_env: int
+    num_envs: int
+    measures: list[list[int]]  # the addresses that make each measure's key
+
+
+class DisagreementError(Exception):
+    """The shadow is not in the state of the game it follows."""
+
+
+def key_bytes(num_addresses: int) -> int:
+    """Width of a measure's keys: a few bytes are kept as they are, more become a digest."""
+    return num_addresses if num_addresses < KEY_BYTES else KEY_BYTES
+
+
+class Shadow:
+    """One emulator that repeats what one game of ALE's vector environment did.
+
+    It must live as long as that game's: `reset_game` draws the console's timer from a generator that goes on
+    from game to game and does not clear the memory, so in some games (berzerk, frostbite, …) the third game
+    starts in another state than the first. The generator starts over when a ROM is loaded, always the same:
+    ALE's seed is for sticky actions only.
+    """
+
+    def __init__(self, ale_py: Any, settings: Settings, env: int) -> None:
+        self.ale = ale_py.ALEInterface()
+        self.ale.setFloat("repeat_action_probability", 0.0)
+        self.noop = ale_py.Action.NOOP
+        self.settings, self.env = settings, env
+        self.actions: list[Any] = []
+        self.steps, self.ended = 0, False
+
+    def follow(self, kind: int, action: int, frame: int, lives: int, score: float) -> None:
+        """Do the same, and see that the same came of it."""
+        if kind == LOAD:
+            self.ale.loadROM(self.settings["rom_path"])
+            full = self.settings["full_actions"]
+            self.actions = self.ale.getLegalActionSet() if full else self.ale.getMinimalActionSet()
+            self.steps = 0
+        else:
+            self.steps += 1
+        mine = self._step(action, frame) if kind == STEP else self._start(frame)
+        here = (self.ale.getEpisodeFrameNumber(), self.ale.lives() if lives >= 0 else lives, mine)
+        if here != (frame, lives, score):
+            raise self._disagreement(
+                f"frame {here[0]}, lives {here[1]} and score {here[2]} in the shadow, "
+                f"frame {frame}, lives {lives} and score {score:g} in the game"
+            )
+
+    def _start(self, frame: int) -> int:
+        """A new game, with as many no-ops. Some games count frames of their menu before the first of them."""
+        self.ale.reset_game()
+        for _ in range(frame - self.ale.getEpisodeFrameNumber()):
+            self.ale.act(self.noop)
+        self.ended = False
+        return 0
+
+    def _step(self, action: int, frame: int) -> int:
+        """One action; the score it gave.
+
+        ALE breaks off the skipped frames where the game is over, and where the episode is cut at its greatest
+        length, which is seen by the number of the frame. A lost life does neither.
+        """
+        if self.ended:
+            raise self._disagreement("the game went on after its end")
+        score, before = 0, self.ale.getEpisodeFrameNumber()
+        for _ in range(min(FRAME_SKIP, frame - before)):
+            score += self.ale.act(self.actions[action])
+            if self.ale.game_over():
+                break
+        self.ended = self.ale.game_over() or frame - before < FRAME_SKIP
+        return score
+
+    def _disagreement(self, what: str) -> DisagreementError:
+        return DisagreementError(f"game {self.env} at its step {self.steps}: {what}")
+
+
+class Shadows:
+    """The emulators of one worker."""
+
+    def __init__(self, ale_py: Any, settings: Settings) -> None:
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # else it greets on stderr
+        self.shadows = [
+            Shadow(ale_py, settings, settings["first_env"] + i) for i in range(settings["num_envs"])
+        ]
+        self.addresses = [np.array(addresses) for addresses in settings["measures"]]
+
+    def play(self, records: np.ndarray) -> list[bytes]:
+        """The keys of the counted states in which (T, n) steps arrived, per measure and each of them once."""
+        found: list[set[bytes]] = [set() for _ in self.addresses]
+        for shadow, column in zip(self.shadows, records.T, strict=True):
+            for kind, counted, *step in column.tolist():
+                shadow.follow(kind, *step)
+                if kind == STEP and counted:
+                    ram = shadow.ale.getRAM()  # (128,)
+                    for keys, addresses in zip(found, self.addresses, strict=True):
+                        key = ram[addresses].tobytes()
+                        keys.add(
+                            key if len(key) < KEY_BYTES else blake2b(key, digest_size=KEY_BYTES).digest()
+                        )
+        return [b"".join(keys) for keys in found]
+
+
+def main(descriptor: int, parent: int, settings: Settings) -> None:
+    """Follow until the parent closes the pipe, or kills this process."""
+    pipe: Connection = Connection(descriptor)
+    inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    # Always ready to read: the parent may send on while this process waits for it to read an answer.
+    reader = threading.Thread(target=_read, args=(pipe, parent, inbox), daemon=True)
+    reader.start()
+    try:
+        shadows = Shadows(_import_ale(), settings)
+        while True:
+            records = np.frombuffer(inbox.get(), RECORD).reshape(-1, settings["num_envs"])
+            answer = [b"", *shadows.play(records)]
+            for message in answer:
+                pipe.send_bytes(message)
+    except ConnectionError:
+        pass  # the parent is gone, which ends the reader and with it this process
+    except Exception as error:
+        text = str(error) if isinstance(error, DisagreementError) else f"a worker raised {error!r}"
+        with contextlib.suppress(ConnectionError):
+            pipe.send_bytes(text.encode())
+    reader.join()  # the parent reads the sentence and ends this process
+
+
+def _import_ale() -> Any:
+    """ALE without its environments: importing Gymnasium for them takes longer than all else here."""
+    hidden: dict[str, Any] = sys.modules
+    hidden["gymnasium"] = None
+    try:
+        return importlib.import_module("ale_py")
+    except ImportError:  # another version, that cannot be without
+        del hidden["gymnasium"]
+        return importlib.import_module("ale_py")
+
+
+def _read(pipe: Connection, parent: int, inbox: queue.SimpleQueue[bytes]) -> None:
+    try:
+        while True:
+            while not pipe.poll(PARENT_S):
+                if os.getppid() != parent:
+                    os._exit(1)
+            inbox.put(pipe.recv_bytes())
+    except (EOFError, OSError):
+        os._exit(0)  # at once, in the middle of a game too
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))

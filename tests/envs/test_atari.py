@@ -1,0 +1,256 @@
+"""Atari as a user meets it: every game, its options, what is refused. Pixels are in test_atari_golden."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import voidrl
+from voidrl.config import EnvConfig
+from voidrl.envs import make_envs
+from voidrl.errors import ConfigError, MissingExtraError, SpaceError, UnknownNameError
+from voidrl.games import GAMES
+from voidrl.metrics import read_metrics
+
+pytest.importorskip("ale_py")
+
+TINY = {
+    "env.num_envs": 2,
+    "warmup_steps": 8,
+    "updates_per_step": 0.25,
+    "replay.capacity_steps": 200,
+    "representation": {
+        "batch_size": 2,
+        "encoder": {"width": 0.125, "hidden_dim": 8, "spectral_norm_iterations": 1},
+    },
+    "learner": {"batch_size": 2, "n_step": 2, "hidden_dim": 8, "encoder": {"width": 0.125}},
+    "method.k": 1,
+    "log": {"log_every_steps": 8, "tensorboard": False},
+}
+
+
+def atari(game, n=2, *, evaluation=False, **config):
+    return make_envs(
+        EnvConfig(id=f"atari/{game}", num_envs=n, frame_stack=4, **config), evaluation=evaluation
+    )
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_every_game_is_built_and_played(game):
+    envs = atari(game, n=1)
+    frames, info = envs.reset(0)
+    assert envs.game == game
+    assert frames.shape == (1, 1, 84, 84)
+    for action in range(envs.spec.num_actions):
+        result = envs.step(np.array([action]))
+        assert result.frames.dtype == np.uint8
+    assert result.info["episode_frame_number"] == info["episode_frame_number"] + 4 * envs.spec.num_actions
+    envs.close()
+
+
+FEW = ("breakout", "ms_pacman", "pong")
+
+
+@pytest.mark.parametrize(
+    "game", [game if game in FEW else pytest.param(game, marks=pytest.mark.slow) for game in GAMES]
+)
+def test_every_game_is_trained_saved_and_resumed(game, tmp_path):
+    """A run that stops half-way and goes on ends exactly where one that went straight on does."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    config = {**TINY, "log.checkpoint_every_steps": 16}
+    shared = {"preset": "atari-paper", "config": config, "seed": 3, "device": "cpu"}
+    straight = voidrl.pretrain(f"atari/{game}", steps=32, out=whole, **shared)
+    voidrl.pretrain(f"atari/{game}", steps=16, out=parts, **shared)
+    resumed = voidrl.resume(parts, steps=32)
+    assert straight.spec.obs_shape == (4, 84, 84)
+    for name, value in straight.tensors().items():
+        assert value.equal(resumed.tensors()[name]), name
+
+
+def test_any_spelling_is_the_same_game():
+    for name in ("ms_pacman", "MsPacman", "Ms. Pac-Man", "MsPacmanNoFrameskip-v4"):
+        envs = atari(name)
+        assert envs.game == "ms_pacman"
+        envs.close()
+
+
+def test_a_game_without_a_human_score_can_be_played_but_not_normalised():
+    envs = atari("adventure")
+    assert envs.game is None
+    envs.close()
+
+
+def test_all_18_actions_on_request():
+    few, all_ = atari("pong"), atari("pong?full_actions=true")
+    assert (few.spec.num_actions, all_.spec.num_actions) == (6, 18)
+
+
+@pytest.mark.parametrize("sticky", ["true", "0.25"])
+def test_sticky_actions_repeat_the_last_one_at_times(sticky):
+    """Without, games with the same seed and actions are the same; with, only chance parts them."""
+
+    def frames(query, seed):
+        envs = atari(f"breakout?noop_max=0{query}", n=8)
+        envs.reset(seed)
+        actions = np.random.default_rng(0).integers(4, size=40)
+        return [envs.step(np.full(8, action)).frames for action in actions][-1]
+
+    plain, stuck = frames("", 0), frames(f"&sticky={sticky}", 0)
+    assert all(np.array_equal(plain[0], other) for other in plain)
+    assert not all(np.array_equal(stuck[0], other) for other in stuck)
+
+
+def test_the_score_is_raw_while_rewards_are_clipped_in_training_only():
+    for evaluation in (False, True):
+        envs = atari("ms_pacman", n=8, evaluation=evaluation)
+        envs.reset(0)
+        rng, rewards, scores = np.random.default_rng(1), [], []
+        for _ in range(100):
+            result = envs.step(rng.integers(9, size=8))
+            rewards.append(result.reward)
+            scores.append(result.score)
+        rewards, scores = np.concatenate(rewards), np.concatenate(scores)
+        assert scores.max() >= 10
+        np.testing.assert_array_equal(rewards, scores if evaluation else np.clip(scores, -1, 1))
+
+
+def test_lost_lives_terminate_in_training_and_the_game_goes_on():
+    """Episodes are whole games, in the metrics too."""
+    seen = {}
+    for evaluation in (False, True):
+        envs = atari("breakout", n=4, evaluation=evaluation)
+        _, info = envs.reset(0)
+        lives, rng, terminals, deaths, games = info["lives"], np.random.default_rng(0), 0, 0, 0
+        for _ in range(400):
+            result = envs.step(rng.integers(4, size=4))
+            fewer = (result.info["lives"] < lives).sum()
+            terminals, deaths, games = (
+                terminals + result.terminated.sum(),
+                deaths + fewer,
+                games + result.ended.sum(),
+            )
+            lives = result.info["lives"]
+        seen[evaluation] = terminals, deaths, games
+    assert seen[True][0] == seen[True][2] > 0
+    assert seen[False][0] == seen[False][1] > seen[False][2] > 0
+
+
+def test_episode_returns_of_a_run_are_raw_scores_of_whole_games(tmp_path):
+    """A lost life ends no episode, and 10 points are not clipped to 1."""
+    voidrl.pretrain(
+        "atari/ms_pacman?max_frames=400", "random", steps=800, preset="atari-paper", out=tmp_path / "run",
+        config={"env.num_envs": 4, "log.tensorboard": False, "log.log_every_steps": 800, "replay.capacity_steps": 50},
+        device="cpu", seed=0,
+    )  # fmt: skip
+    row = read_metrics(tmp_path / "run")[-1]
+    assert row["episode/return"] >= 30  # clipped, it would be a tenth of that
+    assert 90 <= row["episode/length"] <= 100
+
+
+def test_evaluation_over_steps_plays_games_to_their_end(tmp_path):
+    agent = voidrl.pretrain(
+        "atari/ms_pacman", steps=16, out=tmp_path / "run", config=TINY, preset="atari-paper", device="cpu"
+    )
+    result = voidrl.evaluate(
+        agent, "atari/ms_pacman?max_frames=200", steps=200, num_envs=3, count_states=True
+    )
+    # 200 = 67 + 67 + 66 steps; games of 43 to 50 steps each: two games for each of three.
+    assert len(result.returns) == 6
+    assert all(42 <= length <= 50 for length in result.lengths)
+    assert sum(result.lengths) >= 200
+    assert result.counted_steps == 200
+    assert 0 < result.counts["positions"] <= result.counts["variables"] <= result.counts["ram"] <= 200
+    assert result.human_normalised == pytest.approx((result.mean_return - 307.3) / (6951.6 - 307.3))
+
+
+def test_counted_states_survive_a_stop(tmp_path):
+    """Counts of a run in two parts are those of one that went straight on."""
+    config = {**TINY, "env.count_states": True, "log.checkpoint_every_steps": 16}
+    shared = {"preset": "atari-paper", "config": config, "seed": 3, "device": "cpu"}
+    voidrl.pretrain("atari/ms_pacman", steps=48, out=tmp_path / "whole", **shared)
+    voidrl.pretrain("atari/ms_pacman", steps=16, out=tmp_path / "parts", **shared)
+    voidrl.resume(tmp_path / "parts", steps=48)
+    rows = [read_metrics(tmp_path / name)[-1] for name in ("whole", "parts")]
+    for measure in ("ram", "variables", "positions"):
+        assert rows[0][f"coverage/{measure}"] == rows[1][f"coverage/{measure}"] > 0
+
+
+# Bad input
+
+
+def test_an_unknown_game_is_answered_with_near_ones():
+    with pytest.raises(UnknownNameError, match="unknown game 'mspacmen'; did you mean 'ms_pacman'"):
+        atari("mspacmen")
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ("stiky=true", "unknown option .* did you mean 'sticky'"),
+        ("sticky=2", "got sticky=2: expected true"),
+        ("full_actions=1", "got full_actions=1: expected true for all 18"),
+        ("noop_max=-1", "got noop_max=-1: expected a whole number"),
+        ("max_frames=0", "got max_frames=0: expected a whole number of frames above 0"),
+        ("clip_rewards=no", "got clip_rewards='no': expected true or false"),
+    ],
+)
+def test_a_bad_option_is_named(query, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        atari(f"pong?{query}")
+
+
+def test_a_missing_extra_names_the_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'voidrl\[atari\]'"):
+        atari("pong")
+
+
+def test_a_backend_that_ale_has_not():
+    with pytest.raises(ConfigError, match=r"env.backend = 'async' cannot be used .* use 'auto'"):
+        atari("pong", backend="async")
+
+
+def test_states_that_cannot_be_counted():
+    with pytest.raises(ConfigError, match="sticky actions"):
+        atari("pong?sticky=true", count_states=True)
+    with pytest.raises(ConfigError, match="expected an Atari game"):
+        make_envs(EnvConfig(id="voidrl/PixelMaze-v0", count_states=True))
+
+
+def test_another_games_actions_show_both_sides_and_the_remedy(tmp_path):
+    agent = voidrl.pretrain(
+        "atari/ms_pacman", steps=16, out=tmp_path / "run", config=TINY, preset="atari-paper", device="cpu"
+    )
+    with pytest.raises(SpaceError) as error:
+        voidrl.finetune(agent, "atari/pong", steps=16, out=tmp_path / "task", device="cpu")
+    sentence = str(error.value)
+    for part in ("'atari/ms_pacman'", "'atari/pong'", "9 actions", "6 actions", "full_actions=true"):
+        assert part in sentence
+    assert not (tmp_path / "task").exists()
+
+
+def test_with_all_actions_an_agent_of_one_game_goes_on_in_another(tmp_path):
+    shared = {"preset": "atari-paper", "config": TINY, "device": "cpu"}
+    agent = voidrl.pretrain("atari/ms_pacman?full_actions=true", steps=16, out=tmp_path / "run", **shared)
+    tuned = voidrl.finetune(
+        agent, "atari/pong?full_actions=true", steps=16, out=tmp_path / "task", device="cpu"
+    )
+    assert tuned.spec.num_actions == 18
+
+
+def test_fine_tuning_takes_the_papers_100k_steps_unless_told_otherwise(tmp_path):
+    agent = voidrl.pretrain(
+        "atari/pong", steps=16, out=tmp_path / "run", config=TINY, preset="atari-paper", device="cpu"
+    )
+    assert voidrl.api.task_config(agent.config).steps == 100_000
+    assert voidrl.api.task_config(agent.config).phase == "finetune"
+
+
+def test_the_papers_protocol_is_the_default(tmp_path):
+    voidrl.pretrain("atari/pong", steps=16, out=tmp_path / "run", config=TINY, device="cpu")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["env"]["frame_stack"] == 4
+    assert config["finetune"]["learning_rate"] == 1e-3
