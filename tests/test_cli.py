@@ -9,6 +9,7 @@ import pytest
 from tiny_runs import MAZE, newest
 
 from voidrl import __version__, cli, registry
+from voidrl.cli_options import config_fields, default_config
 from voidrl.config import Config
 from voidrl.presets import PRESETS
 
@@ -167,7 +168,7 @@ def test_every_field_is_an_option_with_help(capsys, command):
     words = [command, "--help"] if command == "finetune" else [command, "--learner", "dqn", "--help"]
     assert run(*words) == 0
     said = capsys.readouterr().out
-    options = dict(cli._fields(cli._defaults(None, {}, command)))
+    options = dict(config_fields(default_config("", {}, command)))
     assert len(options) > 60
     lines = [line.strip("│ ").split() for line in said.splitlines()]
     for option in options:
@@ -178,7 +179,7 @@ def test_every_field_is_an_option_with_help(capsys, command):
     assert not any(f"--{hidden} " in said for hidden in ("phase", "env.id", "method.name"))
 
 
-@pytest.mark.parametrize("command", ["resume", "evaluate", "demo"])
+@pytest.mark.parametrize("command", ["resume", "evaluate", "demo", "explore"])
 def test_the_other_commands_explain_themselves(capsys, command):
     with pytest.raises(SystemExit) as stop:
         run(command, "--help")
@@ -203,7 +204,7 @@ def test_modules_beside_the_caller_are_found_by_the_installed_command(tmp_path):
 
 
 def test_the_default_config_is_a_config():
-    assert isinstance(cli._defaults(None, {}, "train"), Config)
+    assert isinstance(default_config("", {}, "train"), Config)
 
 
 def test_help_shows_the_options_of_the_environment_and_the_pieces_that_were_named(capsys):

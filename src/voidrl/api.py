@@ -208,7 +208,7 @@ def evaluate(
     require(0 <= epsilon <= 1, "epsilon", epsilon, "a share in [0, 1]")
     trained_in = agent.config.env
     config, factory = _env_config(trained_in.id if env is None else env, trained_in)
-    config = dataclasses.replace(config, count_states=count_states)
+    config = dataclasses.replace(config, count_states=count_states, counted_envs=0)
     count = None if steps is None else parse_count(steps)
     if num_envs is None:
         num_envs = trained_in.num_envs if atari_game(config.id) is None else ATARI_EVAL_ENVS
@@ -296,7 +296,7 @@ def _settings(env: Env, preset: str | None, config: Overrides | None) -> list[di
 
 def _changes(config: Overrides | None) -> dict[str, Any]:
     if isinstance(config, Config):
-        return to_json(config)
+        return dict(to_json(config))
     require(isinstance(config, Mapping | None), "config", config, "a mapping of values or a voidrl.Config")
     return dict(config or {})
 

@@ -11,21 +11,31 @@ import json
 import os
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
+from voidrl.cli_options import (
+    HELP,
+    default_config,
+    pop_own,
+    print_help,
+    read_value,
+    split_words,
+    with_options,
+)
 from voidrl.errors import ConfigError, RunInterrupted, UnknownNameError, VoidrlError
-
-if TYPE_CHECKING:
-    from voidrl.config import Config
 
 INTERRUPTED = 75  # sysexits' EX_TEMPFAIL: stopped with a checkpoint, run `voidrl resume`
 BAD_INPUT = 2
 OUTPUT = {
     "--out DIR": "the run folder; by default a new one under runs/",
     "--overwrite": "replace the run that is there",
+}
+STATES = {
+    "ram": "whole RAM vectors (they hold timers and saturate)",
+    "variables": "values of the annotated variables",
+    "positions": "positions of the player",
 }
 
 
@@ -72,7 +82,7 @@ def train(argv: list[str]) -> None:
 
 def _start(command: str, argv: list[str]) -> None:
     meaning = "atari/<game>, a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory"
-    env, given, wants_help = _first(argv, command, "ENV", meaning)
+    env, given, wants_help = split_words(argv, command, "ENV", meaning)
     own = {
         "--preset NAME": "values for a purpose, from `voidrl list presets`",
         "--method NAME": "what is rewarded, from `voidrl list methods`, or module:Class",
@@ -80,10 +90,10 @@ def _start(command: str, argv: list[str]) -> None:
         "--learner NAME": "from `voidrl list learners`, or module:Class",
         **OUTPUT,
     }
-    options = _pop_own(given, own)
-    config = _with_options(_defaults(env, options, command), given, command, own)
+    options = pop_own(given, own)
+    config = with_options(default_config(env, options, command), given, command, own)
     if wants_help:
-        _print_help(config, command, "ENV", own)
+        print_help(config, f"voidrl {command} ENV", COMMANDS[command].__doc__, own)
         return
     from voidrl import api
 
@@ -93,18 +103,18 @@ def _start(command: str, argv: list[str]) -> None:
 
 def finetune(argv: list[str]) -> None:
     """Adapt a pre-trained agent to a reward: `voidrl finetune RUN --env 'voidrl/PixelMaze-v0?goal=far'`."""
-    run, given, wants_help = _first(argv, "finetune", "RUN", "the folder of a pre-training run")
+    run, given, wants_help = split_words(argv, "finetune", "RUN", "the folder of a pre-training run")
     own = {"--env ENV": "the task; by default the environment of pre-training", **OUTPUT}
-    options = _pop_own(given, own)
+    options = pop_own(given, own)
     if not run:
-        _print_help(_defaults("", {}, "finetune"), "finetune", "RUN", own)
+        print_help(default_config("", {}, "finetune"), "voidrl finetune RUN", finetune.__doc__, own)
         return
     from voidrl import api
 
     agent = api.load(run, device="cpu")
-    config = _with_options(api.task_config(agent.config), given, "finetune", own)
+    config = with_options(api.task_config(agent.config), given, "finetune", own)
     if wants_help:
-        _print_help(config, "finetune", "RUN", own)
+        print_help(config, "voidrl finetune RUN", finetune.__doc__, own)
         return
     out, overwrite = options.get("--out"), "--overwrite" in options
     api.finetune(agent, options.get("--env"), config=config, out=out, overwrite=overwrite)
@@ -144,32 +154,40 @@ def evaluate(argv: list[str]) -> None:
     options = parser.parse_args(argv)
     from voidrl import api
     from voidrl.progress import parse_count
+    from voidrl.score import record
 
-    result = api.evaluate(
-        options.run,
-        options.env,
-        episodes=parse_count(options.episodes, "episodes"),
-        steps=options.steps,
-        num_envs=options.num_envs,
-        count_states=options.count_states,
-        seed=options.seed,
-        deterministic=not options.stochastic,
-        epsilon=options.epsilon,
-        device=options.device,
-    )
+    steps = None if options.steps is None else parse_count(options.steps)
+    episodes = parse_count(options.episodes, "episodes")
+    agent = api.load(options.run, device=options.device)
+    settings = {
+        "env": options.env or agent.config.env.id,
+        "episodes": episodes if steps is None else None,
+        "steps": steps,
+        "seed": options.seed,
+        "deterministic": not options.stochastic,
+        "epsilon": agent.config.log.eval_epsilon if options.epsilon is None else options.epsilon,
+        "num_envs": options.num_envs,
+        "count_states": options.count_states,
+    }
+    result = api.evaluate(agent, **{**settings, "episodes": episodes})
     if options.json:
-        print(json.dumps(dataclasses.asdict(result)))
+        print(json.dumps(record(agent, options.run, result, settings)))
         return
     row = result.metrics()
     spread = f"± {row['eval/return_std']:.3f} over {len(result.returns)} episodes"
     print(f"return   {result.mean_return:.3f} {spread}")
     print(f"length   {row['eval/length']:.1f}")
-    if result.human_normalised is not None:
-        print(f"human    {result.human_normalised:.1%} of the way from random play to a human's")
+    share = result.human_normalised
+    if share is not None and result.game is not None:
+        from voidrl.games import baseline
+
+        random, human = baseline(result.game)
+        scale = f"0% is random play ({random:g}) and 100% a human ({human:g})"
+        print(f"human    {round(share, 3) + 0.0:.1%}, where {scale}")
     if result.success_rate is not None:
         print(f"success  {result.success_rate:.0%}")
     for name, count in result.counts.items():
-        print(f"states   {count} distinct {name} in {result.counted_steps} steps")
+        print(f"states   {count} distinct {STATES.get(name, name)} in {result.counted_steps} steps")
 
 
 def list_(argv: list[str]) -> None:
@@ -213,6 +231,85 @@ def demo(argv: list[str]) -> None:
     run_demo(options.out, seeds=options.seeds, scale=options.scale, device=options.device)
 
 
+def explore(argv: list[str]) -> None:
+    """States seen and score reached without reward, APT against its controls: `voidrl explore atari/pong`."""
+    parser = _parser("explore")
+    parser.add_argument("env", help="atari/<game>")
+    parser.add_argument(
+        "--methods", nargs="+", metavar="NAME", default=["apt", "positive", "random"],
+        help="from `voidrl list methods` (default: apt positive random)",
+    )  # fmt: skip
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="one or more (default: 1)")
+    parser.add_argument(
+        "--preset",
+        default="atari-demo",
+        help="from `voidrl list presets` (default: atari-demo, minutes on a CPU)",
+    )
+    parser.add_argument("--steps", help="of pre-training (default: the preset's)")
+    parser.add_argument(
+        "--eval-steps",
+        help="played for score afterwards (default: 125k as in the paper; 10k with atari-demo)",
+    )
+    parser.add_argument(
+        "--finetune-steps", help="also fine-tune APT's agent and train one from scratch (default: neither)"
+    )
+    parser.add_argument(
+        "--set", nargs="+", metavar="NAME=VALUE", default=[], action="extend",
+        help="change the preset for all runs: updates_per_step=0.1 learner.n_step=5",
+    )  # fmt: skip
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    parser.add_argument(
+        "--out", help="where runs, table and picture go; what is there is kept (default: runs/explore-<game>)"
+    )
+    options = parser.parse_args(argv)
+    for word in options.set:
+        if not word.partition("=")[1]:
+            raise ConfigError(f"--set {word} cannot be used: expected NAME=VALUE, such as learner.n_step=5")
+    changes = {
+        name.replace("-", "_"): read_value(text) for name, _, text in (w.partition("=") for w in options.set)
+    }
+    from voidrl.explore import run_explore
+
+    run_explore(
+        options.env,
+        options.out,
+        methods=options.methods,
+        seeds=options.seeds,
+        preset=options.preset,
+        steps=options.steps,
+        eval_steps=options.eval_steps,
+        finetune_steps=options.finetune_steps,
+        config=changes,
+        device=options.device,
+    )
+
+
+def score(argv: list[str]) -> None:
+    """One table of many Atari runs, human-normalised, with intervals: `voidrl score RUN …`."""
+    parser = _parser("score")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="run folders, or files that `voidrl evaluate --json` printed"
+    )
+    parser.add_argument(
+        "--over", choices=["seeds", "games", "both"], default="seeds",
+        help="what intervals would draw anew (default: seeds)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    options = parser.parse_args(argv)
+    from voidrl.score import by_game, read_scores
+    from voidrl.stats import summarise
+
+    scores = read_scores(options.runs)
+    summary = summarise(by_game(scores), over=options.over)
+    if options.json:
+        print(json.dumps({"runs": [dataclasses.asdict(one) for one in scores], **summary.to_json()}))
+        return
+    print(summary.table())
+    steps = sorted({one.steps for one in scores})
+    between = f"{steps[0]} to {steps[-1]}" if len(steps) > 1 else f"{steps[0]}"
+    print(f"{len(scores)} runs of {scores[0].what!r}, evaluated after {between} steps.")
+
+
 def bench(argv: list[str]) -> None:
     """How fast it is here, and how fast it could be: `voidrl bench {update,knn,sample,train,env}`."""
     from voidrl.bench import options
@@ -231,9 +328,10 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "resume": resume,
     "list": list_,
     "demo": demo,
+    "explore": explore,
+    "score": score,
     "bench": bench,
 }
-HELP = ["-h", "--help"]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -260,128 +358,6 @@ usage: voidrl COMMAND …
 {rows}
 
 `voidrl COMMAND --help` shows its options."""
-
-
-# Options made from the config
-
-
-def _first(argv: list[str], command: str, what: str, meaning: str) -> tuple[str, dict[str, str], bool]:
-    """What stands first, the options after it, and whether help is asked for: then none need be first."""
-    words = [word for word in argv if word not in HELP]
-    wants_help = len(words) < len(argv)
-    if words and not words[0].startswith("-"):
-        return words[0], _pairs(words[1:]), wants_help
-    if not wants_help:
-        raise ConfigError(
-            f"no {what} was given: expected `voidrl {command} {what} …`, where {what} is {meaning}"
-        )
-    return "", _pairs(words), wants_help
-
-
-def _pop_own(given: dict[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Take out the options that are not fields of the config."""
-    names = [usage.partition(" ")[0] for usage in own]
-    return {name: given.pop(name) for name in names if name in given}
-
-
-def _pairs(words: list[str]) -> dict[str, str]:
-    """`--name value` and `--name=value`, names as they are listed: with hyphens."""
-    found: dict[str, str] = {}
-    rest = iter(words)
-    for word in rest:
-        name, equals, value = word.partition("=")
-        name = name.replace("_", "-")
-        if not word.startswith("--"):
-            raise ConfigError(f"{word!r} was not expected here: options look like --name value")
-        if name == "--overwrite" and not equals:
-            value = "True"
-        elif not equals:
-            value = next(rest, "--")
-            if value.startswith("--"):
-                raise ConfigError(f"option {name} has no value: expected `{name} VALUE`")
-        found[name] = value
-    return found
-
-
-def _defaults(env: str, options: Mapping[str, str], phase: str) -> Config:
-    """The config before the options for its fields: it depends on the environment and the pieces chosen."""
-    from voidrl.api import build_config
-    from voidrl.config import EnvConfig, merge, to_json, update
-    from voidrl.envs import make_envs
-    from voidrl.presets import default_preset, preset
-
-    pieces = {
-        kind: options[f"--{kind}"]
-        for kind in ("method", "representation", "learner")
-        if f"--{kind}" in options
-    }
-    chosen = options.get("--preset") or default_preset(env)
-    layers: list[Mapping[str, Any]] = [preset(chosen), pieces, {"phase": phase}]
-    env_config = update(EnvConfig(), {**merge(*layers).get("env", {}), "id": env or "voidrl/PixelMaze-v0"})
-    with closing(make_envs(env_config, num_envs=1)) as envs:
-        return build_config(envs.spec, [*layers, {"env": to_json(env_config)}])
-
-
-def _with_options(config: Config, given: Mapping[str, str], command: str, own: Mapping[str, str]) -> Config:
-    """The config with what stands on the command line."""
-    from voidrl.config import update
-
-    fields = dict(_fields(config))
-    for name, text in given.items():
-        if name not in fields:
-            known = [*fields, *(usage.partition(" ")[0] for usage in own)]
-            raise UnknownNameError("option", name, known, f"See `voidrl {command} --help`.")
-        problems = []
-        for value in (_value(text), text):  # what looks like a number can also be meant as it stands
-            try:
-                config = update(config, {fields[name]: value})
-                break
-            except ConfigError as error:
-                problems.append(error)
-        else:
-            raise problems[0]
-    return config
-
-
-def _value(text: str) -> Any:
-    """A word as the number, truth value or None that it spells."""
-    from voidrl.progress import parse_count
-
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    for read in (parse_count, int, float):
-        with suppress(ValueError):
-            return read(text)
-    return text
-
-
-def _fields(config: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """(option, dotted field) of everything that is not set by the command itself."""
-    for field in dataclasses.fields(config):
-        value, here = getattr(config, field.name), path + field.name
-        if dataclasses.is_dataclass(value):
-            yield from _fields(value, f"{here}.")
-        elif here not in ("phase", "env.id") and not here.endswith(".name"):
-            yield f"--{here.replace('_', '-')}", here
-
-
-def _print_help(config: Config, command: str, what: str, own: Mapping[str, str]) -> None:
-    """Every field with its docstring, as tyro lays them out."""
-    import tyro
-
-    width = max(map(len, own))
-    rows = "\n".join(f"  {usage:<{width}}  {meaning}" for usage, meaning in own.items())
-    about = f"{COMMANDS[command].__doc__}\n\n{rows}\n\nFields of the config, with the values they have here:"
-    with suppress(SystemExit):
-        tyro.cli(
-            type(config),
-            prog=f"voidrl {command} {what}",
-            description=about,
-            args=["--help"],
-            default=config,
-            config=(tyro.conf.FlagConversionOff,),
-        )
 
 
 def _files(package: str) -> dict[str, str]:

@@ -65,9 +65,12 @@ class EnvConfig:
     count_states: bool = False
     """Count the distinct states of the game's memory that are visited. Atari only; it costs a second
     emulation of every step, in processes beside the run."""
+    counted_envs: int = 0
+    """Count them in this many of the environments alone, which is cheaper; 0 for all of them."""
 
     def __post_init__(self) -> None:
         require_positive(self, "num_envs", "frame_stack")
+        require(self.counted_envs >= 0, "counted_envs", self.counted_envs, "0 (all) or a number of them")
 
 
 @dataclass(frozen=True)
@@ -123,8 +126,8 @@ class RepresentationConfig(PieceConfig):
     learning_rate: float = 1e-3
     """Adam's step size for f and what trains it."""
     warmup_updates: Count = 0
-    """Updates in which the step size rises from 0. Where images differ in a few pixels only, as on Atari, large
-    first steps teach f to ignore them all."""
+    """Updates in which the step size rises from 0. Where images differ in a few pixels only, as on Atari,
+    large first steps teach f to ignore them all."""
     batch_size: int = 512
     """Observations in one representation update."""
 

@@ -106,7 +106,8 @@ ATARI_FAST: dict[str, Any] = {
     "env": {"num_envs": 64, "frame_stack": 4},
     "steps": 10_000_000,
     "warmup_steps": 20_000,
-    "updates_per_step": 0.03125,
+    "updates_per_step": 0.0625,
+    "reward_scale": 10.0,
     "replay": {"capacity_steps": 400_000},
     "representation": {**ATARI_PAPER["representation"], "batch_size": 256},
     "learner": {
@@ -115,9 +116,8 @@ ATARI_FAST: dict[str, Any] = {
         "n_step": 5,
         "learning_rate": 2.5e-4,
         "target_tau": 0.01,
-        "epsilon_decay_steps": 100_000,
     },
-    "finetune": {**ATARI_PAPER["finetune"], "learning_rate": 2.5e-4, "updates_per_step": 0.25},
+    "finetune": {**ATARI_PAPER["finetune"], "learning_rate": 2.5e-4, "updates_per_step": 0.125},
 }
 
 # Minutes on two CPU cores: see how it works, not how well. Narrow networks, small batches, few updates.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from voidrl.checkpoint import read_json
+from voidrl.checkpoint import list_steps, read_json
 from voidrl.errors import CheckpointError, ConfigError, RunFolderError
 from voidrl.games import find_game
 from voidrl.ids import atari_game
@@ -43,21 +43,27 @@ class Score:
     episodes: int
 
 
-def record(agent: Agent, result: Evaluation, settings: Mapping[str, Any]) -> dict[str, Any]:
+def record(
+    agent: Agent, source: str | Path, result: Evaluation, settings: Mapping[str, Any]
+) -> dict[str, Any]:
     """An evaluation as JSON: of which agent, how, and everything that came of it."""
-    config, row = agent.config, result.metrics()
+    config, row, run = agent.config, result.metrics(), Path(source).expanduser()
+    saved = list_steps(run / "checkpoints")
     return {
         "agent": {
             "env": config.env.id,
             "phase": config.phase,
             "method": config.method.name,
             "seed": config.seed,
-            "steps": agent.steps,
+            "steps": saved[-1] if saved else agent.steps,  # the latter counts those of pre-training too
+            "source": str(source),
+            "started": started(run),
         },
         "settings": dict(settings),
         "mean_return": result.mean_return,
         "std_return": row["eval/return_std"],
         "human_normalised": result.human_normalised,
+        "episodes": len(result.returns),
         **dataclasses.asdict(result),
     }
 
@@ -72,7 +78,7 @@ def started(run: Path) -> str | None:
 
 
 def read_scores(paths: Iterable[str | Path]) -> list[Score]:
-    """The final evaluation of each run folder or evaluation file; of one kind of run, a seed once per game."""
+    """The final evaluation of each run folder or evaluation file: runs of one kind, a seed of a game once."""
     scores: list[Score] = []
     for path in paths:
         new = _read(Path(path).expanduser())
@@ -84,8 +90,8 @@ def read_scores(paths: Iterable[str | Path]) -> list[Score]:
                 )
             if (old.game, old.seed) == (new.game, new.seed):
                 raise ConfigError(
-                    f"{old.source} and {new.source} are both of game {new.game!r} with seed {new.seed}: expected "
-                    f"each seed of a game once; leave one of them out"
+                    f"{old.source} and {new.source} are both of game {new.game!r} with seed {new.seed}: "
+                    f"expected each seed of a game once; leave one of them out"
                 )
         scores.append(new)
     if not scores:
@@ -110,7 +116,9 @@ def _read(path: Path) -> Score:
         env, seed = str(config["env"]["id"]), int(config["seed"])
         what = _kind(config["phase"], config["method"]["name"])
     except (KeyError, TypeError, ValueError):
-        raise RunFolderError(f"{run / 'config.json'} is not the config of a run: expected env, seed …") from None
+        raise RunFolderError(
+            f"{run / 'config.json'} is not the config of a run: expected env, seed …"
+        ) from None
     game = _game(env, run)
     rows = read_metrics(run) if (run / "metrics.jsonl").is_file() else []
     reached = rows[-1]["step"] if rows else 0
@@ -120,11 +128,16 @@ def _read(path: Path) -> Score:
         saved = read_json(run / FILE_NAME, "an evaluation")
         found = _of_record(run / FILE_NAME, saved)
         of_another = saved["agent"].get("started") not in (None, started(run))
-        if not of_another and found.steps >= reached and (found.game, found.seed, found.what) == (game, seed, what):
+        if (
+            not of_another
+            and found.steps >= reached
+            and (found.game, found.seed, found.what) == (game, seed, what)
+        ):
             return found
         if not evaluated:
             raise RunFolderError(
-                f"{run / FILE_NAME} is of an earlier agent than the one in its folder: evaluate anew with {remedy}"
+                f"{run / FILE_NAME} is of an earlier agent than the one in its folder: evaluate anew with "
+                f"{remedy}"
             )
     if not evaluated:
         raise RunFolderError(f"{run} holds no evaluation: make one with {remedy}")

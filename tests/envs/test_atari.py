@@ -140,11 +140,10 @@ def test_lost_lives_terminate_in_training_and_the_game_goes_on():
 
 def test_episode_returns_of_a_run_are_raw_scores_of_whole_games(tmp_path):
     """A lost life ends no episode, and 10 points are not clipped to 1."""
-    voidrl.pretrain(
-        "atari/ms_pacman?max_frames=400", "random", steps=800, preset="atari-paper", out=tmp_path / "run",
-        config={"env.num_envs": 4, "log.tensorboard": False, "log.log_every_steps": 800, "replay.capacity_steps": 50},
-        device="cpu", seed=0,
-    )  # fmt: skip
+    config = {**TINY, "env.num_envs": 4, "log.log_every_steps": 800}
+    shared = {"preset": "atari-paper", "device": "cpu", "seed": 0, "out": tmp_path / "run"}
+    config.pop("method.k")  # which `random` has not
+    voidrl.pretrain("atari/ms_pacman?max_frames=400", "random", steps=800, config=config, **shared)
     row = read_metrics(tmp_path / "run")[-1]
     assert row["episode/return"] >= 30  # clipped, it would be a tenth of that
     assert 90 <= row["episode/length"] <= 100
@@ -176,6 +175,22 @@ def test_counted_states_survive_a_stop(tmp_path):
     rows = [read_metrics(tmp_path / name)[-1] for name in ("whole", "parts")]
     for measure in ("ram", "variables", "positions"):
         assert rows[0][f"coverage/{measure}"] == rows[1][f"coverage/{measure}"] > 0
+
+
+def test_states_can_be_counted_in_some_of_the_games():
+    """The counts of the first two of four games are those of the two alone."""
+
+    def counts(n, **config):
+        envs = atari("ms_pacman", n, count_states=True, **config)
+        envs.reset(5)
+        rng = np.random.default_rng(0)
+        for _ in range(30):
+            envs.step(rng.integers(9, size=4)[:n])
+        found = envs.counter.counts()
+        envs.close()
+        return found
+
+    assert counts(4, counted_envs=2) == counts(2)
 
 
 # Bad input

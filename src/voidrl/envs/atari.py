@@ -6,7 +6,6 @@ why, stands in docs/environments/atari.md.
 
 from __future__ import annotations
 
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,9 +50,9 @@ class AtariEnvs(Envs):
         self._rom, self._full_actions = rom, bool(options["full_actions"])
         self._life_loss = bool(options["life_loss"]) and not evaluation
         self._clips = bool(options["clip_rewards"]) and not evaluation
-        self._counts = config.count_states
-        self._counter: StateCounter | None = None
         n = vector.num_envs
+        self._watched = min(config.counted_envs or n, n) if config.count_states else 0
+        self._counter: StateCounter | None = None
         self._lives, self._ended, self._actions = (
             np.zeros(n, np.int32),
             np.zeros(n, bool),
@@ -63,10 +62,10 @@ class AtariEnvs(Envs):
     @property
     def counter(self) -> StateCounter | None:
         """Made when it is first needed: environments that are only looked at start no processes."""
-        if self._counts and self._counter is None:
+        if self._watched and self._counter is None:
             from voidrl.envs.ram import StateCounter
 
-            self._counter = StateCounter(self._rom, self.num_envs, full_actions=self._full_actions)
+            self._counter = StateCounter(self._rom, self._watched, full_actions=self._full_actions)
         return self._counter
 
     def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
@@ -74,7 +73,7 @@ class AtariEnvs(Envs):
         frames, info = super().reset(seed)
         self._lives, self._ended = info["lives"], np.zeros(self.num_envs, bool)
         if self.counter is not None:
-            self.counter.reset(info["episode_frame_number"])
+            self.counter.reset(info["episode_frame_number"][: self._watched])
         return frames, info
 
     def send(self, action: np.ndarray) -> None:
@@ -88,8 +87,8 @@ class AtariEnvs(Envs):
         score, fresh, ended = score.astype(np.float32), self._ended, (terminated | truncated)
         if self.counter is not None:
             counted = ~fresh if counted is None else counted & ~fresh
-            numbers, lives = info["episode_frame_number"], info["lives"]
-            self.counter.step(self._actions, fresh, counted, numbers, lives, score)
+            told = (self._actions, fresh, counted, info["episode_frame_number"], info["lives"], score)
+            self.counter.step(*(values[: self._watched] for values in told))
         died = (info["lives"] < self._lives) & ~fresh & ~ended
         self._lives, self._ended = info["lives"], ended & ~fresh
         reward = np.clip(score, -1, 1) if self._clips else score
@@ -149,14 +148,12 @@ def _options(name: str, query: dict[str, Any]) -> dict[str, Any]:
         values["sticky"] = STICKY
     for key, value in values.items():
         default, expected = OPTIONS[key]
-        if isinstance(default, bool):
-            fits = isinstance(value, bool)
-        elif isinstance(default, int):
-            fits = (
-                isinstance(value, Integral) and not isinstance(value, bool) and value >= (key == "max_frames")
-            )
-        else:
-            fits = isinstance(value, Real) and 0 <= value < 1
+        # JSON has no other numbers than these; True is an int to Python, but not what is meant.
+        fits = isinstance(value, type(default)) or (key == "sticky" and value == 0)
+        if key in ("noop_max", "max_frames"):
+            fits = fits and not isinstance(value, bool) and value >= (key == "max_frames")
+        elif key == "sticky":
+            fits = fits and 0 <= value < 1
         if not fits:
             raise ConfigError(f"environment {name!r} got {key}={value!r}: expected {expected}")
     return values | {"sticky": float(values["sticky"])}

@@ -115,9 +115,8 @@ class KeySet:
         padded[:, : self.width] = rows
         if self.width < KEY_BYTES:
             padded[:, -1] = 1  # so that no key is an empty cell
-        cells = (
-            1 << (2 * (self._size + len(rows)) - 1).bit_length()
-        )  # never more than half of them are filled
+        # A power of two, of which no more than half are filled: then a few probes find a key.
+        cells = 1 << (2 * (self._size + len(rows)) - 1).bit_length()
         if cells > len(self._table):
             old = self._table
             self._table, self._size = np.zeros((cells, 2), np.uint64), 0

@@ -73,12 +73,13 @@ class Envs:
         """Begin one step of each. Where environments run beside this thread, `recv` waits for them."""
         self._sent = env_action(action, self.spec, self.vector.single_action_space.dtype or np.float32)
         if isinstance(self.vector, AsyncVectorEnv):
-            self._guarded(lambda: self.vector.step_async(self._sent))
+            self._guarded(partial(self.vector.step_async, self._sent))
 
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
         """What came of the step that was sent; `counted` (N,) tells whose states the `counter` counts."""
-        is_async = isinstance(self.vector, AsyncVectorEnv)
-        step = self.vector.step_wait if is_async else partial(self.vector.step, self._sent)
+        step: Callable[[], Any] = partial(self.vector.step, self._sent)
+        if isinstance(self.vector, AsyncVectorEnv):
+            step = self.vector.step_wait
         obs, reward, terminated, truncated, info = self._guarded(step)
         reward = np.asarray(reward, np.float32)
         frames, ended = to_frames(obs, self.spec), terminated | truncated

@@ -1,0 +1,134 @@
+"""Options of the `voidrl` command that are made from the config dataclasses. Imports no torch by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
+
+from voidrl.errors import ConfigError, UnknownNameError
+
+if TYPE_CHECKING:
+    from voidrl.config import Config
+
+HELP = ["-h", "--help"]
+
+
+def split_words(argv: list[str], command: str, what: str, meaning: str) -> tuple[str, dict[str, str], bool]:
+    """What stands first, the options after it, and whether help is asked for: then none need be first."""
+    words = [word for word in argv if word not in HELP]
+    wants_help = len(words) < len(argv)
+    if words and not words[0].startswith("-"):
+        return words[0], _pairs(words[1:]), wants_help
+    if not wants_help:
+        raise ConfigError(
+            f"no {what} was given: expected `voidrl {command} {what} …`, where {what} is {meaning}"
+        )
+    return "", _pairs(words), wants_help
+
+
+def pop_own(given: dict[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Take out the options that are not fields of the config."""
+    names = [usage.partition(" ")[0] for usage in own]
+    return {name: given.pop(name) for name in names if name in given}
+
+
+def _pairs(words: list[str]) -> dict[str, str]:
+    """`--name value` and `--name=value`, names as they are listed: with hyphens."""
+    found: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        name = name.replace("_", "-")
+        if not word.startswith("--"):
+            raise ConfigError(f"{word!r} was not expected here: options look like --name value")
+        if name == "--overwrite" and not equals:
+            value = "True"
+        elif not equals:
+            value = next(rest, "--")
+            if value.startswith("--"):
+                raise ConfigError(f"option {name} has no value: expected `{name} VALUE`")
+        found[name] = value
+    return found
+
+
+def default_config(env: str, options: Mapping[str, str], phase: str) -> Config:
+    """The config before the options for its fields: it depends on the environment and the pieces chosen."""
+    from voidrl.api import build_config
+    from voidrl.config import EnvConfig, merge, to_json, update
+    from voidrl.envs import make_envs
+    from voidrl.presets import default_preset, preset
+
+    pieces = {
+        kind: options[f"--{kind}"]
+        for kind in ("method", "representation", "learner")
+        if f"--{kind}" in options
+    }
+    chosen = options.get("--preset") or default_preset(env)
+    layers: list[Mapping[str, Any]] = [preset(chosen), pieces, {"phase": phase}]
+    env_config = update(EnvConfig(), {**merge(*layers).get("env", {}), "id": env or "voidrl/PixelMaze-v0"})
+    with closing(make_envs(env_config, num_envs=1)) as envs:
+        return build_config(envs.spec, [*layers, {"env": to_json(env_config)}])
+
+
+def with_options(config: Config, given: Mapping[str, str], command: str, own: Mapping[str, str]) -> Config:
+    """The config with what stands on the command line."""
+    from voidrl.config import update
+
+    fields = dict(config_fields(config))
+    for name, text in given.items():
+        if name not in fields:
+            known = [*fields, *(usage.partition(" ")[0] for usage in own)]
+            raise UnknownNameError("option", name, known, f"See `voidrl {command} --help`.")
+        problems = []
+        for value in (read_value(text), text):  # what looks like a number can also be meant as it stands
+            try:
+                config = update(config, {fields[name]: value})
+                break
+            except ConfigError as error:
+                problems.append(error)
+        else:
+            raise problems[0]
+    return config
+
+
+def read_value(text: str) -> Any:
+    """A word as the number, truth value or None that it spells."""
+    from voidrl.progress import parse_count
+
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for read in (parse_count, int, float):
+        with suppress(ValueError):
+            return read(text)
+    return text
+
+
+def config_fields(config: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """(option, dotted field) of everything that is not set by the command itself."""
+    for field in dataclasses.fields(config):
+        value, here = getattr(config, field.name), path + field.name
+        if dataclasses.is_dataclass(value):
+            yield from config_fields(value, f"{here}.")
+        elif here not in ("phase", "env.id") and not here.endswith(".name"):
+            yield f"--{here.replace('_', '-')}", here
+
+
+def print_help(config: Config, prog: str, about: str | None, own: Mapping[str, str]) -> None:
+    """Every field with its docstring, as tyro lays them out."""
+    import tyro
+
+    width = max(map(len, own))
+    rows = "\n".join(f"  {usage:<{width}}  {meaning}" for usage, meaning in own.items())
+    about = f"{about}\n\n{rows}\n\nFields of the config, with the values they have here:"
+    with suppress(SystemExit):
+        tyro.cli(
+            type(config),
+            prog=prog,
+            description=about,
+            args=["--help"],
+            default=config,
+            config=(tyro.conf.FlagConversionOff,),
+        )
