@@ -377,3 +377,45 @@ def test_targets_under_spectral_normalisation_keep_norm_one():
 
 def test_the_agent_lies_where_it_was_put():
     assert make_agent().device == CPU
+
+
+# --- the representation's step size -----------------------------------------------------------------------
+
+
+def test_the_step_size_of_contrast_rises_from_zero():
+    """By the same amount at each of the first four updates, and no more after them."""
+    agent = make_agent(PIXELS, representation__warmup_updates=4, representation__learning_rate=1e-2)
+    replay = fill_replay(PIXELS)
+    for expected in (0.0025, 0.005, 0.0075, 0.01, 0.01):
+        before = snapshot(parameters_of(agent.representation))
+        agent.step(replay)
+        largest = max(
+            (v - before[k]).abs().max().item() for k, v in parameters_of(agent.representation).items()
+        )
+        assert agent.representation_rate.item() == pytest.approx(expected)
+        assert largest <= 2 * expected  # Adam's steps are about as large as its step size
+        assert largest > 0.5 * expected
+
+
+def test_the_rise_goes_on_after_loading():
+    agents = [make_agent(PIXELS, representation__warmup_updates=4) for _ in range(2)]
+    replay = fill_replay(PIXELS)
+    agents[0].step(replay)
+    agents[1].load_tensors(agents[0].tensors())
+    agents[1].load_optimiser_tensors(agents[0].optimiser_tensors())
+    for agent in agents:
+        torch.manual_seed(0)
+        agent.step(replay)
+    assert agents[0].representation_rate.item() == pytest.approx(2 / 4 * 1e-3)
+    for name, value in agents[0].tensors().items():
+        assert value.equal(agents[1].tensors()[name]), name
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_representation_that_nobody_reads_is_not_trained(share):
+    """`positive` asks for no latents: f is trained only where the learner acts on it."""
+    agent = make_agent(PIXELS, method="positive", share_encoder=share)
+    before = snapshot(parameters_of(agent.representation))
+    metrics = agent.step(fill_replay(PIXELS))
+    assert bool(moved(before, parameters_of(agent.representation))) == share
+    assert ("contrast_loss" in metrics) == share

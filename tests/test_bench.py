@@ -268,7 +268,7 @@ def test_works_are_what_they_say(name):
     assert config.phase == "pretrain"
     sizes = {
         "vectors": (1024, 1024), "vectors-summed": (1024, 1024), "pixels-drq": (256, 256),
-        "pixels-paper": (512, 512), "discrete": (32, 512), "maze": (64, 64),
+        "pixels-paper": (512, 512), "discrete": (32, 512), "atari-fast": (256, 256), "maze": (64, 64),
     }  # fmt: skip
     learner, contrast = sizes[name]
     assert config.learner.batch_size == learner
@@ -282,7 +282,8 @@ def test_works_are_what_they_say(name):
         assert (config.learner.encoder.feature_dim, config.method.k, spec.obs_shape) == (512, 12, (24,))
     else:
         assert config.representation.batch_size == contrast
-        assert spec.obs_shape == {"discrete": (4, 84, 84), "maze": (3, 39, 39)}.get(name, (9, 84, 84))
+        shapes = {"discrete": (4, 84, 84), "atari-fast": (4, 84, 84), "maze": (3, 39, 39)}
+        assert spec.obs_shape == shapes.get(name, (9, 84, 84))
 
 
 @pytest.mark.parametrize(

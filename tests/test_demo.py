@@ -6,9 +6,8 @@ import pytest
 
 from voidrl.config import EnvConfig
 from voidrl.demo import FINETUNE_STEPS, PRETRAIN_STEPS, TASK, run_demo
-from voidrl.envs import make_envs
+from voidrl.envs import make_envs, parse_id
 from voidrl.envs.maze import PixelMazeVector
-from voidrl.envs import parse_id
 from voidrl.presets import DEMO_ENV
 
 

@@ -140,6 +140,16 @@ def test_what_moves_in_an_update_moves_under_capture():
     assert len({row[0] for row in seen}) == 6  # other samples and other weights each time
 
 
+@pytest.mark.parametrize("engine", ["graph", "compile"])
+def test_the_step_size_of_contrast_rises_under_capture(engine):
+    options = {"representation": "simclr", "representation__warmup_updates": 20, **QUIET}
+    agent, runner = trained(engine, 10, **options)
+    assert agent.representation_rate.item() == pytest.approx(10 / 20 * 1e-3)
+    runner.update(10, 20)
+    assert agent.representation_rate.item() == pytest.approx(1e-3)
+    assert_alike(trained("eager", 10, **options)[0], trained(engine, 10, **options)[0], 2e-3, 1e-3)
+
+
 def test_loading_and_moving_capture_again():
     options = {"learner": "sac", **QUIET}
     agent, engine = trained("graph", 10, **options)

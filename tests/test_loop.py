@@ -11,6 +11,7 @@ from tiny_runs import MAZE, Fickle, Skilled, Walk, newest, rows, tiny
 import voidrl
 from voidrl import checkpoint, loop
 from voidrl.agent import Agent
+from voidrl.envs import Envs
 from voidrl.errors import EnvironmentFailedError, NonFiniteError
 from voidrl.learners.dqn import DQN
 from voidrl.loop import StopSignals, crossed
@@ -111,6 +112,20 @@ def test_updates_run_behind_the_choice_of_actions_and_nothing_is_due_at_a_checkp
     warm_up, updates = ["step"] * 2, ["update"] * 2
     first, later = ["choose", "step"], ["choose", *updates, "step"]
     assert order == [*warm_up, *first, *later, *updates, "save", *first, *later, *updates, "save"]
+
+
+def test_on_a_cpu_environments_step_while_the_agent_is_updated(tmp_path, monkeypatch):
+    order = []
+
+    def told(name, function):
+        return lambda *args, **options: (order.append(name), function(*args, **options))[1]
+
+    monkeypatch.setattr(Envs, "send", told("send", Envs.send))
+    monkeypatch.setattr(Envs, "recv", told("recv", Envs.recv))
+    monkeypatch.setattr(Agent, "step", lambda self, replay, index: order.append("update") or {})
+    config = tiny(warmup_steps=1, updates_per_step=1, env__backend="async")
+    voidrl.pretrain(Walk, steps=3, out=tmp_path / "run", config=config)
+    assert order == ["send", "recv", "send", "recv", "send", "update", "recv", "update"]
 
 
 def test_rows_evaluations_and_checkpoints_come_when_their_multiples_are_crossed(tmp_path, idle_updates):

@@ -75,6 +75,18 @@ def test_n_step_targets_stop_at_an_episodes_end(ending, discount):
     assert sorted(set(replay.sample(500).tolist())) == [0, 1, 2, 4]
 
 
+def test_a_lost_life_is_terminal_and_the_step_after_it_is_real():
+    """Nothing is bootstrapped across it, no step is left out, and stacks reach back over it."""
+    # frames 0 1 2 3 4 5: with step 2 a life is lost; step 3 goes on from frame 3
+    replay = line([1, 2, 4, 64, 8], {2: "lost"}, stack=2)
+    assert len(replay) == 5
+    batch = replay.batch(torch.tensor([0, 1, 2, 3, 4]), 3, 0.5)
+    assert batch.reward.tolist() == [1 + 0.5 * 2 + 0.25 * 4, 2 + 0.5 * 4, 4, 64 + 0.5 * 8, 8]
+    assert batch.discount.tolist() == [0, 0, 0, 0.25, 0.5]
+    assert batch.obs.tolist() == [[0, 0], [0, 1], [1, 2], [2, 3], [3, 4]]
+    assert batch.next_obs.tolist() == [[2, 3], [2, 3], [2, 3], [4, 5], [4, 5]]
+
+
 def test_n_step_targets_at_the_head_of_the_data():
     batch = line([1, 2, 4], {}).batch(torch.tensor([0, 1, 2]), 10, 0.5)
     assert batch.reward.tolist() == [3, 4, 4]

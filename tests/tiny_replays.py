@@ -106,7 +106,7 @@ class Oracle:
 
 
 def line(rewards, ends, stack=1, capacity=20):
-    """One environment, frames 0, 1, 2, …; `ends` maps a step to how it ends."""
+    """One environment, frames 0, 1, 2, …; `ends` maps a step to how it ends; `lost`: a life, and it goes on."""
     replay = Replay(vector_spec(stack), 1, capacity, 1, CPU, CPU)
     replay.reset(np.zeros((1, 1), np.float32))
     for i, reward in enumerate(rewards):
@@ -114,9 +114,10 @@ def line(rewards, ends, stack=1, capacity=20):
         replay.add(
             np.full((1, 2), i / 100, np.float32),
             np.array([reward]),
-            np.array([end == "terminated"]),
+            np.array([end in ("terminated", "lost")]),
             np.array([end == "truncated"]),
             np.full((1, 1), i + 1, np.float32),
             torch.tensor([[float(i)]]),
+            np.array([end in ("terminated", "truncated")]),
         )
     return replay

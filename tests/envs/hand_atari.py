@@ -29,7 +29,11 @@ class Played(NamedTuple):
 
 
 class HandAtari:
-    """A game; `reset` before the first `step`."""
+    """A game; `reset` before the first `step`.
+
+    Some games (beam_rider, berzerk, …) are not the same after each reset: they find what the one before left
+    in the console. So it must be reset exactly as often as the game that it is compared with.
+    """
 
     def __init__(self, rom, max_frames=108_000, full_actions=False):
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
@@ -39,8 +43,6 @@ class HandAtari:
         self.ale.loadROM(roms.get_rom_path(rom))
         self.actions = self.ale.getLegalActionSet() if full_actions else self.ale.getMinimalActionSet()
         self.max_frames = max_frames
-        self.ale.reset_game()
-        self.start_frames = self.ale.getEpisodeFrameNumber()  # some games need buttons pressed to begin
 
     @property
     def lives(self):
@@ -51,10 +53,12 @@ class HandAtari:
         """Frames since the emulator was reset: those that start the game, no-ops, and steps."""
         return self.ale.getEpisodeFrameNumber()
 
-    def reset(self, noops):
-        """A new game, and its first frame: the screen after the no-ops, of one frame each."""
+    def reset(self, frame_number):
+        """A new game, and its first frame: the screen after no-ops up to this frame, of one frame each."""
         self.ale.reset_game()
-        for _ in range(noops):
+        self.start_frames = self.frame_number  # some games need buttons pressed to begin
+        self.noops = frame_number - self.start_frames
+        for _ in range(self.noops):
             self.ale.act(0)
         self.frames = 0  # no-ops do not count towards the cap
         self.third = self.fourth = self.ale.getScreenGrayscale()

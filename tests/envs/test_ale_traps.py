@@ -216,8 +216,10 @@ def test_life_loss_info_hides_a_cap_in_the_same_step():
 
 
 def test_a_seeded_reset_is_a_fresh_environment():
-    env, fresh = (make(repeat_action_probability=0.25) for _ in range(2))
-    fires(env, 7, seed=3)
+    """Also in this game, whose start depends on the resets since the ROM was loaded."""
+    env, fresh = (make("beam_rider", repeat_action_probability=0.25, noop_max=0) for _ in range(2))
+    first, second = fires(env, 5, seed=8), fires(env, 5, seed=None)
+    assert not np.array_equal(first[-1][0], second[-1][0])
     for step, same in zip(fires(env, 15, seed=8), fires(fresh, 15, seed=8), strict=True):
         for mine, theirs in zip((*step[:4], *step[4].values()), (*same[:4], *same[4].values()), strict=True):
             assert np.array_equal(mine, theirs)
@@ -255,14 +257,14 @@ def test_seeds_are_integers_below_2_to_the_31():
 
 def test_the_number_of_threads_changes_nothing():
     def played(threads):
-        env = make("ms_pacman", 3, num_threads=threads)
+        env = make("ms_pacman", 2, num_threads=threads)
         rng, parts = np.random.default_rng(0), [env.reset(seed=0)[0]]
         for _ in range(60):
-            *arrays, info = env.step(rng.integers(0, 9, 3))
+            *arrays, info = env.step(rng.integers(0, 9, 2))
             parts += [*arrays, *info.values()]
         return parts
 
-    assert all(np.array_equal(one, three) for one, three in zip(played(1), played(3), strict=True))
+    assert all(np.array_equal(one, two) for one, two in zip(played(1), played(2), strict=True))
 
 
 # --- what must never be done ------------------------------------------------------------------------------

@@ -217,6 +217,11 @@ def test_a_bad_option_is_named(query, sentence):
         atari(f"pong?{query}")
 
 
+def test_a_game_that_ale_has_but_cannot_play():
+    with pytest.raises(ConfigError, match="'atari/combat' cannot be made: ALE has the game"):
+        atari("combat")
+
+
 def test_a_missing_extra_names_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'voidrl\[atari\]'"):

@@ -89,7 +89,7 @@ class AtariEnvs(Envs):
             counted = ~fresh if counted is None else counted & ~fresh
             told = (self._actions, fresh, counted, info["episode_frame_number"], info["lives"], score)
             self.counter.step(*(values[: self._watched] for values in told))
-        died = (info["lives"] < self._lives) & ~fresh & ~ended
+        died = (info["lives"] < self._lives) & ~fresh
         self._lives, self._ended = info["lives"], ended & ~fresh
         reward = np.clip(score, -1, 1) if self._clips else score
         if self._life_loss:
@@ -118,6 +118,8 @@ def make_atari(config: EnvConfig, num_envs: int, query: dict[str, Any], *, evalu
         raise MissingExtraError("ale-py", "atari", f"environment {config.id!r}") from None
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     rom = find_game(atari_game(config.id) or "", roms.get_all_rom_ids())
+    if ale_py.ALEInterface.isSupportedROM(str(roms.get_rom_path(rom))) is None:  # loading it ends the process
+        raise ConfigError(f"environment {config.id!r} cannot be made: ALE has the game but cannot play it")
     options = _options(config.id, query)
     if config.count_states and options["sticky"]:
         raise ConfigError(
