@@ -106,7 +106,7 @@ class Oracle:
 
 
 def line(rewards, ends, stack=1, capacity=20):
-    """One environment, frames 0, 1, 2, …; `ends` maps a step to how it ends; `lost`: a life, and it goes on."""
+    """One environment, frames 0, 1, 2, …; `ends` maps a step to how it ends; `lost` is a life only."""
     replay = Replay(vector_spec(stack), 1, capacity, 1, CPU, CPU)
     replay.reset(np.zeros((1, 1), np.float32))
     for i, reward in enumerate(rewards):
