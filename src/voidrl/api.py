@@ -202,7 +202,7 @@ def evaluate(
         device: Where a loaded agent is placed.
     """
     episodes = parse_count(episodes, "episodes")
-    require(0 <= seed < 2**31, "seed", seed, "a whole number in [0, 2³¹)")
+    require(0 <= seed < 2**30, "seed", seed, "a whole number in [0, 2³⁰)")
     agent = source if isinstance(source, Agent) else load(source, device=device)
     epsilon = agent.config.log.eval_epsilon if epsilon is None else epsilon
     require(0 <= epsilon <= 1, "epsilon", epsilon, "a share in [0, 1]")

@@ -78,6 +78,7 @@ class AtariEnvs(Envs):
 
     def send(self, action: np.ndarray) -> None:
         """Begin one step of each, in ALE's threads."""
+        assert 0 <= action.min() <= action.max() < self.spec.num_actions, "ALE would never answer"
         self._actions = action
         self._guarded(lambda: self.vector.send(action))
 
@@ -132,7 +133,7 @@ def make_atari(config: EnvConfig, num_envs: int, query: dict[str, Any], *, evalu
         stack_num=1,
         repeat_action_probability=options["sticky"],
         full_action_space=options["full_actions"],
-        noop_max=options["noop_max"],
+        noop_max=options["noop_max"] + 1,  # ALE draws a number below it
         max_num_frames_per_episode=options["max_frames"],
         use_fire_reset=False,
         reward_clipping=False,
