@@ -107,7 +107,6 @@ ATARI_FAST: dict[str, Any] = {
     "steps": 10_000_000,
     "warmup_steps": 20_000,
     "updates_per_step": 0.0625,
-    "reward_scale": 10.0,
     "replay": {"capacity_steps": 400_000},
     "representation": {**ATARI_PAPER["representation"], "batch_size": 256},
     "learner": {
@@ -115,7 +114,7 @@ ATARI_FAST: dict[str, Any] = {
         "batch_size": 256,
         "n_step": 5,
         "learning_rate": 2.5e-4,
-        "target_tau": 0.01,
+        "target_tau": 0.1,
     },
     "finetune": {**ATARI_PAPER["finetune"], "learning_rate": 2.5e-4, "updates_per_step": 0.125},
 }
