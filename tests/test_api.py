@@ -1,5 +1,6 @@
 """The public functions, called as the README calls them."""
 
+import dataclasses
 import functools
 import json
 import subprocess
@@ -255,3 +256,13 @@ def test_an_encoder_of_vectors_sees_how_long_they_are(tmp_path):
 def test_a_run_that_ends_in_its_warm_up_says_so(tmp_path, capsys):
     voidrl.pretrain(Walk, steps=6, out=tmp_path / "run", config=tiny())
     assert "nothing will be learned: 6 steps are not more than the warm-up of 8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_finetune_always_fine_tunes(tmp_path, source, whole):
+    """Also with the config of the agent that is fine-tuned, in which another phase stands."""
+    agent = voidrl.load(source)
+    config = dataclasses.replace(agent.config, steps=8) if whole else {"phase": "train", "steps": 8}
+    tuned = voidrl.finetune(agent, Walk, config=config, out=tmp_path / "task")
+    assert tuned.config.phase == "finetune"
+    assert not tuned.pretraining

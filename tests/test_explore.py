@@ -188,6 +188,8 @@ def test_begin_stop_go_on_fine_tune_and_collect(tmp_path, monkeypatch, capsys):
     assert row == f"apt 40 {counts[0]} {counts[1]} {counts[2]}"
     saved = json.loads((tmp_path / "seed1/apt/evaluation.json").read_text())
     assert saved["counted_steps"] == 40
+    assert saved["settings"]["epsilon"] == 0.001  # the preset's
+    assert saved["settings"]["seed"] > 2  # far from those of training, and of each other
     assert saved["counts"]["ram"] <= 40
     assert saved["agent"] == {
         "env": GAME, "phase": "pretrain", "method": "apt", "seed": 1, "steps": 40,

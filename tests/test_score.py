@@ -41,7 +41,7 @@ def test_the_last_evaluation_of_each_run_and_one_score_per_seed(tmp_path, capsys
     runs = [
         make_run(tmp_path / "b", seed=2, scores=[9.0, human]),
         make_run(tmp_path / "a", game="MsPacman", seed=1, scores=[human, 5.0, random]),
-        make_run(tmp_path / "c", game="pong?noop_max=0", seed=1, scores=[14.6]),
+        make_run(tmp_path / "c", game="pong", seed=1, scores=[14.6]),
     ]
     scores = read_scores(runs)
     assert [(s.game, s.seed, s.steps, s.episodes) for s in scores] == [
@@ -140,7 +140,7 @@ def test_what_evaluate_prints_is_what_score_reads(tmp_path, monkeypatch, capsys)
     assert asked["env"] == "atari/ms_pacman"
     assert (asked["steps"], asked["epsilon"], asked["count_states"]) == (1000, 0.01, True)
     assert lines == [
-        "return   307.300 ± 7.300 over 2 episodes",
+        "return   307.300 ± 7.300 over 2 episodes, 2 of them different",
         "length   55.0",
         "human    0.0%, where 0% is random play (307.3) and 100% a human (6951.6)",
         "states   900 distinct whole RAM vectors (they hold timers and saturate) in 1000 steps",
@@ -157,3 +157,11 @@ def test_what_evaluate_prints_is_what_score_reads(tmp_path, monkeypatch, capsys)
     found = read_scores([tmp_path / "saved.json"])[0]
     assert (found.game, found.seed, found.steps, found.episodes) == ("ms_pacman", 4, 123, 2)
     assert found.score == pytest.approx(307.3)
+
+
+def test_another_game_under_the_same_name_is_not_put_together(tmp_path):
+    """Options make another game: its scores are no more comparable than those of another method."""
+    runs = [make_run(tmp_path / "a", game="pong", seed=1, scores=[1.0])]
+    runs.append(make_run(tmp_path / "b", game="pong?sticky=true", seed=2, scores=[1.0]))
+    with pytest.raises(ConfigError, match=r"'apt' and .* 'apt with \?sticky=true'"):
+        read_scores(runs)

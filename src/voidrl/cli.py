@@ -138,7 +138,7 @@ def evaluate(argv: list[str]) -> None:
     parser = _parser("evaluate")
     parser.add_argument("run", help="the folder of a run, a checkpoint or a saved agent")
     parser.add_argument("--env", help="by default the one it was trained in")
-    parser.add_argument("--episodes", default="10", help="how many (default: 10)")
+    parser.add_argument("--episodes", help="how many (default: 10)")
     parser.add_argument("--steps", help="in place of episodes, how many steps (the paper on Atari: 125k)")
     parser.add_argument("--seed", type=int, default=0, help="of environments and random actions (default: 0)")
     parser.add_argument("--stochastic", action="store_true", help="act with exploration noise")
@@ -157,7 +157,11 @@ def evaluate(argv: list[str]) -> None:
     from voidrl.score import record
 
     steps = None if options.steps is None else parse_count(options.steps)
-    episodes = parse_count(options.episodes, "episodes")
+    if steps is not None and options.episodes is not None:
+        raise ConfigError(
+            f"--episodes {options.episodes} cannot be used with --steps {options.steps}: give one of the two"
+        )
+    episodes = parse_count(options.episodes or 10, "episodes")
     agent = api.load(options.run, device=options.device)
     settings = {
         "env": options.env or agent.config.env.id,
@@ -174,8 +178,9 @@ def evaluate(argv: list[str]) -> None:
         print(json.dumps(record(agent, options.run, result, settings)))
         return
     row = result.metrics()
-    spread = f"± {row['eval/return_std']:.3f} over {len(result.returns)} episodes"
-    print(f"return   {result.mean_return:.3f} {spread}")
+    different = len(set(zip(result.returns, result.lengths, strict=True)))
+    over = f"over {len(result.returns)} episodes, {different} of them different"
+    print(f"return   {result.mean_return:.3f} ± {row['eval/return_std']:.3f} {over}")
     print(f"length   {row['eval/length']:.1f}")
     share = result.human_normalised
     if share is not None and result.game is not None:
@@ -191,12 +196,13 @@ def evaluate(argv: list[str]) -> None:
 
 
 def list_(argv: list[str]) -> None:
-    """What there is: `voidrl list {methods,representations,learners,envs,presets}`."""
+    """What there is: `voidrl list {methods,representations,learners,envs,games,presets}`."""
     kinds: dict[str, Callable[[], Mapping[str, str]]] = {
         "methods": lambda: _files("methods"),
         "representations": lambda: _files("representations"),
         "learners": lambda: _files("learners"),
         "envs": _environments,
+        "games": _games,
         "presets": _presets,
     }
     if not argv or argv[0] in HELP:
@@ -381,6 +387,13 @@ def _environments() -> dict[str, str]:
         "any Gymnasium id": "Box, image or vector observations; Discrete or Box actions.",
         "module:factory": "Your own function that returns a gymnasium.Env.",
     }
+
+
+def _games() -> dict[str, str]:
+    from voidrl.games import GAMES, baseline
+
+    scores = {f"atari/{game}": baseline(game) for game in GAMES}
+    return {name: f"random play {random:g}, a human {human:g}" for name, (random, human) in scores.items()}
 
 
 def _presets() -> dict[str, str]:

@@ -68,7 +68,8 @@ def default_config(env: str, options: Mapping[str, str], phase: str) -> Config:
     chosen = options.get("--preset") or default_preset(env)
     layers: list[Mapping[str, Any]] = [preset(chosen), pieces, {"phase": phase}]
     env_config = update(EnvConfig(), {**merge(*layers).get("env", {}), "id": env or "voidrl/PixelMaze-v0"})
-    with closing(make_envs(env_config, num_envs=1)) as envs:
+    looked_at = dataclasses.replace(env_config, count_states=False)  # which an option may still turn off
+    with closing(make_envs(looked_at, num_envs=1)) as envs:
         return build_config(envs.spec, [*layers, {"env": to_json(env_config)}])
 
 

@@ -13,6 +13,7 @@ from voidrl import api, checkpoint, registry
 from voidrl.config import Config, EnvConfig, default_piece, merge, require, to_json, update
 from voidrl.envs import make_envs
 from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
+from voidrl.evaluation import EVALUATION_STREAM, run_seed
 from voidrl.games import find_game
 from voidrl.ids import atari_game
 from voidrl.presets import preset as find_preset
@@ -125,7 +126,7 @@ def refuse_another(part: Part) -> None:
     found, asked = _flat(to_json(there)), _flat(to_json(part.config))
     names = [name for name in {**asked, **found} if name not in ANYWHERE]
     if part.config.phase == "pretrain":  # which knows nothing of what comes after it
-        names = [name for name in names if not name.startswith("finetune.")]
+        names = [name for name in names if not name.startswith(("finetune.", "reward_scale"))]
     differ = [
         f"{name} is {found.get(name)!r} there and {asked.get(name)!r} here"
         for name in names
@@ -197,7 +198,10 @@ def _is_of_another(field: str, method: str, fields: Mapping[str, list[str]]) -> 
 
 
 def _task_configs(pretrained: Config, steps: int) -> dict[str, Config]:
-    """Fine-tuning and training from scratch, with equal numbers of steps, and of updates in them."""
+    """Fine-tuning and training from scratch, with equal numbers of steps, and of updates in them.
+
+    The learning rates are each phase's own: those with which the preset fine-tunes, and begins.
+    """
     env = dataclasses.replace(pretrained.env, count_states=False)
     tuned = dataclasses.replace(api.task_config(pretrained), steps=steps, env=env)
     scratch = dataclasses.replace(
@@ -210,18 +214,19 @@ def _task_configs(pretrained: Config, steps: int) -> dict[str, Config]:
 
 
 def _parts(folder: Path, configs: Mapping[str, Config], seed: int, eval_steps: int) -> Iterator[Part]:
-    for name, config in configs.items():
+    for name, shared in configs.items():
+        config = dataclasses.replace(shared, seed=seed)
         evaluation = {
             "env": config.env.id,
             "episodes": None,
             "steps": eval_steps,
-            "seed": seed,
+            "seed": run_seed(seed, EVALUATION_STREAM),
             "deterministic": True,
             "epsilon": config.log.eval_epsilon,
             "num_envs": None,
             "count_states": True,
         }
-        yield Part(name, seed, folder / name, dataclasses.replace(config, seed=seed), evaluation)
+        yield Part(name, seed, folder / name, config, evaluation)
 
 
 def _flat(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:

@@ -111,6 +111,7 @@ class Loop:
         self.clock = (time.monotonic(), state.steps, state.updates)
         if self.envs.counter is not None and state.states:
             self.envs.counter.load(state.states)
+            state.states = {}  # the counter has them
         if self.config.phase == "finetune" and state.metrics_bytes is None:
             self._checkpoint()  # what was pre-trained is part of the run from its first moment
         self._begin_episodes()
@@ -262,6 +263,7 @@ class Loop:
         if self.envs.counter is not None:
             self.state.states = self.envs.counter.state()
         path = save_run(self.folder, self.agent, self.replay, self.state)
+        self.state.states = {}
         self.folder.log(f"checkpoint {path.name}")
         return path
 

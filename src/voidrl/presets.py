@@ -123,10 +123,10 @@ ATARI_FAST: dict[str, Any] = {
 ATARI_DEMO: dict[str, Any] = {
     **ATARI_FAST,
     "env": {"num_envs": 16, "frame_stack": 4, "count_states": True},
-    "steps": 20_000,
+    "steps": 12_000,
     "warmup_steps": 2000,
     "updates_per_step": 0.125,
-    "replay": {"capacity_steps": 20_000},
+    "replay": {"capacity_steps": 12_000},
     "representation": {
         **ATARI_PAPER["representation"],
         "batch_size": 32,

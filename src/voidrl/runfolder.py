@@ -23,7 +23,10 @@ from voidrl.checkpoint import write_json_atomic
 from voidrl.errors import RunFolderError, VoidrlWarning
 
 # All that voidrl writes into a run folder: an overwrite removes these and nothing else.
-_OWN_NAMES = ("config.json", "metrics.jsonl", "tb", "wandb", "checkpoints", "log.txt", "environment.json")
+_OWN_NAMES = (
+    *("config.json", "metrics.jsonl", "tb", "wandb", "checkpoints", "log.txt", "environment.json"),
+    "evaluation.json",
+)
 _LOCK_NAME = ".lock"
 
 

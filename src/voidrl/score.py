@@ -114,7 +114,7 @@ def _read(path: Path) -> Score:
     config = read_json(run / "config.json", "the config of a run")
     try:
         env, seed = str(config["env"]["id"]), int(config["seed"])
-        what = _kind(config["phase"], config["method"]["name"])
+        what = _kind(config["phase"], config["method"]["name"], env)
     except (KeyError, TypeError, ValueError):
         raise RunFolderError(
             f"{run / 'config.json'} is not the config of a run: expected env, seed …"
@@ -150,7 +150,7 @@ def _of_record(path: Path, saved: Any) -> Score:
     try:
         agent, score, episodes = saved["agent"], float(saved["mean_return"]), len(saved["returns"])
         env = str(saved["settings"]["env"])
-        what = _kind(agent["phase"], agent["method"])
+        what = _kind(agent["phase"], agent["method"], env)
         seed, steps = int(agent["seed"]), int(agent["steps"])
     except (KeyError, TypeError, ValueError):
         raise RunFolderError(
@@ -159,9 +159,11 @@ def _of_record(path: Path, saved: Any) -> Score:
     return Score(str(path), _game(env, path), what, seed, steps, score, episodes)
 
 
-def _kind(phase: str, method: str) -> str:
-    """A run from scratch has a method in its config, but does not use it."""
-    return {"pretrain": method, "train": "scratch"}.get(phase, f"{phase} {method}")
+def _kind(phase: str, method: str, env: str) -> str:
+    """A run from scratch has a method in its config, but does not use it. Options make another game."""
+    kind = {"pretrain": method, "train": "scratch"}.get(phase, f"{phase} {method}")
+    options = env.partition("?")[2]
+    return f"{kind} with ?{options}" if options else kind
 
 
 def _game(env: str, path: Path) -> str:

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 import voidrl
+from voidrl import checkpoint
+from voidrl.cli import main
 from voidrl.config import EnvConfig
 from voidrl.envs import make_envs
 from voidrl.errors import ConfigError, MissingExtraError, SpaceError, UnknownNameError
 from voidrl.games import GAMES
 from voidrl.metrics import read_metrics
+from voidrl.replay import TERMINATED
 
 pytest.importorskip("ale_py")
 
@@ -138,6 +141,51 @@ def test_lost_lives_terminate_in_training_and_the_game_goes_on():
     assert seen[False][0] == seen[False][1] > seen[False][2] > 0
 
 
+def test_no_step_is_lost_in_a_run_with_lost_lives(tmp_path):
+    """Each of the steps after a lost life is counted, stored and can be sampled; only resets are not."""
+    config = {**TINY, "env.num_envs": 4, "replay.capacity_steps": 2000, "log.checkpoint_every_steps": 600}
+    config.pop("method.k")
+    shared = {"preset": "atari-paper", "device": "cpu", "seed": 0, "out": tmp_path / "run"}
+    voidrl.pretrain("atari/breakout?noop_max=0", "random", steps=600, config=config, **shared)
+    saved = checkpoint.latest(tmp_path / "run" / "checkpoints", print)
+    chunks = [saved.tensors(name) for name in saved.files if name.startswith("replay_")]
+    ending = np.concatenate(
+        [chunk["ending"].numpy() for chunk in chunks]
+    )  # (slots,), four games side by side
+    starts = set(saved.tensors("replay.safetensors")["starts"].numpy()[: saved.step].tolist())
+    games = read_metrics(tmp_path / "run")[-1]["episodes"]
+    terminal = np.flatnonzero(ending == TERMINATED)
+    assert games > 0
+    assert len(terminal) >= 5 * games  # five lives each, the last of which ends the game
+    assert len(starts) == saved.step
+    last_row = max(starts) // 4
+    after = {slot + 4 for slot in terminal if slot // 4 < last_row}
+    assert len(after & starts) == len(after) - games  # all but those in which a game is reset
+
+
+@pytest.mark.parametrize("game", ["ms_pacman", "pong"])
+def test_noops_are_drawn_from_0_to_the_most(game):
+    envs = atari(f"{game}?noop_max=3", n=32)
+    _, info = envs.reset(0)
+    assert set(info["episode_frame_number"].tolist()) == {0, 1, 2, 3}
+    envs.close()
+
+
+def test_training_without_clipping_or_terminals_at_lost_lives():
+    envs = atari("breakout?life_loss=false", n=4)
+    _, info = envs.reset(0)
+    lives, rng, deaths = info["lives"], np.random.default_rng(0), 0
+    for _ in range(150):
+        result = envs.step(rng.integers(4, size=4))
+        deaths += int((result.info["lives"] < lives).sum())
+        lives = result.info["lives"]
+        np.testing.assert_array_equal(result.terminated, result.ended)
+    assert deaths > 4
+    raw = atari("ms_pacman?clip_rewards=false", n=8)
+    raw.reset(0)
+    assert max(raw.step(rng.integers(9, size=8)).reward.max() for _ in range(60)) >= 10
+
+
 def test_episode_returns_of_a_run_are_raw_scores_of_whole_games(tmp_path):
     """A lost life ends no episode, and 10 points are not clipped to 1."""
     config = {**TINY, "env.num_envs": 4, "log.log_every_steps": 800}
@@ -156,10 +204,8 @@ def test_evaluation_over_steps_plays_games_to_their_end(tmp_path):
     result = voidrl.evaluate(
         agent, "atari/ms_pacman?max_frames=200", steps=200, num_envs=3, count_states=True
     )
-    # 200 = 67 + 67 + 66 steps; games of 43 to 50 steps each: two games for each of three.
-    assert len(result.returns) == 6
-    assert all(42 <= length <= 50 for length in result.lengths)
-    assert sum(result.lengths) >= 200
+    # 200 = 67 + 67 + 66 steps; games of 50 steps, whatever the no-ops: two games for each of three.
+    assert result.lengths == [50] * 6
     assert result.counted_steps == 200
     assert 0 < result.counts["positions"] <= result.counts["variables"] <= result.counts["ram"] <= 200
     assert result.human_normalised == pytest.approx((result.mean_return - 307.3) / (6951.6 - 307.3))
@@ -208,6 +254,7 @@ def test_an_unknown_game_is_answered_with_near_ones():
         ("sticky=2", "got sticky=2: expected true"),
         ("full_actions=1", "got full_actions=1: expected true for all 18"),
         ("noop_max=-1", "got noop_max=-1: expected a whole number"),
+        ("noop_max=99999999999", "got noop_max=99999999999: expected a whole number"),
         ("max_frames=0", "got max_frames=0: expected a whole number of frames above 0"),
         ("clip_rewards=no", "got clip_rewards='no': expected true or false"),
     ],
@@ -231,6 +278,38 @@ def test_a_missing_extra_names_the_command(monkeypatch):
 def test_a_backend_that_ale_has_not():
     with pytest.raises(ConfigError, match=r"env.backend = 'async' cannot be used .* use 'auto'"):
         atari("pong", backend="async")
+
+
+def test_more_games_cannot_be_counted_than_there_are():
+    with pytest.raises(ConfigError, match=r"counted_envs = 3 cannot be used with env\.num_envs = 2"):
+        atari("pong", count_states=True, counted_envs=3)
+
+
+def test_what_the_preset_counts_can_be_turned_off_on_the_command_line(tmp_path, capsys):
+    words = [
+        "pretrain",
+        "atari/pong?sticky=true",
+        "--preset",
+        "atari-demo",
+        "--steps",
+        "32",
+        "--device",
+        "cpu",
+    ]
+    assert main([*words, "--out", str(tmp_path / "a")]) == 2
+    assert "leave out one of the two" in capsys.readouterr().err
+    assert main([*words, "--out", str(tmp_path / "a"), "--env.count-states", "false"]) == 0
+
+
+def test_the_57_games_are_listed(capsys):
+    assert main(["list", "games"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 57
+
+
+@pytest.mark.parametrize("name", ["MsPacman", "Atari/ms_pacman"])
+def test_a_game_without_its_prefix_is_answered_with_it(name):
+    with pytest.raises(UnknownNameError, match="The Atari game is 'atari/ms_pacman'"):
+        make_envs(EnvConfig(id=name))
 
 
 def test_states_that_cannot_be_counted():

@@ -111,7 +111,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "env", nargs="?", default=DEFAULT_ENV, metavar="ENV", help=f"(default: {DEFAULT_ENV})"
     )
-    parser.add_argument("--preset", default="maze-demo", help="(default: maze-demo)")
+    parser.add_argument("--preset", help="(default: atari-paper for Atari, else maze-demo)")
     parser.add_argument("--steps", default="8k", help="of all environments together (default: 8k)")
     parser.add_argument("--num-envs", type=int, help="stepped together (default: the preset's)")
     parser.add_argument("--updates-per-step", type=float, help="(default: the preset's)")

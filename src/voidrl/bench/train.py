@@ -21,7 +21,7 @@ from voidrl.envs import make_envs
 from voidrl.errors import ConfigError, RunInterrupted
 from voidrl.loop import Loop, LoopState
 from voidrl.metrics import read_metrics
-from voidrl.presets import preset
+from voidrl.presets import default_preset, preset
 from voidrl.progress import parse_count
 from voidrl.replay import make_replay
 from voidrl.runfolder import RunFolder
@@ -32,6 +32,7 @@ DROPPED_ROWS = 2  # with updates: graphs are captured in the first of them
 
 def check(options: Namespace) -> None:
     """Refuse runs too short to be cut into rows."""
+    options.preset = options.preset or default_preset(options.env) or "maze-demo"
     values = preset(options.preset)
     if options.num_envs is None:
         options.num_envs = merge(values).get("env", {}).get("num_envs", 1)

@@ -41,6 +41,7 @@ class AtariEnvs(Envs):
     """
 
     vector: AtariVectorEnv
+    _counter: StateCounter | None = None
 
     def __init__(
         self, vector: AtariVectorEnv, config: EnvConfig, rom: str, options: dict[str, Any], evaluation: bool
@@ -52,7 +53,6 @@ class AtariEnvs(Envs):
         self._clips = bool(options["clip_rewards"]) and not evaluation
         n = vector.num_envs
         self._watched = min(config.counted_envs or n, n) if config.count_states else 0
-        self._counter: StateCounter | None = None
         self._lives, self._ended, self._actions = (
             np.zeros(n, np.int32),
             np.zeros(n, bool),
@@ -122,6 +122,11 @@ def make_atari(config: EnvConfig, num_envs: int, query: dict[str, Any], *, evalu
     if ale_py.ALEInterface.isSupportedROM(str(roms.get_rom_path(rom))) is None:  # loading it ends the process
         raise ConfigError(f"environment {config.id!r} cannot be made: ALE has the game but cannot play it")
     options = _options(config.id, query)
+    if config.counted_envs > config.num_envs:
+        raise ConfigError(
+            f"env.counted_envs = {config.counted_envs} cannot be used with env.num_envs = {config.num_envs}: "
+            f"expected 0 (all of them) or up to that many"
+        )
     if config.count_states and options["sticky"]:
         raise ConfigError(
             f"env.count_states = True cannot be used with sticky actions (environment {config.id!r}): a "
@@ -154,7 +159,7 @@ def _options(name: str, query: dict[str, Any]) -> dict[str, Any]:
         # JSON has no other numbers than these; True is an int to Python, but not what is meant.
         fits = isinstance(value, type(default)) or (key == "sticky" and value == 0)
         if key in ("noop_max", "max_frames"):
-            fits = fits and not isinstance(value, bool) and value >= (key == "max_frames")
+            fits = fits and not isinstance(value, bool) and (key == "max_frames") <= value < 2**31 - 1
         elif key == "sticky":
             fits = fits and 0 <= value < 1
         if not fits:

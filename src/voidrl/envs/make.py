@@ -8,6 +8,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import gymnasium as gym
@@ -23,6 +24,7 @@ from voidrl.errors import (
     UnknownNameError,
     VoidrlError,
 )
+from voidrl.games import find_game
 from voidrl.ids import ATARI, parse_id
 from voidrl.registry import import_path
 
@@ -122,6 +124,7 @@ def _find(name: str) -> gym.envs.registration.EnvSpec:
     except ImportError as error:
         raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
     except gym.error.Error:
-        raise UnknownNameError(
-            "environment", name, gym.registry, "Your own: 'module:factory', or `voidrl list envs`."
-        ) from None
+        remedy = "Your own: 'module:factory', or `voidrl list envs`."
+        with suppress(UnknownNameError):
+            remedy = f"The Atari game is '{ATARI}{find_game(name.rpartition('/')[2])}'."
+        raise UnknownNameError("environment", name, gym.registry, remedy) from None
