@@ -266,3 +266,16 @@ def test_finetune_always_fine_tunes(tmp_path, source, whole):
     tuned = voidrl.finetune(agent, Walk, config=config, out=tmp_path / "task")
     assert tuned.config.phase == "finetune"
     assert not tuned.pretraining
+
+
+@pytest.mark.parametrize(
+    ("given", "updates"),
+    [({}, 8), ({"updates_per_step": 1.0}, 16), ({"finetune.updates_per_step": 2.0}, 32)],
+    ids=["pretrained", "plain", "finetune"],
+)
+def test_updates_of_fine_tuning_are_those_of_its_own_unless_told_otherwise(tmp_path, given, updates):
+    config = tiny(env__num_envs=2, updates_per_step=0.25, finetune__updates_per_step=0.5)
+    agent = voidrl.pretrain(Walk, steps=20, out=tmp_path / "run", config=config)
+    config = {"finetune.warmup_steps": 4, **given}
+    voidrl.finetune(agent, Walk, steps=20, config=config, out=tmp_path / "task")
+    assert rows(tmp_path / "task")[-1]["updates"] == updates

@@ -279,8 +279,14 @@ def config_from_json(data: Any) -> Config:
 
 def task_config(pretrained: Config) -> Config:
     """The config with which an agent of this one is fine-tuned, before any changes to it."""
-    steps = pretrained.finetune.steps or pretrained.steps
-    return dataclasses.replace(pretrained, phase="finetune", steps=steps)
+    tuning = pretrained.finetune
+    return dataclasses.replace(
+        pretrained,
+        phase="finetune",
+        steps=tuning.steps or pretrained.steps,
+        updates_per_step=tuning.updates_per_step or pretrained.updates_per_step,
+        finetune=dataclasses.replace(tuning, updates_per_step=None),  # so that changes to either count
+    )
 
 
 def _settings(env: Env, preset: str | None, config: Overrides | None) -> list[dict[str, Any]]:

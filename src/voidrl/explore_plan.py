@@ -204,12 +204,7 @@ def _task_configs(pretrained: Config, steps: int) -> dict[str, Config]:
     """
     env = dataclasses.replace(pretrained.env, count_states=False)
     tuned = dataclasses.replace(api.task_config(pretrained), steps=steps, env=env)
-    scratch = dataclasses.replace(
-        tuned,
-        phase="train",
-        updates_per_step=tuned.finetune.updates_per_step or tuned.updates_per_step,
-        warmup_steps=tuned.finetune.warmup_steps,
-    )
+    scratch = dataclasses.replace(tuned, phase="train", warmup_steps=tuned.finetune.warmup_steps)
     return {FINETUNED: tuned, SCRATCH: scratch}
 
 

@@ -53,11 +53,8 @@ class AtariEnvs(Envs):
         self._clips = bool(options["clip_rewards"]) and not evaluation
         n = vector.num_envs
         self._watched = min(config.counted_envs or n, n) if config.count_states else 0
-        self._lives, self._ended, self._actions = (
-            np.zeros(n, np.int32),
-            np.zeros(n, bool),
-            np.zeros(n, np.int64),
-        )
+        self._lives, self._ended = np.zeros(n, np.int32), np.zeros(n, bool)
+        self._actions = np.zeros(n, np.int64)
 
     @property
     def counter(self) -> StateCounter | None:
