@@ -286,7 +286,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing_behind(tmp_path, no_work, 
 
 def test_only_atari_games_that_can_be_counted(tmp_path, capsys):
     assert cli.main(["explore", "voidrl/PixelMaze-v0"]) == 2
-    assert "expected an Atari game" in capsys.readouterr().err
+    assert "expected atari/<game>" in capsys.readouterr().err
     assert cli.main(["explore", "atari/ms_pakman"]) == 2
     assert "did you mean 'ms_pacman'" in capsys.readouterr().err
     assert cli.main(["explore", "atari/pong?sticky=true"]) == 2

@@ -38,7 +38,8 @@ from voidrl.types import Batch, EnvSpec
 Env = str | EnvFactory
 Overrides = Mapping[str, Any] | Config
 Steps = int | str
-ATARI_EVAL_ENVS = 32  # the more there are, the less the mean over whole episodes depends on where steps end
+ATARI_EVAL_ENVS = 32  # the more there are, the less the mean over whole episodes depends on where steps end;
+STEPS_PER_EVAL_ENV = 500  # but each takes a while to build
 MLP_HIDDEN = 256  # of the encoder that `auto` gives to vectors
 
 
@@ -212,7 +213,7 @@ def evaluate(
     count = None if steps is None else parse_count(steps)
     if num_envs is None:
         num_envs = trained_in.num_envs if atari_game(config.id) is None else ATARI_EVAL_ENVS
-        num_envs = min(num_envs, episodes if count is None else count)
+        num_envs = min(num_envs, episodes if count is None else max(1, count // STEPS_PER_EVAL_ENV))
     require(num_envs >= 1, "num_envs", num_envs, "1 or more")
     with closing(make_envs(config, factory, num_envs, evaluation=True)) as envs:
         _require_equal(agent.spec, trained_in.id, envs.spec, config.id)

@@ -143,7 +143,7 @@ def _game(env: str) -> str:
     name = atari_game(env)
     if name is None:
         raise ConfigError(
-            f"environment {env!r} cannot be explored: expected an Atari game, whose memory can be read, such "
+            f"environment {env!r} cannot be explored: expected atari/<game>, whose memory can be read, such "
             f"as atari/ms_pacman"
         )
     try:

@@ -41,6 +41,10 @@ def atari(game, n=2, *, evaluation=False, **config):
     )
 
 
+FEW = ("breakout", "ms_pacman", "pong")
+SOME = [game if game in FEW else pytest.param(game, marks=pytest.mark.slow) for game in GAMES]
+
+
 @pytest.mark.parametrize("game", GAMES)
 def test_every_game_is_built_and_played(game):
     envs = atari(game, n=1)
@@ -54,12 +58,7 @@ def test_every_game_is_built_and_played(game):
     envs.close()
 
 
-FEW = ("breakout", "ms_pacman", "pong")
-
-
-@pytest.mark.parametrize(
-    "game", [game if game in FEW else pytest.param(game, marks=pytest.mark.slow) for game in GAMES]
-)
+@pytest.mark.parametrize("game", SOME)
 def test_every_game_is_trained_saved_and_resumed(game, tmp_path):
     """A run that stops half-way and goes on ends exactly where one that went straight on does."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -96,10 +95,10 @@ def test_sticky_actions_repeat_the_last_one_at_times(sticky):
     """Without, games with the same seed and actions are the same; with, only chance parts them."""
 
     def frames(query, seed):
-        envs = atari(f"breakout?noop_max=0{query}", n=8)
+        envs = atari(f"breakout?noop_max=0{query}", n=3)
         envs.reset(seed)
         actions = np.random.default_rng(0).integers(4, size=40)
-        return [envs.step(np.full(8, action)).frames for action in actions][-1]
+        return [envs.step(np.full(3, action)).frames for action in actions][-1]
 
     plain, stuck = frames("", 0), frames(f"&sticky={sticky}", 0)
     assert all(np.array_equal(plain[0], other) for other in plain)
@@ -163,11 +162,10 @@ def test_no_step_is_lost_in_a_run_with_lost_lives(tmp_path):
     assert len(after & starts) == len(after) - games  # all but those in which a game is reset
 
 
-@pytest.mark.parametrize("game", ["ms_pacman", "pong"])
-def test_noops_are_drawn_from_0_to_the_most(game):
-    envs = atari(f"{game}?noop_max=3", n=32)
+def test_noops_are_drawn_from_0_to_the_most():
+    envs = atari("pong?noop_max=1", n=12)
     _, info = envs.reset(0)
-    assert set(info["episode_frame_number"].tolist()) == {0, 1, 2, 3}
+    assert set(info["episode_frame_number"].tolist()) == {0, 1}
     envs.close()
 
 
@@ -297,7 +295,7 @@ def test_what_the_preset_counts_can_be_turned_off_on_the_command_line(tmp_path, 
         "cpu",
     ]
     assert main([*words, "--out", str(tmp_path / "a")]) == 2
-    assert "leave out one of the two" in capsys.readouterr().err
+    assert "set it to False" in capsys.readouterr().err
     assert main([*words, "--out", str(tmp_path / "a"), "--env.count-states", "false"]) == 0
 
 
@@ -315,7 +313,7 @@ def test_a_game_without_its_prefix_is_answered_with_it(name):
 def test_states_that_cannot_be_counted():
     with pytest.raises(ConfigError, match="sticky actions"):
         atari("pong?sticky=true", count_states=True)
-    with pytest.raises(ConfigError, match="expected an Atari game"):
+    with pytest.raises(ConfigError, match="expected atari/<game>"):
         make_envs(EnvConfig(id="voidrl/PixelMaze-v0", count_states=True))
 
 

@@ -127,7 +127,7 @@ def make_atari(config: EnvConfig, num_envs: int, query: dict[str, Any], *, evalu
     if config.count_states and options["sticky"]:
         raise ConfigError(
             f"env.count_states = True cannot be used with sticky actions (environment {config.id!r}): a "
-            f"second emulator, whose memory is read, could not repeat them; leave out one of the two"
+            f"second emulator, whose memory is read, could not repeat them; set it to False, or play without"
         )
     vector = AtariVectorEnv(
         rom,

@@ -47,8 +47,8 @@ def make_envs(
         return make_atari(config, n, options, evaluation=evaluation)
     if config.count_states:
         raise ConfigError(
-            f"env.count_states = True cannot be used with environment {config.id!r}: expected an Atari game, "
-            f"whose memory can be read, such as {ATARI}ms_pacman"
+            f"env.count_states = True cannot be used with environment {config.id!r}: expected {ATARI}<game>, "
+            f"whose memory can be read, or env.count_states = False"
         )
     native = False
     if factory is None and ":" in name and not GYM_ID.search(name):
