@@ -19,7 +19,6 @@ from voidrl.stats import (
     aggregate,
     bootstrap,
     probability_of_improvement,
-    score_table,
     summarise,
 )
 
@@ -336,7 +335,6 @@ def test_a_summary_says_which_games_widen_nothing():
     assert text.endswith("Games with one seed, which widen no interval: 1.")
     assert " 0.0 %" in text
     assert "-0.0 %" not in text
-    assert score_table({"pong": [1.0]}) == summarise({"pong": [1.0]}).table()
 
 
 def test_one_game_in_two_spellings_is_refused():

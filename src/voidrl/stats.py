@@ -208,7 +208,8 @@ def _table(scores: Scores) -> np.ndarray:
     return table
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """As tables show it."""
     return f"{round(100 * share, 1) + 0.0:.1f} %"  # + 0.0 turns −0.0 into 0.0
 
 
@@ -250,7 +251,7 @@ class Summary:
         wide = max(len("above human"), *map(len, self.games))
         lines = [f"{'game':{wide}}  seeds       score  normalised"]
         for name, game in self.games.items():
-            cells = f"{len(game.scores):5}  {game.score:10.1f}  {_percent(game.normalised):>10}"
+            cells = f"{len(game.scores):5}  {game.score:10.1f}  {percent(game.normalised):>10}"
             lines.append(f"{name:{wide}}  {cells}")
         lines.append("")
         for name, value in self.intervals.items():
@@ -260,7 +261,7 @@ class Summary:
                 point, low, high = (f"{number:g}" for number in shown)
                 point += f" of {len(self.games)}"
             else:
-                point, low, high = map(_percent, shown)
+                point, low, high = map(percent, shown)
             lines.append(f"{label:{wide}}  {point:>10}" + ("" if self.flat else f"  [{low}, {high}]"))
         if self.flat:
             return "\n".join([*lines, "", "One seed a game: no intervals over seeds."])
@@ -293,8 +294,3 @@ def summarise(
         intervals={name: bootstrap(normalised, name, **options, seed=seed) for name in STATISTICS},
         **options,
     )
-
-
-def score_table(raw: Scores) -> str:
-    """The text of `summarise(raw)`."""
-    return summarise(raw).table()

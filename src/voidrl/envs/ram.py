@@ -68,11 +68,6 @@ def addresses_of(rom: str) -> dict[str, list[int]]:
     return {measure: found[measure] for measure in MEASURES if found[measure]}
 
 
-def has_variables(rom: str) -> bool:
-    """Whether the variables of a game are annotated, so that more than whole memories is counted."""
-    return rom in _annotations()
-
-
 class KeySet:
     """A set of byte strings of one width: a hash table with linear probing, that takes many at a time.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from voidrl.explore_plan import FINETUNED, PRESET, SCRATCH, TUNED
+from voidrl.stats import percent
 
 if TYPE_CHECKING:
     from voidrl.explore import Exploration, Outcome
@@ -93,7 +94,7 @@ def _scores(result: Exploration, name: str) -> list[str]:
     found = [run.evaluation for run in result.of(name)]
     cells = [_cell([one["mean_return"] for one in found], _score)]
     if result.baseline:
-        cells.append(_cell([one["human_normalised"] for one in found], _share))
+        cells.append(_cell([one["human_normalised"] for one in found], percent))
     return cells
 
 
@@ -113,10 +114,6 @@ def _count(value: float) -> str:
 
 def _score(value: float) -> str:
     return f"{value:,.1f}"
-
-
-def _share(value: float) -> str:
-    return f"{round(100 * value, 1) + 0.0:.1f} %"  # + 0.0 turns −0.0 into 0.0
 
 
 def _ratio(ours: Sequence[Outcome], theirs: Sequence[Outcome], measure: str) -> str:
