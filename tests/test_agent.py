@@ -292,6 +292,44 @@ def test_heads_are_kept_or_new_and_all_else_is_kept(spec, learner, share):
     assert not moved(before, source.tensors())  # the source was left as it was
 
 
+TRUNKED = {"name": "ddpg", "trunk_dim": 8, "encoder": {"stack": "mlp", "hidden_dim": 0, "feature_dim": 0}}
+HEADS = {"ddpg": "critic.", "ddpg with trunks": "critic.heads.", "sac": "critic."}
+
+
+@pytest.mark.parametrize("learner", HEADS)
+def test_the_actor_is_kept_and_the_critics_heads_are_new(learner):
+    options = {"learner": TRUNKED if "trunks" in learner else learner}
+    source, replay = make_agent(CONTINUOUS, seed=1, **options), fill_replay(CONTINUOUS)
+    for i in range(4):
+        source.step(replay, i % source.learner.period)
+    agent = make_agent(CONTINUOUS, seed=2, phase="finetune", finetune__heads="actor", **options)
+    fresh = snapshot(agent.tensors())
+    agent.load_pretrained(source.tensors())
+    kept = source.tensors()
+    for name, value in agent.tensors().items():
+        if name.startswith("learner.target_critic."):
+            continue
+        new = name.startswith(f"learner.{HEADS[learner]}")
+        assert torch.equal(value, (fresh if new else kept)[name]), name
+    assert moved(kept, agent.tensors()), "nothing is new"
+    online, target = (dict(m.named_parameters()) for m in (agent.learner.critic, agent.learner.target_critic))
+    assert not moved(online, target)
+    obs = torch.randn(5, 4)
+    actions = [a.learner.act(obs, torch.zeros(5, 0), deterministic=True) for a in (source, agent)]
+    assert torch.equal(*actions)
+    agent.step(replay)
+
+
+def test_without_an_actor_there_is_none_to_keep():
+    sentence = (
+        "finetune.heads = 'actor' cannot be used with learner 'dqn', which has no actor: expected 'pretr"
+    )
+    for phase in ("pretrain", "finetune"):
+        with pytest.raises(ConfigError, match=sentence):
+            make_agent(phase=phase, finetune__heads="actor")
+    make_agent(phase="train", finetune__heads="actor")  # which is never fine-tuned
+
+
 def test_the_source_agent_is_left_unchanged_by_the_api(tmp_path):
     source = voidrl.pretrain(Chain, "positive", steps=60, out=tmp_path / "a", config=config(warmup_steps=20))
     before = snapshot(source.tensors())

@@ -275,7 +275,10 @@ COMMAND_LINES = {
         ["pretrain", "tiny_runs:Walk", "--learner.n-step", "x"],
         "learner.n_step = 'x' cannot be used: expected int",
     ),
-    "choice": (["pretrain", "tiny_runs:Walk", "--finetune.heads", "x"], "expected 'pretrained' or 'random'"),
+    "choice": (
+        ["pretrain", "tiny_runs:Walk", "--finetune.heads", "x"],
+        "expected 'pretrained' or 'actor' or 'random'",
+    ),
     "sign": (["pretrain", "tiny_runs:Walk", "--learner.learning-rate", "-1"], "learning_rate = -1.0"),
     "k": (["pretrain", "tiny_runs:Walk", "--learner.batch-size", "5"], "k = 5 neighbours"),
     "resume nothing": (["resume", "nowhere"], "there is no run at nowhere"),

@@ -89,16 +89,16 @@ def test_tuples_and_none_survive_json():
 def test_every_preset_builds_an_agent(name):
     values = preset(name)
     discrete = registry.find("learner", values["learner"]["name"]).actions == "discrete"
-    side = 84 if name.startswith("paper") else 42
+    env = update(EnvConfig(), values["env"])
+    pixels = not name.startswith(("dmc", "urlb")) or env.dmc.observation == "pixels"
     actions = (6,) if discrete else (0, (-1.0, -1.0), (1.0, 1.0))
-    spec = EnvSpec((3, side, side), True, values.get("env", {}).get("frame_stack", 1), *actions)
+    spec = EnvSpec((3, 42, 42) if pixels else (24,), pixels, env.frame_stack, *actions)
     config = build_config(spec, [values])
     assert back_and_forth(config) == config
     require_values(config, values)
     agent = Agent(spec, config, CPU)
-    action = agent.choose(
-        torch.zeros(2, *spec.obs_shape, dtype=torch.uint8), agent.new_skills(2), deterministic=False
-    )
+    obs = torch.zeros(2, *spec.obs_shape, dtype=torch.uint8 if pixels else torch.float32)
+    action = agent.choose(obs, agent.new_skills(2), deterministic=False)
     assert action.shape == ((2,) if discrete else (2, 2))
 
 
@@ -214,7 +214,7 @@ def test_a_whole_config_may_be_handed_over():
         ({"log.wandb_project": 3}, "log.wandb_project = 3 cannot be used: expected str or None"),
         (
             {"finetune.heads": "new"},
-            "finetune.heads = 'new' cannot be used: expected 'pretrained' or 'random'",
+            "finetune.heads = 'new' cannot be used: expected 'pretrained' or 'actor' or 'random'",
         ),
         (
             {"method.distance_power": "d"},

@@ -232,6 +232,9 @@ def traced(monkeypatch):
 def test_compiled_updates_are_the_same_updates(learner, traced):
     spec = LEARNERS[learner]
     options = {"learner": learner, "representation": "simclr", "learner__n_step": 2}
+    if learner == "ddpg":  # with trunks, on dynamics
+        options |= {"learner__trunk_dim": 8, "learner__intrinsic_n_step": "single", "representation": "icm"}
+        options |= {"representation__batch_size": 0, "method__normalise": "distance_mean"}
     plain, compiled = make_agent(spec, **options), make_agent(spec, engine="compile", **options)
     replay = fill_replay(spec)
     for agent in (plain, compiled):

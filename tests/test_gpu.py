@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import PIXELS, PIXELS_CONTINUOUS, fill_replay, make_agent, parameters_of, snapshot
+from helpers import CONTINUOUS, PIXELS, PIXELS_CONTINUOUS, fill_replay, make_agent, parameters_of, snapshot
 from tiny_runs import MAZE, rows, tiny
 
 import voidrl
@@ -61,13 +61,18 @@ COMBINATIONS = [
     for learner in registry.names("learner")
     for method in registry.names("method")
     for representation in ("simclr", "learner")
-]
+] + [(learner, "apt", "icm") for learner in registry.names("learner")]
+URLB = {  # as the presets have it: trunks, dynamics over three steps, distances over their running mean
+    "learner": {"name": "ddpg", "n_step": 3, "intrinsic_n_step": "single", "trunk_dim": 16},
+    "representation": {"name": "icm", "batch_size": 0, "hidden_dim": 32},
+    "method": {"name": "apt", "include_self": True, "particle": "current", "normalise": "distance_mean"},
+}
 
 
-def trained(engine, updates, seed=7, **options):
+def trained(engine, updates, seed=7, spec=None, **options):
     """An agent after some updates, and the engine that made them."""
     place = pick_device("cuda")
-    spec = PIXELS if options.get("learner", "dqn") == "dqn" else PIXELS_CONTINUOUS
+    spec = spec or (PIXELS if options.get("learner", "dqn") == "dqn" else PIXELS_CONTINUOUS)
     agent = make_agent(spec, device=place, engine=engine, **options)
     replay = fill_replay(spec, skill_dim=agent.method.skill_dim, storage=place, device=place)
     torch.cuda.manual_seed(seed)
@@ -119,6 +124,15 @@ def test_bursts_equal_single_launches():
 def test_compiled_and_captured_updates_equal_eager_ones(learner):
     options = {"learner": learner, "learner__n_step": 2, **QUIET}
     assert_alike(trained("eager", 8, **options)[0], trained("compile", 8, **options)[0], 2e-3, 1e-3)
+
+
+@pytest.mark.parametrize("engine", ["graph", "compile"])
+@pytest.mark.parametrize("spec", [CONTINUOUS, PIXELS_CONTINUOUS], ids=["vectors", "pixels"])
+def test_trunks_and_dynamics_are_captured(spec, engine):
+    options = {"spec": spec, **URLB, **QUIET}
+    eager, captured = trained("eager", 12, **options)[0], trained(engine, 12, **options)[0]
+    assert_alike(eager, captured, 2e-3, 1e-3)
+    assert captured.method.mean.count.item() == 12 * 16
 
 
 def test_what_moves_in_an_update_moves_under_capture():

@@ -26,6 +26,11 @@ CASES = {
     "sac": (make_continuous, "apt", tiny(learner="sac", env__num_envs=2, **EVALUATED)),
     "sac pixels": (f"{MAZE}&continuous=true", "apt", tiny(learner="sac", share_encoder=True, **PIXELS)),
     "ddpg": (make_continuous, "apt", tiny(learner="ddpg", learner__n_step=2, env__frame_stack=3)),
+    "ddpg trunks": (
+        make_continuous,
+        "apt",
+        tiny(learner="ddpg", learner__trunk_dim=4, representation="icm", representation__batch_size=0),
+    ),
     "ddpg pixels": (f"{MAZE}&continuous=true", "positive", tiny(learner="ddpg", env__num_envs=2, **PIXELS)),
     "random": (MAZE, "random", tiny(env__num_envs=3)),
     "skills": (Walk, Skilled, tiny(env__num_envs=2, learner__intrinsic_n_step="single", learner__n_step=2)),

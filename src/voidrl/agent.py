@@ -23,7 +23,7 @@ from voidrl.envs.spaces import env_action, to_frames
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.learners.base import Learner
 from voidrl.methods.base import Latents, Method
-from voidrl.nets import Encoder
+from voidrl.nets import Encoder, follow
 from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Representation, Views
 from voidrl.spectral import exact
@@ -67,6 +67,12 @@ class Agent(nn.Module):
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
         self.learner = learner_cls(spec, config.learner, encoder, critic, method.skill_dim)
         self.method = method
+        adapts = config.phase != "train"
+        if adapts and config.finetune.heads == "actor" and not hasattr(self.learner, "actor"):
+            raise ConfigError(
+                f"finetune.heads = 'actor' cannot be used with learner {config.learner.name!r}, which has no "
+                f"actor: expected 'pretrained' or 'random'"
+            )
         # Until a task chooses one, `act` follows some skill, the same at every call.
         self.register_buffer("task_skill", method.sample_skill(1, torch.device("cpu"))[0].clone())
         self.register_buffer("task_skill_chosen", torch.zeros((), dtype=torch.bool))
@@ -157,12 +163,16 @@ class Agent(nn.Module):
         """
         if not self.learns:
             return {}
-        config = self.config.learner
+        config, own_batch = self.config.learner, self.config.representation.batch_size
+        training = self.pretraining and self._trains_representation
         metrics: Metrics = {}
         with self.precision():
-            if self.pretraining and self._trains_representation:
-                metrics |= self._train_representation(replay)
+            if training and own_batch:
+                own = replay.segment(replay.sample(own_batch), 1, 1.0)
+                metrics |= self._train_representation(replay, own)
             segment = replay.segment(replay.sample(config.batch_size), config.n_step, config.discount)
+            if training and not own_batch:
+                metrics |= self._train_representation(replay, segment)
             batch = self._learner_batch(replay, segment)
             if self.pretraining:
                 reward, method_metrics = self._intrinsic_reward(replay, segment)
@@ -180,9 +190,8 @@ class Agent(nn.Module):
                 self.method.after_step()
             return metrics | {"reward_mean": reward.mean()}
 
-    def _train_representation(self, replay: Replay) -> Metrics:
-        slots = replay.sample(self.config.representation.batch_size)
-        views = Views(replay, replay.segment(slots, 1, 1.0), self.augment, self.representation.layout)
+    def _train_representation(self, replay: Replay, segment: Segment) -> Metrics:
+        views = Views(replay, segment, self.augment, self.representation.layout)
         config = self.config.representation
         if config.warmup_updates:
             rise = config.learning_rate / config.warmup_updates
@@ -398,9 +407,13 @@ class Agent(nn.Module):
                 f"{folder} holds an agent of step {newer[-1]}, which would be loaded in place of this one of "
                 f"step {self.steps}: choose another folder"
             )
+        return self.save_beside(Path(folder), keep_last=1)
+
+    def save_beside(self, folder: Path, *, keep_last: int) -> Path:
+        """The same into a folder of agents, of which the last ones are kept, by number of steps."""
         files = {"agent.safetensors": checkpoint.Group(self.tensors())}
         meta = {"agent_steps": self.steps, "spec": self.spec.to_json(), "config": to_json(self.config)}
-        return checkpoint.save(Path(folder), self.steps, files, meta, keep_last=1)
+        return checkpoint.save(folder, self.steps, files, meta, keep_last=keep_last)
 
     def load_pretrained(self, tensors: dict[str, Tensor]) -> None:
         """Begin fine-tuning from a pre-trained agent's weights, with its heads or with new ones."""
@@ -409,10 +422,18 @@ class Agent(nn.Module):
             heads = (n for n, _ in self.learner.named_children() if n not in ("encoder", "target_encoder"))
             scalars = (n for n, _ in self.learner.named_parameters(recurse=False))
             fresh = (*(f"learner.{n}." for n in heads), *(f"learner.{n}" for n in scalars))
+        elif self.config.finetune.heads == "actor":
+            fresh = tuple(f"learner.{to}{n}." for n in self.learner.critic_heads for to in ("", "target_"))
         remedy = (
             "leave out the changes to the network, or pass finetune.heads = 'random' if only the heads differ"
         )
         self.load_tensors(tensors, skip=fresh, remedy=remedy)
+        if self.config.finetune.heads == "actor":
+            # In URLB the target stays as it was made, with a trunk and heads of its own draw, and only drifts
+            # towards the critic. Ours equals it, in the trunk too.
+            for name in {head.partition(".")[0] for head in self.learner.critic_heads}:
+                if isinstance(target := getattr(self.learner, f"target_{name}", None), nn.Module):
+                    follow(target, self.learner.get_submodule(name), tau=1.0)
         self.task_skill_chosen.fill_(False)  # a new task chooses anew
 
 

@@ -19,9 +19,10 @@ from voidrl import checkpoint
 from voidrl.agent import Agent
 from voidrl.config import PIECES, Config, EnvConfig, merge, require, to_json, update
 from voidrl.device import pick_device, seeded
+from voidrl.dmcontrol import find_place, require_task
 from voidrl.engine import Engine
 from voidrl.envs import Envs, make_envs
-from voidrl.envs.make import EnvFactory
+from voidrl.envs.make import EnvFactory, probe_env
 from voidrl.errors import CheckpointError, ConfigError, RunFolderError, SpaceError, VoidrlError
 from voidrl.evaluation import Evaluation, evaluate_agent
 from voidrl.ids import atari_game
@@ -58,14 +59,15 @@ def pretrain(
     """Train an agent without the environment's reward.
 
     Args:
-        env: `atari/<game>`, a Gymnasium id (options as a query: `voidrl/PixelMaze-v0?size=13`),
-            `module:factory`, or a function that returns a `gymnasium.Env`.
+        env: `atari/<game>`, `dmc/<domain>`, a Gymnasium id (options as a query:
+            `voidrl/PixelMaze-v0?size=13`), `module:factory`, or a function that returns a `gymnasium.Env`.
         method: What is rewarded: a name from `voidrl list methods`, `module:Class`, or a `Method` class. By
             default what `config` or `preset` say, else `apt`.
         steps: Environment steps; `"1M"`, `"100k"` and `1e6` are understood.
         seed: Of everything random.
         out: The run folder; by default a new one under `runs/`.
-        preset: A name from `voidrl list presets`; by default `atari-paper` for Atari, and none for others.
+        preset: A name from `voidrl list presets`; by default `atari-paper` for Atari, `urlb-states` for
+            DMControl, and none for others.
         config: Changes to the config, nested or dotted: `{"learner.n_step": 3}`.
         device: `auto`, `cpu`, `cuda`.
         overwrite: Replace the run in `out`.
@@ -287,6 +289,7 @@ def task_config(pretrained: Config) -> Config:
         steps=tuning.steps or pretrained.steps,
         updates_per_step=tuning.updates_per_step or pretrained.updates_per_step,
         finetune=dataclasses.replace(tuning, updates_per_step=None),  # so that changes to either count
+        log=dataclasses.replace(pretrained.log, snapshot_steps=()),  # those were of pre-training
     )
 
 
@@ -341,10 +344,12 @@ def _start(
     changes = merge(*layers).get("env", {})
     require(isinstance(changes, Mapping), "env", changes, "a mapping; the id is an argument of its own")
     env_config, factory = _env_config(env, update(EnvConfig(), changes, "env."))
-    with closing(make_envs(env_config, factory, num_envs=1)) as probe:
-        config = build_config(probe.spec, [*layers, {"env": to_json(env_config)}])
-        if pretrained is not None:
-            _require_equal(pretrained.spec, pretrained.config.env.id, probe.spec, env_config.id)
+    spec, env_config = probe_env(env_config, factory)
+    config = build_config(spec, [*layers, {"env": to_json(env_config)}])
+    if factory is None and config.phase != "pretrain":
+        require_task(config.env.id, "this needs one")
+    if pretrained is not None:
+        _require_equal(pretrained.spec, pretrained.config.env.id, spec, env_config.id)
     if config.log.wandb_project:
         import_wandb()
     with _envs_of(config, factory) as (envs, eval_envs), _device_of(config.device, config.seed) as place:
@@ -445,7 +450,13 @@ def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpo
 
 
 def _require_equal(agent: EnvSpec, home: str, env: EnvSpec, name: str) -> None:
-    """Refuse to put an agent from environment `home` into another that looks different."""
+    """Refuse to put an agent from environment `home` into another body, or one that looks different."""
+    mine, other = find_place(home), find_place(name)
+    if mine is not None and other is not None and mine.domain != other.domain:
+        raise SpaceError(
+            f"the agent was made for {home!r} with {agent.describe()} and environment {name!r} has "
+            f"{env.describe()}: expected a task of domain {mine.domain!r}, not of {other.domain!r}"
+        )
     if agent == env:
         return
     fields = [k for k, v in agent.to_json().items() if v != env.to_json()[k]]

@@ -161,6 +161,13 @@ def list_steps(root: Path) -> list[int]:
     return sorted({step for step, _, _ in _find(root)})
 
 
+def discard(root: Path, step: int) -> None:
+    """Deletes what a root holds of a step."""
+    for other, _, path in _find(root):
+        if other == step:
+            _discard(path)
+
+
 def write_json_atomic(path: Path, obj: Any) -> None:
     """Writes strict JSON such that a reader, or a restart after a kill, sees the old file or the new one."""
     text = _dumps(obj, str(path), indent=2) + "\n"

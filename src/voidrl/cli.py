@@ -36,6 +36,7 @@ STATES = {
     "ram": "whole RAM vectors (they hold timers and saturate)",
     "variables": "values of the annotated variables",
     "positions": "positions of the player",
+    "bins": "bins of height, angle and velocity",
 }
 
 
@@ -81,7 +82,7 @@ def train(argv: list[str]) -> None:
 
 
 def _start(command: str, argv: list[str]) -> None:
-    meaning = "atari/<game>, a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory"
+    meaning = "atari/<game>, dmc/<domain>, a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory"
     env, given, wants_help = split_words(argv, command, "ENV", meaning)
     own = {
         "--preset NAME": "values for a purpose, from `voidrl list presets`",
@@ -147,7 +148,7 @@ def evaluate(argv: list[str]) -> None:
     )
     parser.add_argument("--num-envs", type=int, help="played side by side (default: as fits)")
     parser.add_argument(
-        "--count-states", action="store_true", help="count the distinct states of the game's memory (Atari)"
+        "--count-states", action="store_true", help="count the distinct states visited (Atari, DMControl)"
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     parser.add_argument("--json", action="store_true", help="print every episode as JSON")
@@ -192,17 +193,21 @@ def evaluate(argv: list[str]) -> None:
     if result.success_rate is not None:
         print(f"success  {result.success_rate:.0%}")
     for name, count in result.counts.items():
-        print(f"states   {count} distinct {STATES.get(name, name)} in {result.counted_steps} steps")
+        if name == "entropy":
+            print(f"entropy  {count:.1f} nats of the physics states")
+        else:
+            print(f"states   {count} distinct {STATES.get(name, name)} in {result.counted_steps} steps")
 
 
 def list_(argv: list[str]) -> None:
-    """What there is: `voidrl list {methods,representations,learners,envs,games,presets}`."""
+    """What there is: `voidrl list {methods,representations,learners,envs,games,tasks,presets}`."""
     kinds: dict[str, Callable[[], Mapping[str, str]]] = {
         "methods": lambda: _files("methods"),
         "representations": lambda: _files("representations"),
         "learners": lambda: _files("learners"),
         "envs": _environments,
         "games": _games,
+        "tasks": _tasks,
         "presets": _presets,
     }
     if not argv or argv[0] in HELP:
@@ -383,6 +388,8 @@ def _files(package: str) -> dict[str, str]:
 def _environments() -> dict[str, str]:
     return {
         "atari/<game>": "Atari (extra `atari`), 57 games and more, for instance atari/ms_pacman?sticky=true",
+        "dmc/<domain>": "DMControl (extra `dmc`) without a task, to pre-train, for instance dmc/walker",
+        "dmc/<domain>_<task>": "The same with a reward, for instance dmc/walker_run; see `voidrl list tasks`",
         "voidrl/PixelMaze-v0": "A maze seen as an image; options as a query: ?size=13&goal=far",
         "any Gymnasium id": "Box, image or vector observations; Discrete or Box actions.",
         "module:factory": "Your own function that returns a gymnasium.Env.",
@@ -394,6 +401,14 @@ def _games() -> dict[str, str]:
 
     scores = {f"atari/{game}": baseline(game) for game in GAMES}
     return {name: f"random play {random:g}, a human {human:g}" for name, (random, human) in scores.items()}
+
+
+def _tasks() -> dict[str, str]:
+    from voidrl.dmcontrol import TASKS
+
+    return {
+        f"dmc/{domain}": " ".join(f"{domain}_{task}" for task in tasks) for domain, tasks in TASKS.items()
+    }
 
 
 def _presets() -> dict[str, str]:

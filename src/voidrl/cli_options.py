@@ -83,7 +83,9 @@ def with_options(config: Config, given: Mapping[str, str], command: str, own: Ma
             known = [*fields, *(usage.partition(" ")[0] for usage in own)]
             raise UnknownNameError("option", name, known, f"See `voidrl {command} --help`.")
         problems = []
-        for value in (read_value(text), text):  # what looks like a number can also be meant as it stands
+        read = read_value(text)
+        # What looks like a number can also be meant as it stands, or as a list of one.
+        for value in (read, text, (read,)):
             try:
                 config = update(config, {fields[name]: value})
                 break
@@ -95,12 +97,14 @@ def with_options(config: Config, given: Mapping[str, str], command: str, own: Ma
 
 
 def read_value(text: str) -> Any:
-    """A word as the number, truth value or None that it spells."""
+    """A word as the number, truth value or None that it spells; with commas or brackets, a list of them."""
     from voidrl.progress import parse_count
 
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
+    if "," in text or (text[:1], text[-1:]) == ("[", "]"):
+        return tuple(read_value(word.strip()) for word in text.strip("[]").split(",") if word.strip())
     for read in (parse_count, int, float):
         with suppress(ValueError):
             return read(text)

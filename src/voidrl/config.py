@@ -32,6 +32,16 @@ Count = Annotated[
         str_from_instance=lambda value: [str(value)],
     ),
 ]
+Counts = Annotated[
+    tuple[int, ...],
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="COUNT,…",
+        instance_from_str=lambda words: tuple(map(int, words[0].split(","))),
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda value: [",".join(map(str, value))],
+    ),
+]
 PIECES = ("method", "representation", "learner")
 Stack = Literal["auto", "nature", "impala", "drq", "paper", "mlp"]
 
@@ -50,23 +60,55 @@ def require_positive(config: object, *names: str) -> None:
 
 
 @dataclass(frozen=True)
+class DMControlConfig:
+    """How the environments `dmc/…` are seen and stepped; no other environment has these options."""
+
+    observation: Literal["states", "pixels"] = "states"
+    """What the agent sees: the task's own observations as one vector, or images."""
+    action_repeat: int = 0
+    """Control steps in which an action is held, which make one step of the agent. 0, the domain's own: 1 for
+    states; for pixels the paper's, 4 for the cheetah and 2 for all others."""
+    image_size: int = 84
+    """Height and width of images in pixels."""
+    camera: int = -1
+    """Number of the camera that takes them; −1, the one URLB uses: 2 for the quadruped and 0 for others."""
+    render_quality: Literal["default", "fast"] = "default"
+    """`default`, as dm_control renders; `fast`, without shadows and multisampling: other pixels."""
+    processes: int = 0
+    """Processes that simulate, unless `env.backend` is `sync`; 0, one per environment up to the number of CPU
+    cores."""
+    timeout_s: float = 120.0
+    """Seconds after which a process that gives no answer counts as hung."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "image_size", "timeout_s")
+        require(self.camera >= -1, "camera", self.camera, "-1 (the one URLB uses) or more")
+        for name in ("action_repeat", "processes"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 (chosen for you) or more")
+
+
+@dataclass(frozen=True)
 class EnvConfig:
     """Which environment, and how many of them."""
 
     id: Annotated[str, tyro.conf.Suppress] = ""
-    """`atari/<game>`, a Gymnasium id or `module:factory`; options as a query: `atari/pong?sticky=true`."""
+    """`atari/<game>`, `dmc/<domain>_<task>`, a Gymnasium id or `module:factory`; options as a query:
+    `atari/pong?sticky=true`."""
     num_envs: int = 1
     """Environments stepped together."""
     backend: Literal["auto", "native", "sync", "async"] = "auto"
     """How they are stepped: natively vectorised, in this process, or in worker processes.
-    `auto` takes the native version where the environment has one, else `sync`."""
+    `auto` takes the native version where the environment has one; else `sync`, on DMControl `async`."""
     frame_stack: int = 1
     """Consecutive frames that make one observation; stacked by the replay, not by the environment."""
     count_states: bool = False
-    """Count the distinct states of the game's memory that are visited. Atari only; it costs a second
-    emulation of every step, in processes beside the run."""
+    """Measure what is visited. On Atari distinct states of the game's memory, which costs a second emulation
+    of every step in processes beside the run; on DMControl bins of (height, angle, velocity) and the entropy
+    of the physics states."""
     counted_envs: int = 0
-    """Count them in this many of the environments alone, which is cheaper; 0 for all of them."""
+    """Count them in this many of the environments alone, which is cheaper; 0 for all of them. Atari only."""
+    dmc: DMControlConfig = field(default_factory=DMControlConfig)
+    """DMControl."""
 
     def __post_init__(self) -> None:
         require_positive(self, "num_envs", "frame_stack")
@@ -129,10 +171,12 @@ class RepresentationConfig(PieceConfig):
     """Updates in which the step size rises from 0. Where images differ in a few pixels only, as on Atari,
     large first steps teach f to ignore them all."""
     batch_size: int = 512
-    """Observations in one representation update."""
+    """Observations in one representation update; 0, the learner's own transitions, as in URLB: s' then lies
+    `learner.n_step` steps after s."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "learning_rate", "batch_size")
+        require_positive(self, "learning_rate")
+        require(self.batch_size >= 0, "batch_size", self.batch_size, "0 (the learner's) or more")
         require(self.warmup_updates >= 0, "warmup_updates", self.warmup_updates, "0 or more")
 
 
@@ -213,8 +257,9 @@ class FinetuneConfig:
     """Environment steps, unless the command says otherwise; None takes as many as pre-training had."""
     updates_per_step: float | None = None
     """Gradient steps per environment step; None keeps those of pre-training."""
-    heads: Literal["pretrained", "random"] = "pretrained"
-    """Keep the policy and value heads, or start them afresh."""
+    heads: Literal["pretrained", "actor", "random"] = "pretrained"
+    """Keep the policy and value heads, or start them afresh. `actor` (URLB) keeps the policy, its temperature
+    and the trunks of both, and starts what the critic has behind its trunk afresh, or else all of it."""
     encoder: Literal["tuned", "frozen"] = "tuned"
     """Whether the learner goes on training the encoder."""
     learning_rate: float | None = None
@@ -252,6 +297,9 @@ class LogConfig:
     from it exact. One more is written where a run stops."""
     keep_last: int = 2
     """Checkpoints kept."""
+    snapshot_steps: Counts = ()
+    """Steps of the run at which the agent alone is kept, for good, under `snapshots/`: `100k,500k` on the
+    command line. Several environments may step past one; folders are named by the agent's true steps."""
     tensorboard: bool = True
     """Write TensorBoard files beside `metrics.jsonl`."""
     wandb_project: str | None = None
@@ -261,6 +309,8 @@ class LogConfig:
         require_positive(self, "log_every_steps", "checkpoint_every_steps", "keep_last", "eval_episodes")
         require(self.eval_every_steps >= 0, "eval_every_steps", self.eval_every_steps, "0 or more")
         require(0 <= self.eval_epsilon <= 1, "eval_epsilon", self.eval_epsilon, "a share in [0, 1]")
+        for step in self.snapshot_steps:
+            require(step > 0, "snapshot_steps", step, "numbers of steps above 0")
 
 
 @dataclass(frozen=True)
@@ -416,8 +466,9 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
         if kind is int and number and value == value // 1:
             return int(value)
         if kind is tuple and isinstance(value, list | tuple):
-            return tuple(value)
+            kinds = typing.get_args(option)
+            return tuple(_checked(v, kinds[0], name) for v in value) if kinds[1:] == (...,) else tuple(value)
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
-        expected.append("None" if kind is types.NoneType else kind.__name__)
+        expected.append({types.NoneType: "None", tuple: "a list"}.get(kind, kind.__name__))
     raise ConfigError(f"{name} = {value!r} cannot be used: expected {' or '.join(expected)}")

@@ -38,6 +38,7 @@ MAX_GRAPHS = 16  # with an odd ratio of updates to steps few bursts come back; s
 RECOMPILE_LIMIT = 256  # all optimisers of a process share the code of one `step`
 FUSED_BY_COMPILER = {"fused": False, "foreach": True}  # an optimiser's step, into one pass that fills the GPU
 COMPILE_OPTIONS: dict[str, Any] = {"fallback_random": True}  # the same random numbers as without
+CUDA_OPTIONS = {"combo_kernels": True}  # small kernels that do not wait for each other run as one
 
 
 class Engine:
@@ -318,15 +319,12 @@ def _fusable_methods(agent: Agent, replay: Replay) -> list[tuple[Any, str, Calla
     for owner in (*agent.modules(), replay):
         for name, function in inspect.getmembers(type(owner), inspect.isfunction):
             if getattr(function, "fusable", False):
-                found.append((owner, name, _compile(getattr(owner, name))))
+                found.append((owner, name, getattr(owner, name)))
+    options = COMPILE_OPTIONS
     if agent.device.type == "cuda":
-        found += [(optimiser, "step", _compile(optimiser.step)) for optimiser in agent.optimisers.values()]
-    return found
-
-
-def _compile(function: Callable) -> Callable:
-    compiled: Callable = torch.compile(function, dynamic=False, options=COMPILE_OPTIONS)
-    return compiled
+        found += [(optimiser, "step", optimiser.step) for optimiser in agent.optimisers.values()]
+        options = options | CUDA_OPTIONS
+    return [(owner, name, torch.compile(f, dynamic=False, options=options)) for owner, name, f in found]
 
 
 def _blame(agent: Agent, frames: traceback.StackSummary, what: str) -> str:

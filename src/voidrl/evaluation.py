@@ -29,8 +29,9 @@ class Evaluation:
     """Whether `info["success"]` was ever true in the episode; None where the environment does not say."""
     counted_steps: int = 0
     """Steps of which the states were counted."""
-    counts: dict[str, int] = field(default_factory=dict)
-    """Distinct states seen in them, by what is taken for a state; empty where they are not counted."""
+    counts: dict[str, float] = field(default_factory=dict)
+    """Distinct states seen in them, by what is taken for a state, on DMControl with the `entropy` of the
+    physics states; empty where they are not counted."""
     game: str | None = None
     """The Atari game, if a human's score is known for it."""
 
@@ -124,7 +125,7 @@ def evaluate_agent(
                     played[i].append((float(score[i]), int(length[i]), bool(succeeded[i])))
                     used[i] += 1 if steps is None else length[i]
                 score[i], length[i], succeeded[i] = 0, 0, False
-        counts = {} if envs.counter is None else envs.counter.counts()
+        counts = {} if envs.counter is None else dict(envs.counter.counts())
     returns, lengths, successes = zip(*chain(*played), strict=True)
     told = [*successes] if tells else None
     return Evaluation([*returns], [*lengths], told, counted_steps, counts, envs.game)

@@ -1,4 +1,7 @@
-"""How environments are named: `atari/ms_pacman`, `voidrl/PixelMaze-v0?goal=far`. Imports no Gymnasium."""
+"""How environments are named: `atari/ms_pacman`, `dmc/walker_run`, `voidrl/PixelMaze-v0?goal=far`.
+
+Imports no Gymnasium.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from urllib.parse import parse_qsl
 from voidrl.errors import ConfigError
 
 ATARI = "atari/"
+DMC = "dmc/"
 PYTHON_VALUES = {"True": True, "False": False, "None": None}  # as words they would all count as true
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -138,6 +139,8 @@ class Loop:
             if crossed(before, state.steps, log.log_every_steps):
                 self._log()
             self.progress.update(state.steps, updates=state.updates)
+            if self._snapshots_by(state.steps) > self._snapshots_by(before):
+                self._snapshot()  # before the checkpoint: a run resumed from that would not come by again
             if at_border:
                 path = self._checkpoint()
                 if last or stop.requested:  # a signal that came while it was written needs no other
@@ -231,6 +234,7 @@ class Loop:
                 raise self._diverged(name)
         row: dict[str, Any] = {f"train/{k}": v for k, v in trained.items()}
         row |= {"phase": self.config.phase, "updates": state.updates, "episodes": state.episodes}
+        row["frames"] = state.steps * self.envs.frames_per_step
         row["reward/extrinsic"] = float(np.mean(self.rewards))
         if self.finished:
             row["episode/return"] = float(np.mean([r for r, _ in self.finished]))
@@ -250,15 +254,35 @@ class Loop:
             "extrinsic": row["reward/extrinsic"],
             "cells": row.get("coverage/cells"),
             "positions": row.get("coverage/positions"),
+            "bins": row.get("coverage/bins"),
         }
         self.progress.update(state.steps, {k: v for k, v in shown.items() if v is not None})
         self.rewards, self.finished = [], []
 
-    def _checkpoint(self) -> Path:
-        self._log()
+    def _snapshots_by(self, steps: int) -> int:
+        """How many snapshots are due in so many steps of the run."""
+        return sum(due <= steps for due in self.config.log.snapshot_steps)
+
+    def _snapshot(self) -> None:
+        """Keep the agent as it stands. Updates that are due wait for their turn, as they would without."""
+        self._require_finite_weights()
+        agent, root, number = self.agent, self.folder.snapshots_path, self._snapshots_by(self.state.steps)
+        path = agent.save_beside(root, keep_last=sys.maxsize)
+        self.folder.log(f"snapshot {path.name}")
+        # In a run that was resumed from before, the same one may be there from less than a vector step away.
+        for steps in checkpoint.list_steps(root):
+            near = 0 < abs(steps - agent.steps) < self.envs.num_envs
+            if near and self._snapshots_by(steps - self.initial_agent_steps) == number:
+                checkpoint.discard(root, steps)
+
+    def _require_finite_weights(self) -> None:
         for name, value in self.agent.named_parameters():
             if not torch.isfinite(value).all():  # host synchronisation, once per checkpoint
                 raise self._diverged(f"weight {name}")
+
+    def _checkpoint(self) -> Path:
+        self._log()
+        self._require_finite_weights()
         self.state.metrics_bytes = self.writer.offset
         if self.envs.counter is not None:
             self.state.states = self.envs.counter.state()

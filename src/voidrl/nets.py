@@ -172,8 +172,7 @@ class Encoder(nn.Module):
             layers += [Linear(self.feature_dim, config.hidden_dim), activation(config.activation)]
             self.feature_dim = config.hidden_dim
         if config.feature_dim:
-            layers += [Linear(self.feature_dim, config.feature_dim)]
-            layers += [ExactLayerNorm(config.feature_dim), nn.Tanh()]
+            layers += trunk_layers(self.feature_dim, config.feature_dim)
             self.feature_dim = config.feature_dim
         self.trunk = nn.Sequential(*layers)
         self.apply(init_orthogonal)
@@ -241,6 +240,16 @@ class Residual(nn.Module):
         return x + self.branch(x)  # type: ignore[no-any-return]
 
 
+def trunk_layers(inputs: int, outputs: int) -> list[nn.Module]:
+    """FC → LayerNorm → tanh; what comes out is float32, under autocast too."""
+    return [Linear(inputs, outputs), ExactLayerNorm(outputs), nn.Tanh()]
+
+
+def trunk(inputs: int, outputs: int) -> nn.Sequential:
+    """The same, as DrQ initialises it."""
+    return nn.Sequential(*trunk_layers(inputs, outputs)).apply(init_orthogonal)
+
+
 def mlp(sizes: list[int], nonlinearity: str = "relu", *, exact: bool = True) -> nn.Sequential:
     """Linear layers with a non-linearity between them, none at the end; `exact`: the last is never bf16."""
     layers: list[nn.Module] = []
@@ -306,6 +315,36 @@ class TwinQ(nn.Module):
         x = join(features, skill, action)
         q: Tensor = self.layers(x.expand(2, *x.shape))
         return q.squeeze(-1)
+
+
+class TrunkQ(nn.Module):
+    """Twin critics behind a trunk that they share (Yarats et al. 2021): features, skill, action → Q, (2, B).
+
+    The action joins what goes into the trunk (`action_first`; URLB's critics of vectors) or what comes out.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        action_dim: int,
+        trunk_dim: int,
+        hidden_dim: int,
+        hidden_layers: int,
+        *,
+        action_first: bool,
+    ) -> None:
+        super().__init__()
+        before, after = (action_dim, 0) if action_first else (0, action_dim)
+        self.action_first = action_first
+        self.trunk = trunk(inputs + before, trunk_dim)
+        self.heads = TwinQ(trunk_dim + after, hidden_dim, hidden_layers)
+
+    def forward(self, features: Tensor, skill: Tensor, action: Tensor) -> Tensor:
+        """(B, F), (B, S), (B, A) → (2, B)."""
+        nothing = action[:, :0]
+        before, after = (action, nothing) if self.action_first else (nothing, action)
+        q: Tensor = self.heads(self.trunk(join(features, skill, before)), nothing, after)
+        return q
 
 
 class DuelingQ(nn.Module):

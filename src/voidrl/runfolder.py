@@ -1,4 +1,4 @@
-"""One run, one folder: config.json, environment.json, metrics.jsonl, tb/, checkpoints/ and log.txt."""
+"""One run, one folder: config, environment, metrics, tb/, checkpoints/, snapshots/ and log.txt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from voidrl.errors import RunFolderError, VoidrlWarning
 # All that voidrl writes into a run folder: an overwrite removes these and nothing else.
 _OWN_NAMES = (
     *("config.json", "metrics.jsonl", "tb", "wandb", "checkpoints", "log.txt", "environment.json"),
-    "evaluation.json",
+    *("snapshots", "evaluation.json"),
 )
 _LOCK_NAME = ".lock"
 
@@ -110,6 +110,11 @@ class RunFolder:
     def checkpoints_path(self) -> Path:
         """The folder of the checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def snapshots_path(self) -> Path:
+        """The folder of the agents that are kept for good."""
+        return self.path / "snapshots"
 
     @property
     def log_path(self) -> Path:

@@ -2,10 +2,23 @@
 
 import pytest
 import torch
-from helpers import CONTINUOUS, Point, config, fill_replay, make_agent
+import torch.nn.functional as F
+from helpers import (
+    CONTINUOUS,
+    PIXELS_CONTINUOUS,
+    Point,
+    config,
+    fill_replay,
+    make_agent,
+    moved,
+    snapshot,
+)
+from tiny_runs import Skilled
 
 import voidrl
+from voidrl.errors import ConfigError
 from voidrl.learners.ddpg import DDPGConfig
+from voidrl.nets import TrunkQ, TwinQ
 
 
 def ddpg(**changes):
@@ -69,6 +82,108 @@ def test_the_actor_may_be_updated_less_often():
     )
     assert agent.learner.period == 6
     assert ["actor_loss" in agent.step(replay, i) for i in range(6)] == [True, False, False] * 2
+
+
+# Trunks
+
+THROUGH = {"stack": "mlp", "feature_dim": 0, "hidden_dim": 0}  # an encoder that passes vectors through
+
+
+def trunked(spec=CONTINUOUS, **changes):
+    encoder = {"feature_dim": 0} if spec.pixels else THROUGH
+    options = {"learner": {"name": "ddpg", "trunk_dim": 12, "hidden_layers": 1, "encoder": encoder}}
+    return make_agent(spec, **{"phase": "train", **options, **changes})
+
+
+def shapes(module):
+    return [tuple(weight.shape) for weight in module.parameters() if weight.ndim > 1 and weight.shape[-2] > 1]
+
+
+def test_there_is_no_trunk_by_default():
+    learner = ddpg().learner
+    assert isinstance(learner.critic, TwinQ)
+    assert shapes(learner.actor) == [(16, 8), (16, 16), (2, 16)]
+    with pytest.raises(ConfigError, match="trunk_dim = -1 cannot be used: expected 0 or more"):
+        DDPGConfig(trunk_dim=-1)
+
+
+def test_vectors_and_actions_go_through_the_critics_trunk_and_vectors_through_the_actors():
+    learner = trunked().learner
+    assert not list(learner.encoder.parameters())
+    assert shapes(learner.critic.trunk) == [(12, 4 + 2)]
+    assert shapes(learner.critic.heads) == [(2, 12, 16), (2, 16, 1)]
+    assert shapes(learner.actor) == [(12, 4), (16, 12), (2, 16)]
+    obs, skill, action = torch.randn(5, 4), torch.zeros(5, 0), torch.rand(5, 2)
+    x = torch.cat([obs, action], 1)
+    h = F.layer_norm(learner.critic.trunk[0](x), (12,)).tanh()
+    expected = learner.critic.heads.layers(h.expand(2, 5, 12)).squeeze(-1)
+    torch.testing.assert_close(learner.critic(obs, skill, action), expected)
+    assert learner.actor[:3](obs).abs().max() < 1
+    torch.testing.assert_close(learner.policy(obs, skill), learner.actor[3:](learner.actor[:3](obs)).tanh())
+
+
+def test_actions_join_behind_the_critics_trunk_of_pixels():
+    learner = trunked(PIXELS_CONTINUOUS, learner__hidden_layers=2).learner
+    features = learner.encoder.feature_dim  # the convolutions' own
+    assert shapes(learner.critic.trunk) == [(12, features)]
+    assert shapes(learner.critic.heads) == [(2, 12 + 2, 16), (2, 16, 16), (2, 16, 1)]
+    assert shapes(learner.actor)[0] == (12, features)
+    obs, skill, action = torch.randn(5, features), torch.zeros(5, 0), torch.rand(5, 2)
+    x = torch.cat([learner.critic.trunk(obs), action], 1)
+    expected = learner.critic.heads.layers(x.expand(2, *x.shape)).squeeze(-1)
+    assert torch.equal(learner.critic(obs, skill, action), expected)
+
+
+@pytest.mark.parametrize("spec", [CONTINUOUS, PIXELS_CONTINUOUS], ids=["vectors", "pixels"])
+def test_skills_join_before_the_trunks(spec):
+    agent = trunked(spec, method=Skilled, phase="pretrain", representation="fixed")
+    learner, width = agent.learner, agent.learner.encoder.feature_dim
+    assert learner.critic.trunk[0].in_features == width + 2 + (0 if spec.pixels else 2)
+    assert learner.actor[0].in_features == width + 2
+    agent.step(fill_replay(spec, skill_dim=2))
+
+
+@pytest.mark.parametrize("spec", [CONTINUOUS, PIXELS_CONTINUOUS], ids=["vectors", "pixels"])
+def test_each_trunk_learns_from_its_own_loss_and_the_target_follows_as_a_whole(spec):
+    agent, replay = trunked(spec, learner__target_tau=0.25), fill_replay(spec)
+    learner, batch = agent.learner, replay.batch(replay.sample(16), 1, 0.9)
+    names = {parameter: name for name, parameter in learner.named_parameters()}
+    assert not moved(dict(learner.critic.named_parameters()), dict(learner.target_critic.named_parameters()))
+    changed = {}
+    for loss in learner.losses(batch, batch.reward, 0):
+        before = snapshot(dict(learner.named_parameters()))
+        agent._minimise(loss.optimiser, loss.value)
+        changed[loss.optimiser] = moved(before, dict(learner.named_parameters()))
+    assert {"critic.trunk.0.weight", "critic.trunk.1.bias", "critic.heads.layers.0.weight"} < changed[
+        "critic"
+    ]
+    assert not [name for name in changed["critic"] if name.startswith(("actor", "target"))]
+    assert changed["actor"] == {name for name in names.values() if name.startswith("actor.")}
+    before = snapshot(dict(learner.target_critic.named_parameters()))
+    learner.after_step(0)
+    for name, target in learner.target_critic.named_parameters():
+        online = learner.critic.get_parameter(name)
+        torch.testing.assert_close(target, before[name] + 0.25 * (online - before[name]))
+
+
+def test_the_methods_critic_is_used_as_it_is():
+    class Critical(Skilled):
+        def make_critic(self, feature_dim, config):
+            return TwinQ(feature_dim + 2 + 2, 8, 1)
+
+    learner = trunked(method=Critical).learner
+    assert isinstance(learner.critic, TwinQ)
+    assert learner.critic_heads == ("critic",)
+    assert isinstance(trunked(method=Skilled).learner.critic, TrunkQ)
+
+
+def test_trunks_are_exact_under_autocast():
+    learner = trunked().learner
+    obs, skill, action = torch.randn(5, 4), torch.zeros(5, 0), torch.rand(5, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert learner.critic.trunk(torch.cat([obs, action], 1)).dtype == torch.float32
+        assert learner.critic(obs, skill, action).dtype == torch.float32
+        assert learner.policy(obs, skill).dtype == torch.float32
 
 
 def test_a_point_is_steered_to_its_goal(tmp_path):

@@ -1,11 +1,13 @@
 """APT's reward inside the agent: of f(s'), on the declared scale, summed over n steps."""
 
+import numpy as np
 import pytest
 import torch
 from helpers import DISCRETE, fill_replay, make_agent, watch_losses
 
 from voidrl.entropy import particle_reward
 from voidrl.methods.base import Latents
+from voidrl.presets import preset as find_preset
 
 
 def rewards_and_raw(agent, replay, raw, updates=3):
@@ -46,6 +48,39 @@ def test_distances_divided_by_their_running_mean():
     for i, reward in enumerate(given):
         mean = torch.cat(distances[: i + 1]).mean()
         torch.testing.assert_close(reward, (1 + distances[i].mean(1) / mean).log(), rtol=1e-4, atol=1e-5)
+
+
+def urlb_reward(batches, k=12, clip=1e-4):
+    """What URLB's code rewards the last of several minibatches with, in NumPy."""
+    seen, total, count = None, 0.0, 0
+    for z in batches:
+        z = z.double().numpy()
+        distances = np.sqrt(((z[:, None] - z[None]) ** 2).sum(-1))  # (B, B), 0 on the diagonal
+        seen = np.sort(distances, 1)[:, :k]  # the particle itself is one of the k
+        total, count = total + seen.sum(), count + seen.size
+    seen = np.maximum(seen / (total / count) - clip, 0)
+    return np.log(1 + seen.mean(1))
+
+
+def test_the_reward_of_the_urlb_presets_is_that_of_urlbs_code():
+    for preset in ("urlb-states", "urlb-pixels"):
+        method = make_agent(method=find_preset(preset)["method"]).method
+        torch.manual_seed(0)
+        batches = [scale * torch.randn(40, 6) for scale in (1.0, 3.0, 0.5)]
+        for i, z in enumerate(batches):
+            reward = method.reward(None, latents(z, None, None)).double().numpy()  # of s, and not of s'
+            exact = urlb_reward(batches[: i + 1], clip=0.0)
+            np.testing.assert_allclose(reward, exact, rtol=1e-5)
+            # The 1e-4 that is taken off each distance there is left out here.
+            np.testing.assert_allclose(reward, urlb_reward(batches[: i + 1]), atol=1e-4)
+
+
+def test_other_powers_of_normalised_distances():
+    options = {"method__normalise": "distance_mean", "method__distance_power": 3.0, "method__k": 2}
+    method, z = make_agent(**options).method, torch.randn(20, 4)
+    distances = torch.cdist(z, z).sort(1).values[:, 1:3]
+    expected = (1 + (distances / distances.mean()).pow(3).mean(1)).log()
+    torch.testing.assert_close(method.reward(None, latents(None, z, None)), expected, rtol=1e-4, atol=1e-5)
 
 
 def latents(z, z_next, pool):

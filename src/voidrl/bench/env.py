@@ -13,8 +13,9 @@ import torch
 
 from voidrl.bench.report import Column, Row, shown, spread
 from voidrl.bench.timing import REPEATS
-from voidrl.config import EnvConfig, require
+from voidrl.config import EnvConfig, merge, require, update
 from voidrl.envs import Envs, make_envs
+from voidrl.presets import preset
 
 ACTION_SETS = 64  # drawn beforehand, and taken in turn
 
@@ -44,12 +45,16 @@ def details(row: Row) -> list[str]:
 def rows(options: Namespace, device: torch.device, peaks: None, say: Callable[[str], None]) -> Iterator[Row]:
     """Real steps alone are counted: those in which an environment resets are not."""
     for n in options.num_envs:
-        with closing(make_envs(EnvConfig(id=options.env, num_envs=n, backend=options.backend))) as envs:
-            rates = _rates(envs, options.seconds)
+        given = {"id": options.env, "num_envs": n, "backend": options.backend}
+        config = update(EnvConfig(), merge(preset(options.preset).get("env", {}), given))
+        with closing(make_envs(config)) as envs:
+            rates, frames_per_step = _rates(envs, options.seconds), envs.frames_per_step
         yield {
             "env": options.env,
+            "preset": options.preset,
             "backend": options.backend,
             "num_envs": n,
+            "frames_per_step": frames_per_step,
             "steps_per_second": float(np.median(rates)),
             "steps_per_second_min": min(rates),
             "steps_per_second_max": max(rates),

@@ -111,7 +111,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "env", nargs="?", default=DEFAULT_ENV, metavar="ENV", help=f"(default: {DEFAULT_ENV})"
     )
-    parser.add_argument("--preset", help="(default: atari-paper for Atari, else maze-demo)")
+    parser.add_argument("--preset", help="(default: the environment's own, else maze-demo)")
     parser.add_argument("--steps", default="8k", help="of all environments together (default: 8k)")
     parser.add_argument("--num-envs", type=int, help="stepped together (default: the preset's)")
     parser.add_argument("--updates-per-step", type=float, help="(default: the preset's)")
@@ -125,6 +125,7 @@ def _add_env(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--num-envs", type=int, nargs="+", default=[1, 16, 64], help="(default: 1 16 64)")
     parser.add_argument("--backend", choices=("auto", "native", "sync", "async"), default="auto")
+    parser.add_argument("--preset", help="whose options of environments are taken (default: none)")
     _add_seconds(parser)
 
 

@@ -51,6 +51,7 @@ def columns(options: Namespace) -> list[Column]:
         Column("envs", 4, lambda row: str(row["num_envs"])),
         Column("updates/step", 12, lambda row: f"{row['updates_per_step']:g}"),
         Column("steps/s", 9, shown("steps_per_second")),
+        Column("frames/s", 9, lambda row: number(row["steps_per_second"] * row["frames_per_step"])),
         Column("updates/s", 9, shown("updates_per_second")),
         *([Column(f"× {options.against}", 9, ratio)] if options.against else []),
         Column("learner waits", 13, lambda row: percent(row["learner_waits"])),
@@ -94,6 +95,7 @@ def _run(options: Namespace, engine_name: str, device: torch.device, say: Callab
             "env": config.env.id,
             "engine": engine.mode,
             "num_envs": envs.num_envs,
+            "frames_per_step": envs.frames_per_step,
             "updates_per_step": config.updates_per_step,
             **steady(read_metrics(home.path)),
         }

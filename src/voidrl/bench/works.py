@@ -77,15 +77,25 @@ WORKS = {
         lambda: continuous((24,)),
         (VECTORS, {"learner.intrinsic_n_step": "summed"}),
     ),
+    "urlb-states": Work(
+        "24-d states, preset urlb-states: DDPG with trunks, z from dynamics, batches 1024",
+        lambda: continuous((24,)),
+        (preset("urlb-states"),),
+    ),
+    "urlb-pixels": Work(
+        "3 frames of 3×84×84, preset urlb-pixels: DDPG and contrast on DrQ's convolutions, batches 256",
+        lambda: continuous((3, 84, 84), 3),
+        (preset("urlb-pixels"),),
+    ),
     "pixels-drq": Work(
         "3 frames of 3×84×84, SAC and contrast on DrQ's convolutions, both batches 256",
         lambda: continuous((3, 84, 84), 3),
-        (preset("paper-continuous"), PIXELS_DRQ),
+        (preset("dmc-paper"), PIXELS_DRQ),
     ),
     "pixels-paper": Work(
-        "3 frames of 3×84×84, preset paper-continuous, both batches 512",
+        "3 frames of 3×84×84, preset dmc-paper, both batches 512",
         lambda: continuous((3, 84, 84), 3),
-        (preset("paper-continuous"),),
+        (preset("dmc-paper"),),
     ),
     "discrete": Work(
         "4 frames of 1×84×84, 18 actions, preset atari-paper, batches 32 and 512",

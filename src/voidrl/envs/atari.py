@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voidrl.config import EnvConfig
+from voidrl.envs.ram_worker import FRAME_SKIP
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError
 from voidrl.games import GAMES, find_game
@@ -48,6 +49,7 @@ class AtariEnvs(Envs):
     ) -> None:
         super().__init__(vector, config.id, config.frame_stack)
         self.game = rom if rom in GAMES else None
+        self.frames_per_step = FRAME_SKIP
         self._rom, self._full_actions = rom, bool(options["full_actions"])
         self._life_loss = bool(options["life_loss"]) and not evaluation
         self._clips = bool(options["clip_rewards"]) and not evaluation

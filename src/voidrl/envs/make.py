@@ -8,14 +8,15 @@ import os
 import re
 import signal
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from voidrl.config import EnvConfig
+from voidrl.config import DMControlConfig, EnvConfig
 from voidrl.envs.atari import make_atari
+from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
 from voidrl.envs.vector import Envs, Guarded
 from voidrl.errors import (
     ConfigError,
@@ -25,11 +26,12 @@ from voidrl.errors import (
     VoidrlError,
 )
 from voidrl.games import find_game
-from voidrl.ids import ATARI, parse_id
+from voidrl.ids import ATARI, DMC, parse_id
 from voidrl.registry import import_path
+from voidrl.types import EnvSpec
 
 GYM_ID = re.compile(r"-v\d+$|/")  # `module:Name-v0`: Gymnasium imports the module, which registers the name
-SIMULATORS = {"ALE": ("ale_py", "ale-py", "atari"), "dm_control": ("dm_control", "dm-control", "dmc")}
+SIMULATORS = {"ALE": ("ale_py", "ale-py", "atari")}
 EnvFactory = Callable[[], gym.Env]
 
 
@@ -40,15 +42,22 @@ def make_envs(
     *,
     evaluation: bool = False,
 ) -> Envs:
-    """N environments from an id or a factory; on Atari, for `evaluation` they play the real game."""
+    """N environments from an id or a factory; for `evaluation`, Atari plays the real game."""
     n = num_envs or config.num_envs
     name, options = (config.id, {}) if factory is not None else parse_id(config.id)
+    if factory is None and name.startswith(DMC):
+        return make_dmc(config, n, evaluation=evaluation)
+    if config.dmc != DMControlConfig():
+        raise ConfigError(
+            f"env.dmc has values that are not its own and environment {config.id!r} is none of DMControl's: "
+            f"expected {DMC}<domain>_<task>, or env.dmc left alone"
+        )
     if factory is None and name.startswith(ATARI):
         return make_atari(config, n, options, evaluation=evaluation)
     if config.count_states:
         raise ConfigError(
-            f"env.count_states = True cannot be used with environment {config.id!r}: expected {ATARI}<game>, "
-            f"whose memory can be read, or env.count_states = False"
+            f"env.count_states = True cannot be used with environment {config.id!r}: expected {ATARI}… or "
+            f"{DMC}…, whose states can be read, or env.count_states = False"
         )
     native = False
     if factory is None and ":" in name and not GYM_ID.search(name):
@@ -80,6 +89,14 @@ def make_envs(
             f"environment {config.id!r} raised {error!r} when it was made"
         ) from error
     return Envs(vector, config.id, config.frame_stack)
+
+
+def probe_env(config: EnvConfig, factory: EnvFactory | None = None) -> tuple[EnvSpec, EnvConfig]:
+    """What one of the environments looks like, and the config in which nothing is left for it to decide."""
+    if factory is None and config.id.startswith(DMC):
+        return probe_dmc(config), resolve(config)
+    with closing(make_envs(config, factory, num_envs=1)) as envs:
+        return envs.spec, config
 
 
 def _vectorise(factory: EnvFactory, name: str, n: int, backend: str) -> VectorEnv:

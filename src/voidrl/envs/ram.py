@@ -14,19 +14,15 @@ import importlib
 import importlib.resources
 import json
 import os
-import signal
-import subprocess
-import sys
 import warnings
 import weakref
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 import numpy as np
 
 from voidrl.envs import ram_worker
 from voidrl.envs.ram_worker import FRESH, KEY_BYTES, LOAD, RECORD, STEP, Settings, key_bytes
+from voidrl.envs.workers import Worker, cores, end
 from voidrl.errors import (
     CheckpointError,
     ConfigError,
@@ -160,12 +156,12 @@ class StateCounter:
         if workers is not None and workers < 1:
             raise ConfigError(f"states cannot be counted by {workers} workers: expected 1 or more")
         self.rom, self.num_envs = rom, num_envs
-        count = min(num_envs, workers or max(1, _cores() // 2))
+        count = min(num_envs, workers or max(1, cores() // 2))
         rom_path, addresses = _rom_path(rom), addresses_of(rom)
         self._sets = {measure: KeySet(key_bytes(len(found))) for measure, found in addresses.items()}
         self._failure = ""
-        self._workers: list[_Worker] = []
-        self._end = weakref.finalize(self, _end, self._workers, os.getpid())  # also at exit
+        self._workers: list[_Shadows] = []
+        self._end = weakref.finalize(self, end, self._workers, os.getpid())  # also at exit
         for envs in np.array_split(np.arange(num_envs), count):
             settings: Settings = {
                 "rom_path": rom_path,
@@ -174,7 +170,7 @@ class StateCounter:
                 "num_envs": len(envs),
                 "measures": list(addresses.values()),
             }
-            self._workers.append(_Worker(settings))
+            self._workers.append(_Shadows(settings))
         self._rows = np.zeros((max(1, MESSAGE_STEPS * count // num_envs), num_envs), RECORD)
         self._filled, self._loaded = 0, False
 
@@ -258,7 +254,7 @@ class StateCounter:
             worker.unanswered += 1
         self._filled = 0
 
-    def _receive(self, worker: _Worker) -> None:
+    def _receive(self, worker: _Shadows) -> None:
         try:
             sentence = worker.pipe.recv_bytes().decode()
             keys = [worker.pipe.recv_bytes() for _ in self._sets if not sentence]
@@ -292,61 +288,14 @@ class StateCounter:
         raise EnvironmentFailedError(self._failure) from None
 
 
-class _Worker:
-    """A process and what it is sent."""
+class _Shadows(Worker):
+    """A worker that runs the shadows of some of the games."""
 
     def __init__(self, settings: Settings) -> None:
+        super().__init__(ram_worker.__file__, settings)
         first = settings["first_env"]
         self.envs = slice(first, first + settings["num_envs"])
         self.unanswered = 0
-        self.pipe: Connection
-        self.pipe, theirs = Pipe()
-        arguments = [str(theirs.fileno()), str(os.getpid()), json.dumps(settings)]
-        # It finds what this process finds, and no thread pool of NumPy's is waiting in it.
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "OMP_NUM_THREADS": "1",
-        }
-        # A terminal sends Ctrl-C to the workers too, and a scheduler SIGTERM: both come to the parent, which
-        # saves the run before it ends them. Blocked here, as otherwise they could come while Python starts.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", ram_worker.__file__, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                env=environment,
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            theirs.close()
-
-    def death(self) -> str:
-        """What became of it."""
-        try:
-            code = self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            return f"worker process {self.process.pid} closed its pipe"
-        how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
-        return f"worker process {self.process.pid} ended {how}"
-
-
-def _end(workers: list[_Worker], owner: int) -> None:
-    """Not asked to end but ended: they hold nothing that could be lost."""
-    if os.getpid() != owner:
-        return  # a fork of the owner: they are not its own
-    for worker in workers:
-        worker.process.kill()
-    for worker in workers:
-        worker.process.wait()
-        worker.pipe.close()
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _rom_path(rom: str) -> str:

@@ -6,9 +6,9 @@ action and returns the new episode's first frame. The replay knows and records n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -19,8 +19,18 @@ from voidrl.envs.spaces import env_action, spec_of, to_frames
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
 from voidrl.types import EnvSpec
 
-if TYPE_CHECKING:
-    from voidrl.envs.ram import StateCounter
+
+class Counter(Protocol):
+    """What measures which states are visited."""
+
+    def counts(self) -> Mapping[str, float]:
+        """By measure, of all steps so far."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What a resumed run needs."""
+
+    def load(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from what `state` returned."""
 
 
 class StepResult(NamedTuple):
@@ -40,6 +50,8 @@ class Envs:
 
     game: str | None = None
     """The Atari game, if a human's score is known for it."""
+    frames_per_step: int = 1
+    """Frames, or control steps, of the world in one step of the agent."""
 
     def __init__(self, vector: VectorEnv, name: str, frame_stack: int) -> None:
         self.vector, self.name = vector, name
@@ -71,7 +83,7 @@ class Envs:
 
     def send(self, action: np.ndarray) -> None:
         """Begin one step of each. Where environments run beside this thread, `recv` waits for them."""
-        self._sent = env_action(action, self.spec, self.vector.single_action_space.dtype or np.float32)
+        self._sent = self._env_action(action)
         if isinstance(self.vector, AsyncVectorEnv):
             self._guarded(partial(self.vector.step_async, self._sent))
 
@@ -80,7 +92,15 @@ class Envs:
         step: Callable[[], Any] = partial(self.vector.step, self._sent)
         if isinstance(self.vector, AsyncVectorEnv):
             step = self.vector.step_wait
-        obs, reward, terminated, truncated, info = self._guarded(step)
+        return self._result(self._guarded(step))
+
+    def _env_action(self, action: np.ndarray) -> np.ndarray:
+        """As the environments take it."""
+        return env_action(action, self.spec, self.vector.single_action_space.dtype or np.float32)
+
+    def _result(self, stepped: tuple[Any, Any, Any, Any, dict[str, Any]]) -> StepResult:
+        """What they gave, as we have it."""
+        obs, reward, terminated, truncated, info = stepped
         reward = np.asarray(reward, np.float32)
         frames, ended = to_frames(obs, self.spec), terminated | truncated
         return StepResult(frames, reward, terminated, truncated, info, ended, reward)
@@ -91,7 +111,7 @@ class Envs:
         return self.recv()
 
     @property
-    def counter(self) -> StateCounter | None:
+    def counter(self) -> Counter | None:
         """What counts the states that are visited, where that was asked for."""
         return None
 

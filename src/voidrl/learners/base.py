@@ -50,6 +50,11 @@ class Learner(nn.Module):
         self.encoder.train(mode and self.trains_encoder)
         return self
 
+    @property
+    def critic_heads(self) -> tuple[str, ...]:
+        """Modules that `finetune.heads = "actor"` starts afresh, and their targets: the critic as a whole."""
+        return ("critic",)
+
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """The parameters of each optimiser by name; `critic` has the encoder's, if it is ours to train."""
         raise NotImplementedError

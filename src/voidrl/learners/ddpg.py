@@ -1,7 +1,9 @@
 """DDPG as in DrQ-v2, for continuous actions (Yarats et al. 2021); the learner of URLB.
 
 Where it differs from DrQ-v2: there, actor and critic each have a trunk (FC → LayerNorm → tanh) of their own
-behind the convolutions; here there is one, inside the encoder, and the critic's loss trains it.
+behind the convolutions. Here there is by default one, inside the encoder, and the critic's loss trains it;
+with `trunk_dim` each has its own, as there. On vectors, where DrQ-v2 says nothing, trunks are as in URLB: the
+critic's takes the action in.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from voidrl.config import Count, LearnerConfig, require, require_positive
 from voidrl.fusion import fusable
 from voidrl.learners.base import Learner, Loss, frozen, linear_schedule
-from voidrl.nets import Encoder, TwinQ, join, mlp, target_copy
+from voidrl.nets import Encoder, TrunkQ, TwinQ, join, mlp, target_copy, trunk
 from voidrl.types import Batch, EnvSpec, Metrics
 
 
@@ -25,6 +27,9 @@ class DDPGConfig(LearnerConfig):
 
     n_step: int = 3
     """Steps whose rewards are summed before the value is bootstrapped."""
+    trunk_dim: int = 0
+    """Actor and critic each begin with FC → LayerNorm → tanh of this width, trained by their own loss; 0
+    leaves it out. Usual with an encoder of feature_dim 0, which has no such layers itself."""
     actor_every_updates: Count = 1
     """Updates between two of the actor."""
     stddev_start: float = 1.0
@@ -39,7 +44,7 @@ class DDPGConfig(LearnerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "actor_every_updates", "noise_clip")
-        for name in ("stddev_start", "stddev_end", "stddev_decay_steps"):
+        for name in ("stddev_start", "stddev_end", "stddev_decay_steps", "trunk_dim"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
 
 
@@ -54,13 +59,22 @@ class DDPG(Learner):
     ) -> None:
         super().__init__(spec, config, encoder, critic, skill_dim)
         self.config: DDPGConfig = config
-        inputs, hidden = encoder.feature_dim + skill_dim, [config.hidden_dim] * config.hidden_layers
-        if critic is None:
-            self.critic = TwinQ(inputs + spec.action_dim, config.hidden_dim, config.hidden_layers)
-        self.actor = mlp([inputs, *hidden, spec.action_dim], exact=False)
+        inputs, actions, width = encoder.feature_dim + skill_dim, spec.action_dim, config.trunk_dim
+        heads, hidden = (config.hidden_dim, config.hidden_layers), [config.hidden_dim] * config.hidden_layers
+        if critic is None and width:
+            self.critic = TrunkQ(inputs, actions, width, *heads, action_first=not spec.pixels)
+        elif critic is None:
+            self.critic = TwinQ(inputs + actions, *heads)
+        policy = mlp([width or inputs, *hidden, actions], exact=False)
+        self.actor = nn.Sequential(*trunk(inputs, width), *policy) if width else policy
         self.target_critic = target_copy(self.critic)
         self.stddev: Tensor
         self.register_buffer("stddev", torch.tensor(config.stddev_start))
+
+    @property
+    def critic_heads(self) -> tuple[str, ...]:
+        """What lies behind the critic's trunk, if it has one."""
+        return ("critic.heads",) if isinstance(self.critic, TrunkQ) else ("critic",)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """Critic and actor."""

@@ -85,8 +85,13 @@ class APT(Method):
                 neighbours=config.neighbours,
             )
 
-        if config.normalise == "distance_mean":  # scaling z scales every distance
-            self.mean.update(score(c=0.0, distance_power=1.0).exp())
+        if config.normalise == "distance_mean":
+            distance = score(c=0.0, distance_power=1.0).exp()  # (B,)
+            self.mean.update(distance)
+            if config.distance_power == 1:  # one search is enough
+                scaled: Tensor = self.mean(distance)
+                return (scaled + config.c).log()
+            # Scaling z scales every distance.
             z, particles = self.mean(z), None if particles is None else self.mean(particles)
         reward = score(config.c, config.distance_power)
         if config.normalise == "reward_mean":

@@ -26,6 +26,11 @@ class Views:
         """As stored."""
         return self._replay.joined(self._segment)
 
+    @property
+    def action(self) -> Tensor:
+        """The action taken in s, (B,) or (B, action_dim), without the images that `batch` would gather."""
+        return self._replay.action.index_select(0, self._segment.slots[:, 0]).to(self._replay.device)
+
     def obs(self, times: int = 1) -> Tensor:
         """New views of s, (times · B, *obs_shape): all first ones, then all second ones."""
         return self._views(self._segment.slots[:, 0], times)

@@ -1,0 +1,318 @@
+"""DMControl: `dmc/walker_run`, and `dmc/walker` for the domain without a reward. Does not import torch.
+
+What each task is, and how this differs from other set-ups, stands in docs/environments/dmcontrol.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import mmap
+import os
+import tempfile
+import time
+import warnings
+import weakref
+from multiprocessing.connection import wait
+from typing import Any, NoReturn
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from voidrl.config import EnvConfig
+from voidrl.dmcontrol import CAMERAS, NEED_GL, REPEATS, STATES_REPEAT, TASKS, find_place, require_task
+from voidrl.envs import dmc_worker
+from voidrl.envs.coverage import PhysicsCoverage
+from voidrl.envs.dmc_worker import (
+    MAP,
+    RESET,
+    STEP,
+    Arrays,
+    Description,
+    Settings,
+    SimulationError,
+    Simulators,
+)
+from voidrl.envs.gl import find_gl
+from voidrl.envs.spaces import spec_of
+from voidrl.envs.vector import Envs, StepResult
+from voidrl.envs.workers import Worker, cores, end
+from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
+from voidrl.types import EnvSpec
+
+SHARED = "/dev/shm"
+MUJOCO = "mujoco>=3.17,<4"  # what dm_control 1.0.50 was made for; as in pyproject.toml
+
+
+class DMControlVector(VectorEnv):
+    """N simulations of one task, in processes of their own or in this one."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+
+    def __init__(self, settings: Settings, processes: int, timeout_s: float) -> None:
+        self.num_envs = settings["num_envs"]
+        self._name, self._timeout_s = settings["name"], timeout_s
+        self._workers: list[_Simulation] = []
+        self._end = weakref.finalize(self, end, self._workers, os.getpid())  # also at exit
+        self._own: Simulators | None = None
+        self._steps = 0
+        if processes:
+            described = self._start(settings, min(processes, self.num_envs))
+        else:
+            described = self._begin_here(settings)
+        self.described = described
+        self.single_observation_space, self.single_action_space = _spaces(described, settings["image_size"])
+
+    def _begin_here(self, settings: Settings) -> Description:
+        self._own = _simulate_here(settings)
+        described = self._own.describe()
+        self.arrays = self._own.arrays = Arrays.over(self.num_envs, described, settings["image_size"])
+        return described
+
+    def _start(self, settings: Settings, processes: int) -> Description:
+        environment = {"MUJOCO_GL": find_gl(self._name) if settings["renders"] else "disabled"}
+        # A file without a name, in memory, that is gone with the last process that has it.
+        with tempfile.TemporaryFile(dir=SHARED if os.access(SHARED, os.W_OK) else None) as file:
+            for envs in np.array_split(np.arange(self.num_envs), processes):
+                part: Settings = {
+                    **settings, "first_env": int(envs[0]), "num_envs": len(envs), "memory": file.fileno(),
+                }  # fmt: skip
+                self._workers.append(_Simulation(part, file.fileno(), environment))
+            answers = [json.loads(text) for text in self._answers("was being made")]
+            for answer in answers:
+                if "failed" in answer:
+                    self._fail(f"environment {self._name!r} raised {answer['failed']} when it was made")
+            described: Description = answers[0]
+            size = Arrays.size(self.num_envs, described, settings["image_size"])
+            file.truncate(size)
+            memory = mmap.mmap(file.fileno(), size)
+            self._tell(MAP + str(self.num_envs).encode())
+            self._await()
+        self.arrays = Arrays.over(self.num_envs, described, settings["image_size"], memory)
+        return described
+
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin new episodes; environment i is seeded with seed + i."""
+        start = int(np.random.default_rng().integers(2**31)) if seed is None else int(seed)
+        if self._own is not None:
+            self._here(lambda own: own.reset(start))
+        else:
+            self._tell(RESET + str(start).encode())
+            self._await()
+        return self.arrays.obs.copy(), {}
+
+    def send(self, action: np.ndarray) -> None:
+        """Begin one step of each."""
+        self.arrays.action[:] = action
+        self._steps += 1
+        self._tell(STEP)
+
+    def recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """What came of it."""
+        if self._own is not None:
+            self._here(Simulators.step)
+        else:
+            self._await()
+        arrays = self.arrays
+        info = {"success": arrays.success.copy()} if self.described["tells_success"] else {}
+        return (
+            arrays.obs.copy(),
+            arrays.reward.copy(),
+            arrays.terminated.copy(),
+            arrays.truncated.copy(),
+            info,
+        )
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One step of each."""
+        self.send(actions)
+        return self.recv()
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """End the processes."""
+        self._end()
+        self._own = None
+
+    def _here(self, call: Any) -> None:
+        try:
+            call(self._own)
+        except SimulationError as error:
+            raise EnvironmentFailedError(str(error)) from error
+
+    def _tell(self, message: bytes) -> None:
+        for worker in self._workers:
+            try:
+                worker.pipe.send_bytes(message)
+            except OSError:
+                self._lost(worker)
+
+    def _await(self) -> None:
+        for sentence in self._answers(f"was at its step {self._steps}"):
+            if sentence:
+                self._fail(sentence)
+
+    def _answers(self, doing: str) -> list[str]:
+        """One from each, in their order, or who gives none."""
+        waiting, found = {worker.pipe: worker for worker in self._workers}, {}
+        until = time.monotonic() + self._timeout_s
+        while waiting:
+            ready = wait([*waiting], until - time.monotonic())
+            if not ready:
+                worker = next(iter(waiting.values()))
+                self._fail(
+                    f"worker process {worker.process.pid} of environment {self._name!r} ({worker.envs}) has "
+                    f"given no answer for {self._timeout_s:g} s, as long as env.dmc.timeout_s says, while it "
+                    f"{doing}"
+                )
+            for pipe in ready:
+                worker = waiting.pop(pipe)  # type: ignore[call-overload]
+                try:
+                    found[worker] = worker.pipe.recv_bytes().decode()
+                except (EOFError, OSError):
+                    self._lost(worker)
+        return [found[worker] for worker in self._workers]
+
+    def _lost(self, worker: _Simulation) -> NoReturn:
+        self._fail(f"{worker.death()}, which simulated environment {self._name!r} ({worker.envs})")
+
+    def _fail(self, sentence: str) -> NoReturn:
+        self._end()
+        raise EnvironmentFailedError(sentence) from None
+
+
+class _Simulation(Worker):
+    """A worker that simulates some of the environments."""
+
+    def __init__(self, settings: Settings, memory: int, environment: dict[str, str]) -> None:
+        super().__init__(dmc_worker.__file__, settings, (memory,), environment)
+        first, last = settings["first_env"], settings["first_env"] + settings["num_envs"] - 1
+        self.envs = f"number {first}" if first == last else f"numbers {first} to {last}"
+
+
+class DMControlEnvs(Envs):
+    """N simulations as frames and [−1, 1] actions; they measure what they visit where that is asked for."""
+
+    vector: DMControlVector
+    _counter: PhysicsCoverage | None = None
+
+    def __init__(self, vector: DMControlVector, config: EnvConfig) -> None:
+        super().__init__(vector, config.id, config.frame_stack)
+        self.frames_per_step = config.dmc.action_repeat
+        if config.count_states:
+            place = find_place(config.id)
+            assert place is not None
+            self._counter = PhysicsCoverage(place.domain, vector.described["state_dim"])
+        self._ended = np.zeros(self.num_envs, bool)
+
+    @property
+    def counter(self) -> PhysicsCoverage | None:
+        """What measures which states are visited."""
+        return self._counter
+
+    def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin new episodes; environment i is seeded with seed + i."""
+        self._ended[:] = False
+        return super().reset(seed)
+
+    def send(self, action: np.ndarray) -> None:
+        """Begin one step of each."""
+        self._guarded(lambda: self.vector.send(self._env_action(action)))
+
+    def recv(self, counted: np.ndarray | None = None) -> StepResult:
+        """What came of it."""
+        result = self._result(self._guarded(self.vector.recv))
+        if self._counter is not None:
+            real = ~self._ended if counted is None else counted & ~self._ended
+            self._counter.add(self.vector.arrays.state[real])
+        self._ended = result.ended & ~self._ended
+        return result
+
+
+def resolve(config: EnvConfig) -> EnvConfig:
+    """What is left to the domain, written down."""
+    place, dmc = find_place(config.id), config.dmc
+    if place is None:
+        return config
+    pixels = dmc.observation == "pixels"
+    own = REPEATS.get(place.domain, 2) if pixels else STATES_REPEAT
+    dmc = dataclasses.replace(dmc, action_repeat=dmc.action_repeat or own)
+    return dataclasses.replace(config, dmc=dmc)
+
+
+def make_dmc(config: EnvConfig, num_envs: int, *, evaluation: bool) -> Envs:
+    """N simulations of the domain or task that `config.id` names."""
+    config = resolve(config)
+    if evaluation:
+        require_task(config.id, "an evaluation needs one")
+    settings, here = _settings(config, num_envs), config.backend == "sync"
+    if config.backend == "native" or (here and settings["renders"]):
+        remedy = "what is rendered is simulated in processes of its own" if here else "sync is this process"
+        raise ConfigError(
+            f"env.backend = {config.backend!r} cannot be used with environment {config.id!r}: expected auto "
+            f"or async; {remedy}"
+        )
+    processes = 0 if here else config.dmc.processes or cores()
+    return DMControlEnvs(DMControlVector(settings, processes, config.dmc.timeout_s), config)
+
+
+def probe_dmc(config: EnvConfig) -> EnvSpec:
+    """What the environments will look like, without rendering anything."""
+    config = resolve(config)
+    described = _simulate_here({**_settings(config, 1), "measured": False}).describe()
+    image_size = config.dmc.image_size if config.dmc.observation == "pixels" else 0
+    return spec_of(*_spaces(described, image_size), config.frame_stack)
+
+
+def _settings(config: EnvConfig, num_envs: int) -> Settings:
+    place, dmc = find_place(config.id), config.dmc
+    assert place is not None
+    _require_dm_control(config.id)
+    return {
+        "name": config.id,
+        "domain": place.domain,
+        "task": place.task or TASKS[place.domain][0],
+        "rewarded": place.task is not None,
+        "action_repeat": dmc.action_repeat,
+        "image_size": dmc.image_size if dmc.observation == "pixels" else 0,
+        "renders": dmc.observation == "pixels" or place.name in NEED_GL,
+        "camera": dmc.camera if dmc.camera >= 0 else CAMERAS.get(place.domain, 0),
+        "fast": dmc.render_quality == "fast",
+        "measured": config.count_states,
+        "first_env": 0,
+        "num_envs": num_envs,
+        "memory": -1,
+    }
+
+
+def _simulate_here(settings: Settings) -> Simulators:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*DISPLAY")  # of an OpenGL that this process never uses
+        return Simulators(settings)
+
+
+def _spaces(described: Description, image_size: int) -> tuple[gym.spaces.Box, gym.spaces.Box]:
+    """Of observations and actions."""
+    low, high = np.array(described["action_low"]), np.array(described["action_high"])
+    action = gym.spaces.Box(low, high, dtype=np.float64)  # the bounds to the last bit
+    if image_size:
+        return gym.spaces.Box(0, 255, (image_size, image_size, 3), np.uint8), action
+    return gym.spaces.Box(-np.inf, np.inf, (described["obs_dim"],), np.float32), action
+
+
+def _require_dm_control(name: str) -> None:
+    if importlib.util.find_spec("dm_control") is None:
+        raise MissingExtraError("dm-control", "dmc", f"environment {name!r}")
+    version = importlib.metadata.version("mujoco")
+    major, minor = (int(part) for part in version.split(".")[:2])
+    if not (3, 17) <= (major, minor) < (4, 0):
+        raise ConfigError(
+            f"environment {name!r} cannot be made with mujoco {version}, for which dm_control was not made: "
+            f"pip install '{MUJOCO}'"
+        )

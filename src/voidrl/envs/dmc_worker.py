@@ -1,0 +1,262 @@
+"""dm_control's simulations, some of N in one process, written into arrays that others may see.
+
+`Simulators` runs them, in any process. This file is also run as a process, by `dmc.DMControlVector`, with the
+arguments of `workers.Worker`. First it sends a description of its simulations as JSON, or what `failed`. Then
+it reads messages, a letter (MAP, RESET or STEP) and what belongs to it, and answers each with a sentence of
+what went wrong, which is empty if nothing did. The arrays lie in a file that both have in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import sys
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple, TypedDict
+
+import numpy as np
+
+MAP, RESET, STEP = b"m", b"r", b"s"
+PARENT_S = 1.0  # between two looks whether the parent lives, in case a fork of it holds the pipe open
+ALIGNMENT = 64
+UNBOUNDED = 1e9  # the linear-quadratic regulators take any force: there, an action of ±1 is one of ±1 N
+
+
+class Settings(TypedDict):
+    """What a group of simulations is told."""
+
+    name: str  # as the user wrote it
+    domain: str
+    task: str
+    rewarded: bool  # False: whatever the task rewards, the reward is 0
+    action_repeat: int
+    image_size: int  # 0 for states
+    renders: bool  # whether OpenGL is needed
+    camera: int | str
+    fast: bool  # of rendering
+    measured: bool  # whether physics states are written too
+    first_env: int
+    num_envs: int
+    memory: int  # the descriptor of the file that both have in memory; −1 for none
+
+
+class Description(TypedDict):
+    """What a simulation looks like."""
+
+    obs_dim: int  # width of the states
+    action_low: list[float]
+    action_high: list[float]
+    tells_success: bool
+    state_dim: int  # width of what `physics_state` gives
+
+
+class Arrays(NamedTuple):
+    """N environments side by side."""
+
+    action: np.ndarray  # (N, A) float64, in the task's own bounds
+    obs: np.ndarray  # (N, d) float32 or (N, H, W, 3) uint8
+    reward: np.ndarray  # (N,) float32
+    terminated: np.ndarray  # (N,) bool
+    truncated: np.ndarray  # (N,) bool
+    success: np.ndarray  # (N,) bool
+    state: np.ndarray  # (N, S) float64
+
+    @classmethod
+    def over(cls, num_envs: int, described: Description, image_size: int, memory: Any = None) -> Arrays:
+        """Views of `memory`, or arrays of their own; `size` bytes are needed."""
+        blocks = cls._blocks(num_envs, described, image_size)
+        if memory is None:
+            return cls(*(np.zeros(shape, kind) for shape, kind in blocks))
+        views, offset = [], 0
+        for shape, kind in blocks:
+            views.append(np.ndarray(shape, kind, memory, offset))
+            offset += _aligned(views[-1].nbytes)
+        return cls(*views)
+
+    @classmethod
+    def size(cls, num_envs: int, described: Description, image_size: int) -> int:
+        """Bytes."""
+        blocks = cls._blocks(num_envs, described, image_size)
+        return sum(_aligned(math.prod(shape) * np.dtype(kind).itemsize) for shape, kind in blocks)
+
+    @staticmethod
+    def _blocks(n: int, described: Description, image_size: int) -> list[tuple[tuple[int, ...], type]]:
+        frame = (image_size, image_size, 3) if image_size else (described["obs_dim"],)
+        return [
+            ((n, len(described["action_low"])), np.float64),
+            ((n, *frame), np.uint8 if image_size else np.float32),
+            ((n,), np.float32),
+            ((n,), np.bool_),
+            ((n,), np.bool_),
+            ((n,), np.bool_),
+            ((n, described["state_dim"]), np.float64),
+        ]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class SimulationError(Exception):
+    """What went wrong in which environment, as one sentence."""
+
+
+class Simulators:
+    """Some of N environments, stepped one after the other; an ended episode is reset by the next step."""
+
+    def __init__(self, settings: Settings) -> None:
+        from voidrl.envs import dmc_tasks  # imports dm_control
+
+        self.settings = settings
+        self.arrays: Arrays | None = None
+        self.envs = [
+            dmc_tasks.load(settings["domain"], settings["task"], seed=0) for _ in range(settings["num_envs"])
+        ]
+        self.cameras: list[Any] = [None] * len(self.envs)
+        self.ended = np.zeros(len(self.envs), bool)
+        self.steps = np.zeros(len(self.envs), np.int64)
+
+    def describe(self) -> Description:
+        """What they look like."""
+        env = self.envs[0]
+        action, observed = env.action_spec(), env.observation_spec()
+        unbounded = (action.maximum - action.minimum) > UNBOUNDED
+        succeeded = hasattr(env.task, "succeeded")
+        return {
+            "obs_dim": sum(math.prod(spec.shape) for spec in observed.values()),
+            "action_low": np.where(unbounded, -1.0, action.minimum).tolist(),
+            "action_high": np.where(unbounded, 1.0, action.maximum).tolist(),
+            "tells_success": succeeded and self.settings["rewarded"],
+            "state_dim": len(physics_state(env.physics)) if self.settings["measured"] else 0,
+        }
+
+    def reset(self, seed: int) -> None:
+        """Begin new episodes; environment i of all is seeded with seed + i."""
+        for i, env in enumerate(self.envs):
+            # Re-seeded in place, the random numbers are those of an environment made with this seed.
+            random = env.random_state if hasattr(env, "random_state") else env.task.random
+            random.seed((seed + self.settings["first_env"] + i) % 2**32)
+            self._guarded(i, self._begin)
+
+    def step(self) -> None:
+        """One step of each, with the actions in the arrays."""
+        for i, ended in enumerate(self.ended):
+            self._guarded(i, self._begin if ended else self._advance)
+
+    def _guarded(self, i: int, call: Any) -> None:
+        try:
+            call(i)
+        except Exception as error:
+            env, name = self.settings["first_env"] + i, self.settings["name"]
+            raise SimulationError(
+                f"environment {env} ({name!r}) raised {error!r} at its own step {self.steps[i]}"
+            ) from error
+
+    def _begin(self, i: int) -> None:
+        timestep = self.envs[i].reset()
+        self._write(i, timestep.observation, 0.0, terminated=False, truncated=False, success=False)
+
+    def _advance(self, i: int) -> None:
+        assert self.arrays is not None
+        env, reward, action = self.envs[i], 0.0, self.arrays.action[self.settings["first_env"] + i]
+        self.steps[i] += 1
+        for _ in range(self.settings["action_repeat"]):
+            timestep = env.step(action)
+            reward += timestep.reward or 0.0
+            if timestep.last():
+                break
+        over = timestep.last()
+        terminated = over and timestep.discount == 0.0  # else only its time is up: a value is to be expected
+        rewarded = self.settings["rewarded"]
+        success = rewarded and hasattr(env.task, "succeeded") and bool(env.task.succeeded(env.physics))
+        self._write(
+            i,
+            timestep.observation,
+            reward if rewarded else 0.0,
+            terminated=terminated,
+            truncated=over and not terminated,
+            success=success,
+        )
+
+    def _write(
+        self, i: int, observation: Any, reward: float, *, terminated: bool, truncated: bool, success: bool
+    ) -> None:
+        assert self.arrays is not None, "`arrays` are given before the first reset"
+        arrays, at = self.arrays, self.settings["first_env"] + i
+        arrays.reward[at], arrays.terminated[at], arrays.truncated[at] = reward, terminated, truncated
+        arrays.success[at] = success
+        self.ended[i] = terminated or truncated
+        if self.settings["image_size"]:
+            arrays.obs[at] = self._camera(i).render()
+        else:
+            arrays.obs[at] = np.concatenate([np.ravel(value) for value in observation.values()])
+        if self.settings["measured"]:
+            arrays.state[at] = physics_state(self.envs[i].physics)
+
+    def _camera(self, i: int) -> Any:
+        """Kept as long as its world is: a new one for each image would take most of the time."""
+        from dm_control.mujoco import Camera
+
+        model = self.envs[i].physics.model
+        if self.cameras[i] is None or self.cameras[i][0] is not model.ptr:
+            _prepare_rendering(model, self.settings["image_size"], fast=self.settings["fast"])
+            size, camera = self.settings["image_size"], self.settings["camera"]
+            # An arm's world is compiled anew for each episode.
+            self.cameras[i] = (model.ptr, Camera(self.envs[i].physics, size, size, camera))
+        return self.cameras[i][1]
+
+
+def _prepare_rendering(model: Any, size: int, *, fast: bool) -> None:
+    """Before the first image. A buffer of dm_control's 640 × 480 would be cleared and sampled as a whole."""
+    model.vis.global_.offwidth = model.vis.global_.offheight = size
+    if fast:
+        model.vis.quality.offsamples = model.vis.quality.shadowsize = 0
+
+
+def physics_state(physics: Any) -> np.ndarray:
+    """Height, angle and velocity of the body, then all positions and velocities; see `coverage`."""
+    from voidrl.envs.coverage import measure
+
+    return measure(physics)
+
+
+def main(descriptor: int, parent: int, settings: Settings) -> None:
+    """Simulate until the parent closes the pipe, or kills this process."""
+    from absl import logging
+
+    logging.set_verbosity(logging.ERROR)  # else the suite's own models are complained about
+    pipe: Connection = Connection(descriptor)
+    try:
+        try:
+            simulators = Simulators(settings)
+            described = simulators.describe()
+        except Exception as error:
+            pipe.send_bytes(json.dumps({"failed": repr(error)}).encode())
+            return
+        pipe.send_bytes(json.dumps(described).encode())
+        while True:
+            while not pipe.poll(PARENT_S):
+                if os.getppid() != parent:
+                    return
+            message = pipe.recv_bytes()
+            sentence = ""
+            try:
+                if message[:1] == MAP:
+                    memory = mmap.mmap(settings["memory"], 0)
+                    num_envs = int(message[1:])
+                    simulators.arrays = Arrays.over(num_envs, described, settings["image_size"], memory)
+                elif message[:1] == RESET:
+                    simulators.reset(int(message[1:]))
+                else:
+                    simulators.step()
+            except SimulationError as error:
+                sentence = str(error)
+            pipe.send_bytes(sentence.encode())
+    except (EOFError, ConnectionError):
+        pass  # the parent is gone
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))

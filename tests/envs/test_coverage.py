@@ -1,0 +1,412 @@
+"""What is measured of a simulation, the bins and the entropy of it, and that a resumed run goes on alike."""
+
+import functools
+import gc
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tiny_runs import assert_same_run, rows, tiny
+
+import voidrl
+from voidrl import api, cli
+from voidrl.envs import coverage
+from voidrl.envs.coverage import (
+    NEIGHBOUR,
+    POSE,
+    RESOLUTION,
+    SAMPLE_STATES,
+    VELOCITY_SCALE_S,
+    PhysicsCoverage,
+    measure,
+    rotation_vector,
+    wrap,
+)
+from voidrl.errors import CheckpointError, EnvironmentFailedError
+from voidrl.evaluation import Evaluation
+
+suite = pytest.importorskip("dm_control.suite")
+
+
+def fresh(domain, task):
+    return suite.load(domain, task, task_kwargs={"random": 0}).physics
+
+
+compiled = functools.cache(fresh)
+
+
+def physics_of(domain, task):
+    """As it begins."""
+    physics = compiled(domain, task)
+    physics.reset()  # also joints that an earlier test has put elsewhere
+    return physics
+
+
+def put(physics, **values):
+    """Joints by name: a position, or a position and a velocity."""
+    for joint, value in values.items():
+        position, velocity = value if isinstance(value, tuple) else (value, None)
+        physics.named.data.qpos[joint] = position
+        if velocity is not None:
+            physics.named.data.qvel[joint] = velocity
+    physics.forward()
+    return measure(physics)
+
+
+def turned(axis, angle, sign=1):
+    """A quaternion."""
+    return sign * np.array([math.cos(angle / 2), *(math.sin(angle / 2) * np.array(axis))])
+
+
+def states_of(physics_states, pose=(0.0, 0.0, 0.0)):
+    rows = np.asarray(physics_states, np.float64)
+    return np.hstack([np.broadcast_to(pose, (len(rows), POSE)), rows])
+
+
+def covered(states, domain="walker"):
+    seen = PhysicsCoverage(domain, states.shape[1])
+    seen.add(states)
+    return seen
+
+
+# What is measured
+
+
+def test_the_pose_and_the_state_of_a_walker_are_those_that_were_set():
+    physics = physics_of("walker", "walk")
+    state = put(
+        physics, rootz=(-0.25, 0.5), rootx=(7.0, 1.5), rooty=(0.5, 2.0), right_hip=(0.1, -3.0), left_knee=-1.0
+    )
+    height = physics.named.model.body_pos["torso", "z"] - 0.25
+    np.testing.assert_allclose(state[:POSE], [height, 0.5, 1.5], rtol=0, atol=1e-12)
+    positions = np.delete(physics.data.qpos, physics.model.name2id("rootx", "joint"))
+    assert (state[POSE : POSE + 8] == positions).all()  # to the last bit
+    assert (state[POSE + 8 :] == VELOCITY_SCALE_S * physics.data.qvel).all()
+    assert state.dtype == np.float64
+    assert state.shape == (POSE + 8 + 9,)
+
+
+@pytest.mark.parametrize(
+    ("angle", "expected"),
+    [
+        (1.0, 1.0),
+        (math.pi, math.pi),
+        (-math.pi, math.pi),
+        (np.nextafter(math.pi, 4), -np.nextafter(math.pi, 0)),
+        (1.0 + 2 * math.pi, 1.0),
+        (-1.0 - 6 * math.pi, -1.0),
+        (5 * math.pi / 2, math.pi / 2),
+    ],
+)
+def test_angles_are_wrapped(angle, expected):
+    assert wrap(angle) == pytest.approx(expected, abs=1e-14)
+    assert -math.pi < wrap(angle) <= math.pi
+    physics = physics_of("pendulum", "swingup")
+    state = put(physics, hinge=angle)
+    assert state[POSE] == wrap(angle)
+    difference = state[1] - expected
+    assert math.remainder(difference, 2 * math.pi) == pytest.approx(0, abs=1e-12)  # ±π are neighbours
+    assert -math.pi < state[1] <= math.pi
+
+
+def test_a_whole_turn_is_no_new_state():
+    physics = physics_of("walker", "walk")
+    once, twice = put(physics, rooty=2.0, right_ankle=0.3), put(physics, rooty=2.0 + 2 * math.pi)
+    np.testing.assert_allclose(once, twice, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("domain", "task", "ways"),
+    [
+        ("walker", "walk", ["rootx"]),
+        ("cheetah", "run", ["rootx"]),
+        ("swimmer", "swimmer6", ["rootx", "rooty"]),
+    ],
+)
+def test_another_place_on_an_endless_floor_is_no_new_state(domain, task, ways):
+    physics = physics_of(domain, task)
+    here = put(physics, **dict.fromkeys(ways, 0.0))
+    for way in ways:
+        np.testing.assert_allclose(put(physics, **{way: 12.5}), here, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("domain", "task", "joint"),
+    [
+        ("cartpole", "balance", "slider"),  # on a rail with stops
+        ("point_mass", "easy", "root_y"),  # between walls
+        ("ball_in_cup", "catch", "cup_x"),  # held by springs
+        ("ball_in_cup", "catch", "ball_x"),  # not the first body: its place is that beside the cup
+        ("walker", "walk", "rootz"),
+    ],
+)
+def test_other_places_are(domain, task, joint):
+    physics = physics_of(domain, task)
+    here, there = put(physics, **{joint: 0.0}), put(physics, **{joint: 0.125})
+    assert sorted(there[POSE:] - here[POSE:])[-1] == pytest.approx(0.125)
+
+
+def test_a_quadruped_is_the_same_for_both_signs_of_its_quaternion_and_anywhere_on_the_floor():
+    physics = physics_of("quadruped", "walk")
+    width = POSE + 22 - 2 + 22  # a rotation has three numbers
+    for angle in (0.5, 3.0, -2.0):
+        here = put(physics, root=[0, 0, 1.5, *turned((0, 1, 0), angle)])
+        assert here.shape == (width,)
+        np.testing.assert_allclose(here[:2], [1.5, angle], atol=1e-12)  # the pitch is the angle about y
+        np.testing.assert_allclose(here[POSE : POSE + 4], [1.5, 0, angle, 0], atol=1e-12)
+        there = put(physics, root=[30, -4, 1.5, *turned((0, 1, 0), angle, sign=-1)])
+        np.testing.assert_allclose(here, there, atol=1e-12)
+
+
+def test_rotations():
+    assert rotation_vector(1, 0, 0, 0) == rotation_vector(-1, 0, 0, 0) == (0, 0, 0)
+    axis = np.array([2.0, -1.0, 2.0]) / 3
+    for angle in (1e-9, 1.0, 3.1):
+        for q in (turned(axis, angle), turned(axis, angle, sign=-1), 5 * turned(axis, angle)):
+            np.testing.assert_allclose(rotation_vector(*q), angle * axis, rtol=1e-12)
+    half = rotation_vector(0, 0, -1, 0)
+    assert half == rotation_vector(0, 0, 1, 0) == pytest.approx((0, math.pi, 0))
+
+
+@pytest.mark.parametrize(
+    ("domain", "task", "name"),
+    [
+        ("acrobot", "swingup", "lower_arm"),  # of arms, the last link
+        ("reacher", "easy", "hand"),
+        ("quadruped", "walk", "torso"),
+        ("hopper", "hop", "torso"),
+    ],
+)
+def test_velocity_is_how_the_body_moves_along_x(domain, task, name):
+    physics, dt = fresh(domain, task), 1e-6
+    random = np.random.default_rng(3)
+    physics.data.qpos[:] += random.normal(0, 0.3, len(physics.data.qpos))
+    physics.data.qvel[:] = random.normal(0, 1, len(physics.data.qvel))
+    physics.model.opt.timestep, physics.model.opt.gravity = dt, 0  # a step is hardly more than a derivative
+    physics.forward()
+    before, state = physics.named.data.xpos[name].copy(), measure(physics)
+    assert state[0] == before[2]
+    physics.step()
+    assert state[2] == pytest.approx((physics.named.data.xpos[name, "x"] - before[0]) / dt, abs=1e-3)
+    assert abs(state[2]) > 0.01
+
+
+def test_worlds_without_a_body_that_can_rise_have_a_constant_height():
+    for domain, task, joint in (("cartpole", "swingup", "slider"), ("lqr", "lqr_2_1", "joint_0")):
+        physics = physics_of(domain, task)
+        first, second = put(physics, **{joint: 0.1}), put(physics, **{joint: (-0.2, 1.0)})
+        assert (first[:2] == second[:2]).all()
+        assert (first[POSE:] != second[POSE:]).any()
+
+
+def test_models_are_told_apart_and_forgotten():
+    known = []
+    for _ in range(3):  # as an arm's world is, compiled anew
+        for domain, task, width in (("pendulum", "swingup", 2), ("cartpole", "balance", 4)):
+            assert len(measure(fresh(domain, task))) == POSE + width
+        gc.collect()
+        known.append(len(coverage._layouts))
+    assert known[0] == known[1] == known[2]  # whoever may hold the latest one
+
+
+# Bins
+
+
+@pytest.mark.parametrize(
+    ("pose", "other", "distinct"),
+    [
+        ((1.30, 0.0, 0.0), (1.32, 0.0, 0.0), 1),
+        ((1.30, 0.0, 0.0), (1.33, 0.0, 0.0), 2),
+        ((0.0, 0.01, 0.0), (-0.02, -0.01, -0.05), 1),  # what trembles about 0 stays in one bin
+        ((0.0, math.radians(4.9), 0.0), (0.0, math.radians(5.1), 0.0), 2),
+        ((0.0, math.radians(179), 0.0), (0.0, math.radians(-179), 0.0), 1),
+        ((0.0, math.radians(174), 0.0), (0.0, math.radians(-176), 0.0), 2),
+        ((0.0, 0.0, 0.12), (0.0, 0.0, -0.12), 1),
+        ((0.0, 0.0, 0.12), (0.0, 0.0, 0.13), 2),
+        ((0.0, 0.0, 0.25), (0.0, 0.0, -0.25), 2),
+        ((50.0, 0.0, 0.0), (60.0, 0.0, 0.0), 1),  # beyond the range
+        ((0.0, 0.0, -1e6), (0.0, 0.0, -40.0), 1),
+        ((0.0, 0.0, -1e6), (0.0, 0.0, 1e6), 2),
+    ],
+)
+def test_two_poses_share_a_bin_or_do_not(pose, other, distinct):
+    rows = np.array([pose, other, pose])
+    assert covered(states_of(np.zeros((3, 1)), rows)).counts() == {"bins": distinct}
+
+
+def test_every_bin_has_a_number_of_its_own():
+    heights, angles = np.arange(-0.5, 0.51, 0.05), np.radians(np.arange(-170, 181, 10))
+    velocities = np.arange(-25, 25.01, 0.25)
+    grid = np.stack(np.meshgrid(heights, angles, velocities), axis=-1).reshape(-1, POSE)
+    assert covered(grid).counts()["bins"] == 21 * 36 * 201 == len(grid)
+
+
+# Entropy
+
+
+def entropy_of(sample):
+    return covered(states_of(sample)).counts()["entropy"]
+
+
+def test_entropy_of_known_distributions():
+    random = np.random.default_rng(0)
+    gaussian = random.normal(0, 2, (50_000, 3))
+    assert entropy_of(gaussian) == pytest.approx(
+        3 * (0.5 * math.log(2 * math.pi * math.e) + math.log(2)), abs=0.2
+    )
+    uniform = random.uniform(0, 3, (50_000, 2))
+    assert entropy_of(uniform) == pytest.approx(2 * math.log(3), abs=0.15)
+
+
+def test_wider_and_more_even_is_higher():
+    random = np.random.default_rng(0)
+    spread = random.normal(0, 1, (2000, 17))
+    narrow, corner = 0.5 * spread, np.where(random.random((2000, 1)) < 0.9, 0.1 * spread, spread)
+    assert entropy_of(spread) == pytest.approx(entropy_of(narrow) + 17 * math.log(2), abs=0.1)
+    assert entropy_of(spread) > entropy_of(corner) + 5
+
+
+def test_what_never_moves_adds_the_logarithm_of_the_resolution():
+    random = np.random.default_rng(0)
+    moving = random.uniform(0, 1, (2000, 2))
+    still = np.hstack([moving, np.full((2000, 1), 0.7)])
+    assert entropy_of(np.zeros((2000, 2))) == pytest.approx(2 * math.log(RESOLUTION), abs=0.15)
+    # As it is far finer than the distances of neighbours, it is not fully resolved: a bound.
+    assert entropy_of(moving) > entropy_of(still) > entropy_of(moving) + math.log(RESOLUTION)
+
+
+def test_states_that_repeat_have_a_finite_entropy():
+    random = np.random.default_rng(0)
+    fresh = random.uniform(-1, 1, (1000, 4))
+    mostly_at_rest = np.where(np.arange(1000)[:, None] < 500, fresh, 0)
+    repeated = np.repeat(fresh[:50], 20, axis=0)
+    found = [entropy_of(rows) for rows in (fresh, mostly_at_rest, repeated, np.zeros((1000, 4)))]
+    assert np.isfinite(found).all()
+    assert found == sorted(found, reverse=True)
+
+
+def test_a_few_states_have_none():
+    states = states_of(np.random.default_rng(0).normal(size=(64, 4)))
+    assert covered(states[:63]).counts() == {"bins": 1}
+    assert covered(states).counts().keys() == {"bins", "entropy"}
+    assert PhysicsCoverage("walker", 20).counts() == {"bins": 0}
+    assert NEIGHBOUR < 63
+
+
+def test_counting_changes_nothing():
+    states = states_of(np.random.default_rng(0).normal(size=(3000, 4)))
+    seen, asked = PhysicsCoverage("walker", 7), PhysicsCoverage("walker", 7)
+    for part in np.array_split(states, 5):
+        seen.add(part)
+        asked.add(part)
+        assert asked.counts() == asked.counts()
+    assert seen.counts() == asked.counts()
+
+
+# The sample
+
+
+def test_each_state_is_as_likely_to_be_in_the_sample(monkeypatch):
+    random = np.random.default_rng(0)
+    monkeypatch.setattr(coverage, "SAMPLE_STATES", 4)
+    monkeypatch.setattr(coverage, "_random", lambda drawn: random)
+    found, repeats = np.zeros(12), 3000
+    for _ in range(repeats):
+        sample = covered(states_of(np.arange(12)[:, None])).state()["sample"]
+        assert len(set(sample[:, 0])) == 4
+        found[sample[:, 0].astype(int)] += 1
+    # Each is there with probability 1/3, and five standard deviations off by chance once in a million.
+    expected, deviation = repeats / 3, math.sqrt(repeats * (1 / 3) * (2 / 3))
+    assert (np.abs(found - expected) < 5 * deviation).all()
+
+
+def test_the_sample_does_not_depend_on_how_many_come_at_a_time():
+    states = states_of(np.arange(5000.0)[:, None])
+    whole, single = covered(states), PhysicsCoverage("walker", 4)
+    for row in states:
+        single.add(row[None])
+    assert (whole.state()["sample"] == single.state()["sample"]).all()
+    assert len(whole.state()["sample"]) == SAMPLE_STATES
+    assert whole.state()["sample"].mean() == pytest.approx(2500, abs=5 * 5000 / math.sqrt(12 * SAMPLE_STATES))
+
+
+# Checkpoints
+
+
+@pytest.mark.parametrize("before", [0, 10, SAMPLE_STATES, 3000])
+def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(before):
+    random = np.random.default_rng(0)
+    states = random.normal(size=(5000, 8))
+    straight, resumed = covered(states[:before]), PhysicsCoverage("walker", 8)
+    resumed.add(random.normal(size=(100, 8)))  # which is forgotten
+    saved = {name: array.copy() for name, array in straight.state().items()}
+    resumed.load(straight.state())
+    for seen in (straight, resumed):
+        for part in np.array_split(states[before:], 7):
+            seen.add(part)
+    ours, theirs = resumed.state(), straight.state()
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        assert array.tobytes() == theirs[name].tobytes(), name
+        assert array.dtype == theirs[name].dtype
+        assert name == "domain" or array.tobytes() != saved[name].tobytes()
+    assert resumed.counts() == straight.counts()
+    again = PhysicsCoverage("walker", 8)
+    again.load(saved)  # what was saved is not changed by what comes after
+    for name, array in again.state().items():
+        assert array.tobytes() == saved[name].tobytes()
+
+
+def test_states_of_another_world_are_refused():
+    states = np.random.default_rng(0).normal(size=(100, 20))
+    walker = covered(states).state()
+    with pytest.raises(CheckpointError, match=r"20 numbers in domain 'cheetah', got 100 of 20 .* 'walker'"):
+        PhysicsCoverage("cheetah", 20).load(walker)
+    with pytest.raises(CheckpointError, match=r"7 numbers in domain 'walker', got 100 of 20 .* 'walker'"):
+        PhysicsCoverage("walker", 7).load(walker)
+    with pytest.raises(CheckpointError, match=r"expected .*'sample'.* of domain 'walker', got \['ram'\]"):
+        PhysicsCoverage("walker", 20).load({"ram": np.zeros((5, 16), np.uint8)})
+    with pytest.raises(CheckpointError, match="expected 100 of 100"):
+        PhysicsCoverage("walker", 20).load({**walker, "sample": walker["sample"][:50]})
+
+
+def test_a_state_that_is_not_finite_is_refused():
+    seen = PhysicsCoverage("walker", 4)
+    with pytest.raises(EnvironmentFailedError, match="'walker' are in a state that is not finite"):
+        seen.add(np.array([[0, 0, np.nan, 0.0]]))
+    seen.close()
+    assert seen.counts() == {"bins": 0}
+
+
+# Runs
+
+
+def test_a_resumed_run_logs_what_the_straight_one_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(coverage, "SAMPLE_STATES", 100)
+    config = tiny(env__backend="sync", env__num_envs=2, env__count_states=True)
+    options = {"method": "random", "seed": 3, "config": config}
+    voidrl.pretrain("dmc/pendulum", steps=240, out=tmp_path / "straight", **options)
+    voidrl.pretrain("dmc/pendulum", steps=120, out=tmp_path / "resumed", **options)
+    voidrl.resume(tmp_path / "resumed", steps=240)
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=240)
+    logged = [(row["coverage/bins"], row.get("coverage/entropy")) for row in rows(tmp_path / "straight")]
+    assert logged[0][1] is None  # as yet
+    assert 1 < logged[0][0] < logged[-1][0]
+    assert math.isfinite(logged[-1][1])
+
+
+def test_evaluate_prints_both(monkeypatch, capsys, tmp_path):
+    counts = {"bins": 812, "entropy": -12.345}
+    evaluated = Evaluation([1.0], [10_000], None, 10_000, counts)
+    loaded = SimpleNamespace(config=api.Config(), steps=0)
+    monkeypatch.setattr(api, "load", lambda run, device: loaded)
+    monkeypatch.setattr(api, "evaluate", lambda agent, **options: evaluated)
+    assert cli.main(["evaluate", str(tmp_path), "--count-states"]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "states   812 distinct bins of height, angle and velocity in 10000 steps",
+        "entropy  -12.3 nats of the physics states",
+    ]
+    assert cli.main(["evaluate", str(tmp_path), "--count-states", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["counts"] == counts

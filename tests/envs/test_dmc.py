@@ -1,0 +1,387 @@
+"""DMControl as one of N environments: equal to dm_control's own, in this process and in others."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from voidrl.config import DMControlConfig, EnvConfig
+from voidrl.dmcontrol import NEED_GL, SUITE
+from voidrl.envs import dmc, gl, make_envs
+from voidrl.envs.make import probe_env
+from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
+
+suite = pytest.importorskip("dm_control.suite")
+dmc_tasks = pytest.importorskip("voidrl.envs.dmc_tasks")
+
+
+def make(env, num_envs=1, *, backend="sync", count_states=False, evaluation=False, frame_stack=1, **options):
+    config = EnvConfig(
+        id=env,
+        num_envs=num_envs,
+        backend=backend,
+        count_states=count_states,
+        frame_stack=frame_stack,
+        dmc=DMControlConfig(**options),
+    )
+    return make_envs(config, evaluation=evaluation)
+
+
+@pytest.fixture
+def closing_envs():
+    made = []
+
+    def build(*args, **kwargs):
+        made.append(make(*args, **kwargs))
+        return made[-1]
+
+    yield build
+    for envs in made:
+        envs.close()
+
+
+def flat(observation):
+    return np.concatenate([np.ravel(v) for v in observation.values()]).astype(np.float32)
+
+
+def actions_of(envs, steps, seed=0):
+    drawn = np.random.default_rng(seed).uniform(-1, 1, (steps, envs.num_envs, envs.spec.action_dim))
+    return drawn.astype(np.float32)
+
+
+def renders():
+    try:
+        return bool(gl.find_gl("a test"))
+    except ConfigError:
+        return False
+
+
+needs_gl = pytest.mark.skipif("not renders()", reason="no OpenGL renders here")
+
+
+# Equal to dm_control's own
+
+
+@pytest.mark.parametrize(
+    ("domain", "task"),
+    [
+        (domain, task)
+        for domain, tasks in SUITE.items()
+        for task in tasks
+        if domain not in ("dog", "humanoid_CMU") and f"{domain}_{task}" not in NEED_GL
+    ]
+    + [("dog", "walk"), ("humanoid_CMU", "run")],
+)
+def test_a_suite_task_is_dm_controls_own(domain, task, closing_envs):
+    envs = closing_envs(f"dmc/{domain}_{task}")
+    # The linear-quadratic systems are themselves drawn at random: ours are always the first one.
+    theirs = suite.load(domain, task, task_kwargs={"random": 0 if domain == "lqr" else 7})
+    theirs.task.random.seed(7)
+    frames, _ = envs.reset(7)
+    np.testing.assert_array_equal(frames[0], flat(theirs.reset().observation))
+    low, high = theirs.action_spec().minimum, theirs.action_spec().maximum
+    if domain == "lqr":  # unbounded there
+        low, high = -np.ones_like(low), np.ones_like(high)
+    for action in actions_of(envs, 5):
+        result = envs.step(action)
+        share = (action[0].astype(np.float64) + 1) / 2
+        timestep = theirs.step(np.clip(low * (1 - share) + high * share, low, high))
+        np.testing.assert_array_equal(result.frames[0], flat(timestep.observation))
+        assert result.reward[0] == np.float32(timestep.reward)
+        assert not result.ended[0]
+
+
+def test_a_whole_episode_with_action_repeat_is_dm_controls_own(closing_envs):
+    envs = closing_envs("dmc/cartpole_swingup", action_repeat=8)
+    theirs = suite.load("cartpole", "swingup", task_kwargs={"random": 3})
+    envs.reset(3)
+    theirs.reset()
+    for step, action in enumerate(actions_of(envs, 126)):
+        result = envs.step(action)
+        if step == 125:  # 1000 control steps are 125 of ours: this one began the next episode
+            assert not result.ended[0]
+            assert result.reward[0] == 0
+            np.testing.assert_array_equal(result.frames[0], flat(theirs.reset().observation))
+            return
+        reward = 0.0
+        for _ in range(8):
+            timestep = theirs.step(action[0].astype(np.float64))
+            reward += timestep.reward
+        assert result.reward[0] == pytest.approx(reward, rel=1e-6)
+        np.testing.assert_array_equal(result.frames[0], flat(timestep.observation))
+        assert result.truncated[0] == (step == 124)
+        assert not result.terminated[0]
+
+
+def test_an_action_is_held_no_longer_than_the_episode(closing_envs):
+    envs = closing_envs("dmc/cartpole_balance", action_repeat=300)
+    envs.reset(0)
+    lengths = [envs.step(action) for action in actions_of(envs, 4)]
+    assert [bool(result.truncated[0]) for result in lengths] == [False, False, False, True]
+    assert lengths[-1].reward[0] <= 100 < lengths[0].reward[0] + 300
+
+
+def test_reaching_the_goal_of_a_sparse_task_terminates(closing_envs):
+    envs = closing_envs("dmc/walker_reach_sparse")
+    envs.reset(0)
+    result = envs.step(actions_of(envs, 1)[0])
+    assert "success" in result.info
+    assert not result.info["success"][0]
+    physics = envs.vector._own.envs[0].physics
+    with physics.reset_context():
+        physics.named.data.qpos["rootx"] = 1000.0
+    result = envs.step(actions_of(envs, 1)[0])
+    assert result.reward[0] == 1
+    assert result.info["success"][0]
+    assert result.terminated[0]
+    assert not result.truncated[0]
+
+
+@needs_gl
+def test_a_terrain_that_needs_opengl_has_one(closing_envs):
+    envs = closing_envs("dmc/quadruped_escape", backend="async")
+    assert envs.reset(0)[0].shape == (1, *envs.spec.frame_shape)
+    with pytest.raises(ConfigError, match=r"'sync'.*'dmc/quadruped_escape'"):
+        closing_envs("dmc/quadruped_escape")
+
+
+def test_a_domain_has_the_starts_of_its_first_task_and_no_reward(closing_envs):
+    domain, task = closing_envs("dmc/walker"), closing_envs("dmc/walker_stand")
+    np.testing.assert_array_equal(domain.reset(5)[0], task.reset(5)[0])
+    rewards = []
+    for action in actions_of(domain, 20):
+        ours, theirs = domain.step(action), task.step(action)
+        np.testing.assert_array_equal(ours.frames, theirs.frames)
+        assert ours.reward[0] == 0
+        rewards.append(theirs.reward[0])
+    assert max(rewards) > 0
+
+
+@pytest.mark.parametrize("domain", ["walker", "quadruped", "cheetah", "hopper"])
+def test_an_agent_of_a_domain_fits_its_tasks(domain, closing_envs):
+    from voidrl.dmcontrol import OTHER_OBSERVATIONS, TASKS
+
+    whole = closing_envs(f"dmc/{domain}").spec
+    for task in TASKS[domain]:
+        name = f"{domain}_{task}"
+        assert (probe_env(EnvConfig(id=f"dmc/{name}"))[0] == whole) == (name not in OTHER_OBSERVATIONS)
+
+
+def test_the_arm_reaches(closing_envs):
+    envs = closing_envs("dmc/jaco_reach_top_left")
+    frames, _ = envs.reset(0)
+    assert frames.shape == (1, *envs.spec.frame_shape)
+    again, _ = envs.reset(0)
+    np.testing.assert_array_equal(frames, again)
+    result = envs.step(actions_of(envs, 1)[0])
+    assert 0 <= result.reward[0] <= 1
+
+
+# Pixels
+
+
+REFERENCE = """
+import sys, numpy as np
+from dm_control import suite
+images = []
+for domain, task, camera in [("walker", "walk", 0), ("quadruped", "walk", 2), ("cheetah", "run", 0)]:
+    env = suite.load(domain, task, task_kwargs={"random": 2})
+    env.reset()
+    images.append(env.physics.render(84, 84, camera_id=camera))
+    for _ in range(3):
+        env.step(env.action_spec().maximum)
+    images.append(env.physics.render(84, 84, camera_id=camera))
+np.save(sys.argv[1], images)
+"""
+
+
+@needs_gl
+def test_images_are_dm_controls_own(closing_envs, tmp_path):
+    # dm_control renders them in a process of its own: an OpenGL that fails would end this one.
+    variables = {**os.environ, "MUJOCO_GL": gl.find_gl("a test")}
+    code = [sys.executable, "-c", REFERENCE, str(tmp_path / "images.npy")]
+    subprocess.run(code, check=True, capture_output=True, env=variables)
+    expected = np.load(tmp_path / "images.npy").reshape(3, 2, 84, 84, 3)
+    names = ("walker_walk", "quadruped_walk", "cheetah_run")
+    for name, images in zip(names, expected, strict=True):
+        envs = closing_envs(f"dmc/{name}", backend="async", observation="pixels", action_repeat=3)
+        frames, _ = envs.reset(2)
+        assert frames.shape == (1, 3, 84, 84)
+        np.testing.assert_array_equal(frames[0].transpose(1, 2, 0), images[0])
+        result = envs.step(np.ones((1, envs.spec.action_dim), np.float32))
+        np.testing.assert_array_equal(result.frames[0].transpose(1, 2, 0), images[1])
+        assert images.std() > 10
+        assert (images[0] != images[1]).any()
+
+
+@needs_gl
+def test_fast_images_are_others(closing_envs):
+    usual = closing_envs("dmc/walker", backend="async", observation="pixels", image_size=32)
+    fast = closing_envs(
+        "dmc/walker", backend="async", observation="pixels", image_size=32, render_quality="fast"
+    )
+    a, b = usual.reset(1)[0].astype(int), fast.reset(1)[0].astype(int)
+    assert a.shape == (1, 3, 32, 32)
+    assert (a != b).any()
+    assert np.abs(a - b).mean() < 20  # without shadows, but the same picture
+
+
+@needs_gl
+def test_each_environment_of_a_process_has_its_own_image(closing_envs):
+    envs = closing_envs("dmc/walker", 2, backend="async", processes=1, observation="pixels", image_size=24)
+    alone = closing_envs("dmc/walker", backend="async", observation="pixels", image_size=24)
+    frames, _ = envs.reset(4)
+    assert (frames[0] != frames[1]).any()
+    np.testing.assert_array_equal(alone.reset(5)[0][0], frames[1])
+
+
+@needs_gl
+def test_a_camera_that_there_is_not_is_refused(closing_envs):
+    envs = closing_envs("dmc/walker", backend="async", observation="pixels", camera=9)
+    with pytest.raises(EnvironmentFailedError, match=r"environment 0 \('dmc/walker'\).*camera"):
+        envs.reset(0)
+
+
+def test_images_are_not_rendered_in_this_process(closing_envs):
+    with pytest.raises(ConfigError, match=r"'sync'.*'dmc/walker'.*auto or async"):
+        closing_envs("dmc/walker", observation="pixels")
+
+
+def test_without_opengl_all_that_was_tried_is_told(monkeypatch):
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setattr(gl, "_failure", lambda name: f"no {name} here")
+    with pytest.raises(ConfigError) as error:
+        gl.find_gl("dmc/walker")
+    text = str(error.value)
+    for word in ("'dmc/walker'", "egl: no egl here", "osmesa: no osmesa here", "apt-get install", "'states'"):
+        assert word in text
+
+
+def test_the_users_own_opengl_is_the_only_one_tried(monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "nonsense")
+    with pytest.raises(ConfigError, match=r"nonsense: .*unset MUJOCO_GL") as error:
+        gl.find_gl("dmc/walker")
+    assert "egl:" not in str(error.value)
+
+
+# Processes
+
+
+def test_processes_step_as_one_does(closing_envs):
+    here = closing_envs("dmc/pendulum_swingup", 5)
+    there = closing_envs("dmc/pendulum_swingup", 5, backend="async", processes=2)
+    assert len(there.vector._workers) == 2
+    np.testing.assert_array_equal(here.reset(9)[0], there.reset(9)[0])
+    for action in actions_of(here, 20):
+        there.send(action)
+        ours, theirs = here.step(action), there.recv()
+        np.testing.assert_array_equal(ours.frames, theirs.frames)
+        np.testing.assert_array_equal(ours.reward, theirs.reward)
+    assert len({frame.tobytes() for frame in ours.frames}) == 5  # each with a seed of its own
+
+
+def test_what_was_received_stays_as_it_was(closing_envs):
+    envs = closing_envs("dmc/pendulum_swingup", 2, backend="async")
+    frames, _ = envs.reset(0)
+    before = frames.copy()
+    envs.step(actions_of(envs, 1)[0])
+    np.testing.assert_array_equal(frames, before)
+
+
+def test_a_process_that_dies_is_named(closing_envs):
+    envs = closing_envs("dmc/pendulum_swingup", 4, backend="async", processes=2)
+    envs.reset(0)
+    os.kill(envs.vector._workers[1].process.pid, signal.SIGKILL)
+    with pytest.raises(EnvironmentFailedError, match=r"SIGKILL.*'dmc/pendulum_swingup' \(numbers 2 to 3\)"):
+        envs.step(actions_of(envs, 1)[0])
+    assert all(worker.process.poll() is not None for worker in envs.vector._workers)
+
+
+def test_a_process_that_hangs_is_named_and_ended(closing_envs):
+    envs = closing_envs("dmc/pendulum_swingup", 2, backend="async", processes=2)
+    envs.reset(0)
+    envs.vector._timeout_s = 2.0
+    hung = envs.vector._workers[0].process
+    os.kill(hung.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    with pytest.raises(EnvironmentFailedError, match=rf"{hung.pid} .*\(number 0\).* 2 s.*timeout_s.* step 1"):
+        envs.step(actions_of(envs, 1)[0])
+    assert time.monotonic() - began < 20
+    assert hung.poll() is not None
+
+
+def test_what_goes_wrong_in_a_process_is_told(closing_envs):
+    envs = closing_envs("dmc/pendulum_swingup", 3, backend="async", processes=1)
+    envs.reset(0)
+    action = np.zeros((3, 1), np.float32)
+    envs.step(action)
+    action[2] = np.nan
+    with pytest.raises(EnvironmentFailedError, match=r"environment 2 \('dmc/pendulum_swingup'\).* step 2"):
+        envs.step(action)
+
+
+def test_processes_end_with_the_one_that_made_them(tmp_path):
+    code = (
+        "from voidrl.config import EnvConfig\nfrom voidrl.envs import make_envs\nimport os\n"
+        "envs = make_envs(EnvConfig(id='dmc/pendulum', num_envs=2, backend='async'))\n"
+        "print(*(w.process.pid for w in envs.vector._workers), flush=True)\nos._exit(1)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    pids = [int(word) for word in done.stdout.split()]
+    assert len(pids) >= 1, done.stderr
+    until = time.monotonic() + 10
+    while time.monotonic() < until and any(_alive(pid) for pid in pids):
+        time.sleep(0.05)
+    assert not any(_alive(pid) for pid in pids)
+
+
+def _alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# Options
+
+
+def test_what_is_left_to_the_domain_is_written_down():
+    def repeat(env, **options):
+        return probe_env(EnvConfig(id=env, dmc=DMControlConfig(**options)))[1].dmc.action_repeat
+
+    assert repeat("dmc/walker") == 1
+    assert repeat("dmc/cheetah", observation="pixels") == 4
+    assert repeat("dmc/hopper", observation="pixels") == 2
+    assert repeat("dmc/walker", observation="pixels", action_repeat=3) == 3
+
+
+def test_an_evaluation_needs_a_task(closing_envs):
+    with pytest.raises(ConfigError, match="'dmc/walker' is a domain without a reward"):
+        closing_envs("dmc/walker", evaluation=True)
+
+
+def test_options_of_dmcontrol_are_refused_elsewhere():
+    with pytest.raises(ConfigError, match=r"env\.dmc .*'CartPole-v1'"):
+        make("CartPole-v1", action_repeat=2)
+
+
+def test_another_mujoco_is_refused_with_the_pin(monkeypatch):
+    monkeypatch.setattr(dmc.importlib.metadata, "version", lambda name: "4.0.1")
+    with pytest.raises(ConfigError, match=r"mujoco 4\.0\.1.*pip install 'mujoco>=3\.17,<4'"):
+        make("dmc/walker")
+
+
+def test_without_the_extra_the_command_is_named(monkeypatch):
+    monkeypatch.setattr(dmc.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"'dmc/walker' needs dm-control.*voidrl\[dmc\]"):
+        make("dmc/walker")
+
+
+def test_the_pin_is_that_of_the_extra():
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert f'"{dmc.MUJOCO}"' in text

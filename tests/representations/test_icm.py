@@ -1,0 +1,169 @@
+"""Dynamics: both errors by hand, a system whose noise must be ignored, and the right states and actions."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import CONTINUOUS, DISCRETE, PIXELS, fill_replay, line_replay, make_agent, shake
+
+from voidrl.api import build_config
+from voidrl.engine import HostReads
+from voidrl.errors import ConfigError
+from voidrl.representations.icm import ICMConfig
+from voidrl.types import EnvSpec
+
+
+def icm(spec=CONTINUOUS, n_step=1, **changes):
+    options = {f"representation__{key}": value for key, value in changes.items()}
+    options = {"representation": "icm", "representation__hidden_dim": 8, **options}
+    return make_agent(spec, learner__n_step=n_step, **options)
+
+
+class GivenViews:
+    """Transitions as they are, without augmentation."""
+
+    def __init__(self, obs, action, next_obs):
+        self._obs, self.action, self._next_obs = obs, action, next_obs
+
+    def obs(self):
+        return self._obs
+
+    def next_obs(self):
+        return self._next_obs
+
+
+def through(network, x):
+    """A network of two layers in NumPy."""
+    (w1, b1), (w2, b2) = ((layer.weight.double(), layer.bias.double()) for layer in (network[0], network[2]))
+    hidden = np.maximum(x @ w1.numpy().T + b1.numpy(), 0)
+    return hidden @ w2.numpy().T + b2.numpy()
+
+
+@pytest.mark.parametrize("spec", [CONTINUOUS, DISCRETE], ids=["continuous", "discrete"])
+@torch.no_grad()
+def test_both_errors_by_hand(spec):
+    f = shake(icm(spec).representation, 0.3)
+    obs, next_obs = torch.randn(2, 5, 4)
+    action = torch.randint(3, (5,)) if spec.discrete else torch.rand(5, 2) * 2 - 1
+    loss, metrics = f.loss(GivenViews(obs, action, next_obs))
+
+    z, z_next = (f.encoder(x).double().numpy() for x in (obs, next_obs))
+    vectors = np.eye(3)[action] if spec.discrete else action.double().numpy()
+    missed = z_next - through(f.forward_net, np.concatenate([z, vectors], 1))
+    forward = np.sqrt((missed**2).sum(1)).mean()
+    told = through(f.inverse_net, np.concatenate([z, z_next], 1))
+    if spec.discrete:
+        odds = np.exp(told) / np.exp(told).sum(1, keepdims=True)
+        inverse = -np.log(odds[np.arange(5), action.numpy()]).mean()
+    else:
+        inverse = np.sqrt(((vectors - np.tanh(told)) ** 2).sum(1)).mean()
+    assert metrics["icm_forward"].item() == pytest.approx(forward, rel=1e-5)
+    assert metrics["icm_inverse"].item() == pytest.approx(inverse, rel=1e-5)
+    assert loss.item() == pytest.approx(forward + inverse, rel=1e-5)
+    assert metrics["z_std"].item() == pytest.approx(
+        np.concatenate([z, z_next]).std(0, ddof=1).mean(), rel=1e-5
+    )
+
+
+def test_the_foretold_state_takes_gradients_too():
+    f = icm().representation
+    torch.nn.init.zeros_(f.inverse_net[0].weight)  # what is left comes through the forward error alone
+    obs, next_obs = torch.randn(2, 5, 4).requires_grad_()
+    next_obs.retain_grad()
+    f.loss(GivenViews(obs, torch.rand(5, 2), next_obs))[0].backward()
+    assert next_obs.grad.abs().sum(1).min() > 0
+
+
+def reach(f, states, coordinate):
+    """How far f(s) moves where one coordinate of s does."""
+    there = states.clone()
+    there[:, coordinate] += 0.5
+    with torch.no_grad():
+        return (f.encode(there) - f.encode(states)).norm(dim=1).mean().item()
+
+
+def test_both_errors_fall_and_f_turns_to_what_actions_change():
+    """Coordinates 0 and 1 follow the action; 2 and 3 are drawn anew at every step, and tell nothing."""
+    options = {"learning_rate": 3e-3, "hidden_dim": 64, "encoder__hidden_dim": 32}
+    agent = icm(**options)
+    f = agent.representation
+    torch.manual_seed(0)
+    metrics = []
+
+    def views():
+        obs, action = torch.randn(128, 4), torch.rand(128, 2) * 2 - 1
+        moved = obs[:, :2] + action
+        return GivenViews(obs, action, torch.cat([moved, torch.randn(128, 2)], 1))
+
+    states = torch.randn(200, 4)
+    before = reach(f, states, 2) / reach(f, states, 0)
+    for _ in range(300):
+        loss, seen = f.loss(views())
+        agent._minimise("representation", loss)
+        metrics.append(seen)
+    after = reach(f, states, 2) / reach(f, states, 0)
+
+    def mean(key, part):
+        return torch.stack([m[key] for m in metrics[part]]).mean()
+
+    first, last = slice(0, 10), slice(-10, None)
+    assert mean("icm_forward", last) < 0.5 * mean("icm_forward", first)
+    assert mean("icm_inverse", last) < 0.7 * mean("icm_inverse", first)
+    assert after < 0.5 * before
+    assert mean("z_std", last) > 0.05  # narrower, not collapsed
+
+
+def test_numbered_actions_are_told_apart():
+    agent = icm(DISCRETE, learning_rate=3e-3, hidden_dim=32, encoder__hidden_dim=32)
+    f, steps = agent.representation, torch.tensor([-1.0, 0.0, 1.0])
+    torch.manual_seed(0)
+    for _ in range(150):
+        obs, action = torch.randn(128, 4), torch.randint(3, (128,))
+        loss, metrics = f.loss(GivenViews(obs, action, obs + steps[action, None]))
+        agent._minimise("representation", loss)
+    assert metrics["icm_inverse"] < 0.3  # guessing costs log 3 = 1.1
+
+
+@pytest.mark.parametrize(("steps", "batch_size"), [(1, 64), (3, 0)])
+def test_of_the_learners_own_transitions_the_next_state_lies_n_steps_ahead(steps, batch_size):
+    spec = EnvSpec((1,), False, 1, 0, (-1.0,), (1.0,), raw_shape=(1,), action_shape=(1,))
+    # Frames 0 … 11 are an episode that terminates, 12 … 20 one that goes on.
+    actions = [np.full((1, 1), t / 100, np.float32) for t in range(20)]
+    replay = line_replay(range(21), terminated_at=(10,), spec=spec, actions=actions)
+    agent = icm(spec, batch_size=batch_size, n_step=3)
+    seen, loss = [], agent.representation.loss
+
+    def watched(views):
+        seen.append((views.obs(), views.action, views.next_obs(), views.batch.action))
+        return loss(views)
+
+    agent.representation.loss = watched
+    for index in range(20):
+        agent.step(replay, index % agent.learner.period)
+    obs, action, next_obs, stored = (torch.cat(parts).squeeze(1) for parts in zip(*seen, strict=True))
+    ends = torch.where(obs <= 10, 11.0, 20.0)
+    assert set(obs.tolist()) == {t for t in range(20) if t != 11}
+    assert torch.equal(next_obs, torch.minimum(obs + steps, ends))
+    torch.testing.assert_close(action, obs / 100)
+    assert torch.equal(action, stored)
+
+
+@pytest.mark.parametrize("spec", [CONTINUOUS, DISCRETE, PIXELS], ids=["continuous", "discrete", "pixels"])
+def test_an_update_reads_nothing_on_the_host_and_its_losses_are_exact(spec):
+    agent, replay = icm(spec, batch_size=0, n_step=3), fill_replay(spec)
+    with HostReads() as reads:
+        agent.step(replay)
+    assert reads.first is None
+    agent = make_agent(spec, representation="icm", representation__hidden_dim=8, precision="bf16")
+    metrics = agent.step(replay)
+    assert {"icm_forward", "icm_inverse", "z_std"} <= metrics.keys()
+    assert all(value.dtype == torch.float32 and value.isfinite() for value in metrics.values())
+
+
+def test_by_default_one_step_and_a_wide_z_with_a_hidden_layer_for_vectors():
+    config = build_config(CONTINUOUS, [{"representation": "icm"}]).representation
+    assert (config.batch_size, config.learning_rate, config.hidden_dim) == (512, 1e-4, 1024)
+    assert (config.encoder.stack, config.encoder.feature_dim, config.encoder.hidden_dim) == ("mlp", 512, 256)
+    named = {"representation": {"name": "icm", "encoder.stack": "mlp"}}
+    assert build_config(CONTINUOUS, [named]).representation.encoder.hidden_dim == 0
+    with pytest.raises(ConfigError, match="batch_size = -1 cannot be used"):
+        ICMConfig(batch_size=-1)

@@ -1,0 +1,80 @@
+"""The names of DMControl's domains and tasks."""
+
+import pytest
+
+from voidrl.dmcontrol import (
+    NAMES,
+    OTHER_OBSERVATIONS,
+    SPARSE,
+    SUITE,
+    TASKS,
+    URLB,
+    Place,
+    find_place,
+    require_task,
+)
+from voidrl.errors import ConfigError
+
+
+def test_all_tasks_of_the_suite_are_known():
+    suite = pytest.importorskip("dm_control.suite")
+    assert {domain: set(tasks) for domain, tasks in suite.TASKS_BY_DOMAIN.items()} == {
+        domain: set(tasks) for domain, tasks in SUITE.items()
+    }
+
+
+def test_the_tasks_beside_the_suite_are_those_that_can_be_made():
+    tasks = pytest.importorskip("voidrl.envs.dmc_tasks")
+    ours = {d: {t for t in TASKS[d] if t not in SUITE.get(d, ())} for d in TASKS}
+    assert {d: t for d, t in ours.items() if t} == {d: set(t) for d, t in tasks.CUSTOM.items()}
+
+
+def test_the_paper_has_seven_sparse_tasks_and_urlb_twelve():
+    assert sum(map(len, SPARSE.values())) == 7
+    assert sum(map(len, URLB.values())) == 12
+
+
+def test_tasks_with_other_observations_are_tasks():
+    assert NAMES.keys() >= OTHER_OBSERVATIONS
+
+
+@pytest.mark.parametrize(
+    ("env", "place"),
+    [
+        ("dmc/walker", Place("walker", None)),
+        ("dmc/walker_run", Place("walker", "run")),
+        ("dmc/Ball-in-cup_catch", Place("ball_in_cup", "catch")),
+        ("dmc/humanoid_cmu_run", Place("humanoid_CMU", "run")),
+        ("dmc/humanoid_run", Place("humanoid", "run")),
+        ("dmc/jaco_reach_top_left", Place("jaco", "reach_top_left")),
+        ("atari/pong", None),
+        ("voidrl/PixelMaze-v0", None),
+    ],
+)
+def test_names_are_found_in_any_spelling(env, place):
+    assert find_place(env) == place
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ("dmc/wlaker_run", ["'wlaker_run'", "'walker_run'"]),
+        ("dmc/walker_rum", ["'rum'", "domain 'walker'", "'run'"]),
+        ("dmc/humanoid_CMU_fly", ["'fly'", "domain 'humanoid_CMU'", "stand"]),
+        ("dmc/walker_run?action_repeat=2", ["options", "--env.dmc.action-repeat"]),
+        ("dmc/", ["''", "voidrl list tasks"]),
+    ],
+)
+def test_unknown_names_are_answered_with_the_nearest(env, words):
+    with pytest.raises(ConfigError) as error:
+        find_place(env)
+    for word in words:
+        assert word in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_domain_is_refused_where_a_task_is_needed():
+    require_task("dmc/walker_run", "this needs one")
+    require_task("atari/pong", "this needs one")
+    with pytest.raises(ConfigError, match=r"'dmc/walker' is a domain .* dmc/walker_stand, .*dmc/walker_flip"):
+        require_task("dmc/walker", "this needs one")
