@@ -175,7 +175,7 @@ class Agent(nn.Module):
                 metrics |= self._train_representation(replay, segment)
             batch = self._learner_batch(replay, segment)
             if self.pretraining:
-                reward, method_metrics = self._intrinsic_reward(replay, segment)
+                reward, method_metrics = self._intrinsic_reward(replay, segment, batch)
                 metrics |= method_metrics
             else:
                 reward = batch.reward * self.config.reward_scale
@@ -208,11 +208,14 @@ class Agent(nn.Module):
         obs, next_obs = self.augment(replay.frames_of(slots), self.learner.encoder.layout).chunk(2)
         return replay.joined(segment, obs, next_obs)
 
-    def _intrinsic_reward(self, replay: Replay, segment: Segment) -> tuple[Tensor, Metrics]:
-        """(B,) rewards of n-step transitions: every successor scored and summed, or only the last."""
+    def _intrinsic_reward(self, replay: Replay, segment: Segment, joined: Batch) -> tuple[Tensor, Metrics]:
+        """(B,) rewards of n-step transitions: every successor scored and summed, or only the last.
+
+        `joined` is what the learner sees of them, augmented if they are images.
+        """
         metrics: Metrics = {}
         reward = torch.zeros_like(segment.discount, device=self.device)
-        for i, (batch, latents, weights) in enumerate(self._scored(replay, segment)):
+        for i, (batch, latents, weights) in enumerate(self._scored(replay, segment, joined)):
             if i == 0:  # the method learns from (s, a, s') and not from what lies n steps ahead
                 self.method.train()
                 trained = self.method.loss(batch, latents)
@@ -224,12 +227,14 @@ class Agent(nn.Module):
                 reward += weights * self.method.reward(batch, latents)
         return reward, metrics | self.method.metrics()
 
-    def _scored(self, replay: Replay, segment: Segment) -> Iterator[tuple[Batch, Latents, Tensor]]:
+    def _scored(
+        self, replay: Replay, segment: Segment, joined: Batch
+    ) -> Iterator[tuple[Batch, Latents, Tensor]]:
         """The transitions that the method rewards, each with its latents and its (B,) weights."""
         config = self.config.learner
         pool = self._pool(replay)
         if config.n_step == 1 or config.intrinsic_n_step == "single":
-            batch = replay.joined(segment)
+            batch = replay.joined(segment) if self.spec.pixels else joined
             yield batch, self._latents(batch, pool), torch.ones_like(batch.reward)
             return
         shape = segment.states.T.shape

@@ -201,7 +201,7 @@ def evaluate(
             every episode of a deterministic environment is the same.
         num_envs: Environments played side by side; by default as many as in training, up to one for each
             episode, and on Atari, where they cost little, up to 32 whatever training had.
-        count_states: Also count the distinct states of the game's memory; Atari only.
+        count_states: Also measure what is visited, as `env.count_states` does; Atari and DMControl.
         device: Where a loaded agent is placed.
     """
     episodes = parse_count(episodes, "episodes")
@@ -266,6 +266,11 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
     stack = "mlp" if not spec.pixels else "nature" if spec.discrete else "drq"
     for kind in ("representation", "learner"):
         encoder = getattr(config, kind).encoder
+        if spec.pixels and encoder.stack == "mlp":
+            raise ConfigError(
+                f"{kind}.encoder.stack = 'mlp' cannot be used with {spec.describe()}: expected convolutions; "
+                f"DMControl from pixels has the presets urlb-pixels, dmc-paper and dmc-fast"
+            )
         if encoder.stack == "auto":
             # LayerNorm straight on a linear map would forget the length of a vector.
             hidden = encoder.hidden_dim or (MLP_HIDDEN if stack == "mlp" else 0)

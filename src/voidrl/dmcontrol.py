@@ -59,7 +59,7 @@ OTHER_OBSERVATIONS = {
 # Tasks that draw a terrain into the memory of the GPU, whatever the agent sees.
 NEED_GL = {"quadruped_escape"}
 
-CAMERAS = {"quadruped": 2}  # URLB's; 0 for all others
+CAMERAS: dict[str, int | str] = {"quadruped": 2, "jaco": "front_close"}  # URLB's; 0 for all others
 REPEATS = {"cheetah": 4}  # the paper's for pixels; 2 for all others
 STATES_REPEAT = 1  # URLB's
 

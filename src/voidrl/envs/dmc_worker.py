@@ -167,10 +167,12 @@ class Simulators:
             reward += timestep.reward or 0.0
             if timestep.last():
                 break
-        over = timestep.last()
-        terminated = over and timestep.discount == 0.0  # else only its time is up: a value is to be expected
         rewarded = self.settings["rewarded"]
         success = rewarded and hasattr(env.task, "succeeded") and bool(env.task.succeeded(env.physics))
+        # Where only its time is up, a value is to be expected. A goal reached in the last step of all has the
+        # discount of an episode whose time is up.
+        over = timestep.last()
+        terminated = over and (timestep.discount == 0.0 or success)
         self._write(
             i,
             timestep.observation,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cached_property
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from voidrl.config import RepresentationConfig
 from voidrl.fusion import fusable
 from voidrl.nets import Encoder
 from voidrl.replay import Replay, Segment
+from voidrl.spectral import exact
 from voidrl.types import Batch, EnvSpec, Layout, Metrics
 
 
@@ -78,9 +80,10 @@ class Representation(nn.Module):
 
     @fusable
     def encode(self, obs: Tensor) -> Tensor:
-        """f(s): (B, *obs_shape) → (B, dim)."""
+        """f(s): (B, *obs_shape) → (B, dim). Of vectors it is never bf16: neighbours differ by little."""
         assert self.encoder is not None
-        z: Tensor = self.encoder(obs)
+        with nullcontext() if self.spec.pixels else exact(obs):
+            z: Tensor = self.encoder(obs)
         return z
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:

@@ -1,0 +1,267 @@
+"""Tasks that dm_control's suite does not have: the paper's sparse ones and URLB's. Does not import torch.
+
+Models, observations, control steps and time limits are those of the suite's own tasks, so that an agent that
+was pre-trained in a domain fits all of its tasks. The paper does not give its heights and distances; ours are
+out of reach of uniform random actions, measured in 1000 episodes of 1000 control steps each by
+benchmarks/dmc_sparse_tasks.py:
+
+    task                    goal                             threshold  random's best  its successes
+    cheetah_jump_sparse     height of the torso                  1.3 m         0.93 m     0 of 1000
+    hopper_jump_sparse      height of the torso                  1.1 m         1.02 m     0 of 1000
+    walker_jump_sparse      height of the torso                  1.6 m         1.38 m     0 of 1000
+    cheetah_reach_sparse    x of the torso                       5.0 m         2.78 m     0 of 1000
+    hopper_reach_sparse     x of the torso                       3.0 m         1.29 m     0 of 1000
+    walker_reach_sparse     x of the torso                      10.0 m         7.16 m     0 of 1000
+    walker_turnover_sparse  height of the torso, if upright      1.2 m         1.28 m     3 of 1000
+
+That each can be done is shown by the actions in tests/envs/dmc_proofs.json.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from dm_control import suite
+from dm_control.rl import control
+from dm_control.suite import cheetah, hopper, quadruped, walker
+from dm_control.utils import rewards
+
+INFINITY = float("inf")
+UPRIGHT = 0.9  # cosine of the angle between the torso's axis and the vertical, 26°
+
+
+class Sparse:
+    """Reward 1 and the end of the episode once `measure` is at `threshold`; before, no reward at all.
+
+    Both are functions of the state alone, so that a state that is restored is judged as it was.
+    """
+
+    threshold: float  # m
+
+    def measure(self, physics: Any) -> float:
+        """What has to be brought to the threshold."""
+        raise NotImplementedError
+
+    def succeeded(self, physics: Any) -> bool:
+        """Whether the goal is reached."""
+        return bool(self.measure(physics) >= self.threshold)
+
+    def get_reward(self, physics: Any) -> float:
+        """1 at the goal."""
+        return float(self.succeeded(physics))
+
+    def get_termination(self, physics: Any) -> float | None:
+        """A last discount of 0 at the goal, with which dm_control terminates."""
+        return 0.0 if self.succeeded(physics) else None
+
+
+class Jump(Sparse):
+    """The torso's height. Thresholds are above what any pose on the floor has, rearing and tiptoes included.
+
+    The suite drops the walker and the hopper from a height. Here they begin in the same poses on the floor,
+    so that no fall can be turned into height.
+    """
+
+    def initialize_episode(self, physics: Any) -> None:
+        """The suite's random pose, set down."""
+        super().initialize_episode(physics)  # type: ignore[misc]
+        set_down(physics)
+
+    def measure(self, physics: Any) -> float:
+        """Height of the torso's middle."""
+        return float(physics.named.data.xpos["torso", "z"])
+
+
+class Reach(Sparse):
+    """How far the torso has come along x. Episodes begin near 0."""
+
+    def measure(self, physics: Any) -> float:
+        """Position of the torso's middle."""
+        return float(physics.named.data.xpos["torso", "x"])
+
+
+def clearance(physics: Any) -> float:
+    """Distance of the body's lowest point from the floor in the planar domains, whose bodies are capsules."""
+    model, data = physics.model, physics.data
+    radius, half_length = model.geom_size[1:, 0], model.geom_size[1:, 1]  # geom 0 is the floor
+    axis_z = data.geom_xmat[1:, 8]
+    return float((data.geom_xpos[1:, 2] - np.abs(axis_z) * half_length - radius).min())
+
+
+def set_down(physics: Any) -> None:
+    """Move the body up or down until its lowest point is on the floor."""
+    physics.forward()
+    physics.named.data.qpos["rootz"] -= clearance(physics)
+
+
+class CheetahJump(Jump, cheetah.Cheetah):
+    """Leap: the torso is at 0.6 m in a standing cheetah, and at 1.23 m in one that stands upright."""
+
+    threshold = 1.3
+
+
+class CheetahReach(Reach, cheetah.Cheetah):
+    """Run to a place."""
+
+    threshold = 5.0
+
+
+class HopperJump(Jump, hopper.Hopper):
+    """Jump: the torso is at 0.95 m in a standing hopper, at 1.08 m in one on tiptoe."""
+
+    threshold = 1.1
+
+
+class HopperReach(Reach, hopper.Hopper):
+    """Hop to a place."""
+
+    threshold = 3.0
+
+
+class WalkerJump(Jump, walker.PlanarWalker):
+    """Jump: the torso is at 1.3 m in a standing walker, at 1.42 m in one on tiptoe."""
+
+    threshold = 1.6
+
+
+class WalkerReach(Reach, walker.PlanarWalker):
+    """Walk to a place."""
+
+    threshold = 10.0
+
+
+class WalkerTurnover(Sparse, walker.PlanarWalker):
+    """From standing on its head to standing on its feet, as high as the suite's stand task wants it.
+
+    To be upright is not enough: a walker that is thrown about by random actions often sits.
+    """
+
+    threshold = 1.2
+
+    def initialize_episode(self, physics: Any) -> None:
+        """The suite's random joints, upside down and with the head on the floor."""
+        super().initialize_episode(physics)
+        physics.named.data.qpos["rooty"] = np.pi
+        set_down(physics)
+
+    def measure(self, physics: Any) -> float:
+        """Height of an upright torso's middle; 0 if it is not upright."""
+        return float(physics.torso_height()) if physics.torso_upright() >= UPRIGHT else 0.0
+
+
+class WalkerFlip(walker.PlanarWalker):
+    """Somersaults (URLB): the walk task with angular momentum in place of speed."""
+
+    def get_reward(self, physics: Any) -> float:
+        """URLB's `PlanarWalker` with `flip=True`."""
+        standing = rewards.tolerance(physics.torso_height(), bounds=(1.2, INFINITY), margin=0.6)
+        upright = (1 + physics.torso_upright()) / 2
+        # About the centre of mass, kg·m²/s. MuJoCo computes it with the velocity of the model's sensor.
+        spin = physics.named.data.subtree_angmom["torso"][1]
+        move = rewards.tolerance(spin, bounds=(5, INFINITY), margin=5, value_at_margin=0, sigmoid="linear")
+        return float((3 * standing + upright) / 4 * (5 * move + 1) / 6)
+
+
+class QuadrupedStand(quadruped.Move):
+    """An upright torso (URLB), at whatever height."""
+
+    def get_reward(self, physics: Any) -> float:
+        """URLB's `Stand`: 0 upside down, 1 upright."""
+        upright = physics.torso_upright()
+        return float(
+            rewards.tolerance(upright, bounds=(1, INFINITY), margin=2, value_at_margin=0, sigmoid="linear")
+        )
+
+
+class QuadrupedJump(QuadrupedStand):
+    """A high centre of mass over an upright torso (URLB)."""
+
+    def get_reward(self, physics: Any) -> float:
+        """URLB's `Jump`: half of it on the floor and all of it at 1 m."""
+        height = physics.named.data.sensordata["center_of_mass"][2]
+        jump = rewards.tolerance(
+            height, bounds=(1, INFINITY), margin=1, value_at_margin=0.5, sigmoid="linear"
+        )
+        return super().get_reward(physics) * float(jump)
+
+
+TASKS: dict[str, dict[str, Any]] = {
+    "cheetah": {"jump_sparse": CheetahJump, "reach_sparse": CheetahReach},
+    "hopper": {"jump_sparse": HopperJump, "reach_sparse": HopperReach},
+    "quadruped": {"jump": QuadrupedJump, "stand": QuadrupedStand},
+    "walker": {
+        "flip": WalkerFlip,
+        "jump_sparse": WalkerJump,
+        "reach_sparse": WalkerReach,
+        "turnover_sparse": WalkerTurnover,
+    },
+}
+# The suite's task that lends its physics, the time limit in seconds (1000 control steps), and what the
+# suite's class wants to be told, though its reward is not used.
+SUITE: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "cheetah": ("run", 10, {}),
+    "hopper": ("hop", 20, {"hopping": True}),
+    "quadruped": ("walk", 20, {"desired_speed": 0}),  # URLB's two have the floor of its walk task too
+    "walker": ("walk", 25, {"move_speed": 0}),
+}
+# Where the brick lies that the hand has to reach, m; seen from the camera in front, y points away from it.
+JACO = {
+    "reach_bottom_left": (-0.09, -0.09),
+    "reach_bottom_right": (0.09, -0.09),
+    "reach_top_left": (-0.09, 0.09),
+    "reach_top_right": (0.09, 0.09),
+}
+CUSTOM: dict[str, tuple[str, ...]] = {
+    **{domain: tuple(tasks) for domain, tasks in TASKS.items()},
+    "jaco": tuple(JACO),
+}
+"""The tasks that are not the suite's, by domain."""
+
+
+def load(domain: str, task: str, seed: int) -> Any:
+    """An environment of dm_control with a task of the suite or of this file.
+
+    All of its randomness is in `task.random`, with jaco in `random_state`: seeded again in place, it begins
+    as a new one does.
+    """
+    if domain == "jaco":
+        return _load_jaco(task, seed)
+    if task not in CUSTOM.get(domain, ()):
+        return suite.load(domain, task, task_kwargs={"random": seed})
+    name, time_limit, arguments = SUITE[domain]
+    lender = suite.load(domain, name)
+    return control.Environment(
+        lender.physics,
+        TASKS[domain][task](**arguments, random=seed),
+        time_limit=time_limit,
+        control_timestep=lender.control_timestep(),
+    )
+
+
+def _load_jaco(task: str, seed: int) -> Any:
+    """URLB's four tasks: dm_control's `reach_duplo_features` with the brick in one place, in any rotation."""
+    from dm_control import composer  # here, because the other domains do without all of this
+    from dm_control.entities import props
+    from dm_control.manipulation import reach
+    from dm_control.manipulation.shared import arenas, constants, observations, robots, workspaces
+
+    place = (*JACO[task], 0.001)  # just above the floor, onto which it settles
+    workspace = SimpleNamespace(
+        target_bbox=workspaces.BoundingBox(lower=place, upper=place),
+        tcp_bbox=workspaces.BoundingBox(lower=(-0.1, -0.1, 0.2), upper=(0.1, 0.1, 0.4)),
+        arm_offset=robots.ARM_OFFSET,
+    )
+    features = observations.PERFECT_FEATURES
+    brick = observations.make_options(features, observations.FREEPROP_OBSERVABLES)
+    reaching = reach.Reach(
+        arena=arenas.Standard(),
+        arm=robots.make_arm(obs_settings=features),
+        hand=robots.make_hand(obs_settings=features),
+        prop=props.Duplo(observable_options=brick),
+        obs_settings=features,
+        workspace=workspace,
+        control_timestep=constants.CONTROL_TIMESTEP,
+    )
+    return composer.Environment(reaching, time_limit=10.0, random_state=seed)
