@@ -167,3 +167,10 @@ def test_by_default_one_step_and_a_wide_z_with_a_hidden_layer_for_vectors():
     assert build_config(CONTINUOUS, [named]).representation.encoder.hidden_dim == 0
     with pytest.raises(ConfigError, match="batch_size = -1 cannot be used"):
         ICMConfig(batch_size=-1)
+
+
+def test_z_of_vectors_is_exact_whatever_the_precision():
+    agent, obs = make_agent(CONTINUOUS, representation="icm", precision="bf16"), torch.randn(16, 4)
+    with agent.precision():
+        z = agent.representation.encode(obs)
+    assert torch.equal(z, agent.representation.encode(obs))
