@@ -55,7 +55,8 @@ def record(
             "phase": config.phase,
             "method": config.method.name,
             "seed": config.seed,
-            "steps": saved[-1] if saved else agent.steps,  # the latter counts those of pre-training too
+            "steps": saved[-1] if saved else agent.steps,
+            "steps_with_pretraining": agent.steps,
             "source": str(source),
             "started": started(run),
         },
