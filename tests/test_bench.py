@@ -267,7 +267,7 @@ def test_works_are_what_they_say(name):
     assert config.method.name == "apt"
     assert config.phase == "pretrain"
     sizes = {
-        "urlb-states": (1024, 1024), "urlb-pixels": (256, 256),
+        "urlb-states": (1024, 0), "urlb-pixels": (256, 256),
         "vectors": (1024, 1024), "vectors-summed": (1024, 1024), "pixels-drq": (256, 256),
         "pixels-paper": (512, 512), "discrete": (32, 512), "atari-fast": (256, 256), "maze": (64, 64),
     }  # fmt: skip

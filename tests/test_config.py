@@ -256,7 +256,7 @@ POSITIVE = {
     EnvConfig: ["num_envs", "frame_stack"],
     EncoderConfig: ["width"],
     MethodConfig: ["learning_rate"],
-    RepresentationConfig: ["learning_rate", "batch_size"],
+    RepresentationConfig: ["learning_rate"],
     LearnerConfig: ["batch_size", "n_step", "learning_rate", "adam_eps", "hidden_dim", "hidden_layers",
                     "discount", "target_tau", "target_every_updates"],
     ReplayConfig: ["capacity_steps"],

@@ -350,11 +350,11 @@ def _start(
     require(isinstance(changes, Mapping), "env", changes, "a mapping; the id is an argument of its own")
     env_config, factory = _env_config(env, update(EnvConfig(), changes, "env."))
     spec, env_config = probe_env(env_config, factory)
+    if pretrained is not None:
+        _require_equal(pretrained.spec, pretrained.config.env.id, spec, env_config.id)
     config = build_config(spec, [*layers, {"env": to_json(env_config)}])
     if factory is None and config.phase != "pretrain":
         require_task(config.env.id, "this needs one")
-    if pretrained is not None:
-        _require_equal(pretrained.spec, pretrained.config.env.id, spec, env_config.id)
     if config.log.wandb_project:
         import_wandb()
     with _envs_of(config, factory) as (envs, eval_envs), _device_of(config.device, config.seed) as place:
