@@ -18,11 +18,9 @@ from pathlib import Path
 import numpy as np
 from dm_control import mujoco
 
+from voidrl.dmcontrol import PIXELS_REPEAT, REPEATS, SPARSE
 from voidrl.envs.dmc_tasks import load
 
-REPEAT = {"cheetah": 4, "hopper": 2, "walker": 2}  # the paper's
-TASKS = ["cheetah_jump_sparse", "cheetah_reach_sparse", "hopper_jump_sparse", "hopper_reach_sparse"]
-TASKS += ["walker_jump_sparse", "walker_reach_sparse", "walker_turnover_sparse"]
 PROOFS = Path(__file__).parents[1] / "tests" / "envs" / "dmc_proofs.json"
 SIZE = (240, 320)
 RED = (255, 40, 40)
@@ -37,7 +35,7 @@ def play(domain: str, task: str, episodes: int, seed: int) -> np.ndarray:
     for episode in range(episodes):
         step, steps = env.reset(), 0
         while not step.last():
-            if steps % REPEAT[domain] == 0:
+            if steps % REPEATS.get(domain, PIXELS_REPEAT) == 0:
                 action = rng.uniform(spec.minimum, spec.maximum)
             step, steps = env.step(action), steps + 1
             best[episode] = max(best[episode], env.task.measure(env.physics))
@@ -49,8 +47,8 @@ def table(episodes: int, seed: int) -> None:
     """Print thresholds and rates, with the upper end of Wilson's 95 % interval, and the tail in metres."""
     print("| task | threshold | random successes | 95 % below | median | 99 % | 99.9 % | most |")
     print("|---|---|---|---|---|---|---|---|")
-    for name in TASKS:
-        domain, task = name.split("_", 1)
+    for domain, task in ((domain, task) for domain, tasks in SPARSE.items() for task in tasks):
+        name = f"{domain}_{task}"
         threshold, best = load(domain, task, 0).task.threshold, play(domain, task, episodes, seed)
         count = int((best >= threshold).sum())
         tail = " | ".join(f"{value:.2f}" for value in np.quantile(best, [0.5, 0.99, 0.999, 1]))

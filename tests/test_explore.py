@@ -193,7 +193,8 @@ def test_begin_stop_go_on_fine_tune_and_collect(tmp_path, monkeypatch, capsys):
     assert saved["counts"]["ram"] <= 40
     assert saved["agent"] == {
         "env": GAME, "phase": "pretrain", "method": "apt", "seed": 1, "steps": 40,
-        "steps_with_pretraining": 40, "source": str(tmp_path / "seed1/apt"), "started": started(tmp_path / "seed1/apt"),
+        "steps_with_pretraining": 40,
+        "source": str(tmp_path / "seed1/apt"), "started": started(tmp_path / "seed1/apt"),
     }  # fmt: skip
 
     for name in ("pretrain", "finetune", "train", "resume", "evaluate"):

@@ -17,20 +17,19 @@ from torch import Tensor
 
 from voidrl import checkpoint
 from voidrl.agent import Agent
-from voidrl.config import PIECES, Config, EnvConfig, merge, require, to_json, update
+from voidrl.config import PIECES, Config, DMControlConfig, EnvConfig, merge, require, to_json, update
 from voidrl.device import pick_device, seeded
-from voidrl.dmcontrol import find_place, require_task
+from voidrl.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_place, require_task
 from voidrl.engine import Engine
 from voidrl.envs import Envs, make_envs
 from voidrl.envs.make import EnvFactory, probe_env
 from voidrl.errors import CheckpointError, ConfigError, RunFolderError, SpaceError, VoidrlError
 from voidrl.evaluation import Evaluation, evaluate_agent
-from voidrl.ids import atari_game
+from voidrl.ids import DMC, atari_game
 from voidrl.loop import Loop, LoopState, load_run
 from voidrl.methods.base import Latents, Method
 from voidrl.metrics import import_wandb
-from voidrl.presets import default_preset
-from voidrl.presets import preset as find_preset
+from voidrl.presets import preset_for
 from voidrl.progress import human_seconds, parse_count
 from voidrl.replay import make_replay
 from voidrl.runfolder import RunFolder, default_run_path
@@ -300,7 +299,7 @@ def task_config(pretrained: Config) -> Config:
 
 def _settings(env: Env, preset: str | None, config: Overrides | None) -> list[dict[str, Any]]:
     if not isinstance(config, Config):
-        return [find_preset(preset or default_preset(env)), _changes(config)]
+        return [preset_for(env, preset), _changes(config)]
     if preset is not None:
         raise ConfigError(
             f"preset = {preset!r} cannot be used with a whole voidrl.Config, which has a value for every "
@@ -323,6 +322,10 @@ def _given(steps: Steps | None, seed: int | None, device: str | None) -> dict[st
 
 
 def _env_config(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
+    if isinstance(env, str) and env.startswith(DMC):
+        return dataclasses.replace(base, id=env), None
+    if base.id.startswith(DMC):  # an agent of DMControl comes elsewhere: its options stay behind
+        base = dataclasses.replace(base, dmc=DMControlConfig())
     if isinstance(env, str):
         return dataclasses.replace(base, id=env), None
     if not callable(env) or isinstance(env, gym.Env):
@@ -467,6 +470,9 @@ def _require_equal(agent: EnvSpec, home: str, env: EnvSpec, name: str) -> None:
     fields = [k for k, v in agent.to_json().items() if v != env.to_json()[k]]
     ours, theirs = (", ".join(f"{k} {getattr(spec, k)}" for k in fields) for spec in (agent, env))
     remedy = "expected the same spaces on both sides"
+    if mine is not None and other is not None:
+        fitting = [task for task in TASKS[mine.domain] if f"{mine.domain}_{task}" not in OTHER_OBSERVATIONS]
+        remedy += f"; those of the domain itself have its tasks {', '.join(fitting)}"
     if fields == ["num_actions"] and atari_game(name) and atari_game(home):
         remedy += "; with ?full_actions=true after the name, in pre-training too, all games have 18 actions"
     raise SpaceError(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from voidrl.errors import ConfigError, UnknownNameError
@@ -57,20 +58,18 @@ def default_config(env: str, options: Mapping[str, str], phase: str) -> Config:
     """The config before the options for its fields: it depends on the environment and the pieces chosen."""
     from voidrl.api import build_config
     from voidrl.config import EnvConfig, merge, to_json, update
-    from voidrl.envs import make_envs
-    from voidrl.presets import default_preset, preset
+    from voidrl.envs.make import probe_env
+    from voidrl.presets import preset_for
 
     pieces = {
         kind: options[f"--{kind}"]
         for kind in ("method", "representation", "learner")
         if f"--{kind}" in options
     }
-    chosen = options.get("--preset") or default_preset(env)
-    layers: list[Mapping[str, Any]] = [preset(chosen), pieces, {"phase": phase}]
+    layers: list[Mapping[str, Any]] = [preset_for(env, options.get("--preset")), pieces, {"phase": phase}]
     env_config = update(EnvConfig(), {**merge(*layers).get("env", {}), "id": env or "voidrl/PixelMaze-v0"})
     looked_at = dataclasses.replace(env_config, count_states=False)  # which an option may still turn off
-    with closing(make_envs(looked_at, num_envs=1)) as envs:
-        return build_config(envs.spec, [*layers, {"env": to_json(env_config)}])
+    return build_config(probe_env(looked_at)[0], [*layers, {"env": to_json(env_config)}])
 
 
 def with_options(config: Config, given: Mapping[str, str], command: str, own: Mapping[str, str]) -> Config:
@@ -82,29 +81,31 @@ def with_options(config: Config, given: Mapping[str, str], command: str, own: Ma
         if name not in fields:
             known = [*fields, *(usage.partition(" ")[0] for usage in own)]
             raise UnknownNameError("option", name, known, f"See `voidrl {command} --help`.")
-        problems = []
-        read = read_value(text)
-        # What looks like a number can also be meant as it stands, or as a list of one.
-        for value in (read, text, (read,)):
-            try:
-                config = update(config, {fields[name]: value})
-                break
-            except ConfigError as error:
-                problems.append(error)
-        else:
-            raise problems[0]
+        if isinstance(operator.attrgetter(fields[name])(config), tuple):
+            config = update(config, {fields[name]: _read_list(text)})
+            continue
+        try:
+            config = update(config, {fields[name]: read_value(text)})
+        except ConfigError as error:
+            try:  # what looks like a number can also be meant as it stands
+                config = update(config, {fields[name]: text})
+            except ConfigError:
+                raise error from None
     return config
 
 
+def _read_list(text: str) -> tuple[Any, ...]:
+    """Words between commas, perhaps in brackets."""
+    return tuple(read_value(word.strip()) for word in text.strip("[]").split(",") if word.strip())
+
+
 def read_value(text: str) -> Any:
-    """A word as the number, truth value or None that it spells; with commas or brackets, a list of them."""
+    """A word as the number, truth value or None that it spells."""
     from voidrl.progress import parse_count
 
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
-    if "," in text or (text[:1], text[-1:]) == ("[", "]"):
-        return tuple(read_value(word.strip()) for word in text.strip("[]").split(",") if word.strip())
     for read in (parse_count, int, float):
         with suppress(ValueError):
             return read(text)

@@ -70,8 +70,9 @@ class DMControlConfig:
     states; for pixels the paper's, 4 for the cheetah and 2 for all others."""
     image_size: int = 84
     """Height and width of images in pixels."""
-    camera: int = -1
-    """Number of the camera that takes them; −1, the one URLB uses: 2 for the quadruped and 0 for others."""
+    camera: int | str = -1
+    """Number or name of the camera that takes them; −1, the one URLB uses: 2 for the quadruped, `front_close`
+    for jaco, 0 for all others."""
     render_quality: Literal["default", "fast"] = "default"
     """`default`, as dm_control renders; `fast`, without shadows and multisampling: other pixels."""
     processes: int = 0
@@ -81,8 +82,8 @@ class DMControlConfig:
     """Seconds after which a process that gives no answer counts as hung."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "image_size", "timeout_s")
-        require(self.camera >= -1, "camera", self.camera, "-1 (the one URLB uses) or more")
+        require_positive(self, "timeout_s")
+        require(0 < self.image_size <= 1024, "image_size", self.image_size, "1 to 1024 pixels")
         for name in ("action_repeat", "processes"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 (chosen for you) or more")
 
@@ -106,7 +107,7 @@ class EnvConfig:
     of every step in processes beside the run; on DMControl bins of (height, angle, velocity) and the entropy
     of the physics states."""
     counted_envs: int = 0
-    """Count them in this many of the environments alone, which is cheaper; 0 for all of them. Atari only."""
+    """Count them in this many of the environments alone, which is cheaper; 0 for all of them."""
     dmc: DMControlConfig = field(default_factory=DMControlConfig)
     """DMControl."""
 

@@ -50,7 +50,7 @@ TASKS: dict[str, tuple[str, ...]] = {
 }
 """All tasks of each domain; the first one's starts are those of a domain without a task."""
 
-# Tasks with other observations than the first one's: an agent pre-trained on the domain does not fit them.
+# Tasks with other observations than their domain's: an agent that was pre-trained on that does not fit them.
 OTHER_OBSERVATIONS = {
     "cartpole_two_poles", "cartpole_three_poles", "dog_fetch", "humanoid_run_pure_state", "lqr_lqr_6_2",
     "quadruped_escape", "quadruped_fetch", "stacker_stack_4", "swimmer_swimmer15",
@@ -60,7 +60,8 @@ OTHER_OBSERVATIONS = {
 NEED_GL = {"quadruped_escape"}
 
 CAMERAS: dict[str, int | str] = {"quadruped": 2, "jaco": "front_close"}  # URLB's; 0 for all others
-REPEATS = {"cheetah": 4}  # the paper's for pixels; 2 for all others
+REPEATS = {"cheetah": 4}  # the paper's for pixels, and for all others …
+PIXELS_REPEAT = 2
 STATES_REPEAT = 1  # URLB's
 
 

@@ -360,6 +360,15 @@ def preset(name: str | None) -> dict[str, Any]:
     return PRESETS[name].values
 
 
+def preset_for(env: object, name: str | None) -> dict[str, Any]:
+    """The values of a preset, or of the environment's own; options of DMControl are for DMControl alone."""
+    values = preset(name or default_preset(env))
+    if isinstance(env, str) and env.startswith(DMC):
+        return values
+    rest = {key: value for key, value in values.get("env", {}).items() if key != "dmc"}
+    return {**values, "env": rest} if rest else {k: v for k, v in values.items() if k != "env"}
+
+
 def default_preset(env: object) -> str | None:
     """What an environment is run with unless something else is asked for."""
     if not isinstance(env, str):

@@ -1,6 +1,7 @@
 """DMControl as one of N environments: equal to dm_control's own, in this process and in others."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -169,7 +170,30 @@ def test_an_agent_of_a_domain_fits_its_tasks(domain, closing_envs):
     whole = closing_envs(f"dmc/{domain}").spec
     for task in TASKS[domain]:
         name = f"{domain}_{task}"
-        assert (probe_env(EnvConfig(id=f"dmc/{name}"))[0] == whole) == (name not in OTHER_OBSERVATIONS)
+        assert (probe_env(EnvConfig(id=f"dmc/{name}", backend="sync"))[0] == whole) == (
+            name not in OTHER_OBSERVATIONS
+        )
+
+
+def test_a_regulator_comes_to_an_end(closing_envs):
+    envs = closing_envs("dmc/lqr_lqr_2_1", action_repeat=1000)
+    envs.reset(0)
+    result = envs.step(np.ones((1, 1), np.float32))
+    assert result.truncated[0]
+
+
+def test_counting_in_some_of_the_environments_counts_in_these(closing_envs):
+    config = EnvConfig(id="dmc/walker", num_envs=2, backend="sync", count_states=True, counted_envs=1)
+    some = make_envs(config)
+    alone = closing_envs("dmc/walker", count_states=True)
+    for envs in (some, alone):
+        envs.reset(0)
+        for action in actions_of(alone, 30):
+            envs.step(np.repeat(action, envs.num_envs, 0))
+    assert some.counter.counts()["bins"] == alone.counter.counts()["bins"]
+    some.close()
+    with pytest.raises(ConfigError, match=r"counted_envs = 3 cannot be used with env\.num_envs = 2"):
+        make_envs(EnvConfig(id="dmc/walker", num_envs=2, counted_envs=3))
 
 
 def test_the_arm_reaches(closing_envs):
@@ -232,6 +256,21 @@ def test_fast_images_are_others(closing_envs):
 
 
 @needs_gl
+def test_a_world_that_renders_before_its_first_image_is_fast_too(closing_envs):
+    images = [
+        closing_envs(
+            "dmc/quadruped_escape",
+            backend="async",
+            observation="pixels",
+            image_size=32,
+            render_quality=quality,
+        ).reset(0)[0]
+        for quality in ("default", "fast")
+    ]
+    assert (images[0] != images[1]).any()
+
+
+@needs_gl
 def test_each_environment_of_a_process_has_its_own_image(closing_envs):
     envs = closing_envs("dmc/walker", 2, backend="async", processes=1, observation="pixels", image_size=24)
     alone = closing_envs("dmc/walker", backend="async", observation="pixels", image_size=24)
@@ -240,11 +279,13 @@ def test_each_environment_of_a_process_has_its_own_image(closing_envs):
     np.testing.assert_array_equal(alone.reset(5)[0][0], frames[1])
 
 
-@needs_gl
-def test_a_camera_that_there_is_not_is_refused(closing_envs):
-    envs = closing_envs("dmc/walker", backend="async", observation="pixels", camera=9)
-    with pytest.raises(EnvironmentFailedError, match=r"environment 0 \('dmc/walker'\).*camera"):
-        envs.reset(0)
+@pytest.mark.parametrize("camera", [9, -2, "top"])
+def test_a_camera_that_there_is_not_is_refused_before_anything_is_rendered(camera):
+    config = EnvConfig(id="dmc/walker", dmc=DMControlConfig(observation="pixels", camera=camera))
+    with pytest.raises(
+        ConfigError, match=rf"camera = {camera!r} .*'dmc/walker': expected 0 \(side\), 1 \(back\)"
+    ):
+        probe_env(config)
 
 
 def test_images_are_not_rendered_in_this_process(closing_envs):
@@ -260,6 +301,19 @@ def test_without_opengl_all_that_was_tried_is_told(monkeypatch):
     text = str(error.value)
     for word in ("'dmc/walker'", "egl: no egl here", "osmesa: no osmesa here", "apt-get install", "'states'"):
         assert word in text
+
+
+def test_states_need_no_opengl(tmp_path):
+    code = (
+        "from voidrl.config import EnvConfig\nfrom voidrl.envs.make import probe_env, make_envs\n"
+        "config = EnvConfig(id='dmc/pendulum')\nprint(probe_env(config)[0].frame_shape)\n"
+        "make_envs(config).close()\n"
+    )
+    variables = {**os.environ, "MUJOCO_GL": "nonsense"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=False
+    )
+    assert (done.stdout, done.stderr) == ("(3,)\n", "")
 
 
 def test_the_users_own_opengl_is_the_only_one_tried(monkeypatch):
@@ -325,6 +379,19 @@ def test_what_goes_wrong_in_a_process_is_told(closing_envs):
         envs.step(action)
 
 
+def test_a_run_that_was_suspended_has_not_waited(closing_envs):
+    envs = closing_envs("dmc/pendulum_swingup", 1, backend="async")
+    envs.reset(0)
+    envs.vector._timeout_s = 2.0
+    clock = iter(range(0, 10**6, 1000))  # each look at it is much later than the one before
+    dmc_time = pytest.MonkeyPatch()
+    dmc_time.setattr("time.monotonic", lambda: next(clock))
+    try:
+        envs.step(actions_of(envs, 1)[0])
+    finally:
+        dmc_time.undo()
+
+
 def test_processes_end_with_the_one_that_made_them(tmp_path):
     code = (
         "from voidrl.config import EnvConfig\nfrom voidrl.envs import make_envs\nimport os\n"
@@ -352,7 +419,7 @@ def _alive(pid):
 
 def test_what_is_left_to_the_domain_is_written_down():
     def repeat(env, **options):
-        return probe_env(EnvConfig(id=env, dmc=DMControlConfig(**options)))[1].dmc.action_repeat
+        return dmc.resolve(EnvConfig(id=env, dmc=DMControlConfig(**options))).dmc.action_repeat
 
     assert repeat("dmc/walker") == 1
     assert repeat("dmc/cheetah", observation="pixels") == 4
@@ -366,14 +433,24 @@ def test_an_evaluation_needs_a_task(closing_envs):
 
 
 def test_options_of_dmcontrol_are_refused_elsewhere():
-    with pytest.raises(ConfigError, match=r"env\.dmc .*'CartPole-v1'"):
+    with pytest.raises(ConfigError, match=r"env\.dmc\.action_repeat = 2 .*'CartPole-v1'"):
         make("CartPole-v1", action_repeat=2)
 
 
-def test_another_mujoco_is_refused_with_the_pin(monkeypatch):
-    monkeypatch.setattr(dmc.importlib.metadata, "version", lambda name: "4.0.1")
-    with pytest.raises(ConfigError, match=r"mujoco 4\.0\.1.*pip install 'mujoco>=3\.17,<4'"):
+@pytest.mark.parametrize(
+    ("package", "version", "wanted"),
+    [
+        ("mujoco", "4.0.1", "mujoco>=3.17,<4"),
+        ("mujoco", "3.9.0", "mujoco>=3.17,<4"),
+        ("dm-control", "1.0.49", "dm-control>=1.0.50,<2"),
+    ],
+)
+def test_another_version_is_refused_with_the_pin(package, version, wanted, monkeypatch):
+    found = {"mujoco": "3.17.0", "dm-control": "1.0.50", package: version}
+    monkeypatch.setattr(dmc.importlib.metadata, "version", found.get)
+    with pytest.raises(ConfigError, match=re.escape(f"{package} {version}")) as error:
         make("dmc/walker")
+    assert f"pip install '{wanted}'" in str(error.value)
 
 
 def test_without_the_extra_the_command_is_named(monkeypatch):
@@ -382,6 +459,7 @@ def test_without_the_extra_the_command_is_named(monkeypatch):
         make("dmc/walker")
 
 
-def test_the_pin_is_that_of_the_extra():
+def test_the_pins_are_those_of_the_extra():
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    assert f'"{dmc.MUJOCO}"' in text
+    assert 'dmc = ["dm-control>=1.0.50,<2", "mujoco>=3.17,<4"]' in text
+    assert dmc.PACKAGES == {"dm-control": ((1, 0, 50), (2,)), "mujoco": ((3, 17), (4,))}

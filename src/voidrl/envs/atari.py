@@ -121,11 +121,6 @@ def make_atari(config: EnvConfig, num_envs: int, query: dict[str, Any], *, evalu
     if ale_py.ALEInterface.isSupportedROM(str(roms.get_rom_path(rom))) is None:  # loading it ends the process
         raise ConfigError(f"environment {config.id!r} cannot be made: ALE has the game but cannot play it")
     options = _options(config.id, query)
-    if config.counted_envs > config.num_envs:
-        raise ConfigError(
-            f"env.counted_envs = {config.counted_envs} cannot be used with env.num_envs = {config.num_envs}: "
-            f"expected 0 (all of them) or up to that many"
-        )
     if config.count_states and options["sticky"]:
         raise ConfigError(
             f"env.count_states = True cannot be used with sticky actions (environment {config.id!r}): a "

@@ -11,10 +11,11 @@ import importlib.util
 import json
 import mmap
 import os
+import re
 import tempfile
-import time
 import warnings
 import weakref
+from functools import cache
 from multiprocessing.connection import wait
 from typing import Any, NoReturn
 
@@ -23,7 +24,16 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from voidrl.config import EnvConfig
-from voidrl.dmcontrol import CAMERAS, NEED_GL, REPEATS, STATES_REPEAT, TASKS, find_place, require_task
+from voidrl.dmcontrol import (
+    CAMERAS,
+    NEED_GL,
+    PIXELS_REPEAT,
+    REPEATS,
+    STATES_REPEAT,
+    TASKS,
+    find_place,
+    require_task,
+)
 from voidrl.envs import dmc_worker
 from voidrl.envs.coverage import PhysicsCoverage
 from voidrl.envs.dmc_worker import (
@@ -44,7 +54,8 @@ from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
 from voidrl.types import EnvSpec
 
 SHARED = "/dev/shm"
-MUJOCO = "mujoco>=3.17,<4"  # what dm_control 1.0.50 was made for; as in pyproject.toml
+WAIT_S = 1.0
+PACKAGES = {"dm-control": ((1, 0, 50), (2,)), "mujoco": ((3, 17), (4,))}  # as in pyproject.toml
 
 
 class DMControlVector(VectorEnv):
@@ -64,7 +75,7 @@ class DMControlVector(VectorEnv):
         else:
             described = self._begin_here(settings)
         self.described = described
-        self.single_observation_space, self.single_action_space = _spaces(described, settings["image_size"])
+        self.single_observation_space, self.single_action_space = _spaces(described, settings)
 
     def _begin_here(self, settings: Settings) -> Description:
         self._own = _simulate_here(settings)
@@ -84,7 +95,7 @@ class DMControlVector(VectorEnv):
             answers = [json.loads(text) for text in self._answers("was being made")]
             for answer in answers:
                 if "failed" in answer:
-                    self._fail(f"environment {self._name!r} raised {answer['failed']} when it was made")
+                    self._fail(_not_made(self._name, answer["failed"]))
             described: Description = answers[0]
             size = Arrays.size(self.num_envs, described, settings["image_size"])
             file.truncate(size)
@@ -161,10 +172,13 @@ class DMControlVector(VectorEnv):
     def _answers(self, doing: str) -> list[str]:
         """One from each, in their order, or who gives none."""
         waiting, found = {worker.pipe: worker for worker in self._workers}, {}
-        until = time.monotonic() + self._timeout_s
+        waited = 0.0
         while waiting:
-            ready = wait([*waiting], until - time.monotonic())
-            if not ready:
+            # Counted in small parts and not by the clock, which goes on while a run is suspended.
+            part = min(WAIT_S, self._timeout_s)
+            ready = wait([*waiting], part)
+            waited = 0.0 if ready else waited + part
+            if waited >= self._timeout_s:
                 worker = next(iter(waiting.values()))
                 self._fail(
                     f"worker process {worker.process.pid} of environment {self._name!r} ({worker.envs}) has "
@@ -204,6 +218,7 @@ class DMControlEnvs(Envs):
 
     def __init__(self, vector: DMControlVector, config: EnvConfig) -> None:
         super().__init__(vector, config.id, config.frame_stack)
+        self._watched = np.arange(self.num_envs) < (config.counted_envs or self.num_envs)
         self.frames_per_step = config.dmc.action_repeat
         if config.count_states:
             place = find_place(config.id)
@@ -229,7 +244,7 @@ class DMControlEnvs(Envs):
         """What came of it."""
         result = self._result(self._guarded(self.vector.recv))
         if self._counter is not None:
-            real = ~self._ended if counted is None else counted & ~self._ended
+            real = self._watched & ~self._ended & (True if counted is None else counted)
             self._counter.add(self.vector.arrays.state[real])
         self._ended = result.ended & ~self._ended
         return result
@@ -241,7 +256,7 @@ def resolve(config: EnvConfig) -> EnvConfig:
     if place is None:
         return config
     pixels = dmc.observation == "pixels"
-    own = REPEATS.get(place.domain, 2) if pixels else STATES_REPEAT
+    own = REPEATS.get(place.domain, PIXELS_REPEAT) if pixels else STATES_REPEAT
     dmc = dataclasses.replace(dmc, action_repeat=dmc.action_repeat or own)
     return dataclasses.replace(config, dmc=dmc)
 
@@ -264,10 +279,18 @@ def make_dmc(config: EnvConfig, num_envs: int, *, evaluation: bool) -> Envs:
 
 def probe_dmc(config: EnvConfig) -> EnvSpec:
     """What the environments will look like, without rendering anything."""
-    config = resolve(config)
-    described = _simulate_here({**_settings(config, 1), "measured": False}).describe()
-    image_size = config.dmc.image_size if config.dmc.observation == "pixels" else 0
-    return spec_of(*_spaces(described, image_size), config.frame_stack)
+    settings = _settings(resolve(config), 1)
+    plain: Settings = {**settings, "image_size": 0, "renders": False, "measured": False}
+    described = _described(json.dumps(plain), config.backend == "sync", config.dmc.timeout_s)
+    return spec_of(*_spaces(described, settings), config.frame_stack)
+
+
+@cache
+def _described(settings: str, here: bool, timeout_s: float) -> Description:
+    """Looked at in a process of its own: what dm_control does when it is imported depends on MUJOCO_GL."""
+    vector = DMControlVector(json.loads(settings), 0 if here else 1, timeout_s)
+    vector.close()
+    return vector.described
 
 
 def _settings(config: EnvConfig, num_envs: int) -> Settings:
@@ -282,7 +305,7 @@ def _settings(config: EnvConfig, num_envs: int) -> Settings:
         "action_repeat": dmc.action_repeat,
         "image_size": dmc.image_size if dmc.observation == "pixels" else 0,
         "renders": dmc.observation == "pixels" or place.name in NEED_GL,
-        "camera": dmc.camera if dmc.camera >= 0 else CAMERAS.get(place.domain, 0),
+        "camera": CAMERAS.get(place.domain, 0) if dmc.camera == -1 else dmc.camera,
         "fast": dmc.render_quality == "fast",
         "measured": config.count_states,
         "first_env": 0,
@@ -292,13 +315,29 @@ def _settings(config: EnvConfig, num_envs: int) -> Settings:
 
 
 def _simulate_here(settings: Settings) -> Simulators:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*DISPLAY")  # of an OpenGL that this process never uses
-        return Simulators(settings)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message=".*DISPLAY"
+            )  # of an OpenGL that this process never uses
+            return Simulators(settings)
+    except Exception as error:
+        raise EnvironmentFailedError(_not_made(settings["name"], repr(error))) from error
 
 
-def _spaces(described: Description, image_size: int) -> tuple[gym.spaces.Box, gym.spaces.Box]:
+def _not_made(name: str, error: str) -> str:
+    return f"environment {name!r} raised {error} when it was made"
+
+
+def _spaces(described: Description, settings: Settings) -> tuple[gym.spaces.Box, gym.spaces.Box]:
     """Of observations and actions."""
+    image_size, camera, cameras = settings["image_size"], settings["camera"], described["cameras"]
+    if image_size and camera not in (*cameras, *range(len(cameras))):
+        known = ", ".join(f"{i} ({name})" for i, name in enumerate(cameras))
+        raise ConfigError(
+            f"env.dmc.camera = {camera!r} cannot be used with environment {settings['name']!r}: "
+            f"expected {known}"
+        )
     low, high = np.array(described["action_low"]), np.array(described["action_high"])
     action = gym.spaces.Box(low, high, dtype=np.float64)  # the bounds to the last bit
     if image_size:
@@ -307,12 +346,18 @@ def _spaces(described: Description, image_size: int) -> tuple[gym.spaces.Box, gy
 
 
 def _require_dm_control(name: str) -> None:
-    if importlib.util.find_spec("dm_control") is None:
+    if any(importlib.util.find_spec(module) is None for module in ("dm_control", "mujoco")):
         raise MissingExtraError("dm-control", "dmc", f"environment {name!r}")
-    version = importlib.metadata.version("mujoco")
-    major, minor = (int(part) for part in version.split(".")[:2])
-    if not (3, 17) <= (major, minor) < (4, 0):
-        raise ConfigError(
-            f"environment {name!r} cannot be made with mujoco {version}, for which dm_control was not made: "
-            f"pip install '{MUJOCO}'"
-        )
+    for package, (least, below) in PACKAGES.items():
+        version = importlib.metadata.version(package)
+        if not least <= _numbers(version) < below:
+            wanted = f"{package}>={'.'.join(map(str, least))},<{below[0]}"
+            raise ConfigError(
+                f"environment {name!r} cannot be made with {package} {version}, which it was not tried with: "
+                f"pip install '{wanted}'"
+            )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """1.0.50rc1 → (1, 0, 50)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

@@ -29,6 +29,7 @@ from dm_control.suite import cheetah, hopper, quadruped, walker
 from dm_control.utils import rewards
 
 INFINITY = float("inf")
+LQR_TIME_LIMIT = 30.0  # s, 1000 control steps as everywhere
 UPRIGHT = 0.9  # cosine of the angle between the torso's axis and the vertical, 26°
 
 
@@ -229,7 +230,9 @@ def load(domain: str, task: str, seed: int) -> Any:
     if domain == "jaco":
         return _load_jaco(task, seed)
     if task not in CUSTOM.get(domain, ()):
-        return suite.load(domain, task, task_kwargs={"random": seed})
+        # The suite's regulators go on until they are at rest, which is perhaps never.
+        limit = {"time_limit": LQR_TIME_LIMIT} if domain == "lqr" else {}
+        return suite.load(domain, task, task_kwargs={"random": seed, **limit})
     name, time_limit, arguments = SUITE[domain]
     lender = suite.load(domain, name)
     return control.Environment(

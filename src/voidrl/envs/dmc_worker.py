@@ -50,6 +50,7 @@ class Description(TypedDict):
     action_high: list[float]
     tells_success: bool
     state_dim: int  # width of what `physics_state` gives
+    cameras: list[str]
 
 
 class Arrays(NamedTuple):
@@ -117,6 +118,9 @@ class Simulators:
         self.cameras: list[Any] = [None] * len(self.envs)
         self.ended = np.zeros(len(self.envs), bool)
         self.steps = np.zeros(len(self.envs), np.int64)
+        if settings["image_size"]:
+            for env in self.envs:  # now: some worlds begin to render in their first reset
+                _prepare_rendering(env.physics.model, settings["image_size"], fast=settings["fast"])
 
     def describe(self) -> Description:
         """What they look like."""
@@ -130,6 +134,7 @@ class Simulators:
             "action_high": np.where(unbounded, 1.0, action.maximum).tolist(),
             "tells_success": succeeded and self.settings["rewarded"],
             "state_dim": len(physics_state(env.physics)) if self.settings["measured"] else 0,
+            "cameras": [env.physics.model.id2name(i, "camera") for i in range(env.physics.model.ncam)],
         }
 
     def reset(self, seed: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import os
@@ -14,7 +15,8 @@ from functools import partial
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from voidrl.config import DMControlConfig, EnvConfig
+from voidrl.config import EnvConfig
+from voidrl.dmcontrol import NAMES
 from voidrl.envs.atari import make_atari
 from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
 from voidrl.envs.vector import Envs, Guarded
@@ -45,12 +47,19 @@ def make_envs(
     """N environments from an id or a factory; for `evaluation`, Atari plays the real game."""
     n = num_envs or config.num_envs
     name, options = (config.id, {}) if factory is not None else parse_id(config.id)
+    if config.counted_envs > config.num_envs:
+        raise ConfigError(
+            f"env.counted_envs = {config.counted_envs} cannot be used with env.num_envs = {config.num_envs}: "
+            f"expected 0 (all of them) or up to that many"
+        )
     if factory is None and name.startswith(DMC):
         return make_dmc(config, n, evaluation=evaluation)
-    if config.dmc != DMControlConfig():
+    given = [f for f in dataclasses.fields(config.dmc) if getattr(config.dmc, f.name) != f.default]
+    if given:
+        option, value = given[0].name, getattr(config.dmc, given[0].name)
         raise ConfigError(
-            f"env.dmc has values that are not its own and environment {config.id!r} is none of DMControl's: "
-            f"expected {DMC}<domain>_<task>, or env.dmc left alone"
+            f"env.dmc.{option} = {value!r} cannot be used with environment {config.id!r}: expected "
+            f"{DMC}<domain>_<task>, which alone has these options"
         )
     if factory is None and name.startswith(ATARI):
         return make_atari(config, n, options, evaluation=evaluation)
@@ -142,6 +151,10 @@ def _find(name: str) -> gym.envs.registration.EnvSpec:
         raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
     except gym.error.Error:
         remedy = "Your own: 'module:factory', or `voidrl list envs`."
+        if namespace.lower() in ("dmc", "dm_control"):
+            raise UnknownNameError(
+                "environment", name, NAMES, f"DMControl is {DMC}<domain>_<task>."
+            ) from None
         with suppress(UnknownNameError):
             remedy = f"The Atari game is '{ATARI}{find_game(name.rpartition('/')[2])}'."
         raise UnknownNameError("environment", name, gym.registry, remedy) from None
