@@ -11,6 +11,7 @@ from voidrl.api import load
 from voidrl.envs.dmc import DMControlVector
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
 from voidrl.metrics import read_metrics
+from voidrl.presets import preset_for
 
 pytest.importorskip("dm_control")
 
@@ -146,3 +147,14 @@ def test_a_run_in_processes_goes_on_as_if_it_had_not_stopped(tmp_path):
     resumed = voidrl.resume(tmp_path / "resumed", steps=80)
     for name, value in straight.tensors().items():
         assert value.equal(resumed.tensors()[name]), name
+
+
+@pytest.mark.parametrize("phase", ["pretrain", "train"])
+def test_from_scratch_an_agent_has_what_one_has_to_be_fine_tuned(phase):
+    values = preset_for("dmc/walker_run", None, phase)
+    expected = {"pretrain": (2_000_000, (100_000, 500_000, 1_000_000, 2_000_000)), "train": (100_000, ())}
+    assert (values["steps"], values["log"]["snapshot_steps"]) == expected[phase]
+    fast = preset_for("atari/pong", "atari-fast", phase)
+    expected = {"pretrain": (10_000_000, 0.0625, 20_000), "train": (100_000, 0.125, 1600)}
+    assert (fast["steps"], fast["updates_per_step"], fast["warmup_steps"]) == expected[phase]
+    assert preset_for("", "maze-demo", phase)["warmup_steps"] == 1000  # which does not say how long

@@ -71,7 +71,7 @@ def pretrain(
         device: `auto`, `cpu`, `cuda`.
         overwrite: Replace the run in `out`.
     """
-    layers = [*_settings(env, preset, config), {} if method is None else {"method": method}]
+    layers = [*_settings(env, preset, config, "pretrain"), {} if method is None else {"method": method}]
     layers += [_given(steps, seed, device), {"phase": "pretrain"}]
     return _start(env, layers, out, overwrite)
 
@@ -87,8 +87,11 @@ def train(
     device: str | None = None,
     overwrite: bool = False,
 ) -> Agent:
-    """Train the learner from scratch on the environment's own reward. Arguments as in `pretrain`."""
-    layers = [*_settings(env, preset, config), _given(steps, seed, device), {"phase": "train"}]
+    """Train the learner from scratch on the environment's own reward. Arguments as in `pretrain`.
+
+    Where the preset says how long agents are fine-tuned, this takes as many steps, for comparison.
+    """
+    layers = [*_settings(env, preset, config, "train"), _given(steps, seed, device), {"phase": "train"}]
     return _start(env, layers, out, overwrite)
 
 
@@ -297,9 +300,9 @@ def task_config(pretrained: Config) -> Config:
     )
 
 
-def _settings(env: Env, preset: str | None, config: Overrides | None) -> list[dict[str, Any]]:
+def _settings(env: Env, preset: str | None, config: Overrides | None, phase: str) -> list[dict[str, Any]]:
     if not isinstance(config, Config):
-        return [preset_for(env, preset), _changes(config)]
+        return [preset_for(env, preset, phase), _changes(config)]
     if preset is not None:
         raise ConfigError(
             f"preset = {preset!r} cannot be used with a whole voidrl.Config, which has a value for every "

@@ -66,7 +66,8 @@ def default_config(env: str, options: Mapping[str, str], phase: str) -> Config:
         for kind in ("method", "representation", "learner")
         if f"--{kind}" in options
     }
-    layers: list[Mapping[str, Any]] = [preset_for(env, options.get("--preset")), pieces, {"phase": phase}]
+    values = preset_for(env, options.get("--preset"), phase)
+    layers: list[Mapping[str, Any]] = [values, pieces, {"phase": phase}]
     env_config = update(EnvConfig(), {**merge(*layers).get("env", {}), "id": env or "voidrl/PixelMaze-v0"})
     looked_at = dataclasses.replace(env_config, count_states=False)  # which an option may still turn off
     return build_config(probe_env(looked_at)[0], [*layers, {"env": to_json(env_config)}])

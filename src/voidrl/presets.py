@@ -360,9 +360,16 @@ def preset(name: str | None) -> dict[str, Any]:
     return PRESETS[name].values
 
 
-def preset_for(env: object, name: str | None) -> dict[str, Any]:
-    """The values of a preset, or of the environment's own; options of DMControl are for DMControl alone."""
+def preset_for(env: object, name: str | None, phase: str) -> dict[str, Any]:
+    """The values of a preset, or of the environment's own; options of DMControl are for DMControl alone.
+
+    From scratch an agent is trained as one is fine-tuned, with which it is compared.
+    """
     values = preset(name or default_preset(env))
+    tuning = values.get("finetune", {})
+    if phase == "train" and "steps" in tuning:
+        given = {key: tuning[key] for key in ("steps", "updates_per_step", "warmup_steps") if key in tuning}
+        values = {**values, **given, "log": {**values["log"], "snapshot_steps": ()}}
     if isinstance(env, str) and env.startswith(DMC):
         return values
     rest = {key: value for key, value in values.get("env", {}).items() if key != "dmc"}
