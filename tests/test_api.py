@@ -255,7 +255,10 @@ def test_an_encoder_of_vectors_sees_how_long_they_are(tmp_path):
 
 def test_a_run_that_ends_in_its_warm_up_says_so(tmp_path, capsys):
     voidrl.pretrain(Walk, steps=6, out=tmp_path / "run", config=tiny())
-    assert "nothing will be learned: 6 steps are not more than the warm-up of 8" in capsys.readouterr().err
+    assert (
+        "nothing will be learned: 6 steps are not more than the warm-up of 8 (warmup_steps)"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("whole", [False, True])

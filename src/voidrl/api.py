@@ -376,7 +376,8 @@ def _start(
         warmup = config.finetune.warmup_steps if config.phase == "finetune" else config.warmup_steps
         if agent.learns and config.steps <= warmup:
             notes.append(
-                f"nothing will be learned: {config.steps} steps are not more than the warm-up of {warmup}"
+                f"nothing will be learned: {config.steps} steps are not more than the warm-up of {warmup} "
+                f"({'finetune.' if config.phase == 'finetune' else ''}warmup_steps)"
             )
         name = {"pretrain": config.method.name.rpartition(":")[2], "train": "scratch"}
         env_name = config.env.id.partition("?")[0]

@@ -194,7 +194,7 @@ def evaluate(argv: list[str]) -> None:
         print(f"success  {result.success_rate:.0%}")
     for name, count in result.counts.items():
         if name == "entropy":
-            print(f"entropy  {count:.1f} nats of the physics states")
+            print(f"entropy  {count:.1f} nats of the physics states in {result.counted_steps} steps")
         else:
             print(f"states   {count} distinct {STATES.get(name, name)} in {result.counted_steps} steps")
 

@@ -60,6 +60,8 @@ class Replay:
         slots = self.rows * num_envs
 
         def empty(*shape: int, dtype: torch.dtype) -> Tensor:
+            if storage.type == "cpu":  # NumPy's zeros take memory page by page, as they are written to
+                return torch.from_numpy(np.zeros((slots, *shape), str(dtype).removeprefix("torch.")))
             return torch.zeros(slots, *shape, dtype=dtype, device=storage)
 
         self.frames = empty(*spec.frame_shape, dtype=torch.uint8 if spec.pixels else torch.float32)

@@ -406,7 +406,7 @@ def test_evaluate_prints_both(monkeypatch, capsys, tmp_path):
     assert cli.main(["evaluate", str(tmp_path), "--count-states"]) == 0
     assert capsys.readouterr().out.splitlines()[2:] == [
         "states   812 distinct bins of height, angle and velocity in 10000 steps",
-        "entropy  -12.3 nats of the physics states",
+        "entropy  -12.3 nats of the physics states in 10000 steps",
     ]
     assert cli.main(["evaluate", str(tmp_path), "--count-states", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["counts"] == counts

@@ -427,7 +427,17 @@ def test_what_is_left_to_the_domain_is_written_down():
     assert repeat("dmc/walker", observation="pixels", action_repeat=3) == 3
 
 
+def test_a_name_is_written_down_as_it_is_spelled():
+    assert dmc.resolve(EnvConfig(id="dmc/Walker-Run")).id == "dmc/walker_run"
+
+
+def test_a_name_without_its_prefix_is_understood():
+    with pytest.raises(ConfigError, match=r"'walker_run'.*DMControl's is 'dmc/walker_run'"):
+        make("walker_run")
+
+
 def test_an_evaluation_needs_a_task(closing_envs):
+    assert closing_envs("dmc/pendulum", evaluation=True, count_states=True).counter is not None
     with pytest.raises(ConfigError, match="'dmc/walker' is a domain without a reward"):
         closing_envs("dmc/walker", evaluation=True)
 

@@ -51,6 +51,7 @@ from voidrl.envs.spaces import spec_of
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.envs.workers import Worker, cores, end
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
+from voidrl.ids import DMC
 from voidrl.types import EnvSpec
 
 SHARED = "/dev/shm"
@@ -251,20 +252,20 @@ class DMControlEnvs(Envs):
 
 
 def resolve(config: EnvConfig) -> EnvConfig:
-    """What is left to the domain, written down."""
+    """What is left to the domain, written down, and its name as it is spelled."""
     place, dmc = find_place(config.id), config.dmc
     if place is None:
         return config
     pixels = dmc.observation == "pixels"
     own = REPEATS.get(place.domain, PIXELS_REPEAT) if pixels else STATES_REPEAT
     dmc = dataclasses.replace(dmc, action_repeat=dmc.action_repeat or own)
-    return dataclasses.replace(config, dmc=dmc)
+    return dataclasses.replace(config, id=f"{DMC}{place.name}", dmc=dmc)
 
 
 def make_dmc(config: EnvConfig, num_envs: int, *, evaluation: bool) -> Envs:
     """N simulations of the domain or task that `config.id` names."""
     config = resolve(config)
-    if evaluation:
+    if evaluation and not config.count_states:  # what is visited can be measured without one
         require_task(config.id, "an evaluation needs one")
     settings, here = _settings(config, num_envs), config.backend == "sync"
     if config.backend == "native" or (here and settings["renders"]):

@@ -155,6 +155,8 @@ def _find(name: str) -> gym.envs.registration.EnvSpec:
             raise UnknownNameError(
                 "environment", name, NAMES, f"DMControl is {DMC}<domain>_<task>."
             ) from None
+        if name in NAMES:
+            remedy = f"DMControl's is '{DMC}{name}'."
         with suppress(UnknownNameError):
             remedy = f"The Atari game is '{ATARI}{find_game(name.rpartition('/')[2])}'."
         raise UnknownNameError("environment", name, gym.registry, remedy) from None
