@@ -55,7 +55,7 @@ from voidrl.ids import DMC
 from voidrl.types import EnvSpec
 
 SHARED = "/dev/shm"
-WAIT_S = 1.0
+WAIT_S = 1.0  # between two looks at whether a worker is still waited for
 PACKAGES = {"dm-control": ((1, 0, 50), (2,)), "mujoco": ((3, 17), (4,))}  # as in pyproject.toml
 
 
@@ -318,9 +318,8 @@ def _settings(config: EnvConfig, num_envs: int) -> Settings:
 def _simulate_here(settings: Settings) -> Simulators:
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message=".*DISPLAY"
-            )  # of an OpenGL that this process never uses
+            # Of an OpenGL that this process never uses.
+            warnings.filterwarnings("ignore", message=".*DISPLAY")
             return Simulators(settings)
     except Exception as error:
         raise EnvironmentFailedError(_not_made(settings["name"], repr(error))) from error
