@@ -171,6 +171,15 @@ def test_rates_follow_a_change_of_pace_and_average_at_the_end():
     assert lines[-1] == "2k/2k  100%  18.2 steps/s  took 1m50s"
 
 
+def test_once_updates_begin_the_warm_up_no_longer_counts():
+    stream, clock = io.StringIO(), Clock()
+    with Progress(14_000, stream=stream, clock=clock) as progress:
+        for step, updates in ((0, 0), (4000, 0), (4100, 50), (4200, 100)):
+            progress.update(step, updates=updates)
+            clock.now += 10
+    assert "10 steps/s  5 updates/s  eta 16m20s" in stream.getvalue().splitlines()[-1]
+
+
 def test_a_run_without_a_rate_has_no_eta_and_fields_keep_their_last_value():
     stream = io.StringIO()
     with Progress(1000, stream=stream, clock=Clock(), plain_every_seconds=0.0) as progress:

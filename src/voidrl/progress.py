@@ -141,6 +141,8 @@ class Progress:
             self._draw()
 
     def _draw(self) -> None:
+        if self._drawn is not None and self._drawn.updates == self._start.updates < self._now.updates:
+            self._window = deque([self._drawn])  # steps of the warm-up are faster than what follows
         self._window.append(self._now)
         while len(self._window) > 2 and self._now.seconds - self._window[0].seconds > _RATE_WINDOW_SECONDS:
             self._window.popleft()
