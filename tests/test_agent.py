@@ -10,6 +10,7 @@ from helpers import (
     DISCRETE,
     NORMED,
     PIXELS,
+    PIXELS_CONTINUOUS,
     Chain,
     Constant,
     Place,
@@ -457,3 +458,17 @@ def test_a_representation_that_nobody_reads_is_not_trained(share):
     metrics = agent.step(fill_replay(PIXELS))
     assert bool(moved(before, parameters_of(agent.representation))) == share
     assert ("contrast_loss" in metrics) == share
+
+
+@pytest.mark.parametrize("n_step", ["single", "summed"])
+def test_images_are_rewarded_as_they_are_and_not_as_they_are_augmented(n_step):
+    agent = make_agent(PIXELS_CONTINUOUS, learner="ddpg", learner__n_step=3, learner__intrinsic_n_step=n_step)
+    seen, reward = [], agent.method.reward
+
+    def watched(batch, latents):
+        seen.append(batch.obs.dtype)
+        return reward(batch, latents)
+
+    agent.method.reward = watched
+    agent.step(fill_replay(PIXELS_CONTINUOUS))
+    assert seen == [torch.uint8] * (1 if n_step == "single" else 3)  # as stored; views are floats

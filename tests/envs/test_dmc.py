@@ -143,6 +143,17 @@ def test_reaching_the_goal_of_a_sparse_task_terminates(closing_envs):
     assert not result.truncated[0]
 
 
+def test_a_goal_reached_in_the_last_step_of_all_terminates_too(closing_envs):
+    envs = closing_envs("dmc/walker_reach_sparse", action_repeat=999)
+    envs.reset(0)
+    assert not envs.step(actions_of(envs, 1)[0]).ended[0]
+    physics = envs.vector._own.envs[0].physics
+    with physics.reset_context():
+        physics.named.data.qpos["rootx"] = 1000.0
+    result = envs.step(actions_of(envs, 1)[0])
+    assert (result.terminated[0], result.truncated[0], result.reward[0]) == (True, False, 1)
+
+
 @needs_gl
 def test_a_terrain_that_needs_opengl_has_one(closing_envs):
     envs = closing_envs("dmc/quadruped_escape", backend="async")
@@ -343,8 +354,11 @@ def test_what_was_received_stays_as_it_was(closing_envs):
     envs = closing_envs("dmc/pendulum_swingup", 2, backend="async")
     frames, _ = envs.reset(0)
     before = frames.copy()
-    envs.step(actions_of(envs, 1)[0])
+    result = envs.step(actions_of(envs, 1)[0])
     np.testing.assert_array_equal(frames, before)
+    before = result.frames.copy()
+    envs.step(actions_of(envs, 1, seed=1)[0])
+    np.testing.assert_array_equal(result.frames, before)
 
 
 def test_a_process_that_dies_is_named(closing_envs):
