@@ -325,10 +325,8 @@ def _given(steps: Steps | None, seed: int | None, device: str | None) -> dict[st
 
 
 def _env_config(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
-    if isinstance(env, str) and env.startswith(DMC):
-        return dataclasses.replace(base, id=env), None
-    if base.id.startswith(DMC):  # an agent of DMControl comes elsewhere: its options stay behind
-        base = dataclasses.replace(base, dmc=DMControlConfig())
+    if base.id.startswith(DMC) and not (isinstance(env, str) and env.startswith(DMC)):
+        base = dataclasses.replace(base, dmc=DMControlConfig())  # an agent comes elsewhere: they stay behind
     if isinstance(env, str):
         return dataclasses.replace(base, id=env), None
     if not callable(env) or isinstance(env, gym.Env):
@@ -360,7 +358,7 @@ def _start(
         _require_equal(pretrained.spec, pretrained.config.env.id, spec, env_config.id)
     config = build_config(spec, [*layers, {"env": to_json(env_config)}])
     if factory is None and config.phase != "pretrain":
-        require_task(config.env.id, "this needs one")
+        require_task(config.env.id, f"to {config.phase} needs one")
     if config.log.wandb_project:
         import_wandb()
     with _envs_of(config, factory) as (envs, eval_envs), _device_of(config.device, config.seed) as place:

@@ -39,6 +39,14 @@ PAPER_APT = {
     "mean_momentum": None,
 }
 
+PAPER_CONTRAST = {
+    "name": "simclr",
+    "temperature": 0.1,
+    "projection_hidden": 128,
+    "projection_dim": 64,
+    "decoupled": False,
+}
+
 ATARI_PAPER: dict[str, Any] = {
     "env": {"num_envs": 1, "frame_stack": 4},
     "steps": 250_000_000,
@@ -50,11 +58,7 @@ ATARI_PAPER: dict[str, Any] = {
     "replay": {"capacity_steps": 1_000_000},
     "method": PAPER_APT,
     "representation": {
-        "name": "simclr",
-        "temperature": 0.1,
-        "projection_hidden": 128,
-        "projection_dim": 64,
-        "decoupled": False,
+        **PAPER_CONTRAST,
         "learning_rate": 1e-3,
         "warmup_updates": 1000,
         "batch_size": 512,
@@ -159,11 +163,7 @@ DMC_PAPER: dict[str, Any] = {
     "replay": {"capacity_steps": 100_000},
     "method": PAPER_APT,
     "representation": {
-        "name": "simclr",
-        "temperature": 0.1,
-        "projection_hidden": 128,
-        "projection_dim": 64,
-        "decoupled": False,
+        **PAPER_CONTRAST,
         "learning_rate": 1e-3,
         "batch_size": 512,
         "encoder": {
@@ -285,11 +285,7 @@ URLB_PIXELS: dict[str, Any] = {
     "augment": {"shift_pixels": 4, "intensity_scale": 0.0},
     "replay": {"capacity_steps": 500_000},
     "representation": {
-        "name": "simclr",
-        "temperature": 0.1,
-        "projection_hidden": 128,
-        "projection_dim": 64,
-        "decoupled": False,
+        **PAPER_CONTRAST,
         "learning_rate": 1e-4,
         "batch_size": 256,
         "encoder": {"stack": "drq", "activation": "relu", "feature_dim": 50, "hidden_dim": 0},
@@ -373,7 +369,7 @@ def preset_for(env: object, name: str | None, phase: str) -> dict[str, Any]:
     if isinstance(env, str) and env.startswith(DMC):
         return values
     rest = {key: value for key, value in values.get("env", {}).items() if key != "dmc"}
-    return {**values, "env": rest} if rest else {k: v for k, v in values.items() if k != "env"}
+    return {**values, "env": rest}
 
 
 def default_preset(env: object) -> str | None:

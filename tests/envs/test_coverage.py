@@ -376,7 +376,6 @@ def test_a_state_that_is_not_finite_is_refused():
     seen = PhysicsCoverage("walker", 4)
     with pytest.raises(EnvironmentFailedError, match="'walker' are in a state that is not finite"):
         seen.add(np.array([[0, 0, np.nan, 0.0]]))
-    seen.close()
     assert seen.counts() == {"bins": 0}
 
 

@@ -15,7 +15,7 @@ from voidrl.bench.report import Column, Row, shown, spread
 from voidrl.bench.timing import REPEATS
 from voidrl.config import EnvConfig, merge, require, update
 from voidrl.envs import Envs, make_envs
-from voidrl.presets import preset
+from voidrl.presets import preset_for
 
 ACTION_SETS = 64  # drawn beforehand, and taken in turn
 
@@ -46,7 +46,8 @@ def rows(options: Namespace, device: torch.device, peaks: None, say: Callable[[s
     """Real steps alone are counted: those in which an environment resets are not."""
     for n in options.num_envs:
         given = {"id": options.env, "num_envs": n, "backend": options.backend}
-        config = update(EnvConfig(), merge(preset(options.preset).get("env", {}), given))
+        values = preset_for(options.env, options.preset, "pretrain")
+        config = update(EnvConfig(), merge(values["env"], given))
         with closing(make_envs(config)) as envs:
             rates, frames_per_step = _rates(envs, options.seconds), envs.frames_per_step
         yield {

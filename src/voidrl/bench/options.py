@@ -125,7 +125,7 @@ def _add_env(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--num-envs", type=int, nargs="+", default=[1, 16, 64], help="(default: 1 16 64)")
     parser.add_argument("--backend", choices=("auto", "native", "sync", "async"), default="auto")
-    parser.add_argument("--preset", help="whose options of environments are taken (default: none)")
+    parser.add_argument("--preset", help="whose options of environments are taken (default: its own)")
     _add_seconds(parser)
 
 

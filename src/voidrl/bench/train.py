@@ -21,7 +21,7 @@ from voidrl.envs import make_envs
 from voidrl.errors import ConfigError, RunInterrupted
 from voidrl.loop import Loop, LoopState
 from voidrl.metrics import read_metrics
-from voidrl.presets import default_preset, preset
+from voidrl.presets import default_preset, preset, preset_for
 from voidrl.progress import parse_count
 from voidrl.replay import make_replay
 from voidrl.runfolder import RunFolder
@@ -103,7 +103,7 @@ def _run(options: Namespace, engine_name: str, device: torch.device, say: Callab
 
 def _layers(options: Namespace, engine: str) -> list[Mapping[str, Any]]:
     steps = parse_count(options.steps)
-    base = preset(options.preset)
+    base = preset_for(options.env, options.preset, "pretrain")
     log = {"log_every_steps": max(1, steps // LOG_ROWS), "checkpoint_every_steps": steps + 1}
     log |= {"eval_every_steps": 0, "tensorboard": False}
     changes: dict[str, Any] = {

@@ -210,9 +210,6 @@ class PhysicsCoverage:
         self._sample[: len(sample)] = sample
         self._seen, self._random = seen, _random(seen)
 
-    def close(self) -> None:
-        """Nothing to free."""
-
     def _filled(self) -> np.ndarray:
         return self._sample[: min(self._seen, SAMPLE_STATES)]
 

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
+from voidrl.envs.coverage import measure
+
 MAP, RESET, STEP = b"m", b"r", b"s"
 PARENT_S = 1.0  # between two looks whether the parent lives, in case a fork of it holds the pipe open
 ALIGNMENT = 64
@@ -27,7 +29,7 @@ UNBOUNDED = 1e9  # the linear-quadratic regulators take any force: there, an act
 class Settings(TypedDict):
     """What a group of simulations is told."""
 
-    name: str  # as the user wrote it
+    name: str  # the id, for what is told to the user
     domain: str
     task: str
     rewarded: bool  # False: whatever the task rewards, the reward is 0
@@ -49,7 +51,7 @@ class Description(TypedDict):
     action_low: list[float]
     action_high: list[float]
     tells_success: bool
-    state_dim: int  # width of what `physics_state` gives
+    state_dim: int  # width of what `coverage.measure` gives
     cameras: list[str]
 
 
@@ -118,6 +120,7 @@ class Simulators:
         self.cameras: list[Any] = [None] * len(self.envs)
         self.ended = np.zeros(len(self.envs), bool)
         self.steps = np.zeros(len(self.envs), np.int64)
+        self.tells_success = settings["rewarded"] and hasattr(self.envs[0].task, "succeeded")
         if settings["image_size"]:
             for env in self.envs:  # now: some worlds begin to render in their first reset
                 _prepare_rendering(env.physics.model, settings["image_size"], fast=settings["fast"])
@@ -127,13 +130,12 @@ class Simulators:
         env = self.envs[0]
         action, observed = env.action_spec(), env.observation_spec()
         unbounded = (action.maximum - action.minimum) > UNBOUNDED
-        succeeded = hasattr(env.task, "succeeded")
         return {
             "obs_dim": sum(math.prod(spec.shape) for spec in observed.values()),
             "action_low": np.where(unbounded, -1.0, action.minimum).tolist(),
             "action_high": np.where(unbounded, 1.0, action.maximum).tolist(),
-            "tells_success": succeeded and self.settings["rewarded"],
-            "state_dim": len(physics_state(env.physics)) if self.settings["measured"] else 0,
+            "tells_success": self.tells_success,
+            "state_dim": len(measure(env.physics)) if self.settings["measured"] else 0,
             "cameras": [env.physics.model.id2name(i, "camera") for i in range(env.physics.model.ncam)],
         }
 
@@ -172,8 +174,7 @@ class Simulators:
             reward += timestep.reward or 0.0
             if timestep.last():
                 break
-        rewarded = self.settings["rewarded"]
-        success = rewarded and hasattr(env.task, "succeeded") and bool(env.task.succeeded(env.physics))
+        success = self.tells_success and bool(env.task.succeeded(env.physics))
         # Where only its time is up, a value is to be expected. A goal reached in the last step of all has the
         # discount of an episode whose time is up.
         over = timestep.last()
@@ -181,7 +182,7 @@ class Simulators:
         self._write(
             i,
             timestep.observation,
-            reward if rewarded else 0.0,
+            reward if self.settings["rewarded"] else 0.0,
             terminated=terminated,
             truncated=over and not terminated,
             success=success,
@@ -200,7 +201,7 @@ class Simulators:
         else:
             arrays.obs[at] = np.concatenate([np.ravel(value) for value in observation.values()])
         if self.settings["measured"]:
-            arrays.state[at] = physics_state(self.envs[i].physics)
+            arrays.state[at] = measure(self.envs[i].physics)
 
     def _camera(self, i: int) -> Any:
         """Kept as long as its world is: a new one for each image would take most of the time."""
@@ -220,13 +221,6 @@ def _prepare_rendering(model: Any, size: int, *, fast: bool) -> None:
     model.vis.global_.offwidth = model.vis.global_.offheight = size
     if fast:
         model.vis.quality.offsamples = model.vis.quality.shadowsize = 0
-
-
-def physics_state(physics: Any) -> np.ndarray:
-    """Height, angle and velocity of the body, then all positions and velocities; see `coverage`."""
-    from voidrl.envs.coverage import measure
-
-    return measure(physics)
 
 
 def main(descriptor: int, parent: int, settings: Settings) -> None:
