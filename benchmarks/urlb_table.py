@@ -114,7 +114,9 @@ def draw(runs: list[dict[str, Any]], path: Path) -> None:
     axes.set_xticks(range(len(tasks)), [task.replace("_", " ") for task in tasks])
     axes.set(ylabel="return / expert's", ylim=(0, 1.05))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper right")
+    axes.legend(
+        frameon=False, fontsize=8, ncols=4, columnspacing=1.2, loc="lower center", bbox_to_anchor=(0.5, 1.0)
+    )
     figure.savefig(path, dpi=150)
 
 
