@@ -3,10 +3,15 @@
 import io
 import math
 import re
+import sys
 from contextlib import suppress
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
+from pseudo_terminals import PseudoTerminal, widest
 
+from voidrl import cli
 from voidrl.errors import ConfigError
 from voidrl.progress import Progress, human_count, human_seconds, parse_count
 
@@ -35,7 +40,8 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name in ("NO_COLOR", "CI"):
+        monkeypatch.delenv(name, raising=False)
 
     def make(columns):
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -234,7 +240,8 @@ def test_no_color(terminal, monkeypatch):
     stream = terminal(80)
     monkeypatch.setenv("NO_COLOR", "1")
     train(stream)
-    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", stream.getvalue())
+    assert not re.search(r"\x1b\[[0-9;]*m", stream.getvalue())
+    assert "\r\x1b[2K" in stream.getvalue()  # drawn in place as ever
 
 
 def test_dumb_terminals_get_plain_lines(terminal, monkeypatch):
@@ -249,3 +256,109 @@ def test_force_color_puts_no_bar_into_a_file(monkeypatch):
     stream = io.StringIO()
     train(stream)
     assert "\x1b" not in stream.getvalue()
+
+
+def test_a_long_run_writes_fewer_lines_as_it_goes_on():
+    stream, clock = io.StringIO(), Clock()
+    with Progress(10**9, stream=stream, clock=clock) as progress:
+        for step in range(1, 6 * 60 * 6 + 1):  # every 10 seconds for six hours
+            clock.now += 10.0
+            progress.update(step)
+    assert 400 < len(stream.getvalue().splitlines()) < 600  # in place of 2160
+
+
+class TestOnARealTerminal:
+    @pytest.fixture(autouse=True)
+    def _environment(self, monkeypatch):
+        monkeypatch.setenv("TERM", "xterm-256color")
+        for name in ("NO_COLOR", "COLUMNS", "LINES", "CI"):
+            monkeypatch.delenv(name, raising=False)
+
+    @pytest.mark.parametrize("columns", [40, 60, 80])
+    def test_no_line_of_a_run_is_wider(self, columns, monkeypatch, tmp_path):
+        with PseudoTerminal(columns) as terminal:
+            for name in ("stdout", "stderr"):
+                monkeypatch.setattr(sys, name, terminal.stream)
+            words = "pretrain tiny_runs:Walk --steps 60 --device cpu --log.tensorboard False --warmup-steps 8"
+            words += " --learner.batch-size 8 --learner.hidden-dim 8 --log.log-every-steps 10"
+            words += " --updates-per-step 0.2"
+            assert cli.main([*words.split(), "--out", str(tmp_path / "run")]) == 0
+            monkeypatch.undo()
+            text, lines = terminal.text(), terminal.lines()
+        bars = [line for line in lines if "%" in line]
+        assert len(bars) >= 2
+        assert widest(bars) <= columns
+        assert "pretrain tiny_runs:Walk" in lines
+        assert "100% " in bars[-1]
+        assert "\r\x1b[2K" in text
+        assert not re.search("[\U0001f300-\U0001faff\u2600-\u27bf]", text)  # no emoji
+
+    def test_the_bar_follows_the_window(self):
+        clock = Clock()
+        with PseudoTerminal(100) as terminal:
+            with Progress(1000, title=TITLE, stream=terminal.stream, clock=clock) as progress:
+                for step, columns in enumerate((100, 50, 30, 0, 120), start=1):
+                    terminal.resize(columns)
+                    clock.now += 1.0
+                    progress.update(100 * step, {"intrinsic": 0.5, "extrinsic": 0.25}, updates=step)
+            title, *bars = terminal.lines()
+        assert title == TITLE
+        for bar, columns in zip(bars, (100, 50, 30, 80, 120), strict=False):
+            assert len(bar.rstrip()) <= columns
+        assert [len(bar.rstrip()) > 30 for bar in bars[:5]] == [True, True, False, True, True]
+        assert "extrinsic" in bars[4]
+
+    def test_a_job_of_ci_gets_plain_lines(self, monkeypatch):
+        monkeypatch.setenv("CI", "true")
+        with PseudoTerminal(40) as terminal:
+            train(terminal.stream, seconds_per_update=4.0)
+            assert "\x1b" not in terminal.text()
+            assert len(terminal.lines()) == 4
+
+
+class ZMQInteractiveShell:
+    """What IPython has in a notebook."""
+
+
+class Shell(ZMQInteractiveShell):
+    """Colab's own."""
+
+
+@pytest.mark.parametrize("kind", [ZMQInteractiveShell, Shell])
+def test_in_a_notebook_one_line_is_written_anew_once_a_second(monkeypatch, kind):
+    stream, clock = io.StringIO(), Clock()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=kind))
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Progress(1000, title="train", clock=clock) as progress:
+        for step in range(1, 101):
+            clock.now += 0.25
+            progress.update(step * 10, {"return": 1234.0 if step < 50 else 1.0})
+    text = stream.getvalue()
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    assert "\x1b" not in text
+    drawn = text.rstrip("\n").split("\r")[1:]
+    assert 25 <= len(drawn) <= 27
+    assert drawn[-1].rstrip() == "train  1k/1k  100%  40 steps/s  took 25s  return 1"
+    # What stands there after each carriage return is written over to its end.
+    for before, after in pairwise(drawn):
+        assert len(after) >= len(before.rstrip())
+
+
+def test_in_a_notebook_a_file_stays_plain_and_a_run_without_steps_writes_nothing(monkeypatch):
+    shown, file = io.StringIO(), io.StringIO()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=ZMQInteractiveShell))
+    monkeypatch.setattr(sys, "stderr", shown)
+    train(file)
+    assert "\r" not in file.getvalue()
+    with Progress(1000):
+        pass
+    assert shown.getvalue() == ""
+
+
+def test_ipython_in_a_terminal_is_no_notebook(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    monkeypatch.setattr(sys, "stderr", stream)
+    train(sys.stderr)
+    assert "\r" not in stream.getvalue()

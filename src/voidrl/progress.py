@@ -1,9 +1,8 @@
-"""How a run shows where it is: a one-line bar on a terminal, sparse plain lines in a log file."""
+"""How a run shows where it is: a bar on a terminal, one line in a notebook, sparse lines in a log file."""
 
 from __future__ import annotations
 
 import math
-import os
 import re
 import sys
 import time
@@ -12,18 +11,21 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import NamedTuple, Self, TextIO
 
-from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from voidrl.errors import ConfigError
+from voidrl.tables import make_console
+from voidrl.terminal import in_notebook, is_terminal, width_of
 
 _COUNT = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)(?:e\+?([0-9]{1,2})|([kmbg]))?", re.IGNORECASE)
 _ZEROS = {"k": 3, "m": 6, "b": 9, "g": 9}
 
 _BAR_EVERY_SECONDS = 0.1
+_NOTEBOOK_EVERY_SECONDS = 1.0  # each time is kept in the notebook's file
+_LOG_EVERY_SECONDS = 60.0  # at most: a run of many hours need not say so every few seconds
 _RATE_WINDOW_SECONDS = 30.0
 _BAR_COLUMNS = (6, 40)  # the bar takes what the numbers leave, within these
 
@@ -79,8 +81,8 @@ class Progress:
     """Shows a run's progress on `stream` (stderr by default) while used as a context manager.
 
     `initial_step` and `initial_updates` are where a resumed run starts, so that its rates count only its own
-    work. Calling `update` at every step is fine: it draws at most ten times a second on a terminal, and once
-    every `plain_every_seconds` elsewhere.
+    work. Calling `update` at every step is fine: it draws at most ten times a second on a terminal, once a
+    second in a notebook, and elsewhere once every `plain_every_seconds`, after two hours once a minute.
     """
 
     def __init__(
@@ -106,12 +108,13 @@ class Progress:
         self._pending = False
         self._live: Live | None = None
         self._every = plain_every_seconds
-        # Not rich's own test: FORCE_COLOR, which CI sets, would put a bar into a log file.
-        self._on_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._on_terminal = is_terminal(self._stream)
+        self._in_notebook = not self._on_terminal and in_notebook(self._stream)
+        self._written = 0  # how long the line in the notebook is
 
     def __enter__(self) -> Self:
         if self._on_terminal:
-            console = Console(file=self._stream, force_terminal=True, highlight=False)
+            console = make_console(self._stream)
             if self._title:
                 console.print(Text(self._title, style="bold"), soft_wrap=True)
             # No refresh thread: it would contend with training for the interpreter. What the environment
@@ -119,6 +122,8 @@ class Progress:
             self._live = Live(console=console, auto_refresh=False, redirect_stdout=sys.stdout.isatty())
             self._every = _BAR_EVERY_SECONDS
             self._live.start()
+        elif self._in_notebook:
+            self._every = _NOTEBOOK_EVERY_SECONDS
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -127,6 +132,8 @@ class Progress:
         if self._live is not None:
             self._live.stop()
             self._live = None
+        elif self._written:
+            print(file=self._stream, flush=True)
 
     def update(
         self, step: int, fields: Mapping[str, float] | None = None, *, updates: int | None = None
@@ -136,9 +143,15 @@ class Progress:
         self._counts_updates |= updates is not None
         self._now = _Sample(self._clock(), step, self._now.updates if updates is None else updates)
         self._pending = True
-        due = self._drawn is None or self._now.seconds - self._drawn.seconds >= self._every
-        if due:
+        if self._drawn is None or self._now.seconds - self._drawn.seconds >= self._pause():
             self._draw()
+
+    def _pause(self) -> float:
+        """Seconds between two drawings; in a log file they grow to a hundredth of what has passed."""
+        if self._on_terminal or self._in_notebook:
+            return self._every
+        passed = self._now.seconds - self._start.seconds
+        return max(self._every, min(passed / 100, _LOG_EVERY_SECONDS))
 
     def _draw(self) -> None:
         if self._drawn is not None and self._drawn.updates == self._start.updates < self._now.updates:
@@ -148,7 +161,12 @@ class Progress:
             self._window.popleft()
         self._drawn, self._pending = self._now, False
         if self._live is not None:
-            self._live.update(self._bar_line(self._live.console.width), refresh=True)
+            self._live.console.width = columns = width_of(self._stream)  # the window may have changed
+            self._live.update(self._bar_line(columns), refresh=True)
+        elif self._in_notebook:
+            line = self._plain_line()
+            print(f"\r{line:<{self._written}}", end="", file=self._stream, flush=True)
+            self._written = len(line)
         else:
             print(self._plain_line(), file=self._stream, flush=True)
 

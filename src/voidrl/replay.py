@@ -9,7 +9,6 @@ slots that are, in order of time, and sampling is uniform over exactly these. Wh
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
@@ -23,6 +22,7 @@ from torch import Tensor
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, NonFiniteError, ReplayMemoryError
 from voidrl.fusion import fusable
+from voidrl.machine import memory
 from voidrl.types import Batch, EnvSpec, Frames
 
 TERMINATED, TRUNCATED = 1, 2  # how the step taken in a slot ended its episode; 0: it did not
@@ -482,11 +482,7 @@ def free_bytes(device: torch.device) -> int:
     """Memory that can still be taken."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    try:
-        with open("/proc/meminfo") as file:  # noqa: PTH123
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return memory().available
 
 
 def check_finite(array: np.ndarray, what: str, step: int) -> None:

@@ -71,8 +71,3 @@ def end(workers: Iterable[Worker], owner: int) -> None:
     for worker in workers:
         worker.process.wait()
         worker.pipe.close()
-
-
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

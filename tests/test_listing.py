@@ -1,0 +1,116 @@
+"""`voidrl list`: whole lines for scripts, tables for people, and no torch."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from pseudo_terminals import PseudoTerminal, widest
+
+from voidrl import cli, registry
+from voidrl.commands import listing
+from voidrl.dmcontrol import TASKS
+from voidrl.games import GAMES
+from voidrl.presets import PRESETS
+
+NAMES = {
+    "methods": registry.names("method"),
+    "representations": registry.names("representation"),
+    "learners": registry.names("learner"),
+    "games": [f"atari/{game}" for game in GAMES],
+    "tasks": [f"dmc/{domain}_{task}" for domain, tasks in TASKS.items() for task in tasks],
+    "presets": list(PRESETS),
+}
+
+
+def said(capsys, *words):
+    assert cli.main(["list", *words]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_in_a_pipe_every_item_is_one_line_with_its_name_first(capsys, kind):
+    header, *lines = said(capsys, kind).splitlines()
+    assert [line.split()[0] for line in lines] == NAMES[kind]
+    assert header.split()[0] == kind.removesuffix("s")
+
+
+def test_what_is_said_of_them(capsys):
+    lines = said(capsys, "games").splitlines()
+    assert ["atari/ms_pacman", "307.3", "6951.6", "yes"] in [line.split() for line in lines]
+    lines = said(capsys, "tasks").splitlines()
+    assert ["dmc/walker_run", "dmc/walker", "suite,", "URLB"] in [line.split() for line in lines]
+    assert ["dmc/quadruped_escape", "suite,", "needs", "OpenGL"] in [line.split() for line in lines]
+    assert "hopper_jump_sparse" in next(
+        line for line in lines if "paper's sparse" in line and "hopper" in line
+    )
+    methods = said(capsys, "methods")
+    assert "the particle-based entropy of the states visited" in methods
+    assert "docs/methods/apt.md" in methods
+    line = next(line for line in said(capsys, "presets").splitlines() if line.startswith("atari-paper"))
+    assert line.split()[1:5] == ["atari/…", "250M", "7.1", "GB"]
+
+
+def test_experiments_are_those_of_their_files(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(listing, "files", lambda package: tmp_path)
+    assert len(said(capsys, "experiments").splitlines()) == 1  # there are none
+    (tmp_path / "experiments").mkdir()
+    text = (
+        'title = "Mine: a maze"\npreset = "maze-demo"\n[methods.apt]\n[methods.scratch]\n[missing]\nx = "X"\n'
+    )
+    (tmp_path / "experiments" / "mine.toml").write_text(text)
+    (tmp_path / "experiments" / "plan.py").write_text("")
+    assert said(capsys, "experiments").splitlines()[1:] == [
+        "mine        maze-demo     2        1  Mine: a maze"
+    ]
+
+
+def test_json_has_numbers_as_they_are(capsys):
+    presets = {row["name"]: row for row in json.loads(said(capsys, "presets", "--json"))}
+    assert (presets["atari-paper"]["steps"], presets["urlb-pixels"]["steps"]) == (250_000_000, 1_000_000)
+    assert presets["atari-paper"]["replay"] == pytest.approx(7.1e9, rel=0.01)
+    assert all(row["about"] for row in presets.values())
+    alien = json.loads(said(capsys, "games", "--json"))[0]
+    assert alien == {"name": "atari/alien", "random": 227.8, "human": 7127.7, "of_the_26": "yes"}
+    overview = json.loads(said(capsys, "--json"))
+    assert list(overview) == list(listing.KINDS)
+    assert overview["games"] == NAMES["games"]
+
+
+def test_overview_counts_and_names_all_kinds(capsys):
+    lines = said(capsys).splitlines()[1:]
+    assert [line.split()[0] for line in lines] == list(listing.KINDS)
+    games = next(line for line in lines if line.startswith("games"))
+    assert games.split()[1] == "57"
+    assert "atari/zaxxon" in games
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_on_a_terminal_nothing_is_wider(columns, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "COLUMNS", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    for kind in (None, *listing.KINDS):
+        with PseudoTerminal(columns) as terminal:
+            monkeypatch.setattr(sys, "stdout", terminal.stream)
+            assert cli.main(["list", kind] if kind else ["list"]) == 0
+            monkeypatch.setattr(sys, "stdout", sys.__stdout__)
+            text, lines = terminal.text(), terminal.lines()
+        assert widest(lines) <= columns, kind
+        assert "\x1b[" in text
+        for name in NAMES.get(kind, ()):
+            assert name in "".join(line.strip() for line in lines)
+
+
+def test_an_unknown_kind_is_answered_with_the_nearest(capsys):
+    assert cli.main(["list", "preset"]) == 2
+    assert "did you mean 'presets'" in capsys.readouterr().err
+
+
+def test_no_list_imports_torch():
+    code = (
+        "import sys; from voidrl.cli import main; from voidrl.commands.listing import KINDS; main(['list']); "
+    )
+    code += "[main(['list', kind]) for kind in KINDS]; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"

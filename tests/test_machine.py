@@ -1,0 +1,59 @@
+"""What is left for a process in a container, and which presets fit into it."""
+
+from voidrl import machine
+from voidrl.presets import PRESETS
+
+GB = 10**9
+
+
+def write(root, files):
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return root
+
+
+MEMINFO = {"proc/meminfo": "MemTotal:       64000000 kB\nMemFree: 1 kB\nMemAvailable:   50000000 kB\n"}
+
+
+def test_a_container_has_what_its_groups_allow(tmp_path):
+    free = machine.memory(write(tmp_path / "bare", MEMINFO))
+    assert (free.total, free.available, free.limit) == (64_000_000 * 1024, 50_000_000 * 1024, None)
+    two = write(tmp_path / "two", {
+        **MEMINFO,
+        "proc/self/cgroup": "0::/job/step\n",
+        "sys/fs/cgroup/job/memory.max": f"{8 * GB}\n",
+        "sys/fs/cgroup/job/memory.current": f"{3 * GB}\n",
+        "sys/fs/cgroup/job/memory.stat": f"anon {2 * GB}\ninactive_file {1 * GB}\n",
+        "sys/fs/cgroup/job/step/memory.max": "max\n",
+        "sys/fs/cgroup/job/step/cpu.max": "50000 100000\n",
+        "sys/fs/cgroup/cpu.max": "max 100000\n",
+    })  # fmt: skip
+    assert machine.memory(two) == machine.Memory(64_000_000 * 1024, 6 * GB, 8 * GB)
+    assert machine.cores(two).usable == 0.5
+    one = write(tmp_path / "one", {
+        **MEMINFO,
+        "proc/self/cgroup": "5:memory:/docker/a\n4:cpu,cpuacct:/docker/a\n1:name=systemd:/docker/a\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{4 * GB}\n",  # as a container sees its own group
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{1 * GB}\n",
+        "sys/fs/cgroup/memory/docker/memory.limit_in_bytes": "9223372036854771712\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+        "sys/fs/cgroup/cpu/docker/a/cpu.cfs_quota_us": "75000\n",
+        "sys/fs/cgroup/cpu/docker/a/cpu.cfs_period_us": "100000\n",
+    })  # fmt: skip
+    assert machine.memory(one) == machine.Memory(64_000_000 * 1024, 3 * GB, 4 * GB)
+    assert machine.cores(one).usable == 0.75
+
+
+def test_what_presets_take():
+    assert machine.replay_bytes("atari-paper") == 1_000_000 * (84 * 84 + 25)
+    assert machine.replay_bytes("urlb-pixels") == 500_000 * (3 * 84 * 84 + 65)
+    assert list(machine.too_large(5 * GB)) == ["atari-paper", "urlb-pixels"]
+    assert list(machine.too_large(10 * GB, copies=3)) == ["atari-paper", "urlb-pixels"]
+    assert machine.too_large(100 * GB) == {}
+    assert set(machine.too_large(0)) == set(PRESETS)
+
+
+def test_the_nearest_folder_that_is_there(tmp_path):
+    assert machine.existing(tmp_path / "runs" / "new") == tmp_path
+    assert machine.existing(tmp_path) == tmp_path

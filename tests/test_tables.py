@@ -1,0 +1,170 @@
+"""Tables fit any terminal, and whole lines go into pipes."""
+
+import io
+import sys
+from contextlib import suppress
+
+import pytest
+from pseudo_terminals import PseudoTerminal, widest
+
+from voidrl import cli
+from voidrl.tables import described, fit, print_table
+from voidrl.terminal import in_notebook, is_log, is_terminal, width_of
+
+COLUMNS = ("method", "seeds", "score", "about")
+ROWS = [
+    ("apt", 3, 1056.25, "the entropy of the states visited, from distances [in brackets] to others"),
+    ("random", 10, -2.0, "uniform random actions"),
+    ("new", None, None, None),
+]
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "CI"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def shown(columns, **options):
+    with PseudoTerminal(columns) as terminal:
+        print_table(COLUMNS, ROWS, file=terminal.stream, **options)
+        text = terminal.text()
+        return text, terminal.lines()
+
+
+def test_in_a_pipe_each_row_is_one_whole_plain_line(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "20")
+    stream = io.StringIO()
+    print_table(COLUMNS, ROWS, title="Results", file=stream)
+    assert stream.getvalue().splitlines() == [
+        "Results",
+        "method  seeds    score  about",
+        "apt         3  1056.25  the entropy of the states visited, from distances [in brackets] to others",
+        "random     10       -2  uniform random actions",
+        "new",
+    ]
+
+
+def test_a_job_of_ci_on_a_terminal_writes_a_log(monkeypatch):
+    monkeypatch.setenv("CI", "true")
+    text, lines = shown(40)
+    assert "\x1b" not in text
+    assert len(lines) == 4
+    monkeypatch.setenv("CI", "false")
+    assert len(shown(60)[1]) > 4
+
+
+@pytest.mark.parametrize("columns", [12, 40, 60, 80, 200])
+def test_on_a_terminal_no_line_is_wider_and_no_word_is_lost(columns):
+    text, lines = shown(columns, title="Results of runs")
+    assert "\x1b[1m" in text
+    assert widest(lines) <= columns
+    words = "".join("".join(lines).split())
+    for part in (*COLUMNS[3:] * (columns >= 60), "apt", "1056.25", "[inbrackets]toothers", "uniform"):
+        assert part in words
+
+
+def test_where_a_sentence_has_no_room_rows_become_blocks():
+    lines = [line.rstrip() for line in shown(40)[1]]
+    assert lines[:5] == [
+        "apt",
+        "  seeds 3, score 1056.25",
+        "  the entropy of the states visited,",
+        "  from distances [in brackets] to others",
+        "random",
+    ]
+    assert lines[-1] == "new"
+
+
+def test_a_short_last_column_keeps_its_name_in_blocks():
+    with PseudoTerminal(20) as terminal:
+        print_table(("game", "random", "human"), [("montezuma", 0.0, 4753.3)], file=terminal.stream)
+        assert "".join(terminal.lines()).split() == ["montezuma", "random", "0,", "human", "4753.3"]
+
+
+@pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
+def test_without_colour_tables_are_wrapped_all_the_same(monkeypatch, variable):
+    monkeypatch.setenv(variable, {"NO_COLOR": "1", "TERM": "dumb"}[variable])
+    text, lines = shown(60, title="Results")
+    assert "\x1b" not in text
+    assert widest(lines) <= 60
+    assert len(lines) > 5
+
+
+def test_one_line_stays_one_line_whatever_is_in_a_cell():
+    stream = io.StringIO()
+    print_table(("name", "title"), [("a", "two\nlines and \x1b[31mred")], file=stream)
+    assert stream.getvalue().splitlines() == ["name  title", "a     two lines and  [31mred"]
+
+
+def test_a_stream_without_unicode_gets_plainer_signs():
+    file = io.BytesIO()
+    stream = io.TextIOWrapper(file, encoding="ascii")
+    print_table(("name", "about"), [("pixels", "3×84×84 → z, γ …")], file=stream)
+    stream.flush()
+    assert file.getvalue().decode().splitlines()[1] == "pixels  3x84x84 -> z, ? ..."
+
+
+def test_no_rows():
+    stream = io.StringIO()
+    print_table(("name", "about"), [], title="Nothing", file=stream)
+    assert stream.getvalue() == "Nothing\nname  about\n"
+    with PseudoTerminal(40) as terminal:
+        print_table(("name", "about"), [], file=terminal.stream)
+        assert [line.split() for line in terminal.lines()] == [["name", "about"]]
+
+
+def test_sentences_are_broken_between_words_on_terminals_alone():
+    sentence = "return   1.500 ± 0.250 over 10 episodes, 3 of them different\nlength   4.0"
+    with PseudoTerminal(40) as terminal:
+        assert fit(sentence, indent=9, file=terminal.stream).split("\n") == [
+            "return   1.500 ± 0.250 over 10 episodes,",
+            "         3 of them different",
+            "length   4.0",
+        ]
+        path = "a/folder/whose/name/is/longer/than/the/terminal/is/wide"
+        assert path in fit(f"see {path}", file=terminal.stream)
+        rows = {"--out DIR": "the run folder; by default a new one", "--overwrite": "replace the run"}
+        assert described(rows, file=terminal.stream).split("\n") == [
+            "  --out DIR    the run folder; by",
+            "               default a new one",
+            "  --overwrite  replace the run",
+        ]
+    assert fit(sentence, file=io.StringIO()) == sentence
+    assert described(rows, file=io.StringIO()).split("\n")[0].endswith("by default a new one")
+
+
+def test_the_width_is_the_terminals_own_unless_it_is_given_or_unknown(monkeypatch):
+    with PseudoTerminal(57) as terminal:
+        assert width_of(terminal.stream) == 57
+        terminal.resize(33)
+        assert width_of(terminal.stream) == 33
+        terminal.resize(0)
+        assert width_of(terminal.stream) == 80
+        monkeypatch.setenv("COLUMNS", "44")
+        assert width_of(terminal.stream) == 44
+        monkeypatch.setenv("COLUMNS", "0")
+        assert width_of(terminal.stream) == 80
+        assert is_terminal(terminal.stream)
+        assert not is_log(terminal.stream)
+    assert width_of(io.StringIO()) == 80
+    assert not in_notebook(io.StringIO())
+
+
+@pytest.mark.parametrize("command", ["pretrain", "finetune", "evaluate", "list", "doctor"])
+@pytest.mark.parametrize("plain", [False, True])
+def test_the_help_of_a_command_fits_and_keeps_to_no_color(monkeypatch, command, plain):
+    if plain:
+        monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    with PseudoTerminal(60) as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal.stream)
+        with suppress(SystemExit):
+            cli.main([command, "--help"])
+        monkeypatch.setattr(sys, "stdout", sys.__stdout__)
+        text, lines = terminal.text(), terminal.lines()
+    assert widest(lines) <= 60
+    assert any(line.startswith(f"usage: voidrl {command}") for line in lines)
+    assert not plain or "\x1b" not in text
