@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -10,7 +11,7 @@ import torch
 
 from voidrl.agent import Agent
 from voidrl.device import seeded
-from voidrl.envs import Envs
+from voidrl.envs import Envs, StepResult
 from voidrl.games import human_normalised
 from voidrl.replay import Replay
 
@@ -77,12 +78,14 @@ def evaluate_agent(
     steps: int | None = None,
     deterministic: bool = True,
     epsilon: float = 0.0,
+    watch: Callable[[StepResult | None], None] | None = None,
 ) -> Evaluation:
     """Play `episodes` whole episodes. Draws its own random numbers and leaves the run's untouched.
 
     Each environment plays a share fixed in advance: whichever episodes end first would be the short ones.
     With `steps`, it begins episodes as long as it has not used up its share of them, and ends what it began;
-    states are counted in exactly that share. `epsilon` is the share of uniformly random actions.
+    states are counted in exactly that share. `epsilon` is the share of uniformly random actions. `watch` is
+    called with what each step gave, and with None at the reset before the first.
     """
     n = envs.num_envs
     total = episodes if steps is None else steps
@@ -93,6 +96,8 @@ def evaluate_agent(
     succeeded, ended, tells, counted_steps = np.zeros(n, bool), np.zeros(n, bool), False, 0
     with seeded(seed, agent.device):
         frames, _ = envs.reset(seed)
+        if watch is not None:
+            watch(None)
         # The smallest replay there is stacks frames exactly as training does.
         history = Replay(envs.spec, n, 1, agent.method.skill_dim, agent.device, agent.device)
         history.reset(frames)
@@ -108,6 +113,8 @@ def evaluate_agent(
             counted = real & playing & (True if steps is None else taken < share)
             envs.send(action)
             result = envs.recv(counted)
+            if watch is not None:
+                watch(result)
             history.add(
                 action, result.reward, result.terminated, result.truncated, result.frames, skill, result.ended
             )

@@ -25,7 +25,7 @@ from voidrl.errors import RunFolderError, VoidrlWarning
 # All that voidrl writes into a run folder: an overwrite removes these and nothing else.
 _OWN_NAMES = (
     *("config.json", "metrics.jsonl", "tb", "wandb", "checkpoints", "log.txt", "environment.json"),
-    *("snapshots", "evaluation.json"),
+    *("snapshots", "evaluation.json", "videos", "report"),
 )
 _LOCK_NAME = ".lock"
 

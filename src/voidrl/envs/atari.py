@@ -6,6 +6,7 @@ why, stands in docs/environments/atari.md.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from voidrl.config import EnvConfig
 from voidrl.envs.ram_worker import FRAME_SKIP
 from voidrl.envs.vector import Envs, StepResult
-from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError
+from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError, UnknownNameError
 from voidrl.games import GAMES, find_game
 from voidrl.ids import atari_game
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from voidrl.envs.ram import StateCounter
 
+FRAMES_PER_SECOND = 60  # of the console
 STICKY = 0.25  # probability that an action is repeated, as `sticky=true` turns it on
 OPTIONS = {
     "sticky": (0.0, f"true ({STICKY}), false, or a probability below 1"),
@@ -43,10 +45,18 @@ class AtariEnvs(Envs):
 
     vector: AtariVectorEnv
     _counter: StateCounter | None = None
+    _picture: np.ndarray | None = None
 
     def __init__(
-        self, vector: AtariVectorEnv, config: EnvConfig, rom: str, options: dict[str, Any], evaluation: bool
+        self,
+        vector: AtariVectorEnv,
+        config: EnvConfig,
+        rom: str,
+        options: dict[str, Any],
+        evaluation: bool,
+        colour: AtariVectorEnv | None = None,
     ) -> None:
+        self._colour = colour
         super().__init__(vector, config.id, config.frame_stack)
         self.game = rom if rom in GAMES else None
         self.frames_per_step = FRAME_SKIP
@@ -71,6 +81,8 @@ class AtariEnvs(Envs):
         """Begin new games; game i draws its number of no-ops with seed + i."""
         frames, info = super().reset(seed)
         self._lives, self._ended = info["lives"], np.zeros(self.num_envs, bool)
+        if self._colour is not None:
+            self._see(*self._colour.reset(seed=seed), info)
         if self.counter is not None:
             self.counter.reset(info["episode_frame_number"][: self._watched])
         return frames, info
@@ -80,11 +92,16 @@ class AtariEnvs(Envs):
         assert 0 <= action.min() <= action.max() < self.spec.num_actions, "ALE would never answer"
         self._actions = action
         self._guarded(lambda: self.vector.send(action))
+        if self._colour is not None:
+            self._colour.send(action[:1])
 
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
         """What came of it."""
         frames, score, terminated, truncated, info = self._guarded(self.vector.recv)
         score, fresh, ended = score.astype(np.float32), self._ended, (terminated | truncated)
+        if self._colour is not None:
+            picture, _, _, _, its_info = self._colour.recv()
+            self._see(picture, its_info, info)
         if self.counter is not None:
             counted = ~fresh if counted is None else counted & ~fresh
             told = (self._actions, fresh, counted, info["episode_frame_number"], info["lives"], score)
@@ -96,14 +113,38 @@ class AtariEnvs(Envs):
             terminated = terminated | died
         return StepResult(frames, reward, terminated, truncated, info, ended, score)
 
+    @property
+    def steps_per_second(self) -> float:
+        """How many steps of the agent are a second of the game."""
+        return FRAMES_PER_SECOND / FRAME_SKIP
+
+    def render(self) -> np.ndarray:
+        """Game 0 as it is now, (210, 160, 3), in colour; of the last two frames the brighter pixels."""
+        assert self._picture is not None, "made without a `render_height`, or not reset yet"
+        return self._picture
+
+    def _see(self, picture: np.ndarray, its_info: dict[str, Any], info: dict[str, Any]) -> None:
+        """Keep the picture that came of the same seed and actions, if the same came of them otherwise."""
+        for key in ("episode_frame_number", "lives"):
+            if its_info[key][0] != info[key][0]:
+                raise EnvironmentFailedError(
+                    f"environment {self.name!r} cannot be shown: a second game with the same seed and "
+                    f"actions has {key} {its_info[key][0]} where the first has {info[key][0]}"
+                )
+        self._picture = picture[0, -1]
+
     def close(self) -> None:
         """Free what they hold."""
+        if self._colour is not None:
+            self._colour.close()
         if self._counter is not None:
             self._counter.close()
         super().close()
 
 
-def make_atari(config: EnvConfig, num_envs: int, query: dict[str, Any], *, evaluation: bool) -> AtariEnvs:
+def make_atari(
+    config: EnvConfig, num_envs: int, query: dict[str, Any], *, evaluation: bool, render: bool = False
+) -> AtariEnvs:
     """N games of the kind that the id names."""
     if config.backend not in ("auto", "native"):
         raise ConfigError(
@@ -118,7 +159,8 @@ def make_atari(config: EnvConfig, num_envs: int, query: dict[str, Any], *, evalu
         raise MissingExtraError("ale-py", "atari", f"environment {config.id!r}") from None
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     rom = find_game(atari_game(config.id) or "", roms.get_all_rom_ids())
-    if ale_py.ALEInterface.isSupportedROM(str(roms.get_rom_path(rom))) is None:  # loading it ends the process
+    path = str(roms.get_rom_path(rom))
+    if ale_py.ALEInterface.isSupportedROM(path) is None:  # loading it ends the process
         raise ConfigError(f"environment {config.id!r} cannot be made: ALE has the game but cannot play it")
     options = _options(config.id, query)
     if config.count_states and options["sticky"]:
@@ -126,9 +168,9 @@ def make_atari(config: EnvConfig, num_envs: int, query: dict[str, Any], *, evalu
             f"env.count_states = True cannot be used with sticky actions (environment {config.id!r}): a "
             f"second emulator, whose memory is read, could not repeat them; set it to False, or play without"
         )
-    vector = AtariVectorEnv(
+    make = partial(
+        AtariVectorEnv,
         rom,
-        num_envs,
         stack_num=1,
         repeat_action_probability=options["sticky"],
         full_action_space=options["full_actions"],
@@ -137,7 +179,14 @@ def make_atari(config: EnvConfig, num_envs: int, query: dict[str, Any], *, evalu
         use_fire_reset=False,
         reward_clipping=False,
     )
-    return AtariEnvs(vector, config, rom, options, evaluation)
+    colour = None
+    if render:
+        # With the seed of game 0, a second one does exactly the same, with sticky actions too.
+        console = ale_py.ALEInterface()
+        console.loadROM(path)
+        height, width = console.getScreenDims()
+        colour = make(1, img_height=height, img_width=width, grayscale=False)
+    return AtariEnvs(make(num_envs), config, rom, options, evaluation, colour)
 
 
 def _options(name: str, query: dict[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from voidrl.envs.dmc_worker import (
     MAP,
     RESET,
     STEP,
+    VIEW,
     Arrays,
     Description,
     Settings,
@@ -49,9 +50,10 @@ from voidrl.envs.dmc_worker import (
 from voidrl.envs.gl import find_gl
 from voidrl.envs.spaces import spec_of
 from voidrl.envs.vector import Envs, StepResult
-from voidrl.envs.workers import Worker, cores, end
+from voidrl.envs.workers import Worker, end
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
 from voidrl.ids import DMC
+from voidrl.machine import whole_cores
 from voidrl.types import EnvSpec
 
 SHARED = "/dev/shm"
@@ -61,8 +63,6 @@ PACKAGES = {"dm-control": ((1, 0, 50), (2,)), "mujoco": ((3, 17), (4,))}  # as i
 
 class DMControlVector(VectorEnv):
     """N simulations of one task, in processes of their own or in this one."""
-
-    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
     def __init__(self, settings: Settings, processes: int, timeout_s: float) -> None:
         self.num_envs = settings["num_envs"]
@@ -77,15 +77,18 @@ class DMControlVector(VectorEnv):
             described = self._begin_here(settings)
         self.described = described
         self.single_observation_space, self.single_action_space = _spaces(described, settings)
+        rate = 1 / (described["control_timestep_s"] * settings["action_repeat"])
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_fps": rate}
+        self.render_mode = "rgb_array" if settings["view_size"] else None
 
     def _begin_here(self, settings: Settings) -> Description:
         self._own = _simulate_here(settings)
         described = self._own.describe()
-        self.arrays = self._own.arrays = Arrays.over(self.num_envs, described, settings["image_size"])
+        self.arrays = self._own.arrays = Arrays.over(self.num_envs, described, settings)
         return described
 
     def _start(self, settings: Settings, processes: int) -> Description:
-        environment = {"MUJOCO_GL": find_gl(self._name) if settings["renders"] else "disabled"}
+        environment = {"MUJOCO_GL": _gl_for(settings)}
         # A file without a name, in memory, that is gone with the last process that has it.
         with tempfile.TemporaryFile(dir=SHARED if os.access(SHARED, os.W_OK) else None) as file:
             for envs in np.array_split(np.arange(self.num_envs), processes):
@@ -98,12 +101,12 @@ class DMControlVector(VectorEnv):
                 if "failed" in answer:
                     self._fail(_not_made(self._name, answer["failed"]))
             described: Description = answers[0]
-            size = Arrays.size(self.num_envs, described, settings["image_size"])
+            size = Arrays.size(self.num_envs, described, settings)
             file.truncate(size)
             memory = mmap.mmap(file.fileno(), size)
             self._tell(MAP + str(self.num_envs).encode())
             self._await()
-        self.arrays = Arrays.over(self.num_envs, described, settings["image_size"], memory)
+        self.arrays = Arrays.over(self.num_envs, described, settings, memory)
         return described
 
     def reset(
@@ -146,6 +149,12 @@ class DMControlVector(VectorEnv):
         """One step of each."""
         self.send(actions)
         return self.recv()
+
+    def render(self) -> tuple[np.ndarray]:  # type: ignore[override]
+        """A picture of environment 0, for those made with a `view_size`."""
+        self._tell(VIEW)
+        self._await()
+        return (self.arrays.view.copy(),)
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the processes."""
@@ -262,19 +271,20 @@ def resolve(config: EnvConfig) -> EnvConfig:
     return dataclasses.replace(config, id=f"{DMC}{place.name}", dmc=dmc)
 
 
-def make_dmc(config: EnvConfig, num_envs: int, *, evaluation: bool) -> Envs:
+def make_dmc(config: EnvConfig, num_envs: int, *, evaluation: bool, render_height: int = 0) -> Envs:
     """N simulations of the domain or task that `config.id` names."""
     config = resolve(config)
-    if evaluation and not config.count_states:  # what is visited can be measured without one
+    if evaluation and not (config.count_states or render_height):  # what can be measured or seen without one
         require_task(config.id, "an evaluation needs one")
-    settings, here = _settings(config, num_envs), config.backend == "sync"
+    settings = _settings(config, num_envs, render_height)
+    here = config.backend == "sync" and not render_height  # elsewhere they do just the same
     if config.backend == "native" or (here and settings["renders"]):
         remedy = "what is rendered is simulated in processes of its own" if here else "sync is this process"
         raise ConfigError(
             f"env.backend = {config.backend!r} cannot be used with environment {config.id!r}: expected auto "
             f"or async; {remedy}"
         )
-    processes = 0 if here else config.dmc.processes or cores()
+    processes = 0 if here else config.dmc.processes or whole_cores()
     return DMControlEnvs(DMControlVector(settings, processes, config.dmc.timeout_s), config)
 
 
@@ -294,7 +304,7 @@ def _described(settings: str, here: bool, timeout_s: float) -> Description:
     return vector.described
 
 
-def _settings(config: EnvConfig, num_envs: int) -> Settings:
+def _settings(config: EnvConfig, num_envs: int, view_size: int = 0) -> Settings:
     place, dmc = find_place(config.id), config.dmc
     assert place is not None
     _require_dm_control(config.id)
@@ -305,7 +315,8 @@ def _settings(config: EnvConfig, num_envs: int) -> Settings:
         "rewarded": place.task is not None,
         "action_repeat": dmc.action_repeat,
         "image_size": dmc.image_size if dmc.observation == "pixels" else 0,
-        "renders": dmc.observation == "pixels" or place.name in NEED_GL,
+        "view_size": view_size,
+        "renders": dmc.observation == "pixels" or view_size > 0 or place.name in NEED_GL,
         "camera": CAMERAS.get(place.domain, 0) if dmc.camera == -1 else dmc.camera,
         "fast": dmc.render_quality == "fast",
         "measured": config.count_states,
@@ -313,6 +324,14 @@ def _settings(config: EnvConfig, num_envs: int) -> Settings:
         "num_envs": num_envs,
         "memory": -1,
     }
+
+
+def _gl_for(settings: Settings) -> str:
+    if not settings["renders"]:
+        return "disabled"
+    if settings["view_size"] and not settings["image_size"]:
+        return find_gl(settings["name"], otherwise="do without a video")
+    return find_gl(settings["name"])
 
 
 def _simulate_here(settings: Settings) -> Simulators:
@@ -332,7 +351,8 @@ def _not_made(name: str, error: str) -> str:
 def _spaces(described: Description, settings: Settings) -> tuple[gym.spaces.Box, gym.spaces.Box]:
     """Of observations and actions."""
     image_size, camera, cameras = settings["image_size"], settings["camera"], described["cameras"]
-    if image_size and camera not in (*cameras, *range(len(cameras))):
+    drawn = image_size or settings["view_size"]
+    if drawn and camera not in (*cameras, *range(len(cameras))):
         known = ", ".join(f"{i} ({name})" for i, name in enumerate(cameras))
         raise ConfigError(
             f"env.dmc.camera = {camera!r} cannot be used with environment {settings['name']!r}: "

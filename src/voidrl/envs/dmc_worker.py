@@ -2,8 +2,8 @@
 
 `Simulators` runs them, in any process. This file is also run as a process, by `dmc.DMControlVector`, with the
 arguments of `workers.Worker`. First it sends a description of its simulations as JSON, or what `failed`. Then
-it reads messages, a letter (MAP, RESET or STEP) and what belongs to it, and answers each with a sentence of
-what went wrong, which is empty if nothing did. The arrays lie in a file that both have in memory.
+it reads messages, a letter (MAP, RESET, STEP or VIEW) and what belongs to it, and answers each with a
+sentence of what went wrong, which is empty if nothing did. The arrays lie in a file that both have in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from voidrl.envs.coverage import measure
 
-MAP, RESET, STEP = b"m", b"r", b"s"
+MAP, RESET, STEP, VIEW = b"m", b"r", b"s", b"v"
 PARENT_S = 1.0  # between two looks whether the parent lives, in case a fork of it holds the pipe open
 ALIGNMENT = 64
 UNBOUNDED = 1e9  # the linear-quadratic regulators take any force: there, an action of ±1 is one of ±1 N
@@ -35,6 +35,7 @@ class Settings(TypedDict):
     rewarded: bool  # False: whatever the task rewards, the reward is 0
     action_repeat: int
     image_size: int  # 0 for states
+    view_size: int  # of a picture of environment 0 for people to look at; 0 for none
     renders: bool  # whether OpenGL is needed
     camera: int | str
     fast: bool  # of rendering
@@ -53,6 +54,7 @@ class Description(TypedDict):
     tells_success: bool
     state_dim: int  # width of what `coverage.measure` gives
     cameras: list[str]
+    control_timestep_s: float
 
 
 class Arrays(NamedTuple):
@@ -65,11 +67,12 @@ class Arrays(NamedTuple):
     truncated: np.ndarray  # (N,) bool
     success: np.ndarray  # (N,) bool
     state: np.ndarray  # (N, S) float64
+    view: np.ndarray  # (H, W, 3) uint8
 
     @classmethod
-    def over(cls, num_envs: int, described: Description, image_size: int, memory: Any = None) -> Arrays:
+    def over(cls, num_envs: int, described: Description, settings: Settings, memory: Any = None) -> Arrays:
         """Views of `memory`, or arrays of their own; `size` bytes are needed."""
-        blocks = cls._blocks(num_envs, described, image_size)
+        blocks = cls._blocks(num_envs, described, settings)
         if memory is None:
             return cls(*(np.zeros(shape, kind) for shape, kind in blocks))
         views, offset = [], 0
@@ -79,13 +82,14 @@ class Arrays(NamedTuple):
         return cls(*views)
 
     @classmethod
-    def size(cls, num_envs: int, described: Description, image_size: int) -> int:
+    def size(cls, num_envs: int, described: Description, settings: Settings) -> int:
         """Bytes."""
-        blocks = cls._blocks(num_envs, described, image_size)
+        blocks = cls._blocks(num_envs, described, settings)
         return sum(_aligned(math.prod(shape) * np.dtype(kind).itemsize) for shape, kind in blocks)
 
     @staticmethod
-    def _blocks(n: int, described: Description, image_size: int) -> list[tuple[tuple[int, ...], type]]:
+    def _blocks(n: int, described: Description, settings: Settings) -> list[tuple[tuple[int, ...], type]]:
+        image_size, view_size = settings["image_size"], settings["view_size"]
         frame = (image_size, image_size, 3) if image_size else (described["obs_dim"],)
         return [
             ((n, len(described["action_low"])), np.float64),
@@ -95,6 +99,7 @@ class Arrays(NamedTuple):
             ((n,), np.bool_),
             ((n,), np.bool_),
             ((n, described["state_dim"]), np.float64),
+            ((view_size, view_size, 3), np.uint8),
         ]
 
 
@@ -117,13 +122,13 @@ class Simulators:
         self.envs = [
             dmc_tasks.load(settings["domain"], settings["task"], seed=0) for _ in range(settings["num_envs"])
         ]
-        self.cameras: list[Any] = [None] * len(self.envs)
+        self.cameras: dict[tuple[int, int], tuple[Any, Any]] = {}  # by environment and size
         self.ended = np.zeros(len(self.envs), bool)
         self.steps = np.zeros(len(self.envs), np.int64)
         self.tells_success = settings["rewarded"] and hasattr(self.envs[0].task, "succeeded")
-        if settings["image_size"]:
+        if settings["image_size"] or settings["view_size"]:
             for env in self.envs:  # now: some worlds begin to render in their first reset
-                _prepare_rendering(env.physics.model, settings["image_size"], fast=settings["fast"])
+                _prepare_rendering(env.physics.model, settings)
 
     def describe(self) -> Description:
         """What they look like."""
@@ -137,6 +142,7 @@ class Simulators:
             "tells_success": self.tells_success,
             "state_dim": len(measure(env.physics)) if self.settings["measured"] else 0,
             "cameras": [env.physics.model.id2name(i, "camera") for i in range(env.physics.model.ncam)],
+            "control_timestep_s": float(env.control_timestep()),
         }
 
     def reset(self, seed: int) -> None:
@@ -151,6 +157,15 @@ class Simulators:
         """One step of each, with the actions in the arrays."""
         for i, ended in enumerate(self.ended):
             self._guarded(i, self._begin if ended else self._advance)
+
+    def view(self) -> None:
+        """Draw environment 0 of all, if it is one of these, as it is now."""
+        if self.settings["first_env"] == 0:
+            self._guarded(0, self._draw)
+
+    def _draw(self, i: int) -> None:
+        assert self.arrays is not None
+        self.arrays.view[:] = self._camera(i, self.settings["view_size"]).render()
 
     def _guarded(self, i: int, call: Any) -> None:
         try:
@@ -197,29 +212,30 @@ class Simulators:
         arrays.success[at] = success
         self.ended[i] = terminated or truncated
         if self.settings["image_size"]:
-            arrays.obs[at] = self._camera(i).render()
+            arrays.obs[at] = self._camera(i, self.settings["image_size"]).render()
         else:
             arrays.obs[at] = np.concatenate([np.ravel(value) for value in observation.values()])
         if self.settings["measured"]:
             arrays.state[at] = measure(self.envs[i].physics)
 
-    def _camera(self, i: int) -> Any:
+    def _camera(self, i: int, size: int) -> Any:
         """Kept as long as its world is: a new one for each image would take most of the time."""
         from dm_control.mujoco import Camera
 
         model = self.envs[i].physics.model
-        if self.cameras[i] is None or self.cameras[i][0] is not model.ptr:
-            _prepare_rendering(model, self.settings["image_size"], fast=self.settings["fast"])
-            size, camera = self.settings["image_size"], self.settings["camera"]
-            # An arm's world is compiled anew for each episode.
-            self.cameras[i] = (model.ptr, Camera(self.envs[i].physics, size, size, camera))
-        return self.cameras[i][1]
+        world, camera = self.cameras.get((i, size), (None, None))
+        if world is not model.ptr:  # an arm's is compiled anew for each episode
+            _prepare_rendering(model, self.settings)
+            camera = Camera(self.envs[i].physics, size, size, self.settings["camera"])
+            self.cameras[i, size] = (model.ptr, camera)
+        return camera
 
 
-def _prepare_rendering(model: Any, size: int, *, fast: bool) -> None:
+def _prepare_rendering(model: Any, settings: Settings) -> None:
     """Before the first image. A buffer of dm_control's 640 × 480 would be cleared and sampled as a whole."""
+    size = max(settings["image_size"], settings["view_size"])
     model.vis.global_.offwidth = model.vis.global_.offheight = size
-    if fast:
+    if settings["fast"]:
         model.vis.quality.offsamples = model.vis.quality.shadowsize = 0
 
 
@@ -247,9 +263,11 @@ def main(descriptor: int, parent: int, settings: Settings) -> None:
                 if message[:1] == MAP:
                     memory = mmap.mmap(settings["memory"], 0)
                     num_envs = int(message[1:])
-                    simulators.arrays = Arrays.over(num_envs, described, settings["image_size"], memory)
+                    simulators.arrays = Arrays.over(num_envs, described, settings, memory)
                 elif message[:1] == RESET:
                     simulators.reset(int(message[1:]))
+                elif message[:1] == VIEW:
+                    simulators.view()
                 else:
                     simulators.step()
             except SimulationError as error:

@@ -22,8 +22,13 @@ assert mujoco.Physics.from_xml_string(world).render(16, 16).any(), 'the image is
 """
 
 
-def find_gl(env: str) -> str:
-    """The value of MUJOCO_GL that works here; the user's own is the only one that is tried."""
+def find_gl(env: str, otherwise: str = "take env.dmc.observation = 'states'") -> str:
+    """The value of MUJOCO_GL that works here; the user's own is the only one that is tried.
+
+    Args:
+        env: For which environment.
+        otherwise: What a user can do who has none.
+    """
     chosen = os.environ.get("MUJOCO_GL")
     tried = {}
     for name in (chosen,) if chosen else CANDIDATES:
@@ -35,7 +40,7 @@ def find_gl(env: str) -> str:
     unset = "unset MUJOCO_GL, or " if chosen else ""
     raise ConfigError(
         f"images of environment {env!r} cannot be rendered, no OpenGL works ({reasons}): {unset}install one "
-        f"(apt-get install libegl1 libgl1, or libosmesa6), or take env.dmc.observation = 'states'"
+        f"(apt-get install libegl1 libgl1, or libosmesa6), or {otherwise}"
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
+import inspect
 import os
 import re
 import signal
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
+from typing import Any, TypeVar
 
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
@@ -35,6 +37,7 @@ from voidrl.types import EnvSpec
 GYM_ID = re.compile(r"-v\d+$|/")  # `module:Name-v0`: Gymnasium imports the module, which registers the name
 SIMULATORS = {"ALE": ("ale_py", "ale-py", "atari")}
 EnvFactory = Callable[[], gym.Env]
+Made = TypeVar("Made", gym.Env, VectorEnv)
 
 
 def make_envs(
@@ -43,8 +46,18 @@ def make_envs(
     num_envs: int | None = None,
     *,
     evaluation: bool = False,
+    render_height: int = 0,
 ) -> Envs:
-    """N environments from an id or a factory; for `evaluation`, Atari plays the real game."""
+    """N environments from an id or a factory.
+
+    Args:
+        config: Which.
+        factory: A function that makes one; else `config.id` names it.
+        num_envs: N, if not as many as the config says.
+        evaluation: Atari plays the real game.
+        render_height: Above 0, `Envs.render` gives pictures of environment 0, as high as this where a world
+            can be drawn at any size. They cost time; nothing else changes.
+    """
     n = num_envs or config.num_envs
     name, options = (config.id, {}) if factory is not None else parse_id(config.id)
     if config.counted_envs > config.num_envs:
@@ -53,7 +66,7 @@ def make_envs(
             f"expected 0 (all of them) or up to that many"
         )
     if factory is None and name.startswith(DMC):
-        return make_dmc(config, n, evaluation=evaluation)
+        return make_dmc(config, n, evaluation=evaluation, render_height=render_height)
     given = [f for f in dataclasses.fields(config.dmc) if getattr(config.dmc, f.name) != f.default]
     if given:
         option, value = given[0].name, getattr(config.dmc, given[0].name)
@@ -62,13 +75,13 @@ def make_envs(
             f"{DMC}<domain>_<task>, which alone has these options"
         )
     if factory is None and name.startswith(ATARI):
-        return make_atari(config, n, options, evaluation=evaluation)
+        return make_atari(config, n, options, evaluation=evaluation, render=render_height > 0)
     if config.count_states:
         raise ConfigError(
             f"env.count_states = True cannot be used with environment {config.id!r}: expected {ATARI}… or "
             f"{DMC}…, whose states can be read, or env.count_states = False"
         )
-    native = False
+    native, renders = False, render_height > 0
     if factory is None and ":" in name and not GYM_ID.search(name):
         found = import_path("environment", name)
         if not callable(found):
@@ -85,9 +98,10 @@ def make_envs(
         )
     try:
         if native and config.backend in ("auto", "native"):
-            vector = gym.make_vec(name, n, vectorization_mode="vector_entry_point", **options)
+            make = partial(gym.make_vec, name, n, vectorization_mode="vector_entry_point", **options)
+            vector = _drawing(make(), make) if renders else make()
         else:
-            vector = _vectorise(factory, config.id, n, config.backend)
+            vector = _vectorise(factory, config.id, n, config.backend, renders)
     except VoidrlError:
         raise
     except Exception as error:
@@ -97,7 +111,36 @@ def make_envs(
         raise EnvironmentFailedError(
             f"environment {config.id!r} raised {error!r} when it was made"
         ) from error
-    return Envs(vector, config.id, config.frame_stack)
+    envs = Envs(vector, config.id, config.frame_stack)
+    if renders and vector.render_mode != "rgb_array" and not envs.spec.pixels:
+        envs.close()
+        raise ConfigError(
+            f"environment {config.id!r} cannot be shown: it has no render mode 'rgb_array' and its "
+            f"observations are no images; give it a render() and metadata = {{'render_modes': ['rgb_array']}}"
+        )
+    return envs
+
+
+def _drawing(made: Made, make: Callable[..., Made]) -> Made:
+    """What `make` made, or makes anew, such that it draws itself if it can."""
+    if made.render_mode is not None or "rgb_array" not in (made.metadata.get("render_modes") or ()):
+        return made
+    if _takes_render_mode(make):
+        with suppress(TypeError):  # it lists the mode, and takes no such argument
+            drawing = make(render_mode="rgb_array")
+            made.close()
+            return drawing
+    made.unwrapped.render_mode = "rgb_array"  # environments look at it when they draw
+    return made
+
+
+def _takes_render_mode(make: Callable[..., Any]) -> bool:
+    if isinstance(make, partial) and make.func in (gym.make, gym.make_vec):
+        return True
+    try:
+        return "render_mode" in inspect.signature(make).parameters
+    except (TypeError, ValueError):  # some callables do not tell
+        return False
 
 
 def probe_env(config: EnvConfig, factory: EnvFactory | None = None) -> tuple[EnvSpec, EnvConfig]:
@@ -108,7 +151,7 @@ def probe_env(config: EnvConfig, factory: EnvFactory | None = None) -> tuple[Env
         return envs.spec, config
 
 
-def _vectorise(factory: EnvFactory, name: str, n: int, backend: str) -> VectorEnv:
+def _vectorise(factory: EnvFactory, name: str, n: int, backend: str, renders: bool) -> VectorEnv:
     home = os.getpid()
 
     def guarded(index: int) -> EnvFactory:
@@ -122,7 +165,7 @@ def _vectorise(factory: EnvFactory, name: str, n: int, backend: str) -> VectorEn
                     f"the factory of environment {name!r} returned {type(env).__name__}: "
                     f"expected a gymnasium.Env"
                 )
-            return Guarded(env, name, index)
+            return Guarded(_drawing(env, factory) if renders else env, name, index)
 
         return make
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from voidrl.envs import ram_worker
 from voidrl.envs.ram_worker import FRESH, KEY_BYTES, LOAD, RECORD, STEP, Settings, key_bytes
-from voidrl.envs.workers import Worker, cores, end
+from voidrl.envs.workers import Worker, end
 from voidrl.errors import (
     CheckpointError,
     ConfigError,
@@ -30,6 +30,7 @@ from voidrl.errors import (
     MissingExtraError,
     UnknownNameError,
 )
+from voidrl.machine import whole_cores
 
 MEASURES = ("ram", "variables", "positions")
 """What is counted, from fine to coarse.
@@ -156,7 +157,7 @@ class StateCounter:
         if workers is not None and workers < 1:
             raise ConfigError(f"states cannot be counted by {workers} workers: expected 1 or more")
         self.rom, self.num_envs = rom, num_envs
-        count = min(num_envs, workers or max(1, cores() // 2))
+        count = min(num_envs, workers or max(1, whole_cores() // 2))
         rom_path, addresses = _rom_path(rom), addresses_of(rom)
         self._sets = {measure: KeySet(key_bytes(len(found))) for measure, found in addresses.items()}
         self._failure = ""

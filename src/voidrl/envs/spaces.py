@@ -64,6 +64,12 @@ def to_frames(obs: np.ndarray, spec: EnvSpec) -> np.ndarray:
     return np.ascontiguousarray(obs.reshape(len(obs), *spec.frame_shape))
 
 
+def to_picture(frame: np.ndarray) -> np.ndarray:
+    """An image (C, H, W) as it can be shown, (H, W, 3): of stacked ones the newest, which is the last."""
+    shown = frame[-3:] if len(frame) % 3 == 0 else frame[-1:].repeat(3, axis=0)
+    return np.ascontiguousarray(shown.transpose(1, 2, 0))
+
+
 def env_action(action: np.ndarray, spec: EnvSpec, dtype: npt.DTypeLike = np.float32) -> np.ndarray:
     """(N,) numbers as they are, or (N, action_dim) in [−1, 1] → what the environment takes."""
     if spec.discrete:

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
-from voidrl.envs.spaces import env_action, spec_of, to_frames
+from voidrl.envs.spaces import env_action, spec_of, to_frames, to_picture
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
 from voidrl.types import EnvSpec
 
@@ -52,6 +52,7 @@ class Envs:
     """The Atari game, if a human's score is known for it."""
     frames_per_step: int = 1
     """Frames, or control steps, of the world in one step of the agent."""
+    _newest: np.ndarray  # (N, *frame_shape), what was seen last
 
     def __init__(self, vector: VectorEnv, name: str, frame_stack: int) -> None:
         self.vector, self.name = vector, name
@@ -79,7 +80,8 @@ class Envs:
     def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
         """Begin new episodes; environment i is seeded with seed + i."""
         obs, info = self._guarded(lambda: self.vector.reset(seed=seed))
-        return to_frames(obs, self.spec), info
+        self._newest = to_frames(obs, self.spec)
+        return self._newest, info
 
     def send(self, action: np.ndarray) -> None:
         """Begin one step of each. Where environments run beside this thread, `recv` waits for them."""
@@ -102,13 +104,43 @@ class Envs:
         """What they gave, as we have it."""
         obs, reward, terminated, truncated, info = stepped
         reward = np.asarray(reward, np.float32)
-        frames, ended = to_frames(obs, self.spec), terminated | truncated
-        return StepResult(frames, reward, terminated, truncated, info, ended, reward)
+        self._newest, ended = to_frames(obs, self.spec), terminated | truncated
+        return StepResult(self._newest, reward, terminated, truncated, info, ended, reward)
 
     def step(self, action: np.ndarray) -> StepResult:
         """One step of each."""
         self.send(action)
         return self.recv()
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """How many steps of the agent are a second of its world; None where nobody says."""
+        rate = self.vector.metadata.get("render_fps")
+        return float(rate) if rate else None
+
+    def render(self) -> np.ndarray:
+        """A picture of environment 0 as it is now, (H, W, 3) uint8, for those made with a `render_height`.
+
+        What the agent sees, where the environment does not draw itself.
+        """
+        if self.vector.render_mode != "rgb_array":
+            return to_picture(self._newest[0])
+        try:
+            drawn = self._guarded(self.vector.render)
+        except EnvironmentFailedError as error:
+            missing = error.__cause__
+            if isinstance(missing, gym.error.DependencyNotInstalled):  # it says what to install
+                raise EnvironmentFailedError(
+                    f"environment {self.name!r} cannot be drawn: {missing}"
+                ) from error
+            raise
+        picture = np.asarray(drawn[0] if drawn is not None else None)
+        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] not in (3, 4):
+            raise EnvironmentFailedError(
+                f"environment {self.name!r} drew {picture.dtype} of shape {picture.shape}: expected a uint8 "
+                f"picture (height, width, 3) from its render()"
+            )
+        return picture[..., :3]
 
     @property
     def counter(self) -> Counter | None:

@@ -1,0 +1,362 @@
+"""Videos: what is recorded is what is evaluated, and files are what players expect."""
+
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from decoding import decode
+from gymnasium import spaces
+from helpers import CPU
+from tiny_runs import MAZE, TINY, Walk, tiny
+
+import voidrl
+from voidrl import mp4
+from voidrl.agent import Agent
+from voidrl.api import build_config
+from voidrl.cli import main
+from voidrl.config import EnvConfig, update
+from voidrl.envs import gl
+from voidrl.envs.make import probe_env
+from voidrl.errors import ConfigError, MissingExtraError, VoidrlError
+from voidrl.runfolder import RunFolder
+from voidrl.video import BACKGROUND, GAP, Moment, Recording, compose, fit, label_of, record, write_video
+
+
+class Flipbook(gym.Env):
+    """Six steps, each rewarded with its number, which is also the shade of what is seen."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 70}  # noqa: RUF012
+
+    def __init__(self, render_mode=None):
+        self.render_mode, self.at = render_mode, 0
+        self.observation_space, self.action_space = spaces.Box(0, 9, (2,), np.float32), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.at += 1
+        return np.full(2, self.at, np.float32), float(self.at), self.at == 6, False, {}
+
+    def render(self):
+        return np.full((10, 20, 3), 40 * self.at, np.uint8)
+
+
+@pytest.fixture(scope="module")
+def maze(tmp_path_factory):
+    """The folder of a run."""
+    folder = tmp_path_factory.mktemp("runs") / "maze"
+    voidrl.pretrain(MAZE, steps=20, config=tiny(), out=folder, seed=3)
+    return folder
+
+
+def agent_for(env, **env_changes):
+    """An untrained agent that fits an environment; the factory, if it is one, is not kept."""
+    layer = {"env": env_changes | ({"id": env} if isinstance(env, str) else {"id": "test"})}
+    factory = None if isinstance(env, str) else env
+    spec, config = probe_env(update(EnvConfig(), layer["env"]), factory)
+    config = build_config(spec, [TINY, {"env": {**layer["env"], "dmc": {**vars(config.dmc)}}}])
+    return Agent(spec, config, CPU)
+
+
+def by_hand(counts, fps=10.0, size=(10, 20), label="apt, seed 1"):
+    """A recording whose frame i has the shade counts[i]."""
+    recording = Recording(label, "test/Test-v0?a=1", fps)
+    for i, shade in enumerate(counts):
+        recording.add(np.full((*size, 3), shade, np.uint8), Moment(1, i, float(shade)))
+    return recording
+
+
+def shades(recording):
+    return [int(frame[0, 0, 0]) for frame in recording]
+
+
+# What is recorded
+
+
+@pytest.mark.parametrize("settings", [{}, {"deterministic": False, "epsilon": 0.5}])
+def test_returns_are_those_of_an_evaluation(maze, settings):
+    evaluation = voidrl.evaluate(maze, episodes=3, seed=4, num_envs=1, **settings)
+    with record(maze, episodes=3, seed=4, **settings) as recording:
+        assert recording.returns == evaluation.returns
+        assert recording.lengths == evaluation.lengths
+        assert len(recording) == len([*recording]) == sum(evaluation.lengths) + 3  # also each first state
+        assert recording.fps == 10
+        assert recording.label == "apt, seed 3, 20 steps"
+        ends = [
+            m for m, after in zip(recording.moments, recording.moments[1:], strict=False) if after.step == 0
+        ]
+        assert [m.score for m in (*ends, recording.moments[-1])] == evaluation.returns
+
+
+def test_a_game_of_atari_is_the_one_that_is_evaluated():
+    pytest.importorskip("ale_py")
+    agent = agent_for("atari/ms_pacman?max_frames=300", frame_stack=4)
+    evaluation = voidrl.evaluate(agent, episodes=2, seed=9, num_envs=1, epsilon=0.8)
+    with record(agent, episodes=2, seed=9, epsilon=0.8) as recording:
+        assert recording.returns == evaluation.returns
+        assert recording.lengths == evaluation.lengths
+        assert (recording.shape, recording.fps) == ((210, 160, 3), 15)
+        assert sum(evaluation.returns) > 0
+
+
+def renders():
+    try:
+        return bool(gl.find_gl("a test"))
+    except ConfigError:
+        return False
+
+
+@pytest.mark.skipif("not renders()", reason="no OpenGL renders here")
+def test_a_simulation_is_the_one_that_is_evaluated():
+    pytest.importorskip("dm_control")
+    agent = agent_for("dmc/cartpole_balance", backend="sync", dmc={"action_repeat": 50})
+    evaluation = voidrl.evaluate(agent, episodes=2, seed=2, num_envs=1, deterministic=False)
+    with record(agent, episodes=2, seed=2, deterministic=False, height=24) as recording:
+        assert recording.returns == evaluation.returns
+        assert (recording.shape, recording.fps) == ((24, 24, 3), 2)
+        assert sum(evaluation.returns) > 0
+    with record(agent, "dmc/cartpole", seconds=1, height=24) as recording:
+        assert not recording.rewarded, "a domain has no reward, and can be looked at"
+        assert [m.score for m in recording.moments] == [0, 0]
+
+
+def test_frames_come_in_order_at_the_worlds_own_pace():
+    agent = agent_for(Flipbook)
+    with record(agent, Flipbook, episodes=2) as recording:  # 70 steps a second: every third, and the last
+        assert shades(recording) == [0, 120, 240, 0, 120, 240]
+        assert recording.returns == [21, 21]
+        assert recording.fps == pytest.approx(70 / 3)
+        assert [(m.episode, m.step) for m in recording.moments] == [(e, s) for e in (1, 2) for s in (0, 3, 6)]
+    with record(agent, Flipbook, fps=5) as recording:
+        assert shades(recording) == [0, 40, 80, 120, 160, 200, 240]
+        assert recording.fps == 5
+        assert shades(recording) == shades(recording), "again and again"
+
+
+def test_it_stops_after_some_seconds_in_the_middle_of_an_episode_too():
+    agent = agent_for(Flipbook)
+    with record(agent, Flipbook, episodes=None, seconds=2, fps=5) as recording:
+        assert shades(recording) == [0, 40, 80, 120, 160, 200, 240, 0, 40, 80]
+        assert recording.returns == [21]
+        assert recording.seconds == 2
+    with record(agent, Flipbook, episodes=1, seconds=100) as recording:
+        assert recording.lengths == [6]
+
+
+def test_many_frames_go_to_disk(monkeypatch):
+    monkeypatch.setattr("voidrl.video.IN_MEMORY_BYTES", 40)
+    recording = by_hand(range(0, 200, 2))
+    assert recording._file._rolled
+    one, other = iter(recording), iter(recording)
+    assert [int(next(one)[0, 0, 0]) for _ in range(3)] == [0, 2, 4]
+    assert int(next(other)[0, 0, 0]) == 0
+    assert shades(recording) == [*range(0, 200, 2)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"episodes": 0}, "episodes = 0 cannot be used: expected 1 or more"),
+        ({"episodes": None}, "expected a number, or `seconds`"),
+        ({"seconds": 0.0}, "seconds = 0.0 cannot be used"),
+        ({"fps": -1}, "fps = -1 cannot be used"),
+        ({"height": 5}, "height = 5 cannot be used: expected 16 to 2048 pixels"),
+        ({"seed": -1}, "seed = -1 cannot be used"),
+        ({"epsilon": 2}, "epsilon = 2 cannot be used"),
+        ({"env": "atari/pong"}, "the agent was made for"),
+    ],
+)
+def test_what_cannot_be_recorded_is_a_sentence(maze, settings, sentence):
+    with pytest.raises(VoidrlError, match=sentence):
+        record(maze, **settings)
+
+
+def test_what_cannot_be_seen_is_a_sentence():
+    with pytest.raises(ConfigError, match="cannot be shown: it has no render mode 'rgb_array'"):
+        record(agent_for(Walk), Walk)
+
+
+# Side by side
+
+
+def test_shorter_ones_hold_their_last_frame_and_each_keeps_its_pace():
+    fast, slow = by_hand([10, 20, 30, 40, 50], fps=10), by_hand([100, 200], fps=5, size=(20, 20))
+    frames = [*compose([fast, slow], 20, labels=False)]
+    assert {frame.shape for frame in frames} == {(20, 2 * 40 + GAP, 3)}  # twice as wide as high, so 40
+    assert [int(frame[10, 20, 0]) for frame in frames] == [10, 20, 30, 40, 50]
+    right = 40 + GAP + 10  # in the middle of a cell as wide as the widest
+    assert [int(frame[10, right + 5, 0]) for frame in frames] == [100, 100, 200, 200, 200]
+    assert (frames[0][:, 40:right] == BACKGROUND).all()
+    assert (frames[0][:, right + 20 :] == BACKGROUND).all()
+
+
+def test_more_than_four_stand_in_a_square():
+    runs = [by_hand([shade]) for shade in range(50, 100, 10)]
+    (frame,) = compose(runs, 10, labels=False)
+    assert frame.shape == (2 * 10 + GAP, 3 * 20 + 2 * GAP, 3)
+    places = [(0, 0), (0, 20 + GAP), (0, 40 + 2 * GAP), (10 + GAP, 0), (10 + GAP, 20 + GAP)]
+    assert [int(frame[place][0]) for place in places] == [50, 60, 70, 80, 90]
+    assert (frame[10 + GAP :, 40 + 2 * GAP :] == BACKGROUND).all()
+
+
+def test_text_stands_above_the_picture_and_never_on_it():
+    runs = [by_hand([7, 9], size=(100, 100), label=label) for label in ("short", "a name of many words " * 9)]
+    first, second = compose(runs, 100, labels=True)
+    bar = len(first) - 100
+    assert 20 < bar < 50
+    assert (first[bar:, :100] == 7).all()
+    assert (first[bar:, 100 + GAP :] == 7).all()
+    for panel in (first[:bar, :100], first[:bar, 100 + GAP :]):
+        assert panel.max() > 200, "white letters"
+        assert (panel[:, -4:] == BACKGROUND).all(), "which stop before the edge"
+    assert (first[: bar // 2] == second[: bar // 2]).all(), "the name stays"
+    assert (first[:bar] != second[:bar]).any(), "and the steps count on"
+
+
+def test_pixels_stay_squares_when_they_grow():
+    picture = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    assert np.array_equal(fit(picture, 4, 4), picture.repeat(2, 0).repeat(2, 1))
+    assert fit(picture, 2, 2) is picture
+    flat = fit(np.full((30, 40, 3), 77, np.uint8), 20, 27)
+    assert flat.shape == (20, 27, 3)
+    assert (flat == 77).all()
+
+
+# Files
+
+
+def test_a_file_is_what_browsers_play(tmp_path):
+    odd = by_hand([0, 60, 120, 180, 240], fps=12.5, size=(31, 33))
+    path = write_video([odd], tmp_path / "new" / "film.mp4", height=31, labels=False)
+    found = decode(path)
+    assert found.frames.shape == (5, 32, 34, 3)  # H.264 wants even sides
+    assert found.fps == 12.5
+    assert "h264" in found.about
+    assert "yuv420p" in found.about
+    assert np.abs(found.frames[:, 5:25, 5:25].mean((1, 2, 3)) - [0, 60, 120, 180, 240]).max() < 3
+    data = path.read_bytes()
+    assert data.index(b"moov") < data.index(b"mdat"), "playing begins before all is loaded"
+    assert [p.name for p in path.parent.iterdir()] == ["film.mp4"]
+
+
+def test_only_a_video_of_its_own_is_replaced(tmp_path):
+    path = tmp_path / "film.mp4"
+    write_video([by_hand([0] * 3)], path, labels=False)
+    write_video([by_hand([0] * 7)], path, labels=False)
+    assert len(decode(path).frames) == 7
+    other = tmp_path / "holiday.mp4"
+    other.write_bytes(path.read_bytes().replace(mp4.MARK.encode(), b"?" * len(mp4.MARK)))
+    folder = tmp_path / "folder.mp4"
+    folder.mkdir()
+    for there in (other, folder):
+        with pytest.raises(
+            ConfigError, match="is no video of voidrl's, so it is left untouched: choose another"
+        ):
+            write_video([by_hand([0])], there, labels=False)
+    assert decode(other).frames.shape[0] == 7
+    with pytest.raises(
+        ConfigError, match=r"cannot be called 'film\.gif': expected a name that ends in \.mp4"
+    ):
+        write_video([by_hand([0])], tmp_path / "film.gif")
+
+
+def test_a_folder_that_cannot_be_written_to_is_a_sentence(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("voidrl.mp4.tempfile.TemporaryFile", refuse)
+    with pytest.raises(ConfigError, match=r"\(Permission denied\): choose another place with -o FILE.mp4"):
+        write_video([by_hand([0])], tmp_path / "film.mp4")
+
+
+def test_a_failing_ffmpeg_says_why_and_leaves_what_was_there(tmp_path, monkeypatch):
+    path = write_video([by_hand([0] * 3)], tmp_path / "film.mp4", labels=False)
+    before = path.read_bytes()
+    script = tmp_path / "ffmpeg"
+    said = ["#!/bin/sh", 'touch "$(echo "$@" | sed s/.*file://)"', "echo first >&2; echo no room >&2; exit 1"]
+    script.write_text("\n".join(said))
+    script.chmod(0o755)
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(script))
+    with pytest.raises(VoidrlError, match=r"could not write .*film\.mp4: no room"):
+        write_video([by_hand([0] * 99, size=(300, 300))], path, labels=False)
+    assert path.read_bytes() == before
+    assert {p.name for p in tmp_path.iterdir()} == {"film.mp4", "ffmpeg"}
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(tmp_path / "gone"))
+    with pytest.raises(VoidrlError, match="cannot be written: No such file"):
+        write_video([by_hand([0])], path, labels=False)
+
+
+def test_without_ffmpeg_one_sentence_names_what_installs_it(maze, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    monkeypatch.setattr("voidrl.mp4.shutil.which", lambda name: None)
+    with pytest.raises(
+        MissingExtraError, match=r"a video needs imageio-ffmpeg.*pip install 'voidrl\[video\]'"
+    ):
+        mp4.find_ffmpeg()
+    assert main(["video", str(maze)]) == 2
+    assert capsys.readouterr().err.startswith("voidrl: a video needs imageio-ffmpeg, which is not installed")
+    assert not (maze / "videos").exists()
+    monkeypatch.setattr("voidrl.mp4.shutil.which", lambda name: "/somewhere/ffmpeg")
+    assert mp4.find_ffmpeg() == "/somewhere/ffmpeg"
+
+
+def test_a_picture_too_large_for_browsers_is_a_sentence(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"a video of 6000 × 30 pixels cannot be made: expected at most 4096"
+    ):
+        write_video([by_hand([0], size=(10, 2000))], tmp_path / "film.mp4", height=30, labels=False)
+
+
+# The command
+
+
+def test_the_command_writes_beside_the_run(maze, capsys):
+    assert main(["video", str(maze), "--episodes", "2", "--height", "64", "--seed", "1"]) == 0
+    out, err = capsys.readouterr()
+    path = maze / "videos" / "PixelMaze-v0_step20_s1.mp4"
+    assert out.splitlines()[-1] == str(path)
+    evaluation = voidrl.evaluate(maze, episodes=2, seed=1, num_envs=1)
+    told = [f"return {r:g} in {n} steps" for r, n in zip(evaluation.returns, evaluation.lengths, strict=True)]
+    assert out.splitlines()[0] == "apt, seed 3, 20 steps: " + "; ".join(told)
+    assert "playing voidrl/PixelMaze-v0" in err
+    assert len(decode(path).frames) == sum(evaluation.lengths) + 2
+    RunFolder.create(maze.parent / "other").path.joinpath("videos").mkdir()
+    RunFolder.create(maze.parent / "other", overwrite=True)
+    assert not (maze.parent / "other" / "videos").exists(), "it goes with the run that it shows"
+
+
+def test_several_runs_stand_side_by_side_with_the_beginner(maze, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["video", str(maze), str(maze), "--untrained", "--seconds", "0.5", "--height", "64", "--plain"]
+    assert main(words) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[-1] == "maze+maze.mp4"
+    assert [line.partition(":")[0] for line in out[:3]] == ["untrained", *["apt, seed 3, 20 steps"] * 2]
+    assert decode("maze+maze.mp4").frames.shape == (5, 64, 3 * 64 + 2 * GAP, 3)
+
+
+def test_a_mistake_is_found_before_anything_is_played(maze, tmp_path, capsys):
+    (tmp_path / "mine.mp4").write_bytes(b"mine")
+    assert main(["video", str(maze), "-o", str(tmp_path / "mine.mp4")]) == 2
+    assert "is no video of voidrl's" in capsys.readouterr().err
+    assert (tmp_path / "mine.mp4").read_bytes() == b"mine"
+    assert main(["video", str(tmp_path / "nowhere")]) == 2
+    assert main(["video"]) == 2
+    assert "the following arguments are required: RUN" in capsys.readouterr().err
+
+
+def test_labels_tell_phases_apart(maze):
+    agent = voidrl.load(maze)
+    names = {}
+    for phase in ("pretrain", "finetune", "train"):
+        agent.config = update(agent.config, {"phase": phase})
+        names[phase] = label_of(agent)
+    assert names == {
+        "pretrain": "apt, seed 3, 20 steps",
+        "finetune": "apt, fine-tuned, seed 3, 20 steps",
+        "train": "from scratch, seed 3, 20 steps",
+    }
