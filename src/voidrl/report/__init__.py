@@ -1,1 +1,1 @@
-"""Pictures made from run folders. The core never imports this package."""
+"""What is made from run folders: a page, tables, pictures. The core never imports this package."""

@@ -1,0 +1,194 @@
+"""Runs that differ in their seed alone make an arm; arms of one environment and phase are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import parse_qsl
+
+from voidrl.report.read import Run
+
+Stage = Literal["pretrain", "task"]
+STAGES: dict[Stage, str] = {"pretrain": "Without reward", "task": "With the task's reward"}
+PHASE_NAMES = {"pretrain": "pre-training", "finetune": "fine-tuning", "train": "from scratch"}
+MAX_NAMED_DIFFERENCES = 3
+
+# Where and how a run is computed and written down, which makes no other experiment of it.
+_INCIDENTAL = (
+    *("seed", "device", "engine", "phase", "env.id", "env.backend", "env.count_states"),
+    *("env.dmc.processes", "env.dmc.timeout_s", "replay.device", "log."),
+)
+# What a phase does not use.
+_UNUSED = {"pretrain": ("finetune.", "reward_scale"), "train": ("finetune.", "method."), "finetune": ()}
+
+
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """One line of a chart, one row of a table."""
+
+    env: str
+    env_name: str
+    """As short as it stays distinct from the others."""
+    phase: str
+    label: str
+    style: int
+    """Colour and dashes, the same for a label everywhere."""
+    runs: list[Run]
+
+    @property
+    def stage(self) -> Stage:
+        """Which arms it is compared with."""
+        return "pretrain" if self.phase == "pretrain" else "task"
+
+    @property
+    def seeds(self) -> list[int]:
+        """Each once."""
+        return sorted({run.seed for run in self.runs})
+
+    @property
+    def complete(self) -> list[Run]:
+        """The runs whose last numbers are those of the steps asked for."""
+        return [run for run in self.runs if run.status == "complete"]
+
+    @property
+    def counted(self) -> list[Run]:
+        """The runs that final numbers are of: complete ones, or, where there is none, all as they are."""
+        return self.complete or self.runs
+
+    @property
+    def protocol_steps(self) -> int | None:
+        """What the experiment's protocol would take."""
+        found = [run.cell.protocol_steps for run in self.runs if run.cell is not None]
+        return max((steps for steps in found if steps is not None), default=None)
+
+
+def make_arms(runs: Sequence[Run]) -> list[Arm]:
+    """Set the label of every run, and put those together that differ in their seed alone."""
+    _label(runs)
+    names = env_names(run.env for run in runs)
+    styles: dict[str, int] = {}
+    for run in runs:
+        styles.setdefault(run.label, len(styles))
+    together: dict[tuple[str, str, str], list[Run]] = {}
+    for run in runs:
+        together.setdefault((run.env, run.phase, run.label), []).append(run)
+    return [
+        Arm(env, names[env], phase, label, styles[label], sorted(members, key=lambda run: run.seed))
+        for (env, phase, label), members in together.items()
+    ]
+
+
+def stages_of(arms: Sequence[Arm]) -> dict[Stage, dict[str, list[Arm]]]:
+    """Arms by stage, and within it by environment, in the order in which they came."""
+    found: dict[Stage, dict[str, list[Arm]]] = {}
+    for stage in STAGES:
+        for arm in arms:
+            if arm.stage == stage:
+                found.setdefault(stage, {}).setdefault(arm.env, []).append(arm)
+    return found
+
+
+def _label(runs: Sequence[Run]) -> None:
+    """The experiment's name for it; else the method, and where settings differ, those."""
+    alike: dict[tuple[str, str, str], list[Run]] = {}
+    for run in runs:
+        if run.cell is not None:
+            run.label = run.cell.label
+            continue
+        run.label = "scratch" if run.phase == "train" else run.method.rpartition(":")[2]
+        alike.setdefault((run.env, run.phase, run.label), []).append(run)
+    for members in alike.values():
+        settings = [essential(run) for run in members]
+        differ = differing(settings)
+        for run, setting in zip(members, settings, strict=True):
+            shown = [f"{name} {show(setting.get(name))}" for name in differ[:MAX_NAMED_DIFFERENCES]]
+            rest = len(differ) - len(shown)
+            if shown:
+                run.label += (
+                    f" ({', '.join(shown)}{f', {rest} more {setting_key(setting, differ)}' if rest else ''})"
+                )
+    for stage_of in ({"pretrain"}, {"finetune", "train"}):
+        _tell_phases_apart([run for run in runs if run.phase in stage_of])
+
+
+def setting_key(setting: Mapping[str, Any], differ: Sequence[str]) -> str:
+    """A short sign that is equal for equal settings, where there are too many to name."""
+    import hashlib
+
+    text = repr([(name, setting.get(name)) for name in differ])
+    return "#" + hashlib.sha256(text.encode()).hexdigest()[:4]
+
+
+def _tell_phases_apart(runs: Sequence[Run]) -> None:
+    phases: dict[tuple[str, str], set[str]] = {}
+    for run in runs:
+        phases.setdefault((run.env, run.label), set()).add(run.phase)
+    twice = {key for key, found in phases.items() if len(found) > 1}
+    for run in runs:
+        if (run.env, run.label) in twice:
+            run.label += f", {PHASE_NAMES[run.phase]}"
+
+
+def essential(run: Run) -> dict[str, Any]:
+    """The settings that make a run another experiment, by dotted names."""
+    return {
+        name: value
+        for name, value in flat(run.config).items()
+        if name == "log.eval_epsilon"
+        or (is_used(name, run.phase) and not any(_is_under(name, other) for other in _INCIDENTAL))
+    }
+
+
+def is_used(name: str, phase: str) -> bool:
+    """Whether a setting has a meaning in a phase."""
+    return not any(_is_under(name, other) for other in _UNUSED[phase])
+
+
+def _is_under(name: str, other: str) -> bool:
+    return name.startswith(other) if other.endswith(".") else name == other
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names whose values are not the same in all of them."""
+    names = dict.fromkeys(name for setting in settings for name in setting)
+    missing = object()
+    return [
+        name
+        for name in names
+        if any(setting.get(name, missing) != settings[0].get(name, missing) for setting in settings)
+    ]
+
+
+def flat(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """`{"a": {"b": 1}}` → `{"a.b": 1}`."""
+    found: dict[str, Any] = {}
+    for name, value in nested.items():
+        inside = isinstance(value, Mapping)
+        found |= flat(value, f"{path}{name}.") if inside else {path + str(name): value}
+    return found
+
+
+def show(value: Any) -> str:
+    """A setting as people write it."""
+    if value is None:
+        return "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(show, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def env_names(ids: Iterable[str]) -> dict[str, str]:
+    """Each environment by its name, with the options in which it differs from others of that name."""
+    by_name: dict[str, list[str]] = {}
+    for env in dict.fromkeys(ids):
+        by_name.setdefault(env.partition("?")[0], []).append(env)
+    shown = {}
+    for name, envs in by_name.items():
+        short = name.removeprefix("voidrl/")
+        options = [dict(parse_qsl(env.partition("?")[2], keep_blank_values=True)) for env in envs]
+        differ = differing(options)
+        for env, mine in zip(envs, options, strict=True):
+            told = "&".join(f"{key}={mine[key]}" for key in differ if key in mine)
+            shown[env] = f"{short}?{told}" if told else short
+    return shown

@@ -1,0 +1,160 @@
+"""The first table of a report: a row for each arm, with its seeds, its steps and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from voidrl.report.groups import PHASE_NAMES, STAGES, Arm, Stage, stages_of
+from voidrl.report.outcomes import MEASURES, Spread, headline, measure_of, show_spread, spreads
+from voidrl.report.tables import Table
+from voidrl.report.words import seeds, steps
+
+MOST_ENVS = 4  # more of them are first shown as a table of environments against arms
+
+
+@dataclass(frozen=True)
+class Row:
+    """One arm."""
+
+    arm: Arm
+    seeds: str
+    steps: str
+    states: dict[str, int]
+    """Runs by status."""
+    spreads: dict[str, Spread]
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether none of its runs is complete."""
+        return not self.arm.complete
+
+
+@dataclass(frozen=True)
+class Results:
+    """The arms of one stage."""
+
+    stage: Stage
+    measures: list[str]
+    """The keys that any of them has, the headline first."""
+    rows: list[Row]
+    scales: dict[str, tuple[float, float]]
+    """Of the headline's values, by environment: what a small picture of a range goes from and to."""
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        return STAGES[self.stage]
+
+    @property
+    def headline(self) -> str | None:
+        """The measure that comes first."""
+        return self.measures[0] if self.measures else None
+
+    @property
+    def envs(self) -> list[str]:
+        """Names of the environments."""
+        return [*dict.fromkeys(row.arm.env_name for row in self.rows)]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether environments against arms are easier to read."""
+        return len(self.envs) > MOST_ENVS
+
+    def table(self) -> Table:
+        """As text."""
+        columns = ["environment", "arm", "phase", "seeds", "steps", "runs"]
+        columns += [measure_of(key).name for key in self.measures]
+        rows = [
+            [
+                row.arm.env_name,
+                row.arm.label,
+                PHASE_NAMES[row.arm.phase],
+                row.seeds,
+                row.steps,
+                shown_states(row.states),
+                *(show_cell(row, key) for key in self.measures),
+            ]
+            for row in self.rows
+        ]
+        return Table(self.title, columns, rows, numeric=frozenset(range(6, len(columns))))
+
+    def pivot(self) -> Table | None:
+        """Environments against arms, by the headline; None where nothing was measured."""
+        key = self.headline
+        if key is None:
+            return None
+        labels = [*dict.fromkeys(row.arm.label for row in self.rows)]
+        cells = {(row.arm.env_name, row.arm.label): self._pivot_cell(row, key) for row in self.rows}
+        rows = [[env, *(cells.get((env, label), "–") for label in labels)] for env in self.envs]
+        title = f"{self.title}: {measure_of(key).name}"
+        return Table(title, ["environment", *labels], rows, numeric=frozenset(range(1, len(labels) + 1)))
+
+    @staticmethod
+    def _pivot_cell(row: Row, key: str) -> str:
+        """The headline, or, in an environment that does not have it, what comes first there."""
+        if key in row.spreads or not row.spreads:
+            return show_cell(row, key)
+        other = next(iter(row.spreads))
+        return f"{measure_of(other).name} {show_cell(row, other)}"
+
+
+def show_cell(row: Row, key: str) -> str:
+    """A measure of an arm, with a word where it is not final."""
+    if key not in row.spreads:
+        return "–"
+    return show_spread(key, row.spreads[key]) + (" so far" if row.is_partial else "")
+
+
+def shown_states(states: dict[str, int]) -> str:
+    """`2 complete, 1 failed`."""
+    return ", ".join(f"{number} {status}" for status, number in states.items())
+
+
+def make_results(arms: Sequence[Arm]) -> list[Results]:
+    """One for each stage that has runs."""
+    made = []
+    for stage, by_env in stages_of(arms).items():
+        every = [arm for found in by_env.values() for arm in found]
+        rows = [_row(arm) for arm in every]
+        first = headline(every, stage)
+        found = {key for row in rows for key in row.spreads}
+        ordered = [*MEASURES, *sorted(found - {*MEASURES})]
+        measures = [key for key in ordered if key in found]
+        measures.sort(key=lambda key: key != first)  # keeps the order of the others
+        made.append(Results(stage, measures, rows, _scales(rows, first)))
+    return made
+
+
+def _row(arm: Arm) -> Row:
+    states: dict[str, int] = {}
+    for run in arm.runs:
+        states[run.status] = states.get(run.status, 0) + 1
+    numbers = arm.seeds
+    shown = f"{len(numbers)} ({seeds(numbers)})"
+    return Row(arm, shown, _steps(arm), states, spreads(arm))
+
+
+def _steps(arm: Arm) -> str:
+    reached, asked = [run.steps for run in arm.runs], max(run.asked_steps for run in arm.runs)
+    low, high = min(min(reached), asked), min(max(reached), asked)  # environments step past the end together
+    shown = steps(low) if low == high else f"{steps(low)} to {steps(high)}"
+    if low < asked:
+        shown += f" of {steps(asked)}"
+    protocol = arm.protocol_steps
+    if protocol and asked != protocol:
+        shown += f"; protocol {steps(protocol)}"
+    return shown
+
+
+def _scales(rows: Sequence[Row], key: str | None) -> dict[str, tuple[float, float]]:
+    """Shares go from 0 to 1 at least, everything else from 0 or below to the highest."""
+    found: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        if key is None or key not in row.spreads:
+            continue
+        least, most = (0.0, 1.0) if measure_of(key).unit == "share" else (0.0, 0.0)
+        low, high = found.get(row.arm.env, (least, most))
+        spread = row.spreads[key]
+        found[row.arm.env] = min(low, spread.low), max(high, spread.high)
+    return found

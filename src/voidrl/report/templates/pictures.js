@@ -1,0 +1,126 @@
+/* Heat maps, maps of the representation and videos. */
+const mixed = (name, share) => { /* share 0 … 1 along five colours of the style sheet */
+  const at = Math.min(Math.max(share, 0), 1) * 4, from = Math.min(Math.floor(at), 3), rest = Math.round(100 * (at - from));
+  return `color-mix(in oklab, var(--${name}${from + 1}) ${rest}%, var(--${name}${from}))`;
+};
+
+function blobUrl(text, type) {
+  const bytes = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
+  return URL.createObjectURL(new Blob([bytes], { type }));
+}
+
+function heat(figure) {
+  const found = DATA.heats[+figure.dataset.heat], { size } = found;
+  const most = Math.log1p(found.visits.reduce((a, b) => Math.max(a, b), 1));
+  const svg = draw("svg", { viewBox: `0 0 ${size} ${size}`, tabindex: 0, role: "group", "aria-roledescription": "heat map",
+    "aria-label": `Visits of ${found.name}. Arrow keys move from cell to cell.`, "shape-rendering": "crispEdges" });
+  svg.append(draw("rect", { width: size, height: size, style: "fill: var(--floor)" }));
+  const square = (cell) => `M${cell % size},${Math.floor(cell / size)}h1v1h-1z`;
+  svg.append(draw("path", { d: found.walls.map(square).join(""), style: "fill: var(--wall)" }));
+  found.visits.forEach((visits, cell) => {
+    if (visits) svg.append(draw("path", { d: square(cell), style: `fill: ${mixed("h", Math.log1p(visits) / most)}` }));
+  });
+  for (const [cell, letter] of [[found.start, "S"], [found.goal, "G"]]) {
+    if (cell === null) continue;
+    const cx = (cell % size) + 0.5, cy = Math.floor(cell / size) + 0.5;
+    svg.append(draw("circle", { cx, cy, r: 0.42, style: "fill: var(--card)", "shape-rendering": "auto" }));
+    svg.append(draw("text", { x: cx, y: cy + 0.03, "font-size": 0.6, style: "fill: var(--ink)" }, letter));
+  }
+  const frame = draw("rect", { width: 1, height: 1, fill: "none", style: "stroke: var(--ink)", "stroke-width": 0.12, visibility: "hidden" });
+  svg.append(frame);
+  const said = make("p", { class: "said", "aria-live": "polite" }, "\u00a0");
+  let at = found.start;
+  const read = (cell) => {
+    at = cell;
+    frame.setAttribute("x", cell % size);
+    frame.setAttribute("y", Math.floor(cell / size));
+    frame.setAttribute("visibility", "visible");
+    const what = found.walls.includes(cell) ? "wall" : `${whole(found.visits[cell])} visits`;
+    said.textContent = `row ${Math.floor(cell / size)}, column ${cell % size}: ${what}`;
+  };
+  const leave = () => { frame.setAttribute("visibility", "hidden"); said.textContent = "\u00a0"; };
+  svg.addEventListener("pointermove", (event) => {
+    const box = svg.getBoundingClientRect();
+    const clamp = (part, of) => Math.min(size - 1, Math.max(0, Math.floor((part / of) * size)));
+    read(clamp(event.clientY - box.top, box.height) * size + clamp(event.clientX - box.left, box.width));
+  });
+  svg.addEventListener("pointerleave", leave);
+  svg.addEventListener("blur", leave);
+  svg.addEventListener("focus", () => read(at));
+  svg.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -size, ArrowDown: size }[event.key];
+    if (by === undefined) return;
+    event.preventDefault();
+    if (at + by >= 0 && at + by < size * size) read(at + by);
+  });
+  figure.prepend(svg);
+  figure.append(said);
+}
+
+/* Observations that lie in the same place are laid around it like the seeds of a sunflower. */
+function spread(xy) {
+  const there = new Map();
+  return xy.map(([x, y]) => {
+    const key = `${x.toFixed(3)},${y.toFixed(3)}`, before = there.get(key) || 0;
+    there.set(key, before + 1);
+    const radius = 0.0075 * Math.sqrt(before), angle = before * 2.399963;
+    return [x + radius * Math.cos(angle), y + radius * Math.sin(angle)];
+  });
+}
+
+function latents(figure) {
+  const found = DATA.maps[+figure.dataset.map], count = found.xy.length, edge = 0.04;
+  const svg = draw("svg", { viewBox: `${-edge} ${-edge} ${1 + 2 * edge} ${1 + 2 * edge}`, role: "img", "aria-label": `Map of what ${found.name} has seen` });
+  const early = found.time[0], late = Math.max(found.time[count - 1], early + 1);
+  const places = spread(found.xy);
+  const dots = places.map(([x, y], i) =>
+    svg.appendChild(draw("circle", { cx: x, cy: 1 - y, r: 0.0085, style: `fill: ${mixed("t", (found.time[i] - early) / (late - early))}` })));
+  const picture = make("div", { class: "thumb" }), words = make("p", { class: "said", "aria-live": "polite" });
+  const [width, height] = found.thumb, scale = width ? 140 / Math.max(width, height) : 0;
+  if (found.sprite) {
+    picture.style.cssText = `width:${width * scale}px;height:${height * scale}px;background-size:${found.columns * width * scale}px auto`;
+    picture.style.backgroundImage = `url(${blobUrl(found.sprite, "image/webp")})`;
+    picture.setAttribute("role", "img");
+  } else picture.hidden = true;
+  const slider = make("input", { type: "range", min: 0, max: count - 1, value: count - 1, "aria-label": `Time in the map of ${found.name}` });
+  let held = false, chosen = -1;
+  const choose = (i, fade) => {
+    if (chosen >= 0) dots[chosen].classList.remove("chosen");
+    chosen = i;
+    dots[i].classList.add("chosen");
+    svg.append(dots[i]);
+    const number = Math.floor((i * found.thumbs) / count);
+    picture.style.backgroundPosition = `${-(number % found.columns) * width * scale}px ${-Math.floor(number / found.columns) * height * scale}px`;
+    picture.setAttribute("aria-label", `The frame seen at step ${whole(found.time[i])}`);
+    words.textContent = `seen at step ${whole(found.time[i])}`;
+    slider.value = i;
+    slider.setAttribute("aria-valuetext", `step ${whole(found.time[i])}`);
+    dots.forEach((dot, j) => dot.classList.toggle("later", fade && j > i));
+  };
+  const under = (event) => {
+    const box = svg.getBoundingClientRect(), wide = 1 + 2 * edge;
+    const px = ((event.clientX - box.left) / box.width) * wide - edge, py = 1 - (((event.clientY - box.top) / box.height) * wide - edge);
+    let best = 0, least = Infinity;
+    places.forEach(([x, y], i) => { const far = (x - px) ** 2 + (y - py) ** 2; if (far < least) { least = far; best = i; } });
+    return best;
+  };
+  svg.addEventListener("pointermove", (event) => { if (!held) choose(under(event), false); });
+  svg.addEventListener("click", (event) => { const i = under(event); held = !(held && i === chosen); choose(i, false); figure.classList.toggle("held", held); });
+  slider.addEventListener("input", () => { held = true; choose(+slider.value, true); });
+  const ramp = make("div", { class: "ramp", style: `background: linear-gradient(to right, ${[0, 1, 2, 3, 4].map((i) => `var(--t${i})`).join(", ")})` });
+  const ends = make("div", { class: "ends" }, make("span", {}, `step ${whole(early)}`), make("span", {}, `step ${whole(late)}`));
+  figure.append(make("div", { class: "view" }, svg, make("div", { class: "side" }, picture, make("div", {}, words, slider, ramp, ends))));
+  choose(count - 1, false);
+}
+
+for (const figure of document.querySelectorAll(".heat")) heat(figure);
+for (const figure of document.querySelectorAll(".map")) latents(figure);
+for (const video of document.querySelectorAll("video[data-clip]")) video.src = blobUrl(DATA.clips[+video.dataset.clip], "video/mp4");
+for (const button of document.querySelectorAll(".play")) {
+  const videos = [...button.closest(".scene").querySelectorAll("video")];
+  button.addEventListener("click", () => {
+    const stop = videos.some((video) => !video.paused);
+    button.textContent = stop ? "Play all" : "Pause all";
+    for (const video of videos) { if (stop) video.pause(); else { video.currentTime = 0; video.play(); } }
+  });
+}

@@ -1,0 +1,143 @@
+"""Run folders written by hand, without training: for the tests of the report and for its benchmark."""
+
+import hashlib
+import json
+import math
+import random
+
+import numpy as np
+from safetensors.numpy import save
+
+from voidrl.config import Config, merge, to_json
+from voidrl.report.groups import flat
+
+DATE = "2026-11-15T12:00:00+00:00"
+MAZE = "voidrl/PixelMaze-v0?size=5&image_size=36"
+
+
+def write_run(
+    folder,
+    *,
+    env=MAZE,
+    phase="pretrain",
+    method="apt",
+    seed=1,
+    steps=100,
+    rows=(),
+    evaluation=None,
+    visits=None,
+    log="",
+    machine=None,
+    **settings,
+):
+    """A run with these rows, `{"step": …}` each; `settings` by dotted names with `__` for dots."""
+    folder.mkdir(parents=True)
+    changes = {name.replace("__", "."): value for name, value in settings.items()}
+    named = {"env.id": env, "phase": phase, "seed": seed, "steps": steps, "method": {"name": method}}
+    config = merge(to_json(Config()), named, changes)
+    write_json(folder / "config.json", config)
+    write_json(folder / "environment.json", {**MACHINE, **(machine or {})})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "log.txt").write_text(log or f"{DATE} {phase} {env} for {steps} steps\n")
+    if evaluation is not None:
+        write_evaluation(folder, evaluation)
+    if visits is not None:
+        write_checkpoint(folder, steps, visits)
+    return folder
+
+
+MACHINE = {
+    "date": DATE,
+    "command": "voidrl pretrain somewhere --seed 1",
+    "versions": {"python": "3.12.1", "voidrl": "0.1.0", "torch": "2.13.0", "numpy": "2.4.0"},
+    "platform": "Linux",
+    "cpu": {"model": "Slow CPU", "count": 2},
+    "gpus": [],
+    "git": {"commit": "0123456789abcdef", "dirty": False},
+}
+
+
+def write_json(path, data):
+    path.write_text(json.dumps(data))
+
+
+def write_evaluation(folder, returns, successes=None, steps=10**9):
+    """What `voidrl evaluate RUN --json` would have printed."""
+    agent = {"env": "x", "phase": "train", "method": "apt", "seed": 1, "steps": steps, "started": DATE}
+    mean = sum(returns) / len(returns)
+    record = {"agent": agent, "settings": {}, "mean_return": mean, "returns": returns, "successes": successes}
+    write_json(folder / "evaluation.json", record)
+
+
+def write_checkpoint(folder, step, visits, version=1):
+    """The two files of a checkpoint that a report reads."""
+    path = folder / "checkpoints" / f"step_{step:012d}"
+    path.mkdir(parents=True)
+    data = save({"visits": np.asarray(visits, np.int64)})
+    (path / "loop.safetensors").write_bytes(data)
+    entry = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "tag": None}
+    manifest = {"format": version, "step": step, "meta": {}, "files": {"loop.safetensors": entry}}
+    write_json(path / "manifest.json", manifest)
+    return path
+
+
+def write_experiment(root, cells, **about):
+    """The experiment.json of `voidrl experiment`; `cells` are dictionaries with at least a folder."""
+    root.mkdir(parents=True, exist_ok=True)
+    usual = {"task": MAZE, "label": "apt", "method": "apt", "seed": 1, "phase": "pretrain", "source": None}
+    usual |= {"steps": 100, "protocol_steps": 100}
+    whole = {"format": 1, "name": "own", "title": "An own experiment", "about": "", "published": None}
+    whole |= {"command": "voidrl experiment own", "steps_scale": 1.0, "missing": {}}
+    write_json(root / "experiment.json", {**whole, **about, "cells": [usual | cell for cell in cells]})
+
+
+def curve(steps, count, end, noise=0.0, seed=0):
+    """`count` points of a curve that rises to `end`, as (step, value)."""
+    rng = random.Random(seed)
+    for i in range(1, count + 1):
+        share = i / count
+        yield round(steps * share), end * (1 - math.exp(-4 * share)) + rng.gauss(0, noise)
+
+
+def write_many(root, runs=100, rows=3000, metrics=24):
+    """Runs in five games and two mazes, three arms, several seeds, each with thousands of rows."""
+    games = [f"atari/{name}" for name in ("alien", "breakout", "ms_pacman", "pong", "qbert")]
+    mazes = ["voidrl/PixelMaze-v0?size=13", "voidrl/PixelMaze-v0?size=17&goal=far"]
+    arms = [("apt", "pretrain"), ("random", "pretrain"), ("apt", "finetune"), ("apt", "train")]
+    kinds = [(env, method, phase) for env in games + mazes for method, phase in arms]
+    for i in range(runs):
+        env, method, phase = kinds[i % len(kinds)]
+        seed = i // len(kinds) + 1
+        cells = 169 if "size=13" in env else 289
+        found = (
+            {
+                "step": step,
+                "phase": phase,
+                "frames": 4 * step,
+                "updates": step // 4,
+                "episode/return": value,
+                "coverage/cells": min(int(value) + 1, 60),
+                "time/steps_per_second": 1000.0 + value,
+                **{f"train/metric_{k}": value * k / 7 + k for k in range(metrics)},
+            }
+            for step, value in curve(1_000_000, rows, 50 + i % 7, noise=2.0, seed=i)
+        )
+        name = env.replace("/", "_").replace("?", "_").replace("&", "_").replace("=", "")
+        folder = root / name / f"{method}-{phase}" / f"seed{seed}"
+        visits = None if env in games else [(7 * cell) % 90 for cell in range(cells)]
+        write_run(
+            folder,
+            env=env,
+            phase=phase,
+            method=method,
+            seed=seed,
+            steps=1_000_000,
+            rows=found,
+            evaluation=[50.0 + i % 7, 51.0 + i % 5],
+            visits=visits,
+        )
+
+
+def settings_of(folder):
+    """The flat config of a run folder."""
+    return flat(json.loads((folder / "config.json").read_text()))

@@ -1,0 +1,331 @@
+"""The page as a file: complete, offline, safe, replaced at once; and what is missing in it is said."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synthetic_runs import MAZE, write_checkpoint, write_experiment, write_many, write_run
+
+from voidrl.cli import main
+from voidrl.errors import ConfigError, MissingExtraError, RunFolderError
+from voidrl.report import latents, media, page
+from voidrl.report.latents import LatentMap
+from voidrl.report.page import write_report
+
+ROWS = [{"step": step, "coverage/cells": step // 20, "time/steps_per_second": 10.0} for step in (50, 100)]
+TASK = [{"step": step, "eval/return": step / 100, "eval/success": step / 200} for step in (50, 100)]
+GOAL = f"{MAZE}&goal=far"
+VISITS = [0] * 6 + [9, 1, 4] + [0] * 16
+
+
+class Page(HTMLParser):
+    """Visible text, tags with their attributes, and the embedded data of a page."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags, self.texts, self.inside = [], [], []
+        self.feed(path.read_text(encoding="utf-8"))
+        self.text = " ".join(" ".join(self.texts).split())
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self.inside.append(tag)
+
+    def handle_endtag(self, tag):
+        if self.inside and self.inside[-1] == tag:
+            self.inside.pop()
+
+    def handle_data(self, data):
+        if self.inside and self.inside[-1] == "script" and data.startswith('{"grids"'):
+            self.data = json.loads(data)
+        elif not self.inside or self.inside[-1] not in ("script", "style"):
+            self.texts.append(data)
+
+
+def report(*paths, out, **options):
+    options = {"say": lambda text: None, "media": False, **options}
+    return Page(write_report(paths, out, **options))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    root = tmp_path / "runs"
+    for seed in (1, 2):
+        write_run(root / f"apt{seed}", seed=seed, rows=ROWS, visits=VISITS)
+        write_run(root / f"tuned{seed}", env=GOAL, phase="finetune", seed=seed, rows=TASK, visits=VISITS)
+    write_run(root / "scratch", env=GOAL, phase="train", rows=TASK[:1], log="now failed: diverged\n")
+    return root
+
+
+@pytest.fixture
+def studio(monkeypatch):
+    """Stands in for the parts that play episodes; counts what is asked for."""
+    asked = []
+
+    def clip(folder, **options):
+        asked.append(("clip", folder.name))
+        return b"mp4 of " + folder.name.encode()
+
+    def latent_map(folder, **options):
+        asked.append(("map", folder.name))
+        xy, time = np.array([[0.0, 0.5], [1.0, 0.5]]), np.array([10, 90])
+        return LatentMap(xy, time, np.array([0.6, 0.2]), 100, b"webp", (4, 4), 2, 2)
+
+    monkeypatch.setattr(media, "clip", clip)
+    monkeypatch.setattr(latents, "latent_map", latent_map)
+    return asked
+
+
+def test_the_page_says_first_what_was_run_and_what_came_out(runs, tmp_path):
+    found = report(runs, out=tmp_path / "report.html", title="My runs")
+    assert "My runs" in found.text
+    assert "Two runs without reward, two runs of fine-tuning and one run from scratch" in found.text
+    assert "With the task's reward, in PixelMaze-v0?goal=far after 100 steps, success: apt 50 %" in found.text
+    assert "One run failed" in found.text
+    assert "scratch failed after 50 of 100 steps: diverged" in found.text
+    assert found.text.index("success: apt") < found.text.index("Lines are means over seeds")
+    for section in ("Summary", "Learning curves", "Coverage", "Settings", "Runs", "Reproduce"):
+        assert section in found.text
+
+
+def test_curves_in_the_page_are_mean_and_range(runs, tmp_path):
+    write_run(
+        runs / "apt3", seed=3, rows=[{"step": 50, "coverage/cells": 0}, {"step": 100, "coverage/cells": 5}]
+    )
+    data = report(runs, out=tmp_path / "report.html").data
+    panel = next(each for each in data["panels"] if each["stage"] == "pretrain")
+    curve = panel["curves"]["coverage/maze"][0]  # 2, 2, 0 and 5, 5, 5 of 7 cells
+    assert data["grids"][curve["grid"]] == [50, 100]
+    assert curve["mean"] == [pytest.approx(4 / 21, rel=1e-4), pytest.approx(5 / 7, rel=1e-4)]
+    assert (curve["low"], curve["high"], curve["runs"]) == (
+        [0, pytest.approx(5 / 7, rel=1e-4)],
+        [pytest.approx(2 / 7, rel=1e-4), pytest.approx(5 / 7, rel=1e-4)],
+        3,
+    )
+    assert panel["arms"] == [{"label": "apt", "style": 0, "runs": 3, "seeds": 3}]
+
+
+def test_the_page_is_whole_and_asks_the_network_for_nothing(runs, tmp_path, studio):
+    found = report(runs, out=tmp_path / "report.html", media=True)
+    for tag, attributes in found.tags:
+        for name in ("src", "href"):
+            assert attributes.get(name, "#").startswith(("#", "data:")), (tag, attributes)
+    text = (tmp_path / "report.html").read_text()
+    assert "@import" not in text
+    assert not re.search(r"url\((?!\$\{blobUrl)", text)
+    assert "default-src 'none'" in text
+
+
+def test_strings_of_others_stay_strings(tmp_path):
+    evil = '</script><img src=x onerror="alert(1)">&<u>'
+    write_run(
+        tmp_path / "runs" / "<i>run",
+        rows=[{"step": 100, "coverage/cells": 3, f"train/{evil}": 1.0}],
+        machine={"command": f"voidrl {evil}", "versions": {"voidrl": evil, "torch": [evil]}, "gpus": evil},
+        log=f"{evil} failed: {evil}\n",
+        steps=200,
+        visits=VISITS,
+        tags=evil,
+    )
+    write_experiment(
+        tmp_path / "runs", [{"folder": "<i>run", "label": evil}], title=evil, about=evil, command=evil
+    )
+    found = report(tmp_path / "runs", out=tmp_path / "report.html")
+    assert not {"img", "u"} & {tag for tag, _ in found.tags}
+    assert evil in found.text
+    assert found.data["panels"][0]["arms"][0]["label"] == evil
+
+
+def test_the_old_page_stays_until_the_new_one_is_complete(runs, tmp_path, monkeypatch):
+    out = tmp_path / "report.html"
+    report(runs, out=out)
+    before = out.read_text()
+    monkeypatch.setattr(Path, "replace", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left")))
+    with pytest.raises(RunFolderError, match=r"cannot be written to .*report.html \(No space left"):
+        report(runs, out=out)
+    assert out.read_text() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "report.html"}
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("missing/report.html", r"there is no folder .*missing; make it first"),
+        ("", r"is a folder: name a file for the report"),
+        ("report.docx", r"ends with .html, .md or .csv, or --format"),
+    ],
+)
+def test_a_bad_output_is_said_before_anything_is_read(runs, tmp_path, out, message, monkeypatch):
+    monkeypatch.setattr(page, "read_all", lambda *args: pytest.fail("read first"))
+    with pytest.raises((RunFolderError, ConfigError), match=message):
+        report(runs, out=tmp_path / out)
+
+
+def test_a_read_only_output_folder_is_a_sentence(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(page.os, "access", lambda *args: False)
+    with pytest.raises(RunFolderError, match=r"is read-only; choose another place with -o"):
+        report(runs, out=tmp_path / "report.html")
+
+
+def test_videos_before_and_after_and_maps_are_kept_beside_the_runs(runs, tmp_path, studio):
+    found = report(runs, out=tmp_path / "report.html", media=True)
+    assert sorted(studio) == [
+        ("clip", "apt1"),
+        ("clip", "tuned1"),
+        ("map", "apt1"),
+    ]  # scratch has no checkpoint
+    assert len(found.data["clips"]) == 2
+    assert "apt, before" in found.text
+    assert "apt, after" in found.text
+    assert "No video of scratch" in found.text
+    assert found.data["maps"][0]["time"] == [10, 90]
+    assert found.data["maps"][0]["xy"] == [[0, 0.5], [1, 0.5]]
+    assert len([*(runs / "apt1" / "report").iterdir()]) == 2
+    studio.clear()
+    again = report(runs, out=tmp_path / "report.html", media=True)
+    assert studio == []
+    assert (again.data["clips"], again.data["maps"]) == (found.data["clips"], found.data["maps"])
+    write_checkpoint(runs / "apt1", 200, VISITS)  # the run went on
+    report(runs, out=tmp_path / "report.html", media=True)
+    assert sorted(studio) == [("clip", "apt1"), ("map", "apt1")]
+    assert len([*(runs / "apt1" / "report").iterdir()]) == 2  # the older ones are gone
+
+
+def test_a_read_only_run_is_shown_and_not_kept(runs, tmp_path, studio, monkeypatch):
+    mkdir = Path.mkdir
+
+    def closed(self, *args, **options):
+        if runs in self.parents:
+            raise PermissionError(13, "Permission denied")
+        mkdir(self, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", closed)
+    assert len(report(runs, out=tmp_path / "report.html", media=True).data["clips"]) == 2
+    assert not (runs / "apt1" / "report").exists()
+
+
+def test_why_there_is_no_video_stands_on_the_page_once_with_its_remedy(runs, tmp_path, monkeypatch):
+    def without_ffmpeg(folder, **options):
+        raise MissingExtraError("ffmpeg", "video", "making a video")
+
+    def broken(folder, **options):
+        raise ZeroDivisionError("the user's own environment")
+
+    monkeypatch.setattr(media, "clip", without_ffmpeg)
+    monkeypatch.setattr(latents, "latent_map", broken)
+    found = report(runs, out=tmp_path / "report.html", media=True)
+    assert found.text.count("pip install 'voidrl[video]'") == 1
+    assert "No video of apt1, tuned1" in found.text
+    assert "ZeroDivisionError: the user's own environment" in found.text
+    assert found.data["clips"] == []
+
+
+def test_the_budget_of_pictures_is_kept_and_said(runs, tmp_path, studio, monkeypatch):
+    monkeypatch.setattr(page.gallery, "MAX_BYTES", 12)
+    found = report(runs, out=tmp_path / "report.html", media=True)
+    assert len(found.data["clips"]) == 1
+    assert "MB of videos and maps are used up" in found.text
+
+
+def test_no_more_videos_than_the_page_says(runs, tmp_path, studio, monkeypatch):
+    monkeypatch.setattr(page.gallery, "MAX_CLIPS", 1)
+    found = report(runs, out=tmp_path / "report.html", media=True)
+    assert len(found.data["clips"]) == 1
+    assert "Of 3 videos that could be shown, the first 1 are." in found.text
+
+
+def test_a_run_that_has_just_begun_is_reported(tmp_path):
+    folder = write_run(tmp_path / "run", rows=[])
+    (folder / "metrics.jsonl").unlink()
+    found = report(folder, out=tmp_path / "report.html")
+    assert "No run has a result yet." in found.text
+    assert "there is no metrics.jsonl" in found.text
+    assert found.data["panels"][0]["curves"] == {}
+
+
+def test_damage_and_newer_formats_are_shown_and_the_rest_too(runs, tmp_path):
+    said = []
+    (runs / "apt2" / "checkpoints" / "step_000000000100" / "loop.safetensors").write_bytes(b"x")
+    manifest = runs / "tuned1" / "checkpoints" / "step_000000000100" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 7}))
+    (runs / "tuned2" / "config.json").write_text("{")
+    found = report(runs, out=tmp_path / "report.html", say=said.append)
+    assert [heat["name"] for heat in found.data["heats"]] == ["apt, seed 1, in PixelMaze-v0"]
+    for told in (found.text, " ".join(said)):
+        assert "loop.safetensors of its checkpoint step_000000000100 is damaged" in told
+        assert "has format 7, newer than 1: upgrade voidrl" in told
+        assert "tuned2" in told
+    assert "One folder or file was skipped" in found.text
+
+
+def test_heat_maps_hold_visits_entropy_and_walls(runs, tmp_path):
+    found = report(runs, out=tmp_path / "report.html")
+    heat = found.data["heats"][0]
+    assert (heat["size"], heat["visits"], heat["start"], heat["goal"]) == (5, VISITS, 6, None)
+    assert len(heat["walls"]) == 25 - 7
+    # 9, 1 and 4 of 14 visits: −Σ p log p; at most log 7.
+    assert "entropy 0.83 of 1.95 nats" in found.text
+
+
+def test_the_command_writes_what_the_name_says(runs, tmp_path, capsys):
+    assert main(["report", str(runs), "-o", str(tmp_path / "r.md"), "--no-media"]) == 0
+    assert (tmp_path / "r.md").read_text().startswith("# PixelMaze-v0\n")
+    assert main(["report", str(runs), "-o", str(tmp_path / "table"), "--format", "csv"]) == 0
+    assert (tmp_path / "table").read_text().startswith("folder,experiment,")
+    assert "report: " in capsys.readouterr().out
+    assert main(["report", str(tmp_path / "nowhere"), "-o", str(tmp_path / "r.md")]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("voidrl: there is nothing at ")
+    assert "Traceback" not in captured.err
+
+
+def test_figures_are_drawn_for_papers(runs, tmp_path):
+    folder = tmp_path / "figures"
+    report(runs / "apt1", out=tmp_path / "r.html", figures=folder, figure_formats=["png", "pdf"])
+    assert (folder / "pretrain_PixelMaze-v0_coverage_maze.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in folder.iterdir()} == {
+        *("pretrain_PixelMaze-v0_coverage_maze.png", "pretrain_PixelMaze-v0_coverage_maze.pdf"),
+        *("visits_PixelMaze-v0.png", "visits_PixelMaze-v0.pdf"),
+    }
+    with pytest.raises(ConfigError, match="figure format 'bmp' cannot be written: expected some of"):
+        report(runs, out=tmp_path / "r.html", figures=folder, figure_formats=["bmp"])
+
+
+def measure(tmp_path, **sizes):
+    write_many(tmp_path / "runs", runs=100, **sizes)
+    began = time.perf_counter()
+    out = write_report([tmp_path / "runs"], tmp_path / "report.html", media=False, say=lambda text: None)
+    return time.perf_counter() - began, out.stat().st_size
+
+
+def test_a_hundred_runs_are_quick_and_small(tmp_path):
+    seconds, size = measure(tmp_path, rows=250, metrics=6)
+    assert seconds < 20
+    assert size < 15_000_000
+    found = Page(tmp_path / "report.html")
+    assert "100 runs" in found.text
+    assert "A run with more than 240 rows is drawn as the means of its rows" in found.text
+
+
+@pytest.mark.slow
+def test_a_hundred_long_runs_are_quick_and_small(tmp_path):
+    seconds, size = measure(tmp_path, rows=3000)
+    assert seconds < 20
+    assert size < 15_000_000
+
+
+def test_help_does_not_import_torch():
+    code = (
+        "import sys; from voidrl.cli import main\n"
+        "try: main(['report', '--help'])\n"
+        "finally: assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "--figures DIR" in done.stdout
+    assert done.stderr == ""

@@ -1,0 +1,219 @@
+"""Any set of folders is read as far as it goes, and what is left out is named."""
+
+import fcntl
+import json
+import os
+import socket
+
+import pytest
+from synthetic_runs import DATE, MAZE, write_checkpoint, write_experiment, write_json, write_run
+
+from voidrl.errors import RunFolderError
+from voidrl.report.find import find_runs
+from voidrl.report.read import read_all
+from voidrl.report.saved import newest, read_visits
+
+ROWS = [{"step": step, "phase": "pretrain", "episode/return": step / 10} for step in (50, 100)]
+
+
+def read(*paths):
+    said = []
+    return read_all(paths, said.append), said
+
+
+def test_runs_are_found_at_any_depth_once_and_in_their_natural_order(tmp_path):
+    for name in ("a/seed10", "a/seed2", "b"):
+        write_run(tmp_path / name, rows=ROWS)
+    write_run(tmp_path / "b" / "task", rows=ROWS)  # a run inside the folder of another
+    (tmp_path / "b" / "checkpoints" / "step_000000000100").mkdir(parents=True)
+    (tmp_path / "b" / "checkpoints" / "step_000000000100" / "config.json").write_text("{}")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")  # somebody else's
+    (tmp_path / "loop").symlink_to(tmp_path)
+    found = find_runs([tmp_path, tmp_path / "a", tmp_path / "b" / "metrics.jsonl"], print)
+    assert [str(path.relative_to(tmp_path)) for path in found.folders] == [
+        "a/seed2",
+        "a/seed10",
+        "b",
+        "b/task",
+    ]
+    assert found.skipped == []
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, r"there is nothing at .*runs: expected a run folder"),
+        (lambda path: path.mkdir(), r"runs holds no runs: expected a run folder .* at any depth"),
+        (lambda path: path.write_text("x"), r"runs is a file of no run: expected a run folder"),
+    ],
+)
+def test_a_path_without_runs_is_named_with_what_was_expected(tmp_path, make, message):
+    make(tmp_path / "runs")
+    with pytest.raises(RunFolderError, match=message):
+        read(tmp_path / "runs")
+
+
+def test_among_others_a_path_without_runs_is_said_and_the_rest_is_reported(tmp_path):
+    write_run(tmp_path / "fine", rows=ROWS)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "report.html").write_text("x")
+    collection, said = read(*sorted(tmp_path.iterdir()))
+    assert [run.path.name for run in collection.runs] == ["fine"]
+    assert [each.path.name for each in collection.skipped] == ["empty"]  # a page is nothing that was lost
+    assert len(said) == 2
+    with pytest.raises(RunFolderError, match=r"there is nothing at .*typo"):
+        read(tmp_path / "fine", tmp_path / "typo")
+    with pytest.raises(
+        RunFolderError, match=r"no run can be reported: .*empty was skipped, as it holds no runs"
+    ):
+        read(tmp_path / "empty", tmp_path / "report.html")
+
+
+def test_an_experiment_that_has_not_begun_says_so(tmp_path):
+    write_experiment(tmp_path, [{"folder": "apt/seed1"}, {"folder": "apt/seed2"}])
+    with pytest.raises(
+        RunFolderError, match=r"holds no runs yet, as none of the 2 of experiment 'own' has begun"
+    ):
+        read(tmp_path)
+
+
+def test_what_cannot_be_read_is_skipped_and_said_and_the_rest_is_reported(tmp_path):
+    write_run(tmp_path / "good", rows=ROWS)
+    (write_run(tmp_path / "torn", rows=ROWS) / "config.json").write_text("{")
+    (write_run(tmp_path / "lost", rows=ROWS) / "config.json").unlink()
+    write_json(write_run(tmp_path / "newer", rows=ROWS) / "config.json", {"format": 2, "world": MAZE})
+    write_run(tmp_path / "dream", rows=ROWS, phase="pretrain")
+    config = json.loads((tmp_path / "dream" / "config.json").read_text())
+    write_json(tmp_path / "dream" / "config.json", {**config, "phase": "dream"})
+    collection, said = read(tmp_path)
+    assert [run.name for run in collection.runs] == ["good"]
+    whys = {each.path.name: each.why for each in collection.skipped}
+    assert "no JSON" in whys["torn"]
+    assert "no config.json" in whys["lost"]
+    assert "this version of voidrl" in whys["newer"]
+    assert "phase is 'dream'" in whys["dream"]
+    assert "upgrade voidrl" in whys["dream"]
+    assert len(said) == 4
+    with pytest.raises(RunFolderError, match=r"no run can be reported: .*torn was skipped"):
+        read(tmp_path / "torn")
+
+
+def test_a_torn_last_line_is_tolerated_and_a_damaged_one_is_left_out_with_a_note(tmp_path):
+    torn, damaged = write_run(tmp_path / "torn", rows=ROWS), write_run(tmp_path / "damaged", rows=ROWS)
+    with (torn / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 150, "epi')
+    lines = (damaged / "metrics.jsonl").read_text().splitlines()
+    (damaged / "metrics.jsonl").write_text("\n".join([lines[0], "###", '{"no": 1}', lines[1]]) + "\n")
+    collection, _ = read(torn, damaged)
+    first, second = collection.runs
+    for run in (first, second):
+        assert run.series["episode/return"][1].tolist() == [5, 10]
+        assert run.steps == 100
+    assert first.notes == []
+    assert second.notes == [
+        "metrics.jsonl is damaged: 1 of its 4 lines are left out",
+        "metrics.jsonl has rows without a step: 1 are left out",
+    ]
+
+
+def test_numbers_alone_become_series_and_of_one_step_the_last_counts(tmp_path):
+    rows = [
+        {"step": 10, "a": 1, "word": "x", "true": True, "null": None},
+        {"step": 20, "a": 2.5, "null": 3},
+        {"step": 20, "a": 4},
+        {"step": 15, "a": 7},
+    ]
+    run = read(write_run(tmp_path / "run", rows=rows))[0].runs[0]
+    assert {name: (x.tolist(), y.tolist()) for name, (x, y) in run.series.items()} == {
+        "a": ([10, 15, 20], [1, 7, 4]),
+        "null": ([20], [3]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("log", "steps", "status", "why"),
+    [
+        ("", 100, "complete", ""),
+        ("", 400, "incomplete", "ended after 100 of 400 steps, without a word"),
+        (f"{DATE} stopped by SIGTERM at step 100\n", 400, "incomplete", "was stopped by SIGTERM after 100"),
+        (f"{DATE} failed: loss is not finite\n", 400, "failed", "failed after 100 of 400 steps: loss is not"),
+        (f"{DATE} failed: loss\n{DATE} resumed at step 50\n", 400, "incomplete", "ended after 100"),
+    ],
+)
+def test_how_far_a_run_came(tmp_path, log, steps, status, why):
+    run = read(write_run(tmp_path / "run", rows=ROWS, steps=steps, log=log))[0].runs[0]
+    assert run.status == status
+    assert run.status_note.startswith(why)
+
+
+def test_a_run_whose_lock_is_held_is_running(tmp_path):
+    folder = write_run(tmp_path / "run", rows=ROWS, steps=400)
+    with (folder / ".lock").open("w") as file:
+        file.write(f"{os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        assert read(folder)[0].runs[0].status == "incomplete"  # nobody holds it
+        fcntl.flock(file, fcntl.LOCK_EX)
+        run = read(folder)[0].runs[0]
+    assert run.status == "running"
+    assert run.status_note == "is still being written: 100 of 400 steps so far"
+
+
+def test_the_lock_of_a_dead_process_is_not_touched(tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "run", rows=ROWS, steps=400)
+    (folder / ".lock").write_text(f"{2**22 + 1} on {socket.gethostname()}")
+    monkeypatch.setattr(fcntl, "flock", lambda *args: pytest.fail("another run could be refused meanwhile"))
+    assert read(folder)[0].runs[0].status == "incomplete"
+
+
+def test_an_evaluation_counts_only_if_it_is_of_the_agent_that_is_there(tmp_path):
+    fresh = write_run(tmp_path / "fresh", rows=ROWS, evaluation=[1.0, 3.0])
+    stale = write_run(tmp_path / "stale", rows=ROWS, evaluation=[1.0, 3.0])
+    record = json.loads((stale / "evaluation.json").read_text())
+    write_json(stale / "evaluation.json", {**record, "agent": {**record["agent"], "steps": 50}})
+    other = write_run(tmp_path / "other", rows=ROWS, evaluation=[1.0], machine={"date": "2026-01-01"})
+    broken = write_run(tmp_path / "broken", rows=ROWS)
+    (broken / "evaluation.json").write_text('{"mean_return": "high"}')
+    runs = read(fresh, stale, other, broken)[0].runs
+    assert [run.evaluation is not None for run in runs] == [True, False, False, False]
+    assert [len(run.notes) for run in runs] == [0, 1, 1, 1]
+    assert "evaluate it anew" in runs[1].notes[0]
+
+
+def test_labels_and_missing_runs_come_from_the_experiment_above(tmp_path):
+    write_run(tmp_path / "out" / "maze" / "seed1", rows=ROWS)
+    cells = [{"folder": "maze/seed1", "label": "APT, k = 5"}, {"folder": "maze/seed2", "label": "APT, k = 5"}]
+    write_experiment(tmp_path / "out", cells, title="Neighbours")
+    collection, _ = read(tmp_path / "out" / "maze")
+    assert collection.runs[0].cell.label == "APT, k = 5"
+    assert collection.experiments[0].title == "Neighbours"
+    assert [cell.folder for _, cell in collection.missing_cells()] == ["maze/seed2"]
+
+
+@pytest.mark.parametrize("text", ["{", '{"format": 2, "name": "x", "cells": []}', '{"format": 1}', "[]"])
+def test_an_experiment_that_cannot_be_read_costs_its_labels_alone(tmp_path, text):
+    write_run(tmp_path / "run", rows=ROWS)
+    (tmp_path / "experiment.json").write_text(text)
+    collection, said = read(tmp_path)
+    assert collection.runs[0].cell is None
+    assert len(collection.skipped) == 1
+    assert "runs are named by their configs" in said[0]
+
+
+def test_visits_come_from_the_newest_checkpoint_that_can_be_used(tmp_path):
+    write_checkpoint(tmp_path, 100, [1, 2])
+    write_checkpoint(tmp_path, 200, [3, 4])
+    (tmp_path / "checkpoints" / "step_000000000300").mkdir()  # its manifest was never written
+    saved = newest(tmp_path)
+    assert saved.step == 200
+    assert read_visits(saved).tolist() == [3, 4]
+    (saved.path / "loop.safetensors").write_bytes(b"\0" * 100)
+    with pytest.raises(Exception, match="is damaged"):
+        read_visits(saved)
+    assert newest(tmp_path / "elsewhere") is None
+
+
+def test_a_checkpoint_of_a_newer_format_is_named(tmp_path):
+    write_checkpoint(tmp_path, 100, [1], version=2)
+    with pytest.raises(Exception, match=r"step_000000000100 has format 2, newer than 1: upgrade voidrl"):
+        newest(tmp_path)

@@ -1,0 +1,184 @@
+"""Final numbers by hand, published numbers beside ours, and Markdown and CSV that can be read back."""
+
+import csv
+import io
+import re
+
+import pytest
+from synthetic_runs import MAZE, write_experiment, write_run
+
+from voidrl.games import human_normalised
+from voidrl.report import markdown
+from voidrl.report.groups import make_arms
+from voidrl.report.outcomes import Spread, evaluated_by, headline, measure_of, outcome, show_spread, spreads
+from voidrl.report.page import write_report
+from voidrl.report.printed import atari_table, printed_tables
+from voidrl.report.read import read_all
+from voidrl.report.results import make_results
+from voidrl.report.words import count, listed, many, seeds, steps
+
+
+def arms_of(path):
+    collection = read_all([path], lambda text: None)
+    return collection, make_arms(collection.runs)
+
+
+def test_the_return_is_of_the_evaluation_else_of_the_last_one_in_training_else_of_late_episodes(tmp_path):
+    rows = [{"step": step, "episode/return": step} for step in range(10, 101, 10)]
+    evaluated = [{"step": 60, "eval/return": 5.0, "eval/success": 0.25, "eval/episodes": 8}]
+    env = f"{MAZE}&goal=far"
+    write_run(tmp_path / "a", env=env, rows=rows + evaluated, evaluation=[1.0, 2.0])
+    write_run(tmp_path / "b", env=env, rows=rows + evaluated)
+    write_run(tmp_path / "c", env=env, rows=rows)
+    a, b, c = arms_of(tmp_path)[0].runs
+    assert outcome(a) == {"return": 1.5}
+    assert outcome(b) == {"return": 5.0, "success": 0.25}
+    assert outcome(c) == {"training_return": 100}  # the one row in the last tenth of 100 steps
+    assert [evaluated_by(run) for run in (a, b, c)] == [
+        "2 evaluation episodes",
+        "8 evaluation episodes at step 60",
+        "training episodes in the last 10% of its steps",
+    ]
+
+
+def test_final_numbers_are_of_complete_runs_where_there_are_any(tmp_path):
+    for seed, (reached, bins) in enumerate([(100, 10), (100, 20), (50, 90)], start=1):
+        rows = [{"step": reached, "coverage/bins": bins}]
+        write_run(tmp_path / str(seed), env="dmc/walker", seed=seed, rows=rows)
+    arm = arms_of(tmp_path)[1][0]
+    assert spreads(arm) == {"coverage/bins": Spread(15, 10, 20, 2)}
+    row = make_results([arm])[0].rows[0]
+    assert row.states == {"complete": 2, "incomplete": 1}
+    assert row.steps == "50 to 100 of 100"
+    assert row.seeds == "3 (1–3)"
+
+
+def test_where_no_run_is_complete_numbers_are_so_far(tmp_path):
+    write_run(tmp_path / "a", env="dmc/walker", rows=[{"step": 50, "coverage/bins": 7}])
+    arms = arms_of(tmp_path)[1]
+    table = make_results(arms)[0].table()
+    assert table.rows[0][-1] == "7 so far"
+
+
+def test_arms_are_compared_by_their_task_or_without_reward_by_coverage(tmp_path):
+    rows = [{"step": 100, "eval/return": 1.0, "coverage/bins": 3, "coverage/entropy": 1.5}]
+    write_run(tmp_path / "a", env="dmc/walker_run", rows=rows)
+    write_run(tmp_path / "b", env="dmc/walker_run", phase="train", rows=rows)
+    one, other = arms_of(tmp_path)[1]
+    assert headline([one], one.stage) == "coverage/bins"
+    assert headline([other], other.stage) == "return"
+
+
+@pytest.mark.parametrize(
+    ("key", "spread", "shown"),
+    [
+        ("success", Spread(0.5, 0.0, 1.0, 2), "50\u202f% (0\u202f% to 100\u202f%)"),
+        ("success", Spread(0.0, 0.0, 0.0, 3), "0\u202f% (all alike)"),
+        ("return", Spread(1234.56, 1234.56, 1234.56, 1), "1\u202f235"),
+        ("return", Spread(-0.12345, -0.2, 0.0, 2), "−0.123 (−0.2 to 0)"),
+        ("coverage/bins", Spread(7.4, 7, 8, 2), "7 (7 to 8)"),
+        ("normalised", Spread(12.345, 12.0, 12.5, 2), "1,234\u202f% (1,200\u202f% to 1,250\u202f%)"),
+    ],
+)
+def test_how_numbers_are_written(key, spread, shown):
+    assert show_spread(key, spread) == shown
+
+
+def test_words():
+    assert (count(16000), count(8007)) == ("16\u202f000", "8\u202f007")
+    assert (steps(16000), steps(2_500_000), steps(8007)) == ("16k", "2.5M", "8\u202f007")
+    assert (many(1, "run"), many(12, "run")) == ("one run", "12 runs")
+    assert listed("abc") == "a, b and c"
+    assert listed("abcd", most=2) == "a, b and 2 more"
+    assert seeds([3, 1, 2, 7, 8]) == "1–3, 7, 8"
+    assert measure_of("coverage/rooms").name == "rooms"
+
+
+def games(tmp_path):
+    """Two games of the paper's table, two seeds, fine-tuned for a hundredth of the protocol."""
+    cells = []
+    for game, scores in (("alien", (500.0, 700.0)), ("pong", (-20.0, 0.0))):
+        for seed, score in enumerate(scores, start=1):
+            env, name = f"atari/{game}", f"{game}/apt/seed{seed}"
+            write_run(tmp_path / f"{name}-pretrain", env=env, seed=seed, rows=[{"step": 100}])
+            tuned = {"env": env, "seed": seed, "phase": "finetune", "evaluation": [score]}
+            write_run(tmp_path / name, rows=[{"step": 100}], **tuned)
+            shared = {"label": "APT", "task": env, "seed": seed}
+            cells.append({"folder": f"{name}-pretrain", "protocol_steps": 250_000_000, **shared})
+            cells.append({"folder": name, "phase": "finetune", "source": f"{name}-pretrain", **shared})
+            cells[-1]["protocol_steps"] = 10_000
+    write_experiment(tmp_path, cells, name="table2", published="table2")
+
+
+def test_our_numbers_stand_beside_the_printed_ones_with_seeds_and_steps(tmp_path):
+    games(tmp_path)
+    collection, arms = arms_of(tmp_path)
+    tasks, aggregates = printed_tables(collection, arms)
+    assert tasks.columns[:5] == ["task", "APT, printed", "APT, ours", "seeds", "steps of the protocol"]
+    assert [row[:5] for row in tasks.rows] == [
+        ["atari/alien", "2614.8", "600 (500 to 700)", "2", "100 of 250M without reward, 100 of 10k with it"],
+        ["atari/pong", "−8", "−10 (−20 to 0)", "2", "100 of 250M without reward, 100 of 10k with it"],
+    ]
+    assert "VISR" in tasks.columns[5:]
+    assert any("24 have no run here" in note for note in tasks.notes)
+    ours = next(row for row in aggregates.rows if row[0] == "APT")
+    expected = 100 * (human_normalised("alien", 600) + human_normalised("pong", -10)) / 2
+    column = aggregates.columns.index("mean, printed")
+    assert ours[column] == "69.55"
+    assert float(ours[column + 1].split()[0]) == pytest.approx(expected, abs=0.05)
+    assert ours[-2:] == ["2", "2"]
+
+
+def test_aggregates_over_games_are_human_normalised(tmp_path):
+    games(tmp_path)
+    table = atari_table(arms_of(tmp_path)[1])
+    assert table.rows[0][:3] == ["APT", "2", "4"]
+    scores = [human_normalised("alien", 600), human_normalised("pong", -10)]
+    assert table.rows[0][5].startswith(measure_of("normalised").show(sum(scores) / 2))
+
+
+def test_an_unknown_published_table_is_a_sentence(tmp_path):
+    write_run(tmp_path / "a", rows=[{"step": 100}])
+    write_experiment(tmp_path, [{"folder": "a"}], published="table99")
+    table = printed_tables(*arms_of(tmp_path))[0]
+    assert "unknown published table 'table99'" in table.notes[0]
+
+
+def cells_of(line):
+    """The cells of a line of a Markdown table, unescaped."""
+    parts = re.split(r"(?<!\\)\|", line.strip())[1:-1]
+    return [re.sub(r"\\(.)", r"\1", part.strip()) for part in parts]
+
+
+def test_markdown_tables_read_back(tmp_path):
+    nasty = "a|b\\c*_<img src=x>[`]\nx"
+    write_run(tmp_path / "a", rows=[{"step": 100, "coverage/cells": 3}])
+    write_experiment(tmp_path, [{"folder": "a", "label": nasty}])
+    out = write_report([tmp_path], tmp_path / "report.md", say=lambda text: None)
+    text = out.read_text()
+    assert "<img" not in text.replace("\\<img", "")
+    table = make_results(arms_of(tmp_path)[1])[0].table()
+    lines = [cells_of(line) for line in text.splitlines() if line.startswith("|")]
+    assert table.columns in lines
+    assert [" ".join(cell.split("\n")) for cell in table.rows[0]] in lines
+    assert "## Keep in mind" in text
+    assert "```\nvoidrl experiment own\n```" in text
+
+
+def test_csv_has_a_row_for_each_run_and_reads_back(tmp_path):
+    games(tmp_path)
+    failed = {"env": "atari/pong", "seed": 9, "steps": 500, "log": "x failed: why\n"}
+    write_run(tmp_path / "failed", rows=[{"step": 7}], **failed)
+    out = write_report([tmp_path], tmp_path / "results.csv", say=lambda text: None)
+    rows = [*csv.DictReader(io.StringIO(out.read_text()))]
+    assert len(rows) == 9
+    tuned = [row for row in rows if row["phase"] == "finetune" and row["environment"] == "atari/alien"]
+    assert [(row["arm"], int(row["seed"]), float(row["return"])) for row in tuned] == [
+        ("APT", 1, 500.0),
+        ("APT", 2, 700.0),
+    ]
+    assert float(tuned[0]["normalised"]) == pytest.approx(human_normalised("alien", 500))
+    assert tuned[0]["steps_protocol"] == "10000"
+    failed = next(row for row in rows if row["status"] == "failed")
+    assert (failed["steps"], failed["steps_asked"], failed["return"]) == ("7", "500", "")
+    assert markdown.as_csv(arms_of(tmp_path)[1]) == out.read_text()
