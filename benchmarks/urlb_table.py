@@ -10,7 +10,6 @@ The first command that collects keeps what stands in the file already, unless th
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -18,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-PUBLISHED = Path(__file__).parents[1] / "results" / "urlb" / "published_states.csv"
+from voidrl.experiments.published import numbers
+
 EXPERT = {  # returns that normalise scores, from URLB
     "walker_stand": 984, "walker_walk": 971, "walker_run": 796, "walker_flip": 799,
     "quadruped_stand": 920, "quadruped_walk": 866, "quadruped_run": 888, "quadruped_jump": 888,
@@ -63,13 +63,8 @@ def means(runs: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
 
 def published(method: str = "apt_icm") -> dict[str, float]:
     """The printed row of a method, by task as we name them."""
-    with PUBLISHED.open() as file:
-        row = next(row for row in csv.DictReader(file) if row["method"] == method)
-    return {
-        name if not name.startswith("jaco_") else name.replace("jaco_", "jaco_reach_"): float(value)
-        for name, value in row.items()
-        if name != "method"
-    }
+    row = next(row for row in numbers("urlb").rows if row.name == method)
+    return {env.removeprefix("dmc/"): value for env, value in row.values.items()}
 
 
 def table(runs: list[dict[str, Any]]) -> str:

@@ -121,9 +121,9 @@ def test_measuring_takes_turns():
 
 
 def test_help_does_not_import_torch():
-    code = "import sys; from voidrl.bench import options; from voidrl.cli import _parser\n"
+    code = "import sys; from voidrl.bench import options; from voidrl.cli_options import make_parser\n"
     code += "for words in (['--help'], ['update', '--help']):\n"
-    code += "  try: options.parse(_parser('bench'), words)\n  except SystemExit: pass\n"
+    code += "  try: options.parse(make_parser('bench', ''), words)\n  except SystemExit: pass\n"
     code += "print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"

@@ -179,7 +179,7 @@ def test_every_field_is_an_option_with_help(capsys, command):
     assert not any(f"--{hidden} " in said for hidden in ("phase", "env.id", "method.name"))
 
 
-@pytest.mark.parametrize("command", ["resume", "evaluate", "demo", "explore"])
+@pytest.mark.parametrize("command", ["resume", "evaluate", "demo", "experiment"])
 def test_the_other_commands_explain_themselves(capsys, command):
     with pytest.raises(SystemExit) as stop:
         run(command, "--help")

@@ -4,30 +4,67 @@ import json
 
 import pytest
 
-from voidrl.config import EnvConfig
-from voidrl.demo import FINETUNE_STEPS, PRETRAIN_STEPS, TASK, run_demo
+from voidrl import cli, demo
+from voidrl.config import EnvConfig, to_json
+from voidrl.demo import read_demo, run_demo
 from voidrl.envs import make_envs, parse_id
 from voidrl.envs.maze import PixelMazeVector
-from voidrl.presets import DEMO_ENV
+from voidrl.experiments.cell import _do
+from voidrl.experiments.format import read_experiment
+from voidrl.experiments.plan import Request, make_plan
+from voidrl.presets import DEMO_ENV, DEMO_GOAL
+
+TASK = f"{DEMO_ENV}&{DEMO_GOAL}"
 
 
-def test_a_short_demo_ends_with_table_picture_and_numbers(tmp_path, capsys):
-    results = run_demo(tmp_path, seeds=(2,), scale=0.01)
+def plan_of(out, **request):
+    return make_plan(read_experiment("demo"), Request(**request), out)
+
+
+def do_here(plan):
+    """The cells, in this process: to start others takes longer than these runs."""
+    for cell in plan.cells:
+        source = None if cell.source is None else str(plan.path(cell.source))
+        job = {"folder": str(plan.path(cell)), "phase": cell.phase, "config": to_json(cell.config)}
+        _do({**job, "source": source, "evaluation": cell.evaluation, "threads": None})
+
+
+def test_a_short_demo_ends_with_table_picture_and_numbers(tmp_path, capsys, monkeypatch):
+    plan = plan_of(tmp_path, steps_scale=0.01)
+    do_here(plan)
+    capsys.readouterr()
+    monkeypatch.setattr(demo, "make_report", lambda plan: print(f"report of {plan.experiment.name}") is None)
+    assert cli.main(["demo", "--scale", "0.01", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "maze seen in 160 steps" in shown
     assert "goal reached after 80 steps" in shown
     assert str(tmp_path / "demo.png") in shown
+    assert "report of demo" in shown
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     numbers = json.loads((tmp_path / "demo.json").read_text())
-    assert set(numbers["seeds"]) == {"2"}
-    for result in results:
-        assert result.random_visits.sum() == result.apt_visits.sum() > 160  # the start of each episode counts
-        assert (result.random_visits[result.walls] == 0).all()
-        assert result.random_coverage[-1][0] == 160
-        assert result.summary() == numbers["seeds"][str(result.seed)]
+    assert (numbers["steps"], numbers["task_steps"], [*numbers["seeds"]]) == (160, 80, ["2"])
+    result = read_demo(plan, 2)
+    assert result.random_visits.sum() == result.apt_visits.sum() > 160  # the start of each episode counts
+    assert (result.random_visits[result.walls] == 0).all()
+    assert result.random_coverage[-1][0] == 160
+    assert result.summary() == numbers["seeds"]["2"]
+    # What is there is kept; with another number of steps it would be another demo.
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "maze").rglob("*")}
+    assert cli.main(["demo", "--scale", "0.01", "--out", str(tmp_path), "--no-report"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "maze").rglob("*")} == before
+    assert cli.main(["demo", "--out", str(tmp_path)]) == 2
+    assert "steps is 160 there and 16000 here" in capsys.readouterr().err
+
+
+def test_bad_options_are_one_sentence(tmp_path, capsys):
+    assert cli.main(["demo", "--scale", "0", "--out", str(tmp_path)]) == 2
+    assert "--scale 0.0 cannot be used: expected a number above 0" in capsys.readouterr().err
+    assert cli.main(["demo", "--jobs", "0", "--out", str(tmp_path)]) == 2
+    assert "--jobs 0 cannot be used" in capsys.readouterr().err
 
 
 def test_the_goal_is_eighteen_steps_away_and_not_shown():
+    assert [task.env for task in read_experiment("demo").tasks] == [TASK]
     maze = PixelMazeVector(num_envs=1, **parse_id(TASK)[1])
     assert maze.shortest_path_lengths()[maze.goal_cell] == 18
     assert make_envs(EnvConfig(id=TASK)).spec == make_envs(EnvConfig(id=DEMO_ENV)).spec
@@ -35,10 +72,12 @@ def test_the_goal_is_eighteen_steps_away_and_not_shown():
 
 @pytest.mark.slow
 def test_apt_explores_more_and_adapts_where_scratch_fails(tmp_path):
-    for result in run_demo(tmp_path, seeds=(2, 3, 4)):
+    seeds = (2, 3, 4)
+    assert run_demo(tmp_path, seeds=seeds, jobs=2, report=False) == 0
+    for result in (read_demo(plan_of(tmp_path, seeds=seeds), seed) for seed in seeds):
         summary = result.summary()
-        assert result.apt_coverage[-1][0] >= PRETRAIN_STEPS
-        assert result.finetuned_success[-1][0] >= FINETUNE_STEPS
+        assert result.apt_coverage[-1][0] >= 16_000
+        assert result.finetuned_success[-1][0] >= 8000
         assert summary["coverage_apt"] >= 1.5 * summary["coverage_random"]
         assert summary["success_finetuned"] >= 0.8
         assert summary["success_scratch"] < 0.3

@@ -1,19 +1,35 @@
-"""Options of the `voidrl` command that are made from the config dataclasses. Imports no torch by itself."""
+"""How `voidrl` reads its options, many of them made from the config dataclasses. Imports no torch itself."""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import operator
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.tables import described, fit
+from voidrl.terminal import has_colour
 
 if TYPE_CHECKING:
     from voidrl.config import Config
 
 HELP = ["-h", "--help"]
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose errors are ours."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see `{self.prog} --help`")
+
+
+def make_parser(command: str, about: str | None) -> argparse.ArgumentParser:
+    """For a command whose options are not fields of the config."""
+    return _Parser(prog=f"voidrl {command}", description=(about or "").replace("`", ""), allow_abbrev=False)
 
 
 def split_words(argv: list[str], command: str, what: str, meaning: str) -> tuple[str, dict[str, str], bool]:
@@ -127,9 +143,10 @@ def print_help(config: Config, prog: str, about: str | None, own: Mapping[str, s
     """Every field with its docstring, as tyro lays them out."""
     import tyro
 
-    width = max(map(len, own))
-    rows = "\n".join(f"  {usage:<{width}}  {meaning}" for usage, meaning in own.items())
-    about = f"{about}\n\n{rows}\n\nFields of the config, with the values they have here:"
+    # tyro breaks no line of a description, and joins those that begin with a letter: hence the indents.
+    fields = fit("Fields of the config, with the values they have here:")
+    about = f"{fit(about or '')}\n\n{described(own)}\n\n{fields}"
+    tyro._experimental_options["ansi_codes"] = has_colour(sys.stdout)
     with suppress(SystemExit):
         tyro.cli(
             type(config),

@@ -1,7 +1,8 @@
 """`voidrl demo`: the whole idea in minutes on two CPU cores, from pixels.
 
-A random agent and APT explore the same maze for the same number of steps, without any reward. Then a reward
-appears at one distant cell: APT's agent and a new one learn to reach it, again for the same number of steps.
+It is the experiment `demo` (experiments/demo.toml) with a table and a picture of its own: a random agent and
+APT explore the same maze for the same number of steps, without any reward. Then a reward appears at one
+distant cell: APT's agent and a new one learn to reach it, again for the same number of steps.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from voidrl import api, checkpoint
+from voidrl import checkpoint
 from voidrl.envs import parse_id
 from voidrl.envs.maze import PixelMazeVector
+from voidrl.experiments.experiment import FAILED, do_plan, make_report
+from voidrl.experiments.format import read_experiment
+from voidrl.experiments.plan import Plan, Request, make_plan
 from voidrl.metrics import read_metrics
-from voidrl.presets import DEMO_ENV, DEMO_GOAL
 
-PRETRAIN_STEPS = 16_000
-FINETUNE_STEPS = 8_000
-TASK = f"{DEMO_ENV}&{DEMO_GOAL}"
 Curve = list[tuple[int, float]]
 
 
@@ -53,55 +53,51 @@ class DemoResult:
 
 
 def run_demo(
-    out: str | Path, *, seeds: Sequence[int] = (2,), scale: float = 1.0, device: str = "auto"
-) -> list[DemoResult]:
-    """Run all four parts for each seed under `out`, print the table, draw `demo.png`."""
+    out: str | Path,
+    *,
+    seeds: Sequence[int] = (2,),
+    scale: float = 1.0,
+    jobs: int = 1,
+    device: str = "auto",
+    report: bool = True,
+    command: Sequence[str] = ("voidrl", "demo"),
+) -> int:
+    """Do what is missing of the four runs of each seed, print the table, draw `demo.png`; the exit code."""
     from voidrl.report.demo_figure import draw, import_pyplot
 
     import_pyplot()  # a missing package is better known before than after
-    out = Path(out)
-    steps, task_steps = max(1, round(PRETRAIN_STEPS * scale)), max(1, round(FINETUNE_STEPS * scale))
-    results = []
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as fast as two for networks this small, and sums do not depend on the machine
-    try:
-        for seed in seeds:
-            runs = out / f"seed{seed}"
-            _run_parts(runs, seed, steps, task_steps, device)
-            results.append(read_demo(runs, seed))
-    finally:
-        torch.set_num_threads(threads)
-    numbers = {"steps": steps, "task_steps": task_steps, "seeds": {r.seed: r.summary() for r in results}}
-    (out / "demo.json").write_text(json.dumps(numbers, indent=1) + "\n")
-    picture = draw(results, out / "demo.png")
-    print(table(results, steps, task_steps))
+    request = Request(seeds=tuple(seeds), steps_scale=scale, device=device)
+    plan = make_plan(read_experiment("demo"), request, out)
+    if not do_plan(plan, jobs=jobs, command=command).ok:
+        return FAILED
+    results = [read_demo(plan, seed) for seed in seeds]
+    steps = {cell.arm.name: cell.config.steps for cell in plan.cells}
+    numbers = {
+        "steps": steps["apt"],
+        "task_steps": steps["finetuned"],
+        "seeds": {str(result.seed): result.summary() for result in results},
+    }
+    text = json.dumps(numbers, indent=1) + "\n"
+    (plan.out / "demo.json").write_text(text, encoding="utf-8")
+    picture = draw(results, plan.out / "demo.png")
+    print(table(results, steps["apt"], steps["finetuned"]))
     print(f"\npicture: {picture}")
-    return results
+    return 0 if not report or make_report(plan) else FAILED
 
 
-def _run_parts(runs: Path, seed: int, steps: int, task_steps: int, device: str) -> None:
-    shared: dict[str, Any] = {"preset": "maze-demo", "seed": seed, "device": device, "overwrite": True}
-    on_task = {"log.eval_every_steps": max(1, task_steps // 10), "updates_per_step": 0.5}
-    api.pretrain(DEMO_ENV, "random", steps=steps, out=runs / "random", **shared)
-    api.pretrain(DEMO_ENV, "apt", steps=steps, out=runs / "apt", **shared)
-    tuned = runs / "finetuned"
-    api.finetune(
-        runs / "apt", TASK, steps=task_steps, out=tuned, config=on_task, device=device, overwrite=True
-    )
-    api.train(TASK, steps=task_steps, out=runs / "scratch", config=on_task, **shared)
-
-
-def read_demo(out: Path, seed: int) -> DemoResult:
+def read_demo(plan: Plan, seed: int) -> DemoResult:
     """The outcome as the four run folders hold it."""
-    maze = PixelMazeVector(num_envs=1, **parse_id(TASK)[1])
+    runs = {cell.arm.name: plan.path(cell) for cell in plan.cells if cell.seed == seed}
+    task = plan.experiment.tasks[0].env
+    maze = PixelMazeVector(num_envs=1, **parse_id(task)[1])
     size = len(maze.walls)
 
     def visits(run: str) -> np.ndarray:
-        saved = checkpoint.latest(out / run / "checkpoints", print).tensors("loop.safetensors")["visits"]
+        saved = checkpoint.latest(runs[run] / "checkpoints", print).tensors("loop.safetensors")["visits"]
         return torch.nn.functional.pad(saved, (0, size * size - len(saved))).numpy().reshape(size, size)
 
     def curve(run: str, key: str, scale: float = 1.0) -> Curve:
-        return [(row["step"], row[key] * scale) for row in read_metrics(out / run) if key in row]
+        return [(row["step"], row[key] * scale) for row in read_metrics(runs[run]) if key in row]
 
     share = 1 / maze.num_open_cells
     return DemoResult(

@@ -1,6 +1,6 @@
 """What runs scored on Atari: evaluations on disk, and one table of many of them.
 
-An evaluation on disk is what `voidrl evaluate RUN --json` prints and `voidrl explore` writes beside each run.
+An evaluation on disk is what `voidrl evaluate RUN --json` prints and `voidrl experiment` writes into runs.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from voidrl.bench.works import WORKS
 from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.tables import described, fit
 
 ENGINES = ("auto", "eager", "graph", "compile")
 PRECISIONS = ("auto", "fp32", "bf16")
@@ -46,7 +47,7 @@ def _benchmark(kinds: argparse._SubParsersAction, name: str) -> argparse.Argumen
     parser: argparse.ArgumentParser = kinds.add_parser(
         name,
         help=ABOUT[name],
-        description=f"Measure {ABOUT[name]}.",
+        description=fit(f"Measure {ABOUT[name]}.", indent=0),
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -69,8 +70,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_update(parser: argparse.ArgumentParser) -> None:
-    rows = "\n".join(f"  {name:<15} {work.about}" for name, work in WORKS.items())
-    parser.epilog = f"workloads:\n{rows}"
+    parser.epilog = f"workloads:\n{described({name: work.about for name, work in WORKS.items()})}"
     parser.add_argument(
         "works",
         nargs="*",

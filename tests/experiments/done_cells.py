@@ -1,0 +1,39 @@
+"""Cells as they are when they have ended and their checkpoints were left on another machine."""
+
+from voidrl import checkpoint
+from voidrl.config import to_json
+from voidrl.games import human_normalised
+from voidrl.ids import atari_game
+from voidrl.metrics import MetricsWriter
+
+MACHINE = {"date": "2021-12-06T00:00:00+00:00", "versions": {"voidrl": "0.0.1"}, "command": "voidrl …"}
+
+
+def make_begun(plan, cell):
+    """What a run leaves that was killed before its first checkpoint."""
+    folder = plan.path(cell)
+    folder.mkdir(parents=True)
+    checkpoint.write_json_atomic(folder / "config.json", to_json(cell.config))
+    checkpoint.write_json_atomic(folder / "environment.json", MACHINE)
+    return folder
+
+
+def make_done(plan, cell, score=0.0, rate=100.0, successes=None, **last):
+    """A run with two rows of metrics and, if the cell has one, its evaluation."""
+    folder, steps = make_begun(plan, cell), cell.config.steps
+    with MetricsWriter(folder, tensorboard=False) as writer:
+        for step in (steps // 2, steps):
+            writer.write(step, {"updates": step, "time/steps_per_second": rate, **last})
+    (folder / "log.txt").write_text(f"2021-12-06T00:00:00+00:00 checkpoint step_{steps:012d}\n")
+    if cell.evaluation is not None:
+        game = atari_game(cell.task)
+        evaluation = {
+            "agent": {"steps": steps, "started": MACHINE["date"]},
+            "settings": cell.evaluation,
+            "mean_return": score,
+            "human_normalised": None if game is None else human_normalised(game, score),
+            "returns": [score],
+            "successes": successes,
+        }
+        checkpoint.write_json_atomic(folder / "evaluation.json", evaluation)
+    return folder

@@ -1,0 +1,26 @@
+"""Environments of an experiment of one's own, some of which go wrong."""
+
+import os
+import signal
+
+from tiny_runs import Fickle, Walk
+
+
+def good():
+    return Walk()
+
+
+def raising():
+    return Fickle("raise", at=25)
+
+
+class Dying(Walk):
+    """Takes its process with it, as the kernel does when memory runs out."""
+
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps > 25:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)

@@ -1,0 +1,272 @@
+"""Plans: every cell of every shipped experiment has a config, and differs from the others where it should."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from voidrl import api
+from voidrl.agent import Agent
+from voidrl.config import to_json, update
+from voidrl.envs.make import probe_env
+from voidrl.errors import ConfigError
+from voidrl.experiments.format import read_experiment, shipped
+from voidrl.experiments.plan import Request, flat, make_plan
+from voidrl.experiments.scale import scaled, updates, warmup_steps
+from voidrl.presets import DEMO_ENV, DEMO_GOAL, PRESETS, preset_for
+
+
+def plan_of(name, **request):
+    return make_plan(read_experiment(name), Request(**request), "out")
+
+
+def narrow(config):
+    """Changes that make networks small, and nothing else."""
+    width = {"encoder.width": 0.1, "encoder.hidden_dim": min(8, config.representation.encoder.hidden_dim)}
+    trunk = {"trunk_dim": min(8, config.learner.trunk_dim)} if hasattr(config.learner, "trunk_dim") else {}
+    return {"representation": width, "learner": {"encoder.width": 0.1, "hidden_dim": 8, **trunk}}
+
+
+def by_arm(plan):
+    return {(cell.arm.name, cell.phase): cell for cell in plan.cells}
+
+
+def differences(one, other):
+    a, b = flat(to_json(one)), flat(to_json(other))
+    return {name: b.get(name) for name in {**a, **b} if a.get(name) != b.get(name)}
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_cell_has_a_config_that_builds(name):
+    plan = plan_of(name, seeds=(1,))
+    folders = [cell.folder for cell in plan.cells]
+    assert len(set(folders)) == len(folders)
+    for cell in plan.cells:
+        assert cell.seed == 1
+        assert cell.config.steps == cell.protocol_steps
+        assert cell.source is None or folders.index(cell.source) < folders.index(cell.folder)
+        assert (cell.phase == "finetune") == (cell.source is not None)
+    kinds = {(cell.arm.name, cell.phase): cell for cell in plan.cells}
+    for cell in kinds.values():
+        config, spec = cell.config, cell.look.spec
+        assert api.build_config(spec, [to_json(config)]) == config  # nothing is left open
+        Agent(spec, update(config, narrow(config)), torch.device("cpu"))  # its pieces fit each other
+
+
+def test_sizes_of_the_papers_experiments():
+    table2 = plan_of("table2")
+    assert len(table2.cells) == 26 * 10 * 3
+    steps = {phase: cell.config.steps for (_, phase), cell in by_arm(table2).items()}
+    assert steps == {"pretrain": 250_000_000, "finetune": 100_000, "train": 100_000}
+    assert [cell.seed for cell in table2.cells[:79]] == [1] * 78 + [2]  # a whole table first, then another
+    urlb = plan_of("urlb", seeds=(1,))
+    assert [cell.folder for cell in urlb.cells if cell.phase == "pretrain"] == [
+        f"{domain}/apt/seed1" for domain in ("walker", "quadruped", "jaco")
+    ]
+    tuned = [cell for cell in urlb.cells if cell.source == "walker/apt/seed1"]
+    assert [cell.task for cell in tuned] == [
+        f"dmc/walker_{task}" for task in ("stand", "walk", "run", "flip")
+    ]
+    assert tuned[0].evaluation["episodes"] == 10
+
+
+def test_the_demos_cells_are_the_runs_that_its_numbers_were_made_with():
+    preset = preset_for(DEMO_ENV, "maze-demo", "pretrain")
+    plan = plan_of("demo")
+    cells = {cell.arm.name: cell for cell in plan.cells}
+    spec, env = probe_env(cells["apt"].config.env)
+    task = {"log.eval_every_steps": 800, "updates_per_step": 0.5}
+
+    def config(*layers):
+        return api.build_config(spec, [preset, {"env": to_json(env), "seed": 2, "device": "auto"}, *layers])
+
+    pretrained = config({"steps": 16_000})
+    assert cells["apt"].config == pretrained
+    assert cells["random"].config == config({"method": "random"}, {"steps": 16_000})
+    goal = {"env.id": f"{DEMO_ENV}&{DEMO_GOAL}"}
+    assert cells["scratch"].config == config({"steps": 8000, "phase": "train"}, task, goal)
+    tuned = to_json(api.task_config(pretrained))
+    assert cells["finetuned"].config == api.build_config(spec, [tuned, {"steps": 8000}, task, goal])
+    assert cells["finetuned"].source == "maze/apt/seed2"
+    assert cells["apt"].evaluation is None
+    assert cells["finetuned"].evaluation["episodes"] == 32
+    assert plan.experiment.threads == 1
+
+
+def test_ablations_differ_from_apt_in_what_they_are_named_for_and_nothing_else():
+    cells = by_arm(plan_of("table4", tasks=("alien",), seeds=(1,)))
+    apt = {phase: cells["apt", phase].config for phase in ("pretrain", "finetune")}
+    encoder = "representation.encoder"
+    expected = {
+        "half_updates": {"updates_per_step": 1.0},
+        "relu": {f"{encoder}.activation": "relu", f"{encoder}.spectral_norm_iterations": 0},
+        "random_neighbours": {"method.neighbours": "random"},
+    }
+    for arm, changed in expected.items():
+        for phase, config in apt.items():
+            assert differences(config, cells[arm, phase].config) == changed, (arm, phase)
+    fixed = differences(apt["pretrain"], cells["fixed_encoder", "pretrain"].config)
+    contrast = ("temperature", "projection_hidden", "projection_dim", "decoupled")
+    gone = {f"representation.{name}": None for name in contrast}
+    assert fixed == {"representation.name": "fixed", "encoder_owner": "auto", **gone}
+    without = by_arm(plan_of("table3", tasks=("alien",), seeds=(1,)))["apt_no_contrast", "pretrain"].config
+    assert without.representation.name == "learner"
+    # With another preset too: half of its own updates, in both phases.
+    fast = by_arm(plan_of("table4", tasks=("alien",), seeds=(1,), preset="atari-fast"))
+    for phase in apt:
+        whole, half = (fast[arm, phase].config.updates_per_step for arm in ("apt", "half_updates"))
+        assert half == whole / 2
+
+
+def test_heads_share_one_pretraining():
+    plan = plan_of("table5", tasks=("alien",), seeds=(1,))
+    assert [cell.folder for cell in plan.cells] == [
+        *("alien/apt-pretrain/seed1", "alien/apt/seed1", "alien/random_heads/seed1"),
+    ]
+    assert plan.cells[1].source == plan.cells[2].source == "alien/apt-pretrain/seed1"
+    heads = [cell.config.finetune.heads for cell in plan.cells[1:]]
+    assert heads == ["pretrained", "random"]
+    assert [cell.label for cell in plan.cells] == ["APT", "APT, pre-trained heads", "APT, random heads"]
+    alone = plan_of("table5", tasks=("alien",), seeds=(1,), methods=("random_heads",))
+    assert [cell.folder for cell in alone.cells] == ["alien/apt-pretrain/seed1", "alien/random_heads/seed1"]
+
+
+def test_from_scratch_an_agent_trains_as_one_is_fine_tuned():
+    for name, preset in (("table2", "atari-fast"), ("urlb", None), ("exploration", "atari-demo")):
+        cells = by_arm(plan_of(name, seeds=(1,), preset=preset))
+        tuned = next(cell.config for (_, phase), cell in cells.items() if phase == "finetune")
+        scratch = cells["scratch", "train"].config
+        assert scratch.steps == tuned.steps
+        assert scratch.updates_per_step == tuned.updates_per_step
+        assert scratch.warmup_steps == tuned.finetune.warmup_steps
+        assert updates(scratch) == updates(tuned) > 0
+
+
+def test_exploration_counts_states_while_pre_training_and_in_evaluations():
+    cells = by_arm(plan_of("exploration", seeds=(1,)))
+    assert [cell.config.env.count_states for cell in cells.values()] == [True, True, True, False, False]
+    assert all(cell.evaluation["count_states"] for cell in cells.values())
+    assert all(cell.evaluation["steps"] == 125_000 for cell in cells.values())
+    assert cells["apt", "pretrain"].config.steps == 5_000_000
+    small = by_arm(plan_of("exploration", seeds=(1,), preset="atari-demo"))
+    assert small["apt", "pretrain"].config.steps == PRESETS["atari-demo"].values["steps"] == 12_000
+    assert small["apt", "pretrain"].evaluation["steps"] == 10_000
+    assert small["apt", "pretrain"].protocol_steps == 5_000_000
+
+
+def test_what_is_set_reaches_the_runs_that_it_is_for():
+    changes = {
+        "method.k": 3, "learner.n_step": 4, "finetune.steps": 30_000, "pretrain.steps": "2M",
+        "train.warmup_steps": 7, "evaluation.episodes": 4, "updates_per_step": 0.5,
+    }  # fmt: skip
+    cells = by_arm(plan_of("exploration", seeds=(1,), preset="atari-fast", changes=changes))
+    apt, tuned = cells["apt", "pretrain"].config, cells["finetuned", "finetune"].config
+    assert (apt.method.k, apt.steps, apt.learner.n_step, apt.updates_per_step) == (3, 2_000_000, 4, 0.5)
+    assert not hasattr(cells["random", "pretrain"].config.method, "k")
+    assert (tuned.steps, tuned.learner.n_step) == (30_000, 4)
+    assert tuned.updates_per_step == 0.125  # fine-tuning has its own in this preset
+    scratch = cells["scratch", "train"].config
+    assert (scratch.steps, scratch.warmup_steps) == (30_000, 7)
+    assert {cell.evaluation["episodes"] for cell in cells.values()} == {4}
+    assert {cell.evaluation["steps"] for cell in cells.values()} == {None}
+    goal = {cell.arm.name: cell.config for cell in plan_of("demo", changes={"updates_per_step": 2}).cells}
+    assert (
+        goal["finetuned"].updates_per_step == goal["scratch"].updates_per_step == 2
+    )  # before the file's own
+    ablation = plan_of("table4", tasks=("alien",), seeds=(1,), changes={"method.neighbours": "nearest"})
+    assert by_arm(ablation)["random_neighbours", "pretrain"].config.method.neighbours == "random"
+    assert ablation.notes == ["method.neighbours keeps its own value in APT, random neighbours"]
+
+
+@pytest.mark.parametrize(
+    ("name", "request_", "message"),
+    [
+        ("table3", {"methods": ("diayn",)}, "'diayn' of .*'table3' is missing: .*DIAYN.*there are apt,"),
+        ("table3", {"methods": ("atp",)}, "unknown method 'atp'; did you mean 'apt'"),
+        ("table3", {"methods": ("apt", "apt")}, "each of them once"),
+        ("demo", {"seeds": (1, 1)}, "each of them once"),
+        ("demo", {"seeds": (-1,)}, "seed = -1 cannot be used"),
+        ("demo", {"preset": "maze-dem"}, "unknown preset 'maze-dem'; did you mean 'maze-demo'"),
+        ("demo", {"changes": {"learner.n_stepp": 3}}, "did you mean 'learner.n_step'"),
+        ("demo", {"changes": {"method.kk": 3}}, "did you mean 'method.k'"),
+        ("demo", {"changes": {"method.k": 3}, "methods": ("random",)}, "config field 'method.k'.*None"),
+        ("demo", {"changes": {"seed": 3}}, "seed = 3 cannot be set for all runs: .*--seeds"),
+        ("demo", {"changes": {"pretrain.seed": 3}}, "pretrain.seed = 3 cannot be set"),
+        ("demo", {"changes": {"steps": 3}}, "set pretrain.steps, finetune.steps or train.steps"),
+        ("demo", {"changes": {"method.name": "random"}}, "--methods"),
+        ("demo", {"changes": {"method": "random"}}, "method.name = 'random' cannot be set .*--methods"),
+        ("demo", {"changes": {"env": "atari/pong"}}, "env = 'atari/pong' cannot be set .*--tasks"),
+        ("demo", {"changes": {"evaluation.episode": 3}}, "did you mean 'evaluation.episodes'"),
+        ("demo", {"changes": {"pretrain.steps": "many"}}, "pretrain.steps must be a positive whole number"),
+        ("demo", {"changes": {"train.warmup_steps": 3}, "methods": ("apt",)}, "none .* has the phase"),
+        ("demo", {"steps_scale": 0.0}, "steps_scale = 0.0 cannot be used"),
+        ("urlb", {"changes": {"env.dmc.action_repeet": 2}}, "did you mean 'env.dmc.action_repeat'"),
+    ],
+)  # fmt: skip
+def test_bad_requests_are_one_sentence(name, request_, message):
+    with pytest.raises(ConfigError, match=message):
+        plan_of(name, **request_)
+
+
+def test_fewer_steps_leave_room_to_learn():
+    apt = by_arm(plan_of("table2", tasks=("alien",), seeds=(1,)))
+    for cell in apt.values():
+        short = scaled(cell.config, 0.01)
+        assert short.steps == cell.config.steps // 100
+        assert warmup_steps(short) <= max(short.steps // 5, 1)
+        assert updates(short) > 0.7 * short.steps * short.updates_per_step
+    long, short = apt["apt", "pretrain"].config, scaled(apt["apt", "pretrain"].config, 0.01)
+    assert warmup_steps(short) == warmup_steps(long) == 1600  # of 2.5M steps: it stays
+    tuned = scaled(apt["apt", "finetune"].config, 0.01)
+    assert (tuned.steps, tuned.finetune.warmup_steps, tuned.log.log_every_steps) == (1000, 200, 50)
+    demo = {cell.arm.name: cell for cell in plan_of("demo", steps_scale=0.01).cells}
+    assert demo["apt"].config.steps == 160
+    assert demo["apt"].config.learner.epsilon_decay_steps == 32
+    assert demo["scratch"].config.log.eval_every_steps == 8  # ten evaluations, as at full length
+    assert demo["scratch"].evaluation["episodes"] == 3
+    assert demo["apt"].protocol_steps == 16_000
+    assert scaled(long, 1) is long
+    assert "updates" in plan_of("demo", steps_scale=0.01).notes[0]
+    idle = plan_of("demo", steps_scale=0.01, changes={"train.warmup_steps": 900}).notes
+    assert not any("learn nothing" in note for note in idle)  # what is too long is shortened too
+    snapshots = scaled(plan_of("urlb", seeds=(1,)).cells[0].config, 0.1).log.snapshot_steps
+    assert snapshots == (10_000, 50_000, 100_000, 200_000)
+
+
+def test_a_file_of_ones_own_with_any_kind_of_environment(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        """
+        tasks = ["tiny_runs:Walk", { name = "short", env = "tiny_runs:Walk?length=3" }, "CartPole-v1"]
+        seeds = [4]
+        [config]
+        learner.batch_size = 32
+        [finetune]
+        steps = 50
+        [methods.apt]
+        method = "apt"
+        pretrain = { steps = "1k" }
+        [methods.scratch]
+        phases = ["train"]
+        """
+    )
+    plan = make_plan(read_experiment(path), Request(), None)
+    assert str(plan.out) == "runs/mine"
+    folders = [cell.folder for cell in plan.cells]
+    assert folders[:3] == [f"tiny_runs-Walk/{arm}/seed4" for arm in ("apt-pretrain", "apt", "scratch")]
+    assert folders[3] == "short/apt-pretrain/seed4"
+    assert [cell.config.steps for cell in plan.cells[:3]] == [1000, 50, 50]
+    assert plan.cells[0].config.learner.batch_size == 32
+    assert plan.cells[0].config.representation.name == "identity"  # vectors: decided by the environment
+    assert plan.cells[-1].config.learner.name == "dqn"
+    domain = path.with_name("domain.toml")
+    domain.write_text("tasks = ['dmc/walker_run']\n[methods.apt]\nphases = ['pretrain']")
+    with pytest.raises(ConfigError, match="'dmc/walker', which has no reward that could be evaluated"):
+        make_plan(read_experiment(domain), Request(), None)
+
+
+def test_devices_and_engines_are_part_of_no_cells_identity():
+    here = plan_of("demo").cells[1].config
+    there = plan_of("demo", device="cuda", engine="compile").cells[1].config
+    assert differences(here, there) == {"device": "cuda", "engine": "compile"}
+    assert dataclasses.replace(there, device="auto", engine="auto") == here

@@ -1,0 +1,176 @@
+"""A file of one's own, run: what fails is told and stops nothing else, and what is done is not done again."""
+
+import io
+import json
+import re
+import signal
+import threading
+from types import SimpleNamespace
+
+import pytest
+from done_cells import make_begun
+from rich.text import Text
+from tiny_runs import rows
+
+from voidrl import cli
+from voidrl.errors import RunInterrupted
+from voidrl.experiments import run
+from voidrl.experiments.board import Board, Running
+from voidrl.experiments.experiment import run_experiment
+from voidrl.experiments.format import read_experiment
+from voidrl.experiments.plan import Request, make_plan
+from voidrl.experiments.state import state_of
+from voidrl.score import started
+
+OWN = """
+title = "Walks"
+tasks = ["own_envs:good", "own_envs:raising"]
+seeds = [3]
+measures = ["return", "coverage/cells"]
+
+[config]
+warmup_steps = 8
+learner = { batch_size = 8, hidden_dim = 8, encoder = { feature_dim = 4 } }
+log = { tensorboard = false, log_every_steps = 8, checkpoint_every_steps = 16 }
+
+[pretrain]
+steps = 40
+
+[finetune]
+steps = 24
+config = { finetune.warmup_steps = 4 }
+
+[evaluation]
+episodes = 3
+
+[methods.apt]
+method = "apt"
+
+[missing]
+later = "a method that comes later"
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text(OWN)
+    return path
+
+
+def test_a_failed_cell_is_told_and_stops_no_other(own, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["experiment", str(own), "--out", str(out), "--jobs", "2", "--no-report", "--device", "cpu"]
+    plan = make_plan(read_experiment(own), Request(device="cpu"), out)
+    killed = make_begun(plan, plan.cells[0])  # by a kill before its first checkpoint: it begins again
+    date = started(killed)
+    assert cli.main(words) == 1
+    said = capsys.readouterr()
+    good, bad = "own_envs-good", "own_envs-raising"
+    [failed] = [line for line in said.err.splitlines() if line.startswith("failed: ")]
+    assert re.search(r"raising/apt-pretrain/seed3: .*RuntimeError\('the wheel fell off'\).*step 24", failed)
+    log = out / "logs" / bad / "apt-pretrain/seed3.log"
+    assert failed.endswith(f"; see {log}")
+    assert "the wheel fell off" in log.read_text()
+    assert f"not begun: {bad}/apt/seed3 waits for {bad}/apt-pretrain/seed3, which failed" in said.err
+    assert "voidrl experiment" in said.err.splitlines()[-1]  # tries again
+
+    # The good one is done: pre-trained, fine-tuned, evaluated, and in the table.
+    pretrained, tuned = (out / good / arm / "seed3" for arm in ("apt-pretrain", "apt"))
+    assert rows(pretrained)[-1]["step"] == 40
+    assert started(pretrained) != date
+    config = json.loads((tuned / "config.json").read_text())
+    assert (config["phase"], config["steps"], config["finetune"]["warmup_steps"]) == ("finetune", 24, 4)
+    assert rows(tuned)[-1]["updates"] == 40  # (24 − 4) · 2
+    saved = json.loads((tuned / "evaluation.json").read_text())
+    assert saved["episodes"] == len(saved["lengths"]) == 3
+    assert not (pretrained / "evaluation.json").exists()
+    command = json.loads((tuned / "environment.json").read_text())["command"]
+    assert command.startswith("voidrl experiment ")
+    line = next(" ".join(line.split()) for line in said.out.splitlines() if " apt " in line)
+    assert line == f"{good} apt return {saved['mean_return']:,.1f} 1 40 + 24"
+    assert "later" in said.out
+    assert json.loads((out / "experiment.json").read_text())["missing"] == {
+        "later": "a method that comes later"
+    }
+
+    # Asked for alone, what is done is only shown; the tasks that fail are left as they are.
+    before = (tuned / "evaluation.json").stat().st_mtime_ns
+    assert cli.main([*words, "--tasks", "own_envs-good"]) == 0
+    assert (tuned / "evaluation.json").stat().st_mtime_ns == before
+    cells = json.loads((out / "experiment.json").read_text())["cells"]
+    assert [cell["folder"] for cell in cells] == [  # with the one of the failed task that was begun
+        f"{good}/apt-pretrain/seed3", f"{good}/apt/seed3", f"{bad}/apt-pretrain/seed3",
+    ]  # fmt: skip
+
+
+def test_how_a_process_ended_in_a_sentence(tmp_path):
+    child = object.__new__(run._Child)
+    child.log, child.log_began = tmp_path / "log", 4
+    child.log.write_text("old\nvoidrl: a sentence\nTraceback …\nKeyError: 'x'\n\n")
+    child.process = SimpleNamespace(returncode=2)
+    assert child.failure() == "a sentence"
+    child.log_began = child.log.read_text().index("Traceback")
+    child.process.returncode = 1
+    assert child.failure() == "KeyError: 'x'"
+    child.process.returncode = -signal.SIGKILL
+    assert child.failure() == "its process was ended by SIGKILL; the kernel does that when memory runs out"
+    child.process.returncode = -signal.SIGSEGV
+    assert child.failure() == "its process was ended by SIGSEGV"
+
+
+@pytest.mark.slow
+def test_a_process_that_the_kernel_ends_is_told(own, tmp_path, capsys):
+    own.write_text(OWN.replace("own_envs:raising", "own_envs:Dying"))
+    assert cli.main(["experiment", str(own), "--out", str(tmp_path / "out"), "--no-report"]) == 1
+    assert "Dying/apt-pretrain/seed3: its process was ended by SIGKILL" in capsys.readouterr().err
+    assert state_of_good(own, tmp_path / "out") == "done"
+
+
+def state_of_good(own, out):
+    plan = make_plan(read_experiment(own), Request(tasks=("own_envs-good",)), out)
+    return state_of(plan.cells[-1], plan.path(plan.cells[-1])).kind
+
+
+@pytest.mark.slow
+def test_a_signal_stops_children_with_checkpoints(own, tmp_path):
+    own.write_text(OWN.replace("steps = 40", "steps = 4_000_000"))
+    plan = make_plan(read_experiment(own), Request(tasks=("own_envs-good",), device="cpu"), tmp_path)
+    folder = plan.path(plan.cells[0])
+    stopper = threading.Event()
+
+    def stop_when_it_trains():
+        while not stopper.wait(0.05):
+            if state_of(plan.cells[0], folder).step >= 32:
+                signal.raise_signal(signal.SIGINT)
+                return
+
+    watcher = threading.Thread(target=stop_when_it_trains)
+    watcher.start()
+    try:
+        with pytest.raises(
+            RunInterrupted, match=r"stopped by SIGINT with 0 of 2 runs done; the same command goes on"
+        ):
+            run_experiment(own, request=plan.request, out=tmp_path, report=False)
+    finally:
+        stopper.set()
+        watcher.join()
+    assert "stopped by SIGTERM" in (folder / "log.txt").read_text()
+    step = state_of(plan.cells[0], folder).step
+    assert step >= 32
+    assert rows(folder)[-1]["step"] == step  # nothing of it is lost
+
+
+def test_the_live_table_fits_every_width(tmp_path):
+    plan = make_plan(read_experiment("table2"), Request(seeds=(1,)), tmp_path)
+    running = [Running(cell, plan.path(cell)) for cell in plan.cells[:3]]
+    folder = make_begun(plan, plan.cells[0])
+    (folder / "metrics.jsonl").write_text('{"step": 125000000, "time/steps_per_second": 348.0}\n')
+    board = Board(io.StringIO())
+    board.begin(78, 12)
+    for width in (20, 32, 40, 60, 80, 200):
+        lines = board.lines(running, 2, width)
+        assert all(line.cell_len <= width for line in lines), width
+    text = Text("\n").join(board.lines(running, 2, 100)).plain
+    assert text.splitlines()[0].startswith("12/78 done, 2 elsewhere")
+    assert "alien/apt-pretrain/seed1  125M/250M  eta 4d03h  348/s" in text

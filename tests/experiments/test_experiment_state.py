@@ -1,0 +1,279 @@
+"""What is there is seen for what it is: done, partial, of other settings; and what the rest would take."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from done_cells import MACHINE, make_begun, make_done
+
+from voidrl import checkpoint, cli
+from voidrl.errors import RunFolderError
+from voidrl.experiments import estimate, locks, record
+from voidrl.experiments.dry_run import print_plan
+from voidrl.experiments.format import read_experiment
+from voidrl.experiments.looks import STATE_DIMS
+from voidrl.experiments.plan import Request, make_plan
+from voidrl.experiments.state import last_row, refuse_others, state_of
+from voidrl.experiments.table import print_results, results
+
+FAST = {"preset": "atari-fast", "seeds": (1,)}
+
+
+def plan_of(out, name="demo", **request):
+    return make_plan(read_experiment(name), Request(**request), out)
+
+
+def shown(print_it, *arguments):
+    stream = io.StringIO()
+    print_it(*arguments, file=stream)
+    return [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+
+
+def test_how_far_a_cell_has_come(tmp_path):
+    plan = plan_of(tmp_path)
+    random, apt, tuned, scratch = plan.cells
+    assert state_of(apt, plan.path(apt)).kind == "missing"
+    make_begun(plan, apt)
+    assert state_of(apt, plan.path(apt)).kind == "partial"
+    (plan.path(apt) / "metrics.jsonl").write_text('{"step": 16000}\n{"step": 160')  # torn by a kill
+    assert last_row(plan.path(apt)) == {"step": 16000}
+    # All rows are there, but the kill came before the checkpoint: it is not done, and begins again.
+    assert (state_of(apt, plan.path(apt)).kind, state_of(apt, plan.path(apt)).step) == ("partial", 0)
+    make_done(plan, random)
+    assert state_of(random, plan.path(random)).kind == "done"  # its checkpoint was taken away
+    folder = make_done(plan, scratch)
+    assert state_of(scratch, folder).kind == "done"
+    (folder / "checkpoints/step_000000008000").mkdir(parents=True)
+    checkpoint.write_json_atomic(folder / "environment.json", {**MACHINE, "date": "2022-01-01"})
+    assert state_of(scratch, folder).kind == "trained"  # that evaluation is another run's
+    other = plan_of(tmp_path, changes={"evaluation.episodes": 3}).cells[3]
+    assert state_of(other, folder).kind == "trained"
+    assert state_of(tuned, plan.path(tuned)).kind == "missing"
+
+
+def test_other_settings_are_refused_by_name_and_where_it_is_computed_is_none(tmp_path, capsys):
+    plan = plan_of(tmp_path)
+    for cell in plan.cells:
+        make_done(plan, cell)
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    changed = plan_of(tmp_path, changes={"learner.n_step": 7})
+    with pytest.raises(
+        RunFolderError, match=r"maze/random/seed2 .* learner.n_step is 5 there and 7 here; .*--out"
+    ):
+        refuse_others(changed, changed.cells)
+    words = ["experiment", "demo", "--out", str(tmp_path), "--no-report", "--steps-scale", "0.5"]
+    assert cli.main(words) == 2
+    assert "steps is 16000 there and 8000 here" in capsys.readouterr().err
+    elsewhere = plan_of(tmp_path, device="cuda", engine="graph")
+    refuse_others(elsewhere, elsewhere.cells)
+    heads = plan_of(tmp_path, changes={"finetune.heads": "random"})
+    refuse_others(heads, heads.cells[:2])  # pre-training knows nothing of what comes after it
+    with pytest.raises(RunFolderError, match=r"finetune.heads is 'pretrained' there and 'random' here"):
+        refuse_others(heads, heads.cells)
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
+def test_the_table_has_means_ranges_seeds_steps_and_published_numbers(tmp_path):
+    plan = plan_of(tmp_path, "table2", preset="atari-fast", seeds=(1, 2), tasks=("ms_pacman", "alien"))
+    scores = {("ms_pacman", "apt"): 6951.6, ("ms_pacman", "scratch"): 307.3, ("alien", "apt"): 227.8}
+    for cell in plan.cells:
+        task, arm, _ = cell.folder.split("/")
+        if (task, arm) in scores:
+            make_done(plan, cell, scores[task, arm] + (10 if cell.seed == 2 else 0))
+    rows = {(row.task, row.label, row.measure): row for row in results(plan)}
+    apt = rows["atari/ms_pacman", "APT", "return"]
+    assert (apt.values, apt.published) == ([6951.6, 6961.6], 2827.1)
+    assert apt.steps == [(10_000_000, 250_000_000), (100_000, 100_000)]
+    assert apt.share == 0.04
+    lines = shown(print_results, plan)
+    assert "task method measure mean range seeds steps published" in lines
+    expected = "ms_pacman APT return 6,956.6 6,951.6 to 6,961.6 2 10M of 250M + 100k 2,827.1"
+    assert expected in lines
+    assert "alien APT return 232.8 227.8 to 237.8 2 10M of 250M + 100k 2,614.8" in lines
+    assert any(line.startswith("ms_pacman from scratch return 312.3") for line in lines)
+    aggregate = next(line for line in lines if line.startswith("APT, human-normalised over 2 games"))
+    assert "median 50.1 %, mean 50.1 %, 1 above human (published, 26 games: median 47.5" in aggregate
+    assert "The shortest runs have 4 % of the protocol's steps." in lines
+
+
+def test_measures_of_every_kind(tmp_path):
+    plan = plan_of(tmp_path)
+    random, _, tuned, _ = plan.cells
+    make_done(plan, random, **{"coverage/cells": 32})
+    make_done(plan, tuned, 0.75, successes=[True, True, True, False])
+    found = {(row.label, row.measure): row.values for row in results(plan)}
+    assert found == {
+        ("random", "coverage/cells"): [32.0],
+        ("fine-tuned from APT", "success"): [0.75],
+        ("fine-tuned from APT", "return"): [0.75],
+    }
+    assert "One seed each: no spread is known." in shown(print_results, plan)
+
+
+def test_a_dry_run_shows_every_cell_and_writes_nothing(tmp_path, capsys):
+    out = tmp_path / "out"
+    words = [
+        "experiment",
+        "table2",
+        "--dry-run",
+        "--games",
+        "alien",
+        "pong",
+        "--seeds",
+        "1",
+        "--out",
+        str(out),
+    ]
+    assert cli.main(words) == 0
+    said = capsys.readouterr().out
+    assert not out.exists()
+    lines = [" ".join(line.split()) for line in said.splitlines()]
+    assert "alien/apt-pretrain/seed1 pretrain 250M 8d07h missing" in lines  # 250M / 348 a second
+    assert f"6 runs in {out}: 6 missing" in lines
+    measured = (
+        "measured: one NVIDIA H200, 16 cores, engine compile, 2026-11-15 (benchmarks/h200-2026-11-15.md);"
+    )
+    assert measured in said
+    assert "simple SimPLe (Kaiser et al. 2020), a learned model of the game" in lines
+    assert cli.main([*words, "--preset", "dmc-fast", "--set", "env.frame_stack=4"]) == 0
+    assert "time: unknown, as no such run has been measured" in capsys.readouterr().out
+
+
+def test_estimates_are_of_what_is_left_and_from_runs_that_are_there(tmp_path):
+    plan = plan_of(tmp_path, seeds=(2, 3))
+    make_done(plan, plan.cells[1], rate=50.0)
+    lines = shown(print_plan, plan, 2)
+    assert "maze/apt/seed2 pretrain 16k – done" in lines
+    assert "maze/apt/seed3 pretrain 16k 5m20s missing" in lines  # 16 000 / 50
+    assert "measured: runs in this folder" in lines
+    assert f"8 runs in {tmp_path}: 1 done, 7 missing" in lines
+    estimates = {cell.folder: estimate.Estimate(10.0, None, None) for cell in plan.cells}
+    assert estimate.seconds_with(plan, estimates, 1) == 80
+    assert estimate.seconds_with(plan, estimates, 8) == 20  # pre-training, then fine-tuning
+    lock = locks.take(locks.lock_path(tmp_path, "maze/random/seed2"))
+    assert any(line.endswith("missing, another process is at it") for line in shown(print_plan, plan, 1))
+    locks.release(lock)
+    changed = plan_of(tmp_path, changes={"learner.n_step": 7})
+    assert any("other settings: learner.n_step is 5" in line for line in shown(print_plan, changed, 1))
+
+
+def test_rates_with_other_numbers_of_updates(tmp_path):
+    cells = {cell.phase: cell for cell in plan_of(tmp_path, "table2", tasks=("alien",), **FAST).cells}
+    rate = estimate.shipped_rate(cells["pretrain"], has_gpu=True)
+    assert rate.steps_per_second == 6807
+    assert rate.seconds(cells["pretrain"], 6807) == pytest.approx(1)
+    twice = plan_of(tmp_path, "table2", tasks=("alien",), changes={"updates_per_step": 0.125}, **FAST).cells[
+        0
+    ]
+    assert rate.seconds(twice, 6807) == pytest.approx(2)
+    compiled = plan_of(tmp_path, "table2", tasks=("alien",), engine="compile", **FAST).cells[0]
+    assert estimate.shipped_rate(compiled, has_gpu=True).steps_per_second == 9703
+    assert "without a GPU" in estimate.shipped_rate(compiled, has_gpu=False).caution
+
+
+def test_disk_of_replays_that_wrap_and_that_do_not(tmp_path):
+    agent = estimate._table()["agent_bytes"]["atari-paper"]
+    paper = plan_of(tmp_path, "table2", tasks=("alien",), seeds=(1,)).cells[0]
+    frame = 84 * 84
+    # 1M frames, twice, as between the last two checkpoints all of them are written anew.
+    assert estimate.disk_bytes(paper) == pytest.approx(2 * (1e6 * frame + agent), rel=0.01)
+    tuned = plan_of(tmp_path, "table2", tasks=("alien",), seeds=(1,)).cells[1]
+    assert estimate.disk_bytes(tuned) == pytest.approx(1e5 * frame + 2 * agent, rel=0.1)  # and where it began
+    assert estimate.human_bytes(14.3e9) == "14.3 GB"
+    folder = make_begun(plan_of(tmp_path), plan_of(tmp_path).cells[0]) / "checkpoints/step_000000000016"
+    folder.mkdir(parents=True)
+    (folder / "agent.safetensors").write_bytes(bytes(70_000_000))
+    plan = plan_of(tmp_path, methods=("random",))
+    states = {cell.folder: state_of(cell, plan.path(cell)) for cell in plan.cells}
+    assert estimate.estimate_all(plan, states)["maze/random/seed2"].bytes > 70_000_000  # as it is there
+
+
+@pytest.mark.slow
+def test_widths_of_states_are_those_of_dm_control():
+    pytest.importorskip("dm_control")
+    from voidrl.config import EnvConfig
+    from voidrl.envs.make import probe_env
+
+    for domain, widths in STATE_DIMS.items():
+        spec, _ = probe_env(EnvConfig(id=f"dmc/{domain}"))
+        assert (spec.frame_shape[0], spec.action_dim) == widths, domain
+
+
+def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
+    first = plan_of(tmp_path, seeds=(3,))
+    record.write(first, ["voidrl", "experiment", "demo", "--seeds", "3"])
+    text = (tmp_path / "experiment.json").read_text()
+    record.write(first, ["voidrl", "experiment", "demo", "--seeds", "3"])
+    assert (tmp_path / "experiment.json").read_text() == text
+    written = json.loads(text)
+    assert written["format"] == 1
+    assert (written["name"], written["published"], written["steps_scale"]) == ("demo", None, 1.0)
+    assert written["command"] == "voidrl experiment demo --seeds 3"
+    assert written["cells"][2] == {
+        "folder": "goal/finetuned/seed3", "label": "fine-tuned from APT",
+        "task": read_experiment("demo").tasks[0].env, "method": "apt", "seed": 3, "phase": "finetune",
+        "source": "maze/apt/seed3", "steps": 8000, "protocol_steps": 8000,
+    }  # fmt: skip
+    make_begun(first, first.cells[0])
+    record.write(plan_of(tmp_path), ["voidrl", "experiment", "demo"])
+    folders = [cell["folder"] for cell in json.loads((tmp_path / "experiment.json").read_text())["cells"]]
+    assert folders == [
+        *("maze/random/seed2", "maze/apt/seed2", "goal/finetuned/seed2", "goal/scratch/seed2"),
+        "maze/random/seed3",  # begun by the other command line; its other cells were not
+    ]
+    with pytest.raises(RunFolderError, match="holds the experiment 'demo' and not 'urlb'"):
+        record.write(plan_of(tmp_path, "urlb"), ["voidrl"])
+    missing = record.describe(plan_of(tmp_path, "urlb"), ["voidrl"])["missing"]
+    assert "CIC" in missing["cic"]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
+    (tmp_path / "file").write_text("")
+    assert cli.main(["experiment", "demo", "--out", str(tmp_path / "file/out")]) == 2
+    assert "cannot make" in capsys.readouterr().err
+    plan = plan_of(tmp_path / "full")
+    for cell in plan.cells:
+        make_done(plan, cell)
+
+    def refuse(path, content):
+        raise RunFolderError(f"cannot write {path}: Read-only file system")
+
+    monkeypatch.setattr(checkpoint, "write_json_atomic", refuse)
+    words = ["experiment", "demo", "--out", str(tmp_path / "full"), "--no-report"]
+    assert cli.main(words) == 0  # all is done: it can be looked at all the same
+    shown = capsys.readouterr()
+    assert "Read-only file system" in shown.err
+    assert "fine-tuned from APT" in shown.out
+    assert cli.main([*words, "--seeds", "5"]) == 2
+    assert "Read-only file system" in capsys.readouterr().err
+
+
+def test_a_lock_is_given_back_by_the_kernel_and_not_kept_by_forks(tmp_path):
+    path = tmp_path / "x.lock"
+    code = (
+        "import os, sys, signal, time; from voidrl.experiments import locks; from pathlib import Path\n"
+        f"locks.keep(locks.take(Path({str(path)!r})))\n"
+        "if os.fork() == 0: time.sleep(60)\n"  # a worker that outlives it
+        "print(os.getpid(), flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        pid = process.stdout.readline().strip()
+        assert locks.take(path) is None
+        assert locks.is_held(path)
+        assert locks.holder(path).startswith(f"{pid} on ")
+        process.kill()
+        process.wait()
+        end = time.monotonic() + 10
+        while (lock := locks.take(path)) is None:  # until the fork has had its first moment
+            assert time.monotonic() < end
+        locks.release(lock)
+        assert not locks.is_held(path)
+    finally:
+        os.killpg(process.pid, 9)
