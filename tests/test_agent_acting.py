@@ -1,11 +1,10 @@
-"""How an agent acts, and what it saves."""
+"""How an agent acts, and what it takes over from another."""
 
 import numpy as np
 import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, NORMED, PIXELS, fill_replay, make_agent, moved, snapshot
 
-import voidrl
 from voidrl.errors import CheckpointError, SpaceError
 from voidrl.types import EnvSpec
 
@@ -97,34 +96,7 @@ def test_acting_changes_no_buffer():
     assert not moved(before, agent.tensors())
 
 
-# Saving
-
-
-@pytest.mark.parametrize("spec", [DISCRETE, SCALED, HWC], ids=["discrete", "continuous", "pixels"])
-def test_a_saved_agent_acts_alike(spec, tmp_path):
-    agent = make_agent(spec, seed=5, share_encoder=spec.pixels)
-    agent.step(fill_replay(spec))
-    agent.steps = 12
-    agent.save(tmp_path / "agent")
-    loaded = voidrl.load(tmp_path / "agent", device="cpu")
-    obs = observations(spec, 20)
-    assert np.array_equal(loaded.act(obs), agent.act(obs))
-    assert not moved(agent.tensors(), loaded.tensors())
-    assert (loaded.steps, loaded.spec, loaded.config) == (12, spec, agent.config)
-
-
-def test_a_later_agent_is_not_shadowed_by_an_earlier_save(tmp_path):
-    agent = make_agent()
-    agent.steps = 200
-    agent.save(tmp_path)
-    agent.steps = 300
-    agent.save(tmp_path)
-    assert voidrl.load(tmp_path, device="cpu").steps == 300
-    agent.steps = 100
-    with pytest.raises(
-        CheckpointError, match="holds an agent of step 300, which would be loaded in place of this one"
-    ):
-        agent.save(tmp_path)
+# State
 
 
 def test_an_agent_of_another_shape_is_refused():
@@ -135,17 +107,6 @@ def test_an_agent_of_another_shape_is_refused():
     with pytest.raises(CheckpointError, match=r"changes to the network, or pass finetune\.heads = 'random'"):
         other.load_pretrained(saved)
     make_agent(learner__hidden_dim=16, phase="finetune", finetune__heads="random").load_pretrained(saved)
-
-
-def test_a_runs_checkpoints_are_not_saved_over(tmp_path):
-    kept = tmp_path / "step_000000000007"
-    kept.mkdir()
-    (kept / "replay.safetensors").touch()
-    agent = make_agent()
-    agent.steps = 8
-    with pytest.raises(CheckpointError, match=r"holds the checkpoints of a run.*choose another folder"):
-        agent.save(tmp_path)
-    assert [*tmp_path.iterdir()] == [kept]
 
 
 def test_optimiser_state_round_trip_goes_on_exactly():

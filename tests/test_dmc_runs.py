@@ -79,11 +79,11 @@ def test_an_agent_of_another_domain_is_refused_with_both_sides(call, pretrained)
 
 
 def test_equal_spaces_do_not_make_another_domain_the_same(pretrained):
-    from voidrl.api import _require_equal
+    from voidrl.api import require_same_spaces
 
     spec = load(pretrained).spec
     with pytest.raises(SpaceError, match="expected a task of domain 'pendulum', not of 'acrobot'"):
-        _require_equal(spec, "dmc/pendulum", spec, "dmc/acrobot_swingup")
+        require_same_spaces(spec, "dmc/pendulum", spec, "dmc/acrobot_swingup")
 
 
 def test_an_agent_elsewhere_shows_both_sides(pretrained):
@@ -92,7 +92,7 @@ def test_an_agent_elsewhere_shows_both_sides(pretrained):
 
 
 def test_a_task_that_shows_more_is_refused_with_those_that_do_not():
-    from voidrl.api import _require_equal
+    from voidrl.api import require_same_spaces
     from voidrl.config import EnvConfig
     from voidrl.envs.make import probe_env
 
@@ -101,7 +101,7 @@ def test_a_task_that_shows_more_is_refused_with_those_that_do_not():
     with pytest.raises(
         SpaceError, match=r"same spaces on both sides; those of the domain itself .* swimmer6$"
     ):
-        _require_equal(mine, names[0], other, names[1])
+        require_same_spaces(mine, names[0], other, names[1])
 
 
 def test_a_preset_for_dmcontrol_serves_other_environments(tmp_path):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from voidrl.api import evaluate, finetune, load, pretrain, resume, train
     from voidrl.config import Config
     from voidrl.errors import RunInterrupted, VoidrlError
+    from voidrl.share import from_pretrained
 
 __version__ = "0.1.0"
 __all__ = [
@@ -22,12 +23,19 @@ __all__ = [
     "VoidrlError",
     "evaluate",
     "finetune",
+    "from_pretrained",
     "load",
     "pretrain",
     "resume",
     "train",
 ]
-_HOMES = {"Agent": "agent", "Config": "config", "RunInterrupted": "errors", "VoidrlError": "errors"}
+_HOMES = {
+    "Agent": "agent",
+    "Config": "config",
+    "RunInterrupted": "errors",
+    "VoidrlError": "errors",
+    "from_pretrained": "share",
+}  # all others live in api
 
 
 def __getattr__(name: str) -> Any:

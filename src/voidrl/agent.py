@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ from voidrl.representations.base import Representation, Views
 from voidrl.spectral import exact
 from voidrl.types import Batch, EnvSpec, Metrics
 
+if TYPE_CHECKING:
+    from voidrl.evaluation import Evaluation
+
 
 class Agent(nn.Module):
     """What is trained, saved and handed to the user."""
@@ -44,6 +47,7 @@ class Agent(nn.Module):
         super().__init__()
         self.spec, self.config = spec, config
         self.steps = 0  # environment steps trained so far, over all phases
+        self.origin: Path | None = None  # the folder it was trained in or loaded from, for its model card
         representation_cls = registry.find("representation", config.representation.name)
         method_cls = registry.find("method", config.method.name)
         learner_cls = registry.find("learner", config.learner.name)
@@ -399,23 +403,67 @@ class Agent(nn.Module):
                 optimiser.state[parameter] = {k: v.to(parameter.device, copy=True) for k, v in saved.items()}
         self.generation += 1
 
-    def save(self, folder: str | Path) -> Path:
-        """Write the agent, without its training state, as safetensors and JSON; see `voidrl.load`."""
-        if any(Path(folder).glob("step_*/replay.safetensors")):
-            raise CheckpointError(
-                f"{folder} holds the checkpoints of a run, which saving an agent would remove: "
-                "choose another folder"
-            )
-        newer = [steps for steps in checkpoint.list_steps(Path(folder)) if steps > self.steps]
-        if newer:
-            raise CheckpointError(
-                f"{folder} holds an agent of step {newer[-1]}, which would be loaded in place of this one of "
-                f"step {self.steps}: choose another folder"
-            )
-        return self.save_beside(Path(folder), keep_last=1)
+    def save_pretrained(
+        self,
+        folder: str | Path,
+        *,
+        evaluation: Evaluation | None = None,
+        licence: str | None = None,
+        repo_id: str | None = None,
+    ) -> Path:
+        """Write the agent, without its training state, in the layout of the Hugging Face Hub.
+
+        `voidrl.from_pretrained` and everything that takes an agent's folder read it. An agent that was saved
+        there before is replaced, anything else refused.
+
+        Args:
+            folder: Where `model.safetensors`, `config.json` and the model card `README.md` go.
+            evaluation: What `voidrl.evaluate` said of this agent in its own environment, for the card;
+                evaluations that its run holds are found.
+            licence: The Hub's name of a licence for the card, such as `mit`; by default it states none.
+            repo_id: `user/name` under which it will be published, for the card.
+        """
+        from voidrl import share
+
+        return share.save_pretrained(self, folder, evaluation=evaluation, licence=licence, repo_id=repo_id)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool = False,
+        message: str | None = None,
+        revision: str | None = None,
+        token: str | None = None,
+        evaluation: Evaluation | None = None,
+        licence: str | None = None,
+    ) -> str:
+        """Publish what `save_pretrained` writes on the Hugging Face Hub, and return its address; extra `hub`.
+
+        Args:
+            repo_id: `user/name`; the repository is made if there is none.
+            private: Make it private; a repository that is there and public is refused.
+            message: Of the commit.
+            revision: A branch, made if there is none; by default `main`.
+            token: By default the one of `hf auth login` or of the variable `HF_TOKEN`.
+            evaluation: As in `save_pretrained`.
+            licence: As in `save_pretrained`.
+        """
+        from voidrl import share
+
+        return share.push_to_hub(
+            self,
+            repo_id,
+            private=private,
+            message=message,
+            revision=revision,
+            token=token,
+            evaluation=evaluation,
+            licence=licence,
+        )
 
     def save_beside(self, folder: Path, *, keep_last: int) -> Path:
-        """The same into a folder of agents, of which the last ones are kept, by number of steps."""
+        """Write the agent as a checkpoint into a folder of them, of which the last by steps are kept."""
         files = {"agent.safetensors": checkpoint.Group(self.tensors())}
         meta = {"agent_steps": self.steps, "spec": self.spec.to_json(), "config": to_json(self.config)}
         return checkpoint.save(folder, self.steps, files, meta, keep_last=keep_last)

@@ -7,7 +7,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from voidrl import checkpoint
+from voidrl import checkpoint, share
 from voidrl.agent import Agent
 from voidrl.config import PIECES, Config, DMControlConfig, EnvConfig, merge, require, to_json, update
-from voidrl.device import pick_device, seeded
+from voidrl.device import placed, seeded
 from voidrl.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_place, require_task
 from voidrl.engine import Engine
 from voidrl.envs import Envs, make_envs
@@ -109,7 +109,7 @@ def finetune(
     """Adapt a pre-trained agent to the environment's reward. The agent given is left as it is.
 
     Args:
-        source: An agent, or the folder of a run, a checkpoint or a saved agent.
+        source: An agent, the folder of a run, a checkpoint or a saved agent, or the Hub's `user/name` of one.
         env: The task; by default the environment of pre-training.
         steps: Environment steps; by default what `config.finetune.steps` says.
         seed: By default the one of pre-training.
@@ -147,6 +147,11 @@ def resume(
         device: By default the one it was started with.
         engine: `auto`, `eager`, `graph` or `compile`; by default the one it was started with.
     """
+    if share.is_pretrained(Path(run).expanduser()):
+        raise RunFolderError(
+            f"{run} holds an agent without replay and optimisers, which cannot be resumed: go on with "
+            f"`voidrl finetune`"
+        )
     folder = RunFolder.open(run)
     config = config_from_json(checkpoint.read_json(folder.config_path, "the config of a run"))
     config = update(config, _given(steps, None, device) | ({} if engine is None else {"engine": engine}))
@@ -158,9 +163,11 @@ def resume(
                 f"{folder.path} holds no checkpoint, and so nothing of what it was to be fine-tuned from: "
                 f"run `voidrl finetune` again with --overwrite"
             )
-        with _envs_of(config, env) as (envs, eval_envs), _device_of(config.device, config.seed) as place:
+        with _envs_of(config, env) as (envs, eval_envs), placed(config.device, config.seed) as place:
             if saved is not None:
-                _require_equal(EnvSpec.from_json(saved.meta["spec"]), config.env.id, envs.spec, config.env.id)
+                require_same_spaces(
+                    EnvSpec.from_json(saved.meta["spec"]), config.env.id, envs.spec, config.env.id
+                )
             agent = Agent(envs.spec, config, place)
             skill_dim = agent.method.skill_dim
             replay = make_replay(config.replay, envs.spec, envs.num_envs, skill_dim, place, say)
@@ -172,6 +179,7 @@ def resume(
                 return agent
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
             say(f"{folder.path}: resumed at step {state.steps}")
+            agent.origin = folder.path.absolute()
             _run(Loop(runner, envs, eval_envs, folder, state), say)
     return agent
 
@@ -192,7 +200,7 @@ def evaluate(
     """Play whole episodes and return what came of them.
 
     Args:
-        source: An agent, or the folder of a run, a checkpoint or a saved agent.
+        source: An agent, the folder of a run, a checkpoint or a saved agent, or the Hub's `user/name` of one.
         env: By default the environment it was trained in.
         episodes: How many.
         steps: In place of episodes: how many steps to play (the paper on Atari: `"125k"`). Episodes under
@@ -212,7 +220,7 @@ def evaluate(
     epsilon = agent.config.log.eval_epsilon if epsilon is None else epsilon
     require(0 <= epsilon <= 1, "epsilon", epsilon, "a share in [0, 1]")
     trained_in = agent.config.env
-    config, factory = _env_config(trained_in.id if env is None else env, trained_in)
+    config, factory = env_for(trained_in.id if env is None else env, trained_in)
     config = dataclasses.replace(config, count_states=count_states, counted_envs=0)
     count = None if steps is None else parse_count(steps)
     if num_envs is None:
@@ -220,18 +228,24 @@ def evaluate(
         num_envs = min(num_envs, episodes if count is None else max(1, count // STEPS_PER_EVAL_ENV))
     require(num_envs >= 1, "num_envs", num_envs, "1 or more")
     with closing(make_envs(config, factory, num_envs, evaluation=True)) as envs:
-        _require_equal(agent.spec, trained_in.id, envs.spec, config.id)
+        require_same_spaces(agent.spec, trained_in.id, envs.spec, config.id)
         return evaluate_agent(
             agent, envs, episodes, seed, steps=count, deterministic=deterministic, epsilon=epsilon
         )
 
 
 def load(source: str | Path, *, device: str = "auto") -> Agent:
-    """An agent from the folder of a run (its newest valid checkpoint), a checkpoint, or `agent.save`."""
+    """An agent from the folder of a run (its newest valid checkpoint), a checkpoint or a saved agent.
+
+    Where there is no such folder, `user/name` is sought on the Hugging Face Hub, as `from_pretrained` does.
+    """
     path = Path(source).expanduser()
+    if share.is_pretrained(path) or (not path.exists() and share.is_on_hub(source)):
+        return share.from_pretrained(source, device=device)
     if not path.exists():
         raise RunFolderError(
-            f"there is nothing at {path}: expected the folder of a run, a checkpoint or a saved agent"
+            f"there is nothing at {path}: expected the folder of a run, a checkpoint or a saved agent, or "
+            f"user/name on the Hugging Face Hub"
         )
     if (path / checkpoint.MANIFEST).is_file():
         saved: checkpoint.Checkpoint | None = checkpoint.load(path)
@@ -242,10 +256,10 @@ def load(source: str | Path, *, device: str = "auto") -> Agent:
     if saved is None:
         raise CheckpointError(f"the run {path} holds no checkpoint yet")
     spec, config = EnvSpec.from_json(saved.meta["spec"]), config_from_json(saved.meta["config"])
-    with _device_of(device, config.seed) as place:
+    with placed(device, config.seed) as place:
         agent = Agent(spec, config, place)
     agent.load_tensors(saved.tensors("agent.safetensors"))
-    agent.steps = saved.meta["agent_steps"]
+    agent.steps, agent.origin = saved.meta["agent_steps"], saved.path.absolute()
     return agent
 
 
@@ -324,7 +338,8 @@ def _given(steps: Steps | None, seed: int | None, device: str | None) -> dict[st
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _env_config(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
+def env_for(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
+    """The config of an id or a factory, with what `base` says besides; and the factory, if it is one."""
     if base.id.startswith(DMC) and not (isinstance(env, str) and env.startswith(DMC)):
         base = dataclasses.replace(base, dmc=DMControlConfig())  # an agent comes elsewhere: they stay behind
     if isinstance(env, str):
@@ -352,16 +367,16 @@ def _start(
     """Everything is built before the folder is made, so that bad input leaves nothing behind."""
     changes = merge(*layers).get("env", {})
     require(isinstance(changes, Mapping), "env", changes, "a mapping; the id is an argument of its own")
-    env_config, factory = _env_config(env, update(EnvConfig(), changes, "env."))
+    env_config, factory = env_for(env, update(EnvConfig(), changes, "env."))
     spec, env_config = probe_env(env_config, factory)
     if pretrained is not None:
-        _require_equal(pretrained.spec, pretrained.config.env.id, spec, env_config.id)
+        require_same_spaces(pretrained.spec, pretrained.config.env.id, spec, env_config.id)
     config = build_config(spec, [*layers, {"env": to_json(env_config)}])
     if factory is None and config.phase != "pretrain":
         require_task(config.env.id, f"to {config.phase} needs one")
     if config.log.wandb_project:
         import_wandb()
-    with _envs_of(config, factory) as (envs, eval_envs), _device_of(config.device, config.seed) as place:
+    with _envs_of(config, factory) as (envs, eval_envs), placed(config.device, config.seed) as place:
         agent = Agent(envs.spec, config, place)
         if pretrained is not None:
             agent.load_pretrained({k: v.to(place) for k, v in pretrained.tensors().items()})
@@ -381,6 +396,7 @@ def _start(
         env_name = config.env.id.partition("?")[0]
         path = out or default_run_path(env_name, name.get(config.phase, config.phase), config.seed)
         folder = RunFolder.create(path, overwrite=overwrite)
+        agent.origin = folder.path.absolute()
         with folder.lock():
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
             folder.log(f"{config.phase} {config.env.id} on {place} for {config.steps} steps")
@@ -444,22 +460,13 @@ def _envs_of(config: Config, factory: EnvFactory | None) -> Iterator[tuple[Envs,
             yield envs, eval_envs
 
 
-@contextmanager
-def _device_of(device: str, seed: int) -> Iterator[torch.device]:
-    """The device of a run, with the run's own random numbers; the caller's go on afterwards."""
-    place = pick_device(device)
-    # Streams and events are those of the current device: on a machine with several it must be ours.
-    with torch.cuda.device(place) if place.type == "cuda" else nullcontext(), seeded(seed, place):
-        yield place
-
-
 def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint | None:
     if not checkpoint.list_steps(folder.checkpoints_path):
         return None
     return checkpoint.latest(folder.checkpoints_path, say)
 
 
-def _require_equal(agent: EnvSpec, home: str, env: EnvSpec, name: str) -> None:
+def require_same_spaces(agent: EnvSpec, home: str, env: EnvSpec, name: str) -> None:
     """Refuse to put an agent from environment `home` into another body, or one that looks different."""
     mine, other = find_place(home), find_place(name)
     if mine is not None and other is not None and mine.domain != other.domain:

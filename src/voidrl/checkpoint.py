@@ -76,10 +76,7 @@ class Checkpoint:
         """Reads the tensors of one file, on the CPU."""
         if name not in self.files:
             raise CheckpointError(f"checkpoint {self.path} has no {name!r}, only {sorted(self.files)}")
-        try:
-            return load_file(self.path / name)
-        except (OSError, SafetensorError) as e:
-            raise CheckpointError(f"{self.path / name} cannot be read: {e}") from e
+        return read_tensors(self.path / name)
 
 
 def save(
@@ -114,7 +111,7 @@ def save(
             _hashed[_identity(tmp / name)] = sha256
             entries[name] = {"sha256": sha256, "bytes": size, "tag": group.tag}
         manifest = {"format": FORMAT, "step": step, "meta": meta, "files": entries}
-        _write(tmp / MANIFEST, [_dumps({**manifest, "sha256": _seal(manifest)}, MANIFEST, indent=2).encode()])
+        _write(tmp / MANIFEST, [_dumps({**manifest, "sha256": seal(manifest)}, MANIFEST, indent=2).encode()])
         _sync(tmp)
         revisions = [(revision, path) for other, revision, path in _find(root) if other == step]
         final = root / f"step_{step:012d}"
@@ -168,9 +165,27 @@ def discard(root: Path, step: int) -> None:
             _discard(path)
 
 
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
+    """Writes and syncs one safetensors file. Equal tensors make equal bytes, and so an equal sha256."""
+    size, blocks = _serialise(tensors, path.name)
+    return {"sha256": _write(path, blocks), "bytes": size, "tag": None}
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Reads the tensors of one file, on the CPU."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as e:
+        raise CheckpointError(f"{path} cannot be read: {e}") from e
+
+
 def write_json_atomic(path: Path, obj: Any) -> None:
     """Writes strict JSON such that a reader, or a restart after a kill, sees the old file or the new one."""
-    text = _dumps(obj, str(path), indent=2) + "\n"
+    write_text_atomic(path, _dumps(obj, str(path), indent=2) + "\n")
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """The same for any text."""
     tmp = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     try:
         _write(tmp, [text.encode()])
@@ -203,7 +218,7 @@ def _dumps(obj: Any, what: str, indent: int | None = None) -> str:
         raise CheckpointError(f"{what} cannot be written as JSON: {e}") from e
 
 
-def _seal(manifest: Mapping[str, Any]) -> str:
+def seal(manifest: Mapping[str, Any]) -> str:
     """The manifest's own hash: with a flipped digit in `meta` it would still be JSON."""
     return hashlib.sha256(_dumps(manifest, MANIFEST).encode()).hexdigest()
 
@@ -227,14 +242,15 @@ def _open(path: Path, *, trust: bool) -> Checkpoint:
     version = fields.get("format")
     if isinstance(version, int) and version > FORMAT:  # asked first: a newer format may be sealed otherwise
         raise CheckpointError(f"{path / MANIFEST} has format {version}, newer than {FORMAT}: upgrade voidrl")
-    if fields.pop("sha256", None) != _seal(fields):
+    if fields.pop("sha256", None) != seal(fields):
         raise CheckpointError(f"{path / MANIFEST} is damaged: it does not match its own sha256")
     for name, entry in fields["files"].items():
-        _check(path / name, entry, trust=trust)
+        check_file(path / name, entry, trust=trust)
     return Checkpoint(path, fields["step"], fields["meta"], fields["files"])
 
 
-def _check(path: Path, entry: FileEntry, *, trust: bool) -> None:
+def check_file(path: Path, entry: FileEntry, *, trust: bool = False) -> None:
+    """Reads a file against its size and sha256; one that is `trust`ed only if this process has not yet."""
     try:
         identity = _identity(path)
         found, expected = identity[2], entry["bytes"]
@@ -249,7 +265,7 @@ def _check(path: Path, entry: FileEntry, *, trust: bool) -> None:
     except OSError as e:
         raise CheckpointError(f"{path} cannot be read: {e.strerror or e}") from e
     if _hashed[identity] != entry["sha256"]:
-        raise CheckpointError(f"{path} is damaged: its sha256 is not the one in the manifest")
+        raise CheckpointError(f"{path} is damaged: its sha256 is not the one that was written down for it")
 
 
 def _identity(path: Path) -> tuple[int, int, int, int]:

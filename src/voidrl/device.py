@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -47,6 +47,15 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
+
+
+@contextmanager
+def placed(name: str, seed: int) -> Iterator[torch.device]:
+    """The device of that name, with random numbers of one's own; the caller's go on afterwards."""
+    place = pick_device(name)
+    # Streams and events are those of the current device: on a machine with several it must be ours.
+    with torch.cuda.device(place) if place.type == "cuda" else nullcontext(), seeded(seed, place):
+        yield place
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:

@@ -49,6 +49,10 @@ class CheckpointError(VoidrlError):
     """A checkpoint that is missing, damaged or made for another agent."""
 
 
+class HubError(VoidrlError):
+    """The Hugging Face Hub has not what was asked for, refuses, or cannot be reached."""
+
+
 class NonFiniteError(VoidrlError, ArithmeticError):
     """NaN or infinity in an observation, a reward, a loss or a weight."""
 

@@ -1,0 +1,413 @@
+"""APT's reward in Stable-Baselines3: values by hand, ends of episodes, images, encoders, what is refused.
+
+That exploration grows is shown by examples/sb3_apt.py, which tests/test_examples.py runs.
+"""
+
+import importlib
+import math
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from helpers import CONTINUOUS, make_agent
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.callbacks import EvalCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize, VecTransposeImage
+
+from voidrl.entropy import particle_reward
+from voidrl.errors import (
+    CheckpointError,
+    ConfigError,
+    MissingExtraError,
+    NeighbourError,
+    NonFiniteError,
+    SpaceError,
+    UnknownNameError,
+)
+from voidrl.integrations.sb3 import APTReplayBuffer, APTReward, LatentSpace
+from voidrl.types import EnvSpec
+
+
+class Line(gym.Env):
+    """Goes through given places, whatever is done; an episode is `length` steps; the reward is 10."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, places, length=100):
+        self.places, self.length = iter(places), length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return np.array([next(self.places)], np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        return np.array([next(self.places)], np.float32), 10.0, False, self.time == self.length, {}
+
+
+class Pictures(gym.Env):
+    """Random images of 36 × 36, channels last."""
+
+    observation_space = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self.np_random.integers(0, 256, (36, 36, 3), np.uint8), {}
+
+    def step(self, action):
+        self.time += 1
+        image = self.np_random.integers(0, 256, (36, 36, 3), np.uint8)
+        return image, 1.0, False, self.time == 9, {}
+
+
+def line(*places, length=100):
+    return DummyVecEnv([lambda: Line(places, length)])
+
+
+def walk(venv, steps):
+    """The rewards and infos of some steps after a reset."""
+    venv.reset()
+    taken = [venv.step(np.zeros(venv.num_envs, int)) for _ in range(steps)]
+    return np.array([reward for _, reward, _, _ in taken]), [infos for *_, infos in taken]
+
+
+def pictures(n=2, seed=3):
+    return make_vec_env(Pictures, n, seed=seed)
+
+
+# The wrapper
+
+
+def test_the_reward_of_a_step_by_hand():
+    venv = APTReward(line(0, 1, 3, 3.5, -1), k=2, extrinsic_scale=0.5, intrinsic_scale=2.0, normalise=False)
+    rewards, infos = walk(venv, 4)
+    expected = [
+        0.0,  # only 0 is known, and k is 2
+        math.log(1 + (2 + 3) / 2),  # 3, from 1 and 0
+        math.log(1 + (0.5 + 2.5) / 2),  # 3.5, from 3 and 1
+        math.log(1 + (1 + 2) / 2),  # −1, from 0 and 1
+    ]
+    np.testing.assert_allclose(rewards[:, 0], 5 + 2 * np.array(expected), rtol=1e-6)
+    assert rewards.dtype == np.float32
+    np.testing.assert_allclose([info[0]["apt_reward"] for info in infos], expected, rtol=1e-6)
+    assert {info[0]["env_reward"] for info in infos} == {10.0}
+
+
+def test_it_is_divided_by_its_running_mean():
+    plain, _ = walk(APTReward(line(0, 1, 3, 3.5), k=1, extrinsic_scale=0, normalise=False), 3)
+    scaled, _ = walk(APTReward(line(0, 1, 3, 3.5), k=1, extrinsic_scale=0), 3)
+    means = np.cumsum(plain[:, 0]) / [1, 2, 3]
+    np.testing.assert_allclose(scaled[:, 0], plain[:, 0] / means, rtol=1e-6)
+
+
+def test_at_the_end_of_an_episode_its_last_state_counts_and_the_next_first_is_remembered():
+    #           0 → 1 → 5 | 100 → 101 → 102
+    venv = APTReward(line(0, 1, 5, 100, 101, 102, 0, 0, length=2), k=1, extrinsic_scale=0, normalise=False)
+    rewards, infos = walk(venv, 4)
+    assert infos[1][0]["terminal_observation"] == [5]
+    distances = [1, 4, 1, 1]  # 5 from 1, not 100 from anything; 101 from 100, which was never a step's end
+    np.testing.assert_allclose(rewards[:, 0], np.log1p(distances), rtol=1e-6)
+
+
+def test_environments_share_one_memory():
+    venv = DummyVecEnv([lambda: Line([0, 1, 50]), lambda: Line([10, 2, 51])])
+    rewards, _ = walk(APTReward(venv, k=1, extrinsic_scale=0, normalise=False), 2)
+    np.testing.assert_allclose(rewards[0], np.log1p([1, 2]), rtol=1e-6)  # both from 0, by now the nearest
+    np.testing.assert_allclose(rewards[1], np.log1p([40, 41]), rtol=1e-6)  # from 10: not from each other
+
+
+def test_only_the_newest_states_are_remembered():
+    venv = APTReward(line(0, 100, 200, 1), k=1, memory=2, pool=2, extrinsic_scale=0, normalise=False)
+    rewards, _ = walk(venv, 3)
+    np.testing.assert_allclose(rewards[2], np.log1p([99]), rtol=1e-6)  # 0 is forgotten
+
+
+def test_neighbours_are_sought_in_a_pool_drawn_from_the_memory():
+    places = [*range(100), 0]
+    venv = APTReward(line(*places), k=1, memory=200, pool=1, extrinsic_scale=0, normalise=False, seed=1)
+    again = APTReward(line(*places), k=1, memory=200, pool=1, extrinsic_scale=0, normalise=False, seed=1)
+    rewards, _ = walk(venv, 99)
+    distance = np.expm1(rewards[:, 0].astype(float))
+    assert np.all((distance > 0.99) & (distance < 100))
+    assert len(set(np.round(distance))) > 20  # not always the nearest
+    assert np.array_equal(rewards, walk(again, 99)[0])  # the same seed draws the same
+
+
+def test_the_environments_own_returns_stay_visible():
+    venv = APTReward(DummyVecEnv([lambda: Monitor(Line(range(9), 3))]), extrinsic_scale=0)
+    rewards, infos = walk(venv, 3)
+    assert infos[2][0]["episode"]["r"] == 30
+    assert rewards.sum() != 30
+
+
+def test_without_a_weight_nothing_is_computed():
+    venv = APTReward(line(0, 1, float("nan"), 3), intrinsic_scale=0, extrinsic_scale=0.1)
+    rewards, infos = walk(venv, 3)
+    np.testing.assert_allclose(rewards, 1.0)
+    assert "apt_reward" not in infos[0][0]
+
+
+# Encoders
+
+
+def test_images_in_either_order_of_axes_and_stacked():
+    last = walk(APTReward(pictures(), k=1, extrinsic_scale=0), 12)[0]
+    first = walk(APTReward(VecTransposeImage(pictures()), k=1, extrinsic_scale=0), 12)[0]
+    assert np.array_equal(last, first)
+    assert (last[2:] > 0).all()
+    stacked = APTReward(VecFrameStack(pictures(), 2), k=1, extrinsic_scale=0)
+    assert stacked.latent.spec.obs_shape == (6, 36, 36)
+    assert (walk(stacked, 5)[0][2:] > 0).all()
+
+
+def test_the_fixed_encoder_is_fixed_and_of_its_seed():
+    one, same, other = (APTReward(pictures(), k=1, seed=seed, extrinsic_scale=0) for seed in (0, 0, 1))
+    state = torch.get_rng_state()
+    a, b, c = (walk(venv, 6)[0] for venv in (one, same, other))
+    assert np.array_equal(a, b)
+    assert not np.array_equal(a, c)
+    assert torch.equal(state, torch.get_rng_state())
+    assert one.latent.optimiser is None
+
+
+def test_an_agents_representation():
+    spec = EnvSpec((3, 36, 36), True, 2, num_actions=3, raw_shape=(36, 36, 3))
+    agent = make_agent(spec, representation="simclr")
+    venv = VecFrameStack(pictures(1), 2)
+    rewards, _ = walk(APTReward(venv, encoder=agent, k=1, extrinsic_scale=0, normalise=False), 1)
+    venv = VecFrameStack(pictures(1), 2)
+    seen = np.concatenate([venv.reset(), venv.step(np.zeros(1, int))[0]])  # (2, 36, 36, 6)
+    with torch.no_grad():
+        z = agent.representation.encode(torch.from_numpy(seen.transpose(0, 3, 1, 2).copy()))
+    np.testing.assert_allclose(rewards[0], math.log1p((z[0] - z[1]).norm()), rtol=1e-5)
+    assert any(p.requires_grad for p in agent.representation.parameters())  # the agent itself is left alone
+
+
+def test_a_function_of_ones_own():
+    venv = APTReward(line(0, 1, 3), encoder=lambda obs: obs * 7, k=1, extrinsic_scale=0, normalise=False)
+    np.testing.assert_allclose(walk(venv, 2)[0][:, 0], np.log1p([7, 14]), rtol=1e-6)
+
+
+def test_contrast_is_trained_and_all_states_lie_in_the_space_of_its_present():
+    venv = APTReward(
+        pictures(2), encoder="simclr", k=1, train_every_steps=8, train_updates=2, extrinsic_scale=0
+    )
+    weights = [p.detach().clone() for p in venv.latent.representation.encoder.parameters()]
+    walk(venv, 3)
+    now = [*venv.latent.representation.encoder.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(weights, now, strict=True))  # 6 steps are not 8
+    venv.step(np.zeros(2, int))
+    assert any(not torch.equal(a, b) for a, b in zip(weights, now, strict=True))
+    assert len(venv._particles) == len(venv._states) == 10
+    torch.testing.assert_close(venv._particles.all(), venv.latent.encode(venv._states.all()))
+
+
+def test_contrast_lowers_its_loss():
+    latent = LatentSpace(Pictures.observation_space, "simclr", True, "cpu", 0)
+    colours = np.random.default_rng(0).integers(0, 256, (16, 1, 1, 3), np.uint8)
+    frames, f = latent.frames(np.broadcast_to(colours, (16, 36, 36, 3)).copy()), latent.representation
+    hidden = np.random.default_rng(1).integers(0, 256, (16, 6, 6, 3), np.uint8)  # what varies between views
+    views = frames.repeat(2, 1, 1, 1)
+    views[16:, :, :6, :6] = torch.from_numpy(hidden.transpose(0, 3, 1, 2).copy())
+
+    def loss():
+        with torch.no_grad():
+            return float(f.contrast(views)[0])
+
+    torch.manual_seed(0)
+    before = loss()
+    for _ in range(30):
+        latent.learn(views[16:])
+    assert loss() < before / 2
+
+
+# The replay buffer
+
+
+def filled(n=64, **options):
+    box, actions = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2)
+    buffer = APTReplayBuffer(n, box, actions, "cpu", **options)
+    rng = np.random.default_rng(0)
+    for i in range(n):
+        obs, after = rng.normal(size=(2, 1, 3)).astype(np.float32)
+        buffer.add(obs, after, np.array([0]), np.array([float(i)]), np.array([False]), [{}])
+    return buffer
+
+
+def test_samples_are_rewarded_among_their_minibatch():
+    buffer = filled(intrinsic_scale=2.0, extrinsic_scale=0.5, normalise=False, k=3)
+    rows = np.arange(20)
+    samples = buffer._get_samples(rows)
+    expected = 2 * particle_reward(samples.next_observations, k=3) + 0.5 * torch.arange(20.0)
+    torch.testing.assert_close(samples.rewards[:, 0], expected)
+    among_others = buffer._get_samples(np.array([0, *range(40, 60)])).rewards[0]
+    assert among_others != samples.rewards[0]  # nothing is stored for good
+    assert (buffer.rewards[:, 0] == np.arange(64)).all()
+
+
+def test_samples_are_on_a_scale_of_about_one():
+    buffer = filled(extrinsic_scale=0.0)
+    for _ in range(20):
+        samples = buffer.sample(32)
+    assert 0.8 < samples.rewards.mean() < 1.2
+    assert samples.rewards.shape == (32, 1)
+    plain = filled(intrinsic_scale=0.0)._get_samples(np.arange(4)).rewards
+    assert plain[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+# Learning
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_ppo_learns_with_it(normalised):
+    venv = APTReward(make_vec_env("CartPole-v1", 2, seed=0), extrinsic_scale=0.0)
+    venv = VecNormalize(venv) if normalised else venv
+    model = PPO("MlpPolicy", venv, n_steps=32, batch_size=32, n_epochs=1, device="cpu", seed=0)
+    before = [p.detach().clone() for p in model.policy.parameters()]
+    model.learn(192)
+    assert any(not torch.equal(a, b) for a, b in zip(before, model.policy.parameters(), strict=True))
+    assert np.isfinite(model.rollout_buffer.rewards).all()
+    assert model.rollout_buffer.rewards.std() > 0  # CartPole's own are all 1
+    assert model.ep_info_buffer[0]["r"] == model.ep_info_buffer[0]["l"]  # and Monitor still tells them
+
+
+def test_dqn_learns_with_the_buffer_from_images():
+    model = DQN(
+        "CnnPolicy", pictures(2), replay_buffer_class=APTReplayBuffer, learning_starts=20, batch_size=16,
+        replay_buffer_kwargs={"encoder": "simclr", "extrinsic_scale": 0.0}, buffer_size=200, device="cpu",
+    )  # fmt: skip
+    model.learn(60)
+    samples = model.replay_buffer.sample(16)
+    assert samples.rewards.std() > 0
+    assert model.replay_buffer.latent.spec.raw_shape == (3, 36, 36)  # SB3 has turned them
+
+
+def test_dqn_learns_with_the_wrapper():
+    venv = APTReward(make_vec_env("CartPole-v1", 2, seed=0), intrinsic_scale=0.5)
+    model = DQN("MlpPolicy", venv, learning_starts=20, buffer_size=200, device="cpu", seed=0)
+    model.learn(80)
+    assert len(np.unique(model.replay_buffer.rewards[:40])) > 20
+
+
+def test_evaluation_is_of_the_environments_reward(tmp_path):
+    venv = APTReward(make_vec_env("CartPole-v1", 1, seed=0))
+    evaluation = EvalCallback(
+        APTReward(make_vec_env("CartPole-v1", 1, seed=1), intrinsic_scale=0), eval_freq=32, n_eval_episodes=2,
+        verbose=0, log_path=str(tmp_path),
+    )  # fmt: skip
+    PPO("MlpPolicy", venv, n_steps=32, batch_size=32, n_epochs=1, device="cpu").learn(32, evaluation)
+    found = np.load(tmp_path / "evaluations.npz")
+    assert np.array_equal(found["results"], found["ep_lengths"])
+
+
+# State
+
+
+def test_memory_mean_and_encoder_come_back(tmp_path):
+    def make():
+        return APTReward(pictures(2), encoder="simclr", k=2, memory=12, pool=12, train_every_steps=10)
+
+    one, other = make(), make()
+    walk(one, 9)
+    one.save(tmp_path / "apt.safetensors")
+    other.load(tmp_path / "apt.safetensors")
+    obs = torch.randint(0, 256, (4, 3, 36, 36), dtype=torch.uint8)
+    assert torch.equal(one.latent.encode(obs), other.latent.encode(obs))
+    assert torch.equal(one.latent.mean.mean, other.latent.mean.mean)
+    assert {tuple(row.tolist()) for row in one._particles.all()} == {
+        tuple(row.tolist()) for row in other._particles.all()
+    }
+    with pytest.raises(CheckpointError, match="is not of an APTReward like this one"):
+        APTReward(pictures(2)).load(tmp_path / "apt.safetensors")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        other.load(tmp_path / "nothing")
+
+
+def test_the_oldest_states_are_still_the_first_to_go_after_loading(tmp_path):
+    def make(*places):
+        return APTReward(line(*places), k=1, memory=3, pool=3, extrinsic_scale=0, normalise=False)
+
+    one = make(0, 10, 20, 30, 40)
+    walk(one, 4)
+    one.save(tmp_path / "apt")  # 20, 30, 40
+    other = make(31, 20, 99)
+    other.load(tmp_path / "apt")
+    rewards, _ = walk(other, 1)  # 31 takes the place of 20
+    np.testing.assert_allclose(rewards[0], np.log1p([10]), rtol=1e-6)  # 20, from 30
+
+
+# What is refused
+
+
+class Told(gym.Env):
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space):
+        self.observation_space = space
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Dict({"a": spaces.Box(0, 1, (2,))}), spaces.Discrete(4), spaces.Box(0, 1, (2, 3, 4))]
+)
+def test_other_observations_are_refused_with_the_remedy(space):
+    with pytest.raises(SpaceError, match=r"is not supported: expected .* or a vector; .*FlattenObservation"):
+        APTReward(DummyVecEnv([lambda: Told(space)]))
+
+
+def test_values_that_cannot_be_used():
+    with pytest.raises(ConfigError, match="k = 0 cannot be used"):
+        APTReward(line(0), k=0)
+    with pytest.raises(ConfigError, match="pool = 3 cannot be used: expected at least k = 5"):
+        APTReward(line(0), pool=3)
+    with pytest.raises(ConfigError, match="memory = 10 cannot be used: expected at least pool = 1000"):
+        APTReward(line(0), memory=10)
+    with pytest.raises(UnknownNameError, match="unknown encoder 'simcrl'; did you mean 'simclr'"):
+        APTReward(line(0), encoder="simcrl")
+    with pytest.raises(ConfigError, match="representation 'identity' cannot be used on pixels"):
+        APTReward(pictures(), encoder="identity")
+    with pytest.raises(SpaceError, match=r"reads observations of shape \(4,\) and these .* give \(1,\)"):
+        APTReward(line(0), encoder=make_agent(CONTINUOUS))
+    with pytest.raises(SpaceError, match=r"the encoder made \(1,\) of 1 observations: expected \(1, d\)"):
+        walk(APTReward(line(0, 1), encoder=lambda obs: obs[:, 0]), 1)
+    with pytest.raises(NeighbourError, match="k = 5 neighbours were asked for where 3 other particles"):
+        filled().sample(4)
+
+
+def test_what_is_not_finite_is_said():
+    with pytest.raises(NonFiniteError, match="APT's reward of environment 0 is nan: expected observations"):
+        walk(APTReward(line(0, float("nan"), 1), k=1), 2)
+
+
+def test_a_vecenv_that_hides_last_states_is_refused():
+    venv = APTReward(line(0, 1, 2, 3, length=2), k=1)
+    step = venv.venv.step_wait
+
+    def hidden():
+        obs, rewards, dones, infos = step()
+        return obs, rewards, dones, [{} for _ in infos]
+
+    venv.venv.step_wait = hidden
+    with pytest.raises(SpaceError, match=r"environment 0 ended an episode without info\['terminal_obs"):
+        walk(venv, 2)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "stable_baselines3.common.buffers", None)
+    monkeypatch.delitem(sys.modules, "voidrl.integrations.sb3")
+    with pytest.raises(MissingExtraError, match=r"needs stable-baselines3, .*pip install 'voidrl\[sb3\]'"):
+        importlib.import_module("voidrl.integrations.sb3")

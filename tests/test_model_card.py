@@ -1,0 +1,190 @@
+"""The model card: valid for the Hub, true to the run, silent about what is not known."""
+
+import dataclasses
+import json
+
+import pytest
+import yaml
+from helpers import PIXELS, make_agent
+from huggingface_hub import ModelCard
+from tiny_runs import MAZE, Walk, tiny
+
+import voidrl
+from voidrl import cli, model_card
+from voidrl.errors import VoidrlWarning
+from voidrl.evaluation import Evaluation
+from voidrl.runfolder import environment_info
+
+
+def card_of(folder):
+    """The front matter, read as the Hub reads it, and the text."""
+    text = (folder / "README.md").read_text()
+    _, front, body = text.split("---\n", 2)
+    assert ModelCard(text).data.to_dict()["library_name"] == "voidrl"
+    return yaml.safe_load(front), body
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A pre-training of 20 steps, evaluated as it ended, and 15 of fine-tuning, evaluated at 10."""
+    root = tmp_path_factory.mktemp("runs")
+    changes = tiny(log__eval_every_steps=10, log__eval_episodes=3, log__snapshot_steps=[10])
+    voidrl.pretrain(MAZE, steps=20, seed=4, out=root / "apt", config=changes)
+    voidrl.finetune(root / "apt", steps=15, out=root / "task")
+    return root
+
+
+def test_an_agent_of_which_little_is_known(tmp_path):
+    agent = make_agent(PIXELS)
+    agent.steps = 1234
+    front, text = card_of(agent.save_pretrained(tmp_path / "agent"))
+    assert front["pipeline_tag"] == "reinforcement-learning"
+    assert "license" not in front
+    assert "model-index" not in front
+    assert "for\n1,234 steps" in text
+    assert "No evaluation of these weights is recorded." in text
+    assert "has stated no licence" in text
+    assert "| machine |" not in text
+    assert "| command |" not in text
+    assert "uint8 of shape (2, 36, 36, 3)" in text
+
+
+def test_a_pretrained_agent(tmp_path, runs):
+    folder = voidrl.load(runs / "apt", device="cpu").save_pretrained(
+        tmp_path / "agent", licence="mit", repo_id="somebody/apt-maze"
+    )
+    front, text = card_of(folder)
+    assert front["license"] == "mit"
+    assert {"voidrl", "reinforcement-learning", "apt", "voidrl/PixelMaze-v0"} == {*front["tags"]}
+    rows = [json.loads(line) for line in (runs / "apt" / "metrics.jsonl").read_text().splitlines()]
+    row = next(row for row in rows if row["step"] == 20 and "eval/return" in row)
+    card = ModelCard((folder / "README.md").read_text())
+    result = card.data.eval_results[0]
+    assert (result.dataset_type, result.dataset_name) == ("voidrl/PixelMaze-v0", MAZE)
+    assert (result.metric_type, result.metric_value) == ("mean_reward", row["eval/return"])
+    assert result.metric_name == "mean return over 3 episodes"
+    assert "pre-trained without any reward, with the method `apt`, for\n20 steps" in text
+    assert "never seen a reward" in text
+    machine = environment_info()
+    assert machine["cpu"]["model"] in text
+    assert f"torch {machine['versions']['torch']}" in text
+    assert "| seed | 4 |" in text
+    assert 'voidrl.from_pretrained("somebody/apt-maze")' in text
+    assert f'voidrl.finetune(agent, "{MAZE}"' in text
+    assert "by the run itself, after its step 20" in text
+
+
+def test_a_fine_tuned_agent_tells_both_phases_and_only_its_own_results(tmp_path, runs):
+    front, text = card_of(voidrl.load(runs / "task", device="cpu").save_pretrained(tmp_path / "agent"))
+    assert "20 steps of pre-training and 15 of fine-tuning" in text
+    assert "model-index" not in front  # its evaluation at step 10 is of other weights
+    assert "No evaluation of these weights" in text
+    source = runs / "apt" / "snapshots"
+    front, text = card_of(voidrl.load(source, device="cpu").save_pretrained(tmp_path / "snapshot"))
+    assert "10 steps" in text
+    assert "model-index" not in front  # nor is that at step 20 of the agent of step 10
+
+
+def test_an_agent_trained_from_scratch(tmp_path):
+    agent = make_agent(phase="train")
+    front, text = card_of(agent.save_pretrained(tmp_path / "agent"))
+    assert "trained from scratch" in text
+    assert "dqn" in front["tags"]
+    assert "apt" not in text
+
+
+def test_results_of_changed_weights_are_not_claimed(tmp_path, runs):
+    agent = voidrl.load(runs / "apt", device="cpu")
+    next(agent.learner.critic.parameters()).data += 1
+    front, text = card_of(agent.save_pretrained(tmp_path / "agent"))
+    assert "model-index" not in front
+    assert "| machine |" not in text
+
+
+def test_what_evaluate_wrote_beside_the_run_comes_first(tmp_path, runs, capsys):
+    file = runs / "apt" / "evaluation.json"
+    assert cli.main(["evaluate", str(runs / "apt"), "--episodes", "2", "--seed", "7", "--json"]) == 0
+    said = capsys.readouterr().out
+    file.write_text(said)
+    try:
+        agent = voidrl.load(runs / "apt", device="cpu")
+        front, text = card_of(agent.save_pretrained(tmp_path / "agent"))
+        metrics = front["model-index"][0]["results"][0]["metrics"]
+        assert metrics[0] == {
+            "type": "mean_reward",
+            "name": "mean return over 2 episodes",
+            "value": json.loads(said)["mean_return"],
+            "verified": False,
+        }
+        assert metrics[1]["type"] == "success_rate"
+        assert "by `voidrl evaluate`: whole episodes, seed 7, without exploration noise" in text
+        assert "by the run itself" in text  # the other is told too
+        other = json.loads(said)
+        other["agent"]["started"] = "2020-01-01"  # of a run that was here before
+        file.write_text(json.dumps(other))
+        _, text = card_of(agent.save_pretrained(tmp_path / "agent"))
+        assert "by `voidrl evaluate`" not in text
+    finally:
+        file.unlink()
+
+
+def test_an_evaluation_can_be_brought_along_and_stays_with_the_agent(tmp_path):
+    agent = make_agent()
+    result = Evaluation([1.0, 2.0, 6.0], [3, 3, 3], [True, False, False])
+    folder = agent.save_pretrained(tmp_path / "agent", evaluation=result)
+    again = voidrl.from_pretrained(folder, device="cpu").save_pretrained(tmp_path / "again")
+    for saved in (folder, again):
+        _, text = card_of(saved)
+        row = next(line for line in text.splitlines() if "by `voidrl.evaluate`" in line)
+        assert [cell.strip() for cell in row.split("|")][2:6] == ["3", "2.16025", "3", "33.3%"]
+
+
+def test_code_that_is_not_in_the_repository_is_named(tmp_path):
+    agent = voidrl.pretrain(Walk, steps=9, out=tmp_path / "run", config=tiny())
+    _, text = card_of(agent.save_pretrained(tmp_path / "agent"))
+    assert "Not part of this repository, and to be importable" in text
+    assert "`tiny_runs:Walk`" in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        ("/home/x/.venv/bin/voidrl pretrain 'a?b=1&c=2' --steps 5", "voidrl pretrain 'a?b=1&c=2' --steps 5"),
+        ("/work/project/train.py --seed 1", "python train.py --seed 1"),
+        ("~HOME/bin/voidrl finetune ~HOME/secret/run", "voidrl finetune '~/secret/run'"),
+        ("/opt/ipykernel_launcher.py -f /home/x/kernel.json", None),
+        ("-c", None),
+        ("", None),
+    ],
+)
+def test_commands_are_shown_as_typed_without_the_authors_home(monkeypatch, argv, shown):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert model_card._command(argv.replace("~HOME", "/home/somebody")) == shown
+
+
+def test_an_edited_card_is_kept_and_said(tmp_path):
+    agent = make_agent()
+    folder = agent.save_pretrained(tmp_path / "agent")
+    assert not model_card.is_edited((folder / "README.md").read_text())
+    agent.steps = 7
+    agent.save_pretrained(folder)  # ours is replaced without a word
+    assert "for\n7 steps" in (folder / "README.md").read_text()
+    (folder / "README.md").write_text((folder / "README.md").read_text().replace("## Limits", "## Thoughts"))
+    agent.steps = 8
+    with pytest.warns(VoidrlWarning, match=r"README\.md was edited by hand and is kept as it is; delete it"):
+        agent.save_pretrained(folder)
+    assert "## Thoughts" in (folder / "README.md").read_text()
+    (folder / "README.md").unlink()
+    agent.save_pretrained(folder)
+    assert "for\n8 steps" in (folder / "README.md").read_text()
+
+
+def test_strange_names_break_neither_yaml_nor_tables(tmp_path):
+    agent = make_agent()
+    env = dataclasses.replace(agent.config.env, id='mine/A"b: |c-v0?x=1|2')
+    agent.config = dataclasses.replace(agent.config, env=env)
+    result = Evaluation([1.0], [3], None)
+    front, text = card_of(agent.save_pretrained(tmp_path / "agent", evaluation=result))
+    assert front["model-index"][0]["results"][0]["dataset"]["name"] == env.id
+    row = next(line for line in text.splitlines() if line.startswith("| environment | `"))
+    assert row.replace("\\|", "").count("|") == 3
