@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+WORKERS ?= 2
 LOCK := requirements/lock.txt
 READY := .venv/.ready
 BIN := .venv/bin
@@ -13,7 +14,7 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow check lock clean
+.PHONY: help demo test test-slow check docs lock clean
 
 help: ## show this list
 	@echo "usage: make <target> [ARGS='...'] [PYTHON=python3.12]"
@@ -23,10 +24,15 @@ demo: $(READY) ## pre-train in a maze without rewards, then fine-tune; ARGS are 
 	@$(BIN)/voidrl demo $(ARGS)
 
 test: $(READY) ## run the tests that take seconds; ARGS are passed to pytest
-	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) $(ARGS)
 
 test-slow: $(READY) ## run the tests that take minutes
 	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+docs: $(READY) ## build the site of the docs in build/docs; broken links are errors
+	@$(BIN)/python docs/generate.py --check
+	@$(BIN)/python -m sphinx -W --keep-going --quiet -b html -c docs . build/docs
+	@echo "build/docs/index.html"
 
 check: $(READY) ## lint, formatting and types
 	@$(BIN)/python -m ruff check

@@ -1,0 +1,42 @@
+"""Writes the pages that are made from the code itself: commands.md, config.md, presets.md and api.md.
+
+`python docs/generate.py` writes them. With `--check` it changes nothing, and fails if one is not up to date.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+sys.path[:0] = [str(DOCS), str(DOCS.parent / "src")]
+
+from generator.api import api  # noqa: E402
+from generator.commands import commands  # noqa: E402
+from generator.config import config  # noqa: E402
+from generator.presets import presets  # noqa: E402
+
+PAGES = {"commands.md": commands, "config.md": config, "presets.md": presets, "api.md": api}
+
+
+def main(argv: list[str]) -> int:
+    """Write the pages, or say which are old."""
+    made = {name: make() for name, make in PAGES.items()}
+    old = [name for name, text in made.items() if not _is(DOCS / name, text)]
+    if "--check" in argv:
+        if old:
+            names = ", ".join(f"docs/{name}" for name in old)
+            print(f"{names}: not up to date; run `python docs/generate.py`", file=sys.stderr)
+        return 1 if old else 0
+    for name in old:
+        (DOCS / name).write_text(made[name], "utf-8")
+        print(f"wrote docs/{name}")
+    return 0
+
+
+def _is(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text("utf-8") == text
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

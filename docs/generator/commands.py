@@ -1,0 +1,128 @@
+"""docs/commands.md: every command with its options, from the parsers themselves."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from generator.words import NOTE, plain, table, wrapped
+from voidrl import cli
+from voidrl.commands import training
+
+GUIDES = {  # the pages that say more
+    "pretrain": "quickstart.md", "finetune": "quickstart.md", "resume": "resume.md", "report": "report.md",
+    "experiment": "experiments.md", "video": "video.md", "push": "sharing.md", "doctor": "doctor.md",
+    "demo": "demo.md", "score": "environments/atari.md", "bench": "performance.md",
+}  # fmt: skip
+
+
+class _Parsed(BaseException):
+    """A command has built its parser."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
+def commands() -> str:
+    """Every command with its options, from the parsers themselves."""
+    rows = ([f"[{name}](#voidrl-{name})", about(function)] for name, function in cli.COMMANDS.items())
+    parts = [
+        NOTE,
+        "# Commands\n",
+        wrapped(
+            "`voidrl COMMAND --help` shows the same in a terminal. Counts are written `100k`, `2.5M`, `1e6` "
+            "or `1_000_000`. Exit codes: 0, done; 2, something given cannot be used, said in one sentence; "
+            "75, stopped by a signal after writing a checkpoint ([more](resume.md)); 130, stopped at once."
+        ),
+        table(["command", "what it does"], rows) + "\n",
+    ]
+    for name, function in cli.COMMANDS.items():
+        guide = GUIDES.get(name, "")
+        more = f" More: [{Path(guide).stem}]({guide})." if guide else ""
+        parts += [f"## voidrl {name}\n", wrapped(plain(function.__doc__ or "") + more), *_command(function)]
+    return "\n".join(parts)
+
+
+def about(function: Callable[..., Any]) -> str:
+    """What a command is for, without its example."""
+    return plain((function.__doc__ or "").split(": `")[0].rstrip("."))
+
+
+def _command(function: Callable[..., Any]) -> Iterator[str]:
+    captured: list[tuple[Any, ...]] = []
+    said = io.StringIO()
+
+    def parse(parser: argparse.ArgumentParser, *_: object) -> None:
+        raise _Parsed(parser)
+
+    with (
+        mock.patch.object(argparse.ArgumentParser, "parse_known_args", parse),
+        mock.patch.object(training, "print_help", lambda *args: captured.append(args)),
+        mock.patch.dict(os.environ, {"COLUMNS": "100", "NO_COLOR": "1"}),
+        contextlib.redirect_stdout(said),
+    ):
+        try:
+            function(["--help"])
+        except _Parsed as parsed:
+            yield from _parser(parsed.parser)
+            return
+    if captured:  # of a command whose options are fields of the config
+        _, usage, _, own = captured[0]
+        yield f"```text\n{usage} [OPTION …]\n```\n"
+        rows = ([f"`{option}`", plain(text)] for option, text in own.items())
+        yield table(["option", "meaning"], rows) + "\n"
+        yield "And every field of the config as an option, `--learner.n-step 3`: [config](config.md).\n"
+    else:
+        yield f"```text\n{said.getvalue().rstrip()}\n```\n"
+
+
+def _parser(parser: argparse.ArgumentParser) -> Iterator[str]:
+    actions = [action for action in parser._actions if action.dest != "help"]
+    kinds = [action for action in actions if isinstance(action, argparse._SubParsersAction)]
+    words = [parser.prog, *(_usage(action) for action in actions)]
+    lines = textwrap.wrap(" ".join(words), 100, subsequent_indent=" " * (len(parser.prog) + 1))
+    yield "```text\n" + "\n".join(lines) + "\n```\n"
+    rows = [[f"`{_names(a)}`", plain(_help(parser, a))] for a in actions if a not in kinds]
+    if rows:
+        yield table(["argument", "meaning"], rows) + "\n"
+    if parser.epilog:
+        yield f"```text\n{parser.epilog}\n```\n"
+    for action in kinds:
+        for choice in action.choices.values():
+            yield f"### {choice.prog}\n"
+            yield f"{plain(choice.description or '')}\n"
+            yield from _parser(choice)
+
+
+def _metavar(action: argparse.Action) -> str:
+    if action.nargs == 0:
+        return ""
+    choices = None if action.choices is None else "{" + ",".join(map(str, action.choices)) + "}"
+    name = action.metavar or choices or (action.dest.upper() if action.option_strings else action.dest)
+    one = name if isinstance(name, str) else " ".join(name)
+    return {"+": f"{one} …", "*": f"[{one} …]", "?": f"[{one}]"}.get(str(action.nargs), one)
+
+
+def _names(action: argparse.Action) -> str:
+    names = ", ".join(action.option_strings)
+    return f"{names} {_metavar(action)}".strip()
+
+
+def _usage(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return _metavar(action)
+    text = f"{action.option_strings[-1]} {_metavar(action)}".strip()
+    return text if action.required else f"[{text}]"
+
+
+def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    text = action.help or ""
+    return parser._get_formatter()._expand_help(action) if "%" in text else text

@@ -1,0 +1,141 @@
+"""Every code block that a user may copy is executed: Python as it stands, commands through `voidrl.cli`.
+
+Runs are made tiny behind the scenes (`doc_tiny`). A block that begins with a comment of nothing but a file
+name (`# my_maze.py`) is written to that file. A block that cannot run here has a comment right before it,
+`<!-- not executed: reason -->`. Output after `<!-- printed by the block above -->`
+must be what is printed.
+"""
+
+import contextlib
+import io
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import hub_fakes
+import pytest
+from doc_pages import PAGES, ROOT, blocks, indented_blocks
+from doc_shell import Shell
+from doc_tiny import make_tiny, shrink, small
+
+from voidrl.config import Config
+
+QUICK = {"README.md", "CONTRIBUTING.md"}
+QUICK |= {f"docs/{name}.md" for name in ("quickstart", "own_environment", "own_method", "integrations")}
+SHELL = {"", "sh", "bash", "shell"}
+SHOWN = {"text", "json", "{toctree}"}
+FILE = re.compile(r"# ([\w/]+\.(?:py|toml))\n")
+MOST_SKIPPED = 6
+
+
+def names(pages):
+    """Of those that hold anything to execute."""
+    return [str(p.relative_to(ROOT)) for p in pages if any(b.language not in SHOWN for b in blocks(p))]
+
+
+def marked(name):
+    return pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+
+
+@pytest.fixture
+def workplace(request, tmp_path, tmp_path_factory, monkeypatch):
+    """An empty folder, from which modules can be imported, with every run tiny and a Hub of its own."""
+    before = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    make_tiny(monkeypatch, quick=request.getfixturevalue("name") in QUICK)
+    hub_fakes.install(monkeypatch, tmp_path_factory.mktemp("hub"))
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        origin = getattr(sys.modules[name], "__file__", None)
+        if origin and Path(origin).is_relative_to(tmp_path):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", [*map(marked, names(PAGES))])
+def test_every_block_runs(name, workplace, monkeypatch):
+    shell, namespace, out = Shell(monkeypatch), {"__name__": "__main__"}, ""
+    for block in blocks(ROOT / name):
+        if block.skipped is not None:
+            continue
+        try:
+            if block.printed:
+                assert block.text.split() == out.split(), f"it printed\n{out}"
+            elif block.language not in SHOWN:
+                with contextlib.redirect_stdout(io.StringIO()) as said:
+                    execute(block, shell, namespace)
+                out = said.getvalue()
+        except BaseException as error:
+            error.add_note(f"in the block of {name} at line {block.line}:\n{block.text}")
+            raise
+
+
+def execute(block, shell, namespace):
+    file = FILE.match(block.text)
+    if file:
+        Path(file[1]).write_text(block.text, "utf-8")
+    if block.language == "toml":
+        assert file, "a TOML block begins with the name of its file, so that commands find it"
+        tomllib.loads(block.text)
+    elif block.language == "python" and not file:
+        code = compile("\n" * block.line + block.text, str(block.page), "exec")
+        exec(code, namespace)
+    elif block.language in SHELL:
+        shell.run(block.text)
+
+
+def test_every_block_has_a_language_that_is_understood():
+    known = SHELL | SHOWN | {"python", "toml"}
+    for page in PAGES:
+        for block in blocks(page):
+            assert block.language in known, f"{page}:{block.line}"
+        assert not indented_blocks(page), f"{page}: use a fenced block, ```text if it is no code"
+
+
+def test_few_blocks_are_not_executed_and_each_says_why():
+    skipped = [block for page in PAGES for block in blocks(page) if block.skipped is not None]
+    assert all(len(block.skipped) > 15 for block in skipped), "a reason is a sentence"
+    assert len(skipped) <= MOST_SKIPPED, [f"{b.page.relative_to(ROOT)}:{b.line}" for b in skipped]
+    mentions = sum(page.read_text("utf-8").count("<!-- not executed") for page in PAGES)
+    assert mentions == len(skipped), "such a comment stands right before its block"
+
+
+def test_quick_pages_exist():
+    assert all((ROOT / name).is_file() for name in QUICK)
+
+
+def test_shrinking_changes_nothing_twice_and_keeps_the_order_of_steps():
+    once = shrink(Config())
+    assert shrink(once) == once
+    assert (once.steps, once.learner.batch_size, once.engine) == (149, 16, "eager")
+    assert small(16_000) < small(32_000) < small(250_000_000) < 200
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "make coffee",
+        "pip install 'voidrl[telepathy]'",
+        "rm -rf runs",
+        "python missing.py",
+        "voidrl explore atari/pong",
+        "voidrl pretrain CartPole-v1 --stepz 3",
+        "voidrl list methods | sort",
+        "voidrl evaluate RUN",
+    ],
+)
+def test_a_line_that_would_fail_a_user_fails_the_test(line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AssertionError):
+        Shell(monkeypatch).run(line)
+
+
+def test_words_are_those_of_a_shell(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    monkeypatch.setattr("voidrl.cli.main", lambda words: seen.append(words) or print("said") or 0)
+    lines = ["A='x?y=[1]&z'", "B='--k 3'", 'voidrl a "$A" $B \\', "  --c 'd $A'  # why"]
+    Shell(monkeypatch).run("\n".join([*lines, "X=1 voidrl b > out.txt && voidrl c"]))
+    assert seen == [["a", "x?y=[1]&z", "--k", "3", "--c", "d $A"], ["b"], ["c"]]
+    assert (tmp_path / "out.txt").read_text() == "said\n"

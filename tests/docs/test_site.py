@@ -1,0 +1,97 @@
+"""The site: generated pages are up to date, all has its page, and Sphinx builds it without a warning."""
+
+import importlib
+import re
+import subprocess
+import sys
+
+import pytest
+from doc_pages import DOCS, PAGES, ROOT, anchors, inline_code, links
+from doc_shell import TARGETS
+
+from voidrl import cli, registry
+from voidrl.presets import PRESETS
+
+
+@pytest.fixture
+def generate(monkeypatch):
+    """docs/generate.py."""
+    monkeypatch.syspath_prepend(str(DOCS))
+    return importlib.import_module("generate")
+
+
+def test_generated_pages_are_up_to_date(generate, capsys):
+    assert generate.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_an_old_page_is_named_and_left_as_it_is(generate, capsys, monkeypatch):
+    before = (DOCS / "commands.md").read_text("utf-8")
+    monkeypatch.setattr(generate, "PAGES", {"commands.md": lambda: "new"})
+    assert generate.main(["--check"]) == 1
+    assert "docs/commands.md: not up to date; run `python docs/generate.py`" in capsys.readouterr().err
+    assert (DOCS / "commands.md").read_text("utf-8") == before
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    options = ["-q", "-E", "-W", "--keep-going", "-b", "html", "-c", "docs"]
+    command = [sys.executable, "-m", "sphinx", *options, ".", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    front = (tmp_path / "site" / "index.html").read_text("utf-8")
+    assert (tmp_path / "site" / re.search(r'href="(.+?)"', front)[1]).is_file()
+    assert "own_method.py" in (tmp_path / "site/docs/own_method.html").read_text("utf-8")
+    assert list((tmp_path / "site/_downloads").rglob("own_method.py"))
+
+
+def test_every_page_is_on_the_front_page():
+    listed = {(DOCS / target).resolve() for _, target in links(DOCS / "index.md")}
+    pages = {page.resolve() for page in DOCS.rglob("*.md")} - {DOCS / "index.md"}
+    assert pages <= listed, "docs/index.md has a line for each page, and a place for it in a toctree"
+
+
+@pytest.mark.parametrize("method", registry.names("method"))
+def test_every_method_has_a_page_with_all_its_parts(method):
+    page = DOCS / "methods" / f"{method}.md"
+    found = anchors(page)
+    assert method in page.read_text("utf-8").splitlines()[0].lower()
+    assert "what-it-logs" in found
+    assert any(anchor.startswith("where-it-deviates") for anchor in found)
+    assert "our-result-beside-the-published-one" in found
+    assert "voidrl pretrain" in page.read_text("utf-8")
+
+
+@pytest.mark.parametrize("kind", ["representation", "learner"])
+def test_every_other_piece_has_a_section(kind):
+    assert set(registry.names(kind)) <= anchors(DOCS / f"{kind}s.md")
+
+
+def test_every_command_and_every_preset_has_a_section():
+    assert {f"voidrl-{name}" for name in cli.COMMANDS} <= anchors(DOCS / "commands.md")
+    assert set(PRESETS) <= anchors(DOCS / "presets.md")
+
+
+def test_every_family_of_environments_has_a_page(capsys):
+    assert cli.main(["list", "envs"]) == 0
+    said = capsys.readouterr().out
+    pages = {
+        "atari/": "atari",
+        "dmc/": "dmcontrol",
+        "voidrl/PixelMaze": "pixelmaze",
+        "Gymnasium": "gymnasium",
+    }
+    for family, name in pages.items():
+        assert family in said
+        assert (DOCS / "environments" / f"{name}.md").is_file()
+    assert {page.stem for page in (DOCS / "environments").glob("*.md")} == set(pages.values())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_is_named_in_passing_is_there(page):
+    """Commands, make targets and presets between backticks; those in blocks are executed."""
+    for line, text in inline_code(page):
+        command = re.match(r"voidrl ([a-z]\w*)", text)
+        assert command is None or command[1] in cli.COMMANDS, f"{page.name}:{line}: {text}"
+        target = re.match(r"make ([a-z-]+)$", text)
+        assert target is None or target[1] in TARGETS, f"{page.name}:{line}: {text}"
+        preset = re.search(r"--preset ([a-z-]+)", text)
+        assert preset is None or preset[1] in PRESETS, f"{page.name}:{line}: {text}"

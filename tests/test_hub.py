@@ -1,0 +1,242 @@
+"""The Hugging Face Hub: what is uploaded, what is fetched, and a sentence for everything that goes wrong."""
+
+import sys
+
+import hub_fakes
+import huggingface_hub
+import numpy as np
+import pytest
+from helpers import DISCRETE, make_agent, moved
+from huggingface_hub import errors
+from tiny_runs import Walk, tiny
+
+import voidrl
+from voidrl import cli
+from voidrl.errors import ConfigError, HubError, MissingExtraError, RunFolderError, VoidrlWarning
+
+NAME = "somebody/apt-walk"
+FILES = {"config.json", "model.safetensors", "README.md"}
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    return hub_fakes.install(monkeypatch, tmp_path / "hub")
+
+
+@pytest.fixture
+def agent():
+    made = make_agent(seed=3)
+    made.steps = 12
+    return made
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "walk"
+    voidrl.pretrain(Walk, steps=20, out=folder, config=tiny())
+    return folder
+
+
+def test_what_is_pushed_comes_back(hub, agent):
+    assert agent.push_to_hub(NAME, message="the first") == f"https://huggingface.co/{NAME}"
+    assert hub.files(NAME).keys() == FILES
+    assert [name for name, _ in hub.calls] == ["create_repo", "hf_hub_download", "upload_folder"]
+    assert hub.calls[0][1] == {"private": None, "exist_ok": True}
+    assert hub.calls[-1][1]["commit_message"] == "the first"
+    hub.calls.clear()
+    loaded = voidrl.from_pretrained(NAME, device="cpu")
+    assert loaded.steps == 12
+    assert not moved(agent.tensors(), loaded.tensors())
+    assert [(name, options["revision"]) for name, options in hub.calls] == [("snapshot_download", None)] * 2
+    again = voidrl.load(NAME, device="cpu")
+    assert not moved(agent.tensors(), again.tensors())
+
+
+def test_branches_and_private_models(hub, agent):
+    agent.push_to_hub(NAME, private=True, revision="v1", token="hf_mine")
+    assert hub.calls[0][1]["private"] is True
+    assert hub.files(NAME) == {}
+    assert hub.files(NAME, "v1").keys() == FILES
+    agent.steps = 13
+    agent.push_to_hub(NAME)
+    assert voidrl.from_pretrained(NAME, revision="v1", device="cpu", token="hf_mine").steps == 12
+    assert hub.calls[-1][1]["token"] == "hf_mine"
+    assert voidrl.from_pretrained(NAME, device="cpu").steps == 13
+    with pytest.raises(HubError, match=r"has no revision 'v2': expected a branch, tag or commit"):
+        voidrl.from_pretrained(NAME, revision="v2")
+
+
+def test_nothing_private_goes_to_a_public_repository(hub, agent):
+    hub.public.add(NAME)
+    with pytest.raises(HubError, match="is there already and public, so nothing was uploaded"):
+        agent.push_to_hub(NAME, private=True)
+    assert hub.files(NAME) == {}
+
+
+def test_a_card_edited_on_the_hub_is_kept(hub, agent):
+    agent.push_to_hub(NAME)
+    agent.steps = 20
+    agent.push_to_hub(NAME)  # our own card is replaced
+    assert b"20 steps" in hub.files(NAME)["README.md"]
+    hub.put(NAME, "README.md", "# My own words\n")
+    with pytest.warns(VoidrlWarning, match="was edited on the Hub and is kept"):
+        agent.push_to_hub(NAME)
+    assert hub.files(NAME)["README.md"] == b"# My own words\n"
+
+
+def test_a_card_edited_in_the_folder_is_the_one_that_is_pushed(hub, agent, tmp_path):
+    folder = agent.save_pretrained(tmp_path / "agent")
+    card = (folder / "README.md").read_text() + "\nMy own words.\n"
+    (folder / "README.md").write_text(card)
+    loaded = voidrl.from_pretrained(folder, device="cpu")
+    loaded.push_to_hub(NAME)
+    assert hub.files(NAME)["README.md"].decode() == card
+    with pytest.warns(VoidrlWarning, match=r"agent/README\.md was edited by hand and is kept as it is"):
+        loaded.push_to_hub("somebody/licensed", licence="mit")  # which it does not get
+    loaded.learner.critic.get_parameter(
+        next(n for n, _ in loaded.learner.critic.named_parameters())
+    ).data += 1
+    loaded.push_to_hub("somebody/other")  # they were about other weights
+    assert b"My own words" not in hub.files("somebody/other")["README.md"]
+
+
+def test_the_command_pushes_a_run(hub, run, capsys):
+    assert cli.main(["push", str(run), NAME, "--private", "--message", "hi", "--licence", "mit"]) == 0
+    assert capsys.readouterr().out == f"https://huggingface.co/{NAME}\n"
+    assert hub.calls[0][1]["private"] is True
+    assert hub.calls[-1][1]["commit_message"] == "hi"
+    card = hub.files(NAME)["README.md"].decode()
+    assert 'license: "mit"' in card
+    assert f'voidrl.from_pretrained("{NAME}")' in card
+    obs = np.zeros((5, 3), np.float32)
+    assert np.array_equal(voidrl.load(NAME, device="cpu").act(obs), voidrl.load(run, device="cpu").act(obs))
+
+
+def test_a_dry_run_shows_all_and_uploads_nothing(hub, run, capsys, monkeypatch):
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    assert cli.main(["push", str(run), NAME, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in FILES)
+    assert "library_name: voidrl" in said
+    assert "Nothing was uploaded" in said
+    assert not hub.calls
+
+
+def test_commands_take_names_on_the_hub(hub, run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    voidrl.load(run, device="cpu").push_to_hub(NAME)
+    assert cli.main(["evaluate", NAME, "--episodes", "1", "--device", "cpu"]) == 0
+    assert cli.main(["finetune", NAME, "--steps", "10", "--out", "task"]) == 0
+    assert voidrl.load("task", device="cpu").steps == 30
+
+
+def test_a_path_here_wins_and_a_misspelt_one_does_not_leave_the_machine(hub, agent, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    agent.push_to_hub(NAME)
+    hub.calls.clear()
+    local = make_agent(DISCRETE, seed=8)
+    local.save_pretrained(NAME)
+    for load in (voidrl.load, voidrl.from_pretrained):
+        assert not moved(local.tensors(), load(NAME, device="cpu").tensors())
+    for missing in ("somebody/other", "nowhere", "./a/b", "a/b/c", tmp_path / "x"):
+        with pytest.raises(
+            RunFolderError, match=r"there is nothing at .*or user/name on the Hugging Face Hub"
+        ):
+            voidrl.load(missing)
+    assert not hub.calls
+    with pytest.raises(
+        HubError, match="there is no folder 'another/other' here and no model 'another/other'"
+    ):
+        voidrl.load("another/other")
+    assert [name for name, _ in hub.calls] == ["snapshot_download"]
+
+
+def test_a_foreign_model_is_refused_before_its_weights_are_fetched(hub):
+    hub.put("google/bert", "config.json", '{"model_type": "bert"}')
+    hub.put("google/bert", "model.safetensors", b"gigabytes")
+    hub.put("google/empty", "README.md", "")
+    for name in ("google/bert", "google/empty"):
+        with pytest.raises(HubError, match=f"model '{name}' on the Hugging Face Hub is no voidrl agent"):
+            voidrl.from_pretrained(name)
+    assert [options["allow_patterns"] for _, options in hub.calls] == [["config.json"]] * 2
+
+
+@pytest.mark.parametrize(
+    "name", ["name", "a/b/c", "-a/b", "a/b.", "a/b--c", "a/b.git", "ä/b", "a/b c", "", f"a/{'b' * 95}"]
+)
+def test_bad_names_are_refused_before_anything_is_asked(hub, agent, name):
+    with pytest.raises(ConfigError, match=r"repo_id = '.*' cannot be used: expected user/name"):
+        agent.push_to_hub(name)
+    assert not hub.calls
+
+
+def test_a_missing_package_is_named(agent, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtraError, match=r"publishing .* needs huggingface_hub.*'voidrl\[hub\]'"):
+        agent.push_to_hub(NAME)
+    with pytest.raises(MissingExtraError, match=r"no folder 'a/b' here, and .* needs huggingface_hub"):
+        voidrl.load("a/b")
+    agent.save_pretrained("agent")  # needs no Hub
+    assert voidrl.from_pretrained("agent", device="cpu").steps == 12
+
+
+def test_a_missing_token_is_said_before_anything_is_asked(hub, agent, monkeypatch):
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    with pytest.raises(
+        HubError, match=r"no token .* was found: log in with `hf auth login`, or set HF_TOKEN"
+    ):
+        agent.push_to_hub(NAME)
+    assert not hub.calls
+
+
+def _answered(kind, status):
+    return kind(f"{status} Client Error.\nDetails", response=hub_fakes.response(status))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (_answered(errors.HfHubHTTPError, 403), r"does not let you at 'somebody/apt-walk' \(403\): log in"),
+        (
+            _answered(errors.HfHubHTTPError, 500),
+            r"answered 500 about 'somebody/apt-walk': 500 Client Error\.",
+        ),
+        (_answered(errors.GatedRepoError, 403), "is gated: ask for access"),
+        (
+            _answered(errors.RepositoryNotFoundError, 404),
+            "no model 'somebody/apt-walk' on the Hugging Face Hub",
+        ),
+        (errors.LocalEntryNotFoundError("offline\nmore"), r"cannot be reached for '.*' \(offline\): check"),
+        (errors.OfflineModeIsEnabled("offline"), "cannot be reached"),
+        (ConnectionResetError("gone"), "cannot be reached"),
+        (
+            errors.HFValidationError("too strange"),
+            "repo_id = 'somebody/apt-walk' cannot be used: too strange",
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_what_goes_wrong_is_one_sentence(hub, run, agent, capsys, error, expected):
+    hub.fails = error
+    for call in (lambda: agent.push_to_hub(NAME), lambda: voidrl.from_pretrained(NAME)):
+        with pytest.raises((HubError, ConfigError), match=expected) as raised:
+            call()
+        assert "\n" not in str(raised.value)
+    assert cli.main(["push", str(run), NAME]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_without_a_network_the_real_client_is_answered_in_one_sentence(agent, monkeypatch):
+    """Not the fake: the exceptions that the installed client raises are among those that are known."""
+    api = huggingface_hub.HfApi(endpoint="http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda **options: api)
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_test")
+    with pytest.raises(HubError, match="the Hugging Face Hub cannot be reached for 'somebody/apt-walk'"):
+        agent.push_to_hub(NAME)
+    real = huggingface_hub.snapshot_download
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda *a, **k: real(*a, **k, endpoint="http://127.0.0.1:9")
+    )
+    with pytest.raises(HubError, match="the Hugging Face Hub cannot be reached for 'somebody/nothing'"):
+        voidrl.from_pretrained("somebody/nothing")
