@@ -31,7 +31,7 @@ test-slow: $(READY) ## run the tests that take minutes
 
 docs: $(READY) ## build the site of the docs in build/docs; broken links are errors
 	@$(BIN)/python docs/generate.py --check
-	@$(BIN)/python -m sphinx -W --keep-going --quiet -b html -c docs . build/docs
+	@$(BIN)/python -m sphinx -E -W --keep-going --quiet -b html -c docs . build/docs
 	@echo "build/docs/index.html"
 
 check: $(READY) ## lint, formatting and types

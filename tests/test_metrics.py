@@ -200,3 +200,25 @@ def test_import_leaves_the_optional_sinks_alone():
     code = "import sys, voidrl.metrics; print('tensorboard' in sys.modules, 'wandb' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("room", [0, 5])
+def test_a_full_disk_is_told_in_a_sentence(tmp_path, room):
+    class Full:
+        name = "metrics.jsonl"
+
+        def write(self, line):
+            if room == 0:
+                raise OSError(28, "No space left on device")
+            return min(room, len(line))
+
+        def close(self):
+            pass
+
+    writer = MetricsWriter(tmp_path, tensorboard=False)
+    writer.write(1, {"a": 1.0})
+    writer._file.close()
+    writer._file = Full()
+    with pytest.raises(RunFolderError, match=r"No space left.*voidrl resume"):
+        writer.write(2, {"a": 2.0})
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1]

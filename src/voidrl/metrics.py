@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import numbers
@@ -85,7 +86,7 @@ class MetricsWriter:
         path = folder / FILE_NAME
         folder.mkdir(parents=True, exist_ok=True)
         _cut(path, resume_bytes)
-        self._file = path.open("ab")
+        self._file = path.open("ab", buffering=0)  # nothing is left to be written when it is closed
         self._offset = path.stat().st_size
         self._tensorboard: Any = None
         self._wandb: Any = None
@@ -102,8 +103,7 @@ class MetricsWriter:
         """Write one row: `step`, then the keys of `row` in order; NaN and infinity become null."""
         assert "step" not in row, "step is an argument of its own"
         record = {"step": int(step)} | {key: _plain(row[key]) for key in sorted(row)}
-        self._offset += self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
-        self._file.flush()
+        self._append(json.dumps(record, allow_nan=False).encode() + b"\n")
         numeric = {key: float(row[key]) for key in sorted(row) if _is_number(row[key])}  # type: ignore[arg-type]
         if self._tensorboard is not None:
             for key, value in numeric.items():
@@ -111,6 +111,18 @@ class MetricsWriter:
             self._tensorboard.flush()  # a kill must not lose rows that no resumed run writes again
         if self._wandb is not None:
             self._wandb.log(numeric, step=step)
+
+    def _append(self, line: bytes) -> None:
+        try:
+            written = self._file.write(line)
+            if written < len(line):  # what a disk does with the last of its room
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write to {self._file.name} ({error.strerror or error}); make room, then `voidrl "
+                f"resume` goes on from the last checkpoint"
+            ) from error
+        self._offset += written
 
     @property
     def offset(self) -> int:

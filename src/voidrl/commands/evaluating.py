@@ -20,7 +20,9 @@ STATES = {
 def evaluate(argv: list[str]) -> None:
     """Play whole episodes with a trained agent: `voidrl evaluate RUN --episodes 20`."""
     parser = make_parser("evaluate", evaluate.__doc__)
-    parser.add_argument("run", help="the folder of a run, a checkpoint or a saved agent")
+    parser.add_argument(
+        "run", help="the folder of a run, a checkpoint or a saved agent, or user/name on the Hub"
+    )
     parser.add_argument("--env", help="by default the one it was trained in")
     parser.add_argument("--episodes", help="how many (default: 10)")
     parser.add_argument("--steps", help="in place of episodes, how many steps (the paper on Atari: 125k)")

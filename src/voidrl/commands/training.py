@@ -45,7 +45,9 @@ def _start(command: str, argv: list[str]) -> None:
 
 def finetune(argv: list[str]) -> None:
     """Adapt a pre-trained agent to a reward: `voidrl finetune RUN --env 'voidrl/PixelMaze-v0?goal=far'`."""
-    run, given, wants_help = split_words(argv, "finetune", "RUN", "the folder of a pre-training run")
+    run, given, wants_help = split_words(
+        argv, "finetune", "RUN", "the folder of a run or a saved agent, or user/name on the Hugging Face Hub"
+    )
     own = {"--env ENV": "the task; by default the environment of pre-training", **OUTPUT}
     options = pop_own(given, own)
     if not run:
