@@ -473,3 +473,12 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
             return value
         expected.append({types.NoneType: "None", tuple: "a list"}.get(kind, kind.__name__))
     raise ConfigError(f"{name} = {value!r} cannot be used: expected {' or '.join(expected)}")
+
+
+def flat(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """`{"a": {"b": 1}}` → `{"a.b": 1}`."""
+    found: dict[str, Any] = {}
+    for name, value in nested.items():
+        inside = isinstance(value, Mapping)
+        found |= flat(value, f"{path}{name}.") if inside else {f"{path}{name}": value}
+    return found

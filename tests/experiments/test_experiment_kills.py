@@ -145,6 +145,7 @@ def test_killed_and_doubled_it_loses_nothing_and_does_nothing_twice(tmp_path, ca
         steps = [row["step"] for row in rows(folder[name])]
         assert steps == sorted(set(steps))
         assert steps[-1] == cell.config.steps
+        assert checkpoint.list_steps(folder[name] / "checkpoints")[-1] == cell.config.steps
         assert max(b - a for a, b in zip([0, *steps], steps, strict=False)) <= 32  # no gap where it went on
         log = (folder[name] / "log.txt").read_text()
         assert log.count(f"{cell.phase} voidrl/PixelMaze") == 1, f"{name} was begun anew"

@@ -43,15 +43,19 @@ def test_how_far_a_cell_has_come(tmp_path):
     assert last_row(plan.path(apt)) == {"step": 16000}
     # All rows are there, but the kill came before the checkpoint: it is not done, and begins again.
     assert (state_of(apt, plan.path(apt)).kind, state_of(apt, plan.path(apt)).step) == ("partial", 0)
+    # An older one is there: the kill came while the last was written, and it goes on from the older.
+    (plan.path(apt) / "checkpoints/step_000000010000").mkdir(parents=True)
+    (plan.path(apt) / "log.txt").write_text("2026-11-15T00:00:00+00:00 checkpoint step_000000010000\n")
+    assert (state_of(apt, plan.path(apt)).kind, state_of(apt, plan.path(apt)).step) == ("partial", 10000)
     make_done(plan, random)
     assert state_of(random, plan.path(random)).kind == "done"  # its checkpoint was taken away
     folder = make_done(plan, scratch)
     assert state_of(scratch, folder).kind == "done"
     (folder / "checkpoints/step_000000008000").mkdir(parents=True)
+    other = plan_of(tmp_path, changes={"evaluation.episodes": 3}).cells[3]
+    assert state_of(other, folder).kind == "trained"  # that evaluation has another length
     checkpoint.write_json_atomic(folder / "environment.json", {**MACHINE, "date": "2022-01-01"})
     assert state_of(scratch, folder).kind == "trained"  # that evaluation is another run's
-    other = plan_of(tmp_path, changes={"evaluation.episodes": 3}).cells[3]
-    assert state_of(other, folder).kind == "trained"
     assert state_of(tuned, plan.path(tuned)).kind == "missing"
 
 
@@ -217,11 +221,13 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
         "folder": "goal/finetuned/seed3", "label": "fine-tuned from APT",
         "task": read_experiment("demo").tasks[0].env, "method": "apt", "seed": 3, "phase": "finetune",
         "source": "maze/apt/seed3", "steps": 8000, "protocol_steps": 8000,
+        "evaluated": True,
     }  # fmt: skip
     make_begun(first, first.cells[0])
     record.write(plan_of(tmp_path), ["voidrl", "experiment", "demo"])
-    folders = [cell["folder"] for cell in json.loads((tmp_path / "experiment.json").read_text())["cells"]]
-    assert folders == [
+    joined = json.loads((tmp_path / "experiment.json").read_text())
+    assert (joined["command"], joined["earlier_commands"]) == ("voidrl experiment demo", [written["command"]])
+    assert [cell["folder"] for cell in joined["cells"]] == [
         *("maze/random/seed2", "maze/apt/seed2", "goal/finetuned/seed2", "goal/scratch/seed2"),
         "maze/random/seed3",  # begun by the other command line; its other cells were not
     ]
@@ -229,6 +235,36 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
         record.write(plan_of(tmp_path, "urlb"), ["voidrl"])
     missing = record.describe(plan_of(tmp_path, "urlb"), ["voidrl"])["missing"]
     assert "CIC" in missing["cic"]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"format": 9}, "has format 9, newer than 1: upgrade voidrl"),
+        ({"cells": [{"x": 1}]}, "is damaged: remove it"),
+        ({"cells": None}, "is damaged: remove it"),
+        (None, "is damaged: remove it"),
+    ],
+)
+def test_an_experiment_json_that_cannot_be_read_is_left_as_it_is(tmp_path, change, sentence):
+    plan, path = plan_of(tmp_path), tmp_path / "experiment.json"
+    record.write(plan, ["voidrl"])
+    text = "{torn" if change is None else json.dumps({**json.loads(path.read_text()), **change})
+    path.write_text(text)
+    with pytest.raises(RunFolderError, match=sentence):
+        record.write(plan, ["voidrl"])
+    assert path.read_text() == text
+
+
+def test_pixels_are_not_held_against_a_table_of_states(tmp_path):
+    plan = plan_of(tmp_path, "urlb", tasks=("walker_run",), preset="urlb-pixels")
+    described = record.describe(plan, ["voidrl"])
+    assert (plan.experiment.published, described["published"]) == ("urlb", None)
+    assert (described["preset"], described["default_preset"]) == ("urlb-pixels", "urlb-states")
+    # A step holds its action for two frames: half as many steps are the whole protocol.
+    steps = {cell["phase"]: (cell["steps"], cell["protocol_steps"]) for cell in described["cells"]}
+    assert steps["pretrain"] == (1_000_000, 1_000_000)
+    assert steps["finetune"] == (50_000, 50_000)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):

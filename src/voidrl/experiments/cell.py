@@ -1,7 +1,7 @@
 """One cell in a process of its own: `python -m voidrl.experiments.cell`, started by `voidrl.experiments.run`.
 
-What to do comes as a line of JSON on standard input. That pipe stays open as long as the parent lives: when
-it closes, this process stops as on SIGTERM, with a checkpoint, so that nobody is left training unseen.
+What to do comes as a line of JSON on standard input. The parent closes that pipe to stop it, and so does the
+parent's end: this process then stops as on SIGTERM, with a checkpoint, and nobody is left training unseen.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from voidrl.errors import CheckpointError, RunInterrupted, VoidrlError
 from voidrl.experiments import locks
 
 DONE, CRASHED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 75
+_stopping = threading.Event()  # a signal in the last step of a run would be forgotten with the run
 
 
 class Job(TypedDict):
@@ -65,6 +66,7 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 def _stop_with_parent() -> None:
     while os.read(0, 1):
         pass
+    _stopping.set()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -81,6 +83,8 @@ def _do(job: Job) -> None:
     _train(job, folder)
     if evaluation is None:
         return
+    if _stopping.is_set():
+        raise RunInterrupted(f"stopped after the last step of {folder}, before its evaluation")
     length = f"{evaluation['steps']} steps" if evaluation["steps"] else f"{evaluation['episodes']} episodes"
     print(f"{folder}: evaluating for {length}", file=sys.stderr, flush=True)
     agent = api.load(folder, device=config.device)

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from voidrl import api
-from voidrl.config import PIECES, Config, EnvConfig, default_piece, merge, require, to_json, update
+from voidrl.config import PIECES, Config, EnvConfig, default_piece, flat, merge, require, to_json, update
 from voidrl.dmcontrol import find_place
+from voidrl.envs.dmc import resolve
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.evaluation import EVALUATION_STREAM, run_seed
 from voidrl.experiments.format import PHASES, Arm, Evaluation, Experiment, Phase, Variation
 from voidrl.experiments.looks import Look, look
 from voidrl.experiments.scale import FEW_UPDATES, learns, scaled, scaled_evaluation, updates, warmup_steps
 from voidrl.experiments.tasks import Place, Task, select
-from voidrl.ids import ATARI
+from voidrl.ids import ATARI, DMC
 from voidrl.presets import default_preset, preset_for
 from voidrl.progress import parse_count
 
@@ -97,6 +98,21 @@ class Plan:
     missing: dict[str, str]
     notes: list[str]
     """What the one who asked should know."""
+
+    @property
+    def published(self) -> str | None:
+        """The table that results can be held against; none where agents see something else than there."""
+        theirs, ours = (
+            [
+                preset_for(task.env, name, "train").get("env", {}).get("dmc", {})
+                for task in self.experiment.tasks
+            ]
+            for name in (self.experiment.preset, self.request.preset or self.experiment.preset)
+        )
+        alike = [values.get("observation") for values in theirs] == [
+            values.get("observation") for values in ours
+        ]
+        return self.experiment.published if alike else None
 
     def path(self, cell: Cell | str) -> Path:
         """The run folder of a cell."""
@@ -199,7 +215,7 @@ class _Maker:
             source=None if source is None else source.folder,
             evaluation=None,
             ends=False,
-            protocol_steps=self._protocol_steps(arm, phase, place.env),
+            protocol_steps=self._protocol_steps(arm, phase, place.env, config.env.dmc.action_repeat),
             preset=self._preset_name(place.env),
             look=seen,
         )
@@ -266,15 +282,19 @@ class _Maker:
             return parse_count(given, f"{phase}.steps")
         return _file_steps(self.experiment, arm, phase, self.varied)
 
-    def _protocol_steps(self, arm: Arm, phase: str, env: str) -> int:
-        """How long the experiment itself has it."""
+    def _protocol_steps(self, arm: Arm, phase: str, env: str, action_repeat: int) -> int:
+        """How long the experiment itself has it, in steps that hold an action for as many frames as here."""
         key = (arm.name, phase, env)
         if key not in self.protocol:
             merged = merge(preset_for(env, self.experiment.preset, "pretrain"), self.experiment.config)
             usual = (_as_finetuned(merged) if phase == "train" else merged).get("steps", Config().steps)
             if phase == "finetune":
                 usual = merged.get("finetune", {}).get("steps") or usual
-            self.protocol[key] = int(_file_steps(self.experiment, arm, phase, Variation()) or usual)
+            steps = int(_file_steps(self.experiment, arm, phase, Variation()) or usual)
+            if env.startswith(DMC):
+                theirs = resolve(update(EnvConfig(), {**merged.get("env", {}), "id": env}, "env."))
+                steps = steps * theirs.dmc.action_repeat // action_repeat
+            self.protocol[key] = steps
         return self.protocol[key]
 
     # Evaluations
@@ -392,15 +412,6 @@ def _taken(changes: dict[str, Any], prefix: str) -> dict[str, Any]:
     """Those whose names begin with a prefix, without it; they are no longer among the others."""
     mine = [name for name in changes if name.startswith(f"{prefix}.")]
     return {name.removeprefix(f"{prefix}."): changes.pop(name) for name in mine}
-
-
-def flat(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """`{"a": {"b": 1}}` → `{"a.b": 1}`."""
-    found: dict[str, Any] = {}
-    for name, value in nested.items():
-        inside = isinstance(value, Mapping)
-        found |= flat(value, f"{path}{name}.") if inside else {path + name: value}
-    return found
 
 
 assert set(OF_ONE_PHASE) < set(PHASES)

@@ -26,8 +26,12 @@ def describe(plan: Plan, command: Sequence[str]) -> dict[str, Any]:
         "name": experiment.name,
         "title": experiment.title,
         "about": experiment.about,
-        "published": experiment.published,
+        "published": plan.published,
+        "preset": plan.request.preset or experiment.preset,
+        "default_preset": experiment.preset,
+        "changes": dict(plan.request.changes),
         "command": shlex.join(command),
+        "earlier_commands": [],
         "steps_scale": plan.request.steps_scale,
         "missing": plan.missing,
         "cells": [_cell(cell) for cell in plan.cells],
@@ -45,6 +49,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "source": cell.source,
         "steps": cell.config.steps,
         "protocol_steps": cell.protocol_steps,
+        "evaluated": cell.evaluation is not None,
     }
 
 
@@ -66,7 +71,9 @@ def write(plan: Plan, command: Sequence[str]) -> None:
                     f"{plan.out} holds the experiment {there.get('name')!r} and not {mine['name']!r}: use "
                     f"another --out"
                 )
-            mine["cells"] = _joined(plan, mine["cells"], there.get("cells", []))
+            mine["cells"] = _joined(plan, mine["cells"], there["cells"])
+            typed = dict.fromkeys([*there["earlier_commands"], there["command"]])
+            mine["earlier_commands"] = [line for line in typed if line != mine["command"]]
         if mine != there:
             checkpoint.write_json_atomic(path, mine)
     finally:
@@ -87,9 +94,22 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
     try:
         found = checkpoint.read_json(path, "the experiment")
-    except CheckpointError:
-        return None  # it is written anew: all that is in it comes from the command line
-    return found if isinstance(found, dict) else None
+        if isinstance(found["format"], int) and found["format"] > FORMAT:
+            raise RunFolderError(
+                f"{path} has format {found['format']}, newer than {FORMAT}: upgrade voidrl, or use another "
+                f"--out"
+            )
+        texts = [found["name"], found["command"], *found["earlier_commands"]]
+        texts += [cell["folder"] for cell in found["cells"]]
+        whole = all(isinstance(text, str) for text in texts)
+        whole = whole and all(isinstance(cell["seed"], int) for cell in found["cells"])
+    except (CheckpointError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise RunFolderError(
+            f"{path} is damaged: remove it, and the same command writes it anew; the runs stay as they are"
+        )
+    return dict(found)
 
 
 def _joined(plan: Plan, mine: list[dict[str, Any]], others: Any) -> list[dict[str, Any]]:

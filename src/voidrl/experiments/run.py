@@ -25,7 +25,7 @@ from voidrl.errors import RunFolderError, RunInterrupted, VoidrlError
 from voidrl.experiments import cell as child_module
 from voidrl.experiments import locks
 from voidrl.experiments.board import Board, Running
-from voidrl.experiments.cell import DONE, Job
+from voidrl.experiments.cell import DONE, INTERRUPTED, Job
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.state import State, differences, state_of
 from voidrl.loop import StopSignals
@@ -85,7 +85,7 @@ class _Child:
         self, cell: Cell, plan: Plan, command: Sequence[str], threads: int | None, lock: int
     ) -> None:
         self.cell, self.folder = cell, plan.path(cell)
-        self.log = log_path(plan.out, cell.folder)
+        self.log, self.closed = log_path(plan.out, cell.folder), False
         self.log.parent.mkdir(parents=True, exist_ok=True)
         job: Job = {
             "command": [*command],
@@ -122,7 +122,8 @@ class _Child:
             self.process.stdin.flush()
 
     def close(self) -> None:
-        """Let go of the pipe by which it knows that we live."""
+        """Let go of the pipe by which it knows that we live and want it to go on."""
+        self.closed = True
         with suppress(OSError):
             assert self.process.stdin is not None
             self.process.stdin.close()
@@ -179,10 +180,11 @@ class _Runner:
             if child.process.poll() is None:
                 continue
             del self.running[folder]
+            asked_to_stop = child.closed
             child.close()
             if child.process.returncode == DONE:
                 self._done(folder, "")
-            else:
+            elif not (asked_to_stop and child.process.returncode == INTERRUPTED):
                 self._fail(child.cell, child.failure(), child.log)
 
     def _launch(self) -> None:
@@ -242,14 +244,9 @@ class _Runner:
         if self.running:
             self.board.say(f"stopping: {len(self.running)} runs write checkpoints; once more stops at once")
         for child in self.running.values():
-            child.process.terminate()
+            child.close()
         while self.running:
-            for folder, child in [*self.running.items()]:
-                if child.process.poll() is not None:
-                    del self.running[folder]
-                    child.close()
-                    if child.process.returncode == DONE:
-                        self._done(folder, "")
+            self._reap()
             time.sleep(POLL_SECONDS)
         done = len(self.plan.cells) - len(self.left)
         raise RunInterrupted(

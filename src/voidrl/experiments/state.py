@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from voidrl import api, checkpoint
-from voidrl.config import to_json
+from voidrl.config import flat, to_json
 from voidrl.errors import CheckpointError, RunFolderError
-from voidrl.experiments.plan import Cell, Plan, flat
+from voidrl.experiments.plan import Cell, Plan
 from voidrl.score import FILE_NAME, started
 
 Kind = Literal["missing", "partial", "trained", "done"]
@@ -37,7 +37,7 @@ def state_of(cell: Cell, folder: Path) -> State:
     if cell.evaluation is not None:
         if step >= asked and read_evaluation(cell, folder) is not None:
             return State("done", step)
-    elif (saved and saved[-1] >= asked) or (step >= asked and wrote_checkpoint(folder)):
+    elif saved[-1] >= asked if saved else step >= asked and wrote_checkpoint(folder):
         return State("done", step)
     if saved and saved[-1] >= asked:
         return State("trained", step)

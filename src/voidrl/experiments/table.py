@@ -45,7 +45,7 @@ class Result:
 
 def results(plan: Plan) -> list[Result]:
     """Of the cells that are done."""
-    printed = None if plan.experiment.published is None else published.numbers(plan.experiment.published)
+    printed = None if plan.published is None else published.numbers(plan.published)
     found: dict[tuple[str, str, str], list[tuple[Cell, dict[str, float]]]] = {}
     for cell in plan.cells:
         if cell.ends and state_of(cell, plan.path(cell)).kind == "done":
@@ -149,7 +149,7 @@ def _steps(row: Result) -> str:
 
 def _aggregates(plan: Plan, rows: Sequence[Result]) -> list[str]:
     """Median, mean and games above human of each arm with several Atari games."""
-    printed = None if plan.experiment.published is None else published.numbers(plan.experiment.published)
+    printed = None if plan.published is None else published.numbers(plan.published)
     games: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         if row.measure == "human_normalised" and atari_game(row.task) is not None and row.phase != "pretrain":
@@ -163,11 +163,12 @@ def _aggregates(plan: Plan, rows: Sequence[Result]) -> list[str]:
             f"{label}, human-normalised over {one.games} games: median {percent(one.median)}, mean "
             f"{percent(one.mean)}, {one.above_human} above human"
         )
-        held = {} if printed is None else {name: printed.value(label, name) for name in AGGREGATED}
+        of = " of 57" if one.games == 57 else ""
+        held = {} if printed is None else {name: printed.value(label, name + of) for name in AGGREGATED}
         said = {name: value for name, value in held.items() if value is not None}
         if said:
             numbers = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in said.items())
-            line += f" (published, 26 games: {numbers})"
+            line += f" (published, {57 if of else 26} games: {numbers})"
         lines.append(line)
     return ["", *lines] if lines else []
 
@@ -180,6 +181,14 @@ def _about(plan: Plan, rows: Sequence[Result]) -> list[str]:
     least = min(row.share for row in rows)
     if least < 1:
         lines.append(f"The shortest runs have {100 * least:.2g} % of the protocol's steps.")
-    if plan.experiment.published is not None and any(row.published is not None for row in rows):
-        lines.append(f"Published: {published.numbers(plan.experiment.published).source}.")
+    if plan.published is not None and any(row.published is not None for row in rows):
+        lines.append(f"Published: {published.numbers(plan.published).source}.")
+    elif plan.published != plan.experiment.published:
+        lines.append("Published numbers are not shown: their agents see something else.")
+    preset, usual = plan.request.preset, plan.experiment.preset
+    if preset is not None and preset != usual:
+        lines.append(f"With preset {preset} instead of {usual or 'the usual one'}.")
+    if plan.request.changes:
+        changes = ", ".join(f"{name} = {value}" for name, value in plan.request.changes.items())
+        lines.append(f"Changed: {changes}.")
     return ["", *lines] if lines else []
