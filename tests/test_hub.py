@@ -1,6 +1,8 @@
 """The Hugging Face Hub: what is uploaded, what is fetched, and a sentence for everything that goes wrong."""
 
+import json
 import sys
+from functools import partial
 
 import hub_fakes
 import huggingface_hub
@@ -11,8 +13,10 @@ from huggingface_hub import errors
 from tiny_runs import Walk, tiny
 
 import voidrl
-from voidrl import cli
+from voidrl import checkpoint, cli
+from voidrl.config import to_json
 from voidrl.errors import ConfigError, HubError, MissingExtraError, RunFolderError, VoidrlWarning
+from voidrl.video import record, untrained
 
 NAME = "somebody/apt-walk"
 FILES = {"config.json", "model.safetensors", "README.md"}
@@ -125,9 +129,68 @@ def test_a_dry_run_shows_all_and_uploads_nothing(hub, run, capsys, monkeypatch):
 def test_commands_take_names_on_the_hub(hub, run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     voidrl.load(run, device="cpu").push_to_hub(NAME)
-    assert cli.main(["evaluate", NAME, "--episodes", "1", "--device", "cpu"]) == 0
-    assert cli.main(["finetune", NAME, "--steps", "10", "--out", "task"]) == 0
+    env = ["--env", "tiny_runs:Walk"]
+    assert cli.main(["evaluate", NAME, *env, "--episodes", "1", "--device", "cpu"]) == 0
+    assert cli.main(["finetune", NAME, *env, "--steps", "10", "--out", "task"]) == 0
     assert voidrl.load("task", device="cpu").steps == 30
+    assert cli.main(["evaluate", NAME, "--trust-code", "--episodes", "1", "--device", "cpu"]) == 0
+    assert cli.main(["finetune", NAME, "--trust-code", "--steps", "10", "--out", "trusted"]) == 0
+
+
+# Code that a downloaded file names
+
+
+def put_config(hub, agent, **changes):
+    """The agent on the Hub, its config edited and sealed anew."""
+    agent.push_to_hub(NAME)
+    data = json.loads(hub.files(NAME)["config.json"])
+    del data["sha256"]
+    data["config"].update(changes)
+    hub.put(NAME, "config.json", json.dumps({**data, "sha256": checkpoint.seal(data)}))
+
+
+def test_an_environment_named_by_a_download_is_never_called(hub, run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    own = voidrl.load(run, device="cpu")
+    call = f"subprocess:getoutput?cmd=touch {tmp_path / 'pwned'}"
+    put_config(hub, own, env={**to_json(own.config.env), "id": call})
+    loaded = voidrl.from_pretrained(NAME, device="cpu")  # as far as weights go
+    assert not moved(own.tensors(), loaded.tensors())
+    refusal = r"environment 'subprocess:getoutput.*named by a downloaded file.*env=….*trust_code=True"
+    for play in (
+        voidrl.evaluate,
+        partial(voidrl.finetune, steps=9),
+        record,
+        lambda agent: record(untrained(agent)),
+    ):
+        with pytest.raises(ConfigError, match=refusal):
+            play(loaded)
+    with pytest.raises(ConfigError, match="cannot be saved: its environment 'subprocess:getoutput"):
+        loaded.save_pretrained("agent")  # where it would be trusted
+    for command in (["evaluate", NAME], ["finetune", NAME], ["video", NAME, "--untrained", "-o", "x.mp4"]):
+        assert cli.main(command) == 2
+        assert "--trust-code" in capsys.readouterr().err
+    assert voidrl.evaluate(loaded, Walk, episodes=1).returns
+    assert not (tmp_path / "pwned").exists()
+    assert voidrl.evaluate(own.save_pretrained("mine"), episodes=1).returns  # a folder is trusted
+
+
+@pytest.mark.parametrize(
+    "named",
+    [{"method": {"name": "evil:Piece"}}, {"learner": "evil:Piece"}, {"representation.name": "evil.a?:Piece"}],
+    ids=["nested", "short", "dotted"],
+)
+def test_a_piece_named_by_a_download_is_not_imported(hub, agent, tmp_path, monkeypatch, named):
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    put_config(hub, agent, **named)
+    for load in (voidrl.from_pretrained, voidrl.load, voidrl.evaluate, voidrl.finetune):
+        with pytest.raises(
+            ConfigError, match=r"'evil.*:Piece' of the model 'somebody/apt-walk'.*trust_code=True"
+        ):
+            load(NAME)
+    with pytest.raises(SystemExit, match="imported"):
+        voidrl.load(NAME, trust_code=True)
 
 
 def test_a_path_here_wins_and_a_misspelt_one_does_not_leave_the_machine(hub, agent, tmp_path, monkeypatch):

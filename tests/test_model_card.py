@@ -7,7 +7,7 @@ import pytest
 import yaml
 from helpers import PIXELS, make_agent
 from huggingface_hub import ModelCard
-from tiny_runs import MAZE, Walk, tiny
+from tiny_runs import MAZE, Skilled, Walk, tiny
 
 import voidrl
 from voidrl import cli, model_card
@@ -144,6 +144,10 @@ def test_code_that_is_not_in_the_repository_is_named(tmp_path):
     _, text = card_of(agent.save_pretrained(tmp_path / "agent"))
     assert "Not part of this repository, and to be importable" in text
     assert "`tiny_runs:Walk`" in text
+    assert 'from_pretrained("path/to/this/folder")' in text
+    skilled = voidrl.pretrain(MAZE, Skilled, steps=9, out=tmp_path / "skilled", config=tiny())
+    _, text = card_of(skilled.save_pretrained(tmp_path / "skilled-agent", repo_id="a/b"))
+    assert 'from_pretrained("a/b", trust_code=True)' in text
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ class Agent(nn.Module):
         self.spec, self.config = spec, config
         self.steps = 0  # environment steps trained so far, over all phases
         self.origin: Path | None = None  # the folder it was trained in or loaded from, for its model card
+        self.trusted = True  # False for one of the Hub: its config names no code that is run; `share.own_env`
         representation_cls = registry.find("representation", config.representation.name)
         method_cls = registry.find("method", config.method.name)
         learner_cls = registry.find("learner", config.learner.name)

@@ -127,7 +127,8 @@ def finetune(
         )
     layers = [to_json(task_config(old)), _changes(config), _given(steps, seed, device)]
     layers.append({"phase": "finetune"})
-    return _start(old.env.id if env is None else env, layers, out, overwrite, pretrained=pretrained)
+    env = share.own_env(pretrained) if env is None else env
+    return _start(env, layers, out, overwrite, pretrained=pretrained)
 
 
 def resume(
@@ -220,7 +221,7 @@ def evaluate(
     epsilon = agent.config.log.eval_epsilon if epsilon is None else epsilon
     require(0 <= epsilon <= 1, "epsilon", epsilon, "a share in [0, 1]")
     trained_in = agent.config.env
-    config, factory = env_for(trained_in.id if env is None else env, trained_in)
+    config, factory = env_for(share.own_env(agent) if env is None else env, trained_in)
     config = dataclasses.replace(config, count_states=count_states, counted_envs=0)
     count = None if steps is None else parse_count(steps)
     if num_envs is None:
@@ -234,14 +235,15 @@ def evaluate(
         )
 
 
-def load(source: str | Path, *, device: str = "auto") -> Agent:
+def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) -> Agent:
     """An agent from the folder of a run (its newest valid checkpoint), a checkpoint or a saved agent.
 
-    Where there is no such folder, `user/name` is sought on the Hugging Face Hub, as `from_pretrained` does.
+    Where there is no such folder, `user/name` is sought on the Hugging Face Hub, as `from_pretrained` does,
+    whose `trust_code` this is.
     """
     path = Path(source).expanduser()
     if share.is_pretrained(path) or (not path.exists() and share.is_on_hub(source)):
-        return share.from_pretrained(source, device=device)
+        return share.from_pretrained(source, device=device, trust_code=trust_code)
     if not path.exists():
         raise RunFolderError(
             f"there is nothing at {path}: expected the folder of a run, a checkpoint or a saved agent, or "

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from voidrl.config import Config
 
 HELP = ["-h", "--help"]
+TRUST_HELP = "let an agent from the Hub name Python code (module:name), which is then run here"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -60,7 +61,7 @@ def _pairs(words: list[str]) -> dict[str, str]:
         name = name.replace("_", "-")
         if not word.startswith("--"):
             raise ConfigError(f"{word!r} was not expected here: options look like --name value")
-        if name == "--overwrite" and not equals:
+        if name in ("--overwrite", "--trust-code") and not equals:
             value = "True"
         elif not equals:
             value = next(rest, "--")

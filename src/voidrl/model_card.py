@@ -173,6 +173,7 @@ def render(data: Mapping[str, Any], *, parameters: int, licence: str | None, rep
         observation=f"{'uint8' if spec.pixels else 'float32'} of shape {shape}, or a batch of them",
         spec=spec.describe(),
         foreign=foreign,
+        trust=repo_id is not None and any(":" in name for name in pieces),
         run=run if "steps" in run else None,
         results=results,
         metrics=_metrics(results[0]) if results else [],

@@ -19,7 +19,7 @@ from typing import Any
 
 from voidrl import __version__, checkpoint, hub, model_card
 from voidrl.agent import Agent
-from voidrl.config import Config, to_json, update
+from voidrl.config import PIECES, Config, merge, to_json, update
 from voidrl.device import placed
 from voidrl.errors import (
     CheckpointError,
@@ -50,6 +50,12 @@ def save_pretrained(
     """Write an agent; see `Agent.save_pretrained`. One process at a time saves into a folder."""
     if repo_id is not None:
         hub.require_repo_id(repo_id)
+    if not agent.trusted and _names_code(agent.config.env.id):
+        raise ConfigError(
+            f"the agent from {agent.origin} cannot be saved: its environment {agent.config.env.id!r} is code "
+            f"named by a downloaded file, and whatever a folder names may run; if you trust its author, load "
+            f"it with trust_code=True (--trust-code)"
+        )
     path = Path(folder).expanduser()
     try:
         _require_replaceable(path)
@@ -76,7 +82,12 @@ def save_pretrained(
 
 
 def from_pretrained(
-    source: str | Path, *, revision: str | None = None, device: str = "auto", token: str | None = None
+    source: str | Path,
+    *,
+    revision: str | None = None,
+    device: str = "auto",
+    token: str | None = None,
+    trust_code: bool = False,
 ) -> Agent:
     """An agent from a folder of `agent.save_pretrained`, or from the Hugging Face Hub.
 
@@ -85,15 +96,21 @@ def from_pretrained(
         revision: A branch, tag or commit on the Hub; by default `main`.
         device: `auto`, `cpu`, `cuda`.
         token: For a private model; by default the one of `hf auth login` or of the variable `HF_TOKEN`.
+        trust_code: Let an agent from the Hub name Python code (`module:name`) that is imported and called
+            here: a method, representation or learner, and the environment it was trained in. A folder is
+            always trusted.
     """
     path = Path(source).expanduser()
     if path.exists() and revision is not None:
         raise ConfigError(
             f"revision = {revision!r} cannot be used with the folder {path}: only the Hub has any"
         )
+    trusted = trust_code or path.exists()
     folder = path if path.exists() else _download(str(source), revision, token)
     data = read_config(folder)
     try:
+        if not trusted:
+            _require_known_pieces(str(source), data["config"])
         spec, config = EnvSpec.from_json(data["spec"]), update(Config(), data["config"])
         steps = int(data["agent_steps"])
         weights = _entry(data)
@@ -105,8 +122,38 @@ def from_pretrained(
     with placed(device, config.seed) as place:
         agent = Agent(spec, config, place)
     agent.load_tensors(tensors)
-    agent.steps, agent.origin = steps, folder.absolute()
+    agent.steps, agent.origin, agent.trusted = steps, folder.absolute(), trusted
     return agent
+
+
+def own_env(agent: Agent) -> str:
+    """The id of the environment it was trained in; refused where a download would so have code called."""
+    env = agent.config.env.id
+    if not agent.trusted and _names_code(env):
+        raise ConfigError(
+            f"the agent's own environment {env!r} would run code named by a downloaded file: give the "
+            f"environment yourself (env=…, --env), or, if you trust its author, load the agent with "
+            f"trust_code=True (--trust-code)"
+        )
+    return env
+
+
+def _names_code(env: str) -> bool:
+    """Whether an environment is `module:factory` or `module:Name-v0`; options may hold a colon."""
+    return ":" in env.partition("?")[0]
+
+
+def _require_known_pieces(repo_id: str, config: Mapping[str, Any]) -> None:
+    """Nothing has been imported yet. Merged, all ways to write a piece's name are one."""
+    merged = merge(config)
+    for kind in PIECES:
+        name = merged[kind].get("name") if isinstance(merged.get(kind), Mapping) else None
+        if isinstance(name, str) and ":" in name:
+            raise ConfigError(
+                f"{kind} {name!r} of the model {repo_id!r} on the Hugging Face Hub would run code named by a "
+                f"downloaded file: expected a name from `voidrl list`; if you trust its author, load the "
+                f"agent with trust_code=True (--trust-code)"
+            )
 
 
 def is_pretrained(folder: Path) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from voidrl import api
+from voidrl import api, share
 from voidrl.agent import Agent
 from voidrl.config import require
 from voidrl.device import seeded
@@ -151,7 +151,7 @@ def record(
     epsilon = agent.config.log.eval_epsilon if epsilon is None else epsilon
     require(0 <= epsilon <= 1, "epsilon", epsilon, "a share in [0, 1]")
     trained_in = agent.config.env
-    config, factory = api.env_for(trained_in.id if env is None else env, trained_in)
+    config, factory = api.env_for(share.own_env(agent) if env is None else env, trained_in)
     config = dataclasses.replace(config, count_states=False, counted_envs=0)
     with closing(make_envs(config, factory, 1, evaluation=True, render_height=height)) as envs:
         api.require_same_spaces(agent.spec, trained_in.id, envs.spec, config.id)
@@ -193,7 +193,9 @@ def label_of(agent: Agent) -> str:
 def untrained(agent: Agent) -> Agent:
     """The agent as its run would have begun without any training."""
     with seeded(agent.config.seed, agent.device):
-        return Agent(agent.spec, agent.config, agent.device)
+        made = Agent(agent.spec, agent.config, agent.device)
+    made.trusted = agent.trusted
+    return made
 
 
 class _EnoughError(Exception):

@@ -391,6 +391,10 @@ def test_values_that_cannot_be_used():
 def test_what_is_not_finite_is_said():
     with pytest.raises(NonFiniteError, match="APT's reward of environment 0 is nan: expected observations"):
         walk(APTReward(line(0, float("nan"), 1), k=1), 2)
+    buffer = filled()
+    buffer.next_observations[:] = float("nan")
+    with pytest.raises(NonFiniteError, match="APT's reward of transition 0 is nan: expected observations"):
+        buffer.sample(8)
 
 
 def test_a_vecenv_that_hides_last_states_is_refused():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from voidrl.cli_options import make_parser
+from voidrl.cli_options import TRUST_HELP, make_parser
 from voidrl.errors import ConfigError
 from voidrl.tables import fit
 
@@ -36,6 +36,7 @@ def evaluate(argv: list[str]) -> None:
         "--count-states", action="store_true", help="count the distinct states visited (Atari, DMControl)"
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    parser.add_argument("--trust-code", action="store_true", help=TRUST_HELP)
     parser.add_argument("--json", action="store_true", help="print every episode as JSON")
     options = parser.parse_args(argv)
     from voidrl import api
@@ -48,7 +49,7 @@ def evaluate(argv: list[str]) -> None:
             f"--episodes {options.episodes} cannot be used with --steps {options.steps}: give one of the two"
         )
     episodes = parse_count(options.episodes or 10, "episodes")
-    agent = api.load(options.run, device=options.device)
+    agent = api.load(options.run, device=options.device, trust_code=options.trust_code)
     settings = {
         "env": options.env or agent.config.env.id,
         "episodes": episodes if steps is None else None,
@@ -59,7 +60,7 @@ def evaluate(argv: list[str]) -> None:
         "num_envs": options.num_envs,
         "count_states": options.count_states,
     }
-    result = api.evaluate(agent, **{**settings, "episodes": episodes})
+    result = api.evaluate(agent, **{**settings, "env": options.env or None, "episodes": episodes})
     if options.json:
         print(json.dumps(record(agent, options.run, result, settings)))
         return

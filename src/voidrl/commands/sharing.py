@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from voidrl.cli_options import make_parser
+from voidrl.cli_options import TRUST_HELP, make_parser
 
 
 def push(argv: list[str]) -> None:
@@ -20,10 +20,11 @@ def push(argv: list[str]) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would be uploaded, and upload nothing"
     )
+    parser.add_argument("--trust-code", action="store_true", help=TRUST_HELP)
     options = parser.parse_args(argv)
     from voidrl import api
 
-    agent = api.load(options.run, device="cpu")
+    agent = api.load(options.run, device="cpu", trust_code=options.trust_code)
     if not options.dry_run:
         address = agent.push_to_hub(
             options.repo_id,

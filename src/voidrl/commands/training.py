@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from voidrl.cli_options import default_config, make_parser, pop_own, print_help, split_words, with_options
+from voidrl.cli_options import (
+    TRUST_HELP,
+    default_config,
+    make_parser,
+    pop_own,
+    print_help,
+    split_words,
+    with_options,
+)
 
 OUTPUT = {
     "--out DIR": "the run folder; by default a new one under runs/",
@@ -48,14 +56,18 @@ def finetune(argv: list[str]) -> None:
     run, given, wants_help = split_words(
         argv, "finetune", "RUN", "the folder of a run or a saved agent, or user/name on the Hugging Face Hub"
     )
-    own = {"--env ENV": "the task; by default the environment of pre-training", **OUTPUT}
+    own = {
+        "--env ENV": "the task; by default the environment of pre-training",
+        **OUTPUT,
+        "--trust-code": TRUST_HELP,
+    }
     options = pop_own(given, own)
     if not run:
         print_help(default_config("", {}, "finetune"), "voidrl finetune RUN", finetune.__doc__, own)
         return
     from voidrl import api
 
-    agent = api.load(run, device="cpu")
+    agent = api.load(run, device="cpu", trust_code=options.get("--trust-code") == "True")
     config = with_options(api.task_config(agent.config), given, "finetune", own)
     if wants_help:
         print_help(config, "voidrl finetune RUN", finetune.__doc__, own)

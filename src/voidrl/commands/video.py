@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from voidrl.cli_options import make_parser
+from voidrl.cli_options import TRUST_HELP, make_parser
 
 if TYPE_CHECKING:
     from voidrl.agent import Agent
@@ -45,6 +45,7 @@ def video(argv: list[str]) -> None:
     parser.add_argument("--height", type=int, default=420, help="of each picture in pixels (default: 420)")
     parser.add_argument("--plain", action="store_true", help="pictures alone, without text above them")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    parser.add_argument("--trust-code", action="store_true", help=TRUST_HELP)
     options = parser.parse_args(argv)
     from voidrl import api, mp4
     from voidrl.progress import parse_count
@@ -55,7 +56,8 @@ def video(argv: list[str]) -> None:
     if episodes is None and seconds is None:
         episodes, seconds = 1, FIRST_MINUTE_S
     mp4.find_ffmpeg()  # what is missing is said before anything is played
-    agents = [api.load(run, device=options.device) for run in options.runs]
+    trust = options.trust_code
+    agents = [api.load(run, device=options.device, trust_code=trust) for run in options.runs]
     target = Path(
         options.out or default_path(options.runs, agents[0], options.env, options.seed)
     ).expanduser()

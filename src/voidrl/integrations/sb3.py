@@ -144,14 +144,9 @@ class APTReward(VecEnvWrapper):
         if len(self._particles) < self.k:
             return np.zeros(len(states), np.float32)
         particles = self._particles.drawn(self.pool, self._rng)
-        reward = self.latent.reward(self.latent.encode(states), particles, self.k).cpu().numpy()
-        if not np.isfinite(reward).all():
-            i = int(np.flatnonzero(~np.isfinite(reward))[0])
-            raise NonFiniteError(
-                f"APT's reward of environment {i} is {reward[i]}: expected observations and features without "
-                f"NaN or infinity"
-            )
-        return reward
+        reward = self.latent.reward(self.latent.encode(states), particles, self.k)
+        _require_finite(reward, "environment")
+        return reward.cpu().numpy()
 
     def _remember(self, states: Tensor) -> None:
         self._particles.add(self.latent.encode(states))
@@ -265,8 +260,9 @@ class APTReplayBuffer(ReplayBuffer):
             if self.latent.optimiser is not None:
                 self.latent.learn(self.latent.frames(samples.observations))
             z = self.latent.encode(self.latent.frames(samples.next_observations))
-            intrinsic = self.latent.reward(z, None, self.k)[:, None]
-            rewards = rewards + self.intrinsic_scale * intrinsic.to(rewards.device)
+            intrinsic = self.latent.reward(z, None, self.k)
+            _require_finite(intrinsic, "transition")
+            rewards = rewards + self.intrinsic_scale * intrinsic[:, None].to(rewards.device)
         replaced: ReplayBufferSamples = samples._replace(rewards=rewards)
         return replaced
 
@@ -390,6 +386,16 @@ class Ring:
         self.count, self.rows = 0, None
         if state:
             self.add(state["rows"].to(device))
+
+
+def _require_finite(reward: Tensor, what: str) -> None:
+    bad = (~torch.isfinite(reward)).nonzero()
+    if len(bad):
+        i = int(bad[0])
+        raise NonFiniteError(
+            f"APT's reward of {what} {i} is {float(reward[i])}: expected observations and features without "
+            f"NaN or infinity"
+        )
 
 
 def _made(name: str, spec: EnvSpec) -> Representation:
