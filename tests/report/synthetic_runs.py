@@ -8,8 +8,7 @@ import random
 import numpy as np
 from safetensors.numpy import save
 
-from voidrl.config import Config, merge, to_json
-from voidrl.report.groups import flat
+from voidrl.config import Config, flat, merge, to_json
 
 DATE = "2026-11-15T12:00:00+00:00"
 MAZE = "voidrl/PixelMaze-v0?size=5&image_size=36"

@@ -11,8 +11,8 @@ from voidrl.report.summary import caveats, what_came_out, what_was_run
 ROWS = [{"step": 100, "episode/return": 1.0}]
 
 
-def arms_of(path):
-    collection = read_all([path], lambda text: None)
+def arms_of(*paths):
+    collection = read_all(paths, lambda text: None)
     return collection, make_arms(collection.runs)
 
 
@@ -115,7 +115,7 @@ def test_the_summary_says_what_was_run_and_what_came_out(tmp_path):
 
 def test_everything_that_makes_a_number_less_than_it_seems_is_said(tmp_path):
     write_run(tmp_path / "done", rows=ROWS)
-    write_run(tmp_path / "failed", rows=ROWS, seed=2, steps=100_000, log="now failed: diverged\n")
+    write_run(tmp_path / "failed", rows=[{"step": 40}], seed=2, log="now failed: diverged\n")
     write_run(tmp_path / "again", rows=ROWS, machine={"git": {"commit": "fedcba9876", "dirty": True}})
     cells = [
         {"folder": "done", "protocol_steps": 10_000},
@@ -128,7 +128,7 @@ def test_everything_that_makes_a_number_less_than_it_seems_is_said(tmp_path):
     told = {caveat.text: caveat.details for caveat in caveats(collection, arms)}
     assert caveats(collection, arms)[0].kind == "failed"
     assert told.pop(next(text for text in told if text.startswith("One run failed"))) == [
-        "failed failed after 100 of 100\u202f000 steps: diverged"
+        "failed failed after 40 of 100 steps: diverged"
     ]
     assert told["One run of the experiment has not begun."] == ["later"]
     assert told["Methods of own that do not exist yet, and are not shown."] == ["cic: not written yet"]
@@ -165,3 +165,88 @@ def test_one_seed_is_said(tmp_path):
     assert "Every arm has one seed: differences may be chance, and there is no spread." in [
         caveat.text for caveat in caveats(collection, arms)
     ]
+
+
+def test_experiments_that_share_a_label_are_not_averaged(tmp_path):
+    for name, steps in (("a", 100), ("b", 1000)):
+        write_run(tmp_path / name / "run", steps=steps, rows=[{"step": steps, "coverage/cells": 2}])
+        write_experiment(tmp_path / name, [{"folder": "run", "label": "APT", "steps": steps}], name=name)
+    write_run(tmp_path / "loose", method="pkg:APT", rows=ROWS)
+    _, arms = arms_of(tmp_path)
+    assert [(arm.label, len(arm.runs)) for arm in arms] == [("APT, a", 1), ("APT, b", 1), ("APT", 1)]
+    assert "after 100 to 1k steps" in what_came_out(arms)[0]
+    write_experiment(tmp_path / "b", [{"folder": "run", "label": "APT"}], name="a")
+    assert [arm.label for arm in arms_of(tmp_path)[1]][:2] == ["APT, a in a", "APT, a in b"]
+
+
+def test_lengths_of_one_experiment_are_not_averaged(tmp_path):
+    for seed, steps in ((1, 100), (2, 1000)):
+        write_run(tmp_path / f"s{seed}", seed=seed, steps=steps, rows=[{"step": steps}])
+    write_experiment(tmp_path, [{"folder": "s1"}, {"folder": "s2", "seed": 2}])
+    assert [arm.label for arm in arms_of(tmp_path)[1]] == ["apt (steps 100)", "apt (steps 1000)"]
+
+
+def test_seeds_that_are_not_in_a_number_are_not_counted(tmp_path):
+    cells = []
+    for seed, returns in ((1, [100.0]), (2, None), (3, None)):
+        reached = 50 if seed == 3 else 100
+        row = {"step": reached, "episode/return": 1.0}
+        write_run(
+            tmp_path / f"s{seed}",
+            env="dmc/walker_run",
+            phase="train",
+            seed=seed,
+            rows=[row],
+            evaluation=returns,
+        )
+        cells.append({"folder": f"s{seed}", "seed": seed, "phase": "train"})
+    write_experiment(tmp_path, cells)
+    collection, arms = arms_of(tmp_path)
+    told = {caveat.text: caveat.details for caveat in caveats(collection, arms)}
+    assert "Every arm has one seed: differences may be chance, and there is no spread." in told
+    assert told["The numbers of one arm are of fewer seeds than were begun."] == [
+        "apt in dmc/walker_run: 1 of 3 seeds (1)"
+    ]
+    assert told["Evaluation missing in one complete run."] == ["s2"]
+
+
+def test_an_evaluation_that_failed_is_said_and_the_training_counts(tmp_path):
+    for name in ("failed", "fine", "not_due"):
+        write_run(tmp_path / name, rows=[{"step": 100, "coverage/cells": 2}])
+    cells = [
+        {"folder": "failed", "evaluated": True},
+        {"folder": "fine", "evaluated": True, "label": "other"},
+        {"folder": "not_due", "evaluated": False, "label": "third"},
+    ]
+    write_experiment(tmp_path, cells)
+    (tmp_path / "logs").mkdir()
+    for name in ("failed", "not_due"):
+        (tmp_path / "logs" / f"{name}.log").write_text("voidrl: no such game\n")
+    collection, arms = arms_of(tmp_path)
+    assert [run.status for run in collection.runs] == ["failed", "complete", "complete"]
+    assert [run.evaluation_gap for run in collection.runs] == ["failed", "missing", ""]
+    assert len(arms[0].complete) == 1
+    told = {caveat.text: caveat.details for caveat in caveats(collection, arms)}
+    assert told["One evaluation failed."] == [
+        "failed took all its steps, but its evaluation failed: no such game"
+    ]
+
+
+def test_runs_that_were_not_asked_for_have_begun(tmp_path):
+    for seed in (1, 2):
+        write_run(tmp_path / f"apt/seed{seed}", seed=seed, rows=ROWS)
+    write_experiment(tmp_path, [{"folder": f"apt/seed{seed}", "seed": seed} for seed in (1, 2, 3)])
+    one = [caveat.text for caveat in caveats(*arms_of(tmp_path / "apt/seed1"))]
+    assert "Two other runs of the experiment are not part of this report." in one
+    assert not any("not begun" in text for text in one)
+    assert "One run of the experiment has not begun." in [each.text for each in caveats(*arms_of(tmp_path))]
+
+
+def test_what_is_not_as_the_experiments_file_has_it_is_said(tmp_path):
+    write_run(tmp_path / "run", rows=ROWS)
+    changed = {"preset": "atari-fast", "default_preset": "atari-paper", "changes": {"learner.n_step": 3}}
+    write_experiment(tmp_path, [{"folder": "run"}], **changed)
+    assert (
+        "Experiment own was not run as its file has it: preset atari-fast instead of the experiment's "
+        "atari-paper; changed: learner.n_step=3."
+    ) in [caveat.text for caveat in caveats(*arms_of(tmp_path))]

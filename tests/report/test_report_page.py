@@ -70,7 +70,8 @@ def studio(monkeypatch):
 
     def clip(folder, **options):
         asked.append(("clip", folder.name))
-        return b"mp4 of " + folder.name.encode()
+        name = folder.name.encode()
+        return (8 + len(name)).to_bytes(4, "big") + b"ftyp" + name
 
     def latent_map(folder, **options):
         asked.append(("map", folder.name))
@@ -329,3 +330,22 @@ def test_help_does_not_import_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "--figures DIR" in done.stdout
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("data", [b"", b"torn", b"PK\x03\x04", "foreign"])
+def test_what_was_kept_and_cannot_be_read_is_made_again(runs, tmp_path, studio, data):
+    report(runs, out=tmp_path / "report.html", media=True)
+    kept = [*(runs / "apt1" / "report").iterdir()]
+    for path in kept:
+        if data == "foreign":
+            with path.open("wb") as file:
+                np.savez(file, else_whose=np.array([{}]))
+        else:
+            path.write_bytes(data)
+    studio.clear()
+    found = report(runs, out=tmp_path / "report.html", media=True)
+    assert sorted(studio) == [("clip", "apt1"), ("map", "apt1")]
+    assert found.data["maps"][0]["time"] == [10, 90]
+    studio.clear()
+    report(runs, out=tmp_path / "report.html", media=True)
+    assert studio == []

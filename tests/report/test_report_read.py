@@ -9,6 +9,7 @@ import pytest
 from synthetic_runs import DATE, MAZE, write_checkpoint, write_experiment, write_json, write_run
 
 from voidrl.errors import RunFolderError
+from voidrl.experiments import locks
 from voidrl.report.find import find_runs
 from voidrl.report.read import read_all
 from voidrl.report.saved import newest, read_visits
@@ -157,6 +158,16 @@ def test_a_run_whose_lock_is_held_is_running(tmp_path):
         run = read(folder)[0].runs[0]
     assert run.status == "running"
     assert run.status_note == "is still being written: 100 of 400 steps so far"
+
+
+def test_a_run_that_its_experiment_evaluates_is_running(tmp_path):
+    write_run(tmp_path / "run", rows=ROWS)
+    write_experiment(tmp_path, [{"folder": "run", "evaluated": True}])
+    lock = locks.take(locks.lock_path(tmp_path, "run"))
+    run = read(tmp_path)[0].runs[0]
+    locks.release(lock)
+    assert (run.status, run.status_note) == ("running", "took all its steps and is being evaluated")
+    assert read(tmp_path)[0].runs[0].status == "complete"
 
 
 def test_the_lock_of_a_dead_process_is_not_touched(tmp_path, monkeypatch):

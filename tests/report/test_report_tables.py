@@ -15,11 +15,12 @@ from voidrl.report.page import write_report
 from voidrl.report.printed import atari_table, printed_tables
 from voidrl.report.read import read_all
 from voidrl.report.results import make_results
+from voidrl.report.summary import caveats
 from voidrl.report.words import count, listed, many, seeds, steps
 
 
-def arms_of(path):
-    collection = read_all([path], lambda text: None)
+def arms_of(*paths):
+    collection = read_all(paths, lambda text: None)
     return collection, make_arms(collection.runs)
 
 
@@ -36,8 +37,8 @@ def test_the_return_is_of_the_evaluation_else_of_the_last_one_in_training_else_o
     assert outcome(c) == {"training_return": 100}  # the one row in the last tenth of 100 steps
     assert [evaluated_by(run) for run in (a, b, c)] == [
         "2 evaluation episodes",
-        "8 evaluation episodes at step 60",
-        "training episodes in the last 10% of its steps",
+        "8 evaluation episodes at step 60; evaluation missing",
+        "training episodes in the last 10% of its steps; evaluation missing",
     ]
 
 
@@ -50,7 +51,7 @@ def test_final_numbers_are_of_complete_runs_where_there_are_any(tmp_path):
     row = make_results([arm])[0].rows[0]
     assert row.states == {"complete": 2, "incomplete": 1}
     assert row.steps == "50 to 100 of 100"
-    assert row.seeds == "3 (1–3)"
+    assert row.seeds == "2 of 3 (1, 2)"
 
 
 def test_where_no_run_is_complete_numbers_are_so_far(tmp_path):
@@ -182,3 +183,55 @@ def test_csv_has_a_row_for_each_run_and_reads_back(tmp_path):
     failed = next(row for row in rows if row["status"] == "failed")
     assert (failed["steps"], failed["steps_asked"], failed["return"]) == ("7", "500", "")
     assert markdown.as_csv(arms_of(tmp_path)[1]) == out.read_text()
+
+
+def test_a_seed_without_its_evaluation_is_not_among_those_of_the_mean(tmp_path):
+    cells = []
+    for seed, returns in ((1, [100.0]), (2, [200.0]), (3, None)):
+        run = {"env": "atari/alien", "phase": "train", "seed": seed}
+        write_run(tmp_path / f"s{seed}", rows=[{"step": 100}], evaluation=returns, **run)
+        cells.append({"folder": f"s{seed}", "seed": seed, "phase": "train", "label": "APT"})
+    write_experiment(tmp_path, cells, published="table2")
+    table = printed_tables(*arms_of(tmp_path))[0]
+    assert table.rows[0][2:5] == ["150 (100 to 200)", "2 of 3, evaluation missing", "100 of 100 with it"]
+
+
+def test_a_published_table_has_the_arms_of_its_own_experiment(tmp_path):
+    for name, score, published in (("a", 300.0, "table2"), ("b", 500.0, None)):
+        run = {"env": "atari/alien", "phase": "train", "rows": [{"step": 100}], "evaluation": [score]}
+        write_run(tmp_path / name / "run", **run)
+        cells = [{"folder": "run", "phase": "train", "label": "APT"}]
+        changed = {"preset": "mine", "default_preset": "atari-paper", "changes": {}}
+        write_experiment(tmp_path / name, cells, name=name, published=published, **changed)
+    tables = printed_tables(*arms_of(tmp_path))
+    assert [table.rows[0][2] for table in tables[:1]] == ["300"]
+    assert "Ours: preset mine instead of the experiment's atari-paper." in tables[0].notes
+
+
+def test_pixels_are_not_held_against_steps_from_states(tmp_path):
+    run = {"env": "dmc/walker_run", "phase": "train", "rows": [{"step": 100}], "evaluation": [9.0]}
+    write_run(tmp_path / "run", **run, env__dmc__observation="pixels")
+    cells = [{"folder": "run", "phase": "train", "label": "APT", "protocol_steps": 10_000}]
+    changed = {"preset": "urlb-pixels", "default_preset": "urlb-states", "changes": {}}
+    write_experiment(tmp_path, cells, published="urlb", **changed)
+    collection, arms = arms_of(tmp_path)
+    assert printed_tables(collection, arms)[0].rows[0][4] == "another protocol: pixels in place of states"
+    assert not any("protocol asks" in caveat.text for caveat in caveats(collection, arms))
+    assert make_results(arms)[0].rows[0].steps == "100"
+
+
+def test_columns_of_57_games_are_filled_by_games_beyond_the_26(tmp_path):
+    cells = []
+    for game, score in (("alien", 7127.7), ("centipede", 12017.0)):  # human scores; the second is of the 57
+        write_run(
+            tmp_path / game, env=f"atari/{game}", phase="train", rows=[{"step": 100}], evaluation=[score]
+        )
+        cells.append({"folder": game, "phase": "train", "label": "APT", "task": f"atari/{game}"})
+    write_experiment(tmp_path, cells, published="table3")
+    table = printed_tables(*arms_of(tmp_path))[0]
+    ours = dict(
+        zip(table.columns[1::2], next(row for row in table.rows if row[0] == "APT")[2::2], strict=False)
+    )
+    assert ours["above human, printed"].endswith("of 1")
+    assert ours["above human of 57, printed"].endswith("of 2")
+    assert ours["mean of 57, printed"] == "100.0"

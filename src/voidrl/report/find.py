@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from voidrl.checkpoint import read_json
+from voidrl.config import flat
 from voidrl.errors import CheckpointError, RunFolderError
 
 EXPERIMENT_FILE = "experiment.json"
@@ -40,6 +41,8 @@ class Cell:
     source: str | None
     steps: int
     protocol_steps: int | None
+    evaluated: bool | None
+    """Whether an evaluation is due; None where the experiment does not say."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,22 @@ class Experiment:
     """Methods of the experiment that do not exist yet, and what is said of each."""
     cells: dict[Path, Cell] = field(repr=False)
     """By the folder of the run."""
+    preset: str | None
+    default_preset: str | None
+    """What its file has, where another one may be in use."""
+    changes: dict[str, Any]
+    """To the settings of its file, by dotted names."""
+    earlier_commands: list[str]
+
+    @property
+    def departure(self) -> str:
+        """In what it is not as its file has it, in words; empty where it is."""
+        told = []
+        if self.preset != self.default_preset:
+            told.append(f"preset {self.preset} instead of the experiment's {self.default_preset or 'own'}")
+        if self.changes:
+            told.append(f"changed: {', '.join(f'{name}={value}' for name, value in self.changes.items())}")
+        return "; ".join(told)
 
     def failure(self, cell: Cell) -> str:
         """The error with which the log of a cell ends; empty where it ends otherwise, or is not there."""
@@ -230,6 +249,7 @@ def _experiment(root: Path, data: Any) -> Experiment:
             source=None if cell.get("source") is None else str(cell["source"]),
             steps=int(cell["steps"]),
             protocol_steps=None if cell.get("protocol_steps") is None else int(cell["protocol_steps"]),
+            evaluated=None if cell.get("evaluated") is None else bool(cell["evaluated"]),
         )
         for cell in data["cells"]
     }
@@ -243,4 +263,8 @@ def _experiment(root: Path, data: Any) -> Experiment:
         steps_scale=float(data.get("steps_scale", 1.0)),
         missing={str(k): str(v) for k, v in (data.get("missing") or {}).items()},
         cells=cells,
+        preset=None if data.get("preset") is None else str(data["preset"]),
+        default_preset=None if data.get("default_preset") is None else str(data["default_preset"]),
+        changes=flat(data.get("changes") or {}),
+        earlier_commands=[str(line) for line in data.get("earlier_commands") or ()],
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from voidrl.report.latents import LatentMap
 from voidrl.report.outcomes import maze_of
 from voidrl.report.printed import source_of
 from voidrl.report.read import Collection, Run
-from voidrl.report.saved import Saved, keep, newest, read_kept, read_visits
+from voidrl.report.saved import Saved, drop_kept, keep, newest, read_kept, read_visits
 
 MAX_MAZES = 24
 MAX_CLIPS = 12
@@ -26,7 +27,9 @@ MAX_MAPS = 4
 MAX_BYTES = 6_000_000  # of all clips and maps together, before they are written as text
 CLIP_SECONDS, CLIP_HEIGHT = 12, 168
 POINTS = 600
+FORMAT = 1  # of what is kept; to be raised with any change in how it is made or packed
 Say = Callable[[str], None]
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,7 @@ class _Studio:
 
     def __init__(self, checkpoints: dict[int, Saved | None], say: Say) -> None:
         self._checkpoints, self._say = checkpoints, say
-        self._done: dict[tuple[str, int], tuple[bytes, str]] = {}
+        self._done: dict[tuple[str, int], tuple[Any, str]] = {}
         self.spent = 0
 
     def clip(self, run: Run) -> tuple[bytes, str]:
@@ -170,7 +173,9 @@ class _Studio:
         def make() -> bytes:
             return media.clip(run.path, seconds=CLIP_SECONDS, height=CLIP_HEIGHT)
 
-        return self._once(f"clip-{CLIP_SECONDS}s-{CLIP_HEIGHT}px-{{}}.mp4", run, "video", make)
+        kind = f"clip-{FORMAT}-{CLIP_SECONDS}s-{CLIP_HEIGHT}px-{{}}.mp4"
+        found, why = self._once(kind, run, "video", make, _whole_mp4)
+        return found or b"", why
 
     def map(self, run: Run) -> tuple[LatentMap | None, str]:
         """A map, or why there is none."""
@@ -179,35 +184,43 @@ class _Studio:
         def make() -> bytes:
             return _packed(latents.latent_map(run.path, points=POINTS, thumbs=POINTS))
 
-        data, why = self._once(f"map-{POINTS}-{{}}.npz", run, "map", make)
-        return (_unpacked(data), "") if data else (None, why)
+        return self._once(f"map-{FORMAT}-{POINTS}-{{}}.npz", run, "map", make, _unpacked)
 
-    def _once(self, kind: str, run: Run, what: str, make: Callable[[], bytes]) -> tuple[bytes, str]:
+    def _once(
+        self, kind: str, run: Run, what: str, make: Callable[[], bytes], load: Callable[[bytes], Made]
+    ) -> tuple[Made | None, str]:
         key = kind, id(run)
         if key not in self._done:
-            data, why = self._make(kind, run, what, make)
-            if self.spent + len(data) > MAX_BYTES:
-                data, why = b"", f"the page's {MAX_BYTES / 1e6:g} MB of videos and maps are used up"
-            self.spent += len(data)
-            self._done[key] = data, why
+            size, found, why = self._make(kind, run, what, make, load)
+            if self.spent + size > MAX_BYTES:
+                size, found = 0, None
+                why = f"the page's {MAX_BYTES / 1e6:g} MB of videos and maps are used up"
+            self.spent += size
+            self._done[key] = found, why
         return self._done[key]
 
-    def _make(self, kind: str, run: Run, what: str, make: Callable[[], bytes]) -> tuple[bytes, str]:
+    def _make(
+        self, kind: str, run: Run, what: str, make: Callable[[], bytes], load: Callable[[bytes], Made]
+    ) -> tuple[int, Made | None, str]:
         saved = self._checkpoints[id(run)]
         if saved is None:
-            return b"", "it has no checkpoint that can be read"
+            return 0, None, "it has no checkpoint that can be read"
         kept = read_kept(run.path, kind, saved.key)
-        if kept:
-            return kept, ""
+        if kept is not None:
+            try:
+                return len(kept), load(kept), ""
+            except Exception:  # torn, or not ours: what unpacks it can raise anything
+                drop_kept(run.path, kind, saved.key)
         self._say(f"{run.path}: making a {what}")
         try:
             data = make()
+            found = load(data)
         except VoidrlError as error:
-            return b"", str(error)
+            return 0, None, str(error)
         except Exception as error:  # an environment of a user's can raise anything; the report is worth more
-            return b"", f"{type(error).__name__}: {error}"
+            return 0, None, f"{type(error).__name__}: {error}"
         keep(run.path, kind, saved.key, data)
-        return data, ""
+        return len(data), found, ""
 
 
 def _add_scenes(gallery: Gallery, collection: Collection, arms: Sequence[Arm], studio: _Studio) -> None:
@@ -257,6 +270,21 @@ def _add_maps(gallery: Gallery, arms: Sequence[Arm], studio: _Studio) -> None:
         gallery.notes.append(f"Maps of the first {MAX_MAPS} of {len(first)} arms are shown.")
 
 
+def _whole_mp4(data: bytes) -> bytes:
+    """An MP4 is boxes one after the other, each with its length and its name; the first is `ftyp`."""
+    if data[4:8] != b"ftyp":
+        raise ValueError("not an MP4")
+    end = 0
+    while end < len(data):
+        size = int.from_bytes(data[end : end + 4])
+        if size == 1:  # too long for four bytes
+            size = int.from_bytes(data[end + 8 : end + 16])
+        end = end + size if size else len(data)
+    if end != len(data):
+        raise ValueError("a part of an MP4")
+    return data
+
+
 def _packed(found: LatentMap) -> bytes:
     out = io.BytesIO()
     np.savez_compressed(
@@ -276,6 +304,8 @@ def _packed(found: LatentMap) -> bytes:
 def _unpacked(data: bytes) -> LatentMap:
     with np.load(io.BytesIO(data), allow_pickle=False) as saved:
         width, height = saved["thumb_size"].tolist()
+        if saved["xy"].shape != (len(saved["time"]), 2):
+            raise ValueError("not a map")
         return LatentMap(
             xy=saved["xy"],
             time=saved["time"],

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
+from voidrl.config import flat
 from voidrl.report.read import Run
 
 Stage = Literal["pretrain", "task"]
@@ -49,7 +52,7 @@ class Arm:
     @property
     def complete(self) -> list[Run]:
         """The runs whose last numbers are those of the steps asked for."""
-        return [run for run in self.runs if run.status == "complete"]
+        return [run for run in self.runs if run.took_all_steps]
 
     @property
     def counted(self) -> list[Run]:
@@ -59,8 +62,7 @@ class Arm:
     @property
     def protocol_steps(self) -> int | None:
         """What the experiment's protocol would take."""
-        found = [run.cell.protocol_steps for run in self.runs if run.cell is not None]
-        return max((steps for steps in found if steps is not None), default=None)
+        return max((run.protocol_steps for run in self.runs if run.protocol_steps is not None), default=None)
 
 
 def make_arms(runs: Sequence[Run]) -> list[Arm]:
@@ -70,13 +72,28 @@ def make_arms(runs: Sequence[Run]) -> list[Arm]:
     styles: dict[str, int] = {}
     for run in runs:
         styles.setdefault(run.label, len(styles))
-    together: dict[tuple[str, str, str], list[Run]] = {}
+    together: dict[tuple[Path | None, str, str, str], list[Run]] = {}
     for run in runs:
-        together.setdefault((run.env, run.phase, run.label), []).append(run)
+        together.setdefault((_root(run), run.env, run.phase, run.label), []).append(run)
+    for members in together.values():
+        _mark_gaps(members)
     return [
         Arm(env, names[env], phase, label, styles[label], sorted(members, key=lambda run: run.seed))
-        for (env, phase, label), members in together.items()
+        for (_, env, phase, label), members in together.items()
     ]
+
+
+def _root(run: Run) -> Path | None:
+    return None if run.experiment is None else run.experiment.root
+
+
+def _mark_gaps(runs: Sequence[Run]) -> None:
+    """Where nobody says which runs are evaluated, a run is due to have what others of its arm have."""
+    if any(run.evaluation is not None for run in runs):
+        for run in runs:
+            unsaid = run.cell is None or run.cell.evaluated is None
+            if unsaid and run.status == "complete" and run.evaluation is None:
+                run.evaluation_gap = "missing"
 
 
 def stages_of(arms: Sequence[Arm]) -> dict[Stage, dict[str, list[Arm]]]:
@@ -108,6 +125,8 @@ def _label(runs: Sequence[Run]) -> None:
                 run.label += (
                     f" ({', '.join(shown)}{f', {rest} more {setting_key(setting, differ)}' if rest else ''})"
                 )
+    _tell_steps_apart([run for run in runs if run.cell is not None])
+    _tell_experiments_apart(runs)
     for stage_of in ({"pretrain"}, {"finetune", "train"}):
         _tell_phases_apart([run for run in runs if run.phase in stage_of])
 
@@ -118,6 +137,30 @@ def setting_key(setting: Mapping[str, Any], differ: Sequence[str]) -> str:
 
     text = repr([(name, setting.get(name)) for name in differ])
     return "#" + hashlib.sha256(text.encode()).hexdigest()[:4]
+
+
+def _tell_steps_apart(runs: Sequence[Run]) -> None:
+    """Of one experiment, which can be gone on with at another length."""
+    lengths: dict[tuple[Path | None, str, str, str], set[int]] = {}
+    for run in runs:
+        lengths.setdefault((_root(run), run.env, run.phase, run.label), set()).add(run.asked_steps)
+    for run in runs:
+        if len(lengths[_root(run), run.env, run.phase, run.label]) > 1:
+            run.label += f" (steps {run.asked_steps})"
+
+
+def _tell_experiments_apart(runs: Sequence[Run]) -> None:
+    """A label that several experiments have, or one and runs without any, has the experiment's name added."""
+    roots: dict[str, set[Path | None]] = {}
+    for run in runs:
+        roots.setdefault(run.label, set()).add(_root(run))
+    experiments = {run.experiment.root: run.experiment for run in runs if run.experiment is not None}
+    names = [experiment.name for experiment in experiments.values()]
+    shared = os.path.commonpath([*experiments]) if experiments else ""
+    for run in runs:
+        if run.experiment is not None and len(roots[run.label]) > 1:
+            name, folder = run.experiment.name, os.path.relpath(run.experiment.root, shared)
+            run.label += f", {name}" if names.count(name) == 1 else f", {name} in {folder}"
 
 
 def _tell_phases_apart(runs: Sequence[Run]) -> None:
@@ -158,15 +201,6 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
         for name in names
         if any(setting.get(name, missing) != settings[0].get(name, missing) for setting in settings)
     ]
-
-
-def flat(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """`{"a": {"b": 1}}` → `{"a.b": 1}`."""
-    found: dict[str, Any] = {}
-    for name, value in nested.items():
-        inside = isinstance(value, Mapping)
-        found |= flat(value, f"{path}{name}.") if inside else {path + str(name): value}
-    return found
 
 
 def show(value: Any) -> str:

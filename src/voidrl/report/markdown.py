@@ -89,7 +89,7 @@ def as_csv(arms: Sequence[Arm]) -> str:
                     run.status,
                     run.steps,
                     run.asked_steps,
-                    None if run.cell is None else run.cell.protocol_steps,
+                    run.protocol_steps,
                     *(numbers.get(key) for key in keys),
                     evaluated_by(run),
                     field(run, "date"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,6 +119,11 @@ def evaluated_by(run: Run) -> str:
     """How its return was measured."""
     if run.evaluation is not None:
         return f"{len(run.evaluation['returns'])} evaluation episodes"
+    gap = f"; evaluation {run.evaluation_gap}" if run.evaluation_gap else ""
+    return _measured_in_training(run) + gap
+
+
+def _measured_in_training(run: Run) -> str:
     if "eval/return" in run.series:
         step = int(run.series["eval/return"][0][-1])
         episodes = run.series.get("eval/episodes")
@@ -137,6 +142,22 @@ def spreads(arm: Arm) -> dict[str, Spread]:
             values.setdefault(key, []).append(value)
     ordered = [key for key in MEASURES if key in values] + [key for key in values if key not in MEASURES]
     return {key: Spread.of(values[key]) for key in ordered}
+
+
+def behind(arm: Arm, key: str) -> list[Run]:
+    """The runs that a number of an arm is the mean of."""
+    return [run for run in arm.counted if key in outcome(run)]
+
+
+def seeds_behind(arm: Arm, key: str | None) -> list[int]:
+    """Each once; where nothing was measured, those of the runs that a number would be of."""
+    runs = arm.counted if key is None else behind(arm, key)
+    return sorted({run.seed for run in runs})
+
+
+def first_measure(found: Mapping[str, Spread], headline: str | None) -> str | None:
+    """The headline, or, in an arm that does not have it, what comes first there."""
+    return headline if headline in found else next(iter(found), None)
 
 
 def show_spread(key: str, spread: Spread) -> str:

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from voidrl.errors import VoidrlError
+from voidrl.games import GAMES, GAMES_26, find_game
+from voidrl.ids import atari_game
+from voidrl.report.find import Experiment
 from voidrl.report.groups import Arm
-from voidrl.report.outcomes import measure_of, outcome, show_spread, spreads
+from voidrl.report.outcomes import behind, measure_of, outcome, seeds_behind, show_spread, spreads
 from voidrl.report.read import Collection, Run
 from voidrl.report.tables import Table
-from voidrl.report.words import count, listed, steps
+from voidrl.report.words import between, count, listed
 from voidrl.stats import Summary, summarise
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 NOTHING = "–"
 RAM = "times the RAM states"
+OF_57 = " of 57"
 
 
 def printed_tables(collection: Collection, arms: Sequence[Arm]) -> list[Table]:
@@ -28,7 +32,7 @@ def printed_tables(collection: Collection, arms: Sequence[Arm]) -> list[Table]:
     for experiment in collection.experiments:
         if experiment.published is None:
             continue
-        mine = [arm for arm in arms if any(run.experiment is experiment for run in arm.runs)]
+        mine = [arm for arm in arms if arm.runs[0].experiment is experiment]
         try:
             table = published.numbers(experiment.published)
         except VoidrlError as error:
@@ -36,8 +40,28 @@ def printed_tables(collection: Collection, arms: Sequence[Arm]) -> list[Table]:
                 Table(f"Published table {experiment.published}", [], [], [f"It is not shown: {error}"])
             )
             continue
-        tables += _compare(table, mine, collection)
+        shown = _compare(table, mine, collection)
+        for each in shown:
+            each.notes.extend(_own_notes(experiment, mine))
+        tables += shown
     return tables
+
+
+def _own_notes(experiment: Experiment, arms: Sequence[Arm]) -> list[str]:
+    """What in our runs keeps them from being those of the table."""
+    notes = [f"Ours: {experiment.departure}."] if experiment.departure else []
+    sights = dict.fromkeys(run.other_sight for arm in arms for run in arm.runs if run.other_sight)
+    if sights:
+        notes.append(f"Our agents see {listed(sights)}: their numbers are not those of the table's protocol.")
+    lengths: dict[tuple[str, str, str], int] = {}
+    for arm in arms:
+        key = _row_name(arm), arm.env, arm.phase
+        lengths[key] = lengths.get(key, 0) + 1
+    if any(number > 1 for number in lengths.values()):
+        notes.append(
+            "Of an arm that was run for several numbers of steps, the longest complete one is shown."
+        )
+    return notes
 
 
 def _compare(table: Published, arms: Sequence[Arm], collection: Collection) -> list[Table]:
@@ -52,8 +76,18 @@ def _compare(table: Published, arms: Sequence[Arm], collection: Collection) -> l
 
 def _arms_of(row: Row, arms: Sequence[Arm]) -> list[Arm]:
     """Ours of that row: with a reward, or where it was never given one, without."""
-    mine = [arm for arm in arms if arm.label == row.ours]
-    return [arm for arm in mine if arm.stage == "task"] or mine
+    mine = [arm for arm in arms if _row_name(arm) == row.ours]
+    mine = [arm for arm in mine if arm.stage == "task"] or mine
+    best: dict[str, Arm] = {}
+    for arm in sorted(mine, key=lambda arm: (bool(arm.complete), arm.runs[0].asked_steps)):
+        best[arm.env] = arm
+    return [arm for arm in mine if best[arm.env] is arm]
+
+
+def _row_name(arm: Arm) -> str:
+    """As the experiment has it, before other experiments or lengths were told apart."""
+    cell = arm.runs[0].cell
+    return arm.label if cell is None else cell.label
 
 
 def _by_task(table: Published, held: list[Row], arms: Sequence[Arm], collection: Collection) -> Table:
@@ -100,18 +134,36 @@ def _ours(arm: Arm | None, collection: Collection) -> list[str]:
         shown += ", while training"
     if not arm.complete:
         shown += ", so far"
-    return [shown, str(len({run.seed for run in arm.counted})), _share(arm.counted[0], collection)]
+    numbers = seeds_behind(arm, key)
+    seeds = str(len(numbers))
+    if len(numbers) < len(arm.seeds):
+        seeds += f" of {len(arm.seeds)}"
+    if any(run.evaluation_gap == "missing" for run in arm.counted):
+        seeds += ", evaluation missing"
+    return [shown, seeds, _share(arm.counted if key is None else behind(arm, key), collection)]
 
 
-def _share(run: Run, collection: Collection) -> str:
-    """Of this run and of the one whose agent it took over."""
-    parts = []
-    for each in (source_of(run, collection.runs), run):
-        if each is None or each.cell is None or not each.cell.protocol_steps:
-            continue
-        words = {"pretrain": "without reward", "finetune": "with it", "train": "with it"}[each.phase]
-        parts.append(f"{steps(each.steps)} of {steps(each.cell.protocol_steps)} {words}")
-    return ", ".join(parts) or "unknown"
+def _share(runs: Sequence[Run], collection: Collection) -> str:
+    """Of these runs and of those whose agents they took over."""
+    sights = dict.fromkeys(run.other_sight for run in runs if run.other_sight)
+    if sights:
+        return f"another protocol: {listed(sights)}"
+    sources = [source_of(run, collection.runs) for run in runs]
+    known = [source for source in sources if source is not None]
+    before = _part(known, "without reward")
+    if any(
+        run.cell and run.cell.source and source is None for run, source in zip(runs, sources, strict=True)
+    ):
+        before = "unknown without reward"
+    after = _part(runs, "without reward" if runs[0].phase == "pretrain" else "with it")
+    return ", ".join(filter(None, [before, after])) or "unknown"
+
+
+def _part(runs: Sequence[Run], words: str) -> str:
+    protocols = [run.protocol_steps for run in runs if run.protocol_steps]
+    if not protocols:
+        return ""
+    return f"{between(run.final_steps for run in runs)} of {between(protocols)} {words}"
 
 
 def source_of(run: Run, runs: Sequence[Run]) -> Run | None:
@@ -150,9 +202,13 @@ def _aggregates(table: Published, held: list[Row], arms: Sequence[Arm]) -> Table
     for row in table.rows:
         mine = _arms_of(row, arms) if row in held else []
         atari = atari_summary(mine)
+        of_26 = atari_summary([arm for arm in mine if _game(arm) in GAMES_26])
+        has_others = any(_game(arm) in {*GAMES} - {*GAMES_26} for arm in mine)
+        of_57 = atari if has_others else None
         cells = [row.label if row.ours in (None, row.label) else f"{row.label} (ours: {row.ours})"]
         for name in table.aggregates:
-            cells += [_printed(row, name), _aggregate(name, atari, mine, base, arms)]
+            found = of_57 if name.endswith(OF_57) else of_26
+            cells += [_printed(row, name), _aggregate(name, found, mine, base, arms)]
         if atari is None:
             cells += [NOTHING, NOTHING]
         else:
@@ -163,14 +219,23 @@ def _aggregates(table: Published, held: list[Row], arms: Sequence[Arm]) -> Table
     if any(name in ("median", "mean", "above_human") for name in table.aggregates):
         notes.append(
             "Human-normalised, in percent. Ours are over the games that were run; only where these are all "
-            "of the table's can they be held against the printed ones."
+            "of the table's can they be held against the printed ones. Columns of 57 are of all games run, "
+            "where some of these are not among the 26; the others are of those among the 26."
         )
     numeric = frozenset(range(1, len(columns)))
     return Table(f"{table.title}: aggregates", columns, rows, notes, numeric)
 
 
 def _title(name: str) -> str:
-    return {"above_human": "above human", "above_human of 57": "above human of 57"}.get(name, name)
+    return name.replace("_", " ")
+
+
+def _game(arm: Arm) -> str | None:
+    name = atari_game(arm.env)
+    try:
+        return None if name is None else find_game(name)
+    except VoidrlError:
+        return None  # not among the 57
 
 
 def _aggregate(
@@ -178,6 +243,7 @@ def _aggregate(
 ) -> str:
     if name == RAM:
         return _ram_ratio(mine, _arms_of(base, arms) if base is not None else [])
+    name = name.removesuffix(OF_57)
     if atari is None or name not in ("median", "mean", "above_human"):
         return NOTHING
     value = atari.intervals[name]

@@ -44,8 +44,9 @@ def runs_table(arms: Sequence[Arm]) -> Table:
     flags: dict[tuple[int, int], str] = {}
     for arm in arms:
         for run in arm.runs:
-            if run.status in FLAGS:
-                flags[len(rows), 5] = FLAGS[run.status]
+            is_missing = run.evaluation_gap == "missing"
+            if run.status in FLAGS or is_missing:
+                flags[len(rows), 5] = FLAGS.get(run.status, "warn")
             took = run.training_seconds
             rows.append(
                 [
@@ -54,9 +55,9 @@ def runs_table(arms: Sequence[Arm]) -> Table:
                     arm.label,
                     PHASE_NAMES[run.phase],
                     str(run.seed),
-                    run.status,
+                    f"{run.status}, evaluation missing" if is_missing else run.status,
                     count(run.steps)
-                    if run.status == "complete"
+                    if run.took_all_steps
                     else f"{count(run.steps)} of {count(run.asked_steps)}",
                     "" if took is None else human_seconds(took),
                     evaluated_by(run),
@@ -92,9 +93,10 @@ def _dates(runs: Sequence[Run]) -> str:
 def commands(collection: Collection) -> list[tuple[str, str]]:
     """What was typed, and for which runs: experiments first, then each command line once."""
     found = [
-        (f"experiment {experiment.name}", experiment.command)
+        (f"experiment {experiment.name}", command)
         for experiment in collection.experiments
-        if experiment.command
+        for command in (*experiment.earlier_commands, experiment.command)
+        if command
     ]
     by_command: dict[str, list[str]] = {}
     for run in collection.runs:

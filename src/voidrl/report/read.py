@@ -19,8 +19,12 @@ from typing import Any, Literal
 import numpy as np
 
 from voidrl.checkpoint import read_json
+from voidrl.config import EnvConfig, flat
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlError
+from voidrl.experiments import locks
+from voidrl.ids import DMC
 from voidrl.metrics import read_metrics
+from voidrl.presets import PRESETS
 from voidrl.report.find import Cell, Experiment, Skipped, find_runs
 from voidrl.report.words import count
 from voidrl.runfolder import RunFolder
@@ -61,6 +65,34 @@ class Run:
     cell: Cell | None = None
     label: str = ""
     """The arm of a comparison that it belongs to, among runs of its phase and environment."""
+    evaluation_gap: Literal["", "missing", "failed"] = ""
+    """Why a run that took all its steps has no evaluation, where one is due."""
+
+    @property
+    def took_all_steps(self) -> bool:
+        """Whether its last numbers are those of the steps asked for; its evaluation may have failed."""
+        return self.status == "complete" or self.evaluation_gap == "failed"
+
+    @property
+    def final_steps(self) -> int:
+        """Those that its last numbers are of: environments step past the end together."""
+        return min(self.steps, self.asked_steps)
+
+    @property
+    def protocol_steps(self) -> int | None:
+        """What the experiment's protocol would take; None where the agent sees something else than there."""
+        return None if self.cell is None or self.other_sight else self.cell.protocol_steps
+
+    @property
+    def other_sight(self) -> str:
+        """`pixels in place of states`, where that is not what the experiment's own preset shows agents."""
+        experiment = self.experiment
+        if experiment is None or experiment.default_preset not in PRESETS or not self.env.startswith(DMC):
+            return ""
+        protocol = PRESETS[experiment.default_preset].values.get("env", {}).get("dmc", {})
+        theirs = protocol.get("observation", EnvConfig().dmc.observation)
+        ours = flat(self.config).get("env.dmc.observation", theirs)
+        return "" if ours == theirs else f"{ours} in place of {theirs}"
 
     @property
     def training_seconds(self) -> float | None:
@@ -79,12 +111,27 @@ class Collection:
     runs: list[Run]
     skipped: list[Skipped]
     experiments: list[Experiment]
+    paths: list[Path]
+    """What was asked for."""
 
     def missing_cells(self) -> list[tuple[Experiment, Cell]]:
-        """Runs of an experiment that have not begun."""
+        """Runs of an experiment that were asked for and have not begun."""
+        return [(experiment, cell) for experiment, cell, is_other in self._absent() if not is_other]
+
+    def other_cells(self) -> list[tuple[Experiment, Cell]]:
+        """Runs of an experiment that were not asked for."""
+        return [(experiment, cell) for experiment, cell, is_other in self._absent() if is_other]
+
+    def _absent(self) -> list[tuple[Experiment, Cell, bool]]:
+        """Runs that are not here, and whether that is because they were not asked for."""
         there = {run.path.resolve() for run in self.runs} | {each.path.resolve() for each in self.skipped}
+        asked = [path.resolve() for path in self.paths]
         return [
-            (experiment, cell)
+            (
+                experiment,
+                cell,
+                (folder / "config.json").exists() or not any(map(folder.is_relative_to, asked)),
+            )
             for experiment in self.experiments
             for folder, cell in experiment.cells.items()
             if folder not in there
@@ -108,15 +155,27 @@ def read_all(paths: Sequence[str | Path], say: Callable[[str], None]) -> Collect
         for experiment in found.experiments:
             if (cell := experiment.cells.get(run.path.resolve())) is not None:
                 run.experiment, run.cell = experiment, cell
-                if run.status == "incomplete" and (why := experiment.failure(cell)):
-                    run.status, run.status_note = (
-                        "failed",
-                        f"failed after {_far(run.steps, run.asked_steps)}: {why}",
-                    )
+                _ask_experiment(run, experiment, cell)
         for note in run.notes:
             say(f"{run.path}: {note}")
     _name(runs)
-    return Collection(sorted(runs, key=_place(found.experiments)), skipped, found.experiments)
+    asked = [Path(path).expanduser() for path in paths]
+    return Collection(sorted(runs, key=_place(found.experiments)), skipped, found.experiments, asked)
+
+
+def _ask_experiment(run: Run, experiment: Experiment, cell: Cell) -> None:
+    """It keeps the logs of its runs, and evaluates them when they are complete."""
+    if run.status == "incomplete" and (why := experiment.failure(cell)):
+        run.status, run.status_note = "failed", f"failed after {_far(run.steps, run.asked_steps)}: {why}"
+    if run.status != "complete" or run.evaluation is not None or cell.evaluated is False:
+        return
+    if _is_held(locks.lock_path(experiment.root, cell.folder)):
+        run.status, run.status_note = "running", "took all its steps and is being evaluated"
+    elif why := experiment.failure(cell):
+        run.evaluation_gap = "failed"
+        run.status, run.status_note = "failed", f"took all its steps, but its evaluation failed: {why}"
+    elif cell.evaluated:
+        run.evaluation_gap = "missing"
 
 
 def _place(experiments: Sequence[Experiment]) -> Callable[[Run], tuple[int, int]]:
@@ -246,7 +305,7 @@ def _numbers(values: list[Any]) -> np.ndarray:
 
 def _status(folder: Path, reached: int, asked: int) -> tuple[Status, str]:
     at = _far(reached, asked)
-    if is_running(folder):
+    if _is_held(RunFolder(folder).lock_path):
         return "running", f"is still being written: {at} so far"
     if reached >= asked:
         return "complete", ""
@@ -262,33 +321,25 @@ def _far(reached: int, asked: int) -> str:
     return f"{count(reached)} of {count(asked)} steps"
 
 
-def is_running(folder: Path) -> bool:
-    """Whether a process holds the run's lock.
+def _is_held(lock: Path) -> bool:
+    """Whether a process holds a lock.
 
-    The lock is only tried where its holder may be alive: to try it is to hold it for a moment, and a run that
+    It is only tried where its holder may be alive: to try it is to hold it for a moment, and a run that
     begins in that moment would be refused.
     """
-    import fcntl
-
-    path = RunFolder(folder).lock_path
     try:
-        with path.open(encoding="utf-8") as file:
-            holder = re.fullmatch(r"(\d+) on (.*)", file.read().strip())
-            if holder and holder[2] == socket.gethostname() and not _is_alive(int(holder[1])):
-                return False
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            fcntl.flock(file, fcntl.LOCK_UN)
-    except BlockingIOError:
-        return True
-    except (OSError, ValueError):
-        return False  # no such file, or a file system without locks
-    return False
+        holder = re.fullmatch(r"(\d+) on (.*)", locks.holder(lock))
+    except ValueError:  # no text
+        return locks.is_held(lock)
+    if holder and holder[2] == socket.gethostname() and not _is_alive(int(holder[1])):
+        return False
+    return locks.is_held(lock)
 
 
 def _is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)  # signal 0 only asks
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:
         return True

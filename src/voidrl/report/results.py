@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from voidrl.report.groups import PHASE_NAMES, STAGES, Arm, Stage, stages_of
-from voidrl.report.outcomes import MEASURES, Spread, headline, measure_of, show_spread, spreads
+from voidrl.report.outcomes import (
+    MEASURES,
+    Spread,
+    first_measure,
+    headline,
+    measure_of,
+    seeds_behind,
+    show_spread,
+    spreads,
+)
 from voidrl.report.tables import Table
 from voidrl.report.words import seeds, steps
 
@@ -18,11 +27,18 @@ class Row:
     """One arm."""
 
     arm: Arm
-    seeds: str
+    counted: list[int]
+    """The seeds that its first number is of."""
     steps: str
     states: dict[str, int]
     """Runs by status."""
     spreads: dict[str, Spread]
+
+    @property
+    def seeds(self) -> str:
+        """How many there are, and which: `2 of 3 (1, 2)` where others are not in its number."""
+        of = f" of {len(self.arm.seeds)}" if len(self.counted) < len(self.arm.seeds) else ""
+        return f"{len(self.counted)}{of} ({seeds(self.counted)})"
 
     @property
     def is_partial(self) -> bool:
@@ -93,17 +109,19 @@ class Results:
     @staticmethod
     def _pivot_cell(row: Row, key: str) -> str:
         """The headline, or, in an environment that does not have it, what comes first there."""
-        if key in row.spreads or not row.spreads:
+        first = first_measure(row.spreads, key)
+        if first is None or first == key:
             return show_cell(row, key)
-        other = next(iter(row.spreads))
-        return f"{measure_of(other).name} {show_cell(row, other)}"
+        return f"{measure_of(first).name} {show_cell(row, first)}"
 
 
 def show_cell(row: Row, key: str) -> str:
-    """A measure of an arm, with a word where it is not final."""
+    """A measure of an arm, with a word where it is not final, or not of the row's seeds."""
     if key not in row.spreads:
         return "–"
-    return show_spread(key, row.spreads[key]) + (" so far" if row.is_partial else "")
+    shown = show_spread(key, row.spreads[key]) + (" so far" if row.is_partial else "")
+    mine = seeds_behind(row.arm, key)
+    return shown if mine == row.counted else f"{shown}, seed{'s' * (len(mine) > 1)} {seeds(mine)}"
 
 
 def shown_states(states: dict[str, int]) -> str:
@@ -116,8 +134,8 @@ def make_results(arms: Sequence[Arm]) -> list[Results]:
     made = []
     for stage, by_env in stages_of(arms).items():
         every = [arm for found in by_env.values() for arm in found]
-        rows = [_row(arm) for arm in every]
         first = headline(every, stage)
+        rows = [_row(arm, first) for arm in every]
         found = {key for row in rows for key in row.spreads}
         ordered = [*MEASURES, *sorted(found - {*MEASURES})]
         measures = [key for key in ordered if key in found]
@@ -126,13 +144,12 @@ def make_results(arms: Sequence[Arm]) -> list[Results]:
     return made
 
 
-def _row(arm: Arm) -> Row:
+def _row(arm: Arm, headline: str | None) -> Row:
     states: dict[str, int] = {}
     for run in arm.runs:
         states[run.status] = states.get(run.status, 0) + 1
-    numbers = arm.seeds
-    shown = f"{len(numbers)} ({seeds(numbers)})"
-    return Row(arm, shown, _steps(arm), states, spreads(arm))
+    found = spreads(arm)
+    return Row(arm, seeds_behind(arm, first_measure(found, headline)), _steps(arm), states, found)
 
 
 def _steps(arm: Arm) -> str:

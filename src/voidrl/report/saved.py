@@ -94,6 +94,12 @@ def read_kept(run: Path, kind: str, key: str) -> bytes | None:
         return None
 
 
+def drop_kept(run: Path, kind: str, key: str) -> None:
+    """Of no use: it is torn, or somebody else's."""
+    with suppress(OSError):
+        (run / CACHE / kind.format(key)).unlink()
+
+
 def keep(run: Path, kind: str, key: str, data: bytes) -> None:
     """Keep it for the next report, in place of what an older checkpoint had; not in a read-only folder."""
     folder = run / CACHE
@@ -103,7 +109,7 @@ def keep(run: Path, kind: str, key: str, data: bytes) -> None:
         folder.mkdir(exist_ok=True)
         tmp.write_bytes(data)
         tmp.replace(path)
-        for older in folder.glob(kind.format("*")):
+        for older in folder.glob(f"{kind.partition('-')[0]}-*{path.suffix}"):
             if older != path:
                 older.unlink()
     with suppress(OSError):

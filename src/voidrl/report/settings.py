@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from voidrl.report.groups import PHASE_NAMES, Arm, flat, is_used, show
+from voidrl.config import flat
+from voidrl.report.groups import PHASE_NAMES, Arm, is_used, show
 from voidrl.report.read import Run
 from voidrl.report.tables import Table
 from voidrl.report.words import count

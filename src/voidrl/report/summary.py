@@ -8,10 +8,18 @@ from dataclasses import dataclass
 
 from voidrl import __version__
 from voidrl.report.groups import STAGES, Arm, Stage, differing, essential, stages_of
-from voidrl.report.outcomes import headline, measure_of, show_spread, spreads
+from voidrl.report.outcomes import (
+    behind,
+    first_measure,
+    headline,
+    measure_of,
+    seeds_behind,
+    show_spread,
+    spreads,
+)
 from voidrl.report.provenance import field, hardware
 from voidrl.report.read import Collection, Run
-from voidrl.report.words import count, day, listed, many, seeds, sentence, steps
+from voidrl.report.words import between, count, day, listed, many, seeds, sentence, steps
 
 MOST_ENVS = 3  # each of which has a sentence of its own
 MOST_ARMS = 6  # in a sentence
@@ -80,17 +88,20 @@ def _finding(stage: Stage, arms: list[Arm]) -> str:
         return ""
     have = {arm: found[key] for arm in arms if key in (found := spreads(arm))}
     ranked = sorted(have, key=lambda arm: -have[arm].mean)
-    values = [
-        f"{arm.label} {show_spread(key, have[arm])}{'' if arm.complete else ' so far'}"
-        for arm in ranked[:MOST_ARMS]
-    ]
+    values = [f"{arm.label} {show_spread(key, have[arm])}{_so_far(arm, key)}" for arm in ranked[:MOST_ARMS]]
     rest = f", and {len(ranked) - MOST_ARMS} more" if len(ranked) > MOST_ARMS else ""
-    taken = {max(min(run.steps, run.asked_steps) for run in arm.complete) for arm in ranked if arm.complete}
-    after = f" after {listed(map(steps, sorted(taken)))} steps" if 0 < len(taken) <= 2 else ""
+    taken = [run.final_steps for arm in ranked if arm.complete for run in behind(arm, key)]
+    after = f" after {between(taken)} steps" if taken else ""
     some = [arm for arm in ranked if have[arm].runs > 1]
     over = "; means over seeds, in brackets the range" if some else "; one seed each" if ranked else ""
     where = f"{STAGES[stage]}, in {arms[0].env_name}{after}"
     return f"{where}, {measure_of(key).name}: {', '.join(values)}{rest}{over}."
+
+
+def _so_far(arm: Arm, key: str) -> str:
+    if arm.complete:
+        return ""
+    return f" so far, at {between([run.final_steps for run in behind(arm, key)])} steps"
 
 
 def _findings(stage: Stage, by_env: dict[str, list[Arm]]) -> list[str]:
@@ -125,7 +136,9 @@ def caveats(collection: Collection, arms: Sequence[Arm]) -> list[Caveat]:
         *_skipped(collection),
         *_by_status(collection.runs),
         *_not_begun(collection),
+        *_departures(collection),
         *_seeds(arms),
+        *_evaluations(collection.runs),
         *_protocol(arms),
         *_settings(arms),
         *_duplicates(arms),
@@ -150,7 +163,7 @@ def _by_status(runs: Sequence[Run]) -> list[Caveat]:
         ("incomplete", "warn", ("run is incomplete", "runs are incomplete")),
         ("running", "running", ("run is still being written", "runs are still being written")),
     ):
-        those = [run for run in runs if run.status == status]
+        those = [run for run in runs if run.status == status and not run.evaluation_gap]
         if those:
             it, they = ("it", "it logged") if len(those) == 1 else ("them", "they logged")
             text = f"{many(len(those), *words)}; curves show what {they}"
@@ -176,6 +189,11 @@ def _not_begun(collection: Collection) -> list[Caveat]:
     if absent:
         text = f"{many(len(absent), 'run of the experiment has', 'runs of the experiment have')} not begun"
         found.append(Caveat("warn", sentence(text), absent))
+    others = collection.other_cells()
+    if others:
+        text = f"{many(len(others), 'other run', 'other runs')} of the experiment"
+        text += f" {'is' if len(others) == 1 else 'are'} not part of this report"
+        found.append(Caveat("note", sentence(text), [cell.folder for _, cell in others]))
     for experiment in collection.experiments:
         if experiment.missing:
             text = f"methods of {experiment.name} that do not exist yet, and are not shown"
@@ -184,21 +202,60 @@ def _not_begun(collection: Collection) -> list[Caveat]:
     return found
 
 
+def _departures(collection: Collection) -> list[Caveat]:
+    return [
+        Caveat(
+            "warn", f"Experiment {experiment.name} was not run as its file has it: {experiment.departure}."
+        )
+        for experiment in collection.experiments
+        if experiment.departure
+    ]
+
+
 def _seeds(arms: Sequence[Arm]) -> list[Caveat]:
-    single = [arm for arm in arms if len(arm.seeds) == 1]
-    if not single:
-        return []
-    if len(single) == len(arms):
-        return [Caveat("warn", "Every arm has one seed: differences may be chance, and there is no spread.")]
-    text = f"{many(len(single), 'arm has', 'arms have')} one seed only, and so no spread"
-    return [Caveat("warn", sentence(text), [_arm_name(arm) for arm in single])]
+    """By the seeds that numbers are of, which can be fewer than were begun."""
+    counted: dict[Arm, list[int]] = {}
+    for stage, by_env in stages_of(arms).items():
+        key = headline([arm for found in by_env.values() for arm in found], stage)
+        for found in by_env.values():
+            counted |= {arm: seeds_behind(arm, first_measure(spreads(arm), key)) for arm in found}
+    warned = []
+    single = [arm for arm in arms if len(counted[arm]) == 1]
+    if single and len(single) == len(arms):
+        text = "Every arm has one seed: differences may be chance, and there is no spread."
+        warned.append(Caveat("warn", text))
+    elif single:
+        text = f"{many(len(single), 'arm has', 'arms have')} one seed only, and so no spread"
+        warned.append(Caveat("warn", sentence(text), [_arm_name(arm) for arm in single]))
+    fewer = [
+        f"{_arm_name(arm)}: {len(counted[arm])} of {len(arm.seeds)} seeds ({seeds(counted[arm])})"
+        for arm in arms
+        if len(counted[arm]) < len(arm.seeds)
+    ]
+    if fewer:
+        text = f"the numbers of {many(len(fewer), 'arm')} are of fewer seeds than were begun"
+        warned.append(Caveat("warn", sentence(text), fewer))
+    return warned
+
+
+def _evaluations(runs: Sequence[Run]) -> list[Caveat]:
+    found = []
+    failed = [run for run in runs if run.evaluation_gap == "failed"]
+    if failed:
+        text = f"{many(len(failed), 'evaluation')} failed"
+        found.append(Caveat("failed", sentence(text), [f"{run.name} {run.status_note}" for run in failed]))
+    missing = [run.name for run in runs if run.evaluation_gap == "missing"]
+    if missing:
+        text = f"evaluation missing in {many(len(missing), 'complete run')}"
+        found.append(Caveat("warn", sentence(text), missing))
+    return found
 
 
 def _protocol(arms: Sequence[Arm]) -> list[Caveat]:
     short = []
     for arm in arms:
         protocol = arm.protocol_steps
-        if protocol and (reached := max(run.steps for run in arm.runs)) < 0.995 * protocol:
+        if protocol and (reached := min(run.steps for run in arm.counted)) < 0.995 * protocol:
             short.append(
                 f"{_arm_name(arm)}: {steps(reached)} of {steps(protocol)} steps ({share(reached, protocol)})"
             )

@@ -22,6 +22,12 @@ def steps(value: float) -> str:
     return count(value)
 
 
+def between(values: Iterable[float]) -> str:
+    """The only number of steps, or the lowest and the highest: `16k`, `8k to 16k`."""
+    found = sorted({*values})
+    return " to ".join(map(steps, dict.fromkeys([found[0], found[-1]])))
+
+
 def many(number: int, noun: str, plural: str = "") -> str:
     """`one run`, `12 runs`."""
     shown = _SMALL[number] if number < len(_SMALL) else count(number)
