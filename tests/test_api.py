@@ -3,8 +3,10 @@
 import dataclasses
 import functools
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import torch
 from tiny_runs import MAZE, Skilled, Walk, assert_same_run, make_continuous, newest, rows, tiny
 
 import voidrl
+from voidrl import cli
 from voidrl.config import Config, to_json
 from voidrl.errors import CheckpointError, ConfigError, MissingExtraError, RunFolderError
 
@@ -282,3 +285,32 @@ def test_updates_of_fine_tuning_are_those_of_its_own_unless_told_otherwise(tmp_p
     config = {"finetune.warmup_steps": 4, **given}
     voidrl.finetune(agent, Walk, steps=20, config=config, out=tmp_path / "task")
     assert rows(tmp_path / "task")[-1]["updates"] == updates
+
+
+def test_a_run_on_a_function_of_a_script_goes_on_from_the_shell(tmp_path, capsys):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal, voidrl\n"
+        "from tiny_runs import Walk\n"
+        "class Mine(Walk):\n"
+        "    def step(self, action):\n"
+        "        if self.seen > 20: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        Mine.seen += 1\n"
+        "        return super().step(action)\n"
+        "Mine.seen = 0\n"
+        "voidrl.pretrain(Mine, 'random', steps=400, out='run', config={'log.tensorboard': False})\n"
+    )
+    tests = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])},
+        capture_output=True,
+        text=True,
+    )
+    assert "go on with `voidrl.resume('run', env=Mine)`" in done.stderr
+    run = str(tmp_path / "run")
+    assert cli.main(["resume", run]) == 2
+    assert "pass it as env=…, or name one that can be with --env module:function" in capsys.readouterr().err
+    assert cli.main(["resume", run, "--env", "tiny_runs:Walk"]) == 0
+    assert rows(run)[-1]["step"] >= 400

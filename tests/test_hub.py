@@ -1,5 +1,6 @@
 """The Hugging Face Hub: what is uploaded, what is fetched, and a sentence for everything that goes wrong."""
 
+import dataclasses
 import json
 import sys
 from functools import partial
@@ -116,6 +117,14 @@ def test_the_command_pushes_a_run(hub, run, capsys):
     assert np.array_equal(voidrl.load(NAME, device="cpu").act(obs), voidrl.load(run, device="cpu").act(obs))
 
 
+def test_the_commit_does_not_name_a_function_of_a_script(hub, agent, capsys):
+    env = dataclasses.replace(agent.config.env, id="__main__:make_env")
+    agent.config = dataclasses.replace(agent.config, env=env)
+    agent.push_to_hub(NAME)
+    assert hub.calls[-1][1]["commit_message"] == "pretrain in its author's own environment, 12 steps"
+    assert capsys.readouterr().err.count("cannot be imported elsewhere") == 1
+
+
 def test_a_dry_run_shows_all_and_uploads_nothing(hub, run, capsys, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
     assert cli.main(["push", str(run), NAME, "--dry-run"]) == 0
@@ -208,7 +217,7 @@ def test_a_path_here_wins_and_a_misspelt_one_does_not_leave_the_machine(hub, age
             voidrl.load(missing)
     assert not hub.calls
     with pytest.raises(
-        HubError, match="there is no folder 'another/other' here and no model 'another/other'"
+        HubError, match="there is no folder 'another/other' here, and there is no model 'another/other'"
     ):
         voidrl.load("another/other")
     assert [name for name, _ in hub.calls] == ["snapshot_download"]
@@ -295,11 +304,11 @@ def test_without_a_network_the_real_client_is_answered_in_one_sentence(agent, mo
     api = huggingface_hub.HfApi(endpoint="http://127.0.0.1:9")
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda **options: api)
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_test")
-    with pytest.raises(HubError, match="the Hugging Face Hub cannot be reached for 'somebody/apt-walk'"):
+    with pytest.raises(HubError, match=r"^the Hugging Face Hub cannot be reached for 'somebody/apt-walk'"):
         agent.push_to_hub(NAME)
     real = huggingface_hub.snapshot_download
     monkeypatch.setattr(
         huggingface_hub, "snapshot_download", lambda *a, **k: real(*a, **k, endpoint="http://127.0.0.1:9")
     )
-    with pytest.raises(HubError, match="the Hugging Face Hub cannot be reached for 'somebody/nothing'"):
+    with pytest.raises(HubError, match=r"^there is no folder 'somebody/nothing' here, and .* reached for"):
         voidrl.from_pretrained("somebody/nothing")

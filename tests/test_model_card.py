@@ -151,6 +151,40 @@ def test_code_that_is_not_in_the_repository_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("env", "told", "given"),
+    [
+        ("__main__:make_env", "a function `make_env` of", "make_env"),
+        ("__main__:build.<locals>.make_maze", "a function `make_maze` of", "make_maze"),
+        ("mazes:build.<locals>.make_maze", "a function `make_maze` of", "make_maze"),
+        ("mazes:<lambda>", "a function of", "make_env"),
+        ("functools:partial()", "a function of", "make_env"),
+    ],
+)
+def test_an_environment_that_cannot_be_imported_elsewhere_is_not_named(tmp_path, capsys, env, told, given):
+    result = Evaluation([1.0], [3], None)
+    for phase, call in (("pretrain", "finetune"), ("train", "evaluate")):
+        agent = make_agent(phase=phase)
+        own = dataclasses.replace(agent.config.env, id=env)
+        agent.config = dataclasses.replace(agent.config, env=own)
+        front, text = card_of(agent.save_pretrained(tmp_path / phase, evaluation=result))
+        assert env not in json.dumps(front)
+        assert env not in text
+        assert f"The environment is {told} the author's script; pass your own." in text
+        code = text.split("```")[1].removeprefix("python\n")
+        compile(code, "card", "exec")
+        assert f"voidrl.{call}(agent, {given}, " in code
+        assert "to be importable" not in text
+        said = capsys.readouterr().err
+        assert f"the environment '{env}' of the agent cannot be imported elsewhere: whoever" in said
+        assert said.count("\n") == 1
+
+
+def test_saving_an_agent_of_a_known_environment_says_nothing(tmp_path, capsys):
+    make_agent().save_pretrained(tmp_path / "agent")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
     ("argv", "shown"),
     [
         ("/home/x/.venv/bin/voidrl pretrain 'a?b=1&c=2' --steps 5", "voidrl pretrain 'a?b=1&c=2' --steps 5"),

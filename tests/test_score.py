@@ -132,15 +132,15 @@ def test_what_evaluate_prints_is_what_score_reads(tmp_path, monkeypatch, capsys)
         counts = {"ram": 900, "variables": 70, "positions": 6}
         return Evaluation([300.0, 314.6], [50, 60], None, 1000, counts, "ms_pacman")
 
-    monkeypatch.setattr(api, "load", lambda run, device: Loaded())
+    monkeypatch.setattr(api, "load", lambda run, **options: Loaded())
     monkeypatch.setattr(api, "evaluate", evaluate)
     words = ["evaluate", str(tmp_path), "--steps", "1k", "--count-states"]
     assert cli.main(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert asked["env"] == "atari/ms_pacman"
+    assert asked["env"] is None  # its own
     assert (asked["steps"], asked["epsilon"], asked["count_states"]) == (1000, 0.01, True)
     assert lines == [
-        "return   307.300 ± 7.300 over 2 episodes, 2 of them different",
+        "return   307.300 ± 7.300 over 2 episodes",
         "length   55.0",
         "human    0.0%, where 0% is random play (307.3) and 100% a human (6951.6)",
         "states   900 distinct whole RAM vectors (they hold timers and saturate) in 1000 steps",

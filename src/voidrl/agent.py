@@ -147,6 +147,11 @@ class Agent(nn.Module):
             optimisers["representation"].param_groups[0]["lr"] = self.representation_rate
         return optimisers
 
+    def __repr__(self) -> str:
+        config = self.config
+        pieces = ", ".join((config.method.name, config.representation.name, config.learner.name))
+        return f"Agent({pieces}; {config.phase} in {config.env.id!r}; {self.steps} steps; {self.device})"
+
     @property
     def device(self) -> torch.device:
         """Where the weights are."""

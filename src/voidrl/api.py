@@ -6,8 +6,10 @@ import copy
 import dataclasses
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +25,22 @@ from voidrl.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_place, require_task
 from voidrl.engine import Engine
 from voidrl.envs import Envs, make_envs
 from voidrl.envs.make import EnvFactory, probe_env
-from voidrl.errors import CheckpointError, ConfigError, RunFolderError, SpaceError, VoidrlError
+from voidrl.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvironmentFailedError,
+    RunFolderError,
+    SpaceError,
+    VoidrlError,
+)
 from voidrl.evaluation import Evaluation, evaluate_agent
-from voidrl.ids import DMC, atari_game
+from voidrl.ids import DMC, atari_game, of_a_script, parse_id
 from voidrl.loop import Loop, LoopState, load_run
 from voidrl.methods.base import Latents, Method
 from voidrl.metrics import import_wandb
 from voidrl.presets import preset_for
 from voidrl.progress import human_seconds, parse_count
+from voidrl.registry import import_path
 from voidrl.replay import make_replay
 from voidrl.runfolder import RunFolder, default_run_path
 from voidrl.types import Batch, EnvSpec
@@ -40,6 +50,7 @@ Overrides = Mapping[str, Any] | Config
 Steps = int | str
 ATARI_EVAL_ENVS = 32  # the more there are, the less the mean over whole episodes depends on where steps end;
 STEPS_PER_EVAL_ENV = 500  # but each takes a while to build
+NATURE_LEAST = 36  # pixels a side: below, its strides leave nothing
 MLP_HIDDEN = 256  # of the encoder that `auto` gives to vectors
 
 
@@ -135,7 +146,7 @@ def resume(
     run: str | Path,
     *,
     steps: Steps | None = None,
-    env: EnvFactory | None = None,
+    env: Env | None = None,
     device: str | None = None,
     engine: str | None = None,
 ) -> Agent:
@@ -144,7 +155,7 @@ def resume(
     Args:
         run: The run folder.
         steps: A new total; by default the one it was started with.
-        env: Only for a run on a factory that cannot be imported.
+        env: The function, or `module:function`; only for a run on one that cannot be imported by its name.
         device: By default the one it was started with.
         engine: `auto`, `eager`, `graph` or `compile`; by default the one it was started with.
     """
@@ -156,6 +167,7 @@ def resume(
     folder = RunFolder.open(run)
     config = config_from_json(checkpoint.read_json(folder.config_path, "the config of a run"))
     config = update(config, _given(steps, None, device) | ({} if engine is None else {"engine": engine}))
+    factory = _factory(env, config.env.id)
     say = _speaker(folder)
     with folder.lock():
         saved = _latest(folder, say)
@@ -164,7 +176,7 @@ def resume(
                 f"{folder.path} holds no checkpoint, and so nothing of what it was to be fine-tuned from: "
                 f"run `voidrl finetune` again with --overwrite"
             )
-        with _envs_of(config, env) as (envs, eval_envs), placed(config.device, config.seed) as place:
+        with _envs_of(config, factory) as (envs, eval_envs), placed(config.device, config.seed) as place:
             if saved is not None:
                 require_same_spaces(
                     EnvSpec.from_json(saved.meta["spec"]), config.env.id, envs.spec, config.env.id
@@ -281,7 +293,8 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
         name = given.get("name", getattr(Config(), kind).name)
         merged[kind] = {**given, "name": automatic.get(kind) if name == "auto" else name}
     config = update(Config(), merged)
-    stack = "mlp" if not spec.pixels else "nature" if spec.discrete else "drq"
+    small = spec.pixels and min(spec.frame_shape[1:]) < NATURE_LEAST
+    stack = "mlp" if not spec.pixels else "nature" if spec.discrete and not small else "drq"
     for kind in ("representation", "learner"):
         encoder = getattr(config, kind).encoder
         if spec.pixels and encoder.stack == "mlp":
@@ -415,6 +428,8 @@ def _run(loop: Loop, say: Callable[[str], None]) -> None:
         loop.run()
     except VoidrlError as error:
         loop.folder.log(f"failed: {error}")
+        if isinstance(error, EnvironmentFailedError):  # whoever mends it wants to know the line
+            loop.folder.log("".join(traceback.format_exception(error)))
         raise
     took = human_seconds(time.monotonic() - began)
     say(f"{loop.folder.path}: {loop.state.steps - before} steps in {took}")
@@ -441,6 +456,20 @@ def _rehearse_reward(agent: Agent) -> None:
             f"method {agent.config.method.name!r} gave rewards of shape {tuple(reward.shape)} for {n} "
             f"transitions: expected ({n},)"
         )
+
+
+def _factory(env: Env | None, trained_in: str) -> EnvFactory | None:
+    """The function that a run goes on with, where its own cannot be imported."""
+    if env is None or not isinstance(env, str):
+        return env
+    name, options = parse_id(env)
+    found = import_path("environment", name) if ":" in name else None
+    if not callable(found) or not of_a_script(trained_in):
+        raise ConfigError(
+            f"env = {env!r} cannot be used to go on in {trained_in!r}: expected module:function, for a run "
+            f"on a function that cannot be imported by its name"
+        )
+    return partial(found, **options)
 
 
 @contextmanager

@@ -25,7 +25,10 @@ class UnknownNameError(ConfigError):
         spelled = {k.lower(): k for k in sorted(known)}
         near = [spelled[n] for n in difflib.get_close_matches(name.lower(), spelled, n=3, cutoff=0.5)]
         some = [*spelled.values()][:20]
-        hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"known: {', '.join(some)}."
+        more = f" and {len(spelled) - len(some)} more" if len(spelled) > len(some) else ""
+        hint = f"known: {', '.join(some)}{more}."
+        if near:
+            hint = f"did you mean {' or '.join(repr(n) for n in near)}?"
         super().__init__(f"unknown {kind} {name!r}; {hint}{' ' + remedy if remedy else ''}")
 
 

@@ -44,7 +44,7 @@ def require_token(token: str | None) -> None:
 def download(repo_id: str, files: Sequence[str], revision: str | None, token: str | None) -> Path:
     """The folder of the client's cache with those of the files that the model has."""
     hub = _client(f"there is no folder {repo_id!r} here, and looking for it on the Hugging Face Hub")
-    with _sentences(hub, repo_id, revision):
+    with _sentences(hub, repo_id, revision, f"there is no folder {repo_id!r} here, and "):
         return Path(
             hub.snapshot_download(
                 repo_id, revision=revision, token=token, allow_patterns=[*files], **_LIBRARY
@@ -107,20 +107,23 @@ def _client(purpose: str) -> Any:
 
 
 @contextmanager
-def _sentences(hub: Any, repo_id: str, revision: str | None) -> Iterator[None]:
-    """What the Hub's client raises, each as one sentence with a remedy."""
+def _sentences(hub: Any, repo_id: str, revision: str | None, absent: str = "") -> Iterator[None]:
+    """What the Hub's client raises, each as one sentence with a remedy.
+
+    Unless the model was found, the sentence begins with `absent`: a folder may have been meant.
+    """
     errors = hub.errors
     name = f"{repo_id!r} on the Hugging Face Hub"
     try:
         yield
     except errors.HFValidationError as e:
-        raise ConfigError(f"repo_id = {repo_id!r} cannot be used: {_first_line(e)}") from e
+        raise ConfigError(f"{absent}repo_id = {repo_id!r} cannot be used: {_first_line(e)}") from e
     except errors.GatedRepoError as e:
         raise HubError(f"the model {name} is gated: ask for access on its page, then `hf auth login`") from e
     except errors.RepositoryNotFoundError as e:
         raise HubError(
-            f"there is no folder {repo_id!r} here and no model {name}, or it is private and your token does "
-            f"not open it: check the name, or log in with `hf auth login`"
+            f"{absent}there is no model {name}, or it is private and your token does not open it: check the "
+            f"name, or log in with `hf auth login`"
         ) from e
     except errors.RevisionNotFoundError as e:
         raise HubError(
@@ -131,13 +134,15 @@ def _sentences(hub: Any, repo_id: str, revision: str | None) -> Iterator[None]:
         if status in (401, 403):
             remedy = "log in with `hf auth login` and a token that may write there"
             raise HubError(
-                f"the Hugging Face Hub does not let you at {repo_id!r} ({status}): {remedy}"
+                f"{absent}the Hugging Face Hub does not let you at {repo_id!r} ({status}): {remedy}"
             ) from e
-        raise HubError(f"the Hugging Face Hub answered {status} about {repo_id!r}: {_first_line(e)}") from e
+        raise HubError(
+            f"{absent}the Hugging Face Hub answered {status} about {repo_id!r}: {_first_line(e)}"
+        ) from e
     except (errors.EntryNotFoundError, errors.HTTPError, OSError) as e:
         raise HubError(
-            f"the Hugging Face Hub cannot be reached for {repo_id!r} ({_first_line(e)}): check the network "
-            f"and HF_HUB_OFFLINE, or give a folder"
+            f"{absent}the Hugging Face Hub cannot be reached for {repo_id!r} ({_first_line(e)}): check the "
+            f"network and HF_HUB_OFFLINE, or give a folder"
         ) from e
 
 

@@ -21,6 +21,12 @@ def atari_game(env: str) -> str | None:
     return env.removeprefix(ATARI).partition("?")[0] if env.startswith(ATARI) else None
 
 
+def of_a_script(env: str) -> bool:
+    """Whether an environment is a function that no other process can import, such as one of a script."""
+    name = env.partition("?")[0]
+    return ":" in name and (name.startswith("__main__:") or "<" in name or name.endswith("()"))
+
+
 def parse_id(text: str) -> tuple[str, dict[str, Any]]:
     """`id?key=value&…` → the id and its options, values as JSON or as Python spells them."""
     name, _, query = text.partition("?")

@@ -31,6 +31,7 @@ from voidrl.engine import Engine, Fetched
 from voidrl.envs import Envs, StepResult
 from voidrl.errors import CheckpointError, EnvironmentFailedError, NonFiniteError, RunInterrupted
 from voidrl.evaluation import EVALUATION_STREAM, evaluate_agent, run_seed
+from voidrl.ids import of_a_script
 from voidrl.metrics import MetricsWriter
 from voidrl.progress import Progress
 from voidrl.replay import Replay, check_finite
@@ -99,12 +100,16 @@ class Loop:
                 path = self._train(stop)
             except EnvironmentFailedError as error:
                 where = f"at step {state.steps} of the run; {self._kept()}"
-                raise EnvironmentFailedError(f"{error}, {where}") from error
+                log = f"the traceback is in {self.folder.log_path}"
+                raise EnvironmentFailedError(f"{error}, {where}, {log}") from error
         if state.steps < config.steps:
             self.folder.log(f"stopped by {stop.requested} at step {state.steps}")
+            go_on = f"voidrl resume {shlex.quote(str(self.folder.path))}"
+            if of_a_script(config.env.id):
+                go_on = f"voidrl.resume({str(self.folder.path)!r}, env={config.env.id.rpartition(':')[2]})"
             raise RunInterrupted(
                 f"stopped by {stop.requested} at step {state.steps} of {config.steps}; checkpoint "
-                f"{path.name} written, go on with `voidrl resume {shlex.quote(str(self.folder.path))}`"
+                f"{path.name} written, go on with `{go_on}`"
             )
 
     def _train(self, stop: StopSignals) -> Path:

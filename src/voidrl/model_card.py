@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from voidrl.checkpoint import MANIFEST, read_json
 from voidrl.config import PIECES
 from voidrl.errors import CheckpointError, RunFolderError
+from voidrl.ids import of_a_script
 from voidrl.metrics import read_metrics
 from voidrl.score import FILE_NAME, started
 from voidrl.types import EnvSpec
@@ -23,6 +24,23 @@ if TYPE_CHECKING:
     from voidrl.evaluation import Evaluation
 
 _MARK = re.compile(r"\n<!-- Written by voidrl; .* sha256 ([0-9a-f]{64}) -->\n\Z")
+
+
+# Environments
+
+
+def told_env(env: str) -> str:
+    """An environment in words that are true wherever they are read."""
+    if not of_a_script(env):
+        return f"`{env}`"
+    name = _function(env)
+    return f"a function `{name}` of the author's script" if name else "a function of the author's script"
+
+
+def _function(env: str) -> str | None:
+    """The name of a function that cannot be imported; lambdas and partials have none."""
+    name = env.partition("?")[0].rpartition(":")[2].rpartition(".")[2]
+    return name if name.isidentifier() else None
 
 
 # What is known
@@ -150,7 +168,9 @@ def render(data: Mapping[str, Any], *, parameters: int, licence: str | None, rep
     shape = spec.raw_shape if spec.frame_stack == 1 else (spec.frame_stack, *spec.raw_shape)
     taught = config["learner"]["name"] if config["phase"] == "train" else method
     pieces = [config[kind]["name"] for kind in PIECES]
-    foreign = ", ".join(f"`{name}`" for name in (env.partition("?")[0], *pieces) if ":" in name)
+    public = not of_a_script(env)
+    known = [env.partition("?")[0]] if public else []
+    foreign = ", ".join(f"`{name}`" for name in (*known, *pieces) if ":" in name)
     template = resources.files("voidrl").joinpath("templates/model_card.md").read_text("utf-8")
     jinja = jinja2.Environment(  # the page is Markdown, not HTML
         autoescape=False,
@@ -159,13 +179,20 @@ def render(data: Mapping[str, Any], *, parameters: int, licence: str | None, rep
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
     )
-    jinja.filters |= {"json": lambda value: json.dumps(value, ensure_ascii=False), "cell": _cell}
+    jinja.filters |= {
+        "json": lambda value: json.dumps(value, ensure_ascii=False),
+        "cell": _cell,
+        "told": told_env,
+    }
     text = jinja.from_string(template).render(
-        name=(repo_id or env.partition("?")[0]).rpartition("/")[2],
+        name=(repo_id or (known or ["agent"])[0]).rpartition("/")[2],
         repo_id=repo_id,
         licence=licence,
-        tags=dict.fromkeys(["reinforcement-learning", "voidrl", env.partition("?")[0], taught]),
+        tags=dict.fromkeys(["reinforcement-learning", "voidrl", *known, taught]),
         env=env,
+        public=public,
+        place=f"`{env}`" if public else "its author's own environment",
+        given=json.dumps(env, ensure_ascii=False) if public else _function(env) or "make_env",
         phase=config["phase"],
         method=method,
         title=taught.partition(":")[2] or taught,
@@ -176,6 +203,7 @@ def render(data: Mapping[str, Any], *, parameters: int, licence: str | None, rep
         trust=repo_id is not None and any(":" in name for name in pieces),
         run=run if "steps" in run else None,
         results=results,
+        dataset=_dataset(results[0]["env"]) if results else {},
         metrics=_metrics(results[0]) if results else [],
         any_success=any(result["success_rate"] is not None for result in results),
         any_human=any(result["human_normalised"] is not None for result in results),
@@ -202,6 +230,13 @@ def _cell(text: object) -> str:
     return str(text).replace("|", "\\|")
 
 
+def _dataset(env: str) -> dict[str, str]:
+    """The Hub's words for the environment of a result; it asks for both."""
+    if not of_a_script(env):
+        return {"type": env.partition("?")[0], "name": env}
+    return {"type": "custom", "name": "the author's own environment"}
+
+
 def _metrics(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     over = f"over {result['episodes']} episodes"
     metrics = [{"type": "mean_reward", "name": f"mean return {over}", "value": result["mean_return"]}]
@@ -222,7 +257,7 @@ def _training(
     }
     machine = [*run.get("gpus", []), run.get("cpu"), run.get("platform")]
     rows = {
-        "environment": f"`{config['env']['id']}`: {spec.describe()}",
+        "environment": f"{told_env(config['env']['id'])}: {spec.describe()}",
         "phase": phases[config["phase"]],
         "method": f"`{config['method']['name']}`"
         + (" (while pre-training)" * (config["phase"] == "finetune")),

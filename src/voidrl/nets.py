@@ -165,7 +165,8 @@ class Encoder(nn.Module):
             size = "×".join(map(str, obs_shape[1:]))
             raise ConfigError(
                 f"encoder stack {config.stack!r} cannot read images of {size}: they are too small for its "
-                f"strides; use larger images or another stack"
+                f"strides; use larger images, or 'drq' for representation.encoder.stack and "
+                f"learner.encoder.stack"
             ) from error
         layers: list[nn.Module] = []
         if config.hidden_dim:

@@ -491,6 +491,6 @@ def check_finite(array: np.ndarray, what: str, step: int) -> None:
         bad = np.argwhere(~np.isfinite(array))[0]
         raise NonFiniteError(
             f"{what} of environment {bad[0]} is {array[tuple(bad)]} at step {step}: "
-            f"expected finite numbers; mend the environment, then `voidrl resume` goes on from the last "
-            f"checkpoint"
+            f"expected finite numbers; mend the environment, and a run that has a checkpoint goes on with "
+            f"`voidrl resume`"
         )

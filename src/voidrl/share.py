@@ -10,6 +10,7 @@ replaced is the one at which the new agent is there. A kill leaves the old agent
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ from voidrl.errors import (
     VoidrlWarning,
 )
 from voidrl.evaluation import Evaluation
+from voidrl.ids import of_a_script
 from voidrl.types import EnvSpec
 
 FORMAT = 1
@@ -78,6 +80,13 @@ def save_pretrained(
             f"cannot save the agent in {path}: {e.strerror or e}; choose a folder open to writing, with room "
             f"for {size} bytes"
         ) from e
+    env = agent.config.env.id
+    if of_a_script(env):
+        told = (
+            f"the environment {env!r} of the agent cannot be imported elsewhere: whoever loads the agent has "
+            f"to pass one, unless you train with a function of a module, as 'module:factory'"
+        )
+        print(told, file=sys.stderr, flush=True)
     return path
 
 
@@ -330,7 +339,9 @@ def push_to_hub(
     """Publish an agent; see `Agent.push_to_hub`."""
     hub.require_repo_id(repo_id)
     hub.require_token(token)
-    message = message or f"{agent.config.phase} {agent.config.env.id}, {agent.steps} steps"
+    env = agent.config.env.id
+    place = "in its author's own environment" if of_a_script(env) else env
+    message = message or f"{agent.config.phase} {place}, {agent.steps} steps"
     files = [CONFIG, WEIGHTS, CARD]
     with tempfile.TemporaryDirectory() as made:
         folder = save_pretrained(

@@ -318,3 +318,23 @@ def test_a_missing_simulator_is_answered_with_the_command_that_installs_it(monke
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'voidrl\[atari\]'"):
         make_envs(EnvConfig(id="ALE/Pong-v5"))
+
+
+@pytest.mark.parametrize("when", ["reset", "step"])
+def test_an_observation_of_another_shape_is_told_with_both(when):
+    class Wide(gym.Env):
+        observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(3 if when == "reset" else 2, np.float32), {}
+
+        def step(self, action):
+            return np.zeros(3, np.float32), 0.0, False, False, {}
+
+    envs = make_envs(EnvConfig(num_envs=1), Wide)
+    if when == "step":
+        envs.reset(0)
+    act = (lambda: envs.reset(0)) if when == "reset" else (lambda: envs.step(np.zeros(1, np.int64)))
+    with pytest.raises(EnvironmentFailedError, match=r"environment 0 .*shape \(3,\) .*: expected \(2,\)"):
+        act()
+    envs.close()

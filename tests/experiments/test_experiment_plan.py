@@ -183,6 +183,7 @@ def test_what_is_set_reaches_the_runs_that_it_is_for():
     [
         ("table3", {"methods": ("diayn",)}, "'diayn' of .*'table3' is missing: .*DIAYN.*there are apt,"),
         ("table3", {"methods": ("atp",)}, "unknown method 'atp'; did you mean 'apt'"),
+        ("table5", {"methods": ("zzz",)}, r"'zzz'; known: apt, random_heads. Methods are those of [^:]*$"),
         ("table3", {"methods": ("apt", "apt")}, "each of them once"),
         ("demo", {"seeds": (1, 1)}, "each of them once"),
         ("demo", {"seeds": (-1,)}, "seed = -1 cannot be used"),

@@ -67,6 +67,7 @@ def test_a_failed_cell_is_told_and_stops_no_other(own, tmp_path, capsys):
     assert cli.main(words) == 1
     said = capsys.readouterr()
     good, bad = "own_envs-good", "own_envs-raising"
+    assert re.search(rf"{good}/apt/seed3: done in \d+s \(2 of 4\)", said.err)
     [failed] = [line for line in said.err.splitlines() if line.startswith("failed: ")]
     assert re.search(r"raising/apt-pretrain/seed3: .*RuntimeError\('the wheel fell off'\).*step 24", failed)
     log = out / "logs" / bad / "apt-pretrain/seed3.log"
@@ -174,3 +175,21 @@ def test_the_live_table_fits_every_width(tmp_path):
     text = Text("\n").join(board.lines(running, 2, 100)).plain
     assert text.splitlines()[0].startswith("12/78 done, 2 elsewhere")
     assert "alien/apt-pretrain/seed1  125M/250M  eta 4d03h  348/s" in text
+
+
+def test_a_log_has_a_line_for_each_run_every_ten_seconds_and_then_every_minute(tmp_path, monkeypatch):
+    plan = make_plan(read_experiment("demo"), Request(), tmp_path)
+    folder = make_begun(plan, plan.cells[0])
+    (folder / "metrics.jsonl").write_text('{"step": 4000, "time/steps_per_second": 100.0}\n')
+    running = [Running(cell, plan.path(cell)) for cell in plan.cells[:2]]
+    now, stream = 0, io.StringIO()
+    monkeypatch.setattr("voidrl.experiments.board.time.monotonic", lambda: now)
+    board = Board(stream)
+    for now in range(190):  # noqa: B007
+        board.draw(running, 0)
+    lines = stream.getvalue().splitlines()
+    assert lines[:2] == [
+        "maze/random/seed2: 4k/16k, 100 steps/s, eta 2m00s",
+        "maze/apt/seed2: 0/16k, starting",
+    ]
+    assert len(lines) == 2 * (5 + 2)  # at 10, 20 … 50, 110 and 170 seconds

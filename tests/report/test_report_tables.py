@@ -51,7 +51,7 @@ def test_final_numbers_are_of_complete_runs_where_there_are_any(tmp_path):
     row = make_results([arm])[0].rows[0]
     assert row.states == {"complete": 2, "incomplete": 1}
     assert row.steps == "50 to 100 of 100"
-    assert row.seeds == "2 of 3 (1, 2)"
+    assert row.seeds == "2 of 3 (seeds 1, 2)"
 
 
 def test_where_no_run_is_complete_numbers_are_so_far(tmp_path):

@@ -66,7 +66,10 @@ def evaluate(argv: list[str]) -> None:
         return
     row = result.metrics()
     different = len(set(zip(result.returns, result.lengths, strict=True)))
-    over = f"over {len(result.returns)} episodes, {different} of them different"
+    over = f"over {len(result.returns)} episodes"
+    if different < len(result.returns):
+        alike = "all alike in" if different == 1 else f"{different} different pairs of"
+        over += f", {alike} return and length"
     _say(f"return   {result.mean_return:.3f} ± {row['eval/return_std']:.3f} {over}")
     _say(f"length   {row['eval/length']:.1f}")
     share = result.human_normalised

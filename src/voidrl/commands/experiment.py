@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from typing import Any
 
 from voidrl.cli_options import make_parser, read_value
 from voidrl.errors import ConfigError
+from voidrl.terminal import width_of
 
 
 def demo(argv: list[str]) -> int:
@@ -47,7 +49,8 @@ def experiment(argv: list[str]) -> int:
     from voidrl.tables import described
 
     parser = make_parser("experiment", experiment.__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter  # for the list; it wraps no sentence
+    parser.description = textwrap.fill(parser.description or "", width_of(sys.stdout) - 2)
     own = {"FILE.toml": "Your own, as docs/experiments.md describes it"}
     parser.epilog = f"experiments:\n{described({**shipped(), **own})}"
     parser.add_argument("name", metavar="NAME|FILE.toml", nargs="?", help="one of those below, or your own")

@@ -81,9 +81,11 @@ def resume(argv: list[str]) -> None:
     parser = make_parser("resume", resume.__doc__)
     parser.add_argument("run", help="the run folder")
     parser.add_argument("--steps", help="a new total of environment steps")
+    parser.add_argument("--env", help="module:function, for a run that a script began with its own function")
     parser.add_argument("--device", help="auto, cpu, cuda or cuda:N (default: as it was started)")
     parser.add_argument("--engine", help="auto, eager, graph or compile (default: as it was started)")
     options = parser.parse_args(argv)
     from voidrl import api
 
-    api.resume(options.run, steps=options.steps, device=options.device, engine=options.engine)
+    env, device, engine = options.env, options.device, options.engine
+    api.resume(options.run, steps=options.steps, env=env, device=device, engine=engine)

@@ -30,7 +30,7 @@ from voidrl.errors import (
     VoidrlError,
 )
 from voidrl.games import find_game
-from voidrl.ids import ATARI, DMC, parse_id
+from voidrl.ids import ATARI, DMC, of_a_script, parse_id
 from voidrl.registry import import_path
 from voidrl.types import EnvSpec
 
@@ -83,7 +83,15 @@ def make_envs(
         )
     native, renders = False, render_height > 0
     if factory is None and ":" in name and not GYM_ID.search(name):
-        found = import_path("environment", name)
+        try:
+            found = import_path("environment", name)
+        except ConfigError as error:
+            if not of_a_script(name):
+                raise
+            raise ConfigError(
+                f"environment {name!r} is a function that cannot be imported from here: pass it as env=…, or "
+                f"name one that can be with --env module:function"
+            ) from error
         if not callable(found):
             raise ConfigError(
                 f"environment {name!r} cannot be used: expected a function that returns a gymnasium.Env"

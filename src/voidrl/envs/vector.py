@@ -180,19 +180,31 @@ class Guarded(gym.Wrapper):
         """One step, counted."""
         self.steps += 1
         try:
-            return self.env.step(action)
+            result = self.env.step(action)
         except Exception as error:
             raise EnvironmentFailedError(
                 f"environment {self.index} ({self.name!r}) raised {error!r} at its own step {self.steps}"
             ) from error
+        self._check(result[0], f"at its own step {self.steps}")
+        return result
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """A new episode."""
         try:
-            return self.env.reset(seed=seed, options=options)
+            result = self.env.reset(seed=seed, options=options)
         except Exception as error:
             raise EnvironmentFailedError(
                 f"environment {self.index} ({self.name!r}) raised {error!r} in reset after {self.steps} steps"
             ) from error
+        self._check(result[0], f"in reset after {self.steps} steps")
+        return result
+
+    def _check(self, obs: Any, when: str) -> None:
+        expected = self.observation_space.shape
+        if expected is not None and np.shape(obs) != expected:
+            raise EnvironmentFailedError(
+                f"environment {self.index} ({self.name!r}) returned an observation of shape {np.shape(obs)} "
+                f"{when}: expected {expected}, as its observation_space says"
+            )

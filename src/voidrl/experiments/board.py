@@ -20,7 +20,8 @@ from voidrl.tables import fit, make_console
 from voidrl.terminal import is_terminal, width_of
 
 DRAW_EVERY_SECONDS = 0.5
-LINES_EVERY_SECONDS = 300.0  # in a log file: one line for each run that is under way
+LINES_EVERY_SECONDS = 60.0  # in a log file: one line for each run that is under way
+EARLY_SECONDS = 10.0  # the same in the first minute, when one looks whether it works
 MOST_ROWS = 12
 LEAST_NAME = 12
 
@@ -112,12 +113,13 @@ class Board:
         """Show what is under way, if it is time to."""
         now = time.monotonic()
         if self._live is None:
-            if now - self._drawn >= LINES_EVERY_SECONDS:
+            early = now - self._began < LINES_EVERY_SECONDS
+            if now - self._drawn >= (EARLY_SECONDS if early else LINES_EVERY_SECONDS):
                 self._drawn = now
                 for each in running:
                     at = standing(each)
-                    rate = f"{human_count(at.rate)} steps/s"
-                    self.say(f"{each.cell.folder}: {at.done}, {rate}, {at.left}")
+                    rate = f"{human_count(at.rate)} steps/s, " if at.rate else ""
+                    self.say(f"{each.cell.folder}: {at.done}, {rate}{at.left}")
             return
         if now - self._drawn < DRAW_EVERY_SECONDS:
             return

@@ -32,7 +32,7 @@ def print_plan(plan: Plan, jobs: int, file: TextIO | None = None) -> None:
             cell.folder,
             cell.phase,
             human_count(cell.config.steps),
-            _seconds(estimates[cell.folder].seconds),
+            _seconds(estimates[cell.folder]),
             _state(plan, cell, states[cell.folder]),
         )
         for cell in plan.cells
@@ -66,8 +66,11 @@ def _state(plan: Plan, cell: Cell, state: State) -> str:
     return ("to be evaluated" if state.kind == "trained" else state.kind) + under_way
 
 
-def _seconds(seconds: float | None) -> str:
-    return "?" if seconds is None else human_seconds(seconds) if seconds else "–"
+def _seconds(of: estimate.Estimate) -> str:
+    if not of.seconds:
+        return "?" if of.seconds is None else "–"
+    elsewhere = of.rate.elsewhere if of.rate is not None else ""
+    return human_seconds(of.seconds) + (f" ({elsewhere})" if elsewhere else "")
 
 
 def _time(
@@ -79,7 +82,10 @@ def _time(
         return []
     if not any(known):
         return ["time: unknown, as no such run has been measured"] if unknown else []
-    line = f"time: about {human_seconds(sum(known))} of training one run after the other"
+    rates = [each.rate for each in estimates.values() if each.rate is not None]
+    others = ", ".join(dict.fromkeys(rate.elsewhere for rate in rates if rate.elsewhere))
+    line = f"time: about {human_seconds(sum(known))}{f' ({others})' if others else ''}"
+    line += " of training one run after the other"
     if jobs > 1:
         best = estimate.seconds_with(plan, estimates, jobs)
         line += f", at best {human_seconds(best)} with --jobs {jobs}"
@@ -91,12 +97,14 @@ def _time(
 def _disk(plan: Plan, states: dict[str, State], estimates: dict[str, estimate.Estimate]) -> list[str]:
     sizes = {folder: each.bytes for folder, each in estimates.items() if each.bytes is not None}
     unknown = len(estimates) - len(sizes)
+    whys = ", ".join(dict.fromkeys(each.why for each in estimates.values() if each.bytes is None))
+    why = f"as the size of {whys} is not known before it is made"
     if not sizes:
-        return ["disk: unknown"]
+        return [f"disk: unknown, {why}"]
     free = estimate.free_bytes(plan.out)
     there = "" if free is None else f"; {estimate.human_bytes(free)} are free there"
-    more = f" and {unknown} runs whose size is unknown" if unknown else ""
-    lines = [f"disk: about {estimate.human_bytes(sum(sizes.values()))}{more}, when all are complete{there}"]
+    more = f"; of {unknown} more runs it is unknown, {why}" if unknown else ""
+    lines = [f"disk: about {estimate.human_bytes(sum(sizes.values()))}, when all are complete{more}{there}"]
     still = sum(size for folder, size in sizes.items() if states[folder].kind == "missing")
     if free is not None and still > free:
         lines.append("that does not fit: fewer seeds or tasks, --set log.keep_last=1, or another --out")

@@ -21,11 +21,14 @@ from voidrl.errors import VoidrlError
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.scale import learns
 from voidrl.experiments.state import State
+from voidrl.ids import ATARI, DMC
 from voidrl.metrics import read_metrics
 from voidrl.replay import CHUNK_BYTES, row_count, slot_bytes
 
 Kind = tuple[str, str]
 HERE = "runs in this folder"
+# Where a preset was measured, by the first word of its name; elsewhere its rate says nothing.
+FAMILIES = {"maze": "voidrl/PixelMaze", "atari": ATARI, "dmc": DMC, "urlb": DMC}
 
 
 class Rate(NamedTuple):
@@ -39,6 +42,8 @@ class Rate(NamedTuple):
     """Where that stands; empty for the folder of this experiment."""
     caution: str = ""
     """Why this machine may be faster or slower."""
+    elsewhere: str = ""
+    """The kind of hardware, where this machine has none of it."""
 
     def seconds(self, cell: Cell, steps: int) -> float:
         """More updates take more time; environments alone do not."""
@@ -53,6 +58,8 @@ class Estimate:
     seconds: float | None
     rate: Rate | None
     bytes: int | None
+    why: str = ""
+    """The disk is unknown."""
 
 
 def estimate_all(plan: Plan, states: Mapping[str, State]) -> dict[str, Estimate]:
@@ -65,7 +72,10 @@ def estimate_all(plan: Plan, states: Mapping[str, State]) -> dict[str, Estimate]
         rate = own.get(kind_of(cell)) or shipped_rate(cell, has_gpu)
         left = 0 if state.kind in ("done", "trained") else cell.config.steps - state.step
         seconds = 0.0 if left == 0 else None if rate is None else rate.seconds(cell, left)
-        found[cell.folder] = Estimate(seconds, rate if left else None, disk_bytes(cell, agents))
+        size, why = disk_bytes(cell, agents), ""
+        if size is None:
+            why = f"the {'states' if not cell.look.sized else 'agent'} of {cell.task}"
+        found[cell.folder] = Estimate(seconds, rate if left else None, size, why)
     return found
 
 
@@ -115,6 +125,8 @@ def shipped_rate(cell: Cell, has_gpu: bool) -> Rate | None:
     config = cell.config
     phase = "task" if config.phase != "pretrain" else "pretrain" if learns(config) else "random"
     engine = config.engine if config.engine != "auto" else "graph" if has_gpu else "eager"
+    if cell.preset is None or not cell.task.startswith(FAMILIES[cell.preset.partition("-")[0]]):
+        return None
     known = [each for each in _table()["rates"] if each["preset"] == cell.preset]
     # Fine-tuning is not slower than pre-training with as many updates, which has f to learn beside it.
     wanted = [each for each in known if each["phase"] == phase]
@@ -127,10 +139,13 @@ def shipped_rate(cell: Cell, has_gpu: bool) -> Rate | None:
         return None
     best = max(wanted, key=nearness)
     where = f"{best['hardware']}, engine {best['engine']}, {best['date']}"
-    caution = "this machine may be faster or slower"
+    caution, elsewhere = "this machine may be faster or slower", ""
     if best["gpu"] is not None and not has_gpu:
-        caution = "without a GPU, as here, it takes many times as long"
-    return Rate(best["steps_per_second"], best["updates_per_step"], where, best["source"], caution)
+        caution, elsewhere = "without a GPU, as here, it takes many times as long", best["gpu"]
+    if best["gpu"] is None and has_gpu:
+        elsewhere = "CPU"
+    rate, updates = best["steps_per_second"], best["updates_per_step"]
+    return Rate(rate, updates, where, best["source"], caution, elsewhere)
 
 
 def _has_gpu(device: str) -> bool:
@@ -167,7 +182,7 @@ def disk_bytes(cell: Cell, agents: Mapping[Kind, int] | None = None) -> int | No
     A checkpoint holds the agent and all of the replay. Parts of the replay that did not change since the
     checkpoint before are the same files: another checkpoint costs an agent and what was written in between.
     """
-    agent: int | None = (agents or {}).get(kind_of(cell)) or _table()["agent_bytes"].get(cell.preset)
+    agent = (agents or {}).get(kind_of(cell)) or cell.agent_bytes
     if agent is None or not cell.look.sized:
         return None
     config, log = cell.config, cell.config.log

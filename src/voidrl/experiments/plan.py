@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from voidrl import api
 from voidrl.config import PIECES, Config, EnvConfig, default_piece, flat, merge, require, to_json, update
@@ -16,6 +16,7 @@ from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.evaluation import EVALUATION_STREAM, run_seed
 from voidrl.experiments.format import PHASES, Arm, Evaluation, Experiment, Phase, Variation
 from voidrl.experiments.looks import Look, look
+from voidrl.experiments.outline import outline_bytes
 from voidrl.experiments.scale import FEW_UPDATES, learns, scaled, scaled_evaluation, updates, warmup_steps
 from voidrl.experiments.tasks import Place, Task, select
 from voidrl.ids import ATARI, DMC
@@ -75,6 +76,8 @@ class Cell:
     """What the experiment's own protocol takes, whatever was asked for."""
     preset: str | None
     look: Look = field(repr=False, compare=False)
+    agent_bytes: int | None
+    """Of a checkpoint without the replay; None where that is not known before it is made."""
 
     @property
     def phase(self) -> str:
@@ -153,7 +156,7 @@ def _chosen_arms(experiment: Experiment, names: Sequence[str]) -> list[Arm]:
                 f"{experiment.missing[name]} yet; there are {', '.join(experiment.arms)}"
             )
         if name not in experiment.arms:
-            remedy = f"Those of experiment {experiment.name!r}: {', '.join(experiment.arms)}."
+            remedy = f"Methods are those of experiment {experiment.name!r}."
             raise UnknownNameError("method", name, experiment.arms, remedy)
     require(len({*names}) == len(names), "methods", [*names], "each of them once")
     return [arm for name, arm in experiment.arms.items() if not names or name in names]
@@ -174,6 +177,14 @@ def _notes(cells: Sequence[Cell]) -> Iterator[str]:
         )
 
 
+class _Made(NamedTuple):
+    """A config that can be run, of an arm in a phase and a place."""
+
+    config: Config
+    look: Look
+    agent_bytes: int | None
+
+
 class _Maker:
     """Makes cells; configs are made once for all seeds, and before they are scaled."""
 
@@ -184,7 +195,7 @@ class _Maker:
         self.of_evaluation = _taken(changes, "evaluation")
         self.of_phase = {phase: _taken(changes, phase) for phase in OF_ONE_PHASE}
         self.changes = changes
-        self.made: dict[tuple[str, str, str], tuple[Config, Look]] = {}
+        self.made: dict[tuple[str, str, str], _Made] = {}
         self.protocol: dict[tuple[str, str, str], int] = {}
         self.kept_by_arms: dict[str, set[str]] = {}
 
@@ -202,7 +213,7 @@ class _Maker:
 
     def _cell(self, arm: Arm, phase: str, task: Task, seed: int, source: Cell | None = None) -> Cell:
         place: Place = task.pretrain if phase == "pretrain" else task
-        config, seen = self._config(arm, phase, task)
+        config, seen, agent_bytes = self._config(arm, phase, task)
         # Where a task is its own place of pre-training, the two runs of an arm need two folders.
         both = phase == "pretrain" and arm.phases[-1] == "finetune" and task.pretrain.env == task.env
         name = f"{arm.name}-pretrain" if both else arm.name
@@ -218,6 +229,7 @@ class _Maker:
             protocol_steps=self._protocol_steps(arm, phase, place.env, config.env.dmc.action_repeat),
             preset=self._preset_name(place.env),
             look=seen,
+            agent_bytes=agent_bytes,
         )
 
     def _preset_name(self, env: str) -> str | None:
@@ -225,18 +237,19 @@ class _Maker:
 
     # Configs
 
-    def _config(self, arm: Arm, phase: str, task: Task) -> tuple[Config, Look]:
+    def _config(self, arm: Arm, phase: str, task: Task) -> _Made:
         """The config of a phase at full length, with any seed."""
         place: Place = task.pretrain if phase == "pretrain" else task
         # Games differ in nothing but their name.
         key = (arm.name, phase, ATARI if place.env.startswith(ATARI) else place.env)
         if key in self.made:
-            config, seen = self.made[key]
-            env = dataclasses.replace(config.env, id=place.env) if key[2] == ATARI else config.env
-            return dataclasses.replace(config, env=env), seen
+            made = self.made[key]
+            env = made.config.env
+            env = dataclasses.replace(env, id=place.env) if key[2] == ATARI else env
+            return made._replace(config=dataclasses.replace(made.config, env=env))
         if phase == "finetune":
             owner = arm if arm.source is None else self.experiment.arms[arm.source]
-            before, _ = self._config(owner, "pretrain", task)
+            before = self._config(owner, "pretrain", task).config
             layers: Layers = [to_json(api.task_config(before)), self._file_config(phase)]
             layers += [] if arm.source is None else [arm.config]
         else:
@@ -257,8 +270,8 @@ class _Maker:
         require(isinstance(inside, Mapping), "env", inside, "a mapping; the id is the task's")
         seen = look(update(EnvConfig(), {**inside, "id": place.env}, "env."))
         config = api.build_config(seen.spec, [merged, {"env": to_json(seen.env)}])
-        self.made[key] = config, seen
-        return config, seen
+        self.made[key] = _Made(config, seen, outline_bytes(seen.spec, config))
+        return self.made[key]
 
     def _begin(self, env: str, phase: str) -> Layers:
         """What pre-training and training from scratch begin with, up to the arm's own."""
@@ -327,7 +340,7 @@ class _Maker:
 
     def require_effect(self) -> None:
         """Refuse changes that none of the runs has: a field of a method that is not there."""
-        known = {name for config, _ in self.made.values() for name in flat(to_json(config))}
+        known = {name for made in self.made.values() for name in flat(to_json(made.config))}
         phases = {phase for _, phase, _ in self.made}
         for name in flat(merge(self.changes)):
             if name not in known:

@@ -30,6 +30,7 @@ from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.state import State, differences, state_of
 from voidrl.loop import StopSignals
 from voidrl.machine import whole_cores
+from voidrl.progress import human_seconds
 
 POLL_SECONDS = 0.1
 RETRY_SECONDS = 1.0  # between two looks at a cell that another process holds
@@ -86,6 +87,7 @@ class _Child:
     ) -> None:
         self.cell, self.folder = cell, plan.path(cell)
         self.log, self.closed = log_path(plan.out, cell.folder), False
+        self.began = time.monotonic()
         self.log.parent.mkdir(parents=True, exist_ok=True)
         job: Job = {
             "command": [*command],
@@ -183,7 +185,7 @@ class _Runner:
             asked_to_stop = child.closed
             child.close()
             if child.process.returncode == DONE:
-                self._done(folder, "")
+                self._done(folder, f" in {human_seconds(time.monotonic() - child.began)}")
             elif not (asked_to_stop and child.process.returncode == INTERRUPTED):
                 self._fail(child.cell, child.failure(), child.log)
 
@@ -224,10 +226,10 @@ class _Runner:
         finally:
             locks.release(lock)
 
-    def _done(self, folder: str, by: str) -> None:
+    def _done(self, folder: str, how: str) -> None:
         del self.left[folder]
         self.elsewhere.pop(folder, None)
-        self.board.done(f"{folder}: done{by}")
+        self.board.done(f"{folder}: done{how}")
 
     def _fail(self, cell: Cell, why: str, log: Path | None) -> None:
         self.failed[cell.folder] = Failure(cell, why, log)

@@ -20,6 +20,7 @@ from voidrl.tables import fit, print_table
 
 OF_EVALUATION = {"return": "mean_return", "human_normalised": "human_normalised"}
 SHARES = {"human_normalised", "success"}
+COVERAGE = "coverage/"
 AGGREGATED = ("median", "mean", "above_human")
 
 
@@ -36,6 +37,8 @@ class Result:
     steps: list[tuple[int, int]]
     """Of the pre-training before it, if there was one, and of the run itself; each with the protocol's."""
     published: float | None
+    ends: bool = True
+    """Whether it is of the last run of an arm; else of the pre-training that one began from."""
 
     @property
     def share(self) -> float:
@@ -44,11 +47,11 @@ class Result:
 
 
 def results(plan: Plan) -> list[Result]:
-    """Of the cells that are done."""
+    """Of the cells that are done; of pre-trainings that are gone on from, what they saw."""
     printed = None if plan.published is None else published.numbers(plan.published)
     found: dict[tuple[str, str, str], list[tuple[Cell, dict[str, float]]]] = {}
     for cell in plan.cells:
-        if cell.ends and state_of(cell, plan.path(cell)).kind == "done":
+        if state_of(cell, plan.path(cell)).kind == "done":
             key = (cell.task, cell.label, cell.phase)
             found.setdefault(key, []).append((cell, measured(plan, cell)))
     rows, by_folder = [], {cell.folder: cell for cell in plan.cells}
@@ -56,11 +59,14 @@ def results(plan: Plan) -> list[Result]:
         first = members[0][0]
         runs = [by_folder[first.source], first] if first.source is not None else [first]
         steps = [(run.config.steps, run.protocol_steps) for run in runs]
-        for measure in first.arm.measures:
+        measures = first.arm.measures
+        if not first.ends:
+            measures = tuple(name for name in measures if name.startswith(COVERAGE))
+        for measure in measures:
             values = [numbers[measure] for _, numbers in members if measure in numbers]
             if values:
                 held = printed.value(label, task) if printed is not None and measure == "return" else None
-                rows.append(Result(label, task, phase, measure, values, steps, held))
+                rows.append(Result(label, task, phase, measure, values, steps, held, first.ends))
     return rows
 
 
@@ -107,7 +113,8 @@ def print_results(plan: Plan, file: TextIO | None = None) -> None:
     held = any(row.published is not None for row in rows)
     for row in rows:
         mean = show(row.measure, float(np.mean(row.values)))
-        cells: list[object] = [names[row.task], row.label, row.measure, mean]
+        label = row.label if row.ends else f"{row.label}, pre-training"
+        cells: list[object] = [names[row.task], label, row.measure, mean]
         if several:
             low, high = (show(row.measure, end) for end in (min(row.values), max(row.values)))
             cells.append("" if low == high else f"{low} to {high}")
@@ -134,7 +141,7 @@ def show(measure: str, value: float) -> str:
     """As a table has it."""
     if measure in SHARES:
         return percent(value)
-    if measure.startswith(("coverage/", "states/")):
+    if measure.startswith((COVERAGE, "states/")):
         return f"{value:,.0f}" if value == round(value) or abs(value) >= 100 else f"{value:,.1f}"
     return f"{value:,.1f}"
 

@@ -36,9 +36,10 @@ class Row:
 
     @property
     def seeds(self) -> str:
-        """How many there are, and which: `2 of 3 (1, 2)` where others are not in its number."""
+        """How many there are, and which: `2 of 3 (seeds 1, 2)` where others are not in its number."""
         of = f" of {len(self.arm.seeds)}" if len(self.counted) < len(self.arm.seeds) else ""
-        return f"{len(self.counted)}{of} ({seeds(self.counted)})"
+        which = f" (seed{'s' * (len(self.counted) > 1)} {seeds(self.counted)})" if self.counted else ""
+        return f"{len(self.counted)}{of}{which}"
 
     @property
     def is_partial(self) -> bool:
