@@ -23,7 +23,7 @@ QUIET = [
     *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"),
     *("--no-first-run", "--hide-scrollbars"),
 ]
-DESKTOP, TABLET, PHONE = (1280, 1560), (768, 1024), (375, 812)
+DESKTOP, TABLET, PHONE = (1280, 1960), (768, 1024), (375, 812)
 PHONE_SCREENS = ("", "#curves", "#coverage")  # the top, and where else there is something to see
 GAP, GREY = 28, (198, 200, 204)
 
