@@ -1,6 +1,7 @@
 """What a user can get wrong: one sentence each, the right class, exit code 2, and nothing left on disk."""
 
 import re
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -382,3 +383,8 @@ def test_a_failing_run_exits_with_2_and_one_sentence(tmp_path, capsys, monkeypat
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert said.startswith("voidrl: environment 0 ('tiny_runs:Fickle?how=raise&at=3') raised RuntimeError")
     assert "at step 2 of the run; no checkpoint was written yet" in said
+    assert said.endswith("the traceback is in run/log.txt")
+    log = Path("run/log.txt").read_text()
+    assert "tiny_runs.py" in log[log.index("Traceback") :]
+    last = [line for line in log.splitlines() if not line.startswith(" ")][-1]
+    assert last.partition(" ")[2].startswith("failed: environment 0")  # what a report tells of the run

@@ -12,9 +12,9 @@ from voidrl.envs.maze import PixelMazeVector
 from voidrl.experiments.cell import _do
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Request, make_plan
-from voidrl.presets import DEMO_ENV, DEMO_GOAL
+from voidrl.presets import DEMO_ENV
 
-TASK = f"{DEMO_ENV}&{DEMO_GOAL}"
+TASK = f"{DEMO_ENV}&goal=[11,5]"
 
 
 def plan_of(out, **request):

@@ -188,7 +188,7 @@ def test_saving_an_agent_of_a_known_environment_says_nothing(tmp_path, capsys):
     ("argv", "shown"),
     [
         ("/home/x/.venv/bin/voidrl pretrain 'a?b=1&c=2' --steps 5", "voidrl pretrain 'a?b=1&c=2' --steps 5"),
-        ("/work/project/train.py --seed 1", "python train.py --seed 1"),
+        ("/home/someone/train.py --seed 1", "python train.py --seed 1"),
         ("~HOME/bin/voidrl finetune ~HOME/secret/run", "voidrl finetune '~/secret/run'"),
         ("/opt/ipykernel_launcher.py -f /home/x/kernel.json", None),
         ("-c", None),

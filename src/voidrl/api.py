@@ -427,9 +427,9 @@ def _run(loop: Loop, say: Callable[[str], None]) -> None:
     try:
         loop.run()
     except VoidrlError as error:
-        loop.folder.log(f"failed: {error}")
         if isinstance(error, EnvironmentFailedError):  # whoever mends it wants to know the line
             loop.folder.log("".join(traceback.format_exception(error)))
+        loop.folder.log(f"failed: {error}")  # a report reads the last words
         raise
     took = human_seconds(time.monotonic() - began)
     say(f"{loop.folder.path}: {loop.state.steps - before} steps in {took}")

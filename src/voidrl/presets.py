@@ -306,7 +306,6 @@ URLB_PIXELS: dict[str, Any] = {
 }
 
 DEMO_ENV = "voidrl/PixelMaze-v0?size=13&loops=0.1&layout_seed=3&image_size=39"
-DEMO_GOAL = "goal=[11,5]"  # 18 steps from the start; random actions get there in 1 % of episodes
 
 # Minutes on two CPU cores, so: small networks and batches, one update every few steps instead of two a step.
 # A shift of 1 pixel is a third of a cell. Longer returns and a fast target carry reward through corridors.

@@ -13,7 +13,7 @@ from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment, shipped
 from voidrl.experiments.plan import Request, flat, make_plan
 from voidrl.experiments.scale import scaled, updates, warmup_steps
-from voidrl.presets import DEMO_ENV, DEMO_GOAL, PRESETS, preset_for
+from voidrl.presets import DEMO_ENV, PRESETS, preset_for
 
 
 def plan_of(name, **request):
@@ -83,7 +83,7 @@ def test_the_demos_cells_are_the_runs_that_its_numbers_were_made_with():
     pretrained = config({"steps": 16_000})
     assert cells["apt"].config == pretrained
     assert cells["random"].config == config({"method": "random"}, {"steps": 16_000})
-    goal = {"env.id": f"{DEMO_ENV}&{DEMO_GOAL}"}
+    goal = {"env.id": f"{DEMO_ENV}&goal=[11,5]"}
     assert cells["scratch"].config == config({"steps": 8000, "phase": "train"}, task, goal)
     tuned = to_json(api.task_config(pretrained))
     assert cells["finetuned"].config == api.build_config(spec, [tuned, {"steps": 8000}, task, goal])

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypedDict
 from voidrl.errors import CheckpointError, RunInterrupted, VoidrlError
 from voidrl.experiments import locks
 
-DONE, CRASHED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 75
+DONE, BAD_INPUT, INTERRUPTED = 0, 2, 75
 _stopping = threading.Event()  # a signal in the last step of a run would be forgotten with the run
 
 
