@@ -32,7 +32,7 @@ def main() -> None:
         root = options.keep or Path(temporary)
         write_many(root / "runs", options.runs, options.rows)
         page = root / "report.html"
-        command = [sys.executable, "-m", "voidrl.cli", "report", str(root / "runs"), "-o", str(page)]
+        command = [sys.executable, "-m", "voidrl.cli.main", "report", str(root / "runs"), "-o", str(page)]
         began = time.perf_counter()
         subprocess.run(command, check=True)
         took = time.perf_counter() - began

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from voidrl.experiments.published import numbers
+from voidrl.suites.published import numbers
 
-EXPERT = {  # returns that normalise scores, from URLB
+EXPERT = {  # returns that normalize scores, from URLB
     "walker_stand": 984, "walker_walk": 971, "walker_run": 796, "walker_flip": 799,
     "quadruped_stand": 920, "quadruped_walk": 866, "quadruped_run": 888, "quadruped_jump": 888,
     "jaco_reach_top_left": 191, "jaco_reach_top_right": 223,
@@ -89,20 +89,20 @@ def table(runs: list[dict[str, Any]]) -> str:
 
 
 def draw(runs: list[dict[str, Any]], path: Path) -> None:
-    """Bars of normalised returns by task, a dot for each run."""
+    """Bars of normalized returns by task, a dot for each run."""
     import matplotlib.pyplot as plt
 
     kinds: dict[str, dict[str, list[float]]] = {**means(runs)}
     kinds["published APT, 2M frames"] = {task: [value] for task, value in published().items()}
     tasks = sorted({run["task"] for run in runs}, key=[*EXPERT].index)
     figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
-    colours = dict(zip(sorted(kinds), ("#2a6fbb", "#e08a2e", "#8a8a8a", "#5fa55a", "#8c6bb1"), strict=False))
+    colors = dict(zip(sorted(kinds), ("#2a6fbb", "#e08a2e", "#8a8a8a", "#5fa55a", "#8c6bb1"), strict=False))
     width = 0.8 / len(kinds)
     for i, (kind, by_task) in enumerate(sorted(kinds.items())):
         at = np.arange(len(tasks)) + (i - (len(kinds) - 1) / 2) * width
         shares = [[value / EXPERT[task] for value in by_task.get(task, [])] for task in tasks]
         heights = [np.mean(values) if values else 0 for values in shares]
-        axes.bar(at, heights, width * 0.92, label=kind, color=colours[kind])
+        axes.bar(at, heights, width * 0.92, label=kind, color=colors[kind])
         if not kind.startswith("published"):
             for x, values in zip(at, shares, strict=True):
                 axes.plot([x] * len(values), values, ".", color="black", markersize=4)

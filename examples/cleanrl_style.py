@@ -46,7 +46,7 @@ class Args:
     extrinsic_scale: float = 0.0
     """weight of the environment's reward"""
     k: int = 5
-    """neighbours in APT's reward"""
+    """neighbors in APT's reward"""
 
 
 class QNetwork(nn.Module):
@@ -95,7 +95,7 @@ def main(args: Args) -> None:
             index = rng.integers(step + 1, size=args.batch_size)
             before, after = torch.from_numpy(memory_obs[index]), torch.from_numpy(memory_next_obs[index])
             with torch.no_grad():
-                # APT: how far each state lies from its neighbours in the batch, on a scale of about 1
+                # APT: how far each state lies from its neighbors in the batch, on a scale of about 1
                 intrinsic = particle_reward(after, k=args.k)  # (B,)
                 intrinsic_scale.update(intrinsic)
                 rewards = args.intrinsic_scale * intrinsic_scale(intrinsic)

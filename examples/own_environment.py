@@ -33,7 +33,7 @@ if __name__ == "__main__":
     learner = {"hidden_dim": 64, "batch_size": 128, "discount": 0.95, "target_tau": 0.05,
                "actor_every_updates": 1, "target_every_updates": 1}  # fmt: skip
     config = {"env.num_envs": 8, "updates_per_step": 0.25, "warmup_steps": 500, "finetune.warmup_steps": 250,
-              "method.normalise": "distance_mean", "learner": learner}  # fmt: skip
+              "method.normalize": "distance_mean", "learner": learner}  # fmt: skip
     with tempfile.TemporaryDirectory() as runs:
         agent = voidrl.pretrain(Corridor, "apt", steps=steps, config=config, out=f"{runs}/apt")
         tuned = voidrl.finetune(agent, steps=steps // 2, out=f"{runs}/finetune")

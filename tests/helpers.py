@@ -11,11 +11,11 @@ from voidrl.agent import Agent
 from voidrl.api import build_config
 from voidrl.config import EnvConfig, merge
 from voidrl.engine import Engine
-from voidrl.envs import make_envs
+from voidrl.envs.make import make_envs
 from voidrl.loop import Loop, LoopState
 from voidrl.methods.base import Method
 from voidrl.replay import Replay
-from voidrl.runfolder import RunFolder
+from voidrl.runs.folder import RunFolder
 from voidrl.types import EnvSpec
 
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ TINY = {
     "representation": {"batch_size": 16, "encoder": {"feature_dim": 6, "width": 0.1}},
     "log": {"tensorboard": False},
 }
-NORMED = {  # for `make_agent`: every encoder under spectral normalisation
+NORMED = {  # for `make_agent`: every encoder under spectral normalization
     "representation": "simclr",
     "representation__encoder__spectral_norm_iterations": 2,
     "learner__encoder__spectral_norm_iterations": 2,

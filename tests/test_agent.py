@@ -59,7 +59,7 @@ def refusal(representation, share, owner):
 
 
 def owners(representation, share, owner, phase):
-    """The optimiser that trains f, and the one that trains the encoder on which the learner acts."""
+    """The optimizer that trains f, and the one that trains the encoder on which the learner acts."""
     shared = share or representation == "learner"
     if phase != "pretrain":
         learners = None if phase == "frozen" or (share and representation == "fixed") else "critic"
@@ -72,15 +72,15 @@ def owners(representation, share, owner, phase):
 
 
 def record_moves(agent, replay, updates):
-    """Which tensors each optimiser moved, as seen from outside."""
-    seen, minimise = {}, agent._minimise
+    """Which tensors each optimizer moved, as seen from outside."""
+    seen, minimize = {}, agent._minimize
 
-    def watched(optimiser, loss):
+    def watched(optimizer, loss):
         before = snapshot(agent.tensors())
-        minimise(optimiser, loss)
-        seen.setdefault(optimiser, set()).update(moved(before, agent.tensors()))
+        minimize(optimizer, loss)
+        seen.setdefault(optimizer, set()).update(moved(before, agent.tensors()))
 
-    agent._minimise = watched
+    agent._minimize = watched
     for i in range(updates):
         agent.step(replay, i % agent.learner.period)
     return seen
@@ -103,17 +103,17 @@ def test_every_encoder_is_trained_by_its_declared_owner_alone(learner, represent
         return
     agent = make_agent(spec, learner=learner, learner__batch_size=64, **options)
 
-    # Every trainable parameter is in exactly one optimiser, frozen ones in none.
-    optimised = [p for optimiser in agent.optimisers.values() for p in optimiser.param_groups[0]["params"]]
-    assert len(optimised) == len(set(optimised))
-    assert set(optimised) == {p for p in agent.parameters() if p.requires_grad}
+    # Every trainable parameter is in exactly one optimizer, frozen ones in none.
+    optimized = [p for optimizer in agent.optimizers.values() for p in optimizer.param_groups[0]["params"]]
+    assert len(optimized) == len(set(optimized))
+    assert set(optimized) == {p for p in agent.parameters() if p.requires_grad}
 
-    # Each loss moves what its optimiser holds and nothing else.
+    # Each loss moves what its optimizer holds and nothing else.
     start = snapshot(parameters_of(agent))
     seen = record_moves(agent, fill_replay(spec), updates=2)
     names = {p: n for n, p in agent.named_parameters()}
-    for optimiser, held in agent.optimisers.items():
-        assert seen[optimiser] == {names[p] for p in held.param_groups[0]["params"]}
+    for optimizer, held in agent.optimizers.items():
+        assert seen[optimizer] == {names[p] for p in held.param_groups[0]["params"]}
 
     # And the encoders are where they were declared to be.
     f_owner, acts_owner = owners(representation, share, owner, phase)
@@ -141,18 +141,18 @@ def test_gradients_of_other_losses_never_reach_an_encoder():
 
 
 @pytest.mark.parametrize("learner", ["dqn", "sac", "ddpg"])
-def test_a_loss_leaves_gradients_with_its_own_optimiser_alone(learner):
+def test_a_loss_leaves_gradients_with_its_own_optimizer_alone(learner):
     spec = DISCRETE if learner == "dqn" else CONTINUOUS
     agent = make_agent(spec, learner=learner, representation="simclr", share_encoder=True)
-    minimise = agent._minimise
+    minimize = agent._minimize
 
-    def watched(optimiser, loss):
+    def watched(optimizer, loss):
         agent.zero_grad(set_to_none=True)
-        minimise(optimiser, loss)
-        owned = set(agent.optimisers[optimiser].param_groups[0]["params"])
-        assert {p for p in agent.parameters() if p.grad is not None} <= owned, optimiser
+        minimize(optimizer, loss)
+        owned = set(agent.optimizers[optimizer].param_groups[0]["params"])
+        assert {p for p in agent.parameters() if p.grad is not None} <= owned, optimizer
 
-    agent._minimise = watched
+    agent._minimize = watched
     agent.step(fill_replay(spec))
 
 
@@ -257,7 +257,7 @@ def test_a_loss_without_parameters_is_refused():
         def loss(self, batch, latents):
             return torch.zeros((), requires_grad=True), {}
 
-    with pytest.raises(ConfigError, match="names optimiser 'method', which has nothing to train"):
+    with pytest.raises(ConfigError, match="names optimizer 'method', which has nothing to train"):
         make_agent(method=Empty).step(fill_replay())
 
 
@@ -345,7 +345,7 @@ def test_the_source_agent_is_left_unchanged_by_the_api(tmp_path):
 def test_the_learning_rate_of_fine_tuning():
     def rates(**options):
         agent = make_agent(CONTINUOUS, learner="sac", learner__learning_rate=0.1, **options)
-        return {optimiser.param_groups[0]["lr"] for optimiser in agent.optimisers.values()}
+        return {optimizer.param_groups[0]["lr"] for optimizer in agent.optimizers.values()}
 
     assert rates(phase="finetune", finetune__learning_rate=0.2) == {0.2}
     assert rates(phase="finetune") == {0.1}
@@ -385,10 +385,10 @@ def test_no_update_reads_a_tensor_on_the_host(learner, phase):
     assert reads.first is None
 
 
-# Normalisation
+# Normalization
 
 
-def test_a_frozen_encoder_keeps_its_normalisation_too():
+def test_a_frozen_encoder_keeps_its_normalization_too():
     agent = make_agent(phase="finetune", finetune__encoder="frozen", share_encoder=True, **NORMED)
     with torch.no_grad():
         for weight in agent.learner.encoder.parameters():
@@ -399,7 +399,7 @@ def test_a_frozen_encoder_keeps_its_normalisation_too():
     assert not moved(before, agent.learner.encoder.state_dict())
 
 
-def test_targets_under_spectral_normalisation_keep_norm_one():
+def test_targets_under_spectral_normalization_keep_norm_one():
     """They average weights as the encoder uses them, W/σ, and iterate nothing of their own."""
     options = {
         "learner__learning_rate": 3e-3,
@@ -441,7 +441,7 @@ def test_the_rise_goes_on_after_loading():
     replay = fill_replay(PIXELS)
     agents[0].step(replay)
     agents[1].load_tensors(agents[0].tensors())
-    agents[1].load_optimiser_tensors(agents[0].optimiser_tensors())
+    agents[1].load_optimizer_tensors(agents[0].optimizer_tensors())
     for agent in agents:
         torch.manual_seed(0)
         agent.step(replay)

@@ -14,7 +14,7 @@ import torch
 from tiny_runs import MAZE, Skilled, Walk, assert_same_run, make_continuous, newest, rows, tiny
 
 import voidrl
-from voidrl import cli
+from voidrl.cli import main as cli
 from voidrl.config import Config, to_json
 from voidrl.errors import CheckpointError, ConfigError, MissingExtraError, RunFolderError
 
@@ -287,7 +287,7 @@ def test_updates_of_fine_tuning_are_those_of_its_own_unless_told_otherwise(tmp_p
     assert rows(tmp_path / "task")[-1]["updates"] == updates
 
 
-def test_a_run_on_a_function_of_a_script_goes_on_from_the_shell(tmp_path, capsys):
+def test_a_run_on_a_function_is_importable_goes_on_from_the_shell(tmp_path, capsys):
     script = tmp_path / "script.py"
     script.write_text(
         "import os, signal, voidrl\n"

@@ -11,7 +11,8 @@ from gymnasium import spaces
 from tiny_runs import MAZE, Walk, make_continuous, tiny
 
 import voidrl
-from voidrl import cli, errors, replay
+from voidrl import errors, replay
+from voidrl.cli import main as cli
 from voidrl.methods.base import Method
 
 
@@ -159,14 +160,14 @@ CALLS = {
     "k and batch": (
         Walk,
         {"config": {"method.k": 8}},
-        errors.NeighbourError,
-        "k = 8 neighbours .* 7 other particles",
+        errors.NeighborError,
+        "k = 8 neighbors .* 7 other particles",
     ),
     "k and pool": (
         Walk,
         {"config": {"method.pool": 4, "method.k": 5}},
-        errors.NeighbourError,
-        "k = 5 neighbours .* 4 particles",
+        errors.NeighborError,
+        "k = 5 neighbors .* 4 particles",
     ),
     "no steps": (Walk, {"steps": 0}, errors.ConfigError, "steps must be a positive whole number.*got 0"),
     "negative steps": (
@@ -203,7 +204,7 @@ CALLS = {
         Walk,
         {"config": {"env.backend": "native"}},
         errors.ConfigError,
-        "no vectorised version",
+        "no vectorized version",
     ),
     "unknown device": (
         Walk,
@@ -281,7 +282,7 @@ COMMAND_LINES = {
         "expected 'pretrained' or 'actor' or 'random'",
     ),
     "sign": (["pretrain", "tiny_runs:Walk", "--learner.learning-rate", "-1"], "learning_rate = -1.0"),
-    "k": (["pretrain", "tiny_runs:Walk", "--learner.batch-size", "5"], "k = 5 neighbours"),
+    "k": (["pretrain", "tiny_runs:Walk", "--learner.batch-size", "5"], "k = 5 neighbors"),
     "resume nothing": (["resume", "nowhere"], "there is no run at nowhere"),
     "resume no run": (["resume", "."], "is no run: it holds no config.json"),
     "resume unknown option": (["resume", ".", "--stepz", "3"], "unrecognized arguments: --stepz"),

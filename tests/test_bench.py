@@ -7,11 +7,12 @@ import sys
 import pytest
 import torch
 
-from voidrl import cli
 from voidrl.api import build_config
-from voidrl.bench import knn, parts, sample, train
+from voidrl.bench import knn, sample, train
+from voidrl.bench import profile as parts
 from voidrl.bench.timing import REPEATS, measure, repeated
-from voidrl.bench.works import WORKS
+from voidrl.bench.workloads import WORKS
+from voidrl.cli import main as cli
 from voidrl.entropy import knn_distances
 from voidrl.errors import ConfigError
 
@@ -53,12 +54,12 @@ def figures(path):
         ("triton_poi_fused_convolution_backward_elu_5", "fused"),
         ("triton_red_fused_native_layer_norm_sum_2", "fused"),
         ("graph_0_cpp_fused_add_mul_0", "fused"),
-        ("voidrl::knn_distances", "neighbours"),
-        ("aten::_cdist_forward", "neighbours"),
-        ("void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>", "neighbours"),
+        ("voidrl::knn_distances", "neighbors"),
+        ("aten::_cdist_forward", "neighbors"),
+        ("void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>", "neighbors"),
         ("voidrl::images", "images"),
-        ("void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>", "optimiser"),
-        ("aten::_foreach_lerp_", "optimiser"),
+        ("void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>", "optimizer"),
+        ("aten::_foreach_lerp_", "optimizer"),
         ("void at::native::distribution_elementwise_grid_stride_kernel<float, 4>", "random numbers"),
         ("aten::randint", "random numbers"),
         ("Memcpy DtoD (Device -> Device)", "copies"),
@@ -78,7 +79,7 @@ def test_names_tell_the_part(name, part):
 
 def test_every_kernel_of_ours_has_a_part():
     own = parts.own_kernels()
-    assert {"neighbours", "images"} <= set(own.values()) <= set(parts.PARTS) - {"other"}
+    assert {"neighbors", "images"} <= set(own.values()) <= set(parts.PARTS) - {"other"}
     for name, part in own.items():
         assert parts.part_of(name) == parts.part_of(f"{name}_0d1d2d3d") == part
 
@@ -121,7 +122,7 @@ def test_measuring_takes_turns():
 
 
 def test_help_does_not_import_torch():
-    code = "import sys; from voidrl.bench import options; from voidrl.cli_options import make_parser\n"
+    code = "import sys; from voidrl.bench import options; from voidrl.cli.options import make_parser\n"
     code += "for words in (['--help'], ['update', '--help']):\n"
     code += "  try: options.parse(make_parser('bench', ''), words)\n  except SystemExit: pass\n"
     code += "print('torch' in sys.modules)"
@@ -155,8 +156,8 @@ def test_update(tmp_path, capsys):
         assert (row["work"], row["precision"], row["busy"], row["peak_mib"]) == ("maze", "fp32", None, None)
         assert row["updates_per_second_min"] <= row["updates_per_second"] <= row["updates_per_second_max"]
         assert row["milliseconds"] == pytest.approx(1000 / row["updates_per_second"])
-        assert {"convolutions", "products", "optimiser"} <= row["parts_ms"].keys()
-        assert {"convolutions", "products", "optimiser", "neighbours"} <= row["floor"]["parts_ms"].keys()
+        assert {"convolutions", "products", "optimizer"} <= row["parts_ms"].keys()
+        assert {"convolutions", "products", "optimizer", "neighbors"} <= row["floor"]["parts_ms"].keys()
         assert row["floor_share"] == pytest.approx(row["floor"]["milliseconds"] / row["milliseconds"])
         assert min(row["floor"]["gflop"], row["floor"]["gb"], row["start_seconds"]) > 0
     assert rows[0]["ratio"] == pytest.approx(rows[0]["updates_per_second"] / rows[1]["updates_per_second"])
@@ -191,7 +192,7 @@ def test_knn(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("chunk", [7, 1000])
-def test_the_reference_finds_the_same_neighbours(monkeypatch, chunk):
+def test_the_reference_finds_the_same_neighbors(monkeypatch, chunk):
     monkeypatch.setattr(knn, "REFERENCE_CHUNK", chunk)
     torch.manual_seed(0)
     z, others = torch.randn(40, 6), torch.randn(10, 6)
@@ -206,12 +207,12 @@ def test_sample(tmp_path, monkeypatch):
     path = tmp_path / "sample.json"
     words = ["--device", "cpu", "--batch-size", 4, "--seconds", 0.02, "--against", "torch", "--json", path]
     assert bench("sample", *words) == 0
-    colour, grey = figures(path)
-    assert (colour["frame"], colour["stack"], colour["batch_size"]) == ([3, 84, 84], 3, 4)
-    assert (grey["frame"], grey["stack"], grey["dtype"]) == ([1, 84, 84], 4, "float32")
-    assert grey["floor"]["gb"] == pytest.approx(4 * 4 * 84 * 84 * (1 + 4) / 1e9)
-    assert colour["stacks_per_second"] == pytest.approx(4e6 / colour["microseconds"])
-    assert colour["ratio"] > 0
+    color, gray = figures(path)
+    assert (color["frame"], color["stack"], color["batch_size"]) == ([3, 84, 84], 3, 4)
+    assert (gray["frame"], gray["stack"], gray["dtype"]) == ([1, 84, 84], 4, "float32")
+    assert gray["floor"]["gb"] == pytest.approx(4 * 4 * 84 * 84 * (1 + 4) / 1e9)
+    assert color["stacks_per_second"] == pytest.approx(4e6 / color["microseconds"])
+    assert color["ratio"] > 0
 
 
 def test_train(tmp_path, capsys):
@@ -302,7 +303,7 @@ def test_works_are_what_they_say(name):
         (["update", "maze", "--json", "no/such/folder.json"], "cannot be written"),
         (["update", "maze", "--device", "tpu"], "device = 'tpu'"),
         (["knn", "1,2,3"], "expected N,M,D,K"),
-        (["knn", "9,9,2,9"], "9 particles have no 9 neighbours"),
+        (["knn", "9,9,2,9"], "9 particles have no 9 neighbors"),
         (["knn", "a,9,2,9"], "n must be a positive whole number"),
         (["sample", "--batch-size", "0"], "batch_size = 0"),
         (["train", "--steps", "10"], "--steps 10 cannot be used with 16 environments"),

@@ -10,9 +10,9 @@ from torch import nn
 
 from voidrl import kernels
 from voidrl.bench import update
-from voidrl.bench.floor import Floor, count_floor, mean_floor
-from voidrl.bench.own_ops import OWN_OPS, knn_flop, stored_bytes
+from voidrl.bench.op_costs import OWN_OPS, knn_flop, stored_bytes
 from voidrl.bench.peaks import DATA_SHEETS, Peaks, find_peaks
+from voidrl.bench.roofline import Floor, count_floor, mean_floor
 from voidrl.entropy import knn_distances
 
 CPU = torch.device("cpu")
@@ -54,7 +54,7 @@ def test_floor_of_a_convolution():
     assert floor.parts == {"convolutions": floor.bytes}
 
 
-def test_floor_of_optimisers_and_targets():
+def test_floor_of_optimizers_and_targets():
     n = 1000
     weight = nn.Parameter(torch.randn(n))
     adam = torch.optim.Adam([weight], fused=True)
@@ -65,7 +65,7 @@ def test_floor_of_optimisers_and_targets():
     floor = count_floor(lambda: torch._foreach_lerp_([torch.zeros(n)], [torch.ones(n)], 0.1), PEAKS)
     assert floor.bytes == 4 * 3 * n
     assert floor.flop == 0
-    assert floor.parts.keys() == {"optimiser"}
+    assert floor.parts.keys() == {"optimizer"}
 
 
 def test_floor_leaves_out_what_fuses():
@@ -78,12 +78,12 @@ def test_floor_of_our_kernels():
     queries, particles, out = torch.randn(10, 4), torch.randn(30, 4), torch.randn(10, 3)
     given = {"queries": queries, "particles": particles, "k": 3, "exclude_self": False}
     assert OWN_OPS["knn_distances"](given, out) == [
-        ("neighbours", 3 * 10 * 30 * 4, 4 * (40 + 120 + 30), False)
+        ("neighbors", 3 * 10 * 30 * 4, 4 * (40 + 120 + 30), False)
     ]
     given |= {"particles": queries.view(10, 4), "exclude_self": True}  # by another name
-    assert OWN_OPS["knn_distances"](given, out) == [("neighbours", 3 * 45 * 4, 4 * (40 + 30), False)]
+    assert OWN_OPS["knn_distances"](given, out) == [("neighbors", 3 * 45 * 4, 4 * (40 + 30), False)]
     given["particles"] = queries.clone()  # might be other points
-    assert OWN_OPS["knn_distances"](given, out) == [("neighbours", 3 * 100 * 4, 4 * (40 + 40 + 30), False)]
+    assert OWN_OPS["knn_distances"](given, out) == [("neighbors", 3 * 100 * 4, 4 * (40 + 40 + 30), False)]
     assert knn_flop(2, 5, None) == 15  # one pair
     source, index = torch.zeros(1000, 3, 8, 8, dtype=torch.uint8), torch.zeros(16, 2, dtype=torch.int64)
     made = torch.zeros(16, 8, 8, 8)
@@ -93,7 +93,7 @@ def test_floor_of_our_kernels():
     assert size == 32 * 3 * 8 * 8 + 32 * 8 + 16 * 4 + made.numel() * 4  # not all of the replay
 
 
-def test_in_batch_neighbours_meet_once():
+def test_in_batch_neighbors_meet_once():
     z = torch.randn(20, 5)
     calls = [lambda: knn_distances(z, z, 3, exclude_self=True)]  # on the CPU by cdist
     if kernels._TRITON and not torch.cuda.is_available():  # else the kernels are compiled for CUDA
@@ -103,7 +103,7 @@ def test_in_batch_neighbours_meet_once():
     for call in calls:
         floor = count_floor(call, PEAKS)
         assert floor.flop == 3 * (20 * 19 / 2) * 5
-        assert floor.parts.keys() == {"neighbours"}
+        assert floor.parts.keys() == {"neighbors"}
     floor = count_floor(lambda: knn_distances(z, z.clone(), 3, exclude_self=True), PEAKS)
     assert floor.flop == 3 * 20 * 20 * 5
 

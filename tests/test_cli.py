@@ -8,10 +8,11 @@ import sys
 import pytest
 from tiny_runs import MAZE, newest
 
-from voidrl import __version__, cli, registry
-from voidrl.cli_options import config_fields, default_config
+from voidrl import __version__, registry
+from voidrl.cli import main as cli
+from voidrl.cli.options import config_fields, default_config
 from voidrl.config import Config
-from voidrl.presets import PRESETS
+from voidrl.protocols.presets import PRESETS
 
 QUICK = [
     "--device", "cpu", "--log.tensorboard", "False", "--learner.batch-size", "8", "--learner.hidden-dim", "8",
@@ -28,7 +29,7 @@ def config_of(folder):
 
 
 def test_help_and_lists_do_not_import_torch():
-    code = "import sys; from voidrl.cli import main; print(main(['--help']), main(['list', 'methods']), "
+    code = "import sys; from voidrl.cli.main import main; print(main(['--help']), main(['list', 'methods']), "
     code += "'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0 0 False"
@@ -189,7 +190,7 @@ def test_the_other_commands_explain_themselves(capsys, command):
 
 def test_modules_beside_the_caller_are_found_by_the_installed_command(tmp_path):
     (tmp_path / "beside.py").write_text("from tiny_runs import Walk\n")
-    code = "import sys; sys.path.remove(''); from voidrl.cli import main; "
+    code = "import sys; sys.path.remove(''); from voidrl.cli.main import main; "
     code += "sys.exit(main(['pretrain', 'beside:Walk', '--stepz', '3']))"
     path = os.pathsep.join(p for p in sys.path if p)
     done = subprocess.run(

@@ -35,7 +35,7 @@ from voidrl.learners.ddpg import DDPG
 from voidrl.learners.sac import SACConfig
 from voidrl.methods.apt import APT
 from voidrl.methods.base import Method
-from voidrl.presets import PRESETS, preset
+from voidrl.protocols.presets import PRESETS, preset
 from voidrl.types import EnvSpec
 
 CPU = torch.device("cpu")

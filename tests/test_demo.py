@@ -4,15 +4,17 @@ import json
 
 import pytest
 
-from voidrl import cli, demo
+from voidrl.cli import main as cli
 from voidrl.config import EnvConfig, to_json
-from voidrl.demo import read_demo, run_demo
-from voidrl.envs import make_envs, parse_id
+from voidrl.envs.ids import parse_id
+from voidrl.envs.make import make_envs
 from voidrl.envs.maze import PixelMazeVector
+from voidrl.experiments import demo
 from voidrl.experiments.cell import _do
+from voidrl.experiments.demo import read_demo, run_demo
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Request, make_plan
-from voidrl.presets import DEMO_ENV
+from voidrl.protocols.presets import DEMO_ENV
 
 TASK = f"{DEMO_ENV}&goal=[11,5]"
 

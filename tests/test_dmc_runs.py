@@ -11,7 +11,7 @@ from voidrl.api import load
 from voidrl.envs.dmc import DMControlVector
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
 from voidrl.metrics import read_metrics
-from voidrl.presets import preset_for
+from voidrl.protocols.presets import preset_for
 
 pytest.importorskip("dm_control")
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from voidrl.dmcontrol import (
+from voidrl.errors import ConfigError
+from voidrl.suites.dmcontrol import (
     NAMES,
     OTHER_OBSERVATIONS,
     SPARSE,
@@ -13,7 +14,6 @@ from voidrl.dmcontrol import (
     find_place,
     require_task,
 )
-from voidrl.errors import ConfigError
 
 
 def test_all_tasks_of_the_suite_are_known():

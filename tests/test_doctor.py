@@ -15,9 +15,12 @@ from types import SimpleNamespace
 import pytest
 from pseudo_terminals import PseudoTerminal, widest
 
-from voidrl import cli, doctor, doctor_probes, machine
-from voidrl.doctor import examine, is_ready, summary
-from voidrl.doctor_probes import MARK, Finding
+from voidrl import machine
+from voidrl.cli import main as cli
+from voidrl.doctor import checkup as doctor
+from voidrl.doctor import probes as doctor_probes
+from voidrl.doctor.checkup import examine, is_ready, summary
+from voidrl.doctor.probes import MARK, Finding
 from voidrl.envs import gl
 
 GB = 10**9
@@ -165,7 +168,7 @@ def test_what_hangs_is_ended_with_all_that_it_started(only_atari, tmp_path):
     found = only_atari(source, timeout_s=1.5)
     assert time.monotonic() - began < 20
     assert found["Atari"].found == "no answer for 1.5 s"
-    assert "-m voidrl.doctor_probes atari" in found["Atari"].fix
+    assert "-m voidrl.doctor.probes atari" in found["Atari"].fix
     child = int(mark.read_text())
     for _ in range(100):  # it is reaped by whoever has adopted it
         try:

@@ -97,7 +97,7 @@ def test_loading_and_moving_forget_what_was_captured():
     engine = Recorded(agent)
     for change in (
         lambda: agent.load_tensors(snapshot(agent.tensors())),
-        lambda: agent.load_optimiser_tensors(snapshot(agent.optimiser_tensors())),
+        lambda: agent.load_optimizer_tensors(snapshot(agent.optimizer_tensors())),
         lambda: agent.to(CPU),
     ):
         engine.update(0, WARMUP_RUNS + 1)
@@ -107,12 +107,12 @@ def test_loading_and_moving_forget_what_was_captured():
         assert not engine._graphs
 
 
-def test_moving_an_agent_moves_its_optimisers():
+def test_moving_an_agent_moves_its_optimizers():
     agent, replay = make_agent(), fill_replay()
     agent.step(replay)
-    before = {name: value.clone() for name, value in agent.optimiser_tensors().items()}
+    before = {name: value.clone() for name, value in agent.optimizer_tensors().items()}
     agent.to(torch.float64)
-    after = agent.optimiser_tensors()
+    after = agent.optimizer_tensors()
     assert before.keys() == after.keys()
     types = {name.rpartition("/")[2]: value.dtype for name, value in after.items()}
     assert types == {"step": torch.float32, "exp_avg": torch.float64, "exp_avg_sq": torch.float64}
@@ -234,7 +234,7 @@ def test_compiled_updates_are_the_same_updates(learner, traced):
     options = {"learner": learner, "representation": "simclr", "learner__n_step": 2}
     if learner == "ddpg":  # with trunks, on dynamics
         options |= {"learner__trunk_dim": 8, "learner__intrinsic_n_step": "single", "representation": "icm"}
-        options |= {"representation__batch_size": 0, "method__normalise": "distance_mean"}
+        options |= {"representation__batch_size": 0, "method__normalize": "distance_mean"}
     plain, compiled = make_agent(spec, **options), make_agent(spec, engine="compile", **options)
     replay = fill_replay(spec)
     for agent in (plain, compiled):
@@ -296,12 +296,12 @@ def test_bf16_leaves_the_gradients_of_exact_layers_exact(engine, traced):
     agent, replay = make_agent(**options), fill_replay()
     seen = []
 
-    def look(name, loss, minimise=agent._minimise):
-        minimise(name, loss)
+    def look(name, loss, minimize=agent._minimize):
+        minimize(name, loss)
         if name == "representation":
             seen.append(agent.representation.projection[-1].weight.grad.clone())
 
-    agent._minimise = look
+    agent._minimize = look
     Engine(agent, replay, print).update(0, 1)
     beyond_bf16 = seen[0].view(torch.int32) & 0xFFFF  # bits that bf16 does not have
     assert (beyond_bf16 != 0).float().mean() > 0.5

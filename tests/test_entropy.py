@@ -15,7 +15,7 @@ from helpers import brute_force, points
 
 from voidrl import entropy
 from voidrl.entropy import RunningMean, knn_distances, particle_entropy, particle_reward, random_distances
-from voidrl.errors import ConfigError, NeighbourError, UnknownNameError
+from voidrl.errors import ConfigError, NeighborError, UnknownNameError
 
 SRC = str(Path(entropy.__file__).parents[1])
 
@@ -28,10 +28,10 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
-# --- k nearest neighbours -----------------------------------------------------------------------------------
+# --- k nearest neighbors -----------------------------------------------------------------------------------
 
 
-def test_neighbours_by_hand():
+def test_neighbors_by_hand():
     z = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
     expected = [[1.0, 5.0], [math.sqrt(18), 5.0], [1.0, math.sqrt(18)]]
     torch.testing.assert_close(knn_distances(z, z, 2, exclude_self=True), torch.tensor(expected))
@@ -40,7 +40,7 @@ def test_neighbours_by_hand():
 
 @pytest.mark.parametrize(("n", "m", "d"), [(1, 5, 1), (7, 40, 3), (64, 64, 15), (33, 70, 512)])
 @pytest.mark.parametrize("exclude_self", [False, True])
-def test_neighbours_equal_brute_force(n, m, d, exclude_self):
+def test_neighbors_equal_brute_force(n, m, d, exclude_self):
     pool = points(m, d)
     found = knn_distances(pool[:n], pool, 4, exclude_self=exclude_self)
     assert found.dtype == torch.float32
@@ -64,8 +64,8 @@ def test_chunk_borders_change_nothing(monkeypatch, elements, max_queries):
 
 @pytest.mark.parametrize("d", [5, 64])
 def test_exact_far_from_the_origin(d):
-    centres = torch.nn.functional.normalize(points(8, d), dim=1) * 1e3  # far apart, so no centring helps
-    z = (centres[:, None] + 1e-4 * points(8, 6, d, seed=1)).flatten(0, 1)  # 6 points within 1e-4 of each
+    centers = torch.nn.functional.normalize(points(8, d), dim=1) * 1e3  # far apart, so no centring helps
+    z = (centers[:, None] + 1e-4 * points(8, 6, d, seed=1)).flatten(0, 1)  # 6 points within 1e-4 of each
     found = knn_distances(z, z, 5, exclude_self=True)
     expected = brute_force(z, z, 5, exclude_self=True)
     assert expected.max() < 1e-2
@@ -100,7 +100,7 @@ def test_float64_keeps_what_float32_cannot_hold():
     )
 
 
-def test_a_query_that_is_nan_has_no_distances_and_is_nobodys_neighbour():
+def test_a_query_that_is_nan_has_no_distances_and_is_nobodys_neighbor():
     z = points(6, 2)
     z[3, 1] = math.nan
     found = knn_distances(z, z, 4, exclude_self=True)
@@ -142,10 +142,10 @@ assert "voidrl.kernels.knn" not in sys.modules, "Triton is imported only for CUD
     assert int(run.stdout) / 1024 < 100  # MiB
 
 
-# --- random neighbours --------------------------------------------------------------------------------------
+# --- random neighbors --------------------------------------------------------------------------------------
 
 
-def test_random_neighbours_are_never_self_and_never_twice():
+def test_random_neighbors_are_never_self_and_never_twice():
     z = torch.arange(6.0)[:, None] ** 2  # all differences of two points name the pair
     for _ in range(50):
         found = random_distances(z, z, 5, exclude_self=True)  # all 5 others, so every one exactly once
@@ -154,7 +154,7 @@ def test_random_neighbours_are_never_self_and_never_twice():
     assert (random_distances(z[:3], z, 6) == 0).sum() == 3  # without exclude_self the point is one of all 6
 
 
-def test_random_neighbours_are_uniform():
+def test_random_neighbors_are_uniform():
     torch.manual_seed(0)
     query, pool = torch.zeros(40_000, 1), torch.arange(1.0, 8.0)[:, None]
     drawn = random_distances(query, pool, 3)
@@ -258,13 +258,13 @@ def test_include_self_is_the_authors_topk():
     torch.testing.assert_close(particle_reward(z, k=12, include_self=True), (1 + distances.mean(1)).log())
 
 
-def test_random_neighbours_in_the_reward():
+def test_random_neighbors_in_the_reward():
     torch.manual_seed(0)
     z = points(32, 4)
-    nearest, random = particle_reward(z), particle_reward(z, neighbours="random")
+    nearest, random = particle_reward(z), particle_reward(z, neighbors="random")
     assert (random >= nearest - 1e-6).all()
     assert random.mean() > nearest.mean()
-    torch.testing.assert_close(particle_reward(z, k=31, neighbours="random"), particle_reward(z, k=31))
+    torch.testing.assert_close(particle_reward(z, k=31, neighbors="random"), particle_reward(z, k=31))
 
 
 def test_reward_is_finite_for_copies_and_for_wide_features():
@@ -303,13 +303,11 @@ def test_the_lonely_point_earns_most():
 @pytest.mark.parametrize("search", [knn_distances, random_distances])
 def test_errors_name_the_value_what_there_is_and_the_remedy(search):
     z = points(8, 3)
-    with pytest.raises(NeighbourError, match=r"k = 0 neighbours .* 8 particles .* choose k from 1 to 8"):
+    with pytest.raises(NeighborError, match=r"k = 0 neighbors .* 8 particles .* choose k from 1 to 8"):
         search(z, z, 0)
-    with pytest.raises(NeighbourError, match=r"k = 9 neighbours .* 8 particles .* larger batch or pool"):
+    with pytest.raises(NeighborError, match=r"k = 9 neighbors .* 8 particles .* larger batch or pool"):
         search(z, z, 9)
-    with pytest.raises(
-        NeighbourError, match=r"k = 8 neighbours .* 7 other particles .* choose k from 1 to 7"
-    ):
+    with pytest.raises(NeighborError, match=r"k = 8 neighbors .* 7 other particles .* choose k from 1 to 7"):
         search(z, z, 8, exclude_self=True)
     with pytest.raises(ConfigError, match=r"queries \(8, 3\) and particles \(8, 2\)"):
         search(z, z[:, :2], 1)
@@ -327,11 +325,11 @@ def test_whole_numbers_are_widened():
 
 def test_errors_of_the_reward():
     z = points(8, 3)
-    with pytest.raises(NeighbourError, match=r"k = 9 .* 7 other .* the point itself .* choose k from 2 to 8"):
+    with pytest.raises(NeighborError, match=r"k = 9 .* 7 other .* the point itself .* choose k from 2 to 8"):
         particle_reward(z, k=9, include_self=True)
-    with pytest.raises(NeighbourError, match="choose k from 2 to 8"):
+    with pytest.raises(NeighborError, match="choose k from 2 to 8"):
         particle_reward(z, k=1, include_self=True)
-    with pytest.raises(NeighbourError, match="0 other particles"):
+    with pytest.raises(NeighborError, match="0 other particles"):
         particle_entropy(z[:1])
     with pytest.raises(ConfigError, match="distance_power = -1"):
         particle_reward(z, distance_power=-1)
@@ -340,7 +338,7 @@ def test_errors_of_the_reward():
     with pytest.raises(ConfigError, match="c = -1"):
         particle_reward(z, c=-1.0)
     with pytest.raises(UnknownNameError, match="did you mean 'nearest'"):
-        particle_reward(z, neighbours="neerest")
+        particle_reward(z, neighbors="neerest")
 
 
 # --- running mean -------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tiny_runs import MAZE, Skilled, Walk, tiny
 
 import voidrl
 from voidrl.config import EnvConfig
-from voidrl.envs import make_envs
+from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, SpaceError
 from voidrl.evaluation import Evaluation, evaluate_agent, run_seed
 from voidrl.types import EnvSpec

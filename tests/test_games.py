@@ -1,4 +1,4 @@
-"""Game names in every spelling, and the scores that normalise them."""
+"""Game names in every spelling, and the scores that normalize them."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.games import GAMES, GAMES_26, baseline, find_game, human_normalised, paper_table
+from voidrl.suites.atari import GAMES, GAMES_26, baseline, find_game, human_normalized, paper_table
 
 PRINTED = """
 Alien, Amidar, Assault, Asterix, Asteroids, Atlantis, Bank Heist, Battle Zone, Beam Rider, Berzerk, Bowling,
@@ -125,12 +125,12 @@ def test_only_what_is_known_is_found():
         find_game("Montezuma's Revenge", ["breakout"])
 
 
-def test_normalised_scores_by_hand():
+def test_normalized_scores_by_hand():
     assert baseline("Breakout") == (1.7, 30.5)
-    assert human_normalised("breakout", 16.1) == pytest.approx(0.5)
-    assert human_normalised("ALE/Pong-v5", 14.6) == 1.0
-    assert human_normalised("double_dunk", -18.6) == 0.0
-    assert human_normalised("Skiing", -29859.3) == pytest.approx(-1.0)  # worse than random
+    assert human_normalized("breakout", 16.1) == pytest.approx(0.5)
+    assert human_normalized("ALE/Pong-v5", 14.6) == 1.0
+    assert human_normalized("double_dunk", -18.6) == 0.0
+    assert human_normalized("Skiing", -29859.3) == pytest.approx(-1.0)  # worse than random
 
 
 def test_humans_are_better_than_a_random_policy_in_every_game():
@@ -164,6 +164,8 @@ def test_the_papers_tables_are_as_printed():
 
 
 def test_neither_torch_nor_ale_is_imported():
-    code = "import sys, voidrl.games; print(*{'torch', 'numpy', 'ale_py', 'gymnasium'} & {*sys.modules})"
+    code = (
+        "import sys, voidrl.suites.atari; print(*{'torch', 'numpy', 'ale_py', 'gymnasium'} & {*sys.modules})"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

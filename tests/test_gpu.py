@@ -65,7 +65,7 @@ COMBINATIONS = [
 URLB = {  # as the presets have it: trunks, dynamics over three steps, distances over their running mean
     "learner": {"name": "ddpg", "n_step": 3, "intrinsic_n_step": "single", "trunk_dim": 16},
     "representation": {"name": "icm", "batch_size": 0, "hidden_dim": 32},
-    "method": {"name": "apt", "include_self": True, "particle": "current", "normalise": "distance_mean"},
+    "method": {"name": "apt", "include_self": True, "particle": "current", "normalize": "distance_mean"},
 }
 
 
@@ -144,9 +144,9 @@ def test_what_moves_in_an_update_moves_under_capture():
         agent.learner.set_progress(update * 1000)  # a schedule, moved from outside
         engine.update(update, 1)
         row = engine.metrics.flush()
-        state = agent.optimiser_tensors()
+        state = agent.optimizer_tensors()
         steps = {value.item() for name, value in state.items() if name.endswith("step")}
-        assert steps == {update + 1}  # the optimisers' own counters
+        assert steps == {update + 1}  # the optimizers' own counters
         counts = agent.method.mean.count.item(), agent.method.mean.mean.item()
         seen.append((row["critic_loss"], row["reward_mean"], *counts, agent.learner.stddev.item()))
     for column in zip(*seen, strict=True):
@@ -167,12 +167,12 @@ def test_the_step_size_of_contrast_rises_under_capture(engine):
 def test_loading_and_moving_capture_again():
     options = {"learner": "sac", **QUIET}
     agent, engine = trained("graph", 10, **options)
-    saved, state = snapshot(agent.tensors()), snapshot(agent.optimiser_tensors())
+    saved, state = snapshot(agent.tensors()), snapshot(agent.optimizer_tensors())
     torch.cuda.manual_seed(3)
     engine.update(10, 6)
     after = snapshot(agent.tensors())
     agent.load_tensors(saved)
-    agent.load_optimiser_tensors(state)
+    agent.load_optimizer_tensors(state)
     torch.cuda.manual_seed(3)
     engine.update(10, 6)
     for name, value in agent.tensors().items():

@@ -14,10 +14,11 @@ from huggingface_hub import errors
 from tiny_runs import Walk, tiny
 
 import voidrl
-from voidrl import checkpoint, cli
+from voidrl import checkpoint
+from voidrl.cli import main as cli
 from voidrl.config import to_json
 from voidrl.errors import ConfigError, HubError, MissingExtraError, RunFolderError, VoidrlWarning
-from voidrl.video import record, untrained
+from voidrl.media.video import record, untrained
 
 NAME = "somebody/apt-walk"
 FILES = {"config.json", "model.safetensors", "README.md"}
@@ -97,7 +98,7 @@ def test_a_card_edited_in_the_folder_is_the_one_that_is_pushed(hub, agent, tmp_p
     loaded.push_to_hub(NAME)
     assert hub.files(NAME)["README.md"].decode() == card
     with pytest.warns(VoidrlWarning, match=r"agent/README\.md was edited by hand and is kept as it is"):
-        loaded.push_to_hub("somebody/licensed", licence="mit")  # which it does not get
+        loaded.push_to_hub("somebody/licensed", license="mit")  # which it does not get
     loaded.learner.critic.get_parameter(
         next(n for n, _ in loaded.learner.critic.named_parameters())
     ).data += 1
@@ -106,7 +107,7 @@ def test_a_card_edited_in_the_folder_is_the_one_that_is_pushed(hub, agent, tmp_p
 
 
 def test_the_command_pushes_a_run(hub, run, capsys):
-    assert cli.main(["push", str(run), NAME, "--private", "--message", "hi", "--licence", "mit"]) == 0
+    assert cli.main(["push", str(run), NAME, "--private", "--message", "hi", "--license", "mit"]) == 0
     assert capsys.readouterr().out == f"https://huggingface.co/{NAME}\n"
     assert hub.calls[0][1]["private"] is True
     assert hub.calls[-1][1]["commit_message"] == "hi"
@@ -117,7 +118,7 @@ def test_the_command_pushes_a_run(hub, run, capsys):
     assert np.array_equal(voidrl.load(NAME, device="cpu").act(obs), voidrl.load(run, device="cpu").act(obs))
 
 
-def test_the_commit_does_not_name_a_function_of_a_script(hub, agent, capsys):
+def test_the_commit_does_not_name_a_function_is_importable(hub, agent, capsys):
     env = dataclasses.replace(agent.config.env, id="__main__:make_env")
     agent.config = dataclasses.replace(agent.config, env=env)
     agent.push_to_hub(NAME)

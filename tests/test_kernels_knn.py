@@ -127,8 +127,8 @@ def test_the_smallest_of_a_row(device):
 
 
 def test_exact_far_from_the_origin(device, way):
-    centres = torch.nn.functional.normalize(points(3, 5), dim=1) * 1e4
-    z = (centres[:, None] + 1e-2 * points(3, 5, 5, seed=1)).flatten(0, 1)  # 5 points within 1e-2 of each
+    centers = torch.nn.functional.normalize(points(3, 5), dim=1) * 1e4
+    z = (centers[:, None] + 1e-2 * points(3, 5, 5, seed=1)).flatten(0, 1)  # 5 points within 1e-2 of each
     expected = brute_force(z, z, 4, exclude_self=True)
     assert expected.max() < 0.1
     assert_exact(way(z.to(device), z.to(device), 4, True), expected)
@@ -138,9 +138,7 @@ def test_copies_and_ties(device, way):
     z = torch.tensor([[1.0], [1.0], [1.0], [5.0]] * 5, device=device)
     expected = brute_force(z[:5].cpu(), z.cpu(), 17, exclude_self=True)
     assert torch.equal(way(z[:5], z, 17, True).cpu().double(), expected)
-    grid = torch.cartesian_prod(torch.arange(5.0), torch.arange(5.0)).to(
-        device
-    )  # many neighbours equally far
+    grid = torch.cartesian_prod(torch.arange(5.0), torch.arange(5.0)).to(device)  # many neighbors equally far
     assert_exact(way(grid[10:14], grid, 9, False), brute_force(grid[10:14].cpu(), grid.cpu(), 9))
 
 
@@ -218,7 +216,7 @@ def test_the_estimators_use_it(device, monkeypatch):
     assert len(seen) == 3, "wider numbers take the plain path"
     monkeypatch.setattr(knn, "MAX_K", 4)
     many = entropy.particle_reward(z.to(device), k=5)
-    assert len(seen) == 3, "and so do more neighbours than are selected one by one"
+    assert len(seen) == 3, "and so do more neighbors than are selected one by one"
     monkeypatch.undo()
     for found in (reward, in_float64, many):
         torch.testing.assert_close(found.cpu(), entropy.particle_reward(z, k=5), rtol=1e-5, atol=1e-6)

@@ -7,11 +7,12 @@ import sys
 import pytest
 from pseudo_terminals import PseudoTerminal, widest
 
-from voidrl import cli, registry
-from voidrl.commands import listing
-from voidrl.dmcontrol import TASKS
-from voidrl.games import GAMES
-from voidrl.presets import PRESETS
+from voidrl import registry
+from voidrl.cli import listing
+from voidrl.cli import main as cli
+from voidrl.protocols.presets import PRESETS
+from voidrl.suites.atari import GAMES
+from voidrl.suites.dmcontrol import TASKS
 
 NAMES = {
     "methods": registry.names("method"),
@@ -109,7 +110,7 @@ def test_an_unknown_kind_is_answered_with_the_nearest(capsys):
 
 def test_no_list_imports_torch():
     code = (
-        "import sys; from voidrl.cli import main; from voidrl.commands.listing import KINDS; main(['list']); "
+        "import sys; from voidrl.cli.main import main; from voidrl.cli.listing import KINDS; main(['list']); "
     )
     code += "[main(['list', kind]) for kind in KINDS]; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

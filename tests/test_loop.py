@@ -11,7 +11,7 @@ from tiny_runs import MAZE, Fickle, Skilled, Walk, newest, rows, tiny
 import voidrl
 from voidrl import checkpoint, loop
 from voidrl.agent import Agent
-from voidrl.envs import Envs
+from voidrl.envs.vector import Envs
 from voidrl.errors import EnvironmentFailedError, NonFiniteError
 from voidrl.learners.dqn import DQN
 from voidrl.loop import StopSignals, crossed

@@ -1,7 +1,7 @@
 """What is left for a process in a container, and which presets fit into it."""
 
 from voidrl import machine
-from voidrl.presets import PRESETS
+from voidrl.protocols.presets import PRESETS
 
 GB = 10**9
 

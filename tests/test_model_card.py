@@ -10,10 +10,11 @@ from huggingface_hub import ModelCard
 from tiny_runs import MAZE, Skilled, Walk, tiny
 
 import voidrl
-from voidrl import cli, model_card
+from voidrl.cli import main as cli
 from voidrl.errors import VoidrlWarning
 from voidrl.evaluation import Evaluation
-from voidrl.runfolder import environment_info
+from voidrl.runs.folder import environment_info
+from voidrl.sharing import card as model_card
 
 
 def card_of(folder):
@@ -43,7 +44,7 @@ def test_an_agent_of_which_little_is_known(tmp_path):
     assert "model-index" not in front
     assert "for\n1,234 steps" in text
     assert "No evaluation of these weights is recorded." in text
-    assert "has stated no licence" in text
+    assert "has stated no license" in text
     assert "| machine |" not in text
     assert "| command |" not in text
     assert "uint8 of shape (2, 36, 36, 3)" in text
@@ -51,7 +52,7 @@ def test_an_agent_of_which_little_is_known(tmp_path):
 
 def test_a_pretrained_agent(tmp_path, runs):
     folder = voidrl.load(runs / "apt", device="cpu").save_pretrained(
-        tmp_path / "agent", licence="mit", repo_id="somebody/apt-maze"
+        tmp_path / "agent", license="mit", repo_id="somebody/apt-maze"
     )
     front, text = card_of(folder)
     assert front["license"] == "mit"

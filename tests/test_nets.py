@@ -85,7 +85,7 @@ def test_bytes_and_what_augment_makes_of_them_are_the_same_image(stack):
     assert torch.equal(encoder(image), encoder(images(image)))
     assert torch.allclose(encoder(image), encoder(image.float() / 255 - 0.5), atol=1e-6)
     plain = Encoder((3, 40, 40), EncoderConfig(stack, feature_dim=0))
-    assert not plain(torch.zeros(1, 3, 40, 40)).any()  # floats are centred already
+    assert not plain(torch.zeros(1, 3, 40, 40)).any()  # floats are centerd already
     assert plain(torch.zeros(1, 3, 40, 40, dtype=torch.uint8)).any()
 
 
@@ -334,7 +334,7 @@ def test_heads_with_and_without_skills(skill_dim):
     assert head(features, skill).shape == (5, 3)
 
 
-def test_a_stack_that_does_not_suit_the_kernels_is_normalised_once(monkeypatch):
+def test_a_stack_that_does_not_suit_the_kernels_is_normalized_once(monkeypatch):
     encoder = Encoder((3, 40, 40), EncoderConfig("nature", width=0.1, spectral_norm_iterations=2)).train()
     calls = []
     for layer in encoder.stack:

@@ -1,4 +1,4 @@
-"""Networks under spectral normalisation, and targets that follow them."""
+"""Networks under spectral normalization, and targets that follow them."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def test_each_training_pass_runs_the_given_number_of_power_iterations(iterations
     assert torch.allclose(norm.u, u, atol=1e-6)
 
 
-def test_every_layer_of_an_encoder_is_normalised_and_keeps_its_name():
+def test_every_layer_of_an_encoder_is_normalized_and_keeps_its_name():
     config = {"stack": "impala", "hidden_dim": 8, "feature_dim": 4}
     normed = Encoder((3, 20, 20), EncoderConfig(**config, spectral_norm_iterations=1))
     plain = Encoder((3, 20, 20), EncoderConfig(**config))
@@ -129,7 +129,7 @@ def normed_encoder(stack):
 
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("stack", STACKS)
-def test_a_target_is_the_function_of_a_normalised_network_without_normalisation(stack, last):
+def test_a_target_is_the_function_of_a_normalized_network_without_normalization(stack, last):
     encoder, x = normed_encoder(stack)
     target = target_copy(encoder)
     if last:
@@ -177,7 +177,7 @@ def largest_norm(module):
     return max(norms(module))
 
 
-def test_other_buffers_of_a_normalised_network_follow():
+def test_other_buffers_of_a_normalized_network_follow():
     both = nn.Sequential(normed_encoder("mlp")[0], Counted(1.0))
     target = target_copy(both)
     both[1].mean.fill_(20)

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import pytest
 from pseudo_terminals import PseudoTerminal, widest
 
-from voidrl import cli
+from voidrl.cli import main as cli
 from voidrl.errors import ConfigError
-from voidrl.progress import Progress, human_count, human_seconds, parse_count
+from voidrl.terminal.progress import Progress
+from voidrl.units import human_count, human_seconds, parse_count
 
 TITLE = "pretrain voidrl/PixelMaze-v0"
 

@@ -14,9 +14,10 @@ import torch
 from tiny_runs import MAZE, Skilled, Walk, assert_same_run, make_continuous, newest, rows, tiny
 
 import voidrl
-from voidrl import checkpoint, cli
+from voidrl import checkpoint
+from voidrl.cli import main as cli
 from voidrl.errors import CheckpointError
-from voidrl.runfolder import RunFolder
+from voidrl.runs.folder import RunFolder
 
 EVALUATED = {"log__eval_every_steps": 10, "log__eval_episodes": 3}
 PIXELS = {"augment__shift_pixels": 1, "env__frame_stack": 2, **EVALUATED}
@@ -164,7 +165,7 @@ def start_process(folder, steps):
     command = [
         sys.executable,
         "-m",
-        "voidrl.cli",
+        "voidrl.cli.main",
         "pretrain",
         "test_resume:Slow",
         "--steps",

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from voidrl import runfolder
 from voidrl.errors import RunFolderError
-from voidrl.runfolder import RunFolder, default_run_path, environment_info
+from voidrl.runs import folder as runfolder
+from voidrl.runs.folder import RunFolder, default_run_path, environment_info
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ def test_default_run_path_counts_up_if_taken(tmp_path):
 
 HOLD = """
 import sys
-from voidrl.runfolder import RunFolder
+from voidrl.runs.folder import RunFolder
 with RunFolder(sys.argv[1]).lock():
     print("locked", flush=True)
     sys.stdin.read()

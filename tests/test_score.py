@@ -4,13 +4,14 @@ import json
 
 import pytest
 
-from voidrl import api, checkpoint, cli
+from voidrl import api, checkpoint
+from voidrl.cli import main as cli
 from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
 from voidrl.evaluation import Evaluation
-from voidrl.games import baseline
 from voidrl.metrics import MetricsWriter
-from voidrl.score import by_game, read_scores, record
-from voidrl.stats import summarise
+from voidrl.scores.score import by_game, read_scores, record
+from voidrl.scores.statistics import summarize
+from voidrl.suites.atari import baseline
 
 DATE = "2021-12-06T00:00:00+00:00"
 
@@ -52,7 +53,7 @@ def test_the_last_evaluation_of_each_run_and_one_score_per_seed(tmp_path, capsys
     assert by_game(scores) == {"ms_pacman": [random, human], "pong": [14.6]}
     assert cli.main(["score", *map(str, runs)]) == 0
     said = capsys.readouterr().out
-    assert said.startswith(summarise({"ms_pacman": [random, human], "pong": [14.6]}).table())
+    assert said.startswith(summarize({"ms_pacman": [random, human], "pong": [14.6]}).table())
     assert said.splitlines()[1].split() == ["ms_pacman", "2", "3629.5", "50.0", "%"]
     assert said.splitlines()[-1] == "3 runs of 'apt', evaluated after 10 to 30 steps."
     assert cli.main(["score", *map(str, runs), "--json", "--over", "both"]) == 0
@@ -150,7 +151,7 @@ def test_what_evaluate_prints_is_what_score_reads(tmp_path, monkeypatch, capsys)
     assert cli.main([*words, "--json"]) == 0
     printed = capsys.readouterr().out
     numbers = json.loads(printed)
-    assert numbers["human_normalised"] == pytest.approx(0.0)
+    assert numbers["human_normalized"] == pytest.approx(0.0)
     assert numbers["returns"] == [300.0, 314.6]
     assert numbers == json.loads(json.dumps(record(Loaded(), tmp_path, evaluate(None), numbers["settings"])))
     (tmp_path / "saved.json").write_text(printed)

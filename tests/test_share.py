@@ -12,8 +12,10 @@ from helpers import CONTINUOUS, DISCRETE, PIXELS, fill_replay, make_agent, moved
 from tiny_runs import MAZE, Walk, tiny
 
 import voidrl
-from voidrl import checkpoint, cli, share
+from voidrl import checkpoint
+from voidrl.cli import main as cli
 from voidrl.errors import CheckpointError, ConfigError, RunFolderError, SpaceError
+from voidrl.sharing import pretrained as share
 
 ROOT = Path(__file__).parents[1]
 FILES = {"config.json", "model.safetensors", "README.md"}

@@ -9,7 +9,8 @@ import torch
 from tiny_runs import Walk, make_continuous, newest, rows, tiny
 
 import voidrl
-from voidrl import checkpoint, cli
+from voidrl import checkpoint
+from voidrl.cli import main as cli
 from voidrl.config import LogConfig
 from voidrl.errors import ConfigError, RunFolderError
 

@@ -1,4 +1,4 @@
-"""Spectral normalisation: the estimate, its gradient, and that it is torch's."""
+"""Spectral normalization: the estimate, its gradient, and that it is torch's."""
 
 import copy
 
@@ -32,7 +32,7 @@ def largest(weight):
 
 
 def torchs(weight, norm, iterations):
-    """A layer normalised by torch, from the same weight and vectors."""
+    """A layer normalized by torch, from the same weight and vectors."""
     kind = nn.Linear if weight.ndim == 2 else nn.Conv2d
     size = [] if weight.ndim == 2 else [weight.shape[2:]]
     layer = kind(weight.shape[1], weight.shape[0], *size, bias=False)

@@ -10,17 +10,17 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from voidrl import stats
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.games import GAMES, baseline, human_normalised, paper_table
-from voidrl.stats import (
+from voidrl.scores import statistics as stats
+from voidrl.scores.statistics import (
     STATISTICS,
     Interval,
     aggregate,
     bootstrap,
     probability_of_improvement,
-    summarise,
+    summarize,
 )
+from voidrl.suites.atari import GAMES, baseline, human_normalized, paper_table
 
 RAGGED = {"a": [0.0, 2.0], "b": [4.0], "c": [1.0, 1.0, 7.0]}
 
@@ -57,7 +57,7 @@ def test_the_interquartile_mean_cuts_a_quarter_rounded_down(runs, expected):
 
 @pytest.mark.parametrize(("games", "median", "mean", "above"), [(26, 47.5, 66.6, 8), (57, 33.4, 30.7, 12)])
 def test_the_printed_scores_of_apt(games, median, mean, above):
-    scores = {game: [human_normalised(game, row["apt"])] for game, row in paper_table(games).items()}
+    scores = {game: [human_normalized(game, row["apt"])] for game, row in paper_table(games).items()}
     result = aggregate(scores)
     assert round(100 * result.median, 1) == median
     assert round(100 * result.mean, 1) == mean
@@ -259,7 +259,7 @@ def test_games_of_two_methods_are_drawn_together():
 def test_scores_that_cannot_be_used(scores, message):
     for use in (
         aggregate,
-        summarise,
+        summarize,
         lambda s: bootstrap(s, "mean"),
         lambda s: probability_of_improvement(s, s),
     ):
@@ -283,13 +283,13 @@ def test_options_that_cannot_be_used():
         probability_of_improvement({"a": [1.0], "b": [1.0]}, {"a": [1.0], "z": [1.0]})
 
 
-def test_a_summary_normalises_and_aggregates():
+def test_a_summary_normalizes_and_aggregates():
     # Breakout is 0 at 1.7 and 1 at 30.5, Pong 0 at −20.7 and 1 at 14.6.
-    summary = summarise({"ALE/Pong-v5": [14.6, -20.7], "Breakout": [30.5, 59.3]}, resamples=500)
+    summary = summarize({"ALE/Pong-v5": [14.6, -20.7], "Breakout": [30.5, 59.3]}, resamples=500)
     assert [*summary.games] == ["breakout", "pong"]
     assert summary.games["pong"].score == pytest.approx(-3.05)
-    assert summary.games["pong"].normalised == pytest.approx(0.5)
-    assert summary.games["breakout"].normalised == pytest.approx(1.5)
+    assert summary.games["pong"].normalized == pytest.approx(0.5)
+    assert summary.games["breakout"].normalized == pytest.approx(1.5)
     assert summary.aggregate.mean == pytest.approx(1.0)
     assert summary.aggregate.above_human == 1
     assert {name: i.point for name, i in summary.intervals.items()} == {
@@ -303,9 +303,9 @@ def test_a_summary_normalises_and_aggregates():
 
 
 def test_a_summary_as_text():
-    lines = summarise({"Pong": [14.6, -20.7], "Breakout": [30.5, 59.3]}, resamples=500).table().splitlines()
+    lines = summarize({"Pong": [14.6, -20.7], "Breakout": [30.5, 59.3]}, resamples=500).table().splitlines()
     assert lines == [
-        "game         seeds       score  normalised",
+        "game         seeds       score  normalized",
         "breakout         2        44.9     150.0 %",
         "pong             2        -3.0      50.0 %",
         "",
@@ -320,18 +320,18 @@ def test_a_summary_as_text():
 
 def test_a_summary_of_one_seed_claims_no_interval():
     human = {game: [baseline(game)[1]] for game in GAMES}
-    summary = summarise(human, resamples=10)
+    summary = summarize(human, resamples=10)
     assert summary.flat
     assert summary.aggregate.above_human == 57
     text = summary.table()
     assert "[" not in text
     assert "57 of 57" in text
     assert text.endswith("One seed a game: no intervals over seeds.")
-    assert "57 of 57  [57, 57]" in summarise(human, over="games", resamples=10).table()
+    assert "57 of 57  [57, 57]" in summarize(human, over="games", resamples=10).table()
 
 
 def test_a_summary_says_which_games_widen_nothing():
-    text = summarise({"pong": [1.0, 2.0], "alien": [227.7]}, resamples=10).table()
+    text = summarize({"pong": [1.0, 2.0], "alien": [227.7]}, resamples=10).table()
     assert text.endswith("Games with one seed, which widen no interval: 1.")
     assert " 0.0 %" in text
     assert "-0.0 %" not in text
@@ -339,12 +339,12 @@ def test_a_summary_says_which_games_widen_nothing():
 
 def test_one_game_in_two_spellings_is_refused():
     with pytest.raises(ConfigError, match="'Pong' and 'ALE/Pong-v5' are the same game"):
-        summarise({"Pong": [1.0], "ALE/Pong-v5": [2.0]})
+        summarize({"Pong": [1.0], "ALE/Pong-v5": [2.0]})
     with pytest.raises(UnknownNameError, match="unknown game 'Pnog'"):
-        summarise({"Pnog": [1.0]})
+        summarize({"Pnog": [1.0]})
 
 
 def test_torch_is_not_imported():
-    code = "import sys, voidrl.stats; print('torch' in sys.modules)"
+    code = "import sys, voidrl.scores.statistics; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 from pseudo_terminals import PseudoTerminal, widest
 
-from voidrl import cli
-from voidrl.tables import described, fit, print_table
-from voidrl.terminal import in_notebook, is_log, is_terminal, width_of
+from voidrl.cli import main as cli
+from voidrl.terminal.screen import in_notebook, is_log, is_terminal, width_of
+from voidrl.terminal.tables import described, fit, print_table
 
 COLUMNS = ("method", "seeds", "score", "about")
 ROWS = [
@@ -85,7 +85,7 @@ def test_a_short_last_column_keeps_its_name_in_blocks():
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
-def test_without_colour_tables_are_wrapped_all_the_same(monkeypatch, variable):
+def test_without_color_tables_are_wrapped_all_the_same(monkeypatch, variable):
     monkeypatch.setenv(variable, {"NO_COLOR": "1", "TERM": "dumb"}[variable])
     text, lines = shown(60, title="Results")
     assert "\x1b" not in text

@@ -11,16 +11,16 @@ from helpers import CPU
 from tiny_runs import MAZE, TINY, Walk, tiny
 
 import voidrl
-from voidrl import mp4
 from voidrl.agent import Agent
 from voidrl.api import build_config
-from voidrl.cli import main
+from voidrl.cli.main import main
 from voidrl.config import EnvConfig, update
 from voidrl.envs import gl
 from voidrl.envs.make import probe_env
 from voidrl.errors import ConfigError, MissingExtraError, VoidrlError
-from voidrl.runfolder import RunFolder
-from voidrl.video import BACKGROUND, GAP, Moment, Recording, compose, fit, label_of, record, write_video
+from voidrl.media import mp4
+from voidrl.media.video import BACKGROUND, GAP, Moment, Recording, compose, fit, label_of, record, write_video
+from voidrl.runs.folder import RunFolder
 
 
 class Flipbook(gym.Env):
@@ -148,7 +148,7 @@ def test_it_stops_after_some_seconds_in_the_middle_of_an_episode_too():
 
 
 def test_many_frames_go_to_disk(monkeypatch):
-    monkeypatch.setattr("voidrl.video.IN_MEMORY_BYTES", 40)
+    monkeypatch.setattr("voidrl.media.video.IN_MEMORY_BYTES", 40)
     recording = by_hand(range(0, 200, 2))
     assert recording._file._rolled
     one, other = iter(recording), iter(recording)
@@ -268,7 +268,7 @@ def test_a_folder_that_cannot_be_written_to_is_a_sentence(tmp_path, monkeypatch)
     def refuse(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("voidrl.mp4.tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("voidrl.media.mp4.tempfile.TemporaryFile", refuse)
     with pytest.raises(ConfigError, match=r"\(Permission denied\): choose another place with -o FILE.mp4"):
         write_video([by_hand([0])], tmp_path / "film.mp4")
 
@@ -292,7 +292,7 @@ def test_a_failing_ffmpeg_says_why_and_leaves_what_was_there(tmp_path, monkeypat
 
 def test_without_ffmpeg_one_sentence_names_what_installs_it(maze, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    monkeypatch.setattr("voidrl.mp4.shutil.which", lambda name: None)
+    monkeypatch.setattr("voidrl.media.mp4.shutil.which", lambda name: None)
     with pytest.raises(
         MissingExtraError, match=r"a video needs imageio-ffmpeg.*pip install 'voidrl\[video\]'"
     ):
@@ -300,7 +300,7 @@ def test_without_ffmpeg_one_sentence_names_what_installs_it(maze, monkeypatch, c
     assert main(["video", str(maze)]) == 2
     assert capsys.readouterr().err.startswith("voidrl: a video needs imageio-ffmpeg, which is not installed")
     assert not (maze / "videos").exists()
-    monkeypatch.setattr("voidrl.mp4.shutil.which", lambda name: "/somewhere/ffmpeg")
+    monkeypatch.setattr("voidrl.media.mp4.shutil.which", lambda name: "/somewhere/ffmpeg")
     assert mp4.find_ffmpeg() == "/somewhere/ffmpeg"
 
 

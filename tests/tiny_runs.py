@@ -105,7 +105,7 @@ def rows(run):
 
 
 def assert_same_run(one, other, steps=None):
-    """Bit for bit: weights, optimisers, replay, random numbers, visits, counters, config, metrics."""
+    """Bit for bit: weights, optimizers, replay, random numbers, visits, counters, config, metrics."""
     tensors, meta = newest(one)
     others, other_meta = newest(other)
     assert meta == other_meta

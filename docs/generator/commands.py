@@ -13,8 +13,8 @@ from typing import Any
 from unittest import mock
 
 from generator.words import NOTE, plain, table, wrapped
-from voidrl import cli
-from voidrl.commands import training
+from voidrl.cli import main as cli
+from voidrl.cli import training
 
 GUIDES = {  # the pages that say more
     "pretrain": "quickstart.md", "finetune": "quickstart.md", "resume": "resume.md", "report": "report.md",

@@ -147,7 +147,7 @@ SOURCES = {
             "method.k": URLB,
             "method.include_self": URLB,
             "method.particle": URLB,
-            "method.normalise": URLB,
+            "method.normalize": URLB,
             "representation.name": URLB,
             "representation.batch_size": f"{URLB}: the learner's own transitions",
             "learner.name": URLB,

@@ -9,7 +9,7 @@ from generator.preset_sources import SOURCES, Source
 from generator.words import NOTE, code, plain, table, wrapped
 from voidrl.api import build_config
 from voidrl.config import PIECES, to_json
-from voidrl.presets import PRESETS
+from voidrl.protocols.presets import PRESETS
 from voidrl.types import EnvSpec
 
 

@@ -25,7 +25,7 @@ QUIET = [
 ]
 DESKTOP, TABLET, PHONE = (1280, 1960), (768, 1024), (375, 812)
 PHONE_SCREENS = ("", "#curves", "#coverage")  # the top, and where else there is something to see
-GAP, GREY = 28, (198, 200, 204)
+GAP, GRAY = 28, (198, 200, 204)
 
 
 def opened(browser: Any, report: Path, size: tuple[int, int], theme: str, scale: int = 1) -> Any:
@@ -49,7 +49,7 @@ def shoot_phone(browser: Any, report: Path, out: Path) -> None:
             page.wait_for_timeout(200)
         screens.append(Image.open(io.BytesIO(page.screenshot())))
     width, height = screens[0].size
-    whole = Image.new("RGB", (len(screens) * (width + GAP) + GAP, height + 2 * GAP), GREY)
+    whole = Image.new("RGB", (len(screens) * (width + GAP) + GAP, height + 2 * GAP), GRAY)
     for place, screen in enumerate(screens):
         whole.paste(screen, (GAP + place * (width + GAP), GAP))
     whole.resize((whole.width // 2, whole.height // 2), Image.Resampling.LANCZOS).save(out, optimize=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from voidrl.api import evaluate, finetune, load, pretrain, resume, train
     from voidrl.config import Config
     from voidrl.errors import RunInterrupted, VoidrlError
-    from voidrl.share import from_pretrained
+    from voidrl.sharing.pretrained import from_pretrained
 
 __version__ = "0.1.0"
 __all__ = [
@@ -34,7 +34,7 @@ _HOMES = {
     "Config": "config",
     "RunInterrupted": "errors",
     "VoidrlError": "errors",
-    "from_pretrained": "share",
+    "from_pretrained": "sharing.pretrained",
 }  # all others live in api
 
 

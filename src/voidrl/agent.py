@@ -1,7 +1,7 @@
-"""The agent: encoder, representation, method, learner and their optimisers; and the update step.
+"""The agent: encoder, representation, method, learner and their optimizers; and the update step.
 
-Every trainable parameter is in exactly one optimiser, and a loss is differentiated with respect to the
-parameters of its own optimiser alone, so nothing is trained by a loss that does not own it.
+Every trainable parameter is in exactly one optimizer, and a loss is differentiated with respect to the
+parameters of its own optimizer alone, so nothing is trained by a loss that does not own it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from voidrl import checkpoint, registry
 from voidrl.augment import Augment
 from voidrl.config import Config, to_json
 from voidrl.device import uses_bf16
-from voidrl.envs.spaces import env_action, to_frames
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.learners.base import Learner
 from voidrl.methods.base import Latents, Method
 from voidrl.nets import Encoder, follow
 from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Representation, Views
+from voidrl.spaces import env_action, to_frames
 from voidrl.spectral import exact
 from voidrl.types import Batch, EnvSpec, Metrics
 
@@ -85,7 +85,7 @@ class Agent(nn.Module):
         self.register_buffer("representation_rate", torch.zeros(()))
         self.augment = Augment(config.augment)
         self.generation = 0  # goes up when tensors that a captured graph holds on to may have been replaced
-        self.optimisers: dict[str, torch.optim.Adam] = {}
+        self.optimizers: dict[str, torch.optim.Adam] = {}
 
         self.pretraining = config.phase == "pretrain"
         self.learns = method.learns or not self.pretraining
@@ -94,8 +94,8 @@ class Agent(nn.Module):
         self._assign_encoder(shared=encoder is f)
         self.to(device)
         self.eval()
-        self.optimisers = self._make_optimisers(device)
-        self._learner_optimisers = set(self.learner.groups())
+        self.optimizers = self._make_optimizers(device)
+        self._learner_optimizers = set(self.learner.groups())
 
     def _assign_encoder(self, *, shared: bool) -> None:
         """One field says who trains f; whoever does not is given no gradient."""
@@ -122,7 +122,7 @@ class Agent(nn.Module):
                 encoder.requires_grad_(False)
         self.learner.trains_encoder = mine and not still
 
-    def _make_optimisers(self, device: torch.device) -> dict[str, torch.optim.Adam]:
+    def _make_optimizers(self, device: torch.device) -> dict[str, torch.optim.Adam]:
         config = self.config
         groups = dict(self.learner.groups())
         taken = {id(p) for group in groups.values() for p in group}
@@ -134,18 +134,18 @@ class Agent(nn.Module):
             groups["method"] = [p for p in self.method.parameters() if id(p) not in taken]
             rates["representation"] = (config.representation.learning_rate, 1e-8)
             rates["method"] = (config.method.learning_rate, 1e-8)
-        optimisers = {}
+        optimizers = {}
         for name, group in groups.items():
             trainable = [p for p in group if p.requires_grad]
             if trainable and self.learns:
                 rate, eps = rates[name]
                 capturable = device.type == "cuda"
-                optimisers[name] = torch.optim.Adam(
+                optimizers[name] = torch.optim.Adam(
                     trainable, rate, eps=eps, fused=True, capturable=capturable
                 )
-        if config.representation.warmup_updates and "representation" in optimisers:
-            optimisers["representation"].param_groups[0]["lr"] = self.representation_rate
-        return optimisers
+        if config.representation.warmup_updates and "representation" in optimizers:
+            optimizers["representation"].param_groups[0]["lr"] = self.representation_rate
+        return optimizers
 
     def __repr__(self) -> str:
         config = self.config
@@ -168,7 +168,7 @@ class Agent(nn.Module):
         """One update from one sample: representation → reward → learner. Tensors in, tensors out.
 
         `index` is the number of an update of this kind (`Learner.kind`). Only what a loss is about to train
-        is in training mode, in which spectral normalisation iterates; latents are read, and actions chosen,
+        is in training mode, in which spectral normalization iterates; latents are read, and actions chosen,
         in `eval`.
         """
         if not self.learns:
@@ -192,7 +192,7 @@ class Agent(nn.Module):
                 batch = batch._replace(skill=self.task_skill.expand_as(batch.skill))
             self.learner.train()
             for loss in self.learner.losses(batch, reward, index):
-                self._minimise(loss.optimiser, loss.value)
+                self._minimize(loss.optimizer, loss.value)
                 metrics |= loss.metrics
             self.learner.after_step(index)
             self.learner.eval()
@@ -208,7 +208,7 @@ class Agent(nn.Module):
             self.representation_rate.add_(rise).clamp_(max=config.learning_rate)
         self.representation.train()
         loss, metrics = self.representation.loss(views)
-        self._minimise("representation", loss)
+        self._minimize("representation", loss)
         self.representation.eval()
         return metrics
 
@@ -230,7 +230,7 @@ class Agent(nn.Module):
                 self.method.train()
                 trained = self.method.loss(batch, latents)
                 if trained is not None:
-                    self._minimise("method", trained[0])
+                    self._minimize("method", trained[0])
                     metrics |= trained[1]
                 self.method.eval()
             with torch.no_grad():
@@ -266,19 +266,19 @@ class Agent(nn.Module):
         """Encoded states drawn from the replay: the same n for everything that one update scores."""
         return cache(lambda n: self._encode(replay.observations(replay.sample(n))))
 
-    def _minimise(self, optimiser: str, loss: Tensor) -> None:
-        """One optimiser step; only the parameters of that optimiser receive gradients."""
-        chosen = self.optimisers.get(optimiser)
+    def _minimize(self, optimizer: str, loss: Tensor) -> None:
+        """One optimizer step; only the parameters of that optimizer receive gradients."""
+        chosen = self.optimizers.get(optimizer)
         if chosen is None:
             raise ConfigError(
-                f"a loss names optimiser {optimiser!r}, which has nothing to train: expected "
-                f"{' or '.join(map(repr, self.optimisers))}; no parameters, no loss"
+                f"a loss names optimizer {optimizer!r}, which has nothing to train: expected "
+                f"{' or '.join(map(repr, self.optimizers))}; no parameters, no loss"
             )
         parameters: list[Tensor] = chosen.param_groups[0]["params"]
         chosen.zero_grad(set_to_none=True)
         with exact(loss):  # else the gradients of what was exact forwards would be bf16
             loss.backward(inputs=parameters)
-        if self.config.learner.max_grad_norm and optimiser in self._learner_optimisers:
+        if self.config.learner.max_grad_norm and optimizer in self._learner_optimizers:
             nn.utils.clip_grad_norm_(parameters, self.config.learner.max_grad_norm)
         chosen.step()
 
@@ -350,15 +350,15 @@ class Agent(nn.Module):
     # State
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Agent:
-        """What moves the agent moves what its optimisers keep."""
+        """What moves the agent moves what its optimizers keep."""
         super()._apply(fn, recurse)
-        for optimiser in self.optimisers.values():
-            for parameter, kept in optimiser.state.items():
+        for optimizer in self.optimizers.values():
+            for parameter, kept in optimizer.state.items():
                 moved = {key: fn(value) for key, value in kept.items()}
                 if "step" in kept:  # a float32, whatever the weights become
                     moved["step"] = kept["step"].to(parameter.device)
-                optimiser.state[parameter] = moved
-            group = optimiser.param_groups[0]
+                optimizer.state[parameter] = moved
+            group = optimizer.param_groups[0]
             group["capturable"] = self.device.type == "cuda"
             if isinstance(group["lr"], Tensor):
                 group["lr"] = self.representation_rate
@@ -369,12 +369,12 @@ class Agent(nn.Module):
         """All weights and buffers by name, a shared one once."""
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
-    def optimiser_tensors(self) -> dict[str, Tensor]:
-        """The optimisers' moments and counters by name."""
+    def optimizer_tensors(self) -> dict[str, Tensor]:
+        """The optimizers' moments and counters by name."""
         found = {}
-        for name, optimiser in self.optimisers.items():
-            for i, parameter in enumerate(optimiser.param_groups[0]["params"]):
-                for key, value in optimiser.state[parameter].items():
+        for name, optimizer in self.optimizers.items():
+            for i, parameter in enumerate(optimizer.param_groups[0]["params"]):
+                for key, value in optimizer.state[parameter].items():
                     found[f"{name}/{i}/{key}"] = value
         return found
 
@@ -401,12 +401,12 @@ class Agent(nn.Module):
         self.generation += 1
 
     @torch.no_grad()
-    def load_optimiser_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """The inverse of `optimiser_tensors`."""
-        for name, optimiser in self.optimisers.items():
-            for i, parameter in enumerate(optimiser.param_groups[0]["params"]):
+    def load_optimizer_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """The inverse of `optimizer_tensors`."""
+        for name, optimizer in self.optimizers.items():
+            for i, parameter in enumerate(optimizer.param_groups[0]["params"]):
                 saved = {k.split("/")[2]: v for k, v in tensors.items() if k.startswith(f"{name}/{i}/")}
-                optimiser.state[parameter] = {k: v.to(parameter.device, copy=True) for k, v in saved.items()}
+                optimizer.state[parameter] = {k: v.to(parameter.device, copy=True) for k, v in saved.items()}
         self.generation += 1
 
     def save_pretrained(
@@ -414,7 +414,7 @@ class Agent(nn.Module):
         folder: str | Path,
         *,
         evaluation: Evaluation | None = None,
-        licence: str | None = None,
+        license: str | None = None,
         repo_id: str | None = None,
     ) -> Path:
         """Write the agent, without its training state, in the layout of the Hugging Face Hub.
@@ -426,12 +426,12 @@ class Agent(nn.Module):
             folder: Where `model.safetensors`, `config.json` and the model card `README.md` go.
             evaluation: What `voidrl.evaluate` said of this agent in its own environment, for the card;
                 evaluations that its run holds are found.
-            licence: The Hub's name of a licence for the card, such as `mit`; by default it states none.
+            license: The Hub's name of a license for the card, such as `mit`; by default it states none.
             repo_id: `user/name` under which it will be published, for the card.
         """
-        from voidrl import share
+        from voidrl.sharing import pretrained as share
 
-        return share.save_pretrained(self, folder, evaluation=evaluation, licence=licence, repo_id=repo_id)
+        return share.save_pretrained(self, folder, evaluation=evaluation, license=license, repo_id=repo_id)
 
     def push_to_hub(
         self,
@@ -442,7 +442,7 @@ class Agent(nn.Module):
         revision: str | None = None,
         token: str | None = None,
         evaluation: Evaluation | None = None,
-        licence: str | None = None,
+        license: str | None = None,
     ) -> str:
         """Publish what `save_pretrained` writes on the Hugging Face Hub, and return its address; extra `hub`.
 
@@ -453,9 +453,9 @@ class Agent(nn.Module):
             revision: A branch, made if there is none; by default `main`.
             token: By default the one of `hf auth login` or of the variable `HF_TOKEN`.
             evaluation: As in `save_pretrained`.
-            licence: As in `save_pretrained`.
+            license: As in `save_pretrained`.
         """
-        from voidrl import share
+        from voidrl.sharing import pretrained as share
 
         return share.push_to_hub(
             self,
@@ -465,7 +465,7 @@ class Agent(nn.Module):
             revision=revision,
             token=token,
             evaluation=evaluation,
-            licence=licence,
+            license=license,
         )
 
     def save_beside(self, folder: Path, *, keep_last: int) -> Path:

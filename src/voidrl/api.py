@@ -17,14 +17,14 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from voidrl import checkpoint, share
+from voidrl import checkpoint
 from voidrl.agent import Agent
 from voidrl.config import PIECES, Config, DMControlConfig, EnvConfig, merge, require, to_json, update
 from voidrl.device import placed, seeded
-from voidrl.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_place, require_task
 from voidrl.engine import Engine
-from voidrl.envs import Envs, make_envs
-from voidrl.envs.make import EnvFactory, probe_env
+from voidrl.envs.ids import DMC, atari_game, is_importable, parse_id
+from voidrl.envs.make import EnvFactory, make_envs, probe_env
+from voidrl.envs.vector import Envs
 from voidrl.errors import (
     CheckpointError,
     ConfigError,
@@ -34,16 +34,17 @@ from voidrl.errors import (
     VoidrlError,
 )
 from voidrl.evaluation import Evaluation, evaluate_agent
-from voidrl.ids import DMC, atari_game, of_a_script, parse_id
 from voidrl.loop import Loop, LoopState, load_run
 from voidrl.methods.base import Latents, Method
 from voidrl.metrics import import_wandb
-from voidrl.presets import preset_for
-from voidrl.progress import human_seconds, parse_count
+from voidrl.protocols.presets import preset_for
 from voidrl.registry import import_path
 from voidrl.replay import make_replay
-from voidrl.runfolder import RunFolder, default_run_path
+from voidrl.runs.folder import RunFolder, default_run_path
+from voidrl.sharing import pretrained as share
+from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_place, require_task
 from voidrl.types import Batch, EnvSpec
+from voidrl.units import human_seconds, parse_count
 
 Env = str | EnvFactory
 Overrides = Mapping[str, Any] | Config
@@ -161,7 +162,7 @@ def resume(
     """
     if share.is_pretrained(Path(run).expanduser()):
         raise RunFolderError(
-            f"{run} holds an agent without replay and optimisers, which cannot be resumed: go on with "
+            f"{run} holds an agent without replay and optimizers, which cannot be resumed: go on with "
             f"`voidrl finetune`"
         )
     folder = RunFolder.open(run)
@@ -464,7 +465,7 @@ def _factory(env: Env | None, trained_in: str) -> EnvFactory | None:
         return env
     name, options = parse_id(env)
     found = import_path("environment", name) if ":" in name else None
-    if not callable(found) or not of_a_script(trained_in):
+    if not callable(found) or is_importable(trained_in):
         raise ConfigError(
             f"env = {env!r} cannot be used to go on in {trained_in!r}: expected module:function, for a run "
             f"on a function that cannot be imported by its name"

@@ -105,7 +105,7 @@ def save(
                 _link(previous.path / name, tmp / name)
                 entries[name] = known
                 continue
-            size, blocks = _serialise(group.tensors() if callable(group.tensors) else group.tensors, name)
+            size, blocks = _serialize(group.tensors() if callable(group.tensors) else group.tensors, name)
             needed_bytes += size
             sha256 = _write(tmp / name, blocks)
             _hashed[_identity(tmp / name)] = sha256
@@ -167,7 +167,7 @@ def discard(root: Path, step: int) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
     """Writes and syncs one safetensors file. Equal tensors make equal bytes, and so an equal sha256."""
-    size, blocks = _serialise(tensors, path.name)
+    size, blocks = _serialize(tensors, path.name)
     return {"sha256": _write(path, blocks), "bytes": size, "tag": None}
 
 
@@ -273,7 +273,7 @@ def _identity(path: Path) -> tuple[int, int, int, int]:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def _serialise(tensors: Mapping[str, Tensor], file: str) -> tuple[int, Iterator[Any]]:
+def _serialize(tensors: Mapping[str, Tensor], file: str) -> tuple[int, Iterator[Any]]:
     """The size of a safetensors file, and its bytes block by block.
 
     The library's own writer wants the whole file in host memory and hides a full disk in an error of its own.
@@ -307,7 +307,7 @@ def _serialise(tensors: Mapping[str, Tensor], file: str) -> tuple[int, Iterator[
                 continue
             flat = t.detach().contiguous().reshape(-1).view(torch.uint8)  # (bytes,), still on its device
             for block in flat.split(BLOCK_BYTES):
-                yield block.cpu().numpy()  # host synchronisation, one block at a time
+                yield block.cpu().numpy()  # host synchronization, one block at a time
 
     return 8 + len(text) + end, blocks()
 

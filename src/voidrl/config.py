@@ -98,7 +98,7 @@ class EnvConfig:
     num_envs: int = 1
     """Environments stepped together."""
     backend: Literal["auto", "native", "sync", "async"] = "auto"
-    """How they are stepped: natively vectorised, in this process, or in worker processes.
+    """How they are stepped: natively vectorized, in this process, or in worker processes.
     `auto` takes the native version where the environment has one; else `sync`, on DMControl `async`."""
     frame_stack: int = 1
     """Consecutive frames that make one observation; stacked by the replay, not by the environment."""
@@ -131,7 +131,7 @@ class EncoderConfig:
     activation: Literal["elu", "relu"] = "elu"
     """Non-linearity between layers."""
     spectral_norm_iterations: int = 0
-    """Power iterations of spectral normalisation in each training pass (the paper: 5); 0 turns it off."""
+    """Power iterations of spectral normalization in each training pass (the paper: 5); 0 turns it off."""
     width: float = 1.0
     """Multiplies the channels of the convolutions."""
 
@@ -183,7 +183,7 @@ class RepresentationConfig(PieceConfig):
 
 @dataclass(frozen=True)
 class LearnerConfig(PieceConfig):
-    """How reward becomes behaviour."""
+    """How reward becomes behavior."""
 
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(activation="relu"))
     """The learner's own encoder; not built when the encoder f is shared."""
@@ -333,7 +333,7 @@ class Config:
     per launch; `compile`, fused by torch.compile and then, on CUDA, captured: the fastest, after up to a
     minute of compiling. `auto`: `graph` on CUDA, else `eager`."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of convolutions and matrix products; distances, losses, targets, normalisers and optimisers are always
+    """Of convolutions and matrix products; distances, losses, targets, normalizers and optimizers are always
     fp32. `auto`: `bf16` on CUDA devices that have it, else `fp32`."""
     warmup_steps: Count = 1000
     """Steps with uniform random actions before the first update."""
@@ -344,7 +344,7 @@ class Config:
     representation: RepresentationConfig = field(default_factory=lambda: RepresentationConfig("auto"))
     """How the space of the particles is learned."""
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig("auto"))
-    """How reward becomes behaviour."""
+    """How reward becomes behavior."""
     reward_scale: float = 1.0
     """Multiplies the environment's reward in the learner. Pre-trained values are on the scale of intrinsic
     rewards, about 1 a step: if a task's rewards are much smaller, the heads have to unlearn first."""

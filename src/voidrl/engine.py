@@ -32,11 +32,11 @@ from voidrl.metrics import Accumulator
 from voidrl.replay import Replay
 
 Mode = Literal["eager", "graph", "compile"]
-WARMUP_RUNS = 2  # before a capture: what is made lazily, such as the optimisers' state, must lie before it
+WARMUP_RUNS = 2  # before a capture: what is made lazily, such as the optimizers' state, must lie before it
 MAX_BURST = 16  # updates in one graph
 MAX_GRAPHS = 16  # with an odd ratio of updates to steps few bursts come back; single updates always do
-RECOMPILE_LIMIT = 256  # all optimisers of a process share the code of one `step`
-FUSED_BY_COMPILER = {"fused": False, "foreach": True}  # an optimiser's step, into one pass that fills the GPU
+RECOMPILE_LIMIT = 256  # all optimizers of a process share the code of one `step`
+FUSED_BY_COMPILER = {"fused": False, "foreach": True}  # an optimizer's step, into one pass that fills the GPU
 COMPILE_OPTIONS: dict[str, Any] = {"fallback_random": True}  # the same random numbers as without
 CUDA_OPTIONS = {"combo_kernels": True}  # small kernels that do not wait for each other run as one
 
@@ -322,7 +322,7 @@ def _fusable_methods(agent: Agent, replay: Replay) -> list[tuple[Any, str, Calla
                 found.append((owner, name, getattr(owner, name)))
     options = COMPILE_OPTIONS
     if agent.device.type == "cuda":
-        found += [(optimiser, "step", optimiser.step) for optimiser in agent.optimisers.values()]
+        found += [(optimizer, "step", optimizer.step) for optimizer in agent.optimizers.values()]
         options = options | CUDA_OPTIONS
     return [(owner, name, torch.compile(f, dynamic=False, options=options)) for owner, name, f in found]
 

@@ -1,4 +1,4 @@
-"""How spread out particles are: nearest-neighbour distances, particle entropy (eq. 1) and reward (eq. 5).
+"""How spread out particles are: nearest-neighbor distances, particle entropy (eq. 1) and reward (eq. 5).
 
 Everything here takes and returns tensors, can be used alone, and may run inside a captured CUDA graph: shapes
 are static and nothing is read by the host.
@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from voidrl.errors import ConfigError, NeighbourError, UnknownNameError
+from voidrl.errors import ConfigError, NeighborError, UnknownNameError
 from voidrl.kernels import usable
 
 # Queries and floats held at once, however many queries and particles there are: 16 MiB, or 64 to fill a GPU.
@@ -29,10 +29,10 @@ def knn_distances(queries: Tensor, particles: Tensor, k: int, *, exclude_self: b
 
     Args:
         queries: (n, d), any float dtype; float64 is computed in float64, narrower ones in float32.
-        particles: (m, d), the pool in which the neighbours are sought.
-        k: number of neighbours.
-        exclude_self: `particles[i]` is `queries[i]` for every i < n, and is not its own neighbour. The index
-            is masked, not the value: another copy of a point is a neighbour at distance 0.
+        particles: (m, d), the pool in which the neighbors are sought.
+        k: number of neighbors.
+        exclude_self: `particles[i]` is `queries[i]` for every i < n, and is not its own neighbor. The index
+            is masked, not the value: another copy of a point is a neighbor at distance 0.
 
     Returns:
         (n, k) float32.
@@ -84,7 +84,7 @@ def particle_entropy(z: Tensor, k: int = 3) -> Tensor:
 
     Args:
         z: (n, d) particles.
-        k: which neighbour's distance to use.
+        k: which neighbor's distance to use.
 
     Returns:
         A 0-d float64 tensor.
@@ -110,21 +110,21 @@ def particle_reward(
     distance_power: float | Literal["dim"] = 1.0,
     include_self: bool = False,
     average: bool = True,
-    neighbours: Literal["nearest", "random"] = "nearest",
+    neighbors: Literal["nearest", "random"] = "nearest",
 ) -> Tensor:
-    """The reward of APT before normalisation, log(c + mean_j ‖z − z_j‖^p) over k neighbours (eq. 5).
+    """The reward of APT before normalization, log(c + mean_j ‖z − z_j‖^p) over k neighbors (eq. 5).
 
     Args:
         z: (n, d) the particles to reward.
-        particles: (m, d) other points among which the neighbours are sought, none of which is left out.
+        particles: (m, d) other points among which the neighbors are sought, none of which is left out.
             By default they are sought in z itself.
-        k: number of neighbours.
-        c: the constant of eq. 4, at least 0; 0 rewards a point that equals all its neighbours with −inf.
+        k: number of neighbors.
+        c: the constant of eq. 4, at least 0; 0 rewards a point that equals all its neighbors with −inf.
         distance_power: the exponent p. The paper prints the dimension of z (`"dim"`), its code has 1.
-        include_self: count the point itself as one of its k neighbours, as the authors' code does: k = 12 is
+        include_self: count the point itself as one of its k neighbors, as the authors' code does: k = 12 is
             then the mean of 11 distances and a zero.
-        average: False uses the k-th neighbour alone (eq. 3).
-        neighbours: `"random"` draws them uniformly instead (Table 4); the k-th is then the farthest drawn.
+        average: False uses the k-th neighbor alone (eq. 3).
+        neighbors: `"random"` draws them uniformly instead (Table 4); the k-th is then the farthest drawn.
 
     Returns:
         (n,) float32.
@@ -137,9 +137,9 @@ def particle_reward(
         raise ConfigError(f"distance_power = {power!r} is no exponent; use a number above 0, or 'dim'.")
     if not c >= 0:
         raise ConfigError(f"c = {c} may lead to the logarithm of a negative number; use 1, or at least 0.")
-    search = {"nearest": knn_distances, "random": random_distances}.get(neighbours)
+    search = {"nearest": knn_distances, "random": random_distances}.get(neighbors)
     if search is None:
-        raise UnknownNameError("choice of neighbours", neighbours, ("nearest", "random"))
+        raise UnknownNameError("choice of neighbors", neighbors, ("nearest", "random"))
 
     distances = search(z, pool, k - int(include_self), exclude_self=exclude_self)  # (n, k) or (n, k − 1)
     if not average:
@@ -202,21 +202,21 @@ def _check(
 ) -> None:
     shapes = f"got queries {tuple(queries.shape)} and particles {tuple(particles.shape)}"
     if queries.ndim != 2 or particles.ndim != 2 or queries.shape[1] != particles.shape[1]:
-        raise ConfigError(f"neighbours are sought between tensors (n, d) and (m, d) of one width; {shapes}.")
+        raise ConfigError(f"neighbors are sought between tensors (n, d) and (m, d) of one width; {shapes}.")
     if exclude_self and len(queries) > len(particles):
         raise ConfigError(f"exclude_self needs a pool that begins with the queries themselves; {shapes}.")
     available = max(0, len(particles) - int(exclude_self))  # int: torch.compile cannot trace n − True
     fewest, most = 1 + int(include_self), available + int(include_self)
     if not fewest <= k <= most:
-        raise NeighbourError(
-            f"k = {k} neighbours were asked for where {available} {'other ' * exclude_self}particles are "
+        raise NeighborError(
+            f"k = {k} neighbors were asked for where {available} {'other ' * exclude_self}particles are "
             f"available{', and the point itself counts as one' * include_self}; choose k from {fewest} to "
             f"{most}, or give more particles (a larger batch or pool)."
         )
 
 
 def _knn_distances(queries: Tensor, particles: Tensor, k: int, exclude_self: bool) -> Tensor:
-    """The reference in plain PyTorch, for CPUs, float64 and very many neighbours."""
+    """The reference in plain PyTorch, for CPUs, float64 and very many neighbors."""
     queries, particles = _widen(queries, particles)
     chunk_size = _chunk_size(queries)
     rows = []

@@ -32,8 +32,8 @@ class UnknownNameError(ConfigError):
         super().__init__(f"unknown {kind} {name!r}; {hint}{' ' + remedy if remedy else ''}")
 
 
-class NeighbourError(ConfigError):
-    """More neighbours were asked for than there are particles."""
+class NeighborError(ConfigError):
+    """More neighbors were asked for than there are particles."""
 
 
 class CaptureError(ConfigError):

@@ -11,9 +11,9 @@ import torch
 
 from voidrl.agent import Agent
 from voidrl.device import seeded
-from voidrl.envs import Envs, StepResult
-from voidrl.games import human_normalised
+from voidrl.envs.vector import Envs, StepResult
 from voidrl.replay import Replay
+from voidrl.suites.atari import human_normalized
 
 EVALUATION_STREAM = 1  # keeps evaluation seeds apart from the training seeds of the same run
 
@@ -47,9 +47,9 @@ class Evaluation:
         return None if self.successes is None else float(np.mean(self.successes))
 
     @property
-    def human_normalised(self) -> float | None:
+    def human_normalized(self) -> float | None:
         """Where the mean return lies between a random policy's, 0, and a human's, 1; Atari only."""
-        return None if self.game is None else human_normalised(self.game, self.mean_return)
+        return None if self.game is None else human_normalized(self.game, self.mean_return)
 
     def metrics(self) -> dict[str, float]:
         """One row for the log."""
@@ -59,12 +59,12 @@ class Evaluation:
             "eval/length": float(np.mean(self.lengths)),
             "eval/episodes": len(self.returns),
         }
-        told = {"eval/success": self.success_rate, "eval/human_normalised": self.human_normalised}
+        told = {"eval/success": self.success_rate, "eval/human_normalized": self.human_normalized}
         return row | {name: value for name, value in told.items() if value is not None}
 
 
 def run_seed(seed: int, *path: int) -> int:
-    """A seed that depends on all its arguments, far from those of neighbouring arguments."""
+    """A seed that depends on all its arguments, far from those of neighboring arguments."""
     return int(np.random.SeedSequence([seed, *path]).generate_state(1)[0] >> 2)
 
 

@@ -28,14 +28,14 @@ from voidrl.agent import Agent
 from voidrl.config import to_json
 from voidrl.device import random_state, restore_random_state
 from voidrl.engine import Engine, Fetched
-from voidrl.envs import Envs, StepResult
+from voidrl.envs.ids import is_importable
+from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import CheckpointError, EnvironmentFailedError, NonFiniteError, RunInterrupted
 from voidrl.evaluation import EVALUATION_STREAM, evaluate_agent, run_seed
-from voidrl.ids import of_a_script
 from voidrl.metrics import MetricsWriter
-from voidrl.progress import Progress
 from voidrl.replay import Replay, check_finite
-from voidrl.runfolder import RunFolder
+from voidrl.runs.folder import RunFolder
+from voidrl.terminal.progress import Progress
 
 STATES = "states/"  # before the names of what `env.count_states` counted, in a checkpoint
 MAX_CELLS = 1_000_000  # `info["cell"]` beyond these is no index into a small map
@@ -105,7 +105,7 @@ class Loop:
         if state.steps < config.steps:
             self.folder.log(f"stopped by {stop.requested} at step {state.steps}")
             go_on = f"voidrl resume {shlex.quote(str(self.folder.path))}"
-            if of_a_script(config.env.id):
+            if not is_importable(config.env.id):
                 go_on = f"voidrl.resume({str(self.folder.path)!r}, env={config.env.id.rpartition(':')[2]})"
             raise RunInterrupted(
                 f"stopped by {stop.requested} at step {state.steps} of {config.steps}; checkpoint "
@@ -282,7 +282,7 @@ class Loop:
 
     def _require_finite_weights(self) -> None:
         for name, value in self.agent.named_parameters():
-            if not torch.isfinite(value).all():  # host synchronisation, once per checkpoint
+            if not torch.isfinite(value).all():  # host synchronization, once per checkpoint
                 raise self._diverged(f"weight {name}")
 
     def _checkpoint(self) -> Path:
@@ -344,7 +344,7 @@ def save_run(folder: RunFolder, agent: Agent, replay: Replay, state: LoopState) 
     loop |= {f"{STATES}{name}": torch.from_numpy(seen) for name, seen in state.states.items()}
     files = {
         "agent.safetensors": checkpoint.Group(agent.tensors()),
-        "optimisers.safetensors": checkpoint.Group(agent.optimiser_tensors()),
+        "optimizers.safetensors": checkpoint.Group(agent.optimizer_tensors()),
         "loop.safetensors": checkpoint.Group(loop),
         "replay.safetensors": checkpoint.Group(replay.state()),
     }
@@ -366,7 +366,7 @@ def save_run(folder: RunFolder, agent: Agent, replay: Replay, state: LoopState) 
 def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> LoopState:
     """The inverse of `save_run`; the random numbers go on from where they were."""
     agent.load_tensors(saved.tensors("agent.safetensors"))
-    agent.load_optimiser_tensors(saved.tensors("optimisers.safetensors"))
+    agent.load_optimizer_tensors(saved.tensors("optimizers.safetensors"))
     agent.steps = saved.meta["agent_steps"]
     loop = saved.tensors("loop.safetensors")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voidrl.config import ReplayConfig
-from voidrl.presets import PRESETS
+from voidrl.protocols.presets import PRESETS
 
 GB = 10**9
 ROOT = Path("/")

@@ -33,7 +33,7 @@ def activation(name: str) -> nn.Module:
 
 
 class Conv(nn.Conv2d):
-    """A convolution, under spectral normalisation where given one; it reads images in its `layout` too."""
+    """A convolution, under spectral normalization where given one; it reads images in its `layout` too."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> None:
         super().__init__(inputs, outputs, kernel, stride, padding)
@@ -48,7 +48,7 @@ class Conv(nn.Conv2d):
         return F.conv2d(x, weight, self.bias, stride, self.padding)
 
     def weight_for(self, channels: int) -> tuple[Tensor, int]:
-        """Normalised weight and stride for images, plain or folded; the weight has no padded channels."""
+        """Normalized weight and stride for images, plain or folded; the weight has no padded channels."""
         weight: Tensor = self.weight if self.spectral is None else self.spectral(self.weight)
         fold = self.fold_of(channels)
         if fold == 1:
@@ -99,7 +99,7 @@ class ConvStack(nn.Sequential):
 
 
 class Linear(nn.Linear):
-    """A linear layer, under spectral normalisation where given one, with sizes as tensor cores like them."""
+    """A linear layer, under spectral normalization where given one, with sizes as tensor cores like them."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs)
@@ -133,7 +133,7 @@ class ExactLayerNorm(nn.LayerNorm):
     """LayerNorm in the precision of its weights, whatever autocast says."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last dimension."""
+        """Normalize the last dimension."""
         with exact(x):
             return super().forward(x.to(self.weight.dtype))
 
@@ -247,7 +247,7 @@ def trunk_layers(inputs: int, outputs: int) -> list[nn.Module]:
 
 
 def trunk(inputs: int, outputs: int) -> nn.Sequential:
-    """The same, as DrQ initialises it."""
+    """The same, as DrQ initializes it."""
     return nn.Sequential(*trunk_layers(inputs, outputs)).apply(init_orthogonal)
 
 
@@ -380,7 +380,7 @@ def init_orthogonal(module: nn.Module) -> None:
 
 
 def target_copy(module: nn.Module) -> nn.Module:
-    """A frozen copy that follows the original by `follow`, with its normalised weights for weights."""
+    """A frozen copy that follows the original by `follow`, with its normalized weights for weights."""
     target = copy.deepcopy(module).requires_grad_(False)
     for layer in target.modules():
         if isinstance(layer, Conv | Linear) and layer.spectral is not None:
@@ -393,7 +393,7 @@ def target_copy(module: nn.Module) -> nn.Module:
 def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
     """Move by target ← (1 − τ) target + τ online, weights and buffers alike, as one foreach call.
 
-    A target averages weights as its original uses them, after normalisation: a convex combination of matrices
+    A target averages weights as its original uses them, after normalization: a convex combination of matrices
     of norm 1 has at most norm 1, so it needs no iterations of its own.
     """
     mine = _floats(target)
@@ -402,7 +402,7 @@ def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
 
 
 def _floats(module: nn.Module) -> list[Tensor]:
-    """Weights and buffers as a target has them, in its order: those under normalisation as they are used."""
+    """Weights and buffers as a target has them, in its order: those under normalization as they are used."""
     found: dict[Tensor, Tensor] = {}  # a shared one once
     for part in module.modules():
         if isinstance(part, SpectralNorm):

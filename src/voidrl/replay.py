@@ -397,7 +397,7 @@ class Upload:
 
     def _reserve(self, length: int) -> None:
         if self._copied is not None:
-            self._copied.synchronize()  # host synchronisation: the last copy left long ago, as a rule
+            self._copied.synchronize()  # host synchronization: the last copy left long ago, as a rule
         if len(self._packed) < length:
             self._packed = torch.empty(length, dtype=torch.uint8, pin_memory=self._on_cuda)
             self._arrived = torch.empty(length, dtype=torch.uint8, device=self._device)

@@ -1,4 +1,4 @@
-"""Spectral normalisation (Miyato et al. 2018): a weight divided by an estimate of its largest singular value.
+"""Spectral normalization (Miyato et al. 2018): a weight divided by an estimate of its largest singular value.
 
 The estimate is that of `torch.nn.utils.parametrizations.spectral_norm`, with a third of its kernels. They are
 tiny, and a captured update pays for their number.
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-ROUND = 5  # iterations between two normalisations: the 9th power of a singular value stays in range
+ROUND = 5  # iterations between two normalizations: the 9th power of a singular value stays in range
 GRAM_SIDE, GRAM_SIZE = 128, 2**17  # with a shorter side or entries above these, W beats its Gram matrix
 LEAST, MOST = 1e-19, 1e19  # beyond these the squares of float32 leave its range
 PINCH = 1e-15  # of the old vector is kept in the new one: all there is where the weight is zero

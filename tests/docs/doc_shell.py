@@ -12,7 +12,8 @@ from pathlib import Path
 
 from doc_pages import ROOT
 
-from voidrl import cli, loop
+from voidrl import loop
+from voidrl.cli import main as cli
 
 INTERRUPT = "^C"
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

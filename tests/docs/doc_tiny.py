@@ -6,12 +6,13 @@ import math
 import subprocess
 from types import SimpleNamespace
 
-from voidrl import api, doctor, progress
-from voidrl.commands import video
+from voidrl import api, units
+from voidrl.cli import video
 from voidrl.config import EnvConfig
+from voidrl.doctor import checkup as doctor
 from voidrl.envs import atari
+from voidrl.envs.ids import ATARI, DMC
 from voidrl.experiments import cell, experiment, run
-from voidrl.ids import ATARI, DMC
 from voidrl.report import gallery
 
 # The largest value of a field of this name, wherever in the config it stands.
@@ -75,7 +76,7 @@ def make_tiny(monkeypatch, *, quick):
         monkeypatch.setattr(api, name, lambda *args, make=make: shrink(make(*args)))
 
     def parse_count(value, name="steps"):
-        count = progress.parse_count(value, name)
+        count = units.parse_count(value, name)
         return min(count, EPISODES) if name == "episodes" else small(count)
 
     monkeypatch.setattr(api, "parse_count", parse_count)

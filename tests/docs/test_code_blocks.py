@@ -1,4 +1,4 @@
-"""Every code block that a user may copy is executed: Python as it stands, commands through `voidrl.cli`.
+"""Every code block that a user may copy is executed: Python as it stands, commands through `voidrl.cli.main`.
 
 Runs are made tiny behind the scenes (`doc_tiny`). A block that begins with a comment of nothing but a file
 name (`# my_maze.py`) is written to that file. A block that cannot run here has a comment right before it,
@@ -135,7 +135,7 @@ def test_a_line_that_would_fail_a_user_fails_the_test(line, tmp_path, monkeypatc
 def test_words_are_those_of_a_shell(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     seen = []
-    monkeypatch.setattr("voidrl.cli.main", lambda words: seen.append(words) or print("said") or 0)
+    monkeypatch.setattr("voidrl.cli.main.main", lambda words: seen.append(words) or print("said") or 0)
     lines = ["A='x?y=[1]&z'", "B='--k 3'", 'voidrl a "$A" $B \\', "  --c 'd $A'  # why"]
     Shell(monkeypatch).run("\n".join([*lines, "X=1 voidrl b > out.txt && voidrl c"]))
     assert seen == [["a", "x?y=[1]&z", "--k", "3", "--c", "d $A"], ["b"], ["c"]]

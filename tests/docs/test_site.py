@@ -9,8 +9,9 @@ import pytest
 from doc_pages import DOCS, PAGES, ROOT, anchors, inline_code, links
 from doc_shell import TARGETS
 
-from voidrl import cli, registry
-from voidrl.presets import PRESETS
+from voidrl import registry
+from voidrl.cli import main as cli
+from voidrl.protocols.presets import PRESETS
 
 
 @pytest.fixture

@@ -124,5 +124,5 @@ def assert_same_picture(frame, expected):
     """Equal, but for ties that another processor may round the other way."""
     if not np.array_equal(frame, expected):
         gap = np.abs(frame.astype(int) - expected)
-        assert gap.max() <= 1, f"{(gap > 1).sum()} pixels differ, by up to {gap.max()} grey levels"
-        assert (gap > 0).mean() < 0.01, f"{(gap > 0).sum()} pixels differ by one grey level"
+        assert gap.max() <= 1, f"{(gap > 1).sum()} pixels differ, by up to {gap.max()} gray levels"
+        assert (gap > 0).mean() < 0.01, f"{(gap > 0).sum()} pixels differ by one gray level"

@@ -10,13 +10,13 @@ import pytest
 
 import voidrl
 from voidrl import checkpoint
-from voidrl.cli import main
+from voidrl.cli.main import main
 from voidrl.config import EnvConfig
-from voidrl.envs import make_envs
+from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, MissingExtraError, SpaceError, UnknownNameError
-from voidrl.games import GAMES
 from voidrl.metrics import read_metrics
 from voidrl.replay import TERMINATED
+from voidrl.suites.atari import GAMES
 
 pytest.importorskip("ale_py")
 
@@ -79,7 +79,7 @@ def test_any_spelling_is_the_same_game():
         envs.close()
 
 
-def test_a_game_without_a_human_score_can_be_played_but_not_normalised():
+def test_a_game_without_a_human_score_can_be_played_but_not_normalized():
     envs = atari("adventure")
     assert envs.game is None
     envs.close()
@@ -206,7 +206,7 @@ def test_evaluation_over_steps_plays_games_to_their_end(tmp_path):
     assert result.lengths == [50] * 6
     assert result.counted_steps == 200
     assert 0 < result.counts["positions"] <= result.counts["variables"] <= result.counts["ram"] <= 200
-    assert result.human_normalised == pytest.approx((result.mean_return - 307.3) / (6951.6 - 307.3))
+    assert result.human_normalized == pytest.approx((result.mean_return - 307.3) / (6951.6 - 307.3))
 
 
 def test_counted_states_survive_a_stop(tmp_path):

@@ -8,7 +8,7 @@ import torch
 from hand_atari import HandAtari, assert_same_picture, resize
 
 from voidrl.config import EnvConfig
-from voidrl.envs import make_envs
+from voidrl.envs.make import make_envs
 from voidrl.replay import Replay
 
 CPU = torch.device("cpu")

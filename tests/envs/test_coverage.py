@@ -11,10 +11,11 @@ import pytest
 from tiny_runs import assert_same_run, rows, tiny
 
 import voidrl
-from voidrl import api, cli
+from voidrl import api
+from voidrl.cli import main as cli
 from voidrl.envs import coverage
 from voidrl.envs.coverage import (
-    NEIGHBOUR,
+    NEIGHBOR,
     POSE,
     RESOLUTION,
     SAMPLE_STATES,
@@ -107,7 +108,7 @@ def test_angles_are_wrapped(angle, expected):
     state = put(physics, hinge=angle)
     assert state[POSE] == wrap(angle)
     difference = state[1] - expected
-    assert math.remainder(difference, 2 * math.pi) == pytest.approx(0, abs=1e-12)  # ±π are neighbours
+    assert math.remainder(difference, 2 * math.pi) == pytest.approx(0, abs=1e-12)  # ±π are neighbors
     assert -math.pi < state[1] <= math.pi
 
 
@@ -273,7 +274,7 @@ def test_what_never_moves_adds_the_logarithm_of_the_resolution():
     moving = random.uniform(0, 1, (2000, 2))
     still = np.hstack([moving, np.full((2000, 1), 0.7)])
     assert entropy_of(np.zeros((2000, 2))) == pytest.approx(2 * math.log(RESOLUTION), abs=0.15)
-    # As it is far finer than the distances of neighbours, it is not fully resolved: a bound.
+    # As it is far finer than the distances of neighbors, it is not fully resolved: a bound.
     assert entropy_of(moving) > entropy_of(still) > entropy_of(moving) + math.log(RESOLUTION)
 
 
@@ -292,7 +293,7 @@ def test_a_few_states_have_none():
     assert covered(states[:63]).counts() == {"bins": 1}
     assert covered(states).counts().keys() == {"bins", "entropy"}
     assert PhysicsCoverage("walker", 20).counts() == {"bins": 0}
-    assert NEIGHBOUR < 63
+    assert NEIGHBOR < 63
 
 
 def test_counting_changes_nothing():

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from voidrl.config import DMControlConfig, EnvConfig
-from voidrl.dmcontrol import NEED_GL, SUITE
-from voidrl.envs import dmc, gl, make_envs
-from voidrl.envs.make import probe_env
+from voidrl.envs import dmc, gl
+from voidrl.envs.make import make_envs, probe_env
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
+from voidrl.suites.dmcontrol import NEED_GL, SUITE
 
 suite = pytest.importorskip("dm_control.suite")
 dmc_tasks = pytest.importorskip("voidrl.envs.dmc_tasks")
@@ -170,7 +170,7 @@ def test_a_domain_has_the_starts_of_its_first_task_and_no_reward(closing_envs):
 
 @pytest.mark.parametrize("domain", ["walker", "quadruped", "cheetah", "hopper"])
 def test_an_agent_of_a_domain_fits_its_tasks(domain, closing_envs):
-    from voidrl.dmcontrol import OTHER_OBSERVATIONS, TASKS
+    from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS
 
     whole = closing_envs(f"dmc/{domain}").spec
     for task in TASKS[domain]:
@@ -402,7 +402,7 @@ def test_a_run_that_was_suspended_has_not_waited(closing_envs):
 
 def test_processes_end_with_the_one_that_made_them(tmp_path):
     code = (
-        "from voidrl.config import EnvConfig\nfrom voidrl.envs import make_envs\nimport os\n"
+        "from voidrl.config import EnvConfig\nfrom voidrl.envs.make import make_envs\nimport os\n"
         "envs = make_envs(EnvConfig(id='dmc/pendulum', num_envs=2, backend='async'))\n"
         "print(*(w.process.pid for w in envs.vector._workers), flush=True)\nos._exit(1)\n"
     )

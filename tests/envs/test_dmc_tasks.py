@@ -227,10 +227,10 @@ def test_flip_pays_angular_momentum():
     env = load("walker", "flip", 0)
     physics = lift(env, 1.5)
     mass, at = physics.model.body_mass[1:], physics.data.xipos[1:]  # (7,), (7, 3)
-    centre = mass @ at / mass.sum()
+    center = mass @ at / mass.sum()
     turned = physics.data.ximat[1:].reshape(-1, 3, 3)
     about_y = (turned[:, 1] ** 2 * physics.model.body_inertia[1:]).sum(1)
-    inertia = about_y.sum() + mass @ ((at - centre)[:, [0, 2]] ** 2).sum(1)
+    inertia = about_y.sum() + mass @ ((at - center)[:, [0, 2]] ** 2).sum(1)
 
     def reward(momentum, height=1.5, pitch=0.0):
         physics = lift(env, height, rooty=pitch)
@@ -268,9 +268,9 @@ def test_quadruped_stand_and_jump(tilt):
     upright = (1 + np.cos(tilt)) / 2
     assert stand.task.get_reward(place(stand, root=root)) == pytest.approx(upright)
     assert jump.task.get_reward(place(jump, root=root)) == pytest.approx(upright)
-    centre = place(jump, root=root).named.data.subtree_com["torso", "z"]
+    center = place(jump, root=root).named.data.subtree_com["torso", "z"]
     for height, expected in ((0.0, 0.5), (0.5, 0.75), (0.9, 0.95), (1.0, 1.0), (1.5, 1.0)):
-        root[2] = 3 + height - centre
+        root[2] = 3 + height - center
         assert jump.task.get_reward(place(jump, root=root)) == pytest.approx(upright * expected)
 
 

@@ -20,7 +20,7 @@ def picture(env):
 
 
 def edges(walls):
-    """Pairs of neighbouring open cells."""
+    """Pairs of neighboring open cells."""
     free = ~walls
     return int((free[1:] & free[:-1]).sum() + (free[:, 1:] & free[:, :-1]).sum())
 

@@ -6,10 +6,11 @@ import pytest
 from gymnasium import spaces
 
 from voidrl.config import DMControlConfig, EnvConfig
-from voidrl.envs import gl, make_envs
+from voidrl.envs import gl
+from voidrl.envs.make import make_envs
 from voidrl.envs.maze import PixelMazeVector
-from voidrl.envs.spaces import to_picture
 from voidrl.errors import ConfigError, EnvironmentFailedError
+from voidrl.spaces import to_picture
 
 
 class Counting(gym.Env):
@@ -88,7 +89,7 @@ def test_images_stand_in_for_what_is_not_drawn():
     assert (envs.render() == 4).all()
     assert envs.steps_per_second is None
     envs.close()
-    assert (to_picture(frames[0, :2]) == frames[0, 1][..., None]).all()  # two of them: grey, the newer one
+    assert (to_picture(frames[0, :2]) == frames[0, 1][..., None]).all()  # two of them: gray, the newer one
 
 
 def test_what_can_neither_be_drawn_nor_seen_is_a_sentence():
@@ -155,7 +156,7 @@ def test_a_registered_environment_without_the_argument_draws_itself_too():
 
 
 def shrunk(picture, size=84):
-    """Grey and small, as agents see it: each pixel the mean over the area that it covers."""
+    """Gray and small, as agents see it: each pixel the mean over the area that it covers."""
 
     def shares(length):
         border = np.arange(size + 1) * length / size
@@ -163,28 +164,28 @@ def shrunk(picture, size=84):
         covered = np.minimum(last, border[1:, None]) - np.maximum(first, border[:-1, None])
         return np.clip(covered, 0, None) * size / length  # (size, length)
 
-    grey = picture @ np.array([0.299, 0.587, 0.114])
-    return shares(picture.shape[0]) @ grey @ shares(picture.shape[1]).T
+    gray = picture @ np.array([0.299, 0.587, 0.114])
+    return shares(picture.shape[0]) @ gray @ shares(picture.shape[1]).T
 
 
 @pytest.mark.parametrize("name", ["ms_pacman?max_frames=160", "pong?sticky=true&max_frames=160"])
-def test_a_game_in_colour_is_the_game_that_is_played(name):
+def test_a_game_in_color_is_the_game_that_is_played(name):
     pytest.importorskip("ale_py")
     envs = make_envs(EnvConfig(id=f"atari/{name}"), None, 2, evaluation=True, render_height=100)
     frames, _ = envs.reset(5)
-    random, greys, seen = np.random.default_rng(0), [], []
+    random, grays, seen = np.random.default_rng(0), [], []
     for _ in range(55):  # beyond the end of the first game, with other no-ops in the second
         picture = envs.render()
         assert picture.shape == (210, 160, 3)
-        greys.append(shrunk(picture))
+        grays.append(shrunk(picture))
         seen.append(frames[0, 0])
         frames = envs.step(random.integers(envs.spec.num_actions, size=2)).frames
     envs.close()
-    greys, seen = np.stack(greys), np.stack(seen)
-    errors = np.abs(greys[:, None] - seen[None]).mean((2, 3))  # each picture against every frame
+    grays, seen = np.stack(grays), np.stack(seen)
+    errors = np.abs(grays[:, None] - seen[None]).mean((2, 3))  # each picture against every frame
     same = np.diagonal(errors)
     assert same.max() < 0.5, "of 256 shades"
-    assert np.ptp(picture, axis=2).max() > 50, "it has colours"
+    assert np.ptp(picture, axis=2).max() > 50, "it has colors"
     assert (same < errors.min(axis=1) + 0.05).all(), "a frame before or after is further away, or looks alike"
 
 
@@ -192,7 +193,7 @@ def test_games_that_part_are_noticed():
     pytest.importorskip("ale_py")
     envs = make_envs(EnvConfig(id="atari/pong"), None, 1, evaluation=True, render_height=100)
     envs.reset(0)
-    envs._colour.step(np.array([0]))  # one step ahead of the other
+    envs._color.step(np.array([0]))  # one step ahead of the other
     with pytest.raises(EnvironmentFailedError, match="cannot be shown: a second game with the same seed"):
         envs.step(np.array([0]))
     envs.close()

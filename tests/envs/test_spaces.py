@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from voidrl.envs.spaces import env_action, spec_of, to_frames
 from voidrl.errors import SpaceError
+from voidrl.spaces import env_action, spec_of, to_frames
 from voidrl.types import EnvSpec
 
 TWO = spaces.Discrete(2)

@@ -10,8 +10,10 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from voidrl.config import EnvConfig
-from voidrl.envs import Envs, make_envs, parse_id
+from voidrl.envs.ids import parse_id
+from voidrl.envs.make import make_envs
 from voidrl.envs.maze import ENV_ID, PixelMazeVector
+from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError, SpaceError, UnknownNameError
 
 HERE = __name__
@@ -293,9 +295,9 @@ def test_what_cannot_be_imported_or_called():
 @pytest.mark.parametrize(
     ("env_id", "factory"), [("Pendulum-v1", None), (f"{HERE}:Walk", None), ("mine", Walk)]
 )
-def test_native_needs_a_vectorised_version(env_id, factory):
+def test_native_needs_a_vectorized_version(env_id, factory):
     with pytest.raises(
-        ConfigError, match=r"'native' cannot be used: .* has no vectorised version; use sync or async"
+        ConfigError, match=r"'native' cannot be used: .* has no vectorized version; use sync or async"
     ):
         make_envs(EnvConfig(env_id, backend="native"), factory)
 

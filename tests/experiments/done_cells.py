@@ -2,9 +2,9 @@
 
 from voidrl import checkpoint
 from voidrl.config import to_json
-from voidrl.games import human_normalised
-from voidrl.ids import atari_game
+from voidrl.envs.ids import atari_game
 from voidrl.metrics import MetricsWriter
+from voidrl.suites.atari import human_normalized
 
 MACHINE = {"date": "2021-12-06T00:00:00+00:00", "versions": {"voidrl": "0.0.1"}, "command": "voidrl …"}
 
@@ -31,7 +31,7 @@ def make_done(plan, cell, score=0.0, rate=100.0, successes=None, **last):
             "agent": {"steps": steps, "started": MACHINE["date"]},
             "settings": cell.evaluation,
             "mean_return": score,
-            "human_normalised": None if game is None else human_normalised(game, score),
+            "human_normalized": None if game is None else human_normalized(game, score),
             "returns": [score],
             "successes": successes,
         }

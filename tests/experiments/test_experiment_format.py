@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from voidrl import cli
+from voidrl.cli import main as cli
 from voidrl.errors import ConfigError
-from voidrl.experiments import published
 from voidrl.experiments.format import Evaluation, read_experiment, shipped
 from voidrl.experiments.tasks import GROUPS, make_task, select
-from voidrl.games import GAMES_26
+from voidrl.suites import published
+from voidrl.suites.atari import GAMES_26
 
 LEAST = """
 tasks = ["voidrl/PixelMaze-v0"]
@@ -38,7 +38,7 @@ def test_what_is_shipped():
 
 
 def test_help_and_lists_of_experiments_import_no_torch():
-    code = "import sys; from voidrl.cli import main; print(main(['experiment']), 'torch' in sys.modules)"
+    code = "import sys; from voidrl.cli.main import main; print(main(['experiment']), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0 False"
     assert "Table 4: what each part of APT is worth" in done.stdout

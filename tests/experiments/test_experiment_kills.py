@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from tiny_runs import rows
 
-from voidrl import checkpoint, cli
-from voidrl.experiments import locks
+from voidrl import checkpoint
+from voidrl.cli import main as cli
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Request, make_plan
 from voidrl.experiments.state import reached, state_of
+from voidrl.runs import locks
 
 CHANGES = {
     "log.checkpoint_every_steps": 48,
@@ -52,7 +53,7 @@ class Parent:
 
     def __init__(self, out):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "voidrl.cli", *words(out)],
+            [sys.executable, "-m", "voidrl.cli.main", *words(out)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

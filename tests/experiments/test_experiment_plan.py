@@ -13,7 +13,7 @@ from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment, shipped
 from voidrl.experiments.plan import Request, flat, make_plan
 from voidrl.experiments.scale import scaled, updates, warmup_steps
-from voidrl.presets import DEMO_ENV, PRESETS, preset_for
+from voidrl.protocols.presets import DEMO_ENV, PRESETS, preset_for
 
 
 def plan_of(name, **request):
@@ -100,7 +100,7 @@ def test_ablations_differ_from_apt_in_what_they_are_named_for_and_nothing_else()
     expected = {
         "half_updates": {"updates_per_step": 1.0},
         "relu": {f"{encoder}.activation": "relu", f"{encoder}.spectral_norm_iterations": 0},
-        "random_neighbours": {"method.neighbours": "random"},
+        "random_neighbors": {"method.neighbors": "random"},
     }
     for arm, changed in expected.items():
         for phase, config in apt.items():
@@ -173,9 +173,9 @@ def test_what_is_set_reaches_the_runs_that_it_is_for():
     assert (
         goal["finetuned"].updates_per_step == goal["scratch"].updates_per_step == 2
     )  # before the file's own
-    ablation = plan_of("table4", tasks=("alien",), seeds=(1,), changes={"method.neighbours": "nearest"})
-    assert by_arm(ablation)["random_neighbours", "pretrain"].config.method.neighbours == "random"
-    assert ablation.notes == ["method.neighbours keeps its own value in APT, random neighbours"]
+    ablation = plan_of("table4", tasks=("alien",), seeds=(1,), changes={"method.neighbors": "nearest"})
+    assert by_arm(ablation)["random_neighbors", "pretrain"].config.method.neighbors == "random"
+    assert ablation.notes == ["method.neighbors keeps its own value in APT, random neighbors"]
 
 
 @pytest.mark.parametrize(

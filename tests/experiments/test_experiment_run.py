@@ -12,7 +12,7 @@ from done_cells import make_begun
 from rich.text import Text
 from tiny_runs import rows
 
-from voidrl import cli
+from voidrl.cli import main as cli
 from voidrl.errors import RunInterrupted
 from voidrl.experiments import run
 from voidrl.experiments.board import Board, Running
@@ -20,7 +20,7 @@ from voidrl.experiments.experiment import run_experiment
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Request, make_plan
 from voidrl.experiments.state import state_of
-from voidrl.score import started
+from voidrl.scores.score import started
 
 OWN = """
 title = "Walks"

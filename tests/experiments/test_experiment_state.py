@@ -11,15 +11,17 @@ import pytest
 import torch
 from done_cells import MACHINE, make_begun, make_done
 
-from voidrl import checkpoint, cli
+from voidrl import checkpoint
+from voidrl.cli import main as cli
 from voidrl.errors import RunFolderError
-from voidrl.experiments import estimate, locks, record
+from voidrl.experiments import estimate, record
 from voidrl.experiments.dry_run import print_plan
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.looks import STATE_DIMS
 from voidrl.experiments.plan import Request, make_plan
+from voidrl.experiments.probe import STATE_DIMS
 from voidrl.experiments.state import last_row, refuse_others, state_of
 from voidrl.experiments.table import print_results, results
+from voidrl.runs import locks
 
 FAST = {"preset": "atari-fast", "seeds": (1,)}
 
@@ -100,7 +102,7 @@ def test_the_table_has_means_ranges_seeds_steps_and_published_numbers(tmp_path):
     assert expected in lines
     assert "alien APT return 232.8 227.8 to 237.8 2 10M of 250M + 100k 2,614.8" in lines
     assert any(line.startswith("ms_pacman from scratch return 312.3") for line in lines)
-    aggregate = next(line for line in lines if line.startswith("APT, human-normalised over 2 games"))
+    aggregate = next(line for line in lines if line.startswith("APT, human-normalized over 2 games"))
     assert "median 50.1 %, mean 50.1 %, 1 above human (published, 26 games: median 47.5" in aggregate
     assert "The shortest runs have 4 % of the protocol's steps." in lines
 
@@ -209,7 +211,7 @@ def test_rates_with_other_numbers_of_updates(tmp_path):
 
 def test_disk_of_replays_that_wrap_and_that_do_not(tmp_path):
     paper = plan_of(tmp_path, "table2", tasks=("alien",), seeds=(1,)).cells[0]
-    agent, frame = 92_480_277, 84 * 84  # bytes of a checkpoint's agent and optimisers, as written
+    agent, frame = 92_480_277, 84 * 84  # bytes of a checkpoint's agent and optimizers, as written
     assert paper.agent_bytes == agent
     # 1M frames, twice, as between the last two checkpoints all of them are written anew.
     assert estimate.disk_bytes(paper) == pytest.approx(2 * (1e6 * frame + agent), rel=0.01)
@@ -319,7 +321,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
 def test_a_lock_is_given_back_by_the_kernel_and_not_kept_by_forks(tmp_path):
     path = tmp_path / "x.lock"
     code = (
-        "import os, sys, signal, time; from voidrl.experiments import locks; from pathlib import Path\n"
+        "import os, sys, signal, time; from voidrl.runs import locks; from pathlib import Path\n"
         f"locks.keep(locks.take(Path({str(path)!r})))\n"
         "if os.fork() == 0: time.sleep(60)\n"  # a worker that outlives it
         "print(os.getpid(), flush=True); time.sleep(60)"

@@ -24,7 +24,7 @@ from voidrl.errors import (
     CheckpointError,
     ConfigError,
     MissingExtraError,
-    NeighbourError,
+    NeighborError,
     NonFiniteError,
     SpaceError,
     UnknownNameError,
@@ -88,7 +88,7 @@ def pictures(n=2, seed=3):
 
 
 def test_the_reward_of_a_step_by_hand():
-    venv = APTReward(line(0, 1, 3, 3.5, -1), k=2, extrinsic_scale=0.5, intrinsic_scale=2.0, normalise=False)
+    venv = APTReward(line(0, 1, 3, 3.5, -1), k=2, extrinsic_scale=0.5, intrinsic_scale=2.0, normalize=False)
     rewards, infos = walk(venv, 4)
     expected = [
         0.0,  # only 0 is known, and k is 2
@@ -103,7 +103,7 @@ def test_the_reward_of_a_step_by_hand():
 
 
 def test_it_is_divided_by_its_running_mean():
-    plain, _ = walk(APTReward(line(0, 1, 3, 3.5), k=1, extrinsic_scale=0, normalise=False), 3)
+    plain, _ = walk(APTReward(line(0, 1, 3, 3.5), k=1, extrinsic_scale=0, normalize=False), 3)
     scaled, _ = walk(APTReward(line(0, 1, 3, 3.5), k=1, extrinsic_scale=0), 3)
     means = np.cumsum(plain[:, 0]) / [1, 2, 3]
     np.testing.assert_allclose(scaled[:, 0], plain[:, 0] / means, rtol=1e-6)
@@ -111,7 +111,7 @@ def test_it_is_divided_by_its_running_mean():
 
 def test_at_the_end_of_an_episode_its_last_state_counts_and_the_next_first_is_remembered():
     #           0 → 1 → 5 | 100 → 101 → 102
-    venv = APTReward(line(0, 1, 5, 100, 101, 102, 0, 0, length=2), k=1, extrinsic_scale=0, normalise=False)
+    venv = APTReward(line(0, 1, 5, 100, 101, 102, 0, 0, length=2), k=1, extrinsic_scale=0, normalize=False)
     rewards, infos = walk(venv, 4)
     assert infos[1][0]["terminal_observation"] == [5]
     distances = [1, 4, 1, 1]  # 5 from 1, not 100 from anything; 101 from 100, which was never a step's end
@@ -120,21 +120,21 @@ def test_at_the_end_of_an_episode_its_last_state_counts_and_the_next_first_is_re
 
 def test_environments_share_one_memory():
     venv = DummyVecEnv([lambda: Line([0, 1, 50]), lambda: Line([10, 2, 51])])
-    rewards, _ = walk(APTReward(venv, k=1, extrinsic_scale=0, normalise=False), 2)
+    rewards, _ = walk(APTReward(venv, k=1, extrinsic_scale=0, normalize=False), 2)
     np.testing.assert_allclose(rewards[0], np.log1p([1, 2]), rtol=1e-6)  # both from 0, by now the nearest
     np.testing.assert_allclose(rewards[1], np.log1p([40, 41]), rtol=1e-6)  # from 10: not from each other
 
 
 def test_only_the_newest_states_are_remembered():
-    venv = APTReward(line(0, 100, 200, 1), k=1, memory=2, pool=2, extrinsic_scale=0, normalise=False)
+    venv = APTReward(line(0, 100, 200, 1), k=1, memory=2, pool=2, extrinsic_scale=0, normalize=False)
     rewards, _ = walk(venv, 3)
     np.testing.assert_allclose(rewards[2], np.log1p([99]), rtol=1e-6)  # 0 is forgotten
 
 
-def test_neighbours_are_sought_in_a_pool_drawn_from_the_memory():
+def test_neighbors_are_sought_in_a_pool_drawn_from_the_memory():
     places = [*range(100), 0]
-    venv = APTReward(line(*places), k=1, memory=200, pool=1, extrinsic_scale=0, normalise=False, seed=1)
-    again = APTReward(line(*places), k=1, memory=200, pool=1, extrinsic_scale=0, normalise=False, seed=1)
+    venv = APTReward(line(*places), k=1, memory=200, pool=1, extrinsic_scale=0, normalize=False, seed=1)
+    again = APTReward(line(*places), k=1, memory=200, pool=1, extrinsic_scale=0, normalize=False, seed=1)
     rewards, _ = walk(venv, 99)
     distance = np.expm1(rewards[:, 0].astype(float))
     assert np.all((distance > 0.99) & (distance < 100))
@@ -176,14 +176,14 @@ def test_the_fixed_encoder_is_fixed_and_of_its_seed():
     assert np.array_equal(a, b)
     assert not np.array_equal(a, c)
     assert torch.equal(state, torch.get_rng_state())
-    assert one.latent.optimiser is None
+    assert one.latent.optimizer is None
 
 
 def test_an_agents_representation():
     spec = EnvSpec((3, 36, 36), True, 2, num_actions=3, raw_shape=(36, 36, 3))
     agent = make_agent(spec, representation="simclr")
     venv = VecFrameStack(pictures(1), 2)
-    rewards, _ = walk(APTReward(venv, encoder=agent, k=1, extrinsic_scale=0, normalise=False), 1)
+    rewards, _ = walk(APTReward(venv, encoder=agent, k=1, extrinsic_scale=0, normalize=False), 1)
     venv = VecFrameStack(pictures(1), 2)
     seen = np.concatenate([venv.reset(), venv.step(np.zeros(1, int))[0]])  # (2, 36, 36, 6)
     with torch.no_grad():
@@ -193,7 +193,7 @@ def test_an_agents_representation():
 
 
 def test_a_function_of_ones_own():
-    venv = APTReward(line(0, 1, 3), encoder=lambda obs: obs * 7, k=1, extrinsic_scale=0, normalise=False)
+    venv = APTReward(line(0, 1, 3), encoder=lambda obs: obs * 7, k=1, extrinsic_scale=0, normalize=False)
     np.testing.assert_allclose(walk(venv, 2)[0][:, 0], np.log1p([7, 14]), rtol=1e-6)
 
 
@@ -213,8 +213,8 @@ def test_contrast_is_trained_and_all_states_lie_in_the_space_of_its_present():
 
 def test_contrast_lowers_its_loss():
     latent = LatentSpace(Pictures.observation_space, "simclr", True, "cpu", 0)
-    colours = np.random.default_rng(0).integers(0, 256, (16, 1, 1, 3), np.uint8)
-    frames, f = latent.frames(np.broadcast_to(colours, (16, 36, 36, 3)).copy()), latent.representation
+    colors = np.random.default_rng(0).integers(0, 256, (16, 1, 1, 3), np.uint8)
+    frames, f = latent.frames(np.broadcast_to(colors, (16, 36, 36, 3)).copy()), latent.representation
     hidden = np.random.default_rng(1).integers(0, 256, (16, 6, 6, 3), np.uint8)  # what varies between views
     views = frames.repeat(2, 1, 1, 1)
     views[16:, :, :6, :6] = torch.from_numpy(hidden.transpose(0, 3, 1, 2).copy())
@@ -244,7 +244,7 @@ def filled(n=64, **options):
 
 
 def test_samples_are_rewarded_among_their_minibatch():
-    buffer = filled(intrinsic_scale=2.0, extrinsic_scale=0.5, normalise=False, k=3)
+    buffer = filled(intrinsic_scale=2.0, extrinsic_scale=0.5, normalize=False, k=3)
     rows = np.arange(20)
     samples = buffer._get_samples(rows)
     expected = 2 * particle_reward(samples.next_observations, k=3) + 0.5 * torch.arange(20.0)
@@ -267,10 +267,10 @@ def test_samples_are_on_a_scale_of_about_one():
 # Learning
 
 
-@pytest.mark.parametrize("normalised", [False, True])
-def test_ppo_learns_with_it(normalised):
+@pytest.mark.parametrize("normalized", [False, True])
+def test_ppo_learns_with_it(normalized):
     venv = APTReward(make_vec_env("CartPole-v1", 2, seed=0), extrinsic_scale=0.0)
-    venv = VecNormalize(venv) if normalised else venv
+    venv = VecNormalize(venv) if normalized else venv
     model = PPO("MlpPolicy", venv, n_steps=32, batch_size=32, n_epochs=1, device="cpu", seed=0)
     before = [p.detach().clone() for p in model.policy.parameters()]
     model.learn(192)
@@ -334,7 +334,7 @@ def test_memory_mean_and_encoder_come_back(tmp_path):
 
 def test_the_oldest_states_are_still_the_first_to_go_after_loading(tmp_path):
     def make(*places):
-        return APTReward(line(*places), k=1, memory=3, pool=3, extrinsic_scale=0, normalise=False)
+        return APTReward(line(*places), k=1, memory=3, pool=3, extrinsic_scale=0, normalize=False)
 
     one = make(0, 10, 20, 30, 40)
     walk(one, 4)
@@ -384,7 +384,7 @@ def test_values_that_cannot_be_used():
         APTReward(line(0), encoder=make_agent(CONTINUOUS))
     with pytest.raises(SpaceError, match=r"the encoder made \(1,\) of 1 observations: expected \(1, d\)"):
         walk(APTReward(line(0, 1), encoder=lambda obs: obs[:, 0]), 1)
-    with pytest.raises(NeighbourError, match="k = 5 neighbours were asked for where 3 other particles"):
+    with pytest.raises(NeighborError, match="k = 5 neighbors were asked for where 3 other particles"):
         filled().sample(4)
 
 

@@ -58,7 +58,7 @@ def test_double_and_plain_targets_by_hand():
     assert loss_by_hand(double=False) == pytest.approx((sum(y) / 2, huber))
 
 
-def test_dueling_adds_the_value_to_centred_advantages():
+def test_dueling_adds_the_value_to_centerd_advantages():
     encoder = Encoder((2,), EncoderConfig(stack="mlp", feature_dim=0))
     critic = DQN(SPEC, DQNConfig(hidden_dim=8), encoder, None, 0).critic
     skill = torch.zeros(2, 0)

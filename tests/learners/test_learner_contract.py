@@ -98,7 +98,7 @@ def test_actor_and_critic_see_the_skill(learner):
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_each_loss_moves_its_own_optimisers_parameters_and_targets_only_follow(learner):
+def test_each_loss_moves_its_own_optimizers_parameters_and_targets_only_follow(learner):
     agent = make_agent(spec_for(learner), learner=learner, phase="train")
     replay = fill_replay(spec_for(learner))
     names = {parameter: name for name, parameter in agent.named_parameters()}
@@ -106,8 +106,8 @@ def test_each_loss_moves_its_own_optimisers_parameters_and_targets_only_follow(l
         batch = replay.batch(replay.sample(64), 1, 0.99)
         for loss in agent.learner.losses(batch, batch.reward, index):
             before = snapshot(agent.tensors())
-            agent._minimise(loss.optimiser, loss.value)
-            owned = {names[p] for p in agent.optimisers[loss.optimiser].param_groups[0]["params"]}
+            agent._minimize(loss.optimizer, loss.value)
+            owned = {names[p] for p in agent.optimizers[loss.optimizer].param_groups[0]["params"]}
             assert moved(before, agent.tensors()) == owned
         before = snapshot(agent.tensors())
         agent.learner.after_step(index)
@@ -135,8 +135,8 @@ def test_the_target_follows_by_tau_every_few_updates(learner):
 def test_gradients_are_clipped_to_the_norm(learner):
     agent = make_agent(spec_for(learner), learner=learner, phase="train", learner__max_grad_norm=1e-3)
     agent.step(fill_replay(spec_for(learner)))
-    for optimiser in agent.optimisers.values():
-        gradients = [p.grad for p in optimiser.param_groups[0]["params"] if p.grad is not None]
+    for optimizer in agent.optimizers.values():
+        gradients = [p.grad for p in optimizer.param_groups[0]["params"] if p.grad is not None]
         assert torch.stack([g.norm() for g in gradients]).norm() <= 1e-3 * 1.01
 
 
@@ -200,7 +200,7 @@ def test_a_learner_needs_no_constructor_of_its_own():
     assert isinstance(make_agent(learner=Plain, method=Critical).learner.critic, torch.nn.Linear)
 
 
-def test_a_loss_for_an_unknown_optimiser_is_refused():
+def test_a_loss_for_an_unknown_optimizer_is_refused():
     agent = make_agent()
-    with pytest.raises(ConfigError, match="names optimiser 'critics', which has nothing to train"):
-        agent._minimise("critics", torch.zeros(()))
+    with pytest.raises(ConfigError, match="names optimizer 'critics', which has nothing to train"):
+        agent._minimize("critics", torch.zeros(()))

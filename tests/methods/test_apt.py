@@ -7,7 +7,7 @@ from helpers import DISCRETE, fill_replay, make_agent, watch_losses
 
 from voidrl.entropy import particle_reward
 from voidrl.methods.base import Latents
-from voidrl.presets import preset as find_preset
+from voidrl.protocols.presets import preset as find_preset
 
 
 def rewards_and_raw(agent, replay, raw, updates=3):
@@ -34,14 +34,14 @@ def test_the_reward_is_that_of_f_of_the_next_state_over_its_running_mean(represe
         torch.testing.assert_close(reward, raw[i] / torch.cat(raw[: i + 1]).mean())
 
 
-def test_no_normalisation_and_the_current_state():
-    agent = make_agent(method__k=3, method__normalise="none", method__particle="current")
+def test_no_normalization_and_the_current_state():
+    agent = make_agent(method__k=3, method__normalize="none", method__particle="current")
     given, raw = rewards_and_raw(agent, fill_replay(), lambda z, z_next: particle_reward(z, k=3))
     assert torch.equal(torch.stack(given), torch.stack(raw))
 
 
 def test_distances_divided_by_their_running_mean():
-    agent = make_agent(method__k=3, method__normalise="distance_mean")
+    agent = make_agent(method__k=3, method__normalize="distance_mean")
     given, distances = rewards_and_raw(
         agent, fill_replay(), lambda z, z_next: torch.cdist(z_next, z_next).sort(1).values[:, 1:4]
     )
@@ -75,8 +75,8 @@ def test_the_reward_of_the_urlb_presets_is_that_of_urlbs_code():
             np.testing.assert_allclose(reward, urlb_reward(batches[: i + 1]), atol=1e-4)
 
 
-def test_other_powers_of_normalised_distances():
-    options = {"method__normalise": "distance_mean", "method__distance_power": 3.0, "method__k": 2}
+def test_other_powers_of_normalized_distances():
+    options = {"method__normalize": "distance_mean", "method__distance_power": 3.0, "method__k": 2}
     method, z = make_agent(**options).method, torch.randn(20, 4)
     distances = torch.cdist(z, z).sort(1).values[:, 1:3]
     expected = (1 + (distances / distances.mean()).pow(3).mean(1)).log()
@@ -88,7 +88,7 @@ def latents(z, z_next, pool):
 
 
 def test_the_pool_is_drawn_from_the_replay():
-    method = make_agent(method__k=2, method__pool=50, method__normalise="none").method
+    method = make_agent(method__k=2, method__pool=50, method__normalize="none").method
     z, asked = torch.randn(4, 4), []
 
     def pool(n):
@@ -109,13 +109,13 @@ def test_the_pool_is_drawn_from_the_replay():
     assert all((stored == row).all(1).any() for row in drawn)
 
 
-def test_random_neighbours():
-    method = make_agent(method__k=3, method__neighbours="random", method__normalise="none").method
+def test_random_neighbors():
+    method = make_agent(method__k=3, method__neighbors="random", method__normalize="none").method
     z = torch.randn(30, 4)
     torch.manual_seed(7)
     reward = method.reward(None, latents(None, z, None))
     torch.manual_seed(7)
-    assert torch.equal(reward, particle_reward(z, k=3, neighbours="random"))
+    assert torch.equal(reward, particle_reward(z, k=3, neighbors="random"))
     assert reward.mean() > particle_reward(z, k=3).mean()
 
 
@@ -127,7 +127,7 @@ def test_far_states_earn_more_than_crowded_ones():
     assert reward.mean() == pytest.approx(1, abs=1e-5)  # divided by its mean
 
 
-def test_too_many_neighbours_are_refused_before_training():
+def test_too_many_neighbors_are_refused_before_training():
     agent = make_agent(DISCRETE, method__k=16)
-    with pytest.raises(Exception, match="k = 16 neighbours were asked for where 15 other particles"):
+    with pytest.raises(Exception, match="k = 16 neighbors were asked for where 15 other particles"):
         agent.step(fill_replay())

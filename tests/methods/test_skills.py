@@ -193,7 +193,7 @@ def test_methods_without_skills_need_no_choice():
     assert agent.new_skills(3).shape == (3, 0)
 
 
-def test_the_discriminator_learns_in_its_own_optimiser_alone():
+def test_the_discriminator_learns_in_its_own_optimizer_alone():
     agent = make_agent(spec_of(Point), method=Sides)
     replay = fill_replay(spec_of(Point), skill_dim=1)
     before = snapshot(dict(agent.method.named_parameters()))
@@ -201,7 +201,7 @@ def test_the_discriminator_learns_in_its_own_optimiser_alone():
     assert "discriminator_loss" in metrics
     assert all(not torch.equal(before[n], p) for n, p in agent.method.named_parameters())
     tuned = make_agent(spec_of(Point), method=Sides, phase="finetune")
-    assert "method" not in tuned.optimisers
+    assert "method" not in tuned.optimizers
     assert not any(p.requires_grad for p in tuned.method.parameters())
 
 
@@ -288,16 +288,16 @@ def test_successor_features_rank_actions_by_the_task(spec, method):
     agent.choose_task_skill(task)
     torch.testing.assert_close(agent.task_skill, torch.from_numpy(wanted), atol=1e-4, rtol=0)
 
-    centre = agent.learner.features(torch.zeros(1, 2))
+    center = agent.learner.features(torch.zeros(1, 2))
     with torch.no_grad():
         if spec.discrete:
-            q = agent.learner.critic(centre, agent.task_skill[None])[0]
+            q = agent.learner.critic(center, agent.task_skill[None])[0]
             assert q.argsort().tolist() == np.argsort(COMPASS @ wanted).tolist()  # up, left, right, down
             assert agent.act(np.zeros(2, np.float32)) == 3
         else:
             angle = torch.arange(8) * torch.pi / 4
             actions = torch.stack([angle.cos(), angle.sin()], -1)
-            q = agent.learner.critic(centre.expand(8, -1), agent.task_skill.expand(8, -1), actions).mean(0)
+            q = agent.learner.critic(center.expand(8, -1), agent.task_skill.expand(8, -1), actions).mean(0)
             assert torch.corrcoef(torch.stack([q, actions @ agent.task_skill]))[0, 1] > 0.95
     # Fine-tuning goes on training the critic that the method brought.
     weights = snapshot(dict(agent.learner.critic.named_parameters()))

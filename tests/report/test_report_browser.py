@@ -9,7 +9,7 @@ from tiny_runs import MAZE, tiny
 from voidrl import api
 from voidrl.checkpoint import write_json_atomic
 from voidrl.report.page import write_report
-from voidrl.score import FILE_NAME, record
+from voidrl.scores.score import FILE_NAME, record
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
 BROWSER = next(

@@ -3,7 +3,7 @@
 from synthetic_runs import MAZE, write_experiment, write_run
 
 from voidrl.report.groups import env_names, make_arms, stages_of
-from voidrl.report.printed import source_of
+from voidrl.report.published import source_of
 from voidrl.report.read import read_all
 from voidrl.report.settings import settings_table
 from voidrl.report.summary import caveats, what_came_out, what_was_run
@@ -145,14 +145,14 @@ def test_the_logs_of_an_experiment_say_why_a_run_failed(tmp_path):
     cells = [{"folder": "crashed"}, {"folder": "killed", "seed": 2}, {"folder": "never", "seed": 3}]
     write_experiment(tmp_path, cells)
     (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "crashed.log").write_text("Traceback …\nValueError: no such colour\n\n")
+    (tmp_path / "logs" / "crashed.log").write_text("Traceback …\nValueError: no such color\n\n")
     (tmp_path / "logs" / "killed.log").write_text("pretrain 54%\n")
     (tmp_path / "logs" / "never.log").write_text("voidrl: atari needs ale-py\n")
     collection, arms = arms_of(tmp_path)
     crashed, killed = collection.runs
     assert (crashed.status, crashed.status_note) == (
         "failed",
-        "failed after 100 of 1\u202f000 steps: ValueError: no such colour",
+        "failed after 100 of 1\u202f000 steps: ValueError: no such color",
     )
     assert killed.status == "incomplete"
     told = {caveat.text: caveat.details for caveat in caveats(collection, arms)}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from synthetic_runs import MAZE, write_checkpoint, write_experiment, write_many, write_run
 
-from voidrl.cli import main
+from voidrl.cli.main import main
 from voidrl.errors import ConfigError, MissingExtraError, RunFolderError
 from voidrl.report import latents, media, page
 from voidrl.report.latents import LatentMap
@@ -323,7 +323,7 @@ def test_a_hundred_long_runs_are_quick_and_small(tmp_path):
 
 def test_help_does_not_import_torch():
     code = (
-        "import sys; from voidrl.cli import main\n"
+        "import sys; from voidrl.cli.main import main\n"
         "try: main(['report', '--help'])\n"
         "finally: assert 'torch' not in sys.modules"
     )

@@ -9,10 +9,10 @@ import pytest
 from synthetic_runs import DATE, MAZE, write_checkpoint, write_experiment, write_json, write_run
 
 from voidrl.errors import RunFolderError
-from voidrl.experiments import locks
 from voidrl.report.find import find_runs
 from voidrl.report.read import read_all
 from voidrl.report.saved import newest, read_visits
+from voidrl.runs import locks
 
 ROWS = [{"step": step, "phase": "pretrain", "episode/return": step / 10} for step in (50, 100)]
 
@@ -194,10 +194,10 @@ def test_an_evaluation_counts_only_if_it_is_of_the_agent_that_is_there(tmp_path)
 def test_labels_and_missing_runs_come_from_the_experiment_above(tmp_path):
     write_run(tmp_path / "out" / "maze" / "seed1", rows=ROWS)
     cells = [{"folder": "maze/seed1", "label": "APT, k = 5"}, {"folder": "maze/seed2", "label": "APT, k = 5"}]
-    write_experiment(tmp_path / "out", cells, title="Neighbours")
+    write_experiment(tmp_path / "out", cells, title="Neighbors")
     collection, _ = read(tmp_path / "out" / "maze")
     assert collection.runs[0].cell.label == "APT, k = 5"
-    assert collection.experiments[0].title == "Neighbours"
+    assert collection.experiments[0].title == "Neighbors"
     assert [cell.folder for _, cell in collection.missing_cells()] == ["maze/seed2"]
 
 

@@ -7,16 +7,16 @@ import re
 import pytest
 from synthetic_runs import MAZE, write_experiment, write_run
 
-from voidrl.games import human_normalised
 from voidrl.report import markdown
+from voidrl.report.formatting import count, listed, many, seeds, steps
 from voidrl.report.groups import make_arms
 from voidrl.report.outcomes import Spread, evaluated_by, headline, measure_of, outcome, show_spread, spreads
 from voidrl.report.page import write_report
-from voidrl.report.printed import atari_table, printed_tables
+from voidrl.report.published import atari_table, printed_tables
 from voidrl.report.read import read_all
 from voidrl.report.results import make_results
 from voidrl.report.summary import caveats
-from voidrl.report.words import count, listed, many, seeds, steps
+from voidrl.suites.atari import human_normalized
 
 
 def arms_of(*paths):
@@ -78,7 +78,7 @@ def test_arms_are_compared_by_their_task_or_without_reward_by_coverage(tmp_path)
         ("return", Spread(1234.56, 1234.56, 1234.56, 1), "1\u202f235"),
         ("return", Spread(-0.12345, -0.2, 0.0, 2), "−0.123 (−0.2 to 0)"),
         ("coverage/bins", Spread(7.4, 7, 8, 2), "7 (7 to 8)"),
-        ("normalised", Spread(12.345, 12.0, 12.5, 2), "1,234\u202f% (1,200\u202f% to 1,250\u202f%)"),
+        ("normalized", Spread(12.345, 12.0, 12.5, 2), "1,234\u202f% (1,200\u202f% to 1,250\u202f%)"),
     ],
 )
 def test_how_numbers_are_written(key, spread, shown):
@@ -123,19 +123,19 @@ def test_our_numbers_stand_beside_the_printed_ones_with_seeds_and_steps(tmp_path
     assert "VISR" in tasks.columns[5:]
     assert any("24 have no run here" in note for note in tasks.notes)
     ours = next(row for row in aggregates.rows if row[0] == "APT")
-    expected = 100 * (human_normalised("alien", 600) + human_normalised("pong", -10)) / 2
+    expected = 100 * (human_normalized("alien", 600) + human_normalized("pong", -10)) / 2
     column = aggregates.columns.index("mean, printed")
     assert ours[column] == "69.55"
     assert float(ours[column + 1].split()[0]) == pytest.approx(expected, abs=0.05)
     assert ours[-2:] == ["2", "2"]
 
 
-def test_aggregates_over_games_are_human_normalised(tmp_path):
+def test_aggregates_over_games_are_human_normalized(tmp_path):
     games(tmp_path)
     table = atari_table(arms_of(tmp_path)[1])
     assert table.rows[0][:3] == ["APT", "2", "4"]
-    scores = [human_normalised("alien", 600), human_normalised("pong", -10)]
-    assert table.rows[0][5].startswith(measure_of("normalised").show(sum(scores) / 2))
+    scores = [human_normalized("alien", 600), human_normalized("pong", -10)]
+    assert table.rows[0][5].startswith(measure_of("normalized").show(sum(scores) / 2))
 
 
 def test_an_unknown_published_table_is_a_sentence(tmp_path):
@@ -178,7 +178,7 @@ def test_csv_has_a_row_for_each_run_and_reads_back(tmp_path):
         ("APT", 1, 500.0),
         ("APT", 2, 700.0),
     ]
-    assert float(tuned[0]["normalised"]) == pytest.approx(human_normalised("alien", 500))
+    assert float(tuned[0]["normalized"]) == pytest.approx(human_normalized("alien", 500))
     assert tuned[0]["steps_protocol"] == "10000"
     failed = next(row for row in rows if row["status"] == "failed")
     assert (failed["steps"], failed["steps_asked"], failed["return"]) == ("7", "500", "")

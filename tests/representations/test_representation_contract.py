@@ -56,7 +56,7 @@ def test_learner_is_the_learners_own_encoder():
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_fixed_never_moves_not_even_its_normalisation(share):
+def test_fixed_never_moves_not_even_its_normalization(share):
     options = {"representation__encoder__spectral_norm_iterations": 3, "share_encoder": share}
     agent = make_agent(representation="fixed", **options)
     with torch.no_grad():  # away from where the power iteration has converged

@@ -14,8 +14,9 @@ import torch
 from voidrl.bench.report import Column, Row, shown, spread
 from voidrl.bench.timing import REPEATS
 from voidrl.config import EnvConfig, merge, require, update
-from voidrl.envs import Envs, make_envs
-from voidrl.presets import preset_for
+from voidrl.envs.make import make_envs
+from voidrl.envs.vector import Envs
+from voidrl.protocols.presets import preset_for
 
 ACTION_SETS = 64  # drawn beforehand, and taken in turn
 

@@ -1,4 +1,4 @@
-"""The search for nearest neighbours, alone."""
+"""The search for nearest neighbors, alone."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from voidrl.bench.own_ops import knn_flop
+from voidrl.bench.op_costs import knn_flop
 from voidrl.bench.peaks import Peaks
 from voidrl.bench.report import Column, Row, number, percent, ratio, shown, spread
 from voidrl.bench.timing import PeakMemory, measure, repeated
 from voidrl.entropy import knn_distances
 from voidrl.errors import ConfigError
-from voidrl.progress import parse_count
+from voidrl.units import parse_count
 
 Size = tuple[int, int, int, int]  # n, m, d, k
 SIZES: tuple[Size, ...] = (
@@ -41,7 +41,7 @@ def parse_size(text: str) -> Size:
         raise ConfigError(f"size {text!r} cannot be read: expected N,M,D,K, such as 512,1M,15,10")
     n, m, d, k = (parse_count(word, name) for word, name in zip(words, "nmdk", strict=True))
     if k > m - (n == m):
-        raise ConfigError(f"size {text!r} cannot be used: {m} particles have no {k} neighbours; lower K")
+        raise ConfigError(f"size {text!r} cannot be used: {m} particles have no {k} neighbors; lower K")
     return n, m, d, k
 
 
@@ -68,7 +68,7 @@ def _size_text(row: Row) -> str:
 
 
 def rows(options: Namespace, device: torch.device, peaks: Peaks, say: Callable[[str], None]) -> Iterator[Row]:
-    """As many particles as queries: every particle's neighbours among the others, as in a batch."""
+    """As many particles as queries: every particle's neighbors among the others, as in a batch."""
     sizes = [parse_size(text) for text in options.sizes]
     if not sizes:
         sizes = [s for s in SIZES if device.type == "cuda" or s[0] * s[1] <= CPU_PAIRS]

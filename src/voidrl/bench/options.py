@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from voidrl.bench.works import WORKS
+from voidrl.bench.workloads import WORKS
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.tables import described, fit
+from voidrl.terminal.tables import described, fit
 
 ENGINES = ("auto", "eager", "graph", "compile")
 PRECISIONS = ("auto", "fp32", "bf16")
@@ -16,7 +16,7 @@ DEFAULT_ENV = "voidrl/PixelMaze-v0"
 MAX_SECONDS = 3600  # of a measurement
 ABOUT = {
     "update": "updates per second of named workloads, and where their time goes",
-    "knn": "the search for nearest neighbours",
+    "knn": "the search for nearest neighbors",
     "sample": "reading a learner's batch of images: gather, stack, shift, scale",
     "train": "a whole run: environments, replay and updates together",
     "env": "environments alone, with random actions",
@@ -90,7 +90,7 @@ def _add_knn(parser: argparse.ArgumentParser) -> None:
         "sizes",
         nargs="*",
         metavar="N,M,D,K",
-        help="queries, particles, width and neighbours, such as 512,1M,15,10 (default: some)",
+        help="queries, particles, width and neighbors, such as 512,1M,15,10 (default: some)",
     )
     _add_device(parser)
     _add_seconds(parser)

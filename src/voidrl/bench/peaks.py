@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from voidrl.bench.timing import synchronise
+from voidrl.bench.timing import synchronize
 
 TERA = 1e12
 
@@ -70,9 +70,9 @@ def _best(call: object, device: torch.device) -> float:
     assert callable(call)
     times = []
     for _ in range(6):
-        synchronise(device)
+        synchronize(device)
         began = time.perf_counter()
         call()
-        synchronise(device)
+        synchronize(device)
         times.append(time.perf_counter() - began)
     return min(times[1:])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from voidrl import __version__
-from voidrl.runfolder import git_state
+from voidrl.runs.folder import git_state
 
 Row = dict[str, Any]
 WIDTH = 100

@@ -14,7 +14,7 @@ from voidrl.bench.data import random_replay
 from voidrl.bench.peaks import Peaks
 from voidrl.bench.report import Column, Row, number, percent, ratio, shown, spread
 from voidrl.bench.timing import measure, repeated
-from voidrl.bench.works import continuous, discrete
+from voidrl.bench.workloads import continuous, discrete
 from voidrl.config import AugmentConfig, EncoderConfig, Stack, require
 from voidrl.device import uses_bf16
 from voidrl.nets import Encoder

@@ -38,7 +38,7 @@ class Timing:
         }
 
 
-def synchronise(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Wait until the device has done what was launched."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -73,10 +73,10 @@ def _count(run: Callable[[int], object], device: torch.device, seconds: float, m
 
 
 def _time(run: Callable[[int], object], count: int, device: torch.device) -> float:
-    synchronise(device)
+    synchronize(device)
     began = time.perf_counter()
     run(count)
-    synchronise(device)
+    synchronize(device)
     return time.perf_counter() - began
 
 
@@ -118,7 +118,7 @@ class PeakMemory:
         self._device = device if device.type == "cuda" else None
         self._base = 0
         if self._device is not None:
-            synchronise(self._device)
+            synchronize(self._device)
             torch.cuda.reset_peak_memory_stats(self._device)
             self._base = torch.cuda.memory_allocated(self._device)
 
@@ -126,5 +126,5 @@ class PeakMemory:
         """Since this was made."""
         if self._device is None:
             return None
-        synchronise(self._device)
+        synchronize(self._device)
         return (torch.cuda.max_memory_allocated(self._device) - self._base) / MIB

@@ -17,14 +17,14 @@ from voidrl.api import build_config
 from voidrl.bench.report import Column, Row, number, percent, ratio, shown
 from voidrl.config import EnvConfig, merge, update
 from voidrl.engine import Engine
-from voidrl.envs import make_envs
+from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, RunInterrupted
 from voidrl.loop import Loop, LoopState
 from voidrl.metrics import read_metrics
-from voidrl.presets import default_preset, preset, preset_for
-from voidrl.progress import parse_count
+from voidrl.protocols.presets import default_preset, preset, preset_for
 from voidrl.replay import make_replay
-from voidrl.runfolder import RunFolder
+from voidrl.runs.folder import RunFolder
+from voidrl.units import parse_count
 
 LOG_ROWS = 20  # in a run; more would be more host reads than a run has
 DROPPED_ROWS = 2  # with updates: graphs are captured in the first of them

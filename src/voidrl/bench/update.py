@@ -13,12 +13,12 @@ import torch
 from voidrl.agent import Agent
 from voidrl.api import build_config
 from voidrl.bench.data import random_replay
-from voidrl.bench.floor import Floor, count_floor, mean_floor
-from voidrl.bench.parts import Parts, find_parts, write_trace
 from voidrl.bench.peaks import Peaks
+from voidrl.bench.profile import Parts, find_parts, write_trace
 from voidrl.bench.report import MISSING, Column, Row, number, percent, ratio, shown, spread
-from voidrl.bench.timing import PeakMemory, Timing, measure, synchronise
-from voidrl.bench.works import DEFAULT_ON_CPU, WORKS, find_work
+from voidrl.bench.roofline import Floor, count_floor, mean_floor
+from voidrl.bench.timing import PeakMemory, Timing, measure, synchronize
+from voidrl.bench.workloads import DEFAULT_ON_CPU, WORKS, find_work
 from voidrl.config import Config
 from voidrl.device import uses_bf16
 from voidrl.engine import Engine
@@ -134,7 +134,7 @@ class Subject:
         self.engine = Engine(self.agent, replay, say)
         self.updates = 0
         self.run(WARMUP[device.type])
-        synchronise(device)
+        synchronize(device)
         self.start_seconds, self.peak_mib = time.perf_counter() - began, peak.mib()
 
     def run(self, count: int) -> None:

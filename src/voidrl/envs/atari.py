@@ -1,6 +1,6 @@
 """Atari games on ALE's native vector environment: `atari/ms_pacman`. Does not import torch.
 
-One frame of 84 × 84 grey pixels per step; the replay stacks them. How this differs from other set-ups, and
+One frame of 84 × 84 gray pixels per step; the replay stacks them. How this differs from other set-ups, and
 why, stands in docs/environments/atari.md.
 """
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voidrl.config import EnvConfig
+from voidrl.envs.ids import atari_game
 from voidrl.envs.ram_worker import FRAME_SKIP
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError, UnknownNameError
-from voidrl.games import GAMES, find_game
-from voidrl.ids import atari_game
+from voidrl.suites.atari import GAMES, find_game
 
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
@@ -54,9 +54,9 @@ class AtariEnvs(Envs):
         rom: str,
         options: dict[str, Any],
         evaluation: bool,
-        colour: AtariVectorEnv | None = None,
+        color: AtariVectorEnv | None = None,
     ) -> None:
-        self._colour = colour
+        self._color = color
         super().__init__(vector, config.id, config.frame_stack)
         self.game = rom if rom in GAMES else None
         self.frames_per_step = FRAME_SKIP
@@ -81,8 +81,8 @@ class AtariEnvs(Envs):
         """Begin new games; game i draws its number of no-ops with seed + i."""
         frames, info = super().reset(seed)
         self._lives, self._ended = info["lives"], np.zeros(self.num_envs, bool)
-        if self._colour is not None:
-            self._see(*self._colour.reset(seed=seed), info)
+        if self._color is not None:
+            self._see(*self._color.reset(seed=seed), info)
         if self.counter is not None:
             self.counter.reset(info["episode_frame_number"][: self._watched])
         return frames, info
@@ -92,15 +92,15 @@ class AtariEnvs(Envs):
         assert 0 <= action.min() <= action.max() < self.spec.num_actions, "ALE would never answer"
         self._actions = action
         self._guarded(lambda: self.vector.send(action))
-        if self._colour is not None:
-            self._colour.send(action[:1])
+        if self._color is not None:
+            self._color.send(action[:1])
 
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
         """What came of it."""
         frames, score, terminated, truncated, info = self._guarded(self.vector.recv)
         score, fresh, ended = score.astype(np.float32), self._ended, (terminated | truncated)
-        if self._colour is not None:
-            picture, _, _, _, its_info = self._colour.recv()
+        if self._color is not None:
+            picture, _, _, _, its_info = self._color.recv()
             self._see(picture, its_info, info)
         if self.counter is not None:
             counted = ~fresh if counted is None else counted & ~fresh
@@ -119,7 +119,7 @@ class AtariEnvs(Envs):
         return FRAMES_PER_SECOND / FRAME_SKIP
 
     def render(self) -> np.ndarray:
-        """Game 0 as it is now, (210, 160, 3), in colour; of the last two frames the brighter pixels."""
+        """Game 0 as it is now, (210, 160, 3), in color; of the last two frames the brighter pixels."""
         assert self._picture is not None, "made without a `render_height`, or not reset yet"
         return self._picture
 
@@ -135,8 +135,8 @@ class AtariEnvs(Envs):
 
     def close(self) -> None:
         """Free what they hold."""
-        if self._colour is not None:
-            self._colour.close()
+        if self._color is not None:
+            self._color.close()
         if self._counter is not None:
             self._counter.close()
         super().close()
@@ -179,14 +179,14 @@ def make_atari(
         use_fire_reset=False,
         reward_clipping=False,
     )
-    colour = None
+    color = None
     if render:
         # With the seed of game 0, a second one does exactly the same, with sticky actions too.
         console = ale_py.ALEInterface()
         console.loadROM(path)
         height, width = console.getScreenDims()
-        colour = make(1, img_height=height, img_width=width, grayscale=False)
-    return AtariEnvs(make(num_envs), config, rom, options, evaluation, colour)
+        color = make(1, img_height=height, img_width=width, grayscale=False)
+    return AtariEnvs(make(num_envs), config, rom, options, evaluation, color)
 
 
 def _options(name: str, query: dict[str, Any]) -> dict[str, Any]:

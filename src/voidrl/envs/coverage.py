@@ -15,7 +15,7 @@ import numpy as np
 from voidrl.errors import CheckpointError, EnvironmentFailedError
 
 # Bins are small against what bodies can do (the walker stands 1.3 m high and walks at 1 m/s), and large
-# against the trembling of one that rests. They are centred on multiples of their size: 0 is no border.
+# against the trembling of one that rests. They are centerd on multiples of their size: 0 is no border.
 HEIGHT_BIN_M = 0.05
 ANGLE_BINS = 36  # of 10°
 VELOCITY_BIN_MPS = 0.25
@@ -23,9 +23,9 @@ MAX_HEIGHT_M, MAX_VELOCITY_MPS = 10.0, 25.0  # up and down, back and forth; what
 
 VELOCITY_SCALE_S = 0.1  # joints spread over 0.1 to 1 rad and 2 to 6 rad/s: so both weigh alike
 RESOLUTION = 0.01  # m and rad; 0.1 m/s and rad/s
-SAMPLE_STATES = 1024  # few, so that neighbours are not the step before and after; a walker's take 20 ms
+SAMPLE_STATES = 1024  # few, so that neighbors are not the step before and after; a walker's take 20 ms
 FEWEST_STATES = 64  # of which there is an entropy
-NEIGHBOUR = 3
+NEIGHBOR = 3
 
 POSE = 3  # height, angle and velocity, which come before the physics state
 FREE, BALL, SLIDE, HINGE = range(4)  # MuJoCo's mjtJoint
@@ -179,7 +179,7 @@ class PhysicsCoverage:
 
             error = np.random.default_rng(0).random(sample.shape) - 0.5
             blurred = torch.from_numpy(sample + RESOLUTION * error)
-            found["entropy"] = float(particle_entropy(blurred, NEIGHBOUR))
+            found["entropy"] = float(particle_entropy(blurred, NEIGHBOR))
         return found
 
     def state(self) -> dict[str, np.ndarray]:

@@ -24,16 +24,6 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from voidrl.config import EnvConfig
-from voidrl.dmcontrol import (
-    CAMERAS,
-    NEED_GL,
-    PIXELS_REPEAT,
-    REPEATS,
-    STATES_REPEAT,
-    TASKS,
-    find_place,
-    require_task,
-)
 from voidrl.envs import dmc_worker
 from voidrl.envs.coverage import PhysicsCoverage
 from voidrl.envs.dmc_worker import (
@@ -48,12 +38,22 @@ from voidrl.envs.dmc_worker import (
     Simulators,
 )
 from voidrl.envs.gl import find_gl
-from voidrl.envs.spaces import spec_of
+from voidrl.envs.ids import DMC
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.envs.workers import Worker, end
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
-from voidrl.ids import DMC
 from voidrl.machine import whole_cores
+from voidrl.spaces import spec_of
+from voidrl.suites.dmcontrol import (
+    CAMERAS,
+    NEED_GL,
+    PIXELS_REPEAT,
+    REPEATS,
+    STATES_REPEAT,
+    TASKS,
+    find_place,
+    require_task,
+)
 from voidrl.types import EnvSpec
 
 SHARED = "/dev/shm"

@@ -159,7 +159,7 @@ class WalkerFlip(walker.PlanarWalker):
         """URLB's `PlanarWalker` with `flip=True`."""
         standing = rewards.tolerance(physics.torso_height(), bounds=(1.2, INFINITY), margin=0.6)
         upright = (1 + physics.torso_upright()) / 2
-        # About the centre of mass, kg·m²/s. MuJoCo computes it with the velocity of the model's sensor.
+        # About the center of mass, kg·m²/s. MuJoCo computes it with the velocity of the model's sensor.
         spin = physics.named.data.subtree_angmom["torso"][1]
         move = rewards.tolerance(spin, bounds=(5, INFINITY), margin=5, value_at_margin=0, sigmoid="linear")
         return float((3 * standing + upright) / 4 * (5 * move + 1) / 6)
@@ -177,7 +177,7 @@ class QuadrupedStand(quadruped.Move):
 
 
 class QuadrupedJump(QuadrupedStand):
-    """A high centre of mass over an upright torso (URLB)."""
+    """A high center of mass over an upright torso (URLB)."""
 
     def get_reward(self, physics: Any) -> float:
         """URLB's `Jump`: half of it on the floor and all of it at 1 m."""

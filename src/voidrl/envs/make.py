@@ -18,9 +18,10 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from voidrl.config import EnvConfig
-from voidrl.dmcontrol import NAMES
 from voidrl.envs.atari import make_atari
 from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
+from voidrl.envs.ids import ATARI, DMC, is_importable, parse_id
+from voidrl.envs.maze import register
 from voidrl.envs.vector import Envs, Guarded
 from voidrl.errors import (
     ConfigError,
@@ -29,15 +30,17 @@ from voidrl.errors import (
     UnknownNameError,
     VoidrlError,
 )
-from voidrl.games import find_game
-from voidrl.ids import ATARI, DMC, of_a_script, parse_id
 from voidrl.registry import import_path
+from voidrl.suites.atari import find_game
+from voidrl.suites.dmcontrol import NAMES
 from voidrl.types import EnvSpec
 
 GYM_ID = re.compile(r"-v\d+$|/")  # `module:Name-v0`: Gymnasium imports the module, which registers the name
 SIMULATORS = {"ALE": ("ale_py", "ale-py", "atari")}
 EnvFactory = Callable[[], gym.Env]
 Made = TypeVar("Made", gym.Env, VectorEnv)
+
+register()  # the maze, as an id of Gymnasium
 
 
 def make_envs(
@@ -86,7 +89,7 @@ def make_envs(
         try:
             found = import_path("environment", name)
         except ConfigError as error:
-            if not of_a_script(name):
+            if is_importable(name):
                 raise
             raise ConfigError(
                 f"environment {name!r} is a function that cannot be imported from here: pass it as env=…, or "
@@ -102,14 +105,14 @@ def make_envs(
         factory = partial(gym.make, name, **options)
     if config.backend == "native" and not native:
         raise ConfigError(
-            f"env.backend = 'native' cannot be used: {name!r} has no vectorised version; use sync or async"
+            f"env.backend = 'native' cannot be used: {name!r} has no vectorized version; use sync or async"
         )
     try:
         if native and config.backend in ("auto", "native"):
             make = partial(gym.make_vec, name, n, vectorization_mode="vector_entry_point", **options)
             vector = _drawing(make(), make) if renders else make()
         else:
-            vector = _vectorise(factory, config.id, n, config.backend, renders)
+            vector = _vectorize(factory, config.id, n, config.backend, renders)
     except VoidrlError:
         raise
     except Exception as error:
@@ -159,7 +162,7 @@ def probe_env(config: EnvConfig, factory: EnvFactory | None = None) -> tuple[Env
         return envs.spec, config
 
 
-def _vectorise(factory: EnvFactory, name: str, n: int, backend: str, renders: bool) -> VectorEnv:
+def _vectorize(factory: EnvFactory, name: str, n: int, backend: str, renders: bool) -> VectorEnv:
     home = os.getpid()
 
     def guarded(index: int) -> EnvFactory:

@@ -1,7 +1,7 @@
 """PixelMaze: a walled maze seen as an image, with an optional sparse goal.
 
 One numpy implementation moves N agents at once (`PixelMazeVector`); `PixelMaze` is the same code with N = 1.
-Coordinates are (row, col) in cells, with integers at the centres of cells.
+Coordinates are (row, col) in cells, with integers at the centers of cells.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from voidrl.errors import ConfigError
 
 ENV_ID = "voidrl/PixelMaze-v0"
-# Brightness in grey: 42, 118, 177, 236, so that the four stay apart without colour.
+# Brightness in gray: 42, 118, 177, 236, so that the four stay apart without color.
 WALL, AGENT, GOAL, FLOOR = (36, 42, 62), (236, 70, 54), (128, 214, 118), (240, 236, 224)
 MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])  # up, down, left, right
 RADIUS = 0.25  # half the width of a continuous agent's body in cells: thin enough to turn into side corridors

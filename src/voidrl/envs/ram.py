@@ -49,7 +49,11 @@ PART_ROWS = 1 << 20  # of a table are copied at a time, to need no second one fo
 
 
 def _annotations() -> dict[str, dict[str, int]]:
-    text = importlib.resources.files("voidrl").joinpath("data", "atari_ram_variables.json").read_text("utf-8")
+    text = (
+        importlib.resources.files("voidrl.suites")
+        .joinpath("data", "atari_ram_variables.json")
+        .read_text("utf-8")
+    )
     games: dict[str, dict[str, int]] = json.loads(text)["games"]
     return games
 

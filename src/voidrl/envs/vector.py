@@ -15,8 +15,8 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
-from voidrl.envs.spaces import env_action, spec_of, to_frames, to_picture
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
+from voidrl.spaces import env_action, spec_of, to_frames, to_picture
 from voidrl.types import EnvSpec
 
 

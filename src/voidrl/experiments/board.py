@@ -15,9 +15,9 @@ from rich.text import Text
 
 from voidrl.experiments.plan import Cell
 from voidrl.experiments.state import last_row
-from voidrl.progress import human_count, human_seconds
-from voidrl.tables import fit, make_console
-from voidrl.terminal import is_terminal, width_of
+from voidrl.terminal.screen import is_terminal, width_of
+from voidrl.terminal.tables import fit, make_console
+from voidrl.units import human_count, human_seconds
 
 DRAW_EVERY_SECONDS = 0.5
 LINES_EVERY_SECONDS = 60.0  # in a log file: one line for each run that is under way

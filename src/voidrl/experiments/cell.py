@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn, TypedDict
 
 from voidrl.errors import CheckpointError, RunInterrupted, VoidrlError
-from voidrl.experiments import locks
+from voidrl.runs import locks
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 75
 _stopping = threading.Event()  # a signal in the last step of a run would be forgotten with the run
@@ -76,7 +76,7 @@ def _do(job: Job) -> None:
     if job["threads"] is not None:
         torch.set_num_threads(job["threads"])
     from voidrl import api, checkpoint
-    from voidrl.score import FILE_NAME, record
+    from voidrl.scores.score import FILE_NAME, record
 
     folder, evaluation = Path(job["folder"]), job["evaluation"]
     config = api.config_from_json(job["config"])

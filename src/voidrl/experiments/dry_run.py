@@ -6,11 +6,12 @@ import sys
 from collections import Counter
 from typing import TextIO
 
-from voidrl.experiments import estimate, locks
+from voidrl.experiments import estimate
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.state import State, differences, state_of
-from voidrl.progress import human_count, human_seconds
-from voidrl.tables import described, fit, print_table
+from voidrl.runs import locks
+from voidrl.terminal.tables import described, fit, print_table
+from voidrl.units import human_count, human_seconds
 
 
 def print_plan(plan: Plan, jobs: int, file: TextIO | None = None) -> None:

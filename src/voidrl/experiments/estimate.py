@@ -17,11 +17,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from voidrl.envs.ids import ATARI, DMC
 from voidrl.errors import VoidrlError
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.scale import learns
 from voidrl.experiments.state import State
-from voidrl.ids import ATARI, DMC
 from voidrl.metrics import read_metrics
 from voidrl.replay import CHUNK_BYTES, row_count, slot_bytes
 
@@ -165,12 +165,12 @@ def _table() -> dict[str, Any]:
 
 
 def agents_here(plan: Plan, states: Mapping[str, State]) -> dict[Kind, int]:
-    """What agents and optimisers of each kind take, as checkpoints that are there tell."""
+    """What agents and optimizers of each kind take, as checkpoints that are there tell."""
     found: dict[Kind, int] = {}
     for cell in plan.cells:
         if states[cell.folder].kind != "missing":
             newest = sorted((plan.path(cell) / "checkpoints").glob("step_*"))[-1:]
-            files = [folder / f"{name}.safetensors" for folder in newest for name in ("agent", "optimisers")]
+            files = [folder / f"{name}.safetensors" for folder in newest for name in ("agent", "optimizers")]
             size = sum(file.stat().st_size for file in files if file.is_file())
             found[kind_of(cell)] = max(size, found.get(kind_of(cell), 0))
     return {kind: size for kind, size in found.items() if size}

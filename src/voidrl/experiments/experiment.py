@@ -10,6 +10,7 @@ from pathlib import Path
 
 from voidrl.config import require
 from voidrl.device import pick_device
+from voidrl.envs.ids import ATARI, DMC
 from voidrl.errors import MissingExtraError, VoidrlError
 from voidrl.experiments import record
 from voidrl.experiments.board import Board
@@ -19,8 +20,7 @@ from voidrl.experiments.plan import Plan, Request, make_plan
 from voidrl.experiments.run import Outcome, run_plan
 from voidrl.experiments.state import refuse_others, state_of
 from voidrl.experiments.table import print_results
-from voidrl.ids import ATARI, DMC
-from voidrl.tables import fit
+from voidrl.terminal.tables import fit
 
 FAILED = 1
 REPORT = "report.html"

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.experiments import published
 from voidrl.experiments.tasks import GROUPS, Place, Task, clean, make_task, place_name
-from voidrl.presets import PRESETS
-from voidrl.progress import parse_count
+from voidrl.protocols.presets import PRESETS
+from voidrl.suites import published
+from voidrl.units import parse_count
 
 PHASES = ("pretrain", "finetune", "train")
 ALLOWED_PHASES = (("pretrain",), ("pretrain", "finetune"), ("finetune",), ("train",))
@@ -81,7 +81,7 @@ class Experiment:
     title: str
     about: str
     published: str | None
-    """The table in `voidrl.experiments.published` that it is held against."""
+    """The table in `voidrl.suites.published` that it is held against."""
     preset: str | None
     seeds: tuple[int, ...]
     tasks: tuple[Task, ...]

@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 
 from voidrl import api
 from voidrl.config import PIECES, Config, EnvConfig, default_piece, flat, merge, require, to_json, update
-from voidrl.dmcontrol import find_place
 from voidrl.envs.dmc import resolve
+from voidrl.envs.ids import ATARI, DMC
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.evaluation import EVALUATION_STREAM, run_seed
+from voidrl.experiments.dry_build import outline_bytes
 from voidrl.experiments.format import PHASES, Arm, Evaluation, Experiment, Phase, Variation
-from voidrl.experiments.looks import Look, look
-from voidrl.experiments.outline import outline_bytes
+from voidrl.experiments.probe import Look, look
 from voidrl.experiments.scale import FEW_UPDATES, learns, scaled, scaled_evaluation, updates, warmup_steps
 from voidrl.experiments.tasks import Place, Task, select
-from voidrl.ids import ATARI, DMC
-from voidrl.presets import default_preset, preset_for
-from voidrl.progress import parse_count
+from voidrl.protocols.presets import default_preset, preset_for
+from voidrl.suites.dmcontrol import find_place
+from voidrl.units import parse_count
 
 Layers = list[Mapping[str, Any]]
 # What `--set` cannot change for all runs at once.
@@ -69,7 +69,7 @@ class Cell:
     source: str | None
     """The folder of the pre-training that it begins from."""
     evaluation: dict[str, Any] | None
-    """Its settings, as `voidrl.score.record` keeps them."""
+    """Its settings, as `voidrl.scores.score.record` keeps them."""
     ends: bool
     """Whether it is the last run of an arm; others are there to be gone on from."""
     protocol_steps: int

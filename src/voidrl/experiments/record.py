@@ -10,8 +10,8 @@ from typing import Any
 
 from voidrl import checkpoint
 from voidrl.errors import CheckpointError, RunFolderError
-from voidrl.experiments import locks
 from voidrl.experiments.plan import Cell, Plan
+from voidrl.runs import locks
 
 FILE_NAME = "experiment.json"
 FORMAT = 1

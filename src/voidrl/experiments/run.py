@@ -23,14 +23,14 @@ from voidrl.config import to_json
 from voidrl.device import pick_device
 from voidrl.errors import RunFolderError, RunInterrupted, VoidrlError
 from voidrl.experiments import cell as child_module
-from voidrl.experiments import locks
 from voidrl.experiments.board import Board, Running
 from voidrl.experiments.cell import DONE, INTERRUPTED, Job
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.state import State, differences, state_of
 from voidrl.loop import StopSignals
 from voidrl.machine import whole_cores
-from voidrl.progress import human_seconds
+from voidrl.runs import locks
+from voidrl.units import human_seconds
 
 POLL_SECONDS = 0.1
 RETRY_SECONDS = 1.0  # between two looks at a cell that another process holds

@@ -12,7 +12,7 @@ from voidrl import api, checkpoint
 from voidrl.config import flat, to_json
 from voidrl.errors import CheckpointError, RunFolderError
 from voidrl.experiments.plan import Cell, Plan
-from voidrl.score import FILE_NAME, started
+from voidrl.scores.score import FILE_NAME, started
 
 Kind = Literal["missing", "partial", "trained", "done"]
 ANYWHERE = {"device", "engine"}  # where a run is computed: it may go on, or be read, on another machine

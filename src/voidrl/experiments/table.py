@@ -8,18 +8,18 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from voidrl.envs.ids import atari_game
 from voidrl.errors import VoidrlError
-from voidrl.experiments import published
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.state import last_row, read_evaluation, state_of
-from voidrl.ids import atari_game
 from voidrl.metrics import read_metrics
-from voidrl.progress import human_count
-from voidrl.stats import aggregate, percent
-from voidrl.tables import fit, print_table
+from voidrl.scores.statistics import aggregate, percent
+from voidrl.suites import published
+from voidrl.terminal.tables import fit, print_table
+from voidrl.units import human_count
 
-OF_EVALUATION = {"return": "mean_return", "human_normalised": "human_normalised"}
-SHARES = {"human_normalised", "success"}
+OF_EVALUATION = {"return": "mean_return", "human_normalized": "human_normalized"}
+SHARES = {"human_normalized", "success"}
 COVERAGE = "coverage/"
 AGGREGATED = ("median", "mean", "above_human")
 
@@ -159,7 +159,7 @@ def _aggregates(plan: Plan, rows: Sequence[Result]) -> list[str]:
     printed = None if plan.published is None else published.numbers(plan.published)
     games: dict[str, dict[str, list[float]]] = {}
     for row in rows:
-        if row.measure == "human_normalised" and atari_game(row.task) is not None and row.phase != "pretrain":
+        if row.measure == "human_normalized" and atari_game(row.task) is not None and row.phase != "pretrain":
             games.setdefault(row.label, {})[row.task] = row.values
     lines = []
     for label, scores in games.items():
@@ -167,7 +167,7 @@ def _aggregates(plan: Plan, rows: Sequence[Result]) -> list[str]:
             continue
         one = aggregate(scores)
         line = (
-            f"{label}, human-normalised over {one.games} games: median {percent(one.median)}, mean "
+            f"{label}, human-normalized over {one.games} games: median {percent(one.median)}, mean "
             f"{percent(one.mean)}, {one.above_human} above human"
         )
         of = " of 57" if one.games == 57 else ""

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from voidrl.dmcontrol import SPARSE, URLB, find_place
+from voidrl.envs.ids import ATARI, DMC, atari_game
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.games import GAMES, GAMES_26, find_game
-from voidrl.ids import ATARI, DMC, atari_game
+from voidrl.suites.atari import GAMES, GAMES_26, find_game
+from voidrl.suites.dmcontrol import SPARSE, URLB, find_place
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,10 @@ from voidrl.augment import Augment
 from voidrl.config import AugmentConfig, require
 from voidrl.device import pick_device, seeded
 from voidrl.entropy import RunningMean, particle_reward
-from voidrl.envs.spaces import channels_last, spec_of
 from voidrl.errors import CheckpointError, MissingExtraError, NonFiniteError, SpaceError, UnknownNameError
 from voidrl.representations.base import Representation
 from voidrl.representations.simclr import SimCLR
+from voidrl.spaces import channels_last, spec_of
 from voidrl.types import EnvSpec, Frames
 
 try:
@@ -66,10 +66,10 @@ class APTReward(VecEnvWrapper):
         intrinsic_scale: Weight of APT's reward, about 1 on average. It may be changed at any time; with 0
             nothing is computed or remembered, which is what an evaluation wants.
         extrinsic_scale: Weight of the environment's reward; 0 to pre-train without it.
-        k: Neighbours.
+        k: Neighbors.
         memory: States that are kept, the newest ones.
-        pool: States drawn from them at each step, among which the neighbours are sought.
-        normalise: Divide by the running mean.
+        pool: States drawn from them at each step, among which the neighbors are sought.
+        normalize: Divide by the running mean.
         train_every_steps: With `simclr`: environment steps between two trainings of the encoder.
         train_updates: With `simclr`: updates in each.
         device: Of the encoder and the memory.
@@ -86,7 +86,7 @@ class APTReward(VecEnvWrapper):
         k: int = 5,
         memory: int = 10_000,
         pool: int = 1000,
-        normalise: bool = True,
+        normalize: bool = True,
         train_every_steps: int = 1000,
         train_updates: int = 20,
         device: str = "cpu",
@@ -100,7 +100,7 @@ class APTReward(VecEnvWrapper):
         self.intrinsic_scale, self.extrinsic_scale = intrinsic_scale, extrinsic_scale
         self.k, self.memory, self.pool = k, memory, pool
         self.train_every_steps, self.train_updates = train_every_steps, train_updates
-        self.latent = LatentSpace(venv.observation_space, encoder, normalise, device, seed)
+        self.latent = LatentSpace(venv.observation_space, encoder, normalize, device, seed)
         self._rng = np.random.default_rng(seed)
         self._particles = Ring(memory)  # f of the states
         self._states = Ring(memory)  # the states themselves, for an encoder that is trained on them
@@ -150,13 +150,13 @@ class APTReward(VecEnvWrapper):
 
     def _remember(self, states: Tensor) -> None:
         self._particles.add(self.latent.encode(states))
-        if self.latent.optimiser is not None:
+        if self.latent.optimizer is not None:
             self._states.add(states)
 
     def _train(self, steps: int) -> None:
         """Between two trainings f stands still, so that all particles lie in one space."""
         self._untrained_steps += steps
-        if self.latent.optimiser is None or self._untrained_steps < self.train_every_steps:
+        if self.latent.optimizer is None or self._untrained_steps < self.train_every_steps:
             return
         self._untrained_steps = 0
         for _ in range(self.train_updates):
@@ -180,7 +180,7 @@ class APTReward(VecEnvWrapper):
     def load(self, path: str | Path) -> None:
         """The inverse of `save`, for a wrapper made with the same arguments.
 
-        Random draws and the optimiser of an encoder that is trained begin afresh.
+        Random draws and the optimizer of an encoder that is trained begin afresh.
         """
         saved = checkpoint.read_tensors(Path(path).expanduser())
 
@@ -215,8 +215,8 @@ class APTReplayBuffer(ReplayBuffer):
         encoder: As in `APTReward`; here `simclr` is trained on the observations that are sampled.
         intrinsic_scale: Weight of APT's reward, about 1 on average.
         extrinsic_scale: Weight of the environment's reward.
-        k: Neighbours, fewer than there are transitions in a minibatch.
-        normalise: Divide by the running mean.
+        k: Neighbors, fewer than there are transitions in a minibatch.
+        normalize: Divide by the running mean.
         seed: Of the encoder.
     """
 
@@ -234,12 +234,12 @@ class APTReplayBuffer(ReplayBuffer):
         intrinsic_scale: float = 1.0,
         extrinsic_scale: float = 1.0,
         k: int = 5,
-        normalise: bool = True,
+        normalize: bool = True,
         seed: int = 0,
     ) -> None:
         require(k >= 1, "k", k, "1 or more")
         latent = LatentSpace(
-            observation_space, encoder, normalise, str(device), seed
+            observation_space, encoder, normalize, str(device), seed
         )  # refuses before memory is taken
         super().__init__(
             buffer_size,
@@ -257,7 +257,7 @@ class APTReplayBuffer(ReplayBuffer):
         samples = super()._get_samples(batch_inds, env)
         rewards = self.extrinsic_scale * samples.rewards  # (B, 1)
         if self.intrinsic_scale:
-            if self.latent.optimiser is not None:
+            if self.latent.optimizer is not None:
                 self.latent.learn(self.latent.frames(samples.observations))
             z = self.latent.encode(self.latent.frames(samples.next_observations))
             intrinsic = self.latent.reward(z, None, self.k)
@@ -271,14 +271,14 @@ class LatentSpace(nn.Module):
     """Where distances are taken: an encoder f, and the running mean of the rewards that come of them."""
 
     def __init__(
-        self, observation_space: spaces.Space, encoder: Encoder, normalise: bool, device: str, seed: int
+        self, observation_space: spaces.Space, encoder: Encoder, normalize: bool, device: str, seed: int
     ) -> None:
         super().__init__()
         spec = spec_of(observation_space, spaces.Discrete(2), frame_stack=1)  # any actions will do
-        self.spec, self.device, self.normalise = spec, pick_device(device), normalise
+        self.spec, self.device, self.normalize = spec, pick_device(device), normalize
         self.function: Callable[[Tensor], Tensor] | None = None
         self.representation: Representation | None = None
-        self.optimiser: torch.optim.Optimizer | None = None
+        self.optimizer: torch.optim.Optimizer | None = None
         self.mean = RunningMean()
         with seeded(seed, self.device):
             if isinstance(encoder, Agent):
@@ -291,7 +291,7 @@ class LatentSpace(nn.Module):
         if encoder == "simclr" and self.representation is not None:  # an agent's stands still
             self.augment = Augment(AugmentConfig())
             rate = self.representation.config.learning_rate
-            self.optimiser = torch.optim.Adam(self.representation.parameters(), rate)
+            self.optimizer = torch.optim.Adam(self.representation.parameters(), rate)
 
     def frames(self, obs: np.ndarray | Tensor) -> Tensor:
         """Observations as SB3 has them → (n, *frame_shape), images as uint8 and channels first."""
@@ -319,7 +319,7 @@ class LatentSpace(nn.Module):
     def reward(self, z: Tensor, particles: Tensor | None, k: int) -> Tensor:
         """(n,) eq. 5 among the particles, or among z itself, on a scale of about 1."""
         reward = particle_reward(z, particles=particles, k=k)
-        if not self.normalise or not torch.isfinite(reward).all():
+        if not self.normalize or not torch.isfinite(reward).all():
             return reward
         self.mean.update(reward)
         scaled: Tensor = self.mean(reward)
@@ -329,13 +329,13 @@ class LatentSpace(nn.Module):
         """One update of an encoder that is trained by contrast."""
         f = self.representation
         assert isinstance(f, SimCLR)
-        assert self.optimiser is not None
+        assert self.optimizer is not None
         index = torch.arange(len(frames), device=self.device).repeat(2)[:, None]  # two views of each
         f.train()
         loss, _ = f.contrast(self.augment(Frames(frames, index), f.layout))
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        self.optimiser.step()
+        self.optimizer.step()
         f.eval()
 
 

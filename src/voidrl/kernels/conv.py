@@ -3,7 +3,7 @@
 Each layer is y = act(conv(x, W, stride) + b) without padding. Images are bfloat16 with the channels inmost,
 so that a row of a window is contiguous and one product takes it whole: (groups, span · channels) × (span ·
 channels, pixels of a group · out channels), summed in float32. A *sweep* is such a product over all windows.
-Forwards, a group is a pixel or, where their common window then fills a power of two, a pair of neighbours: a
+Forwards, a group is a pixel or, where their common window then fills a power of two, a pair of neighbors: a
 quarter of the weights is zeros, but a third less is read. Backwards, it is the `stride` pixels of a line that
 see the same gradients, so that no tap of the wrong parity is touched. Plain loads find overlapping windows in
 the L1 cache, which asynchronous copies (more than one stage) would pass by.

@@ -1,7 +1,7 @@
 """Stored frames → network input in one pass: gathered, stacked, shifted, jittered, scaled and cast.
 
-A program makes a block of one observation's pixels with all their channels. Neighbouring threads read
-neighbouring pixels of one channel's plane and write neighbouring pixels of the result, in which the channels
+A program makes a block of one observation's pixels with all their channels. Neighboring threads read
+neighboring pixels of one channel's plane and write neighboring pixels of the result, in which the channels
 lie innermost. What it must move is all it moves: every frame is read once and every value written once. Where
 nothing is folded, channels are read one by one, at places computed once, and joined in registers: those that
 only pad cost no reads.

@@ -1,4 +1,4 @@
-"""Nearest-neighbour distances on a GPU; the reference is the plain path of `voidrl.entropy.knn_distances`.
+"""Nearest-neighbor distances on a GPU; the reference is the plain path of `voidrl.entropy.knn_distances`.
 
 A distance is a sum of squared differences in float32: two lane instructions for each coordinate of a pair,
 and the kernels below hardly do anything else. Particles are packed once into tiles (tiles, d, T), in which T
@@ -10,7 +10,7 @@ registers. Three ways lead from there to the k nearest:
 - `by_matrix`, few wide ones: distances are costly, so pairs are shared out in blocks, and only half of them
   are made where the queries are the particles; rows of the matrix are selected from afterwards;
 - `by_tiles`, large pools: of each tile only the smallest distance is kept, and the tiles that can hold a
-  neighbour are looked at again. Memory stays linear in queries and particles.
+  neighbor are looked at again. Memory stays linear in queries and particles.
 
 Values are selected by their bits: floats that are not negative are ordered as their bit patterns are, and NaN
 comes last, as in `torch.topk`.
@@ -116,9 +116,9 @@ def knn_distances(queries: Tensor, particles: Tensor, k: int, exclude_self: bool
 
     Args:
         queries: (n, d), any dtype of 32 bits or less; distances are made in float32.
-        particles: (m, d), the pool in which the neighbours are sought; perhaps the queries themselves.
-        k: number of neighbours, from 1 to `MAX_K` and to the number of particles.
-        exclude_self: `particles[i]` is `queries[i]` for every i < n, and is not its own neighbour.
+        particles: (m, d), the pool in which the neighbors are sought; perhaps the queries themselves.
+        k: number of neighbors, from 1 to `MAX_K` and to the number of particles.
+        exclude_self: `particles[i]` is `queries[i]` for every i < n, and is not its own neighbor.
 
     Returns:
         (n, k) float32.
@@ -188,7 +188,7 @@ def tile_minima(
     rows, split = _at_most(rows, n), split or _split(d)
     loops = min(loops, triton.cdiv(n, rows))
     minima = queries.new_empty(n, tiles)
-    grid = (triton.cdiv(n, rows * loops), tiles)  # neighbouring programs share a tile: one read from memory
+    grid = (triton.cdiv(n, rows * loops), tiles)  # neighboring programs share a tile: one read from memory
     _knn_minima[grid](
         queries, packed, minima, n, tiles, own or 0, d, rows, tile, split, unroll, loops, own is not None,
         num_warps=split,

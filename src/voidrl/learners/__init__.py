@@ -1,1 +1,1 @@
-"""How reward becomes behaviour: one file each."""
+"""How reward becomes behavior: one file each."""

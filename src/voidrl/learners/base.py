@@ -20,9 +20,9 @@ from voidrl.types import Batch, EnvSpec, Metrics
 
 
 class Loss(NamedTuple):
-    """A loss, the optimiser that minimises it, and what to log."""
+    """A loss, the optimizer that minimizes it, and what to log."""
 
-    optimiser: str
+    optimizer: str
     value: Tensor
     metrics: Metrics
 
@@ -45,7 +45,7 @@ class Learner(nn.Module):
         self.trains_encoder = True
 
     def train(self, mode: bool = True) -> Self:
-        """As ever, except that an encoder which is not ours to train is not ours to normalise either."""
+        """As ever, except that an encoder which is not ours to train is not ours to normalize either."""
         super().train(mode)
         self.encoder.train(mode and self.trains_encoder)
         return self
@@ -56,7 +56,7 @@ class Learner(nn.Module):
         return ("critic",)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """The parameters of each optimiser by name; `critic` has the encoder's, if it is ours to train."""
+        """The parameters of each optimizer by name; `critic` has the encoder's, if it is ours to train."""
         raise NotImplementedError
 
     def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
@@ -64,7 +64,7 @@ class Learner(nn.Module):
         raise NotImplementedError
 
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
-        """Yield each loss in turn; the caller has minimised it before it asks for the next.
+        """Yield each loss in turn; the caller has minimized it before it asks for the next.
 
         What happens every k updates is decided by `index % k` and not by a counter of the learner's own, so
         that each kind of update can be captured; every such k must be among the learner's `rhythms`.

@@ -69,7 +69,7 @@ class DQN(Learner):
         self.register_buffer("epsilon", torch.tensor(config.epsilon_start))
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """One optimiser."""
+        """One optimizer."""
         return {"critic": self.critic_parameters()}
 
     def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:

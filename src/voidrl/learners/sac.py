@@ -62,7 +62,7 @@ class SAC(Learner):
         self.target_encoder, self.target_critic = target_copy(encoder), target_copy(self.critic)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """Three optimisers, as in DrQ."""
+        """Three optimizers, as in DrQ."""
         actor = [*self.actor.parameters()]
         return {"critic": self.critic_parameters(), "actor": actor, "temperature": [self.log_alpha]}
 
@@ -73,7 +73,7 @@ class SAC(Learner):
         return mean, (low + (high - low) * (log_std.tanh() + 1) / 2).exp()
 
     def sample(self, features: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
-        """A reparameterised action (B, A) and its log-probability (B,)."""
+        """A reparameterized action (B, A) and its log-probability (B,)."""
         mean, std = self.policy(features, skill)
         noise = torch.randn_like(mean)
         before = mean + std * noise

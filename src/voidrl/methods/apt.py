@@ -16,25 +16,25 @@ from voidrl.types import Batch, EnvSpec, Metrics
 
 @dataclass(frozen=True)
 class APTConfig(MethodConfig):
-    """r = log(c + mean over k neighbours of ‖z − z_j‖^p), divided by its running mean."""
+    """r = log(c + mean over k neighbors of ‖z − z_j‖^p), divided by its running mean."""
 
     k: int = 5
-    """Neighbours (the paper searched 3, 5, 10)."""
+    """Neighbors (the paper searched 3, 5, 10)."""
     c: float = 1.0
     """Constant inside the logarithm."""
     distance_power: float | Literal["dim"] = 1.0
     """p; `dim` is the exponent as printed, the width of z."""
     average: bool = True
-    """Average over the k neighbours (eq. 4); False takes the k-th alone (eq. 3)."""
+    """Average over the k neighbors (eq. 4); False takes the k-th alone (eq. 3)."""
     include_self: bool = False
-    """Count the particle as its own neighbour, as the authors' code does."""
-    neighbours: Literal["nearest", "random"] = "nearest"
+    """Count the particle as its own neighbor, as the authors' code does."""
+    neighbors: Literal["nearest", "random"] = "nearest"
     """`random`: the paper's ablation."""
     particle: Literal["next", "current"] = "next"
     """Which state of the transition is scored: s' (the text) or s (the equation)."""
     pool: int = 0
     """Particles drawn from the replay to search; 0: the minibatch itself."""
-    normalise: Literal["reward_mean", "distance_mean", "none"] = "reward_mean"
+    normalize: Literal["reward_mean", "distance_mean", "none"] = "reward_mean"
     """Divide the reward by its running mean (the paper), distances by theirs (URLB's code), or nothing."""
     mean_momentum: float | None = None
     """Share of the past that the running mean keeps at each update; None weighs all of the past alike."""
@@ -47,13 +47,13 @@ class APTConfig(MethodConfig):
         )
         require_positive(self, "k")
         require(self.c >= 0, "c", self.c, "0 or more")
-        if self.normalise == "reward_mean":  # below 1 the logarithm can be negative, and so can its mean
-            require(self.c >= 1, "c", self.c, "1 or more with normalise = 'reward_mean'")
+        if self.normalize == "reward_mean":  # below 1 the logarithm can be negative, and so can its mean
+            require(self.c >= 1, "c", self.c, "1 or more with normalize = 'reward_mean'")
         require(self.pool >= 0, "pool", self.pool, "0 (the minibatch) or a number of particles")
 
 
 class APT(Method):
-    """Rewards states that lie far from their nearest neighbours."""
+    """Rewards states that lie far from their nearest neighbors."""
 
     Config = APTConfig
 
@@ -70,7 +70,7 @@ class APT(Method):
 
     @fusable
     def spread(self, z: Tensor, particles: Tensor | None) -> Tensor:
-        """How far each of (B, dim) lies from its neighbours among the particles, or among themselves."""
+        """How far each of (B, dim) lies from its neighbors among the particles, or among themselves."""
         config = self.config
 
         def score(c: float, distance_power: float | Literal["dim"]) -> Tensor:
@@ -82,10 +82,10 @@ class APT(Method):
                 distance_power=distance_power,
                 include_self=config.include_self,
                 average=config.average,
-                neighbours=config.neighbours,
+                neighbors=config.neighbors,
             )
 
-        if config.normalise == "distance_mean":
+        if config.normalize == "distance_mean":
             distance = score(c=0.0, distance_power=1.0).exp()  # (B,)
             self.mean.update(distance)
             if config.distance_power == 1:  # one search is enough
@@ -94,7 +94,7 @@ class APT(Method):
             # Scaling z scales every distance.
             z, particles = self.mean(z), None if particles is None else self.mean(particles)
         reward = score(config.c, config.distance_power)
-        if config.normalise == "reward_mean":
+        if config.normalize == "reward_mean":
             self.mean.update(reward)
             reward = self.mean(reward)
         return reward

@@ -39,7 +39,7 @@ class Latents:
 
 
 class Method(nn.Module):
-    """What is rewarded while pre-training. Never sees environment, replay, optimisers or loop."""
+    """What is rewarded while pre-training. Never sees environment, replay, optimizers or loop."""
 
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     learns: ClassVar[bool] = True

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from voidrl.report.curves import SHARES, Curve, arm_curve, group_of, metrics_of, name_of, points_for
+from voidrl.report.formatting import count
 from voidrl.report.groups import Arm, stages_of
-from voidrl.report.words import count
 
 DIGITS = 5  # a readout shows three or four
 

@@ -25,7 +25,7 @@ MAZE = "coverage/maze"
 NAMES = {
     "eval/success": "Success rate in evaluations",
     "eval/return": "Return in evaluations",
-    "eval/human_normalised": "Human-normalised score in evaluations",
+    "eval/human_normalized": "Human-normalized score in evaluations",
     "episode/return": "Return while training",
     "episode/length": "Length of training episodes",
     "eval/length": "Length of evaluation episodes",
@@ -42,7 +42,7 @@ NAMES = {
     "time/updates_per_second": "Updates per second",
     "time/learner_waits": "Share of time the learner waits for environments",
 }
-SHARES = {"eval/success", "eval/human_normalised", MAZE, "time/learner_waits"}
+SHARES = {"eval/success", "eval/human_normalized", MAZE, "time/learner_waits"}
 GROUPS = {"eval": "Task", "episode": "Task", "reward": "Task", "coverage": "Coverage", "train": "Learning"}
 GROUPS["time"] = "Speed"
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from voidrl.errors import ConfigError, MissingExtraError, RunFolderError
 from voidrl.report.curves import SHARES, arm_curve, group_of, metrics_of, name_of
+from voidrl.report.formatting import steps
 from voidrl.report.gallery import Heat
 from voidrl.report.groups import STAGES, Arm, stages_of
-from voidrl.report.words import steps
 
-COLOURS = ("#0067a8", "#c04c00", "#00795a", "#a3407f", "#7a6400", "#5b50c4", "#4c5661", "#b0203f")
+COLORS = ("#0067a8", "#c04c00", "#00795a", "#a3407f", "#7a6400", "#5b50c4", "#4c5661", "#b0203f")
 DASHES = ("-", "--", ":", "-.", (0, (8, 3)), (0, (4, 2)), (0, (1, 3)), (0, (5, 2, 1, 2, 1, 2)))
 DRAWN = ("Task", "Coverage")  # kinds of metrics; others are for looking, not for papers
 MAX_POINTS = 400
@@ -85,12 +85,12 @@ def _curves(plt: Any, arms: Sequence[Arm], metric: str, title: str) -> Any:
         curve = arm_curve(arm, metric, MAX_POINTS)
         if curve is None:
             continue
-        colour, dash = COLOURS[arm.style % len(COLOURS)], DASHES[arm.style % len(DASHES)]
+        color, dash = COLORS[arm.style % len(COLORS)], DASHES[arm.style % len(DASHES)]
         seeds = f"{len(arm.seeds)} seed{'s' * (len(arm.seeds) > 1)}"
         label = f"{arm.label} ({seeds})".replace("$", r"\$")
-        axis.plot(curve.steps, curve.mean, color=colour, linestyle=dash, linewidth=1.8, label=label)
+        axis.plot(curve.steps, curve.mean, color=color, linestyle=dash, linewidth=1.8, label=label)
         if len(arm.runs) > 1:
-            axis.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.16, linewidth=0)
+            axis.fill_between(curve.steps, curve.low, curve.high, color=color, alpha=0.16, linewidth=0)
     axis.set_title(title.replace("$", r"\$"), fontsize=9)
     axis.set_xlabel("environment steps", fontsize=8)
     axis.set_ylabel(name_of(metric).replace("$", r"\$"), fontsize=8)

@@ -17,7 +17,7 @@ from voidrl.errors import VoidrlError
 from voidrl.report.groups import Arm, stages_of
 from voidrl.report.latents import LatentMap
 from voidrl.report.outcomes import maze_of
-from voidrl.report.printed import source_of
+from voidrl.report.published import source_of
 from voidrl.report.read import Collection, Run
 from voidrl.report.saved import Saved, drop_kept, keep, newest, read_kept, read_visits
 

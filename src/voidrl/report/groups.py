@@ -36,7 +36,7 @@ class Arm:
     phase: str
     label: str
     style: int
-    """Colour and dashes, the same for a label everywhere."""
+    """Color and dashes, the same for a label everywhere."""
     runs: list[Run]
 
     @property

@@ -206,15 +206,15 @@ def _encode(agent: Agent, frames: np.ndarray, index: np.ndarray) -> np.ndarray:
 def project(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(N, d) points on their two principal axes, (N, 2) in [0, 1], and each axis's share of the variance.
 
-    Both axes have one scale, in which the longer one fills [0, 1] and the other is centred. The sign of an
+    Both axes have one scale, in which the longer one fills [0, 1] and the other is centerd. The sign of an
     axis is that of its largest component, so that the same points always give the same picture.
     """
-    centred = z - z.mean(axis=0)
-    _, singular, axes = np.linalg.svd(centred, full_matrices=False)
+    centerd = z - z.mean(axis=0)
+    _, singular, axes = np.linalg.svd(centerd, full_matrices=False)
     axes = np.concatenate([axes, np.zeros((2, z.shape[1]))])[:2]
     variance = np.concatenate([singular**2, np.zeros(2)])
     largest = axes[np.arange(2), np.abs(axes).argmax(axis=1)]
-    xy = centred @ (axes * np.where(largest < 0, -1, 1)[:, None]).T  # (N, 2)
+    xy = centerd @ (axes * np.where(largest < 0, -1, 1)[:, None]).T  # (N, 2)
     middle, span = (xy.max(axis=0) + xy.min(axis=0)) / 2, np.ptp(xy, axis=0).max()
     explained = variance[:2] / max(variance.sum(), np.finfo(float).tiny)
     return np.clip(0.5 + (xy - middle) / (span or 1.0), 0, 1), explained
@@ -239,8 +239,8 @@ class _Sheet:
             from PIL import Image
         except ImportError:
             raise MissingExtraError("pillow", "video", "a picture of what an agent saw") from None
-        from voidrl.envs.spaces import to_picture
-        from voidrl.video import fit
+        from voidrl.media.video import fit
+        from voidrl.spaces import to_picture
 
         rows = math.ceil(self.count / self.columns)
         sheet = np.zeros((rows * self.height, self.columns * self.width, 3), np.uint8)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from voidrl import __version__
 from voidrl.report.groups import Arm
 from voidrl.report.outcomes import MEASURES, evaluated_by, outcome
-from voidrl.report.printed import atari_table, printed_tables
 from voidrl.report.provenance import commands, commit, field, hardware, runs_table, versions_table
+from voidrl.report.published import atari_table, printed_tables
 from voidrl.report.read import Collection
 from voidrl.report.results import make_results
 from voidrl.report.settings import settings_table

@@ -25,8 +25,8 @@ def clip(run_folder: Path, *, seconds: float = 12, height: int = 168, seed: int 
     Raises:
         VoidrlError: Where there is no video, with one sentence of why.
     """
-    from voidrl.mp4 import find_ffmpeg
-    from voidrl.video import record, write_video
+    from voidrl.media.mp4 import find_ffmpeg
+    from voidrl.media.video import record, write_video
 
     find_ffmpeg()  # what is missing is said before anything is played
     agent, _, _ = newest_agent(run_folder)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from voidrl.envs.ids import atari_game, parse_id
 from voidrl.envs.maze import ENV_ID as MAZE
 from voidrl.envs.maze import PixelMazeVector
 from voidrl.errors import VoidrlError
-from voidrl.games import find_game, human_normalised
-from voidrl.ids import atari_game, parse_id
+from voidrl.report.formatting import THIN, count
 from voidrl.report.groups import Arm
 from voidrl.report.read import Run
-from voidrl.report.words import THIN, count
+from voidrl.suites.atari import find_game, human_normalized
 
 LAST_SHARE = 0.1  # of a run's steps, over which training returns are averaged where nothing was evaluated
 
@@ -49,7 +49,7 @@ MEASURES = {
     for measure in (
         Measure("success", "success", "share"),
         Measure("return", "return", "score"),
-        Measure("normalised", "human-normalised", "share"),
+        Measure("normalized", "human-normalized", "share"),
         Measure("training_return", "return while training", "score"),
         Measure("maze", "maze seen", "share"),
         Measure("coverage/cells", "cells", "count"),
@@ -106,8 +106,8 @@ def _returns(run: Run) -> dict[str, float]:
         for key, name in (("return", "eval/return"), ("success", "eval/success")):
             if name in run.series:
                 found[key] = float(run.series[name][1][-1])
-    if "return" in found and (share := _normalised(run.env, found["return"])) is not None:
-        found["normalised"] = share
+    if "return" in found and (share := _normalized(run.env, found["return"])) is not None:
+        found["normalized"] = share
     if "return" not in found and "episode/return" in run.series:
         steps, values = run.series["episode/return"]
         late = values[steps > (1 - LAST_SHARE) * run.steps]
@@ -193,9 +193,9 @@ def maze_of(env: str) -> PixelMazeVector | None:
         return None
 
 
-def _normalised(env: str, score: float) -> float | None:
+def _normalized(env: str, score: float) -> float | None:
     name = atari_game(env)
     try:
-        return None if name is None else human_normalised(find_game(name), score)
+        return None if name is None else human_normalized(find_game(name), score)
     except VoidrlError:
         return None  # not among the 57

@@ -18,16 +18,16 @@ from voidrl import __version__
 from voidrl.errors import ConfigError, RunFolderError
 from voidrl.report import gallery, markdown
 from voidrl.report.charts import chart_data
+from voidrl.report.formatting import count, seeds, sentence
 from voidrl.report.gallery import Gallery, Heat, Map
 from voidrl.report.groups import PHASE_NAMES, STAGES, Arm, make_arms
 from voidrl.report.outcomes import LAST_SHARE, measure_of
-from voidrl.report.printed import atari_table, printed_tables
 from voidrl.report.provenance import commands, runs_table, versions_table
+from voidrl.report.published import atari_table, printed_tables
 from voidrl.report.read import Collection, read_all
 from voidrl.report.results import Results, make_results, show_cell
 from voidrl.report.settings import settings_table
 from voidrl.report.summary import caveats, title_of, what_came_out, what_was_run
-from voidrl.report.words import count, seeds, sentence
 
 FORMATS = {".html": "html", ".htm": "html", ".md": "md", ".csv": "csv"}
 SCRIPTS = ("charts.js", "pictures.js", "page.js")

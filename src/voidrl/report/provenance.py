@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from voidrl.progress import human_seconds
+from voidrl.report.formatting import count, listed, seeds
 from voidrl.report.groups import PHASE_NAMES, Arm
 from voidrl.report.outcomes import evaluated_by
 from voidrl.report.read import Collection, Run
 from voidrl.report.tables import Table
-from voidrl.report.words import count, listed, seeds
+from voidrl.units import human_seconds
 
 FLAGS = {"failed": "failed", "incomplete": "warn", "running": "running"}
 

@@ -20,15 +20,15 @@ import numpy as np
 
 from voidrl.checkpoint import read_json
 from voidrl.config import EnvConfig, flat
+from voidrl.envs.ids import DMC
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlError
-from voidrl.experiments import locks
-from voidrl.ids import DMC
 from voidrl.metrics import read_metrics
-from voidrl.presets import PRESETS
+from voidrl.protocols.presets import PRESETS
 from voidrl.report.find import Cell, Experiment, Skipped, find_runs
-from voidrl.report.words import count
-from voidrl.runfolder import RunFolder
-from voidrl.score import FILE_NAME as EVALUATION_FILE
+from voidrl.report.formatting import count
+from voidrl.runs import locks
+from voidrl.runs.folder import RunFolder
+from voidrl.scores.score import FILE_NAME as EVALUATION_FILE
 
 Status = Literal["complete", "running", "incomplete", "failed"]
 Series = tuple[np.ndarray, np.ndarray]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from voidrl.report.formatting import seeds, steps
 from voidrl.report.groups import PHASE_NAMES, STAGES, Arm, Stage, stages_of
 from voidrl.report.outcomes import (
     MEASURES,
@@ -17,7 +18,6 @@ from voidrl.report.outcomes import (
     spreads,
 )
 from voidrl.report.tables import Table
-from voidrl.report.words import seeds, steps
 
 MOST_ENVS = 4  # more of them are first shown as a table of environments against arms
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from voidrl.config import flat
+from voidrl.report.formatting import count
 from voidrl.report.groups import PHASE_NAMES, Arm, is_used, show
 from voidrl.report.read import Run
 from voidrl.report.tables import Table
-from voidrl.report.words import count
 
 MOST_VALUES = 4  # named in one cell
 ABSENT = "–"

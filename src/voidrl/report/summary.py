@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from voidrl import __version__
+from voidrl.report.formatting import between, count, day, listed, many, seeds, sentence, steps
 from voidrl.report.groups import STAGES, Arm, Stage, differing, essential, stages_of
 from voidrl.report.outcomes import (
     behind,
@@ -19,7 +20,6 @@ from voidrl.report.outcomes import (
 )
 from voidrl.report.provenance import field, hardware
 from voidrl.report.read import Collection, Run
-from voidrl.report.words import between, count, day, listed, many, seeds, sentence, steps
 
 MOST_ENVS = 3  # each of which has a sentence of its own
 MOST_ARMS = 6  # in a sentence

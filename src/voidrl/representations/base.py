@@ -55,7 +55,7 @@ class Representation(nn.Module):
 
     Config: ClassVar[type[RepresentationConfig]] = RepresentationConfig
     trains_encoder: ClassVar[bool] = False
-    """Whether `loss` is there to be minimised."""
+    """Whether `loss` is there to be minimized."""
     takes_learner_encoder: ClassVar[bool] = False
     """Whether f is the learner's encoder rather than one of its own."""
 
@@ -80,7 +80,7 @@ class Representation(nn.Module):
 
     @fusable
     def encode(self, obs: Tensor) -> Tensor:
-        """f(s): (B, *obs_shape) → (B, dim). Of vectors it is never bf16: neighbours differ by little."""
+        """f(s): (B, *obs_shape) → (B, dim). Of vectors it is never bf16: neighbors differ by little."""
         assert self.encoder is not None
         with nullcontext() if self.spec.pixels else exact(obs):
             z: Tensor = self.encoder(obs)

@@ -1,5 +1,5 @@
 /* Heat maps, maps of the representation and videos. */
-const mixed = (name, share) => { /* share 0 … 1 along five colours of the style sheet */
+const mixed = (name, share) => { /* share 0 … 1 along five colors of the style sheet */
   const at = Math.min(Math.max(share, 0), 1) * 4, from = Math.min(Math.floor(at), 3), rest = Math.round(100 * (at - from));
   return `color-mix(in oklab, var(--${name}${from + 1}) ${rest}%, var(--${name}${from}))`;
 };

@@ -1,0 +1,118 @@
+"""evaluate · score."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from voidrl.cli.options import TRUST_HELP, make_parser
+from voidrl.errors import ConfigError
+from voidrl.terminal.tables import fit
+
+STATES = {
+    "ram": "whole RAM vectors (they hold timers and saturate)",
+    "variables": "values of the annotated variables",
+    "positions": "positions of the player",
+    "bins": "bins of height, angle and velocity",
+}
+
+
+def evaluate(argv: list[str]) -> None:
+    """Play whole episodes with a trained agent: `voidrl evaluate RUN --episodes 20`."""
+    parser = make_parser("evaluate", evaluate.__doc__)
+    parser.add_argument(
+        "run", help="the folder of a run, a checkpoint or a saved agent, or user/name on the Hub"
+    )
+    parser.add_argument("--env", help="by default the one it was trained in")
+    parser.add_argument("--episodes", help="how many (default: 10)")
+    parser.add_argument("--steps", help="in place of episodes, how many steps (the paper on Atari: 125k)")
+    parser.add_argument("--seed", type=int, default=0, help="of environments and random actions (default: 0)")
+    parser.add_argument("--stochastic", action="store_true", help="act with exploration noise")
+    parser.add_argument(
+        "--epsilon", type=float, help="share of random actions (default: log.eval_epsilon of the run)"
+    )
+    parser.add_argument("--num-envs", type=int, help="played side by side (default: as fits)")
+    parser.add_argument(
+        "--count-states", action="store_true", help="count the distinct states visited (Atari, DMControl)"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    parser.add_argument("--trust-code", action="store_true", help=TRUST_HELP)
+    parser.add_argument("--json", action="store_true", help="print every episode as JSON")
+    options = parser.parse_args(argv)
+    from voidrl import api
+    from voidrl.scores.score import record
+    from voidrl.units import parse_count
+
+    steps = None if options.steps is None else parse_count(options.steps)
+    if steps is not None and options.episodes is not None:
+        raise ConfigError(
+            f"--episodes {options.episodes} cannot be used with --steps {options.steps}: give one of the two"
+        )
+    episodes = parse_count(options.episodes or 10, "episodes")
+    agent = api.load(options.run, device=options.device, trust_code=options.trust_code)
+    settings = {
+        "env": options.env or agent.config.env.id,
+        "episodes": episodes if steps is None else None,
+        "steps": steps,
+        "seed": options.seed,
+        "deterministic": not options.stochastic,
+        "epsilon": agent.config.log.eval_epsilon if options.epsilon is None else options.epsilon,
+        "num_envs": options.num_envs,
+        "count_states": options.count_states,
+    }
+    result = api.evaluate(agent, **{**settings, "env": options.env or None, "episodes": episodes})
+    if options.json:
+        print(json.dumps(record(agent, options.run, result, settings)))
+        return
+    row = result.metrics()
+    different = len(set(zip(result.returns, result.lengths, strict=True)))
+    over = f"over {len(result.returns)} episodes"
+    if different < len(result.returns):
+        alike = "all alike in" if different == 1 else f"{different} different pairs of"
+        over += f", {alike} return and length"
+    _say(f"return   {result.mean_return:.3f} ± {row['eval/return_std']:.3f} {over}")
+    _say(f"length   {row['eval/length']:.1f}")
+    share = result.human_normalized
+    if share is not None and result.game is not None:
+        from voidrl.suites.atari import baseline
+
+        random, human = baseline(result.game)
+        scale = f"0% is random play ({random:g}) and 100% a human ({human:g})"
+        _say(f"human    {round(share, 3) + 0.0:.1%}, where {scale}")
+    if result.success_rate is not None:
+        _say(f"success  {result.success_rate:.0%}")
+    for name, count in result.counts.items():
+        if name == "entropy":
+            _say(f"entropy  {count:.1f} nats of the physics states in {result.counted_steps} steps")
+        else:
+            _say(f"states   {count} distinct {STATES.get(name, name)} in {result.counted_steps} steps")
+
+
+def _say(text: str) -> None:
+    print(fit(text, indent=9))  # the name of the line takes nine columns
+
+
+def score(argv: list[str]) -> None:
+    """One table of many Atari runs, human-normalized, with intervals: `voidrl score RUN …`."""
+    parser = make_parser("score", score.__doc__)
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="run folders, or files that `voidrl evaluate --json` printed"
+    )
+    parser.add_argument(
+        "--over", choices=["seeds", "games", "both"], default="seeds",
+        help="what intervals would draw anew (default: seeds)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    options = parser.parse_args(argv)
+    from voidrl.scores.score import by_game, read_scores
+    from voidrl.scores.statistics import summarize
+
+    scores = read_scores(options.runs)
+    summary = summarize(by_game(scores), over=options.over)
+    if options.json:
+        print(json.dumps({"runs": [dataclasses.asdict(one) for one in scores], **summary.to_json()}))
+        return
+    print(fit(summary.table()))
+    steps = sorted({one.steps for one in scores})
+    between = f"{steps[0]} to {steps[-1]}" if len(steps) > 1 else f"{steps[0]}"
+    print(fit(f"{len(scores)} runs of {scores[0].what!r}, evaluated after {between} steps."))

@@ -1,0 +1,201 @@
+"""list."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import json
+import pkgutil
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from voidrl.cli.options import make_parser
+from voidrl.errors import UnknownNameError
+from voidrl.terminal.screen import is_log
+from voidrl.terminal.tables import print_table
+
+GB = 10**9
+SHOWN_NAMES = 12  # of one kind, in the overview on a terminal
+
+
+class Count(int):
+    """A number that people read as 250M, and scripts as it is."""
+
+    def __str__(self) -> str:
+        from voidrl.units import human_count
+
+        return human_count(self)
+
+
+class Bytes(int):
+    """A size that people read as 7.1 GB, and scripts as it is."""
+
+    def __str__(self) -> str:
+        return f"{self / GB:.1f} GB"
+
+
+class Listing(NamedTuple):
+    """All there is of a kind; the first column is the name by which other commands know it."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+
+def list_(argv: list[str]) -> None:
+    """What there is: `voidrl list methods`, or presets, envs, games, tasks, experiments."""
+    parser = make_parser("list", list_.__doc__)
+    parser.epilog = f"KIND is one of {', '.join(KINDS)}; without one, all of them in short."
+    parser.add_argument("kind", nargs="?", metavar="KIND", help="of what (default: an overview)")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    options = parser.parse_args(argv)
+    if options.kind is not None and options.kind not in KINDS:
+        raise UnknownNameError("kind", options.kind, KINDS)
+    if options.kind is None:
+        _overview(as_json=options.json)
+        return
+    title, columns, rows = KINDS[options.kind]()
+    if options.json:
+        keys = ("name", *(column.replace(" ", "_") for column in columns[1:]))
+        print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
+        return
+    print_table(columns, rows, title=None if is_log(sys.stdout) else title)
+
+
+def _overview(*, as_json: bool) -> None:
+    found = {kind: [str(row[0]) for row in listing().rows] for kind, listing in KINDS.items()}
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    whole = is_log(sys.stdout)
+    rows = []
+    for kind, names in found.items():
+        shown = names if whole or len(names) <= SHOWN_NAMES else [*names[:SHOWN_NAMES], "…"]
+        rows.append((kind, len(names), ", ".join(shown)))
+    print_table(("kind", "count", "names"), rows)
+    if not whole:
+        print("\n`voidrl list KIND` says what they are.")
+
+
+def _methods() -> Listing:
+    rows = [(name, _page(f"docs/methods/{name}.md"), about) for name, about in _files("methods")]
+    return Listing("Methods: what is rewarded", ("method", "page", "about"), rows)
+
+
+def _representations() -> Listing:
+    title = "Representations: how the encoder f is learned"
+    return Listing(title, ("representation", "about"), _files("representations"))
+
+
+def _learners() -> Listing:
+    title = "Learners: how reward becomes behavior"
+    return Listing(title, ("learner", "about"), _files("learners"))
+
+
+def _files(package: str) -> list[tuple[Any, ...]]:
+    """Name and first line of each file, without importing it."""
+    home = importlib.import_module(f"voidrl.{package}")
+    found = []
+    for module in pkgutil.iter_modules(home.__path__):
+        if module.name != "base":
+            source = importlib.util.find_spec(f"voidrl.{package}.{module.name}")
+            assert source is not None
+            assert source.origin is not None
+            text = Path(source.origin).read_text("utf-8")
+            found.append((module.name, (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]))
+    return found
+
+
+def _page(path: str) -> str | None:
+    """Where it is explained, in a checkout; an installed package comes without."""
+    return path if (Path(__file__).parents[3] / path).is_file() else None
+
+
+def _environments() -> Listing:
+    rows = [
+        (
+            "atari/<game>",
+            "atari",
+            "57 games and more, such as atari/ms_pacman?sticky=true (voidrl list games)",
+        ),
+        ("dmc/<domain>", "dmc", "DMControl without a task, to pre-train, such as dmc/walker"),
+        ("dmc/<domain>_<task>", "dmc", "the same with a reward, such as dmc/walker_run (voidrl list tasks)"),
+        ("voidrl/PixelMaze-v0", None, "a maze seen as an image; options as a query: ?size=13&goal=far"),
+        ("any Gymnasium id", None, "images or vectors, Discrete or Box actions, such as Pendulum-v1"),
+        ("module:factory", None, "your own function that returns a gymnasium.Env"),
+    ]
+    return Listing("Environments", ("environment", "extra", "about"), rows)
+
+
+def _games() -> Listing:
+    from voidrl.suites.atari import GAMES, GAMES_26, baseline
+
+    rows = [(f"atari/{game}", *baseline(game), "yes" if game in GAMES_26 else None) for game in GAMES]
+    title = "Atari games: scores of random play and of a human, and the 26 compared after 100K steps"
+    return Listing(title, ("game", "random", "human", "of the 26"), rows)
+
+
+def _tasks() -> Listing:
+    from voidrl.suites.dmcontrol import NEED_GL, OTHER_OBSERVATIONS, SPARSE, SUITE, TASKS, URLB
+
+    sources = {"suite": SUITE, "URLB": URLB, "paper's sparse": SPARSE}
+    rows: list[tuple[Any, ...]] = []
+    for domain, tasks in TASKS.items():
+        for task in tasks:
+            name = f"{domain}_{task}"
+            origin = ", ".join(label for label, found in sources.items() if task in found.get(domain, ()))
+            origin += ", needs OpenGL" if name in NEED_GL else ""
+            # An agent that was pre-trained on the domain does not fit what it would see there.
+            before = None if name in OTHER_OBSERVATIONS else f"dmc/{domain}"
+            rows.append((f"dmc/{name}", before, origin))
+    title = "DMControl tasks, and the domain without a task on which an agent for them is pre-trained"
+    return Listing(title, ("task", "pre-train on", "from"), rows)
+
+
+def _presets() -> Listing:
+    from voidrl.config import Config
+    from voidrl.machine import replay_bytes
+    from voidrl.protocols.presets import PRESETS
+
+    places = {"maze": "PixelMaze", "atari": "atari/…", "dmc": "dmc/…", "urlb": "dmc/…"}
+    rows = [
+        (
+            name,
+            places.get(name.partition("-")[0]),
+            Count(preset.values.get("steps", Config().steps)),
+            Bytes(replay_bytes(name)),
+            preset.about,
+        )
+        for name, preset in PRESETS.items()
+    ]
+    title = "Presets: values for a purpose; the replay takes so much memory, of the GPU if it is there"
+    return Listing(title, ("preset", "for", "steps", "replay", "about"), rows)
+
+
+def _experiments() -> Listing:
+    rows: list[tuple[Any, ...]] = []
+    home = files("voidrl").joinpath("experiments")
+    for file in sorted(home.iterdir(), key=lambda file: file.name) if home.is_dir() else ():
+        if file.name.endswith(".toml"):
+            told = tomllib.loads(file.read_text("utf-8"))
+            arms, missing = len(told.get("methods", ())), len(told.get("missing", ()))
+            rows.append((file.name.removesuffix(".toml"), told.get("preset"), arms, missing, told["title"]))
+    title = "Experiments: `voidrl experiment NAME --dry-run` says what they take"
+    return Listing(title, ("experiment", "preset", "arms", "missing", "about"), rows)
+
+
+KINDS: dict[str, Callable[[], Listing]] = {
+    "methods": _methods,
+    "representations": _representations,
+    "learners": _learners,
+    "envs": _environments,
+    "games": _games,
+    "tasks": _tasks,
+    "presets": _presets,
+    "experiments": _experiments,
+}

@@ -1,0 +1,45 @@
+"""push."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from voidrl.cli.options import TRUST_HELP, make_parser
+
+
+def push(argv: list[str]) -> None:
+    """Publish an agent on the Hugging Face Hub: `voidrl push RUN user/name`."""
+    parser = make_parser("push", push.__doc__)
+    parser.add_argument("run", metavar="RUN", help="the folder of a run, a checkpoint or a saved agent")
+    parser.add_argument("repo_id", metavar="user/name", help="where it goes; made if it is not there")
+    parser.add_argument("--private", action="store_true", help="make it private")
+    parser.add_argument("--message", help="of the commit (default: what was trained, and how long)")
+    parser.add_argument("--revision", help="a branch, made if it is not there (default: main)")
+    parser.add_argument("--license", help="for the card, such as mit (default: none is stated)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would be uploaded, and upload nothing"
+    )
+    parser.add_argument("--trust-code", action="store_true", help=TRUST_HELP)
+    options = parser.parse_args(argv)
+    from voidrl import api
+
+    agent = api.load(options.run, device="cpu", trust_code=options.trust_code)
+    if not options.dry_run:
+        address = agent.push_to_hub(
+            options.repo_id,
+            private=options.private,
+            message=options.message,
+            revision=options.revision,
+            license=options.license,
+        )
+        print(address)
+        return
+    with tempfile.TemporaryDirectory() as made:
+        folder = agent.save_pretrained(Path(made) / "agent", license=options.license, repo_id=options.repo_id)
+        for path in sorted(folder.iterdir()):
+            print(f"{path.stat().st_size:>12}  {path.name}")
+        print(f"\n{(folder / 'README.md').read_text('utf-8')}")
+        print(
+            f"Nothing was uploaded; without --dry-run this goes to {options.repo_id} on the Hugging Face Hub."
+        )

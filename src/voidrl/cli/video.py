@@ -1,0 +1,120 @@
+"""video."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from voidrl.cli.options import TRUST_HELP, make_parser
+
+if TYPE_CHECKING:
+    from voidrl.agent import Agent
+    from voidrl.media.video import Recording
+
+FIRST_MINUTE_S = 60.0  # of the one episode that is shown unless told otherwise
+
+
+def video(argv: list[str]) -> None:
+    """What an agent does, as an MP4: `voidrl video RUN`."""
+    parser = make_parser("video", video.__doc__)
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN",
+        help="the folder of a run, a checkpoint or a saved agent; several are shown side by side",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--out", metavar="FILE.mp4",
+        help="by default in the folder videos/ of the run, or here for several runs",
+    )  # fmt: skip
+    parser.add_argument("--env", help="by default the one each was trained in")
+    parser.add_argument("--episodes", help="how many (default: one, or its first minute)")
+    parser.add_argument("--seconds", type=float, help="of video, over as many episodes as it takes")
+    parser.add_argument("--seed", type=int, default=0, help="of environments and random actions (default: 0)")
+    parser.add_argument("--stochastic", action="store_true", help="act with exploration noise")
+    parser.add_argument(
+        "--epsilon", type=float, help="share of random actions (default: log.eval_epsilon of the run)"
+    )
+    parser.add_argument(
+        "--untrained", action="store_true", help="show the first agent as it was before training, too"
+    )
+    parser.add_argument(
+        "--fps", type=float, help="steps shown in a second (default: at the world's own pace)"
+    )
+    parser.add_argument("--height", type=int, default=420, help="of each picture in pixels (default: 420)")
+    parser.add_argument("--plain", action="store_true", help="pictures alone, without text above them")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    parser.add_argument("--trust-code", action="store_true", help=TRUST_HELP)
+    options = parser.parse_args(argv)
+    from voidrl import api
+    from voidrl.media import mp4
+    from voidrl.media.video import label_of, record, untrained, write_video
+    from voidrl.units import parse_count
+
+    episodes = None if options.episodes is None else parse_count(options.episodes, "episodes")
+    seconds = options.seconds
+    if episodes is None and seconds is None:
+        episodes, seconds = 1, FIRST_MINUTE_S
+    mp4.find_ffmpeg()  # what is missing is said before anything is played
+    trust = options.trust_code
+    agents = [api.load(run, device=options.device, trust_code=trust) for run in options.runs]
+    target = Path(
+        options.out or default_path(options.runs, agents[0], options.env, options.seed)
+    ).expanduser()
+    mp4.prepare_target(target)
+    shown = [(label_of(agent), agent) for agent in agents]
+    if options.untrained:
+        shown.insert(0, ("untrained", untrained(agents[0])))
+    with ExitStack() as stack:
+        recordings: list[Recording] = []
+        for label, agent in shown:
+            print(f"{label}: playing {options.env or agent.config.env.id}", file=sys.stderr, flush=True)
+            recording = record(
+                agent,
+                options.env,
+                episodes=episodes,
+                seconds=seconds,
+                seed=options.seed,
+                deterministic=not options.stochastic,
+                epsilon=options.epsilon,
+                fps=options.fps,
+                height=options.height,
+                label=label,
+            )
+            recordings.append(stack.enter_context(recording))
+        write_video(recordings, target, height=options.height, labels=not options.plain)
+        for recording in recordings:
+            print(_summary(recording, asked=options.episodes is not None or options.seconds is not None))
+        print(target)
+
+
+def _summary(recording: Recording, *, asked: bool) -> str:
+    """What came of it, in a line."""
+    whole = [
+        f"return {score:g} in {steps} steps"
+        for score, steps in zip(recording.returns, recording.lengths, strict=True)
+    ]
+    last = recording.moments[-1]
+    if len(whole) < last.episode:
+        hint = "" if asked else "; --episodes 1 shows all of it"
+        whole.append(f"return {last.score:g} in the first {last.step} steps of an episode{hint}")
+    if not recording.rewarded:
+        whole = [f"{last.step} steps, which nothing rewards"]
+    return f"{recording.label}: {'; '.join(whole)}"
+
+
+def default_path(runs: list[str], agent: Agent, env: str | None, seed: int) -> Path:
+    """RUN/videos/ENV_step16000_s0.mp4; for several runs, and for what is no run, a file in this folder."""
+    from voidrl.errors import RunFolderError
+    from voidrl.runs.folder import RunFolder
+
+    names = [Path(run).expanduser().absolute().name for run in runs]
+    if len(names) > 1:
+        more = f"+{len(names) - 3}_more" if len(names) > 3 else ""
+        return Path("+".join(names[:3]) + f"{more}.mp4")
+    place = re.sub(r"[^\w.-]+", "-", (env or agent.config.env.id).partition("?")[0].rpartition("/")[2])
+    try:
+        return RunFolder.open(runs[0]).path / "videos" / f"{place}_step{agent.steps}_s{seed}.mp4"
+    except RunFolderError:
+        return Path(f"{names[0]}.mp4")

@@ -1,0 +1,141 @@
+"""`voidrl demo`: the whole idea in minutes on two CPU cores, from pixels.
+
+It is the experiment `demo` (experiments/demo.toml) with a table and a picture of its own: a random agent and
+APT explore the same maze for the same number of steps, without any reward. Then a reward appears at one
+distant cell: APT's agent and a new one learn to reach it, again for the same number of steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from voidrl import checkpoint
+from voidrl.envs.ids import parse_id
+from voidrl.envs.maze import PixelMazeVector
+from voidrl.experiments.experiment import FAILED, do_plan, make_report
+from voidrl.experiments.format import read_experiment
+from voidrl.experiments.plan import Plan, Request, make_plan
+from voidrl.metrics import read_metrics
+
+Curve = list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """One seed's outcome."""
+
+    seed: int
+    walls: np.ndarray  # (size, size)
+    start_cell: tuple[int, int]
+    goal_cell: tuple[int, int]
+    random_visits: np.ndarray  # (size, size)
+    apt_visits: np.ndarray
+    random_coverage: Curve
+    apt_coverage: Curve
+    finetuned_success: Curve
+    scratch_success: Curve
+
+    def summary(self) -> dict[str, float]:
+        """The four numbers of the table."""
+        return {
+            "coverage_random": self.random_coverage[-1][1],
+            "coverage_apt": self.apt_coverage[-1][1],
+            "success_finetuned": self.finetuned_success[-1][1],
+            "success_scratch": self.scratch_success[-1][1],
+        }
+
+
+def run_demo(
+    out: str | Path,
+    *,
+    seeds: Sequence[int] = (2,),
+    scale: float = 1.0,
+    jobs: int = 1,
+    device: str = "auto",
+    report: bool = True,
+    command: Sequence[str] = ("voidrl", "demo"),
+) -> int:
+    """Do what is missing of the four runs of each seed, print the table, draw `demo.png`; the exit code."""
+    from voidrl.experiments.demo_figure import draw, import_pyplot
+
+    import_pyplot()  # a missing package is better known before than after
+    request = Request(seeds=tuple(seeds), steps_scale=scale, device=device)
+    plan = make_plan(read_experiment("demo"), request, out)
+    if not do_plan(plan, jobs=jobs, command=command).ok:
+        return FAILED
+    results = [read_demo(plan, seed) for seed in seeds]
+    steps = {cell.arm.name: cell.config.steps for cell in plan.cells}
+    numbers = {
+        "steps": steps["apt"],
+        "task_steps": steps["finetuned"],
+        "seeds": {str(result.seed): result.summary() for result in results},
+    }
+    text = json.dumps(numbers, indent=1) + "\n"
+    (plan.out / "demo.json").write_text(text, encoding="utf-8")
+    picture = draw(results, plan.out / "demo.png")
+    print(table(results, steps["apt"], steps["finetuned"]))
+    print(f"\npicture: {picture}")
+    return 0 if not report or make_report(plan) else FAILED
+
+
+def read_demo(plan: Plan, seed: int) -> DemoResult:
+    """The outcome as the four run folders hold it."""
+    runs = {cell.arm.name: plan.path(cell) for cell in plan.cells if cell.seed == seed}
+    task = plan.experiment.tasks[0].env
+    maze = PixelMazeVector(num_envs=1, **parse_id(task)[1])
+    size = len(maze.walls)
+
+    def visits(run: str) -> np.ndarray:
+        saved = checkpoint.latest(runs[run] / "checkpoints", print).tensors("loop.safetensors")["visits"]
+        return torch.nn.functional.pad(saved, (0, size * size - len(saved))).numpy().reshape(size, size)
+
+    def curve(run: str, key: str, scale: float = 1.0) -> Curve:
+        return [(row["step"], row[key] * scale) for row in read_metrics(runs[run]) if key in row]
+
+    share = 1 / maze.num_open_cells
+    return DemoResult(
+        seed=seed,
+        walls=maze.walls,
+        start_cell=_pair(maze.start_cell),
+        goal_cell=_pair(maze.goal_cell),
+        random_visits=visits("random"),
+        apt_visits=visits("apt"),
+        random_coverage=curve("random", "coverage/cells", share),
+        apt_coverage=curve("apt", "coverage/cells", share),
+        finetuned_success=curve("finetuned", "eval/success"),
+        scratch_success=curve("scratch", "eval/success"),
+    )
+
+
+def table(results: Sequence[DemoResult], steps: int, task_steps: int) -> str:
+    """What a newcomer reads first: means over the seeds, with the range where there are several."""
+    columns = {name: [r.summary()[name] for r in results] for name in results[0].summary()}
+
+    def percent(name: str) -> str:
+        values = columns[name]
+        spread = f" ({min(values):.0%} to {max(values):.0%})" if len(values) > 1 else ""
+        return f"{np.mean(values):.0%}{spread}"
+
+    ratio = np.mean(columns["coverage_apt"]) / np.mean(columns["coverage_random"])
+    rows = [
+        ("", "random", "APT"),
+        (
+            f"maze seen in {steps} steps",
+            percent("coverage_random"),
+            f"{percent('coverage_apt')}, {ratio:.1f}×",
+        ),
+        ("", "from scratch", "fine-tuned from APT"),
+        (f"goal reached after {task_steps} steps", percent("success_scratch"), percent("success_finetuned")),
+    ]
+    return "\n" + "\n".join(f"{a:<32}{b:<22}{c}".rstrip() for a, b, c in rows)
+
+
+def _pair(cell: Any) -> tuple[int, int]:
+    return int(cell[0]), int(cell[1])

@@ -1,0 +1,1 @@
+"""Agents on disk and on the Hugging Face Hub."""

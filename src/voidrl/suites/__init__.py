@@ -1,0 +1,1 @@
+"""Facts about benchmark suites: games, tasks, scores, published tables."""

@@ -1,0 +1,1 @@
+"""Output in terminals, logs and notebooks."""

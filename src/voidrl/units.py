@@ -1,0 +1,49 @@
+"""Counts and durations as people write and read them: `100k`, `2h03m`."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+
+from voidrl.errors import ConfigError
+
+_COUNT = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)(?:e\+?([0-9]{1,2})|([kmbg]))?", re.IGNORECASE)
+_ZEROS = {"k": 3, "m": 6, "b": 9, "g": 9}
+
+
+def parse_count(value: str | float, name: str = "steps") -> int:
+    """Read a positive whole number such as `"1M"`, `"100k"`, `"2.5k"`, `"1e6"`, `"1_000_000"` or `1000`."""
+    exact = Decimal(0)
+    if isinstance(value, str) and (match := _COUNT.fullmatch(value.strip())):
+        digits, exponent, unit = match.groups()
+        exact = Decimal(digits).scaleb(int(exponent or 0) + _ZEROS.get((unit or "").lower(), 0))
+    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        exact = Decimal(value)  # 1e6 is a float in Python, and what many people type
+    if exact <= 0 or exact != exact.to_integral_value():
+        raise ConfigError(
+            f"{name} must be a positive whole number such as 1M, 100k, 1e6 or 1_000_000; got {value!r}"
+        )
+    return int(exact)
+
+
+def human_count(value: float) -> str:
+    """Write a number with three significant digits and a unit: 12345 → `12.3k`."""
+    if not math.isfinite(value):
+        return str(value)
+    for unit in ("", "k", "M", "B", "T"):
+        if abs(value) < 999.5 or unit == "T":  # 999.5 would round to 1e+03
+            break
+        value /= 1000
+    return f"{value:.3g}{unit}"
+
+
+def human_seconds(seconds: float) -> str:
+    """Write a duration with its two largest units: 73 → `1m13s`, 7380 → `2h03m`."""
+    if not math.isfinite(seconds):
+        return "?"
+    whole = max(0, round(seconds))
+    for size, part, large, small in ((86400, 3600, "d", "h"), (3600, 60, "h", "m"), (60, 1, "m", "s")):
+        if whole >= size:
+            return f"{whole // size}{large}{whole % size // part:02d}{small}"
+    return f"{whole}s"
