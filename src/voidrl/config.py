@@ -43,7 +43,8 @@ Counts = Annotated[
     ),
 ]
 PIECES = ("method", "representation", "learner")
-Stack = Literal["auto", "nature", "impala", "drq", "paper", "mlp"]
+STACKS = ("auto", "nature", "impala", "drq", "paper", "mlp")
+Trainer = Literal["representation", "method", "learner"]
 
 
 def require(ok: bool, name: str, value: object, expected: str) -> None:
@@ -120,10 +121,10 @@ class EnvConfig:
 class EncoderConfig:
     """A network from observations to features: stack → FC → LayerNorm → tanh."""
 
-    stack: Stack = "auto"
+    stack: str = "auto"
     """Convolutions: `nature`, `impala`, `drq` (strides 2, 1, 1, 1) or `paper` (strides 2, 2, 2, 1); `mlp` for
-    vectors. `auto`: `nature` for discrete actions, `drq` for continuous ones, `mlp` with a hidden layer for
-    vectors."""
+    vectors; or a custom network as `module:Class` (in Python also the class itself). `auto`: `nature` for
+    discrete actions, `drq` for continuous ones, `mlp` with a hidden layer for vectors."""
     feature_dim: int = 50
     """Width of the output. 0 leaves out FC, LayerNorm and tanh: the features are the stack's own."""
     hidden_dim: int = 0
@@ -136,6 +137,12 @@ class EncoderConfig:
     """Multiplies the channels of the convolutions."""
 
     def __post_init__(self) -> None:
+        require(
+            self.stack in STACKS or ":" in self.stack,
+            "stack",
+            self.stack,
+            f"{', '.join(STACKS)}, or 'module:Class'",
+        )
         require_positive(self, "width")
         for name in ("feature_dim", "hidden_dim", "spectral_norm_iterations"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
@@ -151,44 +158,60 @@ class PieceConfig:
 
 @dataclass(frozen=True)
 class MethodConfig(PieceConfig):
-    """What is rewarded."""
+    """The intrinsic reward."""
 
     learning_rate: float = 1e-4
-    """Adam's step size for the method's own networks, if it has any."""
+    """Learning rate of the method's own networks, if it has any."""
 
     def __post_init__(self) -> None:
         require_positive(self, "learning_rate")
 
 
 @dataclass(frozen=True)
+class SkillConfig(MethodConfig):
+    """A method whose policy is conditioned on a skill."""
+
+    skill_every_steps: int = 0
+    """Environment steps for which a skill is kept; 0 keeps it for a whole episode."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.skill_every_steps >= 0, "skill_every_steps", self.skill_every_steps, "0 or more")
+
+
+@dataclass(frozen=True)
 class RepresentationConfig(PieceConfig):
-    """How the space is made in which distances are taken."""
+    """The representation f, the space in which intrinsic rewards are computed."""
 
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(feature_dim=15))
     """The encoder f."""
     learning_rate: float = 1e-3
-    """Adam's step size for f and what trains it."""
+    """Learning rate of f and its heads, except for weights that the learner trains as well."""
     warmup_updates: Count = 0
-    """Updates in which the step size rises from 0. Where images differ in a few pixels only, as on Atari,
-    large first steps teach f to ignore them all."""
+    """Updates over which the learning rate rises from 0. Where images differ in a few pixels only, as on
+    Atari, large first updates make f ignore them all."""
     batch_size: int = 512
-    """Observations in one representation update; 0, the learner's own transitions, as in URLB: s' then lies
-    `learner.n_step` steps after s."""
+    """Observations in one representation update; 0 takes the learner's own transitions, as in URLB: s' is
+    then `learner.n_step` steps after s."""
+    auxiliary: bool = False
+    """Keep training f by this loss while fine-tuning and from scratch, next to the learner's loss."""
+    loss_weight: float = 1.0
+    """Weight of this loss where it is added to another loss of the same weights."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "learning_rate")
+        require_positive(self, "learning_rate", "loss_weight")
         require(self.batch_size >= 0, "batch_size", self.batch_size, "0 (the learner's) or more")
         require(self.warmup_updates >= 0, "warmup_updates", self.warmup_updates, "0 or more")
 
 
 @dataclass(frozen=True)
 class LearnerConfig(PieceConfig):
-    """How reward becomes behavior."""
+    """The RL algorithm."""
 
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(activation="relu"))
-    """The learner's own encoder; not built when the encoder f is shared."""
+    """The learner's encoder; not built with `share_encoder = "all"`."""
     batch_size: int = 256
-    """Transitions in one update; also the pool of particles unless the method says otherwise."""
+    """Transitions in one update; also the particles searched for neighbors, unless the method draws more."""
     discount: float = 0.99
     """γ of one environment step."""
     n_step: int = 1
@@ -196,17 +219,17 @@ class LearnerConfig(PieceConfig):
     intrinsic_n_step: Literal["summed", "single"] = "summed"
     """With n_step > 1: score each of the n successors and sum (`summed`), or only the n-th (`single`)."""
     learning_rate: float = 1e-4
-    """Adam's step size."""
+    """Learning rate."""
     adam_eps: float = 1e-8
     """Adam's ε."""
     max_grad_norm: float = 0.0
-    """Gradients of each loss are clipped to this norm; 0 leaves them alone."""
+    """Gradients of each optimizer's weights are clipped to this norm; 0 turns clipping off."""
     hidden_dim: int = 1024
     """Width of the heads."""
     hidden_layers: int = 2
     """Hidden layers of the heads."""
     target_tau: float = 0.01
-    """Share of the online weights that flows into the target at each target update."""
+    """Polyak coefficient: target ← (1 − τ) target + τ online at each target update."""
     target_every_updates: Count = 1
     """Updates between two target updates."""
 
@@ -255,24 +278,31 @@ class FinetuneConfig:
     """What is kept of the pre-trained agent, and how it is adapted."""
 
     steps: Count | None = None
-    """Environment steps, unless the command says otherwise; None takes as many as pre-training had."""
+    """Environment steps, unless the command says otherwise; None takes as many as in pre-training."""
     updates_per_step: float | None = None
-    """Gradient steps per environment step; None keeps those of pre-training."""
+    """Gradient steps per environment step; None takes those of pre-training."""
     heads: Literal["pretrained", "actor", "random"] = "pretrained"
-    """Keep the policy and value heads, or start them afresh. `actor` (URLB) keeps the policy, its temperature
-    and the trunks of both, and starts what the critic has behind its trunk afresh, or else all of it."""
-    encoder: Literal["tuned", "frozen"] = "tuned"
-    """Whether the learner goes on training the encoder."""
+    """Keep the policy and value heads, or reinitialize them. `actor` (URLB) keeps the policy, its temperature
+    and the trunks of both, and reinitializes the critic behind its trunk, or all of it without a trunk."""
     learning_rate: float | None = None
-    """The learner's step size while fine-tuning; None keeps the one of pre-training."""
+    """The learner's learning rate while fine-tuning and from scratch; None takes `learner.learning_rate`."""
+    encoder_learning_rate: float | None = None
+    """Learning rate of the learner's encoder while fine-tuning; None takes the learner's, 0 freezes it."""
+    first_layer_learning_rate: float | None = None
+    """Learning rate of the first layer of the heads while fine-tuning; None takes the learner's, 0 freezes
+    it."""
     warmup_steps: Count = 1000
     """Steps before the first update."""
     warmup_actions: Literal["policy", "random"] = "policy"
-    """Who acts in the warm-up: the pre-trained policy, or uniform random actions (the paper on DMControl)."""
+    """Who acts during the warm-up: the pre-trained policy, or uniform random actions (the paper on
+    DMControl). Skill methods try their skills in this time, which takes the policy."""
     noise: Literal["end", "restart"] = "end"
     """Exploration noise: stay at the end of its schedule, or run the schedule again."""
 
     def __post_init__(self) -> None:
+        for name in ("encoder_learning_rate", "first_layer_learning_rate"):
+            rate = getattr(self, name)
+            require(rate is None or 0 <= rate < math.inf, name, rate, "None, 0 (frozen) or a learning rate")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(self.steps is None or self.steps > 0, "steps", self.steps, "None or a number above 0")
         for name in ("learning_rate", "updates_per_step"):
@@ -291,8 +321,8 @@ class LogConfig:
     eval_episodes: int = 10
     """Episodes of one evaluation, in environments and with seeds of their own."""
     eval_epsilon: float = 0.0
-    """Share of uniformly random actions in evaluations; without any, every episode of a deterministic
-    environment is the same."""
+    """Probability of a random action in evaluations; with 0, every episode of a deterministic environment is
+    the same."""
     checkpoint_every_steps: Count = 50_000
     """Steps between two checkpoints. Environments are reset with a new seed at each, which makes resuming
     from it exact. One more is written where a run stops."""
@@ -309,7 +339,7 @@ class LogConfig:
     def __post_init__(self) -> None:
         require_positive(self, "log_every_steps", "checkpoint_every_steps", "keep_last", "eval_episodes")
         require(self.eval_every_steps >= 0, "eval_every_steps", self.eval_every_steps, "0 or more")
-        require(0 <= self.eval_epsilon <= 1, "eval_epsilon", self.eval_epsilon, "a share in [0, 1]")
+        require(0 <= self.eval_epsilon <= 1, "eval_epsilon", self.eval_epsilon, "a probability in [0, 1]")
         for step in self.snapshot_steps:
             require(step > 0, "snapshot_steps", step, "numbers of steps above 0")
 
@@ -340,18 +370,21 @@ class Config:
     updates_per_step: float = 2.0
     """Gradient steps per environment step (the paper: 2); below 1 for one update every few steps."""
     method: MethodConfig = field(default_factory=lambda: MethodConfig("apt"))
-    """What is rewarded."""
+    """Intrinsic reward."""
     representation: RepresentationConfig = field(default_factory=lambda: RepresentationConfig("auto"))
-    """How the space of the particles is learned."""
+    """Representation f."""
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig("auto"))
-    """How reward becomes behavior."""
+    """RL algorithm."""
     reward_scale: float = 1.0
     """Multiplies the environment's reward in the learner. Pre-trained values are on the scale of intrinsic
     rewards, about 1 a step: if a task's rewards are much smaller, the heads have to unlearn first."""
-    share_encoder: bool = False
-    """Let the learner act on f(s) (the paper on DMControl) instead of on an encoder of its own (on Atari)."""
-    encoder_owner: Literal["auto", "representation", "learner"] = "auto"
-    """Whose loss trains f. `auto`: the representation if it trains one, else the learner that shares it."""
+    share_encoder: Literal["nothing", "stack", "all"] = "nothing"
+    """What f and the learner's encoder have in common: `nothing` (the paper on Atari), the `stack` of
+    convolutions with a trunk each, or `all`: the learner acts on f(s) (the paper on DMControl)."""
+    encoder_trainers: tuple[Trainer, ...] = ()
+    """Whose losses train the encoder f: any of `representation`, `method` and, where it is shared, `learner`;
+    several are added up. (): the representation if it has a loss, together with the learner if it is
+    auxiliary; without one, the learner that shares it."""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     """Augmentation of pixels."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
