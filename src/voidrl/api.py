@@ -17,7 +17,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from voidrl import checkpoint
+from voidrl import checkpoint, registry
 from voidrl.agent import Agent
 from voidrl.config import PIECES, Config, DMControlConfig, EnvConfig, merge, require, to_json, update
 from voidrl.device import placed, seeded
@@ -284,9 +284,10 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) 
 def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
     """Defaults, then the layers in turn; what is `auto` is decided by the environment and written down."""
     merged = merge(*layers)
+    method = registry.find("method", merge(*layers).get("method", {}).get("name", "apt"))
     automatic = {
         "learner": "dqn" if spec.discrete else "sac",
-        "representation": "simclr" if spec.pixels else "identity",
+        "representation": method.default_representation(spec),
     }
     for kind in PIECES:
         given = merged.get(kind, {})
