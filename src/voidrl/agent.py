@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +28,6 @@ from voidrl.representations.base import Representation, Views
 from voidrl.spaces import env_action, to_frames
 from voidrl.spectral import exact
 from voidrl.types import Batch, EnvSpec, Metrics
-
-if TYPE_CHECKING:
-    from voidrl.evaluation import Evaluation
 
 
 class Agent(nn.Module):
@@ -408,65 +405,6 @@ class Agent(nn.Module):
                 saved = {k.split("/")[2]: v for k, v in tensors.items() if k.startswith(f"{name}/{i}/")}
                 optimizer.state[parameter] = {k: v.to(parameter.device, copy=True) for k, v in saved.items()}
         self.generation += 1
-
-    def save_pretrained(
-        self,
-        folder: str | Path,
-        *,
-        evaluation: Evaluation | None = None,
-        license: str | None = None,
-        repo_id: str | None = None,
-    ) -> Path:
-        """Write the agent, without its training state, in the layout of the Hugging Face Hub.
-
-        `voidrl.from_pretrained` and everything that takes an agent's folder read it. An agent that was saved
-        there before is replaced, anything else refused.
-
-        Args:
-            folder: Where `model.safetensors`, `config.json` and the model card `README.md` go.
-            evaluation: What `voidrl.evaluate` said of this agent in its own environment, for the card;
-                evaluations that its run holds are found.
-            license: The Hub's name of a license for the card, such as `mit`; by default it states none.
-            repo_id: `user/name` under which it will be published, for the card.
-        """
-        from voidrl.sharing import pretrained as share
-
-        return share.save_pretrained(self, folder, evaluation=evaluation, license=license, repo_id=repo_id)
-
-    def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        private: bool = False,
-        message: str | None = None,
-        revision: str | None = None,
-        token: str | None = None,
-        evaluation: Evaluation | None = None,
-        license: str | None = None,
-    ) -> str:
-        """Publish what `save_pretrained` writes on the Hugging Face Hub, and return its address; extra `hub`.
-
-        Args:
-            repo_id: `user/name`; the repository is made if there is none.
-            private: Make it private; a repository that is there and public is refused.
-            message: Of the commit.
-            revision: A branch, made if there is none; by default `main`.
-            token: By default the one of `hf auth login` or of the variable `HF_TOKEN`.
-            evaluation: As in `save_pretrained`.
-            license: As in `save_pretrained`.
-        """
-        from voidrl.sharing import pretrained as share
-
-        return share.push_to_hub(
-            self,
-            repo_id,
-            private=private,
-            message=message,
-            revision=revision,
-            token=token,
-            evaluation=evaluation,
-            license=license,
-        )
 
     def save_beside(self, folder: Path, *, keep_last: int) -> Path:
         """Write the agent as a checkpoint into a folder of them, of which the last by steps are kept."""
