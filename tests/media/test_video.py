@@ -19,7 +19,17 @@ from voidrl.envs import gl
 from voidrl.envs.make import probe_env
 from voidrl.errors import ConfigError, MissingExtraError, VoidrlError
 from voidrl.media import mp4
-from voidrl.media.video import BACKGROUND, GAP, Moment, Recording, compose, fit, label_of, record, write_video
+from voidrl.media.video import (
+    BACKGROUND,
+    GAP,
+    Moment,
+    Recording,
+    compose,
+    label_of,
+    record,
+    resize,
+    write_video,
+)
 from voidrl.runs.folder import RunFolder
 
 
@@ -219,9 +229,9 @@ def test_text_stands_above_the_picture_and_never_on_it():
 
 def test_pixels_stay_squares_when_they_grow():
     picture = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
-    assert np.array_equal(fit(picture, 4, 4), picture.repeat(2, 0).repeat(2, 1))
-    assert fit(picture, 2, 2) is picture
-    flat = fit(np.full((30, 40, 3), 77, np.uint8), 20, 27)
+    assert np.array_equal(resize(picture, 4, 4), picture.repeat(2, 0).repeat(2, 1))
+    assert resize(picture, 2, 2) is picture
+    flat = resize(np.full((30, 40, 3), 77, np.uint8), 20, 27)
     assert flat.shape == (20, 27, 3)
     assert (flat == 77).all()
 
@@ -254,7 +264,7 @@ def test_only_a_video_of_its_own_is_replaced(tmp_path):
     folder.mkdir()
     for there in (other, folder):
         with pytest.raises(
-            ConfigError, match="is no video of voidrl's, so it is left untouched: choose another"
+            ConfigError, match="exists and was not written by voidrl, so it is kept: choose another"
         ):
             write_video([by_hand([0])], there, labels=False)
     assert decode(other).frames.shape[0] == 7
@@ -269,11 +279,11 @@ def test_a_folder_that_cannot_be_written_to_is_a_sentence(tmp_path, monkeypatch)
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("voidrl.media.mp4.tempfile.TemporaryFile", refuse)
-    with pytest.raises(ConfigError, match=r"\(Permission denied\): choose another place with -o FILE.mp4"):
+    with pytest.raises(ConfigError, match=r"\(Permission denied\): choose another folder with -o FILE.mp4"):
         write_video([by_hand([0])], tmp_path / "film.mp4")
 
 
-def test_a_failing_ffmpeg_says_why_and_leaves_what_was_there(tmp_path, monkeypatch):
+def test_a_failing_ffmpeg_says_why_and_leaves_what_was_there(tmp_path, monkeypatch, capfd):
     path = write_video([by_hand([0] * 3)], tmp_path / "film.mp4", labels=False)
     before = path.read_bytes()
     script = tmp_path / "ffmpeg"
@@ -281,18 +291,38 @@ def test_a_failing_ffmpeg_says_why_and_leaves_what_was_there(tmp_path, monkeypat
     script.write_text("\n".join(said))
     script.chmod(0o755)
     monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(script))
-    with pytest.raises(VoidrlError, match=r"could not write .*film\.mp4: no room"):
-        write_video([by_hand([0] * 99, size=(300, 300))], path, labels=False)
+    for frames in ([0], [0] * 99):  # fewer bytes than a pipe holds, and more
+        with pytest.raises(
+            VoidrlError, match=r"could not write .*film\.mp4: see the message of ffmpeg above"
+        ):
+            write_video([by_hand(frames, size=(300, 300))], path, height=300, labels=False)
+        assert "no room" in capfd.readouterr().err
     assert path.read_bytes() == before
     assert {p.name for p in tmp_path.iterdir()} == {"film.mp4", "ffmpeg"}
     monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(tmp_path / "gone"))
-    with pytest.raises(VoidrlError, match="cannot be written: No such file"):
+    with pytest.raises(VoidrlError, match=r"could not write .*film\.mp4: No such file"):
         write_video([by_hand([0])], path, labels=False)
+
+
+def test_a_file_that_is_cut_off_is_noticed(tmp_path, monkeypatch):
+    """As on a full disk: ffmpeg fails, and imageio-ffmpeg does not report its exit status."""
+    script = tmp_path / "ffmpeg"
+    limited = (
+        f'#!/bin/bash\nif [[ "$*" == *libx264* ]]; then ulimit -f 8; fi\nexec {mp4.find_ffmpeg()} "$@"\n'
+    )
+    script.write_text(limited)
+    script.chmod(0o755)
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(script))
+    noise = Recording("noise", "test", 10)
+    for frame in np.random.default_rng(0).integers(0, 256, (20, 64, 64, 3), dtype=np.uint8):
+        noise.add(frame, Moment(1, 0, 0.0))
+    with pytest.raises(VoidrlError, match="could not write"):
+        write_video([noise], tmp_path / "film.mp4", height=64, labels=False)
+    assert {p.name for p in tmp_path.iterdir()} == {"ffmpeg"}
 
 
 def test_without_ffmpeg_one_sentence_names_what_installs_it(maze, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    monkeypatch.setattr("voidrl.media.mp4.shutil.which", lambda name: None)
     with pytest.raises(
         MissingExtraError, match=r"a video needs imageio-ffmpeg.*pip install 'voidrl\[video\]'"
     ):
@@ -300,8 +330,6 @@ def test_without_ffmpeg_one_sentence_names_what_installs_it(maze, monkeypatch, c
     assert main(["video", str(maze)]) == 2
     assert capsys.readouterr().err.startswith("voidrl: a video needs imageio-ffmpeg, which is not installed")
     assert not (maze / "videos").exists()
-    monkeypatch.setattr("voidrl.media.mp4.shutil.which", lambda name: "/somewhere/ffmpeg")
-    assert mp4.find_ffmpeg() == "/somewhere/ffmpeg"
 
 
 def test_a_picture_too_large_for_browsers_is_a_sentence(tmp_path):
@@ -342,7 +370,7 @@ def test_several_runs_stand_side_by_side_with_the_beginner(maze, tmp_path, monke
 def test_a_mistake_is_found_before_anything_is_played(maze, tmp_path, capsys):
     (tmp_path / "mine.mp4").write_bytes(b"mine")
     assert main(["video", str(maze), "-o", str(tmp_path / "mine.mp4")]) == 2
-    assert "is no video of voidrl's" in capsys.readouterr().err
+    assert "was not written by voidrl" in capsys.readouterr().err
     assert (tmp_path / "mine.mp4").read_bytes() == b"mine"
     assert main(["video", str(tmp_path / "nowhere")]) == 2
     assert main(["video"]) == 2
