@@ -87,7 +87,7 @@ def encode(frames: Iterable[np.ndarray], path: Path, *, fps: float, quality: int
         output_params=[
             "-crf",
             str(quality),
-            *"-movflags +faststart -f mp4 -metadata".split(),
+            *("-movflags", "+faststart", "-f", "mp4", "-metadata"),
             f"comment={MARK}",
         ],
     )
