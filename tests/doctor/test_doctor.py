@@ -33,17 +33,17 @@ def ok(*names):
 ALL = ok(*checkup.NAMES)
 
 
-# The whole
+# The report
 
 
 def test_the_doctor_of_this_machine(capsys, tmp_path):
     code = cli.main(["doctor", "--json", "--out", str(tmp_path / "runs")])
-    said = json.loads(capsys.readouterr().out)
+    output = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert said["ready"] is True
-    assert said["summary"].startswith("Ready to train on the")
-    found = {one["name"]: one for one in said["findings"]}
-    assert len(found) == len(said["findings"])
+    assert output["ready"] is True
+    assert output["summary"].startswith("Ready to train on the")
+    found = {one["name"]: one for one in output["findings"]}
+    assert len(found) == len(output["findings"])
     assert set(found) <= set(checkup.NAMES)
     assert {"Python", "PyTorch", "Gymnasium", "CUDA", "Atari", "DMControl", "OpenGL", "video"} <= set(found)
     for one in found.values():
@@ -80,7 +80,7 @@ def test_the_last_sentence_and_the_exit_code(capsys, monkeypatch, changed, code,
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
-def test_on_a_terminal_signs_stand_first_and_lines_fit(monkeypatch, columns):
+def test_on_a_terminal_lines_begin_with_signs_and_fit(monkeypatch, columns):
     monkeypatch.setenv("TERM", "xterm-256color")
     for name in ("NO_COLOR", "COLUMNS", "CI"):
         monkeypatch.delenv(name, raising=False)
@@ -113,7 +113,7 @@ def test_a_stream_without_unicode_gets_words(monkeypatch):
     assert line.split() == ["warn", "disk", "in", "/donn?es;", "fix:", "repair", "..."]
 
 
-# What crashes or hangs
+# Crashes and hangs
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_crash_takes_only_its_own_process(only_atari):
     assert found["Atari"].state == "warn"
 
 
-def test_what_hangs_is_ended_with_all_that_it_started(only_atari, tmp_path):
+def test_a_process_that_hangs_is_ended_with_its_children(only_atari, tmp_path):
     mark = tmp_path / "child"
     source = "import pathlib, subprocess, time; child = subprocess.Popen(['sleep', '100']); "
     source += f"pathlib.Path({str(mark)!r}).write_text(str(child.pid)); time.sleep(100)"
@@ -170,7 +170,7 @@ def test_what_hangs_is_ended_with_all_that_it_started(only_atari, tmp_path):
         pytest.fail("the child is still running")
 
 
-def test_nobody_waits_for_the_rest(only_atari, tmp_path):
+def test_stopping_early_does_not_wait_for_the_rest(only_atari, tmp_path):
     (tmp_path / "ale_py").mkdir()
     (tmp_path / "ale_py" / "__init__.py").write_text("import time; time.sleep(100)")
     began = time.monotonic()
@@ -200,7 +200,7 @@ def test_a_check_that_raises_is_a_finding(monkeypatch, tmp_path):
     assert found["disk"].state == "ok"
 
 
-# What is missing
+# Missing and broken components
 
 
 def test_packages_that_are_not_installed(monkeypatch):

@@ -1,4 +1,4 @@
-"""The Hugging Face Hub: what is uploaded, what is fetched, and a sentence for everything that goes wrong."""
+"""The Hugging Face Hub: uploads, downloads, and a sentence for everything that can go wrong."""
 
 import dataclasses
 import json
@@ -43,7 +43,7 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_what_is_pushed_comes_back(hub, agent):
+def test_a_published_agent_can_be_loaded(hub, agent):
     assert voidrl.push_to_hub(agent, NAME, message="the first") == f"https://huggingface.co/{NAME}"
     assert hub.files(NAME).keys() == FILES
     assert [name for name, _ in hub.calls] == ["create_repo", "hf_hub_download", "upload_folder"]
@@ -72,7 +72,7 @@ def test_branches_and_private_models(hub, agent):
         voidrl.from_pretrained(NAME, revision="v2")
 
 
-def test_nothing_private_goes_to_a_public_repository(hub, agent):
+def test_a_private_agent_is_not_published_in_a_public_repository(hub, agent):
     hub.public.add(NAME)
     with pytest.raises(HubError, match="already exists and is public, so nothing was uploaded"):
         voidrl.push_to_hub(agent, NAME, private=True)
@@ -118,7 +118,7 @@ def test_the_command_pushes_a_run(hub, run, capsys):
     assert np.array_equal(voidrl.load(NAME, device="cpu").act(obs), voidrl.load(run, device="cpu").act(obs))
 
 
-def test_the_commit_does_not_name_a_function_is_importable(hub, agent, capsys):
+def test_the_commit_message_does_not_name_a_function_that_cannot_be_imported(hub, agent, capsys):
     env = dataclasses.replace(agent.config.env, id="__main__:make_env")
     agent.config = dataclasses.replace(agent.config, env=env)
     voidrl.push_to_hub(agent, NAME)
@@ -129,10 +129,10 @@ def test_the_commit_does_not_name_a_function_is_importable(hub, agent, capsys):
 def test_a_dry_run_shows_all_and_uploads_nothing(hub, run, capsys, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
     assert cli.main(["push", str(run), NAME, "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert all(name in said for name in FILES)
-    assert "library_name: voidrl" in said
-    assert "Nothing was uploaded" in said
+    output = capsys.readouterr().out
+    assert all(name in output for name in FILES)
+    assert "library_name: voidrl" in output
+    assert "Nothing was uploaded" in output
     assert not hub.calls
 
 
@@ -147,11 +147,11 @@ def test_commands_take_names_on_the_hub(hub, run, tmp_path, monkeypatch, capsys)
     assert cli.main(["finetune", NAME, "--trust-code", "--steps", "10", "--out", "trusted"]) == 0
 
 
-# Code that a downloaded file names
+# Code named by a downloaded file
 
 
 def put_config(hub, agent, **changes):
-    """The agent on the Hub, its config edited and sealed anew."""
+    """Publish the agent with an edited config and a matching hash."""
     voidrl.push_to_hub(agent, NAME)
     data = json.loads(hub.files(NAME)["config.json"])
     del data["sha256"]
@@ -203,7 +203,7 @@ def test_a_piece_named_by_a_download_is_not_imported(hub, agent, tmp_path, monke
         voidrl.load(NAME, trust_code=True)
 
 
-def test_a_path_here_wins_and_a_misspelt_one_does_not_leave_the_machine(hub, agent, tmp_path, monkeypatch):
+def test_a_local_path_wins_and_a_misspelled_one_does_not_reach_the_hub(hub, agent, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     voidrl.push_to_hub(agent, NAME)
     hub.calls.clear()
@@ -238,7 +238,7 @@ def test_a_foreign_model_is_refused_before_its_weights_are_fetched(hub):
 @pytest.mark.parametrize(
     "name", ["name", "a/b/c", "-a/b", "a/b.", "a/b--c", "a/b.git", "ä/b", "a/b c", "", f"a/{'b' * 95}"]
 )
-def test_bad_names_are_refused_before_anything_is_asked(hub, agent, name):
+def test_bad_names_are_refused_before_any_request(hub, agent, name):
     with pytest.raises(ConfigError, match=r"repo_id = '.*' cannot be used: expected user/name"):
         voidrl.push_to_hub(agent, name)
     assert not hub.calls
@@ -258,7 +258,7 @@ def test_a_missing_package_is_named(agent, monkeypatch, tmp_path, capsys):
     assert voidrl.from_pretrained("agent", device="cpu").steps == 12
 
 
-def test_a_missing_token_is_said_before_anything_is_asked(hub, agent, monkeypatch):
+def test_a_missing_token_is_reported_before_any_request(hub, agent, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
     with pytest.raises(
         HubError, match=r"no token .* was found: log in with `hf auth login`, or set HF_TOKEN"
@@ -305,7 +305,7 @@ def test_what_goes_wrong_is_one_sentence(hub, run, agent, capsys, error, expecte
 
 
 def test_without_a_network_the_real_client_is_answered_in_one_sentence(agent, monkeypatch):
-    """Not the fake: the exceptions that the installed client raises are among those that are known."""
+    """Without the fake: the exceptions of the installed client are handled too."""
     api = huggingface_hub.HfApi(endpoint="http://127.0.0.1:9")
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda **options: api)
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_test")

@@ -1,4 +1,4 @@
-"""The model card: valid for the Hub, true to the run, silent about what is not known."""
+"""The model card is valid for the Hub, true to the run, and claims nothing that is not known."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ def runs(tmp_path_factory):
     return root
 
 
-def test_an_agent_of_which_little_is_known(tmp_path):
+def test_an_agent_without_a_run(tmp_path):
     agent = make_agent(PIXELS)
     agent.steps = 1234
     front, text = card_of(voidrl.save_pretrained(agent, tmp_path / "agent"))
@@ -79,7 +79,7 @@ def test_a_pretrained_agent(tmp_path, runs):
     assert "during training, after step 20" in text
 
 
-def test_a_fine_tuned_agent_tells_both_phases_and_only_its_own_results(tmp_path, runs):
+def test_a_fine_tuned_agent_shows_both_phases_and_only_its_own_results(tmp_path, runs):
     front, text = card_of(
         voidrl.save_pretrained(voidrl.load(runs / "task", device="cpu"), tmp_path / "agent")
     )
@@ -108,11 +108,11 @@ def test_results_of_changed_weights_are_not_claimed(tmp_path, runs):
     assert "| machine |" not in text
 
 
-def test_what_evaluate_wrote_beside_the_run_comes_first(tmp_path, runs, capsys):
+def test_the_evaluation_file_of_the_run_comes_first(tmp_path, runs, capsys):
     file = runs / "apt" / "evaluation.json"
     assert cli.main(["evaluate", str(runs / "apt"), "--episodes", "2", "--seed", "7", "--json"]) == 0
-    said = capsys.readouterr().out
-    file.write_text(said)
+    output = capsys.readouterr().out
+    file.write_text(output)
     try:
         agent = voidrl.load(runs / "apt", device="cpu")
         front, text = card_of(voidrl.save_pretrained(agent, tmp_path / "agent"))
@@ -120,13 +120,13 @@ def test_what_evaluate_wrote_beside_the_run_comes_first(tmp_path, runs, capsys):
         assert metrics[0] == {
             "type": "mean_reward",
             "name": "mean return over 2 episodes",
-            "value": json.loads(said)["mean_return"],
+            "value": json.loads(output)["mean_return"],
             "verified": False,
         }
         assert metrics[1]["type"] == "success_rate"
         assert "by `voidrl evaluate`: whole episodes, seed 7, without exploration noise" in text
         assert "during training" in text  # both are listed
-        other = json.loads(said)
+        other = json.loads(output)
         other["agent"]["started"] = "2020-01-01"  # of a run that was here before
         file.write_text(json.dumps(other))
         _, text = card_of(voidrl.save_pretrained(agent, tmp_path / "agent"))
@@ -135,7 +135,7 @@ def test_what_evaluate_wrote_beside_the_run_comes_first(tmp_path, runs, capsys):
         file.unlink()
 
 
-def test_an_evaluation_can_be_brought_along_and_stays_with_the_agent(tmp_path):
+def test_an_evaluation_can_be_passed_and_stays_with_the_agent(tmp_path):
     agent = make_agent()
     result = Evaluation([1.0, 2.0, 6.0], [3, 3, 3], [True, False, False])
     folder = voidrl.save_pretrained(agent, tmp_path / "agent", evaluation=result)
@@ -158,7 +158,7 @@ def test_code_that_is_not_in_the_repository_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("env", "told", "given"),
+    ("env", "description", "argument"),
     [
         ("__main__:make_env", "a function `make_env` in", "make_env"),
         ("__main__:build.<locals>.make_maze", "a function `make_maze` in", "make_maze"),
@@ -167,7 +167,9 @@ def test_code_that_is_not_in_the_repository_is_named(tmp_path):
         ("functools:partial()", "a function in", "make_env"),
     ],
 )
-def test_an_environment_that_cannot_be_imported_elsewhere_is_not_named(tmp_path, capsys, env, told, given):
+def test_an_environment_that_cannot_be_imported_elsewhere_is_not_named(
+    tmp_path, capsys, env, description, argument
+):
     result = Evaluation([1.0], [3], None)
     for phase, call in (("pretrain", "finetune"), ("train", "evaluate")):
         agent = make_agent(phase=phase)
@@ -176,14 +178,14 @@ def test_an_environment_that_cannot_be_imported_elsewhere_is_not_named(tmp_path,
         front, text = card_of(voidrl.save_pretrained(agent, tmp_path / phase, evaluation=result))
         assert env not in json.dumps(front)
         assert env not in text
-        assert f"The environment was {told} the author's script; pass your own." in text
+        assert f"The environment was {description} the author's script; pass your own." in text
         code = text.split("```")[1].removeprefix("python\n")
         compile(code, "card", "exec")
-        assert f"voidrl.{call}(agent, {given}, " in code
+        assert f"voidrl.{call}(agent, {argument}, " in code
         assert "must be importable" not in text
-        said = capsys.readouterr().err
-        assert f"the environment '{env}' of the agent cannot be imported elsewhere: whoever" in said
-        assert said.count("\n") == 1
+        output = capsys.readouterr().err
+        assert f"the environment '{env}' of the agent cannot be imported elsewhere: whoever" in output
+        assert output.count("\n") == 1
 
 
 def test_saving_an_agent_of_a_known_environment_says_nothing(tmp_path, capsys):
@@ -207,12 +209,12 @@ def test_commands_are_shown_as_typed_without_the_authors_home(monkeypatch, argv,
     assert model_card._command(argv.replace("~HOME", "/home/somebody")) == shown
 
 
-def test_an_edited_card_is_kept_and_said(tmp_path):
+def test_an_edited_card_is_kept_with_a_warning(tmp_path):
     agent = make_agent()
     folder = voidrl.save_pretrained(agent, tmp_path / "agent")
     assert not model_card.is_edited((folder / "README.md").read_text())
     agent.steps = 7
-    voidrl.save_pretrained(agent, folder)  # ours is replaced without a word
+    voidrl.save_pretrained(agent, folder)  # an unedited card is replaced silently
     assert "for 7 steps" in (folder / "README.md").read_text()
     (folder / "README.md").write_text(
         (folder / "README.md").read_text().replace("## Limitations", "## Thoughts")
@@ -226,7 +228,7 @@ def test_an_edited_card_is_kept_and_said(tmp_path):
     assert "for 8 steps" in (folder / "README.md").read_text()
 
 
-def test_strange_names_break_neither_yaml_nor_tables(tmp_path):
+def test_special_characters_break_neither_yaml_nor_tables(tmp_path):
     agent = make_agent()
     env = dataclasses.replace(agent.config.env, id='mine/A"b: |c-v0?x=1|2')
     agent.config = dataclasses.replace(agent.config, env=env)

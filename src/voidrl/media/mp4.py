@@ -76,6 +76,7 @@ def encode(frames: Iterable[np.ndarray], path: Path, *, fps: float, quality: int
             f"lower the height, or show fewer runs"
         )
     part = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    options = f"-crf {quality} -movflags +faststart -f mp4".split()
     writer = write_frames(
         f"file:{part}",
         (width, height),
@@ -84,12 +85,7 @@ def encode(frames: Iterable[np.ndarray], path: Path, *, fps: float, quality: int
         codec="libx264",
         macro_block_size=2,
         ffmpeg_log_level="error",
-        output_params=[
-            "-crf",
-            str(quality),
-            *("-movflags", "+faststart", "-f", "mp4", "-metadata"),
-            f"comment={MARK}",
-        ],
+        output_params=[*options, "-metadata", f"comment={MARK}"],
     )
     count = 0
     try:

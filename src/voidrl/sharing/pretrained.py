@@ -285,14 +285,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     data = _config_of(folder)
     if data.get("library_name") != "voidrl":
-        if (folder / "checkpoints").is_dir() or (folder / checkpoint.MANIFEST).is_file():
-            raise CheckpointError(
-                f"{folder} is a run or a checkpoint, not a saved agent: open it with `voidrl.load`"
-            )
-        other = data.get("library_name") or data.get("model_type")
-        why = f"belongs to {other!r}" if other else "is not voidrl's" if path.is_file() else "is missing"
         raise CheckpointError(
-            f"{folder} holds no voidrl agent: its {CONFIG} {why}, expected one of `voidrl.save_pretrained`"
+            f"{folder} holds no agent saved by `voidrl.save_pretrained`: expected its {CONFIG}; open runs "
+            f"and checkpoints with `voidrl.load`"
         )
     checkpoint.require_format(path, data, FORMAT)
     if data.pop("sha256", None) != checkpoint.seal(data):
