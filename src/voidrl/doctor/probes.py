@@ -52,11 +52,6 @@ class Component(NamedTuple):
     extra: str = ""  # of voidrl, which installs it
     fix: str = ""  # if the probe fails; by default, to install it again
 
-    @property
-    def remedy(self) -> str:
-        """What to do if it does not work."""
-        return self.fix or f"pip install --force-reinstall 'voidrl{self.extra and f'[{self.extra}]'}'"
-
 
 def examine(name: str) -> Finding:
     """Check the versions of a component, then use it."""
@@ -69,7 +64,8 @@ def examine(name: str) -> Finding:
     except UnusableError as error:
         return problem(name, *error.args)
     except Exception as error:
-        return problem(name, f"does not work: {first_line(error)}", component.remedy)
+        fix = f"pip install --force-reinstall 'voidrl{component.extra and f'[{component.extra}]'}'"
+        return problem(name, f"does not work: {first_line(error)}", component.fix or fix)
 
 
 def problem(name: str, found: str, fix: str) -> Finding:
