@@ -14,7 +14,7 @@ import voidrl
 from generator.words import NOTE, field_docs, plain, table, wrapped
 
 FIRST = ("pretrain", "finetune", "train", "evaluate", "resume", "load")  # in the order of use
-AGENT = ("act", "save_pretrained", "push_to_hub")  # the user's side of it
+AGENT = ("act",)  # the user's side of it
 OTHERS = {
     "Entropy": [f"voidrl.entropy:{n}" for n in ("particle_reward", "particle_entropy", "knn_distances",
                                                 "random_distances", "RunningMean")],

@@ -8,6 +8,7 @@ import random
 import numpy as np
 from safetensors.numpy import save
 
+from voidrl.checkpoint import FORMAT
 from voidrl.config import Config, flat, merge, to_json
 
 DATE = "2026-11-15T12:00:00+00:00"
@@ -68,7 +69,7 @@ def write_evaluation(folder, returns, successes=None, steps=10**9):
     write_json(folder / "evaluation.json", record)
 
 
-def write_checkpoint(folder, step, visits, version=1):
+def write_checkpoint(folder, step, visits, version=FORMAT):
     """The two files of a checkpoint that a report reads."""
     path = folder / "checkpoints" / f"step_{step:012d}"
     path.mkdir(parents=True)

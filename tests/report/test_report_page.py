@@ -260,7 +260,7 @@ def test_damage_and_newer_formats_are_shown_and_the_rest_too(runs, tmp_path):
     assert [heat["name"] for heat in found.data["heats"]] == ["apt, seed 1, in PixelMaze-v0"]
     for told in (found.text, " ".join(said)):
         assert "loop.safetensors of its checkpoint step_000000000100 is damaged" in told
-        assert "has format 7, newer than 1: upgrade voidrl" in told
+        assert "in format 7 and cannot be read" in told
         assert "tuned2" in told
     assert "One folder or file was skipped" in found.text
 

@@ -239,14 +239,14 @@ class _Sheet:
             from PIL import Image
         except ImportError:
             raise MissingExtraError("pillow", "video", "a picture of what an agent saw") from None
-        from voidrl.media.video import fit
+        from voidrl.media.video import resize
         from voidrl.spaces import to_picture
 
         rows = math.ceil(self.count / self.columns)
         sheet = np.zeros((rows * self.height, self.columns * self.width, 3), np.uint8)
         for i, image in enumerate(self.images):
             top, left = i // self.columns * self.height, i % self.columns * self.width
-            small = fit(to_picture(image), self.height, self.width)
+            small = resize(to_picture(image), self.height, self.width)
             sheet[top : top + self.height, left : left + self.width] = small
         # Games repeat themselves, and are smallest without loss; what is rendered with light is not.
         kinds: list[dict[str, Any]] = [{"lossless": True}, {"quality": WEBP_QUALITY}]

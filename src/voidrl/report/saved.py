@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from voidrl.checkpoint import FORMAT, MANIFEST, read_json
+from voidrl.checkpoint import FORMAT, MANIFEST, read_json, require_format
 from voidrl.errors import CheckpointError
 
 CACHE = "report"
@@ -54,12 +54,7 @@ def newest(run: Path) -> Saved | None:
 
 def _open(path: Path) -> Saved:
     manifest = read_json(path / MANIFEST, "the manifest of the checkpoint")
-    version = manifest.get("format") if isinstance(manifest, dict) else None
-    if isinstance(version, int) and version > FORMAT:
-        raise CheckpointError(
-            f"its checkpoint {path.name} has format {version}, newer than {FORMAT}: upgrade voidrl to see "
-            f"where it went, what it looks like and what it learned"
-        )
+    require_format(path / MANIFEST, manifest if isinstance(manifest, dict) else {}, FORMAT)
     try:
         step, files = int(manifest["step"]), dict(manifest["files"])
         key = hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()[:16]
