@@ -1,12 +1,12 @@
-"""docs/presets.md: what each preset is for, and where it differs from what lies below it."""
+"""docs/presets.md: what each preset is for, and how it differs from its base."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from generator.formatting import NOTE, code, plain, table, wrapped
 from generator.preset_sources import SOURCES, Source
-from generator.words import NOTE, code, plain, table, wrapped
 from voidrl.api import build_config
 from voidrl.config import PIECES, to_json
 from voidrl.protocols.presets import PRESETS
@@ -14,14 +14,14 @@ from voidrl.types import EnvSpec
 
 
 def presets() -> str:
-    """What each preset is for, and where it differs from the defaults."""
+    """Return the page: what each preset is for, and how it differs from its base."""
     parts = [
         NOTE,
         "# Presets\n",
         wrapped(
-            'Named sets of [config](config.md) values: `--preset NAME` on the command line, `preset="NAME"` '
-            "in Python. What is given besides wins over the preset. `atari/…` takes `atari-paper` and "
-            "`dmc/…` `urlb-states` where none is named; other environments take the defaults."
+            "Choose a named set of [config](config.md) values with `--preset NAME` on the command line or "
+            '`preset="NAME"` in Python. Other options override the preset. The default is `atari-paper` for '
+            "`atari/…` and `urlb-states` for `dmc/…`. Other environments have no preset."
         ),
         table(["preset", "for"], ([f"[{n}](#{n})", plain(p.about)] for n, p in PRESETS.items())) + "\n",
     ]
@@ -53,12 +53,12 @@ def _differences(name: str, source: Source) -> str:
         if value != before:
             shown = "" if before is ... else code(before)
             rows.append([f"`{field}`".replace(".name", ""), code(value), shown, notes.pop(field, "")])
-    assert not notes, f"presets_sources has notes about what {name} does not change: {sorted(notes)}"
-    return table(["field", "here", whose, "from where, or why"], rows) + "\n"
+    assert not notes, f"preset_sources has notes on fields that {name} does not change: {sorted(notes)}"
+    return table(["field", "value", whose, "source or reason"], rows) + "\n"
 
 
 def _spec(source: Source) -> EnvSpec:
-    """What an environment of the preset looks like, so that nothing is left to be decided by it."""
+    """Return the spec of an environment that the preset is for, which decides every `auto`."""
     box = {"action_low": (-1.0,), "action_high": (1.0,), "action_shape": (1,)}
     shape = (3, 84, 84) if source.pixels else (24,)
     if source.discrete:
