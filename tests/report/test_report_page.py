@@ -1,4 +1,4 @@
-"""The page as a file: complete, offline, safe, replaced at once; and what is missing in it is said."""
+"""The page as a file: complete, offline, safe, replaced atomically, and open about what is missing."""
 
 import json
 import re
@@ -83,14 +83,13 @@ def studio(monkeypatch):
     return asked
 
 
-def test_the_page_says_first_what_was_run_and_what_came_out(runs, tmp_path):
+def test_the_page_begins_with_what_was_run_and_what_came_out(runs, tmp_path):
     found = report(runs, out=tmp_path / "report.html", title="My runs")
     assert "My runs" in found.text
-    assert "Two runs without reward, two runs of fine-tuning and one run from scratch" in found.text
-    assert "With the task's reward, in PixelMaze-v0?goal=far after 100 steps, success: apt 50 %" in found.text
-    assert "One run failed" in found.text
-    assert "scratch failed after 50 of 100 steps: diverged" in found.text
-    assert found.text.index("success: apt") < found.text.index("Lines are means over seeds")
+    assert "2 pre-training, 2 fine-tuning, 1 from scratch" in found.text
+    assert "PixelMaze-v0?goal=far: success rate after 50 to 100 steps: apt 50% (50% to 50%)" in found.text
+    assert "scratch: failed after 50 of 100 steps: diverged" in found.text
+    assert found.text.index("success rate after") < found.text.index("Lines are means over seeds")
     for section in ("Summary", "Learning curves", "Coverage", "Settings", "Runs", "Reproduce"):
         assert section in found.text
 
@@ -157,8 +156,8 @@ def test_the_old_page_stays_until_the_new_one_is_complete(runs, tmp_path, monkey
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        ("missing/report.html", r"there is no folder .*missing; make it first"),
-        ("", r"is a folder: name a file for the report"),
+        ("missing/report.html", r"there is no folder .*missing; create it first"),
+        ("", r"is a folder: name a file, such as"),
         ("report.docx", r"ends with .html, .md or .csv, or --format"),
     ],
 )
@@ -170,7 +169,7 @@ def test_a_bad_output_is_said_before_anything_is_read(runs, tmp_path, out, messa
 
 def test_a_read_only_output_folder_is_a_sentence(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(page.os, "access", lambda *args: False)
-    with pytest.raises(RunFolderError, match=r"is read-only; choose another place with -o"):
+    with pytest.raises(RunFolderError, match=r"is read-only; choose another path with -o"):
         report(runs, out=tmp_path / "report.html")
 
 
@@ -231,21 +230,21 @@ def test_the_budget_of_pictures_is_kept_and_said(runs, tmp_path, studio, monkeyp
     monkeypatch.setattr(page.gallery, "MAX_BYTES", 12)
     found = report(runs, out=tmp_path / "report.html", media=True)
     assert len(found.data["clips"]) == 1
-    assert "MB of videos and maps are used up" in found.text
+    assert "MB for videos and maps is reached" in found.text
 
 
 def test_no_more_videos_than_the_page_says(runs, tmp_path, studio, monkeypatch):
     monkeypatch.setattr(page.gallery, "MAX_CLIPS", 1)
     found = report(runs, out=tmp_path / "report.html", media=True)
     assert len(found.data["clips"]) == 1
-    assert "Of 3 videos that could be shown, the first 1 are." in found.text
+    assert "The first 1 of 3 possible videos are shown." in found.text
 
 
 def test_a_run_that_has_just_begun_is_reported(tmp_path):
     folder = write_run(tmp_path / "run", rows=[])
     (folder / "metrics.jsonl").unlink()
     found = report(folder, out=tmp_path / "report.html")
-    assert "No run has a result yet." in found.text
+    assert "No results yet." in found.text
     assert "there is no metrics.jsonl" in found.text
     assert found.data["panels"][0]["curves"] == {}
 
@@ -258,11 +257,11 @@ def test_damage_and_newer_formats_are_shown_and_the_rest_too(runs, tmp_path):
     (runs / "tuned2" / "config.json").write_text("{")
     found = report(runs, out=tmp_path / "report.html", say=said.append)
     assert [heat["name"] for heat in found.data["heats"]] == ["apt, seed 1, in PixelMaze-v0"]
-    for told in (found.text, " ".join(said)):
-        assert "loop.safetensors of its checkpoint step_000000000100 is damaged" in told
-        assert "has format 7, newer than 1: upgrade voidrl" in told
-        assert "tuned2" in told
-    assert "One folder or file was skipped" in found.text
+    for found in (found.text, " ".join(said)):
+        assert "loop.safetensors of its checkpoint step_000000000100 is damaged" in found
+        assert "has format 7, newer than 1: upgrade voidrl" in found
+        assert "tuned2" in found
+    assert "1 skipped" in found.text
 
 
 def test_heat_maps_hold_visits_entropy_and_walls(runs, tmp_path):
@@ -310,8 +309,8 @@ def test_a_hundred_runs_are_quick_and_small(tmp_path):
     assert seconds < 20
     assert size < 15_000_000
     found = Page(tmp_path / "report.html")
-    assert "100 runs" in found.text
-    assert "A run with more than 240 rows is drawn as the means of its rows" in found.text
+    assert "100 complete" in found.text
+    assert "Runs with more than 240 rows are drawn as means" in found.text
 
 
 @pytest.mark.slow
