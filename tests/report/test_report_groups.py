@@ -80,7 +80,7 @@ def test_only_settings_that_differ_are_shown(tmp_path):
     write_run(tmp_path / "b", rows=ROWS, learner__n_step=3, method="random")
     write_run(tmp_path / "c", rows=ROWS, phase="train", learner__n_step=5, steps=200)
     table = settings_table(arms_of(tmp_path)[1])
-    assert table.columns == ["setting", "apt, pre-training", "random, pre-training", "scratch, from scratch"]
+    assert table.columns == ["setting", "apt, pre-training", "random, pre-training", "scratch"]
     assert table.rows == [
         ["learner.n_step", "3", "3", "5"],
         ["method.name", "apt", "random", "–"],  # training from scratch has no use for it
@@ -111,7 +111,7 @@ def test_the_summary_lists_what_was_run(tmp_path):
     assert dict(overview(*arms_of(tmp_path))) == {
         "Runs": "3 pre-training, 1 from scratch",
         "Environments": "PixelMaze-v0",
-        "Arms": "apt, random, scratch",
+        "Arms": "apt; random; scratch",
         "Seeds": "1, 2",
         "Dates": "2026-11-15",
         "voidrl": "0.1.0",
@@ -121,9 +121,9 @@ def test_the_summary_lists_what_was_run(tmp_path):
 @pytest.mark.parametrize(
     ("apt", "random", "verdict"),
     [
-        ((3, 7), (1, 2), "Ahead of every other range: apt."),
-        ((3, 7), (1, 4), "Equal within their ranges: apt, random."),
-        ((3, 7), (1,), "Highest mean: apt; one seed has no spread."),
+        ((3, 7), (1, 2), "Ahead: apt (no overlap of ranges)."),
+        ((3, 7), (1, 4), "Equal within their ranges: apt; random."),
+        ((3, 7), (1,), "Highest mean: apt (no spread with one seed)."),
     ],
 )
 def test_the_summary_says_who_is_ahead(tmp_path, apt, random, verdict):
@@ -133,7 +133,7 @@ def test_the_summary_says_who_is_ahead(tmp_path, apt, random, verdict):
             write_run(tmp_path / f"{method}{seed}", method=method, seed=seed, rows=rows)
     (found,) = findings(arms_of(tmp_path)[1])
     # A perfect maze of 5 × 5 has 4 rooms and 3 doors: 7 open cells.
-    assert "PixelMaze-v0: maze coverage after 100 steps: apt 71.4% (42.9% to 100%), random " in found
+    assert "PixelMaze-v0: maze coverage after 100 steps: apt 71.4% (42.9% to 100%); random " in found
     assert found.endswith(verdict)
 
 

@@ -257,10 +257,10 @@ def test_damage_and_newer_formats_are_shown_and_the_rest_too(runs, tmp_path):
     (runs / "tuned2" / "config.json").write_text("{")
     found = report(runs, out=tmp_path / "report.html", say=said.append)
     assert [heat["name"] for heat in found.data["heats"]] == ["apt, seed 1, in PixelMaze-v0"]
-    for found in (found.text, " ".join(said)):
-        assert "loop.safetensors of its checkpoint step_000000000100 is damaged" in found
-        assert "has format 7, newer than 1: upgrade voidrl" in found
-        assert "tuned2" in found
+    for text in (found.text, " ".join(said)):
+        assert "loop.safetensors of its checkpoint step_000000000100 is damaged" in text
+        assert "has format 7, newer than 1: upgrade voidrl" in text
+        assert "tuned2" in text
     assert "1 skipped" in found.text
 
 

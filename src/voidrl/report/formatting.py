@@ -25,11 +25,11 @@ def step_range(values: Iterable[float]) -> str:
     return " to ".join(dict.fromkeys([steps(min(found)), steps(max(found))]))
 
 
-def join_names(names: Iterable[str], most: int = 8) -> str:
+def join_names(names: Iterable[str], most: int = 8, separator: str = ", ") -> str:
     """`a, b, c`, shortened to the first `most` names: `a, b, 12 more`."""
     found = [*names]
     rest = [f"{count(len(found) - most)} more"] if len(found) > most else []
-    return ", ".join([*found[:most], *rest])
+    return separator.join([*found[:most], *rest])
 
 
 def seed_list(seeds: Iterable[int]) -> str:

@@ -6,9 +6,10 @@ listed with the reason.
 
 from __future__ import annotations
 
-import io
+import base64
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ MAX_MAPS = 4
 MAX_BYTES = 6_000_000  # all clips and maps together, before base64
 CLIP_SECONDS, CLIP_HEIGHT = 12, 168
 POINTS = 600
-FORMAT = 1  # of the cached files; increase it when they are made or packed differently
+FORMAT = 2  # of the cached files; increase it when they are made or packed differently
 Say = Callable[[str], None]
 
 
@@ -61,7 +62,7 @@ class Picture:
     about: str
     run: str
     content: Any
-    """The bytes of an MP4, or a `LatentMap`; None if it is missing."""
+    """The bytes of an MP4, or a map as the page's script reads it; None if it is missing."""
     why_not: str
 
 
@@ -109,23 +110,20 @@ def _note(run: Run, error: VoidrlError, say: Say) -> None:
 
 def _add_heats(gallery: Gallery, arms: Sequence[ArmRuns], checkpoints: dict[Path, Saved], say: Say) -> None:
     """The first run of every arm, then the second ones and so on, within the budget."""
-    in_mazes = [
+    wanted = [
         (i, number, arm, run)
         for number, arm in enumerate(arms)
-        if maze_of(arm.env) is not None
         for i, run in enumerate(arm.runs)
-        if run.path in checkpoints
+        if run.path in checkpoints and maze_of(arm.env) is not None
     ]
-    heats: list[tuple[int, int, HeatMap]] = []
-    for i, number, arm, run in sorted(in_mazes, key=lambda each: each[:2]):
-        if len(heats) == MAX_MAZES:
-            gallery.notes.append(f"Heat maps are limited to {MAX_MAZES} runs, first seeds first.")
-            break
+    wanted.sort(key=lambda each: each[:2])
+    if len(wanted) > MAX_MAZES:
+        gallery.notes.append(f"Heat maps are limited to {MAX_MAZES} runs, first seeds first.")
+    for _, _, arm, run in sorted(wanted[:MAX_MAZES], key=lambda each: (each[1], each[0])):
         try:
-            heats.append((number, i, _heat_map(arm, run, read_visits(checkpoints[run.path]))))
+            gallery.heats.append(_heat_map(arm, run, read_visits(checkpoints[run.path])))
         except VoidrlError as error:
             _note(run, error, say)
-    gallery.heats = [heat for *_, heat in sorted(heats, key=lambda each: each[:2])]
 
 
 def _heat_map(arm: ArmRuns, run: Run, visits: np.ndarray) -> HeatMap:
@@ -166,11 +164,11 @@ class _MediaCache:
         options = {"seconds": CLIP_SECONDS, "height": CLIP_HEIGHT}
         return self._get(name, run, lambda: media.clip(run.path, **options), _check_mp4)
 
-    def map(self, run: Run) -> tuple[LatentMap | None, str]:
+    def map(self, run: Run) -> tuple[dict[str, Any] | None, str]:
         """A map, or why there is none."""
-        name = f"map-{FORMAT}-{POINTS}-{{}}.npz"
+        name = f"map-{FORMAT}-{POINTS}-{{}}.json"
         options = {"points": POINTS, "thumbs": POINTS}
-        return self._get(name, run, lambda: _pack(latents.latent_map(run.path, **options)), _unpack)
+        return self._get(name, run, lambda: _to_json(latents.latent_map(run.path, **options)), json.loads)
 
     def _get(
         self, name: str, run: Run, make: Callable[[], bytes], load: Callable[[bytes], Any]
@@ -259,17 +257,14 @@ def _check_mp4(data: bytes) -> bytes:
     return data
 
 
-def _pack(found: LatentMap) -> bytes:
-    out = io.BytesIO()
-    np.savez_compressed(out, **{**vars(found), "sprite": np.frombuffer(found.sprite, np.uint8)})
-    return out.getvalue()
-
-
-def _unpack(data: bytes) -> LatentMap:
-    with np.load(io.BytesIO(data), allow_pickle=False) as saved:
-        values = {each.name: saved[each.name] for each in fields(LatentMap)}
-    numbers = {name: int(values[name]) for name in ("total_steps", "columns", "thumbs")}
-    width, height = values["thumb_size"].tolist()
-    return LatentMap(
-        **{**values, **numbers, "sprite": values["sprite"].tobytes(), "thumb_size": (width, height)}
-    )
+def _to_json(found: LatentMap) -> bytes:
+    data = {
+        "xy": found.xy.round(4).tolist(),
+        "time": found.time.tolist(),
+        "explained": float(found.explained.sum()),
+        "sprite": base64.b64encode(found.sprite).decode(),
+        "thumb": found.thumb_size,
+        "columns": found.columns,
+        "thumbs": found.thumbs,
+    }
+    return json.dumps(data).encode()

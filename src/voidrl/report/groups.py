@@ -46,6 +46,12 @@ class ArmRuns:
         return f"{self.label} in {self.env_name}"
 
     @property
+    def phase_hint(self) -> str:
+        """The phase, unless the label already says so."""
+        stem = {"pretrain": "pre-train", "finetune": "fine-tun", "train": "scratch"}[self.phase]
+        return "" if stem in self.label else PHASE_NAMES[self.phase]
+
+    @property
     def stage(self) -> Stage:
         """Arms are compared with others of the same stage."""
         return "pretrain" if self.phase == "pretrain" else "task"

@@ -122,7 +122,7 @@ def return_source(run: Run) -> str:
     """Which episodes a run's return was measured on."""
     if run.evaluation is not None:
         return f"{len(run.evaluation['returns'])} evaluation episodes"
-    source = "none"
+    source = "–"
     if "eval/return" in run.series:
         step = count(run.series["eval/return"][0][-1])
         episodes = f"{run.series['eval/episodes'][1][-1]:.0f} " if "eval/episodes" in run.series else ""

@@ -21,8 +21,7 @@ from voidrl.report import gallery, markdown
 from voidrl.report.curves import chart_data
 from voidrl.report.formatting import count
 from voidrl.report.gallery import Gallery, Picture
-from voidrl.report.groups import PHASE_NAMES, STAGES, ArmRuns, make_arms
-from voidrl.report.latents import LatentMap
+from voidrl.report.groups import STAGES, ArmRuns, make_arms
 from voidrl.report.outcomes import LAST_FRACTION, measure_of
 from voidrl.report.provenance import commands, runs_table, settings_table, versions_table
 from voidrl.report.published import atari_table, published_tables
@@ -143,8 +142,8 @@ def render(
     clips = [clip for scene in pictures.scenes for clip in scene.clips]
     data = charts | {
         "heats": [vars(h) | {"name": f"{h.label}, seed {h.seed}, in {h.env_name}"} for h in pictures.heats],
-        "maps": [_map_data(each) for each in pictures.maps if each.content],
-        "clips": [_base64(clip.content) for clip in clips if clip.content],
+        "maps": [each.content | {"name": each.title} for each in pictures.maps if each.content],
+        "clips": [base64.b64encode(clip.content).decode() for clip in clips if clip.content],
     }
     return environment.get_template("page.html").render(
         title=title,
@@ -159,7 +158,6 @@ def render(
         results=make_results(arms),
         atari=atari_table(arms),
         stages={panel["stage"]: STAGES[panel["stage"]] for panel in charts["panels"]},
-        phase_names=PHASE_NAMES,
         covered=_coverage_charts(charts),
         thinned=charts["thinned"],
         pictures=pictures,
@@ -207,23 +205,6 @@ def _coverage_charts(charts: dict[str, Any]) -> tuple[str, list[list[str]]] | No
             counts = [name for name in found if name not in entropies]
             return stage, [each for each in (counts, entropies) if each]
     return None
-
-
-def _map_data(picture: Picture) -> dict[str, Any]:
-    found: LatentMap = picture.content
-    return {
-        "name": f"{picture.title}, {picture.about}",
-        "xy": found.xy.astype(float).round(4).tolist(),
-        "time": found.time.tolist(),
-        "sprite": _base64(found.sprite),
-        "thumb": found.thumb_size,
-        "columns": found.columns,
-        "thumbs": found.thumbs,
-    }
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 def _reasons(pictures: Sequence[Picture]) -> dict[str, list[str]]:

@@ -48,9 +48,10 @@ def dates(runs: Iterable[Run]) -> str:
 
 def settings_table(arms: Sequence[ArmRuns]) -> Table:
     """A row for each setting that differs between runs, a column for each label and phase."""
-    columns: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    columns: dict[str, list[dict[str, Any]]] = {}
     for arm in arms:
-        columns.setdefault((arm.label, arm.phase), []).extend(map(used_settings, arm.runs))
+        title = f"{arm.label}, {arm.phase_hint}" if arm.phase_hint else arm.label
+        columns.setdefault(title, []).extend(map(used_settings, arm.runs))
     values: dict[str, set[str]] = {}
     for settings in (each for members in columns.values() for each in members):
         for name, value in settings.items():
@@ -63,12 +64,11 @@ def settings_table(arms: Sequence[ArmRuns]) -> Table:
         for members in columns.values():
             shown = dict.fromkeys(format_value(each[name]) if name in each else ABSENT for each in members)
             rows[-1].append("; ".join(shown) if len(shown) <= MOST_VALUES else f"{count(len(shown))} values")
-    titles = [f"{label}, {PHASE_NAMES[phase]}" for label, phase in columns]
     note = (
         f"{count(len(values) - len(rows))} of {count(len(values))} settings are the same in all runs and are "
         f"not shown. {ABSENT} marks a setting that a run does not use."
     )
-    return Table("Settings that differ", ["setting", *titles], rows, [note])
+    return Table("Settings that differ", ["setting", *columns], rows, [note])
 
 
 def runs_table(arms: Sequence[ArmRuns]) -> Table:

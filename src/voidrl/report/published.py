@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from voidrl.errors import VoidrlError
 from voidrl.report.formatting import join_names, step_range
 from voidrl.report.groups import PHASE_NAMES, ArmRuns, source_of
-from voidrl.report.outcomes import known_game, measure_of, outcome, spreads
+from voidrl.report.outcomes import known_game, outcome, spreads
 from voidrl.report.read import Collection, Run
 from voidrl.report.tables import Table
 from voidrl.scores.statistics import Summary, summarize
@@ -200,24 +200,20 @@ def atari_summary(arms: Sequence[ArmRuns]) -> Summary | None:
 
 def atari_table(arms: Sequence[ArmRuns]) -> Table | None:
     """Aggregates over games for each label; None with fewer than two games."""
-    rows, games = [], 0
-    format_value = measure_of("normalized").format
-    for label in dict.fromkeys(arm.label for arm in arms if arm.stage == "task"):
-        found = atari_summary([arm for arm in arms if arm.stage == "task" and arm.label == label])
-        if found is None:
-            continue
-        games = max(games, len(found.games))
-        cells = [label, str(len(found.games)), str(found.aggregate.runs)]
-        for name in ("iqm", "median", "mean"):
-            value = found.intervals[name]
-            interval = "" if found.flat else f" [{format_value(value.low)}, {format_value(value.high)}]"
-            cells.append(format_value(value.point) + interval)
-        rows.append([*cells, f"{found.aggregate.above_human} of {len(found.games)}"])
-    if games < 2:
+    task_arms = [arm for arm in arms if arm.stage == "task"]
+    labels = dict.fromkeys(arm.label for arm in task_arms)
+    found = {label: atari_summary([arm for arm in task_arms if arm.label == label]) for label in labels}
+    summaries = {label: summary for label, summary in found.items() if summary is not None}
+    if max((len(summary.games) for summary in summaries.values()), default=0) < 2:
         return None
-    columns = ["", "games", "runs", "IQM", "median", "mean", "above human"]
+    statistics = ("iqm", "median", "mean", "above_human")
+    rows = [
+        [label, str(summary.aggregate.runs), *(_aggregate(name, summary) for name in statistics)]
+        for label, summary in summaries.items()
+    ]
     note = (
-        "0% is random play, 100% a human. Brackets are 95% bootstrap intervals over the seeds of each game; "
-        "a game with one seed adds no width."
+        "In percent: 0 is random play, 100 a human. Brackets are 95% bootstrap intervals over the seeds of each "
+        "game; a game with one seed adds no width."
     )
-    return Table("Human-normalized scores over games", columns, rows, [note], frozenset(range(1, 7)))
+    columns = ["", "runs", "IQM", "median", "mean", "games above human"]
+    return Table("Human-normalized scores over games", columns, rows, [note], frozenset(range(1, 6)))

@@ -47,7 +47,7 @@ def overview(collection: Collection, arms: Sequence[ArmRuns]) -> list[tuple[str,
             ", ".join(f"{phases[phase]} {name}" for phase, name in PHASE_NAMES.items() if phases[phase]),
         ),
         ("Environments", join_names(dict.fromkeys(arm.env_name for arm in arms))),
-        ("Arms", join_names(dict.fromkeys(arm.label for arm in arms))),
+        ("Arms", join_names(dict.fromkeys(arm.label for arm in arms), separator="; ")),
         ("Seeds", seed_list(run.seed for run in runs)),
         ("Dates", dates(runs)),
         ("voidrl", join_names(sorted({_text(run, "versions", "voidrl") for run in runs} - {""}))),
@@ -87,17 +87,17 @@ def findings(arms: Sequence[ArmRuns]) -> list[str]:
 def _finding(rows: list[ResultRow], key: str) -> str:
     """`rows` are sorted by their means."""
     taken = step_range(run.final_steps for row in rows for run in row.spreads[key].runs)
-    values = join_names((f"{row.arm.label} {row.cell(key)}" for row in rows), MOST_ARMS)
+    values = join_names((f"{row.arm.label} {row.cell(key)}" for row in rows), MOST_ARMS, "; ")
     statement = f"{measure_of(key).name} after {taken} steps: {values}."
     if len(rows) == 1:
         return statement
     best, *others = rows
     close = [row.arm.label for row in others if row.spreads[key].high >= best.spreads[key].low]
     if any(len(row.spreads[key].seeds) == 1 for row in rows):
-        return f"{statement} Highest mean: {best.arm.label}; one seed has no spread."
+        return f"{statement} Highest mean: {best.arm.label} (no spread with one seed)."
     if close:
-        return f"{statement} Equal within their ranges: {join_names([best.arm.label, *close], MOST_ARMS)}."
-    return f"{statement} Ahead of every other range: {best.arm.label}."
+        return f"{statement} Equal within their ranges: {'; '.join([best.arm.label, *close])}."
+    return f"{statement} Ahead: {best.arm.label} (no overlap of ranges)."
 
 
 def caveats(collection: Collection, arms: Sequence[ArmRuns]) -> list[Caveat]:
