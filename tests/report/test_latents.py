@@ -166,7 +166,7 @@ def test_observations_are_those_of_the_replay_itself(film):
     slots, time = stored.evenly_spaced(10**6, meta["steps"])
     whole = Replay(agent.spec, 2, 60, 0, torch.device("cpu"), torch.device("cpu"))
     load_run(checkpoint.load(saved.path), voidrl.load(film), whole)
-    frames = stored.frames(stored.stacks(slots).flatten()).reshape(len(slots), *agent.spec.obs_shape)
+    frames = stored.read("frames", stored.stacks(slots).flatten()).reshape(len(slots), *agent.spec.obs_shape)
     assert np.array_equal(frames, whole.observations(torch.from_numpy(slots)).numpy())
     assert set(whole.sample(2000).tolist()) <= set(slots.tolist()), "all that is learned from can be shown"
     assert time[-1] == 150
@@ -199,7 +199,7 @@ def test_only_what_is_shown_is_read(tmp_path):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     stored = _StoredReplay(Saved(tmp_path, 5, files, ""), 1)
     chosen, _ = stored.evenly_spaced(600, 10**6)
-    frames = stored.frames(stored.stacks(chosen)[:, -1])
+    frames = stored.read("frames", stored.stacks(chosen)[:, -1])
     assert frames.shape == (600, *shape)
     assert (frames[0] == 1).all()
     assert (frames[-1] == 1 + (slots - 1) % 250).all()

@@ -168,7 +168,10 @@ def test_everything_that_limits_the_numbers_is_a_caveat(tmp_path):
     assert found["Several runs with the same seed: each counts"] == [
         "apt in PixelMaze-v0: done, again, failed"
     ]
-    assert found["Several commits"] == ["0123456789", "fedcba9876"]
+    assert [line.split(", ")[2] for line in found["Different versions or hardware"]] == [
+        "commit 0123456789",
+        "commit fedcba9876",
+    ]
     assert found["Uncommitted changes"] == ["again"]
 
 

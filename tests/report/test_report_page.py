@@ -13,7 +13,7 @@ import pytest
 from synthetic_runs import MAZE, write_checkpoint, write_experiment, write_many, write_run
 
 from voidrl.cli.main import main
-from voidrl.errors import ConfigError, MissingExtraError, RunFolderError
+from voidrl.errors import CheckpointError, ConfigError, MissingExtraError, RunFolderError
 from voidrl.report import latents, media, page
 from voidrl.report.latents import LatentMap
 from voidrl.report.page import write_report
@@ -147,7 +147,7 @@ def test_the_old_page_stays_until_the_new_one_is_complete(runs, tmp_path, monkey
     report(runs, out=out)
     before = out.read_text()
     monkeypatch.setattr(Path, "replace", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left")))
-    with pytest.raises(RunFolderError, match=r"cannot be written to .*report.html \(No space left"):
+    with pytest.raises(CheckpointError, match=r"cannot write .*report.html: No space left"):
         report(runs, out=out)
     assert out.read_text() == before
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "report.html"}

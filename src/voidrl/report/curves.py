@@ -64,11 +64,6 @@ class Curve:
     """Steps over which rows were averaged, if there were more rows than points."""
 
 
-def name_of(metric: str) -> str:
-    """A metric in words, or its key."""
-    return NAMES.get(metric, metric)
-
-
 def group_of(metric: str) -> str:
     """The heading under which a metric is listed."""
     return GROUPS.get(metric.partition("/")[0], "Other")
@@ -181,7 +176,7 @@ def chart_data(arms: Sequence[ArmRuns]) -> dict[str, Any]:
             ]
             panels.append({"stage": stage, "env": members[0].env_name, "arms": shown, "curves": curves})
     metrics = {
-        name: {"name": name_of(name), "group": group_of(name), "fraction": name in FRACTIONS}
+        name: {"name": NAMES.get(name, name), "group": group_of(name), "fraction": name in FRACTIONS}
         for name in metrics_of(arms)
     }
     return {"grids": [*grids], "metrics": metrics, "panels": panels, "thinned": thinned(points, intervals)}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from voidrl.errors import ConfigError, MissingExtraError, RunFolderError
-from voidrl.report.curves import FRACTIONS, arm_curve, group_of, metrics_of, name_of
+from voidrl.report.curves import FRACTIONS, NAMES, arm_curve, group_of, metrics_of
 from voidrl.report.formatting import steps
 from voidrl.report.gallery import HeatMap
 from voidrl.report.groups import STAGES, ArmRuns, stages_of
@@ -94,7 +94,7 @@ def _draw_curves(plt: Any, arms: Sequence[ArmRuns], metric: str, title: str) -> 
             axis.fill_between(curve.steps, curve.low, curve.high, color=color, alpha=0.16, linewidth=0)
     axis.set_title(_escape(title), fontsize=9)
     axis.set_xlabel("environment steps", fontsize=8)
-    axis.set_ylabel(_escape(name_of(metric)), fontsize=8)
+    axis.set_ylabel(_escape(NAMES.get(metric, metric)), fontsize=8)
     axis.set_xlim(left=0)
     if metric in FRACTIONS:
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

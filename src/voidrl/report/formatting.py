@@ -1,8 +1,9 @@
-"""How a report writes numbers and lists."""
+"""How a report writes numbers, lists and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 
 def count(value: float) -> str:
@@ -43,3 +44,31 @@ def seed_list(seeds: Iterable[int]) -> str:
     return ", ".join(
         f"{part[0]}–{part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in ranges
     )
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under column names."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    notes: list[str] = field(default_factory=list)
+    """Sentences below the table: how its numbers were computed and where they fall short."""
+    numeric: frozenset[int] = frozenset()
+    """Columns of numbers, which are aligned right."""
+    status_column: int | None = None
+    """The column in which anything but `complete` is highlighted."""
+
+    def markdown(self) -> str:
+        """The table in GitHub's Markdown."""
+        rule = "|".join("--:" if i in self.numeric else "---" for i in range(len(self.columns)))
+        cells = [" | ".join(map(escape_markdown, row)) for row in (self.columns, *self.rows)]
+        return "\n".join([f"| {cells[0]} |", f"|{rule}|", *(f"| {row} |" for row in cells[1:])])
+
+
+def escape_markdown(text: str) -> str:
+    """Text that Markdown shows literally: no markup, HTML or cell separators."""
+    for sign in "\\`*_[]<>|#":
+        text = text.replace(sign, f"\\{sign}")
+    return " ".join(text.split("\n"))

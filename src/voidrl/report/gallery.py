@@ -66,20 +66,13 @@ class Picture:
     why_not: str
 
 
-@dataclass(frozen=True)
-class Scene:
-    """Videos that are shown side by side."""
-
-    title: str
-    clips: list[Picture]
-
-
 @dataclass
 class Gallery:
     """All pictures of a report."""
 
     heats: list[HeatMap] = field(default_factory=list)
-    scenes: list[Scene] = field(default_factory=list)
+    scenes: list[tuple[str, list[Picture]]] = field(default_factory=list)
+    """Titles, and videos that are shown side by side."""
     maps: list[Picture] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What was left out, in sentences."""
@@ -234,7 +227,7 @@ def _add_scenes(gallery: Gallery, runs: Sequence[Run], arms: Sequence[ArmRuns], 
         ]
         left -= len(clips)
         if clips:
-            gallery.scenes.append(Scene(title, clips))
+            gallery.scenes.append((title, clips))
     total = sum(len(row) for _, row in planned)
     if total > MAX_CLIPS:
         gallery.notes.append(f"The first {MAX_CLIPS} of {total} possible videos are shown.")

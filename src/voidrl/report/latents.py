@@ -72,7 +72,7 @@ def latent_map(run_folder: Path, *, points: int = 600, thumbs: int = 600) -> Lat
         )
     index = replay.stacks(slots)  # (N, stack)
     needed, where = np.unique(index, return_inverse=True)
-    frames = replay.frames(needed)  # each once
+    frames = replay.read("frames", needed)  # each once
     where = where.reshape(index.shape)
     xy, explained = project(_encode(agent, frames, where))
     has_thumbs = agent.spec.pixels and thumbs > 0
@@ -131,17 +131,14 @@ class _StoredReplay:
 
     def stacks(self, slots: np.ndarray) -> np.ndarray:
         """(n, stack) slots of the frames of each observation, oldest first."""
-        age = self._read("age", slots)  # an episode begins with its first frame repeated
+        age = self.read("age", slots)  # an episode begins with its first frame repeated
         lags = np.arange(self.frame_stack - 1, -1, -1)
         back = np.minimum(lags, age[:, None]) * self.num_envs
         stacks: np.ndarray = (slots[:, None] - back) % (self.rows * self.num_envs)
         return stacks
 
-    def frames(self, slots: np.ndarray) -> np.ndarray:
-        """(n, *frame_shape)."""
-        return self._read("frames", slots)
-
-    def _read(self, name: str, slots: np.ndarray) -> np.ndarray:
+    def read(self, name: str, slots: np.ndarray) -> np.ndarray:
+        """(n, …) rows of a tensor."""
         slices = [part.get_slice(name) for part in self.parts]
         places = (divmod(slot, self.part_slots) for slot in slots.tolist())
         return np.concatenate([slices[part][at : at + 1] for part, at in places])

@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 
 from voidrl import __version__
+from voidrl.report.formatting import Table, escape_markdown
 from voidrl.report.groups import ArmRuns
 from voidrl.report.outcomes import MEASURES, outcome, return_source
 from voidrl.report.provenance import (
@@ -22,7 +23,6 @@ from voidrl.report.published import atari_table, published_tables
 from voidrl.report.read import Collection
 from voidrl.report.results import make_results
 from voidrl.report.summary import caveats, findings, overview
-from voidrl.report.tables import Table, escape_markdown
 
 
 def as_markdown(collection: Collection, arms: Sequence[ArmRuns], title: str) -> str:
@@ -70,34 +70,17 @@ def as_csv(arms: Sequence[ArmRuns]) -> str:
     runs = [(arm, run, outcome(run)) for arm in arms for run in arm.runs]
     found = {key for *_, numbers in runs for key in numbers}
     keys = [key for key in (*MEASURES, *sorted(found - {*MEASURES})) if key in found]
-    columns = ["folder", "experiment", "environment", "arm", "method", "phase", "seed", "status"]
-    columns += ["steps", "steps_asked", "steps_protocol", *(key.replace("/", "_") for key in keys)]
-    columns += ["return_source", "date", "voidrl", "torch", "commit", "hardware", "command"]
+    columns = ["folder", "experiment", "environment", "arm", "method", "phase", "seed"]
+    columns += ["status", "steps", "steps_asked", "steps_protocol", *(key.replace("/", "_") for key in keys)]
+    columns += ["return_source", "date", "command", "voidrl", "torch", "commit", "hardware"]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
     for arm, run, numbers in runs:
-        writer.writerow(
-            [
-                run.name,
-                None if run.experiment is None else run.experiment.name,
-                run.env,
-                arm.label,
-                run.method,
-                run.phase,
-                run.seed,
-                run.status,
-                run.steps,
-                run.asked_steps,
-                run.protocol_steps,
-                *map(numbers.get, keys),
-                return_source(run),
-                field(run, "date"),
-                field(run, "versions", "voidrl"),
-                field(run, "versions", "torch"),
-                commit(run),
-                hardware(run),
-                field(run, "command"),
-            ]
-        )
+        experiment = run.experiment and run.experiment.name
+        row: list[object] = [run.name, experiment, run.env, arm.label, run.method, run.phase, run.seed]
+        row += [run.status, run.steps, run.asked_steps, run.protocol_steps, *map(numbers.get, keys)]
+        row += [return_source(run), field(run, "date"), field(run, "command")]
+        row += [field(run, "versions", name) for name in ("voidrl", "torch")]
+        writer.writerow([*row, commit(run), hardware(run)])
     return out.getvalue()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +43,7 @@ def newest_agent(run_folder: Path) -> tuple[Agent, Saved, dict[str, Any]]:
     """
     from voidrl.agent import Agent
     from voidrl.api import config_from_json
-    from voidrl.checkpoint import MANIFEST, read_json, read_tensors
+    from voidrl.checkpoint import MANIFEST, check_file, read_json, read_tensors
     from voidrl.device import placed
     from voidrl.report.saved import newest
     from voidrl.types import EnvSpec
@@ -54,14 +53,11 @@ def newest_agent(run_folder: Path) -> tuple[Agent, Saved, dict[str, Any]]:
         raise CheckpointError(f"the run {run_folder} has no checkpoint yet")
     path = saved.path / WEIGHTS
     try:
+        check_file(path, saved.files[WEIGHTS])
         meta = read_json(saved.path / MANIFEST, "the manifest of the checkpoint")["meta"]
-        with path.open("rb") as file:
-            intact = hashlib.file_digest(file, "sha256").hexdigest() == saved.files[WEIGHTS]["sha256"]
         spec, config = EnvSpec.from_json(meta["spec"]), config_from_json(meta["config"])
-    except (OSError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise CheckpointError(f"the checkpoint {saved.path} cannot be read: {error!r}") from error
-    if not intact:
-        raise CheckpointError(f"{path} is damaged: its sha256 is not the one in the manifest")
     with placed("cpu", config.seed) as place:
         agent = Agent(spec, config, place)
     agent.load_tensors(read_tensors(path))

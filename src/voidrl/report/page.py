@@ -9,13 +9,13 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from voidrl import __version__
+from voidrl.checkpoint import write_text_atomic
 from voidrl.errors import ConfigError, RunFolderError
 from voidrl.report import gallery, markdown
 from voidrl.report.curves import chart_data
@@ -75,7 +75,7 @@ def write_report(
         text = render(collection, arms, pictures, title, paths, media=media)
     else:
         text = markdown.as_markdown(collection, arms, title) if form == "md" else markdown.as_csv(arms)
-    _write_atomic(path, text)
+    write_text_atomic(path, text)
     if figures is not None:
         drawn = write_figures(arms, pictures.heats, Path(figures).expanduser(), figure_formats)
         say(f"figures: {count(len(drawn))} files in {figures}")
@@ -105,19 +105,6 @@ def _checked_format(path: Path, form: str | None) -> str:
     return form
 
 
-def _write_atomic(path: Path, text: str) -> None:
-    tmp = path.with_name(f".tmp-{os.getpid()}-{path.name}")
-    try:
-        tmp.write_text(text, encoding="utf-8")
-        tmp.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            tmp.unlink(missing_ok=True)
-        raise RunFolderError(
-            f"the report cannot be written to {path} ({error.strerror or error}): choose another path with -o"
-        ) from error
-
-
 def render(
     collection: Collection,
     arms: Sequence[ArmRuns],
@@ -139,7 +126,7 @@ def render(
     )
     charts = chart_data(arms)
     typed = commands(collection)
-    clips = [clip for scene in pictures.scenes for clip in scene.clips]
+    clips = [clip for _, row in pictures.scenes for clip in row]
     data = charts | {
         "heats": [vars(h) | {"name": f"{h.label}, seed {h.seed}, in {h.env_name}"} for h in pictures.heats],
         "maps": [each.content | {"name": each.title} for each in pictures.maps if each.content],

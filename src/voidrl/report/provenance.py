@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from voidrl.report.formatting import count, join_names, seed_list
+from voidrl.report.formatting import Table, count, join_names, seed_list
 from voidrl.report.groups import PHASE_NAMES, ArmRuns, format_value, used_settings
 from voidrl.report.outcomes import return_source
 from voidrl.report.read import Collection, Run
-from voidrl.report.tables import Table
 from voidrl.units import human_seconds
 
-FLAGS = {"failed": "failed", "incomplete": "warn", "running": "running"}
 MOST_VALUES = 4  # of a setting in one cell
 ABSENT = "–"
 
@@ -74,31 +72,18 @@ def settings_table(arms: Sequence[ArmRuns]) -> Table:
 def runs_table(arms: Sequence[ArmRuns]) -> Table:
     """Every run with its status; failed runs are highlighted."""
     rows: list[list[str]] = []
-    flags: dict[tuple[int, int], str] = {}
     for arm in arms:
         for run in arm.runs:
             is_missing = run.evaluation_gap == "missing"
-            if run.status in FLAGS or is_missing:
-                flags[len(rows), 5] = FLAGS.get(run.status, "warn")
-            of = "" if run.took_all_steps else f" of {count(run.asked_steps)}"
-            seconds = run.training_seconds
-            rows.append(
-                [
-                    run.name,
-                    arm.env_name,
-                    arm.label,
-                    PHASE_NAMES[run.phase],
-                    str(run.seed),
-                    f"{run.status}, evaluation missing" if is_missing else run.status,
-                    f"{count(run.steps)}{of}",
-                    "" if seconds is None else human_seconds(seconds),
-                    return_source(run),
-                    str(field(run, "date") or "")[:16].replace("T", " "),
-                ]
-            )
+            status = f"{run.status}, evaluation missing" if is_missing else run.status
+            taken = count(run.steps) + ("" if run.took_all_steps else f" of {count(run.asked_steps)}")
+            time = "" if run.training_seconds is None else human_seconds(run.training_seconds)
+            row = [run.name, arm.env_name, arm.label, PHASE_NAMES[run.phase], str(run.seed), status, taken]
+            started = str(field(run, "date") or "")[:16].replace("T", " ")
+            rows.append([*row, time, return_source(run), started])
     columns = ["folder", "environment", "arm", "phase", "seed", "status", "steps", "training time"]
     columns += ["return measured on", "started (UTC)"]
-    return Table("All runs", columns, rows, numeric=frozenset({4, 6, 7}), flags=flags)
+    return Table("All runs", columns, rows, numeric=frozenset({4, 6, 7}), status_column=5)
 
 
 def versions_table(runs: Sequence[Run]) -> Table:

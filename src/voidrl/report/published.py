@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from voidrl.errors import VoidrlError
-from voidrl.report.formatting import join_names, step_range
+from voidrl.report.formatting import Table, join_names, step_range
 from voidrl.report.groups import PHASE_NAMES, ArmRuns, source_of
 from voidrl.report.outcomes import known_game, outcome, spreads
 from voidrl.report.read import Collection, Run
-from voidrl.report.tables import Table
 from voidrl.scores.statistics import Summary, summarize
 from voidrl.suites.atari import GAMES_26
 from voidrl.suites.published import RAM_RATIO, Published, PublishedRow, numbers
@@ -212,8 +211,8 @@ def atari_table(arms: Sequence[ArmRuns]) -> Table | None:
         for label, summary in summaries.items()
     ]
     note = (
-        "In percent: 0 is random play, 100 a human. Brackets are 95% bootstrap intervals over the seeds of each "
-        "game; a game with one seed adds no width."
+        "In percent: 0 is random play, 100 a human. Brackets are 95% bootstrap intervals over the seeds of "
+        "each game; a game with one seed adds no width."
     )
     columns = ["", "runs", "IQM", "median", "mean", "games above human"]
     return Table("Human-normalized scores over games", columns, rows, [note], frozenset(range(1, 6)))

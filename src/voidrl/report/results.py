@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from voidrl.report.formatting import seed_list, step_range, steps
+from voidrl.report.formatting import Table, seed_list, step_range, steps
 from voidrl.report.groups import PHASE_NAMES, STAGES, ArmRuns, Stage, stages_of
 from voidrl.report.outcomes import MEASURES, Spread, headline_measure, main_measure, measure_of, spreads
-from voidrl.report.tables import Table
 
 MOST_ENVS = 4  # with more environments, a table of environments × arms comes first
 
@@ -95,18 +94,11 @@ class Results:
         """All measures of all arms."""
         columns = ["environment", "arm", "phase", "seeds", "steps", "runs"]
         columns += [measure_of(key).name for key in self.measures]
-        rows = [
-            [
-                row.arm.env_name,
-                row.arm.label,
-                PHASE_NAMES[row.arm.phase],
-                row.seed_text,
-                row.steps,
-                ", ".join(f"{number} {status}" for status, number in row.statuses.items()),
-                *map(row.cell, self.measures),
-            ]
-            for row in self.rows
-        ]
+        rows = []
+        for row in self.rows:
+            statuses = ", ".join(f"{number} {status}" for status, number in row.statuses.items())
+            cells = [row.arm.env_name, row.arm.label, PHASE_NAMES[row.arm.phase], row.seed_text]
+            rows.append([*cells, row.steps, statuses, *map(row.cell, self.measures)])
         return Table(self.title, columns, rows, numeric=frozenset(range(6, len(columns))))
 
     def pivot(self) -> Table | None:

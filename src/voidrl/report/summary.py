@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from voidrl import __version__
 from voidrl.report.formatting import join_names, seed_list, step_range, steps
 from voidrl.report.groups import PHASE_NAMES, ArmRuns, defining_settings, differing_names
 from voidrl.report.outcomes import measure_of
-from voidrl.report.provenance import dates, field, hardware
+from voidrl.report.provenance import dates, field, versions_table
 from voidrl.report.read import Collection, Run
 from voidrl.report.results import ResultRow, make_results
 
@@ -104,6 +104,10 @@ def caveats(collection: Collection, arms: Sequence[ArmRuns]) -> list[Caveat]:
     """Everything that limits the numbers, the most serious first."""
     runs, experiments = collection.runs, collection.experiments
     rows = [row for results in make_results(arms) for row in results.rows]
+    machines = [
+        f"voidrl {voidrl}, torch {torch}, commit {git}, {machine}: {number} runs"
+        for voidrl, torch, _, _, git, machine, number, *_ in versions_table(runs).rows
+    ]
     not_started = {cell.folder: experiment.failure(cell) for experiment, cell in collection.missing_cells()}
     newer = {
         version
@@ -114,10 +118,6 @@ def caveats(collection: Collection, arms: Sequence[ArmRuns]) -> list[Caveat]:
     def with_status(status: str) -> list[str]:
         found = [run for run in runs if run.status == status and not run.evaluation_gap]
         return [f"{run.name}: {run.status_note}" for run in found]
-
-    def several(values: Iterable[str]) -> list[str]:
-        found = sorted({*values} - {""})
-        return found if len(found) > 1 else []
 
     found = {
         ("failed", "Skipped"): [f"{each.path}: {each.why}" for each in collection.skipped],
@@ -162,10 +162,8 @@ def caveats(collection: Collection, arms: Sequence[ArmRuns]) -> list[Caveat]:
         ("note", "Runs of the experiment outside this report"): [
             cell.folder for _, cell in collection.other_cells()
         ],
-        ("note", "Several commits"): several(_text(run, "git", "commit")[:10] for run in runs),
         ("note", "Uncommitted changes"): [run.name for run in runs if field(run, "git", "dirty")],
-        ("note", "Several torch versions"): several(_text(run, "versions", "torch") for run in runs),
-        ("note", "Several kinds of hardware"): several(map(hardware, runs)),
+        ("note", "Different versions or hardware"): machines if len(machines) > 1 else [],
     }
     return [Caveat(kind, title, details) for (kind, title), details in found.items() if details]
 
