@@ -65,7 +65,7 @@ def runs(tmp_path):
 
 @pytest.fixture
 def studio(monkeypatch):
-    """Stands in for the parts that play episodes; counts what is asked for."""
+    """Replaces the functions that play episodes and records their calls."""
     asked = []
 
     def clip(folder, **options):
@@ -111,7 +111,7 @@ def test_curves_in_the_page_are_mean_and_range(runs, tmp_path):
     assert panel["arms"] == [{"label": "apt", "style": 0, "runs": 3, "seeds": 3}]
 
 
-def test_the_page_is_whole_and_asks_the_network_for_nothing(runs, tmp_path, studio):
+def test_the_page_is_self_contained(runs, tmp_path, studio):
     found = report(runs, out=tmp_path / "report.html", media=True)
     for tag, attributes in found.tags:
         for name in ("src", "href"):
@@ -122,7 +122,7 @@ def test_the_page_is_whole_and_asks_the_network_for_nothing(runs, tmp_path, stud
     assert "default-src 'none'" in text
 
 
-def test_strings_of_others_stay_strings(tmp_path):
+def test_foreign_strings_are_never_markup(tmp_path):
     evil = '</script><img src=x onerror="alert(1)">&<u>'
     write_run(
         tmp_path / "runs" / "<i>run",
@@ -161,19 +161,19 @@ def test_the_old_page_stays_until_the_new_one_is_complete(runs, tmp_path, monkey
         ("report.docx", r"ends with .html, .md or .csv, or --format"),
     ],
 )
-def test_a_bad_output_is_said_before_anything_is_read(runs, tmp_path, out, message, monkeypatch):
+def test_a_bad_output_is_refused_before_runs_are_read(runs, tmp_path, out, message, monkeypatch):
     monkeypatch.setattr(page, "read_all", lambda *args: pytest.fail("read first"))
     with pytest.raises((RunFolderError, ConfigError), match=message):
         report(runs, out=tmp_path / out)
 
 
-def test_a_read_only_output_folder_is_a_sentence(runs, tmp_path, monkeypatch):
+def test_a_read_only_output_folder_is_refused(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(page.os, "access", lambda *args: False)
     with pytest.raises(RunFolderError, match=r"is read-only; choose another path with -o"):
         report(runs, out=tmp_path / "report.html")
 
 
-def test_videos_before_and_after_and_maps_are_kept_beside_the_runs(runs, tmp_path, studio):
+def test_videos_and_maps_are_cached_in_their_run_folders(runs, tmp_path, studio):
     found = report(runs, out=tmp_path / "report.html", media=True)
     assert sorted(studio) == [
         ("clip", "apt1"),
@@ -191,13 +191,13 @@ def test_videos_before_and_after_and_maps_are_kept_beside_the_runs(runs, tmp_pat
     again = report(runs, out=tmp_path / "report.html", media=True)
     assert studio == []
     assert (again.data["clips"], again.data["maps"]) == (found.data["clips"], found.data["maps"])
-    write_checkpoint(runs / "apt1", 200, VISITS)  # the run went on
+    write_checkpoint(runs / "apt1", 200, VISITS)  # the run was resumed
     report(runs, out=tmp_path / "report.html", media=True)
     assert sorted(studio) == [("clip", "apt1"), ("map", "apt1")]
     assert len([*(runs / "apt1" / "report").iterdir()]) == 2  # the older ones are gone
 
 
-def test_a_read_only_run_is_shown_and_not_kept(runs, tmp_path, studio, monkeypatch):
+def test_media_of_a_read_only_run_is_shown_but_not_cached(runs, tmp_path, studio, monkeypatch):
     mkdir = Path.mkdir
 
     def closed(self, *args, **options):
@@ -210,7 +210,7 @@ def test_a_read_only_run_is_shown_and_not_kept(runs, tmp_path, studio, monkeypat
     assert not (runs / "apt1" / "report").exists()
 
 
-def test_why_there_is_no_video_stands_on_the_page_once_with_its_remedy(runs, tmp_path, monkeypatch):
+def test_the_page_says_once_why_videos_are_missing_and_the_remedy(runs, tmp_path, monkeypatch):
     def without_ffmpeg(folder, **options):
         raise MissingExtraError("ffmpeg", "video", "making a video")
 
@@ -226,21 +226,21 @@ def test_why_there_is_no_video_stands_on_the_page_once_with_its_remedy(runs, tmp
     assert found.data["clips"] == []
 
 
-def test_the_budget_of_pictures_is_kept_and_said(runs, tmp_path, studio, monkeypatch):
+def test_the_size_budget_of_media_is_respected(runs, tmp_path, studio, monkeypatch):
     monkeypatch.setattr(page.gallery, "MAX_BYTES", 12)
     found = report(runs, out=tmp_path / "report.html", media=True)
     assert len(found.data["clips"]) == 1
     assert "MB for videos and maps is reached" in found.text
 
 
-def test_no_more_videos_than_the_page_says(runs, tmp_path, studio, monkeypatch):
+def test_the_number_of_videos_is_limited(runs, tmp_path, studio, monkeypatch):
     monkeypatch.setattr(page.gallery, "MAX_CLIPS", 1)
     found = report(runs, out=tmp_path / "report.html", media=True)
     assert len(found.data["clips"]) == 1
     assert "The first 1 of 3 possible videos are shown." in found.text
 
 
-def test_a_run_that_has_just_begun_is_reported(tmp_path):
+def test_a_run_without_metrics_is_reported(tmp_path):
     folder = write_run(tmp_path / "run", rows=[])
     (folder / "metrics.jsonl").unlink()
     found = report(folder, out=tmp_path / "report.html")
@@ -249,7 +249,7 @@ def test_a_run_that_has_just_begun_is_reported(tmp_path):
     assert found.data["panels"][0]["curves"] == {}
 
 
-def test_damage_and_newer_formats_are_shown_and_the_rest_too(runs, tmp_path):
+def test_damaged_runs_and_newer_formats_are_named(runs, tmp_path):
     said = []
     (runs / "apt2" / "checkpoints" / "step_000000000100" / "loop.safetensors").write_bytes(b"x")
     manifest = runs / "tuned1" / "checkpoints" / "step_000000000100" / "manifest.json"
@@ -332,7 +332,7 @@ def test_help_does_not_import_torch():
 
 
 @pytest.mark.parametrize("data", [b"", b"torn", b"PK\x03\x04", "foreign"])
-def test_what_was_kept_and_cannot_be_read_is_made_again(runs, tmp_path, studio, data):
+def test_unreadable_cached_media_is_made_again(runs, tmp_path, studio, data):
     report(runs, out=tmp_path / "report.html", media=True)
     kept = [*(runs / "apt1" / "report").iterdir()]
     for path in kept:
