@@ -136,7 +136,7 @@ def test_lines_can_be_hidden_metrics_and_environments_chosen_and_values_read(ope
     toggle.click()
     assert lines.count() == before
     chart.locator("select[data-role=metric]").select_option("eval/return")
-    assert "Return in evaluations" in chart.locator("svg[tabindex]").get_attribute("aria-label")
+    assert "Evaluation return" in chart.locator("svg[tabindex]").get_attribute("aria-label")
     chart.locator("svg[tabindex]").hover()
     assert chart.locator(".legend thead th").first.inner_text().startswith("step ")
 
@@ -159,7 +159,7 @@ def test_everything_can_be_done_from_the_keyboard(opened):
     heat = opened.locator(".heat svg").first
     heat.focus()
     opened.keyboard.press("ArrowRight")
-    assert "row 1, column 2" in opened.locator(".heat .said").first.inner_text()
+    assert "row 1, column 2" in opened.locator(".heat .readout").first.inner_text()
 
     opened.locator(".skip").focus()
     reached = set()
@@ -178,11 +178,11 @@ def test_the_map_shows_the_frame_of_a_point_and_of_a_time(opened):
     card = opened.locator("figure.map").first
     assert card.locator("circle").count() > 10
     card.scroll_into_view_if_needed()
-    thumb, words = card.locator(".thumb"), card.locator(".said")
+    thumb, words = card.locator(".thumb"), card.locator(".readout")
     assert "blob:" in thumb.evaluate("element => element.style.backgroundImage")
     card.locator("circle").first.click(force=True)
     held = words.inner_text()
-    assert held.startswith("seen at step ")
+    assert held.startswith("step ")
     slider = card.locator("input[type=range]")
     slider.focus()
     opened.keyboard.press("End")
@@ -208,9 +208,9 @@ def test_videos_before_and_after_play_side_by_side(opened):
 
 def test_failures_and_deviations_are_on_the_first_screen(opened):
     warned = opened.locator(".caveats").inner_text()
-    assert "One run failed" in warned
+    assert "Failed runs" in warned
     assert "it diverged" in warned
-    assert "less than the protocol asks for" in warned
+    assert "Fewer steps than the protocol" in warned
     assert "1 failed" in opened.locator(".facts").inner_text()
 
 
