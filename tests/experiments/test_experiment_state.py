@@ -2,10 +2,6 @@
 
 import io
 import json
-import os
-import subprocess
-import sys
-import time
 
 import pytest
 import torch
@@ -316,30 +312,3 @@ def test_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
     assert "fine-tuned from APT" in shown.out
     assert cli.main([*words, "--seeds", "5"]) == 2
     assert "Read-only file system" in capsys.readouterr().err
-
-
-def test_a_lock_is_given_back_by_the_kernel_and_not_kept_by_forks(tmp_path):
-    path = tmp_path / "x.lock"
-    code = (
-        "import os, sys, signal, time; from voidrl.runs import locks; from pathlib import Path\n"
-        f"locks.keep(locks.take(Path({str(path)!r})))\n"
-        "if os.fork() == 0: time.sleep(60)\n"  # a worker that outlives it
-        "print(os.getpid(), flush=True); time.sleep(60)"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        pid = process.stdout.readline().strip()
-        assert locks.take(path) is None
-        assert locks.is_held(path)
-        assert locks.holder(path).startswith(f"{pid} on ")
-        process.kill()
-        process.wait()
-        end = time.monotonic() + 10
-        while (lock := locks.take(path)) is None:  # until the fork has had its first moment
-            assert time.monotonic() < end
-        locks.release(lock)
-        assert not locks.is_held(path)
-    finally:
-        os.killpg(process.pid, 9)

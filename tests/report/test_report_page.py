@@ -59,7 +59,7 @@ def runs(tmp_path):
     for seed in (1, 2):
         write_run(root / f"apt{seed}", seed=seed, rows=ROWS, visits=VISITS)
         write_run(root / f"tuned{seed}", env=GOAL, phase="finetune", seed=seed, rows=TASK, visits=VISITS)
-    write_run(root / "scratch", env=GOAL, phase="train", rows=TASK[:1], log="now failed: diverged\n")
+    write_run(root / "scratch", env=GOAL, phase="train", rows=TASK[:1], error="diverged")
     return root
 
 
@@ -129,7 +129,7 @@ def test_strings_of_others_stay_strings(tmp_path):
         tmp_path / "runs" / "<i>run",
         rows=[{"step": 100, "coverage/cells": 3, f"train/{evil}": 1.0}],
         machine={"command": f"voidrl {evil}", "versions": {"voidrl": evil, "torch": [evil]}, "gpus": evil},
-        log=f"{evil} failed: {evil}\n",
+        error=evil,
         steps=200,
         visits=VISITS,
         tags=evil,

@@ -22,7 +22,7 @@ from voidrl.envs.maze import PixelMazeVector
 from voidrl.experiments.experiment import FAILED, do_plan, make_report
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Plan, Request, make_plan
-from voidrl.metrics import read_metrics
+from voidrl.runs.metrics import read_metrics
 
 Curve = list[tuple[int, float]]
 

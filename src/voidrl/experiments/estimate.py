@@ -22,8 +22,8 @@ from voidrl.errors import VoidrlError
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.scale import learns
 from voidrl.experiments.state import State
-from voidrl.metrics import read_metrics
 from voidrl.replay import CHUNK_BYTES, row_count, slot_bytes
+from voidrl.runs.metrics import read_metrics
 
 Kind = tuple[str, str]
 HERE = "runs in this folder"

@@ -12,7 +12,7 @@ from voidrl.envs.ids import atari_game
 from voidrl.errors import VoidrlError
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.state import last_row, read_evaluation, state_of
-from voidrl.metrics import read_metrics
+from voidrl.runs.metrics import read_metrics
 from voidrl.scores.statistics import aggregate, percent
 from voidrl.suites import published
 from voidrl.terminal.tables import fit, print_table

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from voidrl.envs.ids import atari_game
 from voidrl.errors import VoidrlError
-from voidrl.report.find import Experiment
 from voidrl.report.formatting import between, count, listed
 from voidrl.report.groups import Arm
 from voidrl.report.outcomes import behind, measure_of, outcome, seeds_behind, show_spread, spreads
 from voidrl.report.read import Collection, Run
 from voidrl.report.tables import Table
+from voidrl.runs.experiment_record import ExperimentRecord
 from voidrl.scores.statistics import Summary, summarize
 from voidrl.suites.atari import GAMES, GAMES_26, find_game
 
@@ -47,7 +47,7 @@ def printed_tables(collection: Collection, arms: Sequence[Arm]) -> list[Table]:
     return tables
 
 
-def _own_notes(experiment: Experiment, arms: Sequence[Arm]) -> list[str]:
+def _own_notes(experiment: ExperimentRecord, arms: Sequence[Arm]) -> list[str]:
     """What in our runs keeps them from being those of the table."""
     notes = [f"Ours: {experiment.departure}."] if experiment.departure else []
     sights = dict.fromkeys(run.other_sight for arm in arms for run in arm.runs if run.other_sight)

@@ -15,8 +15,8 @@ from voidrl.checkpoint import MANIFEST, read_json
 from voidrl.config import PIECES
 from voidrl.envs.ids import is_importable
 from voidrl.errors import CheckpointError, RunFolderError
-from voidrl.metrics import read_metrics
-from voidrl.scores.score import FILE_NAME, started
+from voidrl.runs.evaluations import final_evaluation
+from voidrl.runs.metrics import read_metrics
 from voidrl.types import EnvSpec
 
 if TYPE_CHECKING:
@@ -98,17 +98,18 @@ def _command(text: str) -> str | None:
 def _evaluated(run: Path, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What `voidrl evaluate` was told to write beside the run, if it is of this very agent."""
     try:
-        saved = read_json(run / FILE_NAME, "an evaluation")
+        saved = final_evaluation(run, meta["steps"])
+        if saved is None:
+            return []
         agent, settings = saved["agent"], saved["settings"]
-        mine = agent["steps"], agent["steps_with_pretraining"], agent.get("started")
-        if mine != (meta["steps"], meta["agent_steps"], started(run)):
+        if (agent["steps"], agent["steps_with_pretraining"]) != (meta["steps"], meta["agent_steps"]):
             return []
         length = (
             "whole episodes" if settings["steps"] is None else f"whole episodes of {settings['steps']} steps"
         )
         how = f"by `voidrl evaluate`: {length}, seed {settings['seed']}, {_policy(settings)}"
         return [_result(settings["env"], saved, saved["successes"], how)]
-    except (CheckpointError, KeyError, TypeError):
+    except (CheckpointError, RunFolderError, KeyError, TypeError):
         return []
 
 

@@ -326,13 +326,13 @@ def test_a_summary_of_one_seed_claims_no_interval():
     text = summary.table()
     assert "[" not in text
     assert "57 of 57" in text
-    assert text.endswith("One seed a game: no intervals over seeds.")
+    assert text.endswith("One seed per game: no intervals over seeds.")
     assert "57 of 57  [57, 57]" in summarize(human, over="games", resamples=10).table()
 
 
 def test_a_summary_says_which_games_widen_nothing():
     text = summarize({"pong": [1.0, 2.0], "alien": [227.7]}, resamples=10).table()
-    assert text.endswith("Games with one seed, which widen no interval: 1.")
+    assert text.endswith("Games with one seed, which add no width: 1.")
     assert " 0.0 %" in text
     assert "-0.0 %" not in text
 
