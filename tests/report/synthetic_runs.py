@@ -36,7 +36,7 @@ def write_run(
     """
     folder.mkdir(parents=True)
     rows = [*rows]
-    reached = rows[-1]["step"] if rows else 0
+    reached = max((row.get("step", 0) for row in rows), default=0)
     state = "failed" if error else "done" if reached >= steps else "running"
     status = {"state": state, "steps": reached, "total_steps": steps, "error": error, **(status or {})}
     write_json(folder / "status.json", {**status, "heartbeat": DATE})

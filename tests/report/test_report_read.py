@@ -139,7 +139,7 @@ def test_numbers_alone_become_series_and_of_one_step_the_last_counts(tmp_path):
             {"state": "failed", "error": "loss is not finite"},
             400,
             "failed",
-            "failed after 100 of 400 steps: l",
+            "failed after 100 of 400",
         ),
         ({"state": "failed", "error": "disk full"}, 100, "failed", "failed after 100 of 100 steps: disk"),
         (None, 100, "complete", ""),

@@ -62,9 +62,10 @@ def test_a_stopped_run_names_its_signal_and_is_resumed(tmp_path, monkeypatch):
         os.kill(os.getpid(), signal.SIGTERM)
         return step(env, action)
 
-    with monkeypatch.context() as patch, pytest.raises(RunInterrupted):
-        patch.setattr(Walk, "step", step_and_stop)
+    monkeypatch.setattr(Walk, "step", step_and_stop)
+    with pytest.raises(RunInterrupted):
         voidrl.pretrain(Walk, steps=100, out=tmp_path / "run", config=tiny())
+    monkeypatch.undo()
     stopped = read_status(tmp_path / "run")
     assert (stopped.state, stopped.signal) == ("stopped", "SIGTERM")
     assert stopped.steps == stopped.checkpoint == checkpoint.list_steps(tmp_path / "run/checkpoints")[-1]

@@ -120,7 +120,9 @@ def failure_path(root: Path, folder: str) -> Path:
 
 def write_failure(root: Path, folder: str, error: str) -> None:
     """Record why a cell failed, in one sentence."""
-    write_json_atomic(failure_path(root, folder), {"error": error})
+    path = failure_path(root, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json_atomic(path, {"error": error})
 
 
 def read_failure(root: Path, folder: str) -> str:
