@@ -15,8 +15,10 @@ from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Request, make_plan
-from voidrl.experiments.state import reached, state_of
+from voidrl.experiments.state import state_of
 from voidrl.runs import locks
+from voidrl.runs.metrics import last_row
+from voidrl.runs.status import read_status
 
 CHANGES = {
     "log.checkpoint_every_steps": 48,
@@ -79,8 +81,12 @@ def attempts(plan, cell):
     return log.read_text().count(" voidrl experiment demo ") if log.exists() else 0
 
 
+def reached(folder):
+    return last_row(folder).get("step", 0)
+
+
 def is_held(plan, cell):
-    return locks.is_held(locks.lock_path(plan.out, cell.folder))
+    return locks.is_held(locks.cell_lock_path(plan.out, cell.folder))
 
 
 def files(folder):
@@ -94,7 +100,7 @@ def is_done(plan, cell):
 def owner(plan, cell):
     """The processes of a cell and of the command that began it; None for one that is only just starting."""
     try:
-        pid = int(locks.holder(locks.lock_path(plan.out, cell.folder)).split()[0])
+        pid = int(locks.holder(locks.cell_lock_path(plan.out, cell.folder)).split()[0])
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (ValueError, OSError):
         return None
@@ -118,7 +124,8 @@ def test_killed_and_doubled_it_loses_nothing_and_does_nothing_twice(tmp_path, ca
     stopped_at = checkpoint.list_steps(folder["apt"] / "checkpoints")[-1]
     assert 100 < stopped_at < apt.config.steps
     assert reached(folder["apt"]) == stopped_at  # not a step is lost
-    assert "stopped by SIGTERM" in (folder["apt"] / "log.txt").read_text()
+    status = read_status(folder["apt"])
+    assert (status.state, status.signal, status.steps) == ("stopped", "SIGTERM", stopped_at)
     before = {name: attempts(plan, cell) for name, cell in cells.items()}
     kept = {name: files(folder[name]) for name, cell in cells.items() if is_done(plan, cell)}
 
@@ -148,6 +155,7 @@ def test_killed_and_doubled_it_loses_nothing_and_does_nothing_twice(tmp_path, ca
         assert steps[-1] == cell.config.steps
         assert checkpoint.list_steps(folder[name] / "checkpoints")[-1] == cell.config.steps
         assert max(b - a for a, b in zip([0, *steps], steps, strict=False)) <= 32  # no gap where it went on
+        assert read_status(folder[name]).state == "done"
         log = (folder[name] / "log.txt").read_text()
         assert log.count(f"{cell.phase} voidrl/PixelMaze") == 1, f"{name} was begun anew"
         assert "resumed at step 0" not in log
@@ -172,5 +180,5 @@ def test_sigterm_stops_with_checkpoints_and_says_how_to_go_on(tmp_path):
     parent.process.terminate()
     code, said = parent.end()
     assert code == 75
-    assert "the same command goes on: voidrl experiment demo --jobs 2" in said
+    assert "run the same command again: voidrl experiment demo --jobs 2" in said
     assert checkpoint.list_steps(tmp_path / "maze/apt/seed2/checkpoints")[-1] > 60

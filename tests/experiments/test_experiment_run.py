@@ -15,12 +15,14 @@ from tiny_runs import rows
 from voidrl.cli import main as cli
 from voidrl.errors import RunInterrupted
 from voidrl.experiments import run
-from voidrl.experiments.board import Board, Running
+from voidrl.experiments.board import Board
 from voidrl.experiments.experiment import run_experiment
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Request, make_plan
 from voidrl.experiments.state import state_of
-from voidrl.scores.score import started
+from voidrl.runs.evaluations import start_date
+from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
+from voidrl.runs.status import read_status
 
 OWN = """
 title = "Walks"
@@ -63,7 +65,7 @@ def test_a_failed_cell_is_told_and_stops_no_other(own, tmp_path, capsys):
     words = ["experiment", str(own), "--out", str(out), "--jobs", "2", "--no-report", "--device", "cpu"]
     plan = make_plan(read_experiment(own), Request(device="cpu"), out)
     killed = make_begun(plan, plan.cells[0])  # by a kill before its first checkpoint: it begins again
-    date = started(killed)
+    date = start_date(killed)
     assert cli.main(words) == 1
     said = capsys.readouterr()
     good, bad = "own_envs-good", "own_envs-raising"
@@ -73,13 +75,16 @@ def test_a_failed_cell_is_told_and_stops_no_other(own, tmp_path, capsys):
     log = out / "logs" / bad / "apt-pretrain/seed3.log"
     assert failed.endswith(f"; see {log}")
     assert "the wheel fell off" in log.read_text()
-    assert f"not begun: {bad}/apt/seed3 waits for {bad}/apt-pretrain/seed3, which failed" in said.err
+    assert (
+        read_failure(out, f"{bad}/apt-pretrain/seed3") == read_status(out / bad / "apt-pretrain/seed3").error
+    )
+    assert f"not started: {bad}/apt/seed3 waits for {bad}/apt-pretrain/seed3, which failed" in said.err
     assert "voidrl experiment" in said.err.splitlines()[-1]  # tries again
 
     # The good one is done: pre-trained, fine-tuned, evaluated, and in the table.
     pretrained, tuned = (out / good / arm / "seed3" for arm in ("apt-pretrain", "apt"))
     assert rows(pretrained)[-1]["step"] == 40
-    assert started(pretrained) != date
+    assert start_date(pretrained) != date
     config = json.loads((tuned / "config.json").read_text())
     assert (config["phase"], config["steps"], config["finetune"]["warmup_steps"]) == ("finetune", 24, 4)
     assert rows(tuned)[-1]["updates"] == 40  # (24 − 4) · 2
@@ -107,17 +112,18 @@ def test_a_failed_cell_is_told_and_stops_no_other(own, tmp_path, capsys):
 
 def test_how_a_process_ended_in_a_sentence(tmp_path):
     child = object.__new__(run._Child)
-    child.log, child.log_began = tmp_path / "log", 4
-    child.log.write_text("old\nvoidrl: a sentence\nTraceback …\nKeyError: 'x'\n\n")
+    child.root, child.cell = tmp_path, SimpleNamespace(folder="maze/apt/seed1")
+    write_failure(tmp_path, "maze/apt/seed1", "a sentence")
     child.process = SimpleNamespace(returncode=2)
     assert child.failure() == "a sentence"
-    child.log_began = child.log.read_text().index("Traceback")
-    child.process.returncode = 1
-    assert child.failure() == "KeyError: 'x'"
     child.process.returncode = -signal.SIGKILL
     assert child.failure() == "its process was ended by SIGKILL; the kernel does that when memory runs out"
+    assert read_failure(tmp_path, "maze/apt/seed1") == child.failure()
     child.process.returncode = -signal.SIGSEGV
     assert child.failure() == "its process was ended by SIGSEGV"
+    clear_failure(tmp_path, "maze/apt/seed1")
+    child.process.returncode = 1
+    assert child.failure() == "its process ended with exit status 1"
 
 
 @pytest.mark.slow
@@ -142,33 +148,31 @@ def test_a_signal_stops_children_with_checkpoints(own, tmp_path):
 
     def stop_when_it_trains():
         while not stopper.wait(0.05):
-            if state_of(plan.cells[0], folder).step >= 32:
+            if state_of(plan.cells[0], folder).steps >= 32:
                 signal.raise_signal(signal.SIGINT)
                 return
 
     watcher = threading.Thread(target=stop_when_it_trains)
     watcher.start()
     try:
-        with pytest.raises(
-            RunInterrupted, match=r"stopped by SIGINT with 0 of 2 runs done; the same command goes on"
-        ):
+        with pytest.raises(RunInterrupted, match=r"stopped by SIGINT with 0 of 2 runs done; to resume"):
             run_experiment(own, request=plan.request, out=tmp_path, report=False)
     finally:
         stopper.set()
         watcher.join()
-    assert "stopped by SIGTERM" in (folder / "log.txt").read_text()
-    step = state_of(plan.cells[0], folder).step
+    assert read_status(folder).signal == "SIGTERM"
+    step = state_of(plan.cells[0], folder).steps
     assert step >= 32
     assert rows(folder)[-1]["step"] == step  # nothing of it is lost
 
 
 def test_the_live_table_fits_every_width(tmp_path):
     plan = make_plan(read_experiment("table2"), Request(seeds=(1,)), tmp_path)
-    running = [Running(cell, plan.path(cell)) for cell in plan.cells[:3]]
+    running = [(cell, plan.path(cell)) for cell in plan.cells[:3]]
     folder = make_begun(plan, plan.cells[0])
     (folder / "metrics.jsonl").write_text('{"step": 125000000, "time/steps_per_second": 348.0}\n')
     board = Board(io.StringIO())
-    board.begin(78, 12)
+    board.start(78, 12)
     for width in (20, 32, 40, 60, 80, 200):
         lines = board.lines(running, 2, width)
         assert all(line.cell_len <= width for line in lines), width
@@ -181,7 +185,7 @@ def test_a_log_has_a_line_for_each_run_every_ten_seconds_and_then_every_minute(t
     plan = make_plan(read_experiment("demo"), Request(), tmp_path)
     folder = make_begun(plan, plan.cells[0])
     (folder / "metrics.jsonl").write_text('{"step": 4000, "time/steps_per_second": 100.0}\n')
-    running = [Running(cell, plan.path(cell)) for cell in plan.cells[:2]]
+    running = [(cell, plan.path(cell)) for cell in plan.cells[:2]]
     now, stream = 0, io.StringIO()
     monkeypatch.setattr("voidrl.experiments.board.time.monotonic", lambda: now)
     board = Board(stream)

@@ -1,21 +1,23 @@
 """What is there is seen for what it is: done, partial, of other settings; and what the rest would take."""
 
+import dataclasses
 import io
 import json
 
 import pytest
 import torch
-from done_cells import MACHINE, make_begun, make_done
+from done_cells import MACHINE, make_begun, make_done, write_status
 
 from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.errors import RunFolderError
-from voidrl.experiments import estimate, record
+from voidrl.experiments import estimate
 from voidrl.experiments.dry_run import print_plan
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Request, make_plan
 from voidrl.experiments.probe import STATE_DIMS
-from voidrl.experiments.state import last_row, refuse_others, state_of
+from voidrl.experiments.record import make_record, write_record
+from voidrl.experiments.state import require_same_settings, state_of
 from voidrl.experiments.table import print_results, results
 from voidrl.runs import locks
 
@@ -39,13 +41,12 @@ def test_how_far_a_cell_has_come(tmp_path):
     make_begun(plan, apt)
     assert state_of(apt, plan.path(apt)).kind == "partial"
     (plan.path(apt) / "metrics.jsonl").write_text('{"step": 16000}\n{"step": 160')  # torn by a kill
-    assert last_row(plan.path(apt)) == {"step": 16000}
     # All rows are there, but the kill came before the checkpoint: it is not done, and begins again.
-    assert (state_of(apt, plan.path(apt)).kind, state_of(apt, plan.path(apt)).step) == ("partial", 0)
+    assert (state_of(apt, plan.path(apt)).kind, state_of(apt, plan.path(apt)).steps) == ("partial", 0)
     # An older one is there: the kill came while the last was written, and it goes on from the older.
     (plan.path(apt) / "checkpoints/step_000000010000").mkdir(parents=True)
-    (plan.path(apt) / "log.txt").write_text("2026-11-15T00:00:00+00:00 checkpoint step_000000010000\n")
-    assert (state_of(apt, plan.path(apt)).kind, state_of(apt, plan.path(apt)).step) == ("partial", 10000)
+    write_status(plan.path(apt), "running", checkpoint=10000)
+    assert (state_of(apt, plan.path(apt)).kind, state_of(apt, plan.path(apt)).steps) == ("partial", 10000)
     make_done(plan, random)
     assert state_of(random, plan.path(random)).kind == "done"  # its checkpoint was taken away
     folder = make_done(plan, scratch)
@@ -67,16 +68,17 @@ def test_other_settings_are_refused_by_name_and_where_it_is_computed_is_none(tmp
     with pytest.raises(
         RunFolderError, match=r"maze/random/seed2 .* learner.n_step is 5 there and 7 here; .*--out"
     ):
-        refuse_others(changed, changed.cells)
+        require_same_settings(changed)
     words = ["experiment", "demo", "--out", str(tmp_path), "--no-report", "--steps-scale", "0.5"]
     assert cli.main(words) == 2
     assert "steps is 16000 there and 8000 here" in capsys.readouterr().err
     elsewhere = plan_of(tmp_path, device="cuda", engine="graph")
-    refuse_others(elsewhere, elsewhere.cells)
+    require_same_settings(elsewhere)
     heads = plan_of(tmp_path, changes={"finetune.heads": "random"})
-    refuse_others(heads, heads.cells[:2])  # pre-training knows nothing of what comes after it
+    # pre-training does not depend on fine-tuning
+    require_same_settings(dataclasses.replace(heads, cells=heads.cells[:2]))
     with pytest.raises(RunFolderError, match=r"finetune.heads is 'pretrained' there and 'random' here"):
-        refuse_others(heads, heads.cells)
+        require_same_settings(heads)
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
@@ -182,10 +184,12 @@ def test_estimates_are_of_what_is_left_and_from_runs_that_are_there(tmp_path):
     assert "measured: runs in this folder" in lines
     assert f"8 runs in {tmp_path}: 1 done, 7 missing" in lines
     estimates = {cell.folder: estimate.Estimate(10.0, None, None) for cell in plan.cells}
-    assert estimate.seconds_with(plan, estimates, 1) == 80
-    assert estimate.seconds_with(plan, estimates, 8) == 20  # pre-training, then fine-tuning
-    lock = locks.take(locks.lock_path(tmp_path, "maze/random/seed2"))
-    assert any(line.endswith("missing, another process is at it") for line in shown(print_plan, plan, 1))
+    assert estimate.parallel_seconds(plan, estimates, 1) == 80
+    assert estimate.parallel_seconds(plan, estimates, 8) == 20  # pre-training, then fine-tuning
+    lock = locks.acquire(locks.cell_lock_path(tmp_path, "maze/random/seed2"))
+    assert any(
+        line.endswith("missing, another process is working on it") for line in shown(print_plan, plan, 1)
+    )
     locks.release(lock)
     changed = plan_of(tmp_path, changes={"learner.n_step": 7})
     assert any("other settings: learner.n_step is 5" in line for line in shown(print_plan, changed, 1))
@@ -235,9 +239,9 @@ def test_widths_of_states_are_those_of_dm_control():
 
 def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
     first = plan_of(tmp_path, seeds=(3,))
-    record.write(first, ["voidrl", "experiment", "demo", "--seeds", "3"])
+    write_record(first, ["voidrl", "experiment", "demo", "--seeds", "3"])
     text = (tmp_path / "experiment.json").read_text()
-    record.write(first, ["voidrl", "experiment", "demo", "--seeds", "3"])
+    write_record(first, ["voidrl", "experiment", "demo", "--seeds", "3"])
     assert (tmp_path / "experiment.json").read_text() == text
     written = json.loads(text)
     assert written["format"] == 1
@@ -250,7 +254,7 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
         "evaluated": True,
     }  # fmt: skip
     make_begun(first, first.cells[0])
-    record.write(plan_of(tmp_path), ["voidrl", "experiment", "demo"])
+    write_record(plan_of(tmp_path), ["voidrl", "experiment", "demo"])
     joined = json.loads((tmp_path / "experiment.json").read_text())
     assert (joined["command"], joined["earlier_commands"]) == ("voidrl experiment demo", [written["command"]])
     assert [cell["folder"] for cell in joined["cells"]] == [
@@ -258,8 +262,8 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
         "maze/random/seed3",  # begun by the other command line; its other cells were not
     ]
     with pytest.raises(RunFolderError, match="holds the experiment 'demo' and not 'urlb'"):
-        record.write(plan_of(tmp_path, "urlb"), ["voidrl"])
-    missing = record.describe(plan_of(tmp_path, "urlb"), ["voidrl"])["missing"]
+        write_record(plan_of(tmp_path, "urlb"), ["voidrl"])
+    missing = make_record(plan_of(tmp_path, "urlb"), ["voidrl"]).missing
     assert "CIC" in missing["cic"]
 
 
@@ -274,21 +278,21 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
 )
 def test_an_experiment_json_that_cannot_be_read_is_left_as_it_is(tmp_path, change, sentence):
     plan, path = plan_of(tmp_path), tmp_path / "experiment.json"
-    record.write(plan, ["voidrl"])
+    write_record(plan, ["voidrl"])
     text = "{torn" if change is None else json.dumps({**json.loads(path.read_text()), **change})
     path.write_text(text)
     with pytest.raises(RunFolderError, match=sentence):
-        record.write(plan, ["voidrl"])
+        write_record(plan, ["voidrl"])
     assert path.read_text() == text
 
 
 def test_pixels_are_not_held_against_a_table_of_states(tmp_path):
     plan = plan_of(tmp_path, "urlb", tasks=("walker_run",), preset="urlb-pixels")
-    described = record.describe(plan, ["voidrl"])
-    assert (plan.experiment.published, described["published"]) == ("urlb", None)
-    assert (described["preset"], described["default_preset"]) == ("urlb-pixels", "urlb-states")
+    described = make_record(plan, ["voidrl"])
+    assert (plan.experiment.published, described.published) == ("urlb", None)
+    assert (described.preset, described.default_preset) == ("urlb-pixels", "urlb-states")
     # A step holds its action for two frames: half as many steps are the whole protocol.
-    steps = {cell["phase"]: (cell["steps"], cell["protocol_steps"]) for cell in described["cells"]}
+    steps = {cell.phase: (cell.steps, cell.protocol_steps) for cell in described.cells}
     assert steps["pretrain"] == (1_000_000, 1_000_000)
     assert steps["finetune"] == (50_000, 50_000)
 
@@ -304,7 +308,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
     def refuse(path, content):
         raise RunFolderError(f"cannot write {path}: Read-only file system")
 
-    monkeypatch.setattr(checkpoint, "write_json_atomic", refuse)
+    monkeypatch.setattr("voidrl.runs.experiment_record.write_json_atomic", refuse)
     words = ["experiment", "demo", "--out", str(tmp_path / "full"), "--no-report"]
     assert cli.main(words) == 0  # all is done: it can be looked at all the same
     shown = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""The tasks of an experiment by name: groups of them, and where each is pre-trained. Imports no torch."""
+"""Tasks of experiments: names, groups, and the environment each is pre-trained in. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from voidrl.suites.dmcontrol import SPARSE, URLB, find_place
 
 
 @dataclass(frozen=True)
-class Place:
-    """An environment, and the name of the folder for the runs in it."""
+class NamedEnv:
+    """An environment id, and the name of the folder with its runs."""
 
     name: str
     env: str
 
 
 @dataclass(frozen=True)
-class Task(Place):
+class Task(NamedEnv):
     """An environment with a reward."""
 
-    pretrain: Place
-    """Where agents for it are pre-trained; tasks that share it share the pre-training."""
+    pretrain: NamedEnv
+    """The environment of pre-training; tasks with the same one share their pre-trained agents."""
 
 
 def _dmc(tasks: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -38,19 +38,19 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "urlb": _dmc(URLB),
     "dmc_sparse": _dmc(SPARSE),
 }
-"""Names that stand for several tasks."""
+"""Names of several tasks."""
 
 
 def make_task(env: str) -> Task:
-    """The task with its usual name: DMControl's are pre-trained in their domain, all others in themselves."""
-    here = Place(place_name(env), env)
+    """Make a task with its default name: DMControl pre-trains in the domain, others in the task itself."""
+    here = NamedEnv(task_name(env), env)
     found = find_place(env)
     if found is not None and found.task is not None:
-        return Task(here.name, env, Place(found.domain, DMC + found.domain))
+        return Task(here.name, env, NamedEnv(found.domain, DMC + found.domain))
     return Task(here.name, env, here)
 
 
-def place_name(env: str) -> str:
+def task_name(env: str) -> str:
     """`atari/MsPacman` → `ms_pacman`, `dmc/walker_run` → `walker_run`, `module:make?n=3` → `module-make`."""
     game, place = atari_game(env), find_place(env)
     if place is not None:
@@ -58,18 +58,18 @@ def place_name(env: str) -> str:
     if game is not None:
         try:
             return find_game(game)
-        except UnknownNameError:  # not among the 57; whether there is such a game is known when it is made
-            return clean(game)
-    return clean(env.partition("?")[0].rpartition("/")[2])
+        except UnknownNameError:  # not among the 57; making the environment will tell
+            return folder_name(game)
+    return folder_name(env.partition("?")[0].rpartition("/")[2])
 
 
-def clean(name: str) -> str:
-    """As the name of a folder."""
+def folder_name(name: str) -> str:
+    """Make any text the name of a folder."""
     return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "task"
 
 
 def select(tasks: Sequence[Task], words: Iterable[str]) -> list[Task]:
-    """What `--tasks` names: tasks of the experiment, groups, or others by their ids."""
+    """Find what `--tasks` names: tasks of the experiment, groups, or others by their ids."""
     chosen: dict[str, Task] = {}
     for word in words:
         for task in _find(tasks, word):
