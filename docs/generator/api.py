@@ -24,7 +24,8 @@ OTHERS = {
                    "voidrl.learners.base:Learner", "voidrl.learners.base:Loss",
                    "voidrl.types:Batch", "voidrl.types:EnvSpec"],
     "Results": ["voidrl.runs.metrics:read_metrics", "voidrl.report.page:write_report",
-                "voidrl.media.video:record", "voidrl.media.video:write_video", "voidrl.experiments.experiment:run_experiment"],
+                "voidrl.media.video:record", "voidrl.media.video:write_video",
+                "voidrl.experiments.experiment:run_experiment"],
     "With Stable-Baselines3": ["voidrl.integrations.sb3:APTReward",
                                "voidrl.integrations.sb3:APTReplayBuffer"],
 }  # fmt: skip

@@ -89,20 +89,17 @@ def _find(tasks: Sequence[Task], word: str) -> Sequence[Task]:
     if word in GROUPS:
         return [named.get(env) or make_task(env) for env in GROUPS[word]]
     kinds = {kind for task in tasks for kind in (ATARI, DMC) if task.env.startswith(kind)}
-    if "/" in word or ":" in word:
-        found = make_task(word)
-        return [named.get(found.name, found) if kinds else found]  # another spelling of the same
-    if kinds == {ATARI}:
+    is_id = "/" in word or ":" in word
+    if not is_id and len(kinds) != 1:
+        remedy = "Others by their ids: atari/<game>, dmc/<domain>_<task>, a Gymnasium id or module:factory."
+        raise UnknownNameError("task", word, [*named, *GROUPS], remedy)
+    if not is_id:
+        [kind] = kinds
         try:
-            game = find_game(word)
+            word = ATARI + find_game(word) if kind == ATARI else DMC + word
+            make_task(word)
         except UnknownNameError:
-            raise UnknownNameError("task", word, [*named, *GROUPS, *GAMES], "See --dry-run.") from None
-        return [named.get(game) or make_task(ATARI + game)]
-    if kinds == {DMC}:
-        try:
-            found = make_task(DMC + word)
-        except UnknownNameError:
-            raise UnknownNameError("task", word, [*named, *GROUPS], "See --dry-run.") from None
-        return [named.get(found.name, found)]
-    remedy = "Others by their ids: atari/<game>, dmc/<domain>_<task>, a Gymnasium id or module:factory."
-    raise UnknownNameError("task", word, [*named, *GROUPS], remedy)
+            known = [*named, *GROUPS, *(GAMES if kind == ATARI else ())]
+            raise UnknownNameError("task", word.removeprefix(kind), known, "See --dry-run.") from None
+    found = make_task(word)
+    return [named.get(found.name, found) if kinds else found]  # perhaps another spelling of the same

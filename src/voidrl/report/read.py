@@ -112,25 +112,21 @@ class Collection:
 
     def missing_cells(self) -> list[tuple[ExperimentRecord, CellRecord]]:
         """Cells under the given paths that have not started."""
-        return [(experiment, cell) for experiment, cell, is_other in self._absent() if not is_other]
+        return self._absent(requested=True)
 
     def other_cells(self) -> list[tuple[ExperimentRecord, CellRecord]]:
         """Cells of an experiment outside the given paths."""
-        return [(experiment, cell) for experiment, cell, is_other in self._absent() if is_other]
+        return self._absent(requested=False)
 
-    def _absent(self) -> list[tuple[ExperimentRecord, CellRecord, bool]]:
-        """Cells without a run here, and whether they lie outside the given paths."""
+    def _absent(self, *, requested: bool) -> list[tuple[ExperimentRecord, CellRecord]]:
         there = {run.path.resolve() for run in self.runs} | {each.path.resolve() for each in self.skipped}
-        asked = [path.resolve() for path in self.paths]
+        roots = [path.resolve() for path in self.paths]
         return [
-            (
-                experiment,
-                cell,
-                (folder / "config.json").exists() or not any(map(folder.is_relative_to, asked)),
-            )
+            (experiment, cell)
             for experiment in self.experiments
-            for folder, cell in experiment.cells_by_path.items()
-            if folder not in there
+            for path, cell in experiment.cells_by_path.items()
+            if path not in there
+            and requested == (any(map(path.is_relative_to, roots)) and not (path / "config.json").exists())
         ]
 
 

@@ -33,8 +33,13 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.config_path = self.path / "config.json"
+        self.environment_path = self.path / "environment.json"  # machine, versions, command line
+        self.checkpoints_path = self.path / "checkpoints"
+        self.snapshots_path = self.path / "snapshots"  # agents that are never deleted
+        self.log_path = self.path / "log.txt"  # for people: nothing reads it back
+        self.lock_path = self.path / locks.RUN_LOCK  # held by the process that trains
         self.status = StatusWriter(self.path)
-        """Writes `status.json`, while this process holds the lock."""
 
     @classmethod
     def create(cls, path: str | Path, *, overwrite: bool = False) -> Self:
@@ -64,7 +69,7 @@ class RunFolder:
                 )
             with folder.lock():  # never under a process that still trains in it
                 folder._remove_own_files()
-        folder.write_environment()
+        write_json_atomic(folder.environment_path, environment_info())
         folder.checkpoints_path.mkdir(exist_ok=True)
         return folder
 
@@ -86,57 +91,11 @@ class RunFolder:
             raise RunFolderError(f"{given} is no run: it holds no config.json{hint}")
         return folder
 
-    @property
-    def config_path(self) -> Path:
-        """The config of the run, as JSON."""
-        return self.path / "config.json"
-
-    @property
-    def environment_path(self) -> Path:
-        """The machine, versions and command line of the run, as JSON."""
-        return self.path / "environment.json"
-
-    @property
-    def metrics_path(self) -> Path:
-        """One JSON object per logged row."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def tensorboard_path(self) -> Path:
-        """TensorBoard's event files."""
-        return self.path / "tb"
-
-    @property
-    def checkpoints_path(self) -> Path:
-        """The folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def snapshots_path(self) -> Path:
-        """The folder of the agents that are never deleted."""
-        return self.path / "snapshots"
-
-    @property
-    def log_path(self) -> Path:
-        """What happened when, for people; nothing reads it back."""
-        return self.path / "log.txt"
-
-    @property
-    def lock_path(self) -> Path:
-        """The file that the training process holds locked."""
-        return self.path / locks.RUN_LOCK
-
     def log(self, text: str) -> None:
         """Append a line to log.txt, with the time in UTC; further lines of `text` are indented."""
         indented = text.rstrip().replace("\n", "\n    ")
         with self.log_path.open("a", encoding="utf-8") as file:
             file.write(f"{utc_now()} {indented}\n")
-
-    def write_environment(self) -> dict[str, Any]:
-        """Write `environment_info()` to environment.json, and return it."""
-        info = environment_info()
-        write_json_atomic(self.environment_path, info)
-        return info
 
     @contextmanager
     def lock(self) -> Iterator[None]:
