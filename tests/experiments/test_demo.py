@@ -1,4 +1,4 @@
-"""The demo: that it ends with its table and picture, and (slow) that what it shows is real."""
+"""The demo prints its table and draws its figure, and (slow) what it shows is real."""
 
 import json
 

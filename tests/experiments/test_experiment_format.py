@@ -1,4 +1,4 @@
-"""Experiment files: what is shipped can be read, and every mistake in one's own is a sentence."""
+"""Experiment files: shipped ones can be read, and every mistake in a custom one is a sentence."""
 
 import subprocess
 import sys

@@ -51,7 +51,7 @@ def words(out):
 
 
 class Parent:
-    """The command, in a process of its own."""
+    """The command, in its own process."""
 
     def __init__(self, out):
         self.process = subprocess.Popen(
@@ -62,7 +62,7 @@ class Parent:
         )
 
     def end(self):
-        """Its exit code, and all that it said."""
+        """Its exit code and its output."""
         said, _ = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, said
 
@@ -71,12 +71,12 @@ def wait(what, until):
     """Until something is so, or an error that says what was not."""
     end = time.monotonic() + PATIENCE_S
     while not until():
-        assert time.monotonic() < end, f"waited in vain for {what}"
+        assert time.monotonic() < end, f"no {what} in {PATIENCE_S} s"
         time.sleep(0.01)
 
 
 def attempts(plan, cell):
-    """How often a process was begun for a cell."""
+    """How often a process was started for a cell."""
     log = plan.out / "logs" / f"{cell.folder}.log"
     return log.read_text().count(" voidrl experiment demo ") if log.exists() else 0
 
@@ -98,7 +98,7 @@ def is_done(plan, cell):
 
 
 def owner(plan, cell):
-    """The processes of a cell and of the command that began it; None for one that is only just starting."""
+    """The processes of a cell and of the command that started it; None for one that is only just starting."""
     try:
         pid = int(locks.holder(locks.cell_lock_path(plan.out, cell.folder)).split()[0])
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -129,7 +129,7 @@ def test_killed_and_doubled_it_loses_nothing_and_does_nothing_twice(tmp_path, ca
     before = {name: attempts(plan, cell) for name, cell in cells.items()}
     kept = {name: files(folder[name]) for name, cell in cells.items() if is_done(plan, cell)}
 
-    # Two at once go on. One of them is killed with its children: the other takes over what it had.
+    # Two commands resume. One of them is killed with its children: the other takes over what it had.
     parents = [Parent(tmp_path), Parent(tmp_path)]
     wait("APT's next checkpoint", lambda: reached(folder["apt"]) > stopped_at + 60)
     _, killed = owner(plan, apt)
@@ -157,12 +157,12 @@ def test_killed_and_doubled_it_loses_nothing_and_does_nothing_twice(tmp_path, ca
         assert max(b - a for a, b in zip([0, *steps], steps, strict=False)) <= 32  # no gap where it went on
         assert read_status(folder[name]).state == "done"
         log = (folder[name] / "log.txt").read_text()
-        assert log.count(f"{cell.phase} voidrl/PixelMaze") == 1, f"{name} was begun anew"
+        assert log.count(f"{cell.phase} voidrl/PixelMaze") == 1, f"{name} was started again"
         assert "resumed at step 0" not in log
     for name, there in kept.items():
         assert files(folder[name]) == there
         assert attempts(plan, cells[name]) == before[name]
-    assert attempts(plan, apt) == 3  # begun, resumed by the one that was killed, and by the other
+    assert attempts(plan, apt) == 3  # started, resumed by the one that was killed, and by the other
     resumed = re.findall(r"resumed at step (\d+)", (folder["apt"] / "log.txt").read_text())
     assert int(resumed[0]) == stopped_at < int(resumed[1])
 
@@ -174,7 +174,7 @@ def test_killed_and_doubled_it_loses_nothing_and_does_nothing_twice(tmp_path, ca
 
 
 @pytest.mark.slow
-def test_sigterm_stops_with_checkpoints_and_says_how_to_go_on(tmp_path):
+def test_sigterm_stops_with_checkpoints_and_says_how_to_resume(tmp_path):
     parent = Parent(tmp_path)
     wait("APT", lambda: reached(tmp_path / "maze/apt/seed2") > 60)
     parent.process.terminate()

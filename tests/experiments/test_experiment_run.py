@@ -1,4 +1,4 @@
-"""A file of one's own, run: what fails is told and stops nothing else, and what is done is not done again."""
+"""A custom experiment: failures are reported and stop nothing else, and what is done is not done again."""
 
 import io
 import json
@@ -8,7 +8,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from done_cells import make_begun
+from done_cells import make_started
 from rich.text import Text
 from tiny_runs import rows
 
@@ -60,11 +60,11 @@ def own(tmp_path):
     return path
 
 
-def test_a_failed_cell_is_told_and_stops_no_other(own, tmp_path, capsys):
+def test_a_failed_cell_is_reported_and_stops_no_other(own, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["experiment", str(own), "--out", str(out), "--jobs", "2", "--no-report", "--device", "cpu"]
     plan = make_plan(read_experiment(own), Request(device="cpu"), out)
-    killed = make_begun(plan, plan.cells[0])  # by a kill before its first checkpoint: it begins again
+    killed = make_started(plan, plan.cells[0])  # killed before its first checkpoint: it starts again
     date = start_date(killed)
     assert cli.main(words) == 1
     said = capsys.readouterr()
@@ -105,7 +105,7 @@ def test_a_failed_cell_is_told_and_stops_no_other(own, tmp_path, capsys):
     assert cli.main([*words, "--tasks", "own_envs-good"]) == 0
     assert (tuned / "evaluation.json").stat().st_mtime_ns == before
     cells = json.loads((out / "experiment.json").read_text())["cells"]
-    assert [cell["folder"] for cell in cells] == [  # with the one of the failed task that was begun
+    assert [cell["folder"] for cell in cells] == [  # with the one of the failed task that was started
         f"{good}/apt-pretrain/seed3", f"{good}/apt/seed3", f"{bad}/apt-pretrain/seed3",
     ]  # fmt: skip
 
@@ -127,7 +127,7 @@ def test_how_a_process_ended_in_a_sentence(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_process_that_the_kernel_ends_is_told(own, tmp_path, capsys):
+def test_a_process_that_the_kernel_kills_is_reported(own, tmp_path, capsys):
     own.write_text(OWN.replace("own_envs:raising", "own_envs:Dying"))
     assert cli.main(["experiment", str(own), "--out", str(tmp_path / "out"), "--no-report"]) == 1
     assert "Dying/apt-pretrain/seed3: its process was ended by SIGKILL" in capsys.readouterr().err
@@ -169,7 +169,7 @@ def test_a_signal_stops_children_with_checkpoints(own, tmp_path):
 def test_the_live_table_fits_every_width(tmp_path):
     plan = make_plan(read_experiment("table2"), Request(seeds=(1,)), tmp_path)
     running = [(cell, plan.path(cell)) for cell in plan.cells[:3]]
-    folder = make_begun(plan, plan.cells[0])
+    folder = make_started(plan, plan.cells[0])
     (folder / "metrics.jsonl").write_text('{"step": 125000000, "time/steps_per_second": 348.0}\n')
     board = Board(io.StringIO())
     board.start(78, 12)
@@ -183,7 +183,7 @@ def test_the_live_table_fits_every_width(tmp_path):
 
 def test_a_log_has_a_line_for_each_run_every_ten_seconds_and_then_every_minute(tmp_path, monkeypatch):
     plan = make_plan(read_experiment("demo"), Request(), tmp_path)
-    folder = make_begun(plan, plan.cells[0])
+    folder = make_started(plan, plan.cells[0])
     (folder / "metrics.jsonl").write_text('{"step": 4000, "time/steps_per_second": 100.0}\n')
     running = [(cell, plan.path(cell)) for cell in plan.cells[:2]]
     now, stream = 0, io.StringIO()

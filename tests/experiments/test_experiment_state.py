@@ -1,4 +1,4 @@
-"""What is there is seen for what it is: done, partial, of other settings; and what the rest would take."""
+"""States of cells (done, partial, other settings), results, and estimates of the rest."""
 
 import dataclasses
 import io
@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from done_cells import MACHINE, make_begun, make_done, write_status
+from done_cells import MACHINE, make_started, make_done, write_status
 
 from voidrl import checkpoint
 from voidrl.cli import main as cli
@@ -38,12 +38,12 @@ def test_how_far_a_cell_has_come(tmp_path):
     plan = plan_of(tmp_path)
     random, apt, tuned, scratch = plan.cells
     assert state_of(apt, plan.path(apt)).kind == "missing"
-    make_begun(plan, apt)
+    make_started(plan, apt)
     assert state_of(apt, plan.path(apt)).kind == "partial"
     (plan.path(apt) / "metrics.jsonl").write_text('{"step": 16000}\n{"step": 160')  # torn by a kill
-    # All rows are there, but the kill came before the checkpoint: it is not done, and begins again.
+    # All rows are there, but the kill came before the checkpoint: it is not done, and starts again.
     assert (state_of(apt, plan.path(apt)).kind, state_of(apt, plan.path(apt)).steps) == ("partial", 0)
-    # An older one is there: the kill came while the last was written, and it goes on from the older.
+    # An older one is there: the kill came while the last was written, and it resumes from the older.
     (plan.path(apt) / "checkpoints/step_000000010000").mkdir(parents=True)
     write_status(plan.path(apt), "running", checkpoint=10000)
     assert (state_of(apt, plan.path(apt)).kind, state_of(apt, plan.path(apt)).steps) == ("partial", 10000)
@@ -213,12 +213,12 @@ def test_disk_of_replays_that_wrap_and_that_do_not(tmp_path):
     paper = plan_of(tmp_path, "table2", tasks=("alien",), seeds=(1,)).cells[0]
     agent, frame = 92_480_277, 84 * 84  # bytes of a checkpoint's agent and optimizers, as written
     assert paper.agent_bytes == agent
-    # 1M frames, twice, as between the last two checkpoints all of them are written anew.
+    # 1M frames, twice, as between the last two checkpoints all of them are written again.
     assert estimate.disk_bytes(paper) == pytest.approx(2 * (1e6 * frame + agent), rel=0.01)
     tuned = plan_of(tmp_path, "table2", tasks=("alien",), seeds=(1,)).cells[1]
     assert estimate.disk_bytes(tuned) == pytest.approx(1e5 * frame + 2 * agent, rel=0.1)  # and where it began
     assert estimate.human_bytes(14.3e9) == "14.3 GB"
-    folder = make_begun(plan_of(tmp_path), plan_of(tmp_path).cells[0]) / "checkpoints/step_000000000016"
+    folder = make_started(plan_of(tmp_path), plan_of(tmp_path).cells[0]) / "checkpoints/step_000000000016"
     folder.mkdir(parents=True)
     (folder / "agent.safetensors").write_bytes(bytes(70_000_000))
     plan = plan_of(tmp_path, methods=("random",))
@@ -253,13 +253,13 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
         "source": "maze/apt/seed3", "steps": 8000, "protocol_steps": 8000,
         "evaluated": True,
     }  # fmt: skip
-    make_begun(first, first.cells[0])
+    make_started(first, first.cells[0])
     write_record(plan_of(tmp_path), ["voidrl", "experiment", "demo"])
     joined = json.loads((tmp_path / "experiment.json").read_text())
     assert (joined["command"], joined["earlier_commands"]) == ("voidrl experiment demo", [written["command"]])
     assert [cell["folder"] for cell in joined["cells"]] == [
         *("maze/random/seed2", "maze/apt/seed2", "goal/finetuned/seed2", "goal/scratch/seed2"),
-        "maze/random/seed3",  # begun by the other command line; its other cells were not
+        "maze/random/seed3",  # started by the other command line; its other cells were not
     ]
     with pytest.raises(RunFolderError, match="holds the experiment 'demo' and not 'urlb'"):
         write_record(plan_of(tmp_path, "urlb"), ["voidrl"])

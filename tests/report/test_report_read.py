@@ -69,7 +69,7 @@ def test_among_others_a_path_without_runs_is_said_and_the_rest_is_reported(tmp_p
         read(tmp_path / "empty", tmp_path / "report.html")
 
 
-def test_an_experiment_that_has_not_begun_says_so(tmp_path):
+def test_an_experiment_that_has_not_started_says_so(tmp_path):
     write_experiment(tmp_path, [{"folder": "apt/seed1"}, {"folder": "apt/seed2"}])
     with pytest.raises(
         RunFolderError, match=r"holds no runs yet: none of the 2 of experiment 'own' has started"

@@ -66,7 +66,7 @@ def test_the_last_evaluation_of_each_run_and_one_score_per_seed(tmp_path, capsys
     }  # fmt: skip
 
 
-def test_an_evaluation_beside_the_run_or_anywhere_else(tmp_path):
+def test_an_evaluation_in_the_run_folder_or_anywhere_else(tmp_path):
     run = make_run(tmp_path / "run", scores=[1.0])
     make_evaluation(run / "evaluation.json", 7.0)
     assert read_scores([run])[0].score == 7.0  # of its end, step 100; the row is of step 10
@@ -77,7 +77,7 @@ def test_an_evaluation_beside_the_run_or_anywhere_else(tmp_path):
 
 
 @pytest.mark.parametrize("stale", [{"steps": 99}, {"date": "2021-01-01"}, {"seed": 5}])
-def test_an_evaluation_of_another_agent_than_the_one_beside_it_is_not_used(tmp_path, stale):
+def test_an_evaluation_of_another_agent_than_the_runs_is_not_used(tmp_path, stale):
     run = make_run(tmp_path / "with_rows", scores=[1.0])
     make_evaluation(run / "evaluation.json", 7.0, **stale)
     assert read_scores([run])[0].score == 1.0

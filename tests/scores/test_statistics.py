@@ -111,7 +111,7 @@ def test_resamples_of_two_seeds_have_the_shares_that_theory_gives():
 def test_seeds_are_drawn_within_their_game():
     drawn = []
     bootstrap({"a": [0.0, 1.0], "b": [10.0, 11.0]}, lambda t: drawn.append(t) or t[:, 0, 0], resamples=500)
-    tables = np.concatenate(drawn)  # the first is the scores as they are
+    tables = np.concatenate(drawn)  # the first are the given scores
     assert tables.shape == (501, 2, 2)
     assert set(tables[:, 0].ravel()) == {0.0, 1.0}
     assert set(tables[:, 1].ravel()) == {10.0, 11.0}

@@ -102,8 +102,8 @@ def _disk(
     free = estimate.free_bytes(plan.out)
     line = f"disk: about {estimate.human_bytes(sum(sizes.values()))} when all runs are complete"
     line += f"; unknown for {unknown} more runs, {why}" if unknown else ""
-    line += "" if free is None else f"; {estimate.human_bytes(free)} free"
+    line += f"; {estimate.human_bytes(free)} free"
     needed = sum(size for folder, size in sizes.items() if states[folder].kind == "missing")
-    if free is not None and needed > free:
+    if needed > free:
         return [line, "that does not fit: fewer seeds or tasks, --set log.keep_last=1, or another --out"]
     return [line]

@@ -182,13 +182,10 @@ def disk_bytes(cell: Cell, measured_agent: int | None = None) -> int | None:
     return total
 
 
-def free_bytes(out: Path) -> int | None:
+def free_bytes(out: Path) -> int:
     """Free space on the disk of a folder, which need not exist yet."""
-    folder = next(each for each in (out.absolute(), *out.absolute().parents) if each.is_dir())
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
-        return None
+    existing = next(each for each in (out.absolute(), *out.absolute().parents) if each.is_dir())
+    return shutil.disk_usage(existing).free
 
 
 def human_bytes(count: float) -> str:

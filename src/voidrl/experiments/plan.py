@@ -32,12 +32,12 @@ from voidrl.units import parse_count
 Layers = list[Mapping[str, Any]]
 # Fields that `--set` cannot change for all runs, and why.
 RESERVED = {
-    "method.name": "the methods have an option of their own, --methods",
-    "seed": "the seeds have an option of their own, --seeds",
-    "device": "the device has an option of its own, --device",
-    "engine": "the engine has an option of its own, --engine",
-    "env": "the tasks have an option of their own, --tasks",
-    "env.id": "the tasks have an option of their own, --tasks",
+    "method.name": "use --methods",
+    "seed": "use --seeds",
+    "device": "use --device",
+    "engine": "use --engine",
+    "env": "use --tasks",
+    "env.id": "use --tasks",
     "phase": "each run has its own",
     "steps": "phases differ: set pretrain.steps, finetune.steps or train.steps, or use --steps-scale",
 }

@@ -35,7 +35,7 @@ class Result:
     values: list[float]
     """One for each finished seed."""
     steps: list[tuple[int, int]]
-    """Of the pre-training, if there was one, and of the run itself; each with the protocol's."""
+    """Steps of the pre-training, if there was one, and of the run itself; each with the protocol's."""
     published: float | None
     is_final: bool = True
     """Whether it is of the last run of an arm, rather than of its pre-training."""

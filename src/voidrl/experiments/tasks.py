@@ -58,7 +58,7 @@ def task_name(env: str) -> str:
     if game is not None:
         try:
             return find_game(game)
-        except UnknownNameError:  # not among the 57; making the environment will tell
+        except UnknownNameError:  # not among the 57; making the environment shows whether it exists
             return folder_name(game)
     return folder_name(env.partition("?")[0].rpartition("/")[2])
 

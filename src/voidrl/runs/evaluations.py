@@ -43,7 +43,7 @@ def final_evaluation(run: Path, steps: int) -> dict[str, Any] | None:
 
 
 def start_date(run: Path) -> str | None:
-    """Return when the run in a folder was created, which tells it from one that was there before."""
+    """Return when the run in a folder was created, which distinguishes it from an earlier one there."""
     try:
         return str(read_json(run / "environment.json", "the machine of a run")["date"])
     except (CheckpointError, KeyError, TypeError):
