@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from done_cells import MACHINE, make_started, make_done, write_status
+from done_cells import MACHINE, make_done, make_started, write_status
 
 from voidrl import checkpoint
 from voidrl.cli import main as cli

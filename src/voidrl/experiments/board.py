@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Self, TextIO
+from typing import Self, TextIO
 
 from rich.console import Group
 from rich.live import Live
@@ -26,16 +26,8 @@ MAX_ROWS = 12
 MIN_NAME = 12
 
 
-class CellProgress(NamedTuple):
-    """Progress of a run, as text."""
-
-    steps: str
-    left: str
-    rate: str
-
-
-def read_progress(cell: Cell, folder: Path) -> CellProgress:
-    """Read the last row of a run's metrics."""
+def read_progress(cell: Cell, folder: Path) -> tuple[str, str, str]:
+    """Read steps, time left and steps per second from the last row of a run's metrics, as text."""
     row, total = last_row(folder), cell.config.steps
     step, rate = row.get("step", 0), row.get("time/steps_per_second") or 0.0
     if step >= total:
@@ -43,7 +35,7 @@ def read_progress(cell: Cell, folder: Path) -> CellProgress:
     else:
         seconds = (total - step) / rate if rate > 0 else math.inf
         left = f"eta {human_seconds(seconds)}" if step else "starting"
-    return CellProgress(f"{human_count(step)}/{human_count(total)}", left, human_count(rate) if rate else "")
+    return f"{human_count(step)}/{human_count(total)}", left, human_count(rate) if rate else ""
 
 
 class Board:
@@ -112,8 +104,8 @@ class Board:
         head.truncate(width, overflow="ellipsis")
         names = [cell.folder for cell, _ in running[:MAX_ROWS]]
         rows = [read_progress(cell, folder) for cell, folder in running[:MAX_ROWS]]
-        columns = [[row.steps for row in rows], [row.left for row in rows]]
-        columns.append([f"{row.rate}/s" if row.rate else "" for row in rows])
+        columns = [[steps for steps, _, _ in rows], [left for _, left, _ in rows]]
+        columns.append([f"{rate}/s" if rate else "" for _, _, rate in rows])
         widths = [max(map(len, column), default=0) for column in columns]
         while widths and width - sum(w + 2 for w in widths) < MIN_NAME:
             widths.pop()

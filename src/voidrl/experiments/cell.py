@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypedDict
@@ -62,7 +63,8 @@ def main() -> int:
     except Exception as error:
         known = isinstance(error, VoidrlError)
         _say(f"voidrl: {error}" if known else traceback.format_exc())
-        write_failure(Path(job["root"]), job["cell"], sentence_of(error))
+        with suppress(VoidrlError, OSError):  # of a full disk
+            write_failure(Path(job["root"]), job["cell"], sentence_of(error))
         return BAD_INPUT if known else CRASHED
     return DONE
 

@@ -63,15 +63,14 @@ def write_record(plan: Plan, command: Sequence[str]) -> None:
         pass  # acquiring waits a little
     try:
         new, old = make_record(plan, command), read_experiment_record(plan.out)
-        if old is not None:
-            if old.name != new.name:
-                raise RunFolderError(
-                    f"{plan.out} holds the experiment {old.name!r} and not {new.name!r}: use another --out"
-                )
-            commands = dict.fromkeys([*old.earlier_commands, old.command])
-            earlier = [line for line in commands if line != new.command]
-            cells = _merge_cells(plan, new.cells, old.cells)
-            new = dataclasses.replace(new, cells=cells, earlier_commands=earlier)
+        if old is not None and old.name != new.name:
+            raise RunFolderError(
+                f"{plan.out} holds the experiment {old.name!r} and not {new.name!r}: use another --out"
+            )
+        commands = [] if old is None else dict.fromkeys([*old.earlier_commands, old.command])
+        earlier = [line for line in commands if line != new.command]
+        cells = _merge_cells(plan, new.cells, [] if old is None else old.cells)
+        new = dataclasses.replace(new, cells=cells, earlier_commands=earlier)
         if new != old:
             new.write()
     finally:
@@ -80,17 +79,7 @@ def write_record(plan: Plan, command: Sequence[str]) -> None:
 
 
 def _merge_cells(plan: Plan, new: list[CellRecord], old: list[CellRecord]) -> list[CellRecord]:
-    """Add started cells of earlier command lines, in the order of the experiment's file."""
-    folders = {cell.folder for cell in new}
-    kept = [c for c in old if c.folder not in folders and (plan.path(c.folder) / "config.json").is_file()]
-    if not kept:
-        return new
-    tasks = [each.name for task in plan.experiment.tasks for each in (task.pretrain, task)]
-    arms = [name for arm in plan.experiment.arms for name in (f"{arm}-pretrain", arm)]
-
-    def sort_key(cell: CellRecord) -> tuple[int, int, int, str]:
-        task, arm, _ = cell.folder.split("/")
-        position = tasks.index(task) if task in tasks else len(tasks)
-        return cell.seed, position, arms.index(arm) if arm in arms else len(arms), cell.folder
-
-    return sorted([*new, *kept], key=sort_key)
+    """Keep the started cells of earlier command lines, in their order; one seed after the other."""
+    cells = {cell.folder: cell for cell in old if (plan.path(cell.folder) / "config.json").is_file()}
+    cells |= {cell.folder: cell for cell in new}
+    return sorted(cells.values(), key=lambda cell: cell.seed)

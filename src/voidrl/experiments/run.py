@@ -134,7 +134,7 @@ class _Child:
             if code < 0:
                 hint = "; the kernel does that when memory runs out" if code == -signal.SIGKILL else ""
                 why = f"its process was ended by {signal.Signals(-code).name}{hint}"
-            with suppress(VoidrlError):
+            with suppress(VoidrlError, OSError):
                 write_failure(self.root, self.cell.folder, why)
         return why
 

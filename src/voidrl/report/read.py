@@ -151,8 +151,11 @@ def read_all(paths: Sequence[str | Path], say: Callable[[str], None]) -> Collect
         for note in run.notes:
             say(f"{run.path}: {note}")
     _name(runs)
-    asked = [Path(path).expanduser() for path in paths]
-    return Collection(sorted(runs, key=_sort_key(found.experiments)), skipped, found.experiments, asked)
+    # In the order of the experiments; other runs after them, by phase, in the order found.
+    cells = [path for experiment in found.experiments for path in experiment.cells_by_path]
+    order = {path: number for number, path in enumerate(cells)}
+    runs.sort(key=lambda run: (order.get(run.path.resolve(), len(order)), PHASES.index(run.phase)))
+    return Collection(runs, skipped, found.experiments, [Path(path).expanduser() for path in paths])
 
 
 def _add_experiment(run: Run, experiment: ExperimentRecord, cell: CellRecord) -> None:
@@ -168,17 +171,6 @@ def _add_experiment(run: Run, experiment: ExperimentRecord, cell: CellRecord) ->
         run.status, run.status_note = "failed", f"took all its steps, but its evaluation failed: {why}"
     elif cell.evaluated:
         run.evaluation_gap = "missing"
-
-
-def _sort_key(experiments: Sequence[ExperimentRecord]) -> Callable[[Run], tuple[int, int]]:
-    """Sort runs in the order of their experiments, then the others by phase, in the order found."""
-    cells = [folder for experiment in experiments for folder in experiment.cells_by_path]
-    order = {folder: place for place, folder in enumerate(cells)}
-
-    def place(run: Run) -> tuple[int, int]:
-        return order.get(run.path.resolve(), len(order)), 0 if run.cell else PHASES.index(run.phase)
-
-    return place
 
 
 def _read_run(folder: Path) -> Run:
