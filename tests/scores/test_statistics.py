@@ -1,5 +1,6 @@
 """Aggregates and bootstrap intervals against values computed by hand, theory and the printed tables."""
 
+import dataclasses
 import json
 import math
 import random
@@ -296,7 +297,7 @@ def test_a_summary_normalizes_and_aggregates():
         name: getattr(summary.aggregate, name) for name in STATISTICS
     }
     assert not summary.flat
-    back = json.loads(json.dumps(summary.to_json(), allow_nan=False))
+    back = json.loads(json.dumps(dataclasses.asdict(summary), allow_nan=False))
     assert back["games"]["pong"]["scores"] == [14.6, -20.7]
     assert back["intervals"]["mean"]["low"] == summary.intervals["mean"].low
     assert (back["level"], back["resamples"], back["over"]) == (0.95, 500, "seeds")

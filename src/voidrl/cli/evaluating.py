@@ -110,7 +110,8 @@ def score(argv: list[str]) -> None:
     scores = read_scores(options.runs)
     summary = summarize(by_game(scores), over=options.over)
     if options.json:
-        print(json.dumps({"runs": [dataclasses.asdict(one) for one in scores], **summary.to_json()}))
+        runs = [dataclasses.asdict(one) for one in scores]
+        print(json.dumps({"runs": runs, **dataclasses.asdict(summary)}))
         return
     print(fit(summary.table()))
     steps = sorted({one.steps for one in scores})

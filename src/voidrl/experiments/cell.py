@@ -42,8 +42,6 @@ class Job(TypedDict):
     threads: int | None
     lock: int
     """The inherited file descriptor of the cell's lock."""
-    path: list[str]
-    """The parent's `sys.path`."""
 
 
 def main() -> int:
@@ -55,7 +53,6 @@ def main() -> int:
     try:
         threading.Thread(target=_stop_with_parent, daemon=True).start()
         sys.argv = job["command"]
-        sys.path += [entry for entry in job["path"] if entry not in sys.path]
         do_job(job)
     except RunInterrupted as stop:
         _say(f"voidrl: {stop}")

@@ -95,9 +95,8 @@ class _Child:
             "evaluation": cell.evaluation,
             "threads": threads,
             "lock": lock,
-            "path": sys.path,
         }
-        variables = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        variables = {"PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)}
         if threads is not None:
             variables["OMP_NUM_THREADS"] = str(threads)
         with self.log.open("ab") as log:

@@ -7,7 +7,6 @@ internally they are a table with a row per game, padded with NaN.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -240,10 +239,6 @@ class Summary:
     def flat(self) -> bool:
         """Whether intervals have no width: every game has one seed, and only seeds are resampled."""
         return self.over == "seeds" and self.aggregate.runs == self.aggregate.games
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain dictionaries, lists and numbers."""
-        return dataclasses.asdict(self)
 
     def table(self) -> str:
         """Return it as text for a terminal."""
