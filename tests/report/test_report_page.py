@@ -259,7 +259,7 @@ def test_damage_and_newer_formats_are_shown_and_the_rest_too(runs, tmp_path):
     found = report(runs, out=tmp_path / "report.html", say=said.append)
     assert [heat["name"] for heat in found.data["heats"]] == ["apt, seed 1, in PixelMaze-v0"]
     for told in (found.text, " ".join(said)):
-        assert "loop.safetensors of its checkpoint step_000000000100 is damaged" in told
+        assert "step_000000000100/loop.safetensors is truncated" in told
         assert "has format 7, newer than 1: upgrade voidrl" in told
         assert "tuned2" in told
     assert "One folder or file was skipped" in found.text

@@ -79,9 +79,8 @@ def do_plan(plan: Plan, *, jobs: int, command: Sequence[str] | None) -> Outcome:
     for note in plan.notes:
         _say(f"note: {note}")
     outcome = run_plan(plan, jobs=jobs, command=command, board=Board())
-    for failure in outcome.failed:
-        log = "" if failure.log is None else f"; see {failure.log}"
-        _say(f"failed: {failure.cell.folder}: {failure.why}{log}")
+    for folder, why in outcome.failed.items():
+        _say(f"failed: {folder}: {why}")
     for folder, source in outcome.waiting.items():
         _say(f"not started: {folder} waits for {source}, which failed")
     if not outcome.ok:

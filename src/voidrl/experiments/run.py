@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -38,20 +38,12 @@ RETRY_SECONDS = 1.0  # between two looks at a cell that another process holds
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A cell that could not be done."""
-
-    cell: Cell
-    why: str
-    log: Path | None
-
-
-@dataclass(frozen=True)
 class Outcome:
     """What could not be done."""
 
-    failed: list[Failure] = field(default_factory=list)
-    waiting: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str]
+    """Folders of failed cells, and why they failed."""
+    waiting: dict[str, str]
     """Folders of cells that did not start, and of the failed ones that they wait for."""
 
     @property
@@ -146,7 +138,7 @@ class _Runner:
         states = {cell.folder: state_of(cell, plan.path(cell)) for cell in plan.cells}
         self.left = {cell.folder: cell for cell in plan.cells if states[cell.folder].kind != "done"}
         self.running: dict[str, _Child] = {}
-        self.failed: dict[str, Failure] = {}
+        self.failed: dict[str, str] = {}
         self.elsewhere: dict[str, float] = {}  # when to look again
         board.start(len(plan.cells), len(plan.cells) - len(self.left))
 
@@ -156,9 +148,10 @@ class _Runner:
             if stop.requested:
                 self._stop(stop)
             self._launch()
-            waiting = {name: cell.source for name, cell in self.left.items() if cell.source in self.failed}
+            sources = {name: cell.source or "" for name, cell in self.left.items()}
+            waiting = {name: source for name, source in sources.items() if source in self.failed}
             if not self.running and not {*self.left} - {*waiting} - {*self.failed}:
-                return Outcome([*self.failed.values()], {k: v for k, v in waiting.items() if v is not None})
+                return Outcome(self.failed, waiting)
             running = [(child.cell, self.plan.path(child.cell)) for child in self.running.values()]
             self.board.draw(running, len(self.elsewhere))
             time.sleep(POLL_SECONDS)
@@ -217,7 +210,7 @@ class _Runner:
         self.board.done(f"{folder}: done{how}")
 
     def _fail(self, cell: Cell, why: str, log: Path | None) -> None:
-        self.failed[cell.folder] = Failure(cell, why, log)
+        self.failed[cell.folder] = why if log is None else f"{why}; see {log}"
         self.board.fail(f"{cell.folder}: failed: {why}")
 
     def _stop(self, stop: StopSignals) -> None:
