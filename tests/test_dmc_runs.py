@@ -10,8 +10,8 @@ from voidrl import checkpoint
 from voidrl.api import load
 from voidrl.envs.dmc import DMControlVector
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
-from voidrl.metrics import read_metrics
 from voidrl.protocols.presets import preset_for
+from voidrl.runs.metrics import read_metrics
 
 pytest.importorskip("dm_control")
 

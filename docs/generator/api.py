@@ -23,8 +23,9 @@ OTHERS = {
                    "voidrl.representations.base:Representation", "voidrl.representations.base:Views",
                    "voidrl.learners.base:Learner", "voidrl.learners.base:Loss",
                    "voidrl.types:Batch", "voidrl.types:EnvSpec"],
-    "Results": ["voidrl.metrics:read_metrics", "voidrl.report.page:write_report", "voidrl.media.video:record",
-                "voidrl.media.video:write_video", "voidrl.experiments.experiment:run_experiment"],
+    "Results": ["voidrl.runs.metrics:read_metrics", "voidrl.report.page:write_report",
+                "voidrl.media.video:record", "voidrl.media.video:write_video",
+                "voidrl.experiments.experiment:run_experiment"],
     "Stable-Baselines3": ["voidrl.integrations.sb3:APTReward",
                                "voidrl.integrations.sb3:APTReplayBuffer"],
 }  # fmt: skip

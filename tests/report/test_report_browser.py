@@ -9,7 +9,8 @@ from tiny_runs import MAZE, tiny
 from voidrl import api
 from voidrl.checkpoint import write_json_atomic
 from voidrl.report.page import write_report
-from voidrl.scores.score import FILE_NAME, record
+from voidrl.runs.evaluations import FILE_NAME
+from voidrl.scores.score import evaluation_record
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
 BROWSER = next(
@@ -43,7 +44,7 @@ def page_path(tmp_path_factory):
         agent = api.finetune(runs["apt"], MAZE, steps=60, config=changes, out=runs["tuned"])
         api.train(MAZE, steps=60, config=task, out=runs["scratch"], **shared)
         result = api.evaluate(agent, episodes=2)
-        write_json_atomic(runs["tuned"] / FILE_NAME, record(agent, runs["tuned"], result, {}))
+        write_json_atomic(runs["tuned"] / FILE_NAME, evaluation_record(agent, runs["tuned"], result, {}))
         for name, label, phase in (
             ("random", "random", "pretrain"),
             ("apt", "APT", "pretrain"),
@@ -59,7 +60,7 @@ def page_path(tmp_path_factory):
                 "task": MAZE,
             }
             cells.append({**cell, "source": source, "steps": 60, "protocol_steps": 600})
-    write_run(root / "other", env="voidrl/PixelMaze-v0?size=7", steps=90, log="x failed: it diverged\n",
+    write_run(root / "other", env="voidrl/PixelMaze-v0?size=7", steps=90, error="it diverged",
               rows=[{"step": 30, "train/reward_mean": 2.0, "coverage/cells": 3}])  # fmt: skip
     write_experiment(root, cells, name="demo", title="A small demo")
     return write_report([root], root / "report.html", say=lambda text: None)

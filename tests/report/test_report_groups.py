@@ -7,6 +7,7 @@ from voidrl.report.groups import env_names, make_arms, source_of, stages_of
 from voidrl.report.provenance import settings_table
 from voidrl.report.read import read_all
 from voidrl.report.summary import caveats, findings, overview
+from voidrl.runs.experiment_record import write_failure
 
 ROWS = [{"step": 100, "episode/return": 1.0}]
 
@@ -148,7 +149,7 @@ def test_many_environments_are_summarized_by_wins(tmp_path):
 
 def test_everything_that_limits_the_numbers_is_a_caveat(tmp_path):
     write_run(tmp_path / "done", rows=ROWS)
-    write_run(tmp_path / "failed", rows=[{"step": 40}], seed=2, log="now failed: diverged\n")
+    write_run(tmp_path / "failed", rows=[{"step": 40}], seed=2, error="diverged")
     write_run(tmp_path / "again", rows=ROWS, machine={"git": {"commit": "fedcba9876", "dirty": True}})
     cells = [
         {"folder": "done", "protocol_steps": 10_000},
@@ -175,15 +176,13 @@ def test_everything_that_limits_the_numbers_is_a_caveat(tmp_path):
     assert found["Uncommitted changes"] == ["again"]
 
 
-def test_the_logs_of_an_experiment_say_why_a_run_failed(tmp_path):
+def test_an_experiment_knows_why_the_process_of_a_run_failed(tmp_path):
     write_run(tmp_path / "crashed", rows=ROWS, steps=1000)
     write_run(tmp_path / "killed", rows=ROWS, steps=1000, seed=2)
     cells = [{"folder": "crashed"}, {"folder": "killed", "seed": 2}, {"folder": "never", "seed": 3}]
     write_experiment(tmp_path, cells)
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "crashed.log").write_text("Traceback …\nValueError: no such color\n\n")
-    (tmp_path / "logs" / "killed.log").write_text("pretrain 54%\n")
-    (tmp_path / "logs" / "never.log").write_text("voidrl: atari needs ale-py\n")
+    write_failure(tmp_path, "crashed", "ValueError: no such color")
+    write_failure(tmp_path, "never", "atari needs ale-py")
     crashed, killed = arms_of(tmp_path)[0].runs
     assert (crashed.status, crashed.status_note) == (
         "failed",
@@ -247,9 +246,8 @@ def test_a_run_whose_evaluation_failed_still_counts(tmp_path):
         {"folder": "not_due", "evaluated": False, "label": "third"},
     ]
     write_experiment(tmp_path, cells)
-    (tmp_path / "logs").mkdir()
     for name in ("failed", "not_due"):
-        (tmp_path / "logs" / f"{name}.log").write_text("voidrl: no such game\n")
+        write_failure(tmp_path, name, "no such game")
     collection, arms = arms_of(tmp_path)
     assert [run.status for run in collection.runs] == ["failed", "complete", "complete"]
     assert [run.evaluation_gap for run in collection.runs] == ["failed", "missing", ""]

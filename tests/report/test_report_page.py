@@ -59,7 +59,7 @@ def runs(tmp_path):
     for seed in (1, 2):
         write_run(root / f"apt{seed}", seed=seed, rows=ROWS, visits=VISITS)
         write_run(root / f"tuned{seed}", env=GOAL, phase="finetune", seed=seed, rows=TASK, visits=VISITS)
-    write_run(root / "scratch", env=GOAL, phase="train", rows=TASK[:1], log="now failed: diverged\n")
+    write_run(root / "scratch", env=GOAL, phase="train", rows=TASK[:1], error="diverged")
     return root
 
 
@@ -128,7 +128,7 @@ def test_foreign_strings_are_never_markup(tmp_path):
         tmp_path / "runs" / "<i>run",
         rows=[{"step": 100, "coverage/cells": 3, f"train/{evil}": 1.0}],
         machine={"command": f"voidrl {evil}", "versions": {"voidrl": evil, "torch": [evil]}, "gpus": evil},
-        log=f"{evil} failed: {evil}\n",
+        error=evil,
         steps=200,
         visits=VISITS,
         tags=evil,
@@ -258,7 +258,7 @@ def test_damaged_runs_and_newer_formats_are_named(runs, tmp_path):
     found = report(runs, out=tmp_path / "report.html", say=said.append)
     assert [heat["name"] for heat in found.data["heats"]] == ["apt, seed 1, in PixelMaze-v0"]
     for text in (found.text, " ".join(said)):
-        assert "loop.safetensors of its checkpoint step_000000000100 is damaged" in text
+        assert "step_000000000100/loop.safetensors is truncated" in text
         assert "in format 7 and cannot be read" in text
         assert "tuned2" in text
     assert "1 skipped" in found.text

@@ -178,7 +178,7 @@ def test_markdown_tables_read_back(tmp_path):
 
 def test_csv_has_a_row_for_each_run_and_reads_back(tmp_path):
     games(tmp_path)
-    failed = {"env": "atari/pong", "seed": 9, "steps": 500, "log": "x failed: why\n"}
+    failed = {"env": "atari/pong", "seed": 9, "steps": 500, "error": "why"}
     write_run(tmp_path / "failed", rows=[{"step": 7}], **failed)
     out = write_report([tmp_path], tmp_path / "results.csv", say=lambda text: None)
     rows = [*csv.DictReader(io.StringIO(out.read_text()))]

@@ -15,8 +15,8 @@ from voidrl.checkpoint import MANIFEST, read_json
 from voidrl.config import PIECES
 from voidrl.envs.ids import is_importable
 from voidrl.errors import CheckpointError, RunFolderError
-from voidrl.metrics import read_metrics
-from voidrl.scores.score import FILE_NAME, started
+from voidrl.runs.evaluations import final_evaluation
+from voidrl.runs.metrics import read_metrics
 from voidrl.types import EnvSpec
 
 if TYPE_CHECKING:
@@ -88,15 +88,16 @@ def _command(text: str) -> str | None:
 def _evaluated(run: Path, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the result in the run's `evaluation.json` if it belongs to exactly this agent."""
     try:
-        saved = read_json(run / FILE_NAME, "an evaluation")
+        saved = final_evaluation(run, meta["steps"])
+        if saved is None:
+            return []
         agent, settings = saved["agent"], saved["settings"]
-        evaluated = agent["steps"], agent["steps_with_pretraining"], agent.get("started")
-        if evaluated != (meta["steps"], meta["agent_steps"], started(run)):
+        if (agent["steps"], agent["steps_with_pretraining"]) != (meta["steps"], meta["agent_steps"]):
             return []
         length = "" if settings["steps"] is None else f" of {settings['steps']} steps"
         how = f"by `voidrl evaluate`: whole episodes{length}, seed {settings['seed']}, {_policy(settings)}"
         return [_result(settings["env"], saved, saved["successes"], how)]
-    except (CheckpointError, KeyError, TypeError):
+    except (CheckpointError, RunFolderError, KeyError, TypeError):
         return []
 
 
