@@ -1,7 +1,8 @@
-"""A method of your own in one file: random network distillation (RND, Burda et al. 2018) in a maze of pixels.
+"""A custom method in one file: count-based exploration in a maze of pixels.
 
-A network learns to predict what a fixed random network says about a state. It errs where it has seen little,
-so its error rewards novelty. Prints how many cells of the maze were visited, beside uniformly random actions:
+A table counts how often each state was reached; the reward is 1 / √count (Strehl & Littman 2008; the hash
+table is that of Tang et al. 2017, without their features). Prints how many cells of the maze were visited,
+compared with uniform random actions:
 
     python examples/own_method.py [steps]
 """
@@ -16,9 +17,8 @@ from torch import Tensor
 
 import voidrl
 from voidrl.config import MethodConfig, require_positive
-from voidrl.entropy import RunningMean
 from voidrl.methods.base import Latents, Method
-from voidrl.nets import mlp
+from voidrl.representations.base import Representation
 from voidrl.runs.metrics import read_metrics
 from voidrl.types import Batch, EnvSpec, Metrics
 
@@ -27,57 +27,55 @@ MAZE = "voidrl/PixelMaze-v0?size=13&image_size=39"
 
 
 @dataclass(frozen=True)
-class RNDConfig(MethodConfig):
-    """Each field is an option: `config={"method.hidden_dim": 128}`. `learning_rate` is inherited."""
+class CountsConfig(MethodConfig):
+    """Each field is an option: `config={"method.table_size": 4096}`, `--method.table-size 4096`."""
 
-    hidden_dim: int = 64
-    """Width of both networks."""
+    table_size: int = 2**16
+    """Entries of the table; two states may share one."""
+    resolution: float = 0.1
+    """Vectors are rounded to multiples of this before they are counted."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "hidden_dim")
+        require_positive(self, "table_size", "resolution")
 
 
-class RND(Method):
-    """Rewards states whose random features the predictor does not know yet."""
+class Counts(Method):
+    """Rewards states that were rarely reached."""
 
-    Config = RNDConfig
+    Config = CountsConfig
+    reads_latents = False  # it reads observations, so no representation needs to be trained for it
 
-    def __init__(self, spec: EnvSpec, config: RNDConfig, z_dim: int) -> None:
-        super().__init__(spec, config, z_dim)
-        inputs = math.prod(spec.obs_shape)
-        sizes = [inputs, config.hidden_dim, config.hidden_dim]
-        self.target = mlp(sizes).requires_grad_(False)  # random, and stays so
-        self.predictor = mlp(sizes)  # trained by the agent, because it has parameters that want a gradient
-        self.scale = RunningMean(momentum=0.99)
-        # State lives in buffers changed in place: saved with the agent, moved with it, safe in a CUDA graph.
-        self.register_buffer("mean_obs", torch.zeros(inputs))
+    def __init__(self, spec: EnvSpec, config: CountsConfig, representation: Representation) -> None:
+        super().__init__(spec, config, representation)
+        self.config: CountsConfig = config
+        # State lives in buffers that are changed in place: saved with the agent, moved with it, and read by
+        # captured CUDA graphs.
+        self.register_buffer("counts", torch.zeros(config.table_size, dtype=torch.int64))
+        self.register_buffer("weights", torch.randint(2**31, (math.prod(spec.obs_shape),)))
 
-    def flat(self, obs: Tensor) -> Tensor:
-        """(B, *obs_shape) → (B, inputs)."""
-        return obs.flatten(1).float() / (255 if self.spec.pixels else 1)
+    def entry(self, obs: Tensor) -> Tensor:
+        """(B, *obs_shape) → (B,): where the table counts each state."""
+        x = obs if self.spec.pixels else (obs / self.config.resolution).round()
+        return (x.flatten(1).long() * self.weights).sum(1) % self.config.table_size
 
-    def error(self, obs: Tensor) -> Tensor:
-        """(B,). Without the mean image, what differs between states (the agent) stands out."""
-        x = self.flat(obs) - self.mean_obs
-        return (self.predictor(x) - self.target(x)).square().mean(-1)
-
-    def loss(self, batch: Batch, latents: Latents) -> tuple[Tensor, Metrics]:
-        """Trains the predictor; called once per update, before `reward`."""
-        self.mean_obs.lerp_(self.flat(batch.next_obs).mean(0), 0.05)
-        loss = self.error(batch.next_obs).mean()
-        return loss, {"rnd_loss": loss.detach()}
+    def observe(self, obs: Tensor, skill: Tensor) -> None:
+        """Count each state once, when it is reached; batches contain the same transition many times."""
+        entries = self.entry(obs)
+        self.counts.index_add_(0, entries, torch.ones_like(entries))
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
-        """(B,), divided by its recent mean: the error shrinks as it is learned, its contrast should not."""
-        error = self.error(batch.next_obs)
-        self.scale.update(error)
-        return self.scale(error)
+        """(B,): 1 / √count."""
+        return self.counts[self.entry(batch.next_obs)].clamp(min=1).float().rsqrt()
+
+    def metrics(self) -> Metrics:
+        """Logged as `train/entries_used`."""
+        return {"entries_used": (self.counts > 0).sum().float()}
 
 
 def visited(method: str | type[Method], steps: int, seed: int) -> int:
     """Cells entered in a run without rewards."""
-    config = {"env.num_envs": 8, "representation": "fixed", "updates_per_step": 0.25, "warmup_steps": 500,
+    config = {"env.num_envs": 8, "updates_per_step": 0.25, "warmup_steps": 500,
               "learner.batch_size": 32, "learner.discount": 0.95, "learner.target_tau": 0.05,
               "learner.learning_rate": 1e-3, "learner.epsilon_decay_steps": 1000,
               "learner.encoder.width": 0.5, "learner.hidden_dim": 128}  # fmt: skip
@@ -88,5 +86,5 @@ def visited(method: str | type[Method], steps: int, seed: int) -> int:
 
 if __name__ == "__main__":
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 1600
-    mine, random = ([visited(method, steps, seed) for seed in SEEDS] for method in (RND, "random"))
-    print(f"cells of 71 visited in {steps} steps, one run per seed: {mine} by RND, {random} at random")
+    mine, random = ([visited(method, steps, seed) for seed in SEEDS] for method in (Counts, "random"))
+    print(f"cells of 71 visited in {steps} steps, one run per seed: {mine} by counts, {random} at random")

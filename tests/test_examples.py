@@ -81,7 +81,7 @@ def test_pretraining_makes_a_users_own_task_learnable(finish):
 
 def test_a_method_in_one_file_explores_more_than_random_actions(finish):
     out = finish("own_method.py")
-    mine, random = map(ast.literal_eval, re.search(r"(\[.*\]) by RND, (\[.*\]) at random", out).groups())
+    mine, random = map(ast.literal_eval, re.search(r"(\[.*\]) by counts, (\[.*\]) at random", out).groups())
     assert len(mine) == len(random) == 2
     assert sum(mine) > 1.1 * sum(random)
 
