@@ -86,6 +86,16 @@ def test_a_method_in_one_file_explores_more_than_random_actions(finish):
     assert sum(mine) > 1.1 * sum(random)
 
 
+def test_a_frozen_front_end_stays_frozen_and_the_rest_is_trained(run):
+    lines = dict(line.split() for line in run("own_encoder.py", 400).splitlines())
+    assert lines == {
+        "stack.front.0.weight": "frozen",
+        "stack.front.0.bias": "frozen",
+        "stack.back.0.weight": "trained",
+        "stack.back.0.bias": "trained",
+    }
+
+
 def test_an_environment_takes_fewer_than_forty_lines():
     text = (EXAMPLES / "own_environment.py").read_text()
     environment = text[text.index("class Corridor") : text.index("if __name__")]
