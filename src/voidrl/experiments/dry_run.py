@@ -10,7 +10,7 @@ from voidrl.experiments import estimate
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.state import State, differences, state_of
 from voidrl.runs import locks
-from voidrl.terminal.tables import described, fit, print_table
+from voidrl.terminal.tables import described, print_table, wrap_text
 from voidrl.units import human_count, human_seconds
 
 
@@ -20,7 +20,7 @@ def print_plan(plan: Plan, jobs: int, file: TextIO | None = None) -> None:
     experiment = plan.experiment
 
     def say(text: str = "") -> None:
-        print(fit(text, file=stream), file=stream)
+        print(wrap_text(text, file=stream), file=stream)
 
     say(experiment.title)
     if experiment.about:

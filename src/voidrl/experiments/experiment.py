@@ -20,7 +20,7 @@ from voidrl.experiments.plan import Plan, Request, make_plan
 from voidrl.experiments.run import Outcome, run_plan
 from voidrl.experiments.state import refuse_others, state_of
 from voidrl.experiments.table import print_results
-from voidrl.terminal.tables import fit
+from voidrl.terminal.tables import wrap_text
 
 FAILED = 1
 REPORT = "report.html"
@@ -121,4 +121,4 @@ def _installed(module: str) -> bool:
 
 
 def _say(text: str) -> None:
-    print(fit(text, file=sys.stderr), file=sys.stderr, flush=True)
+    print(wrap_text(text, file=sys.stderr), file=sys.stderr, flush=True)

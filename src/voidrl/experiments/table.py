@@ -15,7 +15,7 @@ from voidrl.experiments.state import last_row, read_evaluation, state_of
 from voidrl.metrics import read_metrics
 from voidrl.scores.statistics import aggregate, percent
 from voidrl.suites import published
-from voidrl.terminal.tables import fit, print_table
+from voidrl.terminal.tables import print_table, wrap_text
 from voidrl.units import human_count
 
 OF_EVALUATION = {"return": "mean_return", "human_normalized": "human_normalized"}
@@ -134,7 +134,7 @@ def print_results(plan: Plan, file: TextIO | None = None) -> None:
     ]
     print_table(columns, shown, title=plan.experiment.title, file=file)
     for line in [*_aggregates(plan, rows), *_about(plan, rows)]:
-        print(fit(line, file=file), file=file)
+        print(wrap_text(line, file=file), file=file)
 
 
 def show(measure: str, value: float) -> str:

@@ -53,7 +53,7 @@ def print_table(
         _print_blocks(console, shown)
 
 
-def fit(text: str, *, indent: int = 2, file: TextIO | None = None) -> str:
+def wrap_text(text: str, *, indent: int = 2, file: TextIO | None = None) -> str:
     """The text with lines too long for the terminal broken between words, and the rest of them indented."""
     stream = sys.stdout if file is None else file
     if is_log(stream):
@@ -77,7 +77,7 @@ def described(rows: Mapping[str, str], *, file: TextIO | None = None) -> str:
     if width_of(stream) - indent < LEAST_PROSE:
         longest, indent = 0, 2 * GAP
     lines = (f"{' ' * GAP}{name:<{longest}}{' ' * GAP}{text}" for name, text in rows.items())
-    return "\n".join(fit(line, indent=indent, file=stream) for line in lines)
+    return "\n".join(wrap_text(line, indent=indent, file=stream) for line in lines)
 
 
 def make_console(stream: TextIO) -> Console:
