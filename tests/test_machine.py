@@ -1,6 +1,7 @@
 """What is left for a process in a container, and which presets fit into it."""
 
 from voidrl import machine
+from voidrl.protocols.memory import presets_larger_than, replay_bytes
 from voidrl.protocols.presets import PRESETS
 
 GB = 10**9
@@ -46,12 +47,12 @@ def test_a_container_has_what_its_groups_allow(tmp_path):
 
 
 def test_what_presets_take():
-    assert machine.replay_bytes("atari-paper") == 1_000_000 * (84 * 84 + 25)
-    assert machine.replay_bytes("urlb-pixels") == 500_000 * (3 * 84 * 84 + 65)
-    assert list(machine.too_large(5 * GB)) == ["atari-paper", "urlb-pixels"]
-    assert list(machine.too_large(10 * GB, copies=3)) == ["atari-paper", "urlb-pixels"]
-    assert machine.too_large(100 * GB) == {}
-    assert set(machine.too_large(0)) == set(PRESETS)
+    assert replay_bytes("atari-paper") == 1_000_000 * (84 * 84 + 25)
+    assert replay_bytes("urlb-pixels") == 500_000 * (3 * 84 * 84 + 65)
+    assert list(presets_larger_than(5 * GB)) == ["atari-paper", "urlb-pixels"]
+    assert list(presets_larger_than(10 * GB, copies=3)) == ["atari-paper", "urlb-pixels"]
+    assert presets_larger_than(100 * GB) == {}
+    assert set(presets_larger_than(0)) == set(PRESETS)
 
 
 def test_the_nearest_folder_that_is_there(tmp_path):

@@ -159,7 +159,7 @@ def _tasks() -> Listing:
 
 def _presets() -> Listing:
     from voidrl.config import Config
-    from voidrl.machine import replay_bytes
+    from voidrl.protocols.memory import replay_bytes
     from voidrl.protocols.presets import PRESETS
 
     places = {"maze": "PixelMaze", "atari": "atari/…", "dmc": "dmc/…", "urlb": "dmc/…"}

@@ -35,6 +35,7 @@ from voidrl.doctor.probes import (
     wanted_version,
 )
 from voidrl.machine import GB
+from voidrl.protocols.memory import presets_larger_than
 
 TIMEOUT_S = 60.0  # for each process; all of them together take seconds where nothing hangs
 LEAST_PYTHON = (3, 11)
@@ -183,7 +184,7 @@ def _memory() -> Finding:
     limit = "" if memory.limit is None else f" (the container's; the machine has {memory.total / GB:.1f})"
     total = memory.total if memory.limit is None else memory.limit
     found = f"{memory.available / GB:.1f} of {total / GB:.1f} GB free{limit}"
-    large = machine.too_large(int(0.9 * memory.available))
+    large = presets_larger_than(int(0.9 * memory.available))
     if memory.available < LEAST_MEMORY:
         return Finding(
             "memory", "warn", f"{found}: very little", "end other programs, or give the container more"
@@ -223,7 +224,7 @@ def _disk(folder: Path) -> Finding:
     if usage.free < LEAST_FREE or (stat.f_files > 0 and stat.f_favail == 0):
         why = "too little" if usage.free < LEAST_FREE else "but not one file more can be made"
         return Finding("disk", "fail", f"{found}: {why}", elsewhere)
-    large = machine.too_large(usage.free, CHECKPOINTS)
+    large = presets_larger_than(usage.free, CHECKPOINTS)
     if not large:
         return Finding("disk", "ok", found)
     fix = f"{elsewhere}, or lower --replay.capacity-steps"

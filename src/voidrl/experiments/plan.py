@@ -20,7 +20,7 @@ from voidrl.experiments.probe import Look, look
 from voidrl.experiments.scale import FEW_UPDATES, learns, scaled, scaled_evaluation, updates, warmup_steps
 from voidrl.experiments.tasks import Place, Task, select
 from voidrl.protocols.presets import default_preset, preset_for
-from voidrl.suites.dmcontrol import find_place
+from voidrl.suites.dmcontrol import find_dmc_task
 from voidrl.units import parse_count
 
 Layers = list[Mapping[str, Any]]
@@ -319,7 +319,7 @@ class _Maker:
         if asked is None:
             return None
         asked = scaled_evaluation(_changed(asked, self.of_evaluation), self.request.steps_scale)
-        found = find_place(place.env)
+        found = find_dmc_task(place.env)
         if found is not None and found.task is None and not asked.count_states:
             raise ConfigError(
                 f"method {arm.name!r} ends in {place.env!r}, which has no reward that could be evaluated: "
