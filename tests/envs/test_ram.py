@@ -269,7 +269,7 @@ def test_frame_lives_and_score_must_agree():
             with pytest.raises(DisagreementError, match=rf"step 43: .* score {score} .* score {score + 1} "):
                 shadow.repeat(STEP, action, frame, lives, score + 1)
         elif fresh:
-            with pytest.raises(DisagreementError, match=r"step \d+: the game went on after its end"):
+            with pytest.raises(DisagreementError, match=r"step \d+: the game continued after its end"):
                 shadow.repeat(STEP, action, frame, lives, score)
             break
         else:

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from voidrl.augment import Augment, arranged, gain, shifted
+from voidrl.augment import Augment, jitter_gain, shift_images, to_layout
 from voidrl.bench.data import random_replay
 from voidrl.bench.results import Result, number, percent, speedup, value_range
 from voidrl.bench.roofline import Peaks
@@ -92,9 +92,9 @@ def reference(
     """The same in plain PyTorch, operator by operator."""
     obs = replay.frames_of(replay.sample(batch)).stacked()
     pixels = config.shift_pixels
-    obs = shifted(obs, torch.randint(-pixels, pixels + 1, (2, batch), device=obs.device), pixels)
+    obs = shift_images(obs, torch.randint(-pixels, pixels + 1, (2, batch), device=obs.device), pixels)
     x = obs.float() / 255
     if config.intensity_scale:
-        x = x * gain(torch.randn(batch, device=x.device), config.intensity_scale)[:, None, None, None]
+        x = x * jitter_gain(torch.randn(batch, device=x.device), config.intensity_scale)[:, None, None, None]
     x = (x - 0.5).to(dtype)
-    return arranged(x, layout) if x.is_cuda else x
+    return to_layout(x, layout) if x.is_cuda else x
