@@ -209,7 +209,7 @@ def _check(
     fewest, most = 1 + int(include_self), available + int(include_self)
     if not fewest <= k <= most:
         raise NeighborError(
-            f"k = {k} cannot be used with {available} {'other ' * exclude_self}particles"
+            f"k = {k} neighbors cannot be found among {available} {'other ' * exclude_self}particles"
             f"{', where the point itself counts as a neighbor' * include_self}: expected {fewest} to {most}; "
             f"lower k, or use more particles (a larger batch or pool)"
         )

@@ -384,7 +384,7 @@ def test_values_that_cannot_be_used():
         APTReward(line(0), encoder=make_agent(CONTINUOUS))
     with pytest.raises(SpaceError, match=r"returned \(1,\) for 1 observations: expected \(1, d\)"):
         walk(APTReward(line(0, 1), encoder=lambda obs: obs[:, 0]), 1)
-    with pytest.raises(NeighborError, match="k = 5 cannot be used with 3 other particles"):
+    with pytest.raises(NeighborError, match="k = 5 neighbors cannot be found among 3 other"):
         filled().sample(4)
 
 

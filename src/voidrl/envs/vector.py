@@ -179,32 +179,29 @@ class Guarded(gym.Wrapper):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment and count the steps."""
         self.steps += 1
-        try:
-            result = self.env.step(action)
-        except Exception as error:
-            raise EnvironmentFailedError(
-                f"environment {self.index} ({self.name!r}) raised {error!r} at its own step {self.steps}"
-            ) from error
-        self._check(result[0], f"at its own step {self.steps}")
+        result: tuple[Any, Any, bool, bool, dict[str, Any]]
+        result = self._checked(partial(self.env.step, action), f"at its own step {self.steps}")
         return result
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start a new episode."""
-        try:
-            result = self.env.reset(seed=seed, options=options)
-        except Exception as error:
-            raise EnvironmentFailedError(
-                f"environment {self.index} ({self.name!r}) raised {error!r} in reset after {self.steps} steps"
-            ) from error
-        self._check(result[0], f"in reset after {self.steps} steps")
+        reset = partial(self.env.reset, seed=seed, options=options)
+        result: tuple[Any, dict[str, Any]] = self._checked(reset, f"in reset after {self.steps} steps")
         return result
 
-    def _check(self, obs: Any, when: str) -> None:
-        expected = self.observation_space.shape
-        if expected is not None and np.shape(obs) != expected:
+    def _checked(self, call: Callable[[], Any], when: str) -> Any:
+        try:
+            result = call()
+        except Exception as error:
             raise EnvironmentFailedError(
-                f"environment {self.index} ({self.name!r}) returned an observation of shape {np.shape(obs)} "
-                f"{when}: expected {expected}, as in its observation_space"
+                f"environment {self.index} ({self.name!r}) raised {error!r} {when}"
+            ) from error
+        expected, shape = self.observation_space.shape, np.shape(result[0])
+        if expected is not None and shape != expected:
+            raise EnvironmentFailedError(
+                f"environment {self.index} ({self.name!r}) returned an observation of shape {shape} {when}: "
+                f"expected {expected}, as in its observation_space"
             )
+        return result
