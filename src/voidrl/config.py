@@ -72,7 +72,7 @@ class DMControlConfig:
     image_size: int = 84
     """Height and width of images in pixels."""
     camera: int | str = -1
-    """Number or name of the camera; −1 is the one that URLB uses: 2 for the quadruped, `front_close` for jaco,
+    """Number or name of the camera; −1 is the one URLB uses: 2 for the quadruped, `front_close` for jaco,
     0 for all others."""
     render_quality: Literal["default", "fast"] = "default"
     """`default`, as dm_control renders; `fast`, without shadows and multisampling: the pixels differ."""
