@@ -42,7 +42,7 @@ from voidrl.registry import import_path
 from voidrl.replay import make_replay
 from voidrl.runs.folder import RunFolder, default_run_path
 from voidrl.sharing import pretrained as share
-from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_place, require_task
+from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task, require_task
 from voidrl.types import Batch, EnvSpec
 from voidrl.units import human_seconds, parse_count
 
@@ -505,7 +505,7 @@ def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpo
 
 def require_same_spaces(agent: EnvSpec, home: str, env: EnvSpec, name: str) -> None:
     """Refuse to put an agent from environment `home` into another body, or one that looks different."""
-    mine, other = find_place(home), find_place(name)
+    mine, other = find_dmc_task(home), find_dmc_task(name)
     if mine is not None and other is not None and mine.domain != other.domain:
         raise SpaceError(
             f"the agent was made for {home!r} with {agent.describe()} and environment {name!r} has "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.terminal.screen import has_color
-from voidrl.terminal.tables import described, fit
+from voidrl.terminal.tables import described, wrap_text
 
 if TYPE_CHECKING:
     from voidrl.config import Config
@@ -145,8 +145,8 @@ def print_help(config: Config, prog: str, about: str | None, own: Mapping[str, s
     import tyro
 
     # tyro breaks no line of a description, and joins those that begin with a letter: hence the indents.
-    fields = fit("Fields of the config, with the values they have here:")
-    about = f"{fit(about or '')}\n\n{described(own)}\n\n{fields}"
+    fields = wrap_text("Fields of the config, with the values they have here:")
+    about = f"{wrap_text(about or '')}\n\n{described(own)}\n\n{fields}"
     tyro._experimental_options["ansi_codes"] = has_color(sys.stdout)
     with suppress(SystemExit):
         tyro.cli(
