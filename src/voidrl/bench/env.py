@@ -16,7 +16,7 @@ from voidrl.bench.timing import REPEATS
 from voidrl.config import EnvConfig, merge, require, update
 from voidrl.envs.make import make_envs
 from voidrl.envs.vector import Envs
-from voidrl.protocols.presets import preset_for
+from voidrl.protocols.presets import default_preset, protocol_for
 
 ACTION_SETS = 64  # drawn beforehand, and taken in turn
 
@@ -47,7 +47,7 @@ def rows(options: Namespace, device: torch.device, peaks: None, say: Callable[[s
     """Real steps alone are counted: those in which an environment resets are not."""
     for n in options.num_envs:
         given = {"id": options.env, "num_envs": n, "backend": options.backend}
-        values = preset_for(options.env, options.preset, "pretrain")
+        values = protocol_for(options.env, options.preset or default_preset(options.env))
         config = update(EnvConfig(), merge(values["env"], given))
         with closing(make_envs(config)) as envs:
             rates, frames_per_step = _rates(envs, options.seconds), envs.frames_per_step

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 
 from voidrl.agent import Agent
-from voidrl.api import build_config
 from voidrl.bench.report import Column, Row, number, percent, ratio, shown
+from voidrl.build import build_config, layers_for
 from voidrl.config import EnvConfig, merge, update
 from voidrl.engine import Engine
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, RunInterrupted
 from voidrl.loop import Loop, LoopState
 from voidrl.metrics import read_metrics
-from voidrl.protocols.presets import default_preset, preset, preset_for
+from voidrl.protocols.presets import default_preset, find_preset
 from voidrl.replay import make_replay
 from voidrl.runs.folder import RunFolder
 from voidrl.units import parse_count
@@ -33,9 +33,9 @@ DROPPED_ROWS = 2  # with updates: graphs are captured in the first of them
 def check(options: Namespace) -> None:
     """Refuse runs too short to be cut into rows."""
     options.preset = options.preset or default_preset(options.env) or "maze-demo"
-    values = preset(options.preset)
+    values = find_preset(options.preset).values
     if options.num_envs is None:
-        options.num_envs = merge(values).get("env", {}).get("num_envs", 1)
+        options.num_envs = values.get("env", {}).get("num_envs", 1)
     if parse_count(options.steps) < 2 * LOG_ROWS * options.num_envs:
         raise ConfigError(
             f"--steps {options.steps} cannot be used with {options.num_envs} environments: expected at least "
@@ -103,7 +103,7 @@ def _run(options: Namespace, engine_name: str, device: torch.device, say: Callab
 
 def _layers(options: Namespace, engine: str) -> list[Mapping[str, Any]]:
     steps = parse_count(options.steps)
-    base = preset_for(options.env, options.preset, "pretrain")
+    base = merge(*(layer.values for layer in layers_for(options.env, "pretrain", options.preset)))
     log = {"log_every_steps": max(1, steps // LOG_ROWS), "checkpoint_every_steps": steps + 1}
     log |= {"eval_every_steps": 0, "tensorboard": False}
     changes: dict[str, Any] = {
@@ -111,7 +111,7 @@ def _layers(options: Namespace, engine: str) -> list[Mapping[str, Any]]:
         "steps": steps,
         "engine": engine,
         "precision": options.precision,
-        "warmup_steps": min(merge(base).get("warmup_steps", steps), steps // 4),  # not what is measured
+        "warmup_steps": min(base.get("warmup_steps", steps), steps // 4),  # not what is measured
         "log": log,
     }
     if options.updates_per_step is not None:

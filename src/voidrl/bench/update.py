@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 import torch
 
 from voidrl.agent import Agent
-from voidrl.api import build_config
 from voidrl.bench.data import random_replay
 from voidrl.bench.peaks import Peaks
 from voidrl.bench.profile import Parts, find_parts, write_trace
@@ -19,6 +18,7 @@ from voidrl.bench.report import MISSING, Column, Row, number, percent, ratio, sh
 from voidrl.bench.roofline import Floor, count_floor, mean_floor
 from voidrl.bench.timing import PeakMemory, Timing, measure, synchronize
 from voidrl.bench.workloads import DEFAULT_ON_CPU, WORKS, find_work
+from voidrl.build import build_config
 from voidrl.config import Config
 from voidrl.device import uses_bf16
 from voidrl.engine import Engine

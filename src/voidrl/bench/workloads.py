@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from voidrl.errors import UnknownNameError
-from voidrl.protocols.presets import DEMO_ENV, preset
+from voidrl.protocols.presets import DEMO_ENV, preset_values
 from voidrl.types import EnvSpec
 
 DEFAULT_ON_CPU = ("maze",)  # the others take seconds for one update there
@@ -18,7 +18,7 @@ class Work(NamedTuple):
     about: str
     spec: Callable[[], EnvSpec]
     layers: tuple[Mapping[str, Any], ...]
-    """For `voidrl.api.build_config`."""
+    """For `voidrl.build.build_config`."""
 
 
 def continuous(frame_shape: tuple[int, ...], frame_stack: int = 1, action_dim: int = 6) -> EnvSpec:
@@ -80,34 +80,34 @@ WORKS = {
     "urlb-states": Work(
         "24-d states, preset urlb-states: DDPG with trunks, z from dynamics, batches 1024",
         lambda: continuous((24,)),
-        (preset("urlb-states"),),
+        (preset_values("urlb-states"),),
     ),
     "urlb-pixels": Work(
         "3 frames of 3×84×84, preset urlb-pixels: DDPG and contrast on DrQ's convolutions, batches 256",
         lambda: continuous((3, 84, 84), 3),
-        (preset("urlb-pixels"),),
+        (preset_values("urlb-pixels"),),
     ),
     "pixels-drq": Work(
         "3 frames of 3×84×84, SAC and contrast on DrQ's convolutions, both batches 256",
         lambda: continuous((3, 84, 84), 3),
-        (preset("dmc-paper"), PIXELS_DRQ),
+        (preset_values("dmc-paper"), PIXELS_DRQ),
     ),
     "pixels-paper": Work(
         "3 frames of 3×84×84, preset dmc-paper, both batches 512",
         lambda: continuous((3, 84, 84), 3),
-        (preset("dmc-paper"),),
+        (preset_values("dmc-paper"),),
     ),
     "discrete": Work(
         "4 frames of 1×84×84, 18 actions, preset atari-paper, batches 32 and 512",
         lambda: discrete((1, 84, 84), 4, 18),
-        (preset("atari-paper"),),
+        (preset_values("atari-paper"),),
     ),
     "atari-fast": Work(
         "4 frames of 1×84×84, 18 actions, preset atari-fast, both batches 256",
         lambda: discrete((1, 84, 84), 4, 18),
-        (preset("atari-fast"),),
+        (preset_values("atari-fast"),),
     ),
-    "maze": Work("what `voidrl demo` runs, preset maze-demo", demo_maze, (preset("maze-demo"),)),
+    "maze": Work("what `voidrl demo` runs, preset maze-demo", demo_maze, (preset_values("maze-demo"),)),
 }
 
 

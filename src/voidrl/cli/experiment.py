@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
+from contextlib import suppress
 from typing import Any
 
-from voidrl.cli.options import make_parser, read_value
+from voidrl.cli.options import WORDS, make_parser
 from voidrl.errors import ConfigError
 from voidrl.terminal.screen import width_of
+from voidrl.units import parse_count
 
 
 def demo(argv: list[str]) -> int:
@@ -117,9 +119,17 @@ def _changes(words: list[str]) -> dict[str, Any]:
         name, equals, text = word.partition("=")
         if not equals or not name:
             raise ConfigError(f"--set {word} cannot be used: expected NAME=VALUE, such as learner.n_step=5")
-        several = tuple(read_value(part) for part in text.split(",")) if "," in text else None
-        changes[name.replace("-", "_")] = read_value(text) if several is None else several
+        several = tuple(_read_value(part) for part in text.split(",")) if "," in text else None
+        changes[name.replace("-", "_")] = _read_value(text) if several is None else several
     return changes
+
+
+def _read_value(text: str) -> Any:
+    """The number, truth value or None that a text spells; which fields runs have is not known yet."""
+    for read in (lambda text: WORDS[text.lower()], parse_count, int, float):
+        with suppress(KeyError, ValueError):
+            return read(text)
+    return text
 
 
 def _positive(option: str, value: float) -> None:

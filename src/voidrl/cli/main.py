@@ -15,7 +15,7 @@ from voidrl.cli.listing import list_
 from voidrl.cli.options import HELP
 from voidrl.cli.report import report
 from voidrl.cli.sharing import push
-from voidrl.cli.training import finetune, pretrain, resume, train
+from voidrl.cli.training import config, finetune, pretrain, resume, train
 from voidrl.cli.video import video
 from voidrl.errors import RunInterrupted, UnknownNameError, VoidrlError
 from voidrl.terminal.tables import described, fit
@@ -29,6 +29,7 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "train": train,
     "evaluate": evaluate,
     "resume": resume,
+    "config": config,
     "experiment": experiment,
     "report": report,
     "video": video,

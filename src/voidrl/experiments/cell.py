@@ -75,11 +75,11 @@ def _do(job: Job) -> None:
 
     if job["threads"] is not None:
         torch.set_num_threads(job["threads"])
-    from voidrl import api, checkpoint
+    from voidrl import api, build, checkpoint
     from voidrl.scores.score import FILE_NAME, record
 
     folder, evaluation = Path(job["folder"]), job["evaluation"]
-    config = api.config_from_json(job["config"])
+    config = build.config_from_json(job["config"])
     _train(job, folder)
     if evaluation is None:
         return
@@ -95,10 +95,10 @@ def _do(job: Job) -> None:
 
 def _train(job: Job, folder: Path) -> None:
     """Begin, go on with, or keep a run."""
-    from voidrl import api, checkpoint
+    from voidrl import api, build, checkpoint
     from voidrl.experiments.state import reached, wrote_checkpoint
 
-    config, say = api.config_from_json(job["config"]), lambda text: print(text, file=sys.stderr, flush=True)
+    config, say = build.config_from_json(job["config"]), lambda text: print(text, file=sys.stderr, flush=True)
     root = folder / "checkpoints"
     if checkpoint.list_steps(root):
         if checkpoint.latest(root, say).step < config.steps:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from voidrl import api
+from voidrl import build
 from voidrl.config import PIECES, Config, EnvConfig, default_piece, flat, merge, require, to_json, update
 from voidrl.envs.dmc import resolve
 from voidrl.envs.ids import ATARI, DMC
@@ -19,7 +19,7 @@ from voidrl.experiments.format import PHASES, Arm, Evaluation, Experiment, Phase
 from voidrl.experiments.probe import Look, look
 from voidrl.experiments.scale import FEW_UPDATES, learns, scaled, scaled_evaluation, updates, warmup_steps
 from voidrl.experiments.tasks import Place, Task, select
-from voidrl.protocols.presets import default_preset, preset_for
+from voidrl.protocols.presets import default_preset, protocol_for
 from voidrl.suites.dmcontrol import find_place
 from voidrl.units import parse_count
 
@@ -107,7 +107,7 @@ class Plan:
         """The table that results can be held against; none where agents see something else than there."""
         theirs, ours = (
             [
-                preset_for(task.env, name, "train").get("env", {}).get("dmc", {})
+                protocol_for(task.env, name or default_preset(task.env)).get("env", {}).get("dmc", {})
                 for task in self.experiment.tasks
             ]
             for name in (self.experiment.preset, self.request.preset or self.experiment.preset)
@@ -250,12 +250,11 @@ class _Maker:
         if phase == "finetune":
             owner = arm if arm.source is None else self.experiment.arms[arm.source]
             before = self._config(owner, "pretrain", task).config
-            layers: Layers = [to_json(api.task_config(before)), self._file_config(phase)]
+            layers: Layers = [to_json(build.task_config(before)), self._file_config(phase)]
             layers += [] if arm.source is None else [arm.config]
+            layers.append(arm.of_phase.get(phase, Phase()).config)
         else:
-            layers = self._begin(place.env, phase)
-            layers += [{} if arm.method is None else {"method": arm.method}, arm.config]
-        layers.append(arm.of_phase.get(phase, Phase()).config)
+            layers = self._from_preset(arm, phase, place.env)
         merged = _layered(layers)
         if phase != "finetune" or arm.source is not None:
             _multiply(merged, arm.times)
@@ -269,17 +268,18 @@ class _Maker:
         inside = merged.get("env", {})
         require(isinstance(inside, Mapping), "env", inside, "a mapping; the id is the task's")
         seen = look(update(EnvConfig(), {**inside, "id": place.env}, "env."))
-        config = api.build_config(seen.spec, [merged, {"env": to_json(seen.env)}])
+        config = build.build_config(seen.spec, [merged, {"env": to_json(seen.env)}])
         self.made[key] = _Made(config, seen, outline_bytes(seen.spec, config))
         return self.made[key]
 
-    def _begin(self, env: str, phase: str) -> Layers:
-        """What pre-training and training from scratch begin with, up to the arm's own."""
-        values = preset_for(env, self._preset_name(env), "pretrain")
-        shared = _layered([values, self.experiment.config, self.varied.config, self.changes])
-        if phase == "train":
-            shared = _as_finetuned(shared)
-        return [shared, self._file_config(phase), self.of_phase[phase]]
+    def _from_preset(self, arm: Arm, phase: str, env: str) -> Layers:
+        """Pre-training and training from scratch: protocol, recipe, and what file and command change."""
+        shared = _layered([self.experiment.config, self.varied.config, self.changes])
+        method = {} if arm.method is None else {"method": arm.method}
+        own = [self._file_config(phase), self.of_phase[phase], method, arm.config]
+        own.append(arm.of_phase.get(phase, Phase()).config)
+        layers = build.layers_for(env, phase, self._preset_name(env), _layered(own), shared=shared)
+        return [layer.values for layer in layers]
 
     def _file_config(self, phase: str) -> dict[str, Any]:
         """The file's changes for a phase; where the command line changes the same for all, that counts."""
@@ -299,8 +299,10 @@ class _Maker:
         """How long the experiment itself has it, in steps that hold an action for as many frames as here."""
         key = (arm.name, phase, env)
         if key not in self.protocol:
-            merged = merge(preset_for(env, self.experiment.preset, "pretrain"), self.experiment.config)
-            usual = (_as_finetuned(merged) if phase == "train" else merged).get("steps", Config().steps)
+            begun = "train" if phase == "train" else "pretrain"
+            layers = build.layers_for(env, begun, self.experiment.preset, self.experiment.config)
+            merged = merge(*(layer.values for layer in layers))
+            usual = merged.get("steps", Config().steps)
             if phase == "finetune":
                 usual = merged.get("finetune", {}).get("steps") or usual
             steps = int(_file_steps(self.experiment, arm, phase, Variation()) or usual)
@@ -365,16 +367,6 @@ def _file_steps(experiment: Experiment, arm: Arm, phase: str, varied: Variation)
             if steps is not None:
                 return steps
     return None
-
-
-def _as_finetuned(values: Mapping[str, Any]) -> dict[str, Any]:
-    """From scratch an agent is trained as one is fine-tuned, with which it is compared (`preset_for`)."""
-    tuning = values.get("finetune", {})
-    if not tuning.get("steps"):
-        return dict(values)
-    names = ("steps", "updates_per_step", "warmup_steps")
-    given = {name: tuning[name] for name in names if tuning.get(name) is not None}
-    return merge(values, given, {"log": {"snapshot_steps": ()}})
 
 
 def _layered(layers: Layers) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from voidrl import api, checkpoint
+from voidrl import build, checkpoint
 from voidrl.config import flat, to_json
 from voidrl.errors import CheckpointError, RunFolderError
 from voidrl.experiments.plan import Cell, Plan
@@ -105,7 +105,7 @@ def refuse_others(plan: Plan, cells: Sequence[Cell]) -> None:
 
 def differences(cell: Cell, path: Path) -> list[str]:
     """Where the config of the run that is there is not the cell's, in words."""
-    there = api.config_from_json(checkpoint.read_json(path, "the config of a run"))
+    there = build.config_from_json(checkpoint.read_json(path, "the config of a run"))
     found, asked = flat(to_json(there)), flat(to_json(cell.config))
     names = [name for name in {**asked, **found} if name not in ANYWHERE]
     if cell.phase == "pretrain":  # which knows nothing of what comes after it
