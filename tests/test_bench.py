@@ -7,11 +7,11 @@ import sys
 import pytest
 import torch
 
-from voidrl.api import build_config
 from voidrl.bench import knn, sample, train
 from voidrl.bench import profile as parts
 from voidrl.bench.timing import REPEATS, measure, repeated
 from voidrl.bench.workloads import WORKS
+from voidrl.build import build_config
 from voidrl.cli import main as cli
 from voidrl.entropy import knn_distances
 from voidrl.errors import ConfigError

@@ -25,7 +25,7 @@ CASES = {
     "dqn": (Walk, "apt", tiny(env__num_envs=3, learner__n_step=3, **EVALUATED)),
     "dqn pixels": (MAZE, "apt", tiny(env__num_envs=2, learner__n_step=2, **PIXELS)),
     "sac": (make_continuous, "apt", tiny(learner="sac", env__num_envs=2, **EVALUATED)),
-    "sac pixels": (f"{MAZE}&continuous=true", "apt", tiny(learner="sac", share_encoder=True, **PIXELS)),
+    "sac pixels": (f"{MAZE}&continuous=true", "apt", tiny(learner="sac", share_encoder="all", **PIXELS)),
     "ddpg": (make_continuous, "apt", tiny(learner="ddpg", learner__n_step=2, env__frame_stack=3)),
     "ddpg trunks": (
         make_continuous,

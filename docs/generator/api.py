@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import voidrl
-from generator.words import NOTE, field_docs, plain, table, wrapped
+from generator.words import NOTE, plain, table, wrapped
+from voidrl.config import field_docs
 
 FIRST = ("pretrain", "finetune", "train", "evaluate", "resume", "load")  # in the order of use
 AGENT = ("act", "save_pretrained", "push_to_hub")  # the user's side of it

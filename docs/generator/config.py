@@ -8,9 +8,9 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from generator.words import NOTE, code, field_docs, plain, table, wrapped
+from generator.words import NOTE, code, plain, table, wrapped
 from voidrl import registry
-from voidrl.config import PIECES, Config
+from voidrl.config import PIECES, SET_BY_COMMAND, Config, field_docs
 
 
 def config() -> str:
@@ -23,7 +23,8 @@ def config() -> str:
             "Everything that determines a run. A field is written `learner.n_step` in Python "
             '(`config={"learner.n_step": 3}`) and `--learner.n-step 3` on the command line, where '
             "`voidrl pretrain ENV --help` shows the values that a run on ENV would have. What a run was made "
-            "with is in its `config.json`. [Presets](presets.md) are named sets of these values."
+            "with is in its `config.json`. [Presets](presets.md) are named sets of these values, and "
+            "`voidrl config pretrain ENV …` prints what a command would take, and from where."
         ),
         "## The run\n",
         _fields(root),
@@ -60,7 +61,7 @@ def _fields(piece: Any, path: str = "", base: Any = None) -> str:
     rows = []
     for field in dataclasses.fields(piece):
         value, name = getattr(piece, field.name), f"{path}.{field.name}".lstrip(".")
-        if field.name in ("name", "phase") or name == "env.id":
+        if name in SET_BY_COMMAND:
             continue
         if base is not None and getattr(base, field.name, ...) == value:
             continue

@@ -1,73 +1,92 @@
-"""docs/presets.md: what each preset is for, and where it differs from what lies below it."""
+"""docs/presets.md: the protocols and recipes as their files have them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from importlib.resources import files
 
-from generator.preset_sources import SOURCES, Source
-from generator.words import NOTE, code, plain, table, wrapped
-from voidrl.api import build_config
-from voidrl.config import PIECES, to_json
+from generator.words import NOTE, plain, table, wrapped
+from voidrl import protocols
 from voidrl.protocols.presets import PRESETS
-from voidrl.types import EnvSpec
+
+ABOUT = {
+    "maze-demo": (
+        "What `voidrl demo` runs: small networks and batches, one update every four steps. The values were "
+        "tuned on seeds 1 and 2 of the demo's maze ([what it shows and what not](demo.md)).",
+        "voidrl pretrain 'voidrl/PixelMaze-v0?size=13&loops=0.1' --preset maze-demo --steps 16k",
+    ),
+    "atari-paper": (
+        "The values of the paper's tables, and where these are silent or contradict the text, our choice "
+        "([the list](paper.md#where-the-paper-contradicts-itself)). It is the default for `atari/…`. On one "
+        "H200 its 250M steps would take 8 days.",
+        "voidrl pretrain atari/ms_pacman --preset atari-paper --engine compile",
+    ),
+    "atari-fast": (
+        "The paper's values for hours of one GPU instead of days. Steps are cheap and updates are not, so it "
+        "makes 32 times fewer of them on larger batches. Its rates were measured with these values; the "
+        "[evidence](../results/atari/README.md) was made with half its updates and another `target_tau`.",
+        "voidrl pretrain atari/ms_pacman --preset atari-fast --engine compile",
+    ),
+    "atari-demo": (
+        "See how it works, not how well: narrow networks, small batches, and distinct states are counted.",
+        "voidrl pretrain atari/ms_pacman --preset atari-demo",
+    ),
+    "dmc-paper": (
+        "The values of the paper's tables for DMControl from pixels. The paper gives neither the length of "
+        "fine-tuning nor the hidden layer of the encoder there. It has not been run at full length.",
+        "voidrl pretrain dmc/walker --preset dmc-paper --engine compile",
+    ),
+    "dmc-fast": (
+        "The paper's networks for less than an hour of one GPU: more simulations at once, cheaper images, an "
+        "eighth of the updates, half the batches.",
+        "voidrl pretrain dmc/walker --preset dmc-fast --engine compile",
+    ),
+    "urlb-states": (
+        "The protocol of [URLB](https://arxiv.org/abs/2110.15191) from states, the default for `dmc/…`. "
+        "Where it differs from URLB's code: [DMControl](environments/dmcontrol.md#presets).",
+        "voidrl pretrain dmc/walker --method apt --engine compile",
+    ),
+    "urlb-pixels": (
+        "The same from images. A step repeats its action for two frames, so numbers of steps are halved.",
+        "voidrl pretrain dmc/walker --preset urlb-pixels --engine compile",
+    ),
+}
 
 
 def presets() -> str:
-    """What each preset is for, and where it differs from the defaults."""
+    """Every protocol and every recipe."""
+    home = files(protocols)
     parts = [
         NOTE,
         "# Presets\n",
         wrapped(
-            'Named sets of [config](config.md) values: `--preset NAME` on the command line, `preset="NAME"` '
-            "in Python. What is given besides wins over the preset. `atari/…` takes `atari-paper` and "
-            "`dmc/…` `urlb-states` where none is named; other environments take the defaults."
+            '`--preset NAME` on the command line, or `preset="NAME"` in Python, chooses a **protocol**: '
+            "environment, learner, steps, fine-tuning, evaluation and the shape of the encoder f. A method "
+            "adds its **recipe** for that protocol: its own values, and the representation that it needs. "
+            "What you give yourself wins over both. A method without a recipe takes its defaults."
+        ),
+        wrapped(
+            "`atari/…` takes `atari-paper` and `dmc/…` takes `urlb-states` unless you name another; other "
+            "environments take the [defaults](config.md). `voidrl config` shows the result, and where each "
+            "value comes from:"
+        ),
+        "```sh\nvoidrl config pretrain dmc/walker --method apt --learner.n-step 5\n```\n",
+        wrapped(
+            "Naming a piece changes that piece alone: `--representation fixed` keeps the shape of f, and "
+            "`--learner sac` keeps the batch size. `voidrl train`, from scratch, takes its steps, updates, "
+            "warm-up and learning rate from `finetune`, so that it can be compared with a fine-tuned agent."
         ),
         table(["preset", "for"], ([f"[{n}](#{n})", plain(p.about)] for n, p in PRESETS.items())) + "\n",
     ]
-    for name in PRESETS:
-        source = SOURCES[name]
-        parts += [f"## {name}\n", f"{PRESETS[name].about}\n", wrapped(source.text)]
-        parts += ["```sh\n" + source.command + "\n```\n"]
-        parts += [_differences(name, source)]
+    for name, preset in PRESETS.items():
+        text, command = ABOUT[name]
+        lines = home.joinpath(f"{name}.toml").read_text("utf-8").splitlines()
+        values = "\n".join(line for line in lines if not line.startswith("about =")).strip()
+        parts += [f"## {name}\n", f"{preset.about}\n", wrapped(text), f"```sh\n{command}\n```\n"]
+        parts += [f"```toml\n{values}\n```\n"]
+    parts += ["## Recipes\n", "A table is for one preset, or for all whose names begin with its word.\n"]
+    for file in sorted(home.joinpath("recipes").iterdir(), key=lambda file: file.name):
+        parts += [
+            f"### {file.name.removesuffix('.toml')}\n",
+            f"```toml\n{file.read_text('utf-8').strip()}\n```\n",
+        ]
     return "\n".join(parts)
-
-
-def _differences(name: str, source: Source) -> str:
-    spec = _spec(source)
-    values = PRESETS[name].values
-    mine = _flat(to_json(build_config(spec, [values])))
-    if source.base is None:
-        pieces = {kind: mine[f"{kind}.name"] for kind in PIECES}
-        chosen = build_config(spec, [])
-        other, whose = _flat(to_json(build_config(spec, [pieces]))), "default"
-        for kind in PIECES:
-            other[f"{kind}.name"] = getattr(chosen, kind).name
-    else:
-        below = build_config(_spec(SOURCES[source.base]), [PRESETS[source.base].values])
-        other, whose = _flat(to_json(below)), f"`{source.base}`"
-    notes = dict(source.notes)
-    rows = []
-    for field, value in mine.items():
-        before = other.get(field, ...)
-        if value != before:
-            shown = "" if before is ... else code(before)
-            rows.append([f"`{field}`".replace(".name", ""), code(value), shown, notes.pop(field, "")])
-    assert not notes, f"presets_sources has notes about what {name} does not change: {sorted(notes)}"
-    return table(["field", "here", whose, "from where, or why"], rows) + "\n"
-
-
-def _spec(source: Source) -> EnvSpec:
-    """What an environment of the preset looks like, so that nothing is left to be decided by it."""
-    box = {"action_low": (-1.0,), "action_high": (1.0,), "action_shape": (1,)}
-    shape = (3, 84, 84) if source.pixels else (24,)
-    if source.discrete:
-        return EnvSpec(shape, source.pixels, 1, num_actions=18, raw_shape=shape)
-    return EnvSpec(shape, source.pixels, 1, num_actions=0, raw_shape=shape, **box)
-
-
-def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= _flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {path + key: value}
-    return found

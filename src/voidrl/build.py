@@ -238,17 +238,16 @@ def config_sources(config: Config, layers: Sequence[Layer]) -> dict[str, str]:
     decided.
     """
     defaults = flat(to_json(update(Config(), {kind: getattr(config, kind).name for kind in PIECES})))
-    defaults["env.id"] = config.env.id
     automatic = {"learner.name": "environment", "representation.name": f"method {config.method.name}"}
     given_by = [(layer.source, flat(layer.values)) for layer in layers]
     found = {}
     for field, value in flat(to_json(config)).items():
-        source, given = automatic.get(field, "command" if field == "env.id" else "default"), defaults[field]
+        source, given = automatic.get(field, "default"), defaults[field]
         for layer, values in given_by:
             if field in values and not (field in automatic and values[field] == "auto"):
                 source, given = layer, to_json(values[field])
         resolved = given != value and not isinstance(given, type)  # a class has become its name
-        found[field] = "environment" if resolved else source
+        found[field] = ("command" if field == "env.id" else "environment") if resolved else source
     return found
 
 

@@ -46,16 +46,18 @@ def demo(argv: list[str]) -> int:
 
 
 def experiment(argv: list[str]) -> int:
-    """Run an experiment of the paper, or your own, cell by cell: `voidrl experiment demo --jobs 2`."""
+    """Run an experiment of the paper, or a custom one: `voidrl experiment demo --jobs 2`."""
     from voidrl.experiments.format import shipped
     from voidrl.terminal.tables import described
 
     parser = make_parser("experiment", experiment.__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter  # for the list; it wraps no sentence
     parser.description = textwrap.fill(parser.description or "", width_of(sys.stdout) - 2)
-    own = {"FILE.toml": "Your own, as docs/experiments.md describes it"}
+    own = {"FILE.toml": "a custom experiment, as docs/experiments.md describes it"}
     parser.epilog = f"experiments:\n{described({**shipped(), **own})}"
-    parser.add_argument("name", metavar="NAME|FILE.toml", nargs="?", help="one of those below, or your own")
+    parser.add_argument(
+        "name", metavar="NAME|FILE.toml", nargs="?", help="one of those below, or a custom one"
+    )
     parser.add_argument(
         "--tasks", "--games", nargs="+", action="extend", default=[], metavar="TASK",
         help="these alone, by name, or others by id (default: all of the experiment's)",
@@ -63,7 +65,9 @@ def experiment(argv: list[str]) -> int:
     parser.add_argument(
         "--methods", nargs="+", action="extend", default=[], metavar="NAME", help="these alone (default: all)"
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[], help="(default: the experiment's)")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[], help="seeds of the runs (default: the experiment's)"
+    )
     parser.add_argument(
         "--steps-scale", type=float, default=1.0, metavar="X",
         help="multiplies the steps of all runs, and shortens what goes with them: 0.01 (default: 1)",

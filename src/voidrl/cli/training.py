@@ -100,7 +100,7 @@ def config(argv: list[str]) -> None:
         return
     request = read_request(command, argv[1:], CONFIG)
     from voidrl.build import config_sources
-    from voidrl.config import flat, to_json
+    from voidrl.config import SET_BY_COMMAND, flat, to_json
 
     sources = config_sources(request.config, request.layers)
     values = flat(to_json(request.config))
@@ -108,7 +108,11 @@ def config(argv: list[str]) -> None:
         both = {field: {"value": value, "source": sources[field]} for field, value in values.items()}
         print(json.dumps(both, indent=2))
         return
-    shown = [field for field in values if "--all" in request.options or sources[field] != "default"]
+    shown = [
+        field
+        for field in values
+        if "--all" in request.options or sources[field] != "default" or field in SET_BY_COMMAND
+    ]
     sections: dict[str, list[tuple[str, str, str]]] = {}
     for field in sorted(shown, key=lambda field: field.count(".") > 0):  # those of the run itself first
         section, _, name = field.partition(".") if "." in field else ("run", "", field)
