@@ -8,7 +8,7 @@ from tiny_runs import MAZE, tiny
 import voidrl
 from voidrl import engine as engines
 from voidrl import registry
-from voidrl.engine import MAX_BURST, MAX_GRAPHS, WARMUP_RUNS, Engine, Fetched, HostReads, Waiting
+from voidrl.engine import MAX_BURST, MAX_GRAPHS, WARMUP_RUNS, Engine, HostCopy, HostReads, IdleTimer
 from voidrl.errors import CaptureError, ConfigError
 from voidrl.methods.base import Method
 
@@ -68,7 +68,7 @@ def test_an_engine_runs_the_very_updates_of_the_agent(learner):
 
 def test_a_long_period_has_few_kinds_of_updates():
     learner = make_agent(CONTINUOUS, learner="sac", learner__target_every_updates=8000).learner
-    kinds = [learner.kind(update) for update in range(16_001)]
+    kinds = [learner.variant(update) for update in range(16_001)]
     assert set(kinds) == {0, 1, 2}
     assert [i for i, kind in enumerate(kinds) if kind == 0] == [0, 8000, 16_000]
     assert kinds[7999:8003] == [1, 0, 1, 2]
@@ -81,7 +81,7 @@ def test_every_update_runs_once_and_in_order_however_they_are_bundled(calls):
     for count in calls:
         engine.update(done, count)
         done += count
-    assert engine.ran == [agent.learner.kind(i) for i in range(done)]
+    assert engine.ran == [agent.learner.variant(i) for i in range(done)]
     assert all(len(key) in (1, MAX_BURST) for key in engine.launches)
     assert len(engine._graphs) <= MAX_GRAPHS + len(set(engine.ran))
 
@@ -252,15 +252,15 @@ def test_nothing_stays_compiled_after_an_update(traced):
         assert not {"critic_loss", "encode", "spread", "sample"} & vars(owner).keys()
 
 
-# Waiting
+# IdleTimer
 
 
 def test_fetched_values_are_those_of_the_tensor():
-    assert Fetched(torch.arange(3)).numpy().tolist() == [0, 1, 2]
+    assert HostCopy(torch.arange(3)).numpy().tolist() == [0, 1, 2]
 
 
 def test_waiting_is_counted_once():
-    waiting = Waiting(CPU)
+    waiting = IdleTimer(CPU)
     with waiting:
         torch.randn(100_000).sort()
     assert waiting.flush() > 0

@@ -9,7 +9,7 @@ from voidrl import nets
 from voidrl.augment import arranged, images
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
-from voidrl.nets import Conv, DuelingQ, Encoder, ExactLinear, TwinQ, activation, join, mlp, target_copy
+from voidrl.nets import Conv, DuelingQ, Encoder, FullPrecisionLinear, TwinQ, activation, join, mlp, target_copy
 from voidrl.spectral import SpectralNorm
 from voidrl.types import Layout
 
@@ -251,7 +251,7 @@ def test_values_and_actions_are_float32_under_autocast(dueling):
 
 
 def test_the_last_layer_is_exact():
-    layer, x = ExactLinear(64, 3), torch.randn(5, 64)
+    layer, x = FullPrecisionLinear(64, 3), torch.randn(5, 64)
     expected = layer(x)
     assert torch.equal(expected, nn.functional.linear(x, layer.weight, layer.bias))
     with torch.autocast("cpu", torch.bfloat16):

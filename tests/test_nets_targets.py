@@ -6,7 +6,7 @@ from helpers import shake
 from torch import nn
 
 from voidrl.config import EncoderConfig
-from voidrl.nets import Conv, Encoder, follow, target_copy
+from voidrl.nets import Conv, Encoder, polyak_update, target_copy
 from voidrl.spectral import SpectralNorm
 
 STACKS = ("nature", "drq", "paper", "impala", "mlp")
@@ -93,14 +93,14 @@ class Counted(nn.Module):
 
 def test_follow_is_an_exponential_average_of_weights_and_buffers():
     target, online = Counted(1.0), Counted(3.0)
-    follow(target, online, 0.25)
+    polyak_update(target, online, 0.25)
     assert target.weight.tolist() == [1.5] * 2
     assert target.mean.tolist() == [15.0] * 3
     assert target.count == 1
-    follow(target, online, 0.25)
+    polyak_update(target, online, 0.25)
     assert target.weight.tolist() == [1.875] * 2
     assert online.weight.tolist() == [3.0] * 2
-    follow(target, online, 1.0)
+    polyak_update(target, online, 1.0)
     assert torch.equal(target.weight, online.weight)
 
 
@@ -115,7 +115,7 @@ def test_a_target_is_a_frozen_copy_of_its_own():
     before = target(x)
     assert torch.equal(target(x), before)
     encoder.train()(x)
-    follow(target, encoder, 1.0)
+    polyak_update(target, encoder, 1.0)
     assert torch.equal(target(x), encoder.eval()(x))
     assert not torch.allclose(target(x), before)
 
@@ -139,7 +139,7 @@ def test_a_target_is_the_function_of_a_normalized_network_without_normalization(
     for _ in range(3):
         shake(encoder, 0.3).train()(x)
         shake(encoder, 0.1)
-        follow(target, encoder, 1.0)
+        polyak_update(target, encoder, 1.0)
         assert torch.equal(target.train()(x), encoder.eval()(x))
         assert torch.equal(target.eval()(x), encoder.eval()(x))
 
@@ -150,7 +150,7 @@ def test_a_target_averages_the_weights_in_use():
     shake(encoder, 0.3)(x)
     before, vectors = [w.clone() for w in weights(target)], [b.clone() for b in encoder.buffers()]
     bias = target.stack[0].bias.clone()
-    follow(target, encoder.train(), 0.1)
+    polyak_update(target, encoder.train(), 0.1)
     for old, new, online in zip(before, weights(target), weights(encoder), strict=True):
         assert torch.equal(new, torch.lerp(old, online, 0.1))
     assert torch.equal(target.stack[0].bias, torch.lerp(bias, encoder.stack[0].bias, 0.1))
@@ -169,7 +169,7 @@ def test_a_target_stands_still_in_training_mode():
         shake(encoder, 0.2).train()
         for _ in range(10):
             encoder(x)
-        follow(target, encoder, 0.1)
+        polyak_update(target, encoder, 0.1)
         assert largest_norm(target) < 1.05
 
 
@@ -181,6 +181,6 @@ def test_other_buffers_of_a_normalized_network_follow():
     both = nn.Sequential(normed_encoder("mlp")[0], Counted(1.0))
     target = target_copy(both)
     both[1].mean.fill_(20)
-    follow(target, both, 0.5)
+    polyak_update(target, both, 0.5)
     assert target[1].mean.tolist() == [15.0] * 3
     assert "0.trunk.0.weight" in dict(target.named_parameters())

@@ -1,15 +1,11 @@
-"""The agent: encoder, representation, method, learner and their optimizers; and the update step.
-
-Every trainable parameter is in exactly one optimizer, and a loss is differentiated with respect to the
-parameters of its own optimizer alone, so nothing is trained by a loss that does not own it.
-"""
+"""The agent: encoder, representation, method and learner with their optimizers; and the update step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,15 +18,26 @@ from voidrl.device import uses_bf16
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.learners.base import Learner
 from voidrl.methods.base import Latents, Method
-from voidrl.nets import Encoder, follow
+from voidrl.nets import Encoder, polyak_update
+from voidrl.optimizers import Optimizers, Part
 from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Representation, Views
 from voidrl.spaces import env_action, to_frames
-from voidrl.spectral import exact
+from voidrl.trainers import Pieces, check_combination, encoder_trainers, trains_representation
 from voidrl.types import Batch, EnvSpec, Metrics
 
-if TYPE_CHECKING:
-    from voidrl.evaluation import Evaluation
+
+class JointLoss:
+    """Losses of the same weights that wait to be minimized together, in one backward pass."""
+
+    def __init__(self) -> None:
+        self.value: Tensor | None = None
+        self.optimizers: list[str] = []
+
+    def add(self, value: Tensor, optimizers: list[str]) -> None:
+        """Add a loss to the sum."""
+        self.value = value if self.value is None else self.value + value
+        self.optimizers += [name for name in optimizers if name not in self.optimizers]
 
 
 class Agent(nn.Module):
@@ -41,6 +48,7 @@ class Agent(nn.Module):
     learner: Learner
     task_skill: Tensor
     task_skill_chosen: Tensor
+    trials_dealt: Tensor
     representation_rate: Tensor
 
     def __init__(self, spec: EnvSpec, config: Config, device: torch.device) -> None:
@@ -48,29 +56,22 @@ class Agent(nn.Module):
         self.spec, self.config = spec, config
         self.steps = 0  # environment steps trained so far, over all phases
         self.origin: Path | None = None  # the folder it was trained in or loaded from, for its model card
-        self.trusted = True  # False for one of the Hub: its config names no code that is run; `share.own_env`
-        representation_cls = registry.find("representation", config.representation.name)
-        method_cls = registry.find("method", config.method.name)
-        learner_cls = registry.find("learner", config.learner.name)
-        _check_fit(spec, config, representation_cls, learner_cls)
+        self.trusted = True  # False for one of the Hub: code that its config names is not run
+        pieces = Pieces(
+            registry.find("representation", config.representation.name),
+            registry.find("method", config.method.name),
+            registry.find("learner", config.learner.name),
+        )
+        check_combination(spec, config, pieces)
+        self.trainers = encoder_trainers(config, pieces)
+        """Whose losses train f in this phase."""
 
-        f: Encoder | None
-        if representation_cls.takes_learner_encoder:
-            f = encoder = Encoder(spec.obs_shape, config.learner.encoder)
-        else:
-            f = representation_cls.make_encoder(spec, config.representation)
-            if config.share_encoder and f is None:
-                raise ConfigError(
-                    f"share_encoder = True cannot be used with representation "
-                    f"{config.representation.name!r}, which has no encoder: use simclr or fixed"
-                )
-            shares = f is not None and config.share_encoder
-            encoder = f if shares else Encoder(spec.obs_shape, config.learner.encoder)  # type: ignore[assignment]
-        self.representation = representation_cls(spec, config.representation, f)
-        method = method_cls(spec, config.method, self.representation.dim)
+        f, encoder = self._make_encoders(pieces)
+        self.representation = pieces.representation(spec, config.representation, f)
+        method = pieces.method(spec, config.method, self.representation)
         critic = method.make_critic(encoder.feature_dim, config.learner)
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
-        self.learner = learner_cls(spec, config.learner, encoder, critic, method.skill_dim)
+        self.learner = pieces.learner(spec, config.learner, encoder, critic, method.skill_dim)
         self.method = method
         adapts = config.phase != "train"
         if adapts and config.finetune.heads == "actor" and not hasattr(self.learner, "actor"):
@@ -81,71 +82,117 @@ class Agent(nn.Module):
         # Until a task chooses one, `act` follows some skill, the same at every call.
         self.register_buffer("task_skill", method.sample_skill(1, torch.device("cpu"))[0].clone())
         self.register_buffer("task_skill_chosen", torch.zeros((), dtype=torch.bool))
-        # The representation's step size: a tensor, so that it can rise within a captured graph.
+        self.register_buffer("trials_dealt", torch.zeros((), dtype=torch.int64))
+        # The representation's learning rate: a tensor, so that it can rise within a captured graph.
         self.register_buffer("representation_rate", torch.zeros(()))
         self.augment = Augment(config.augment)
-        self.generation = 0  # goes up when tensors that a captured graph holds on to may have been replaced
-        self.optimizers: dict[str, torch.optim.Adam] = {}
+        self.generation = 0  # increases when tensors that a captured graph holds may have been replaced
+        self.optimizers = Optimizers(device)
 
         self.pretraining = config.phase == "pretrain"
         self.learns = method.learns or not self.pretraining
-        read = method.reads_latents or encoder is f
-        self._trains_representation = self.representation.trains_encoder and read
-        self._assign_encoder(shared=encoder is f)
+        self._trains_representation = trains_representation(config, pieces)
+        self._assign_encoder()
         self.to(device)
         self.eval()
-        self.optimizers = self._make_optimizers(device)
-        self._learner_optimizers = set(self.learner.groups())
+        if self.learns:
+            self._make_optimizers(device)
 
-    def _assign_encoder(self, *, shared: bool) -> None:
-        """One field says who trains f; whoever does not is given no gradient."""
-        config, encoder = self.config, self.learner.encoder
-        weights = list(encoder.parameters())
-        still = bool(weights) and not any(p.requires_grad for p in weights)
-        if still and config.encoder_owner == "learner":
+    def _make_encoders(self, pieces: Pieces) -> tuple[Encoder | None, Encoder]:
+        """The encoder f and the learner's, which share what `share_encoder` says."""
+        spec, config = self.spec, self.config
+        if pieces.representation.uses_learner_encoder:
+            encoder = Encoder(spec.obs_shape, config.learner.encoder)
+            return encoder, encoder
+        f = pieces.representation.make_encoder(spec, config.representation)
+        if config.share_encoder == "nothing":
+            return f, Encoder(spec.obs_shape, config.learner.encoder)
+        if f is None:
             raise ConfigError(
-                f"encoder_owner = 'learner' cannot be used with representation "
-                f"{config.representation.name!r}, whose encoder never learns: use 'auto'"
+                f"share_encoder = {config.share_encoder!r} cannot be used with representation "
+                f"{config.representation.name!r}, which has no encoder: use simclr or fixed"
             )
-        if self.pretraining:
-            owner = config.encoder_owner
-            if owner == "auto":
-                owner = "representation" if self.representation.trains_encoder else "learner"
-            mine = not shared or owner == "learner"
-        else:  # the task's learner has the encoder to itself; what only pre-training used stands still
-            mine = config.phase == "train" or config.finetune.encoder == "tuned"
-            used = set(self.learner.parameters())
-            for parameter in (*self.representation.parameters(), *self.method.parameters()):
+        if config.share_encoder == "all":
+            return f, f
+        return f, Encoder(spec.obs_shape, config.learner.encoder, stack_of=f)
+
+    def _assign_encoder(self) -> None:
+        """Give gradients only to what this phase trains."""
+        config, learner, f = self.config, self.learner, self.representation.encoder
+        weights = list(learner.encoder.parameters())
+        never_learns = bool(weights) and not any(p.requires_grad for p in weights)
+        if never_learns and "learner" in config.encoder_trainers:
+            raise ConfigError(
+                f"encoder_trainers = {config.encoder_trainers} cannot be used with representation "
+                f"{config.representation.name!r}, whose encoder never learns: leave out 'learner'"
+            )
+        whole = f is learner.encoder
+        stack = isinstance(f, Encoder) and not whole and f.stack is learner.encoder.stack and self.spec.pixels
+        frozen = config.phase == "finetune" and config.finetune.encoder_learning_rate == 0
+        learner.trains_encoder = not never_learns and not frozen and ("learner" in self.trainers or not whole)
+        if isinstance(f, Encoder) and stack and "learner" not in self.trainers:
+            learner.frozen_parts = (f.stack,)
+        if frozen:
+            learner.encoder.requires_grad_(False)
+        if not self.pretraining:  # what only pre-training used is kept as it is
+            used = set(learner.parameters())
+            kept = [*self.method.parameters()]
+            if not self._trains_representation:
+                kept += self.representation.parameters()
+            for parameter in kept:
                 if parameter not in used:
                     parameter.requires_grad_(False)
-            if not mine:
-                encoder.requires_grad_(False)
-        self.learner.trains_encoder = mine and not still
 
-    def _make_optimizers(self, device: torch.device) -> dict[str, torch.optim.Adam]:
-        config = self.config
-        groups = dict(self.learner.groups())
-        taken = {id(p) for group in groups.values() for p in group}
-        rates = dict.fromkeys(groups, (config.learner.learning_rate, config.learner.adam_eps))
-        if config.phase == "finetune" and config.finetune.learning_rate is not None:
-            rates = dict.fromkeys(groups, (config.finetune.learning_rate, config.learner.adam_eps))
+    def _make_optimizers(self, device: torch.device) -> None:
+        config, optimizers = self.config, self.optimizers
+        rates = self._part_rates()
+        taken: set[int] = set()
+        for name, parameters in self.learner.groups().items():
+            taken |= {id(p) for p in parameters}
+            parts: dict[float, list[nn.Parameter]] = {}
+            for parameter in parameters:
+                parts.setdefault(rates(parameter), []).append(parameter)
+            optimizers.add(
+                name,
+                [Part(group, rate) for rate, group in parts.items()],
+                eps=config.learner.adam_eps,
+                max_grad_norm=config.learner.max_grad_norm,
+            )
+        if self.pretraining or self._trains_representation:
+            rate = self.representation_rate if config.representation.warmup_updates else None
+            own = [p for p in self.representation.parameters() if id(p) not in taken]
+            part = Part(own, config.representation.learning_rate if rate is None else rate)
+            optimizers.add("representation", [part])
         if self.pretraining:
-            groups["representation"] = [p for p in self.representation.parameters() if id(p) not in taken]
-            groups["method"] = [p for p in self.method.parameters() if id(p) not in taken]
-            rates["representation"] = (config.representation.learning_rate, 1e-8)
-            rates["method"] = (config.method.learning_rate, 1e-8)
-        optimizers = {}
-        for name, group in groups.items():
-            trainable = [p for p in group if p.requires_grad]
-            if trainable and self.learns:
-                rate, eps = rates[name]
-                capturable = device.type == "cuda"
-                optimizers[name] = torch.optim.Adam(
-                    trainable, rate, eps=eps, fused=True, capturable=capturable
+            for name, parameters in self.method.groups().items():
+                own = [p for p in parameters if id(p) not in taken]
+                optimizers.add(name, [Part(own, self.method.learning_rate(name))])
+
+    def _part_rates(self) -> Callable[[nn.Parameter], float]:
+        """The learning rate of each weight of the learner; those with rate 0 are frozen."""
+        tuning, rate = self.config.finetune, self.config.learner.learning_rate
+        if self.config.phase != "finetune":
+            return lambda parameter: rate
+        rate = tuning.learning_rate or rate
+        special: dict[int, float] = {}
+        encoder = list(self.learner.encoder.parameters())
+        first = [p for layer in self.learner.first_layers for p in layer.parameters()]
+        for field, parameters in (("encoder", encoder), ("first_layer", first)):
+            given = getattr(tuning, f"{field}_learning_rate")
+            if given is None:
+                continue
+            if not parameters:
+                lacks = "an encoder with weights" if field == "encoder" else "a first layer that it names"
+                raise ConfigError(
+                    f"finetune.{field}_learning_rate = {given} cannot be used with learner "
+                    f"{self.config.learner.name!r} on {self.spec.describe()}, which lacks {lacks}: leave it "
+                    f"out, and finetune.learning_rate holds for all weights"
                 )
-        if config.representation.warmup_updates and "representation" in optimizers:
-            optimizers["representation"].param_groups[0]["lr"] = self.representation_rate
-        return optimizers
+            special |= {id(p): given for p in parameters}
+            if given == 0:
+                for parameter in parameters:
+                    parameter.requires_grad_(False)
+        return lambda parameter: special.get(id(parameter), rate)
 
     def __repr__(self) -> str:
         config = self.config
@@ -154,53 +201,60 @@ class Agent(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.task_skill.device
 
     # The update
 
     def precision(self) -> torch.autocast:
-        """Where products may be bf16. No cache: within one update the weights change between two losses."""
+        """Autocast for products in bf16. No cache: within one update the weights change between losses."""
         on = uses_bf16(self.config.precision, self.device)
         return torch.autocast(self.device.type, torch.bfloat16, enabled=on, cache_enabled=False)
 
     def step(self, replay: Replay, index: int = 0) -> Metrics:
         """One update from one sample: representation → reward → learner. Tensors in, tensors out.
 
-        `index` is the number of an update of this kind (`Learner.kind`). Only what a loss is about to train
-        is in training mode, in which spectral normalization iterates; latents are read, and actions chosen,
-        in `eval`.
+        `index` is the number of an update of this variant (`Learner.variant`). Only the module whose loss is
+        computed is in training mode, in which spectral norm iterates; latents are computed, and actions
+        chosen, in eval mode. Losses that train the same encoder are added up and minimized with the last of
+        them, in the order representation, method, critic.
         """
         if not self.learns:
             return {}
         config, own_batch = self.config.learner, self.config.representation.batch_size
-        training = self.pretraining and self._trains_representation
-        metrics: Metrics = {}
+        joint, metrics = JointLoss(), Metrics()
         with self.precision():
-            if training and own_batch:
+            if self._trains_representation and own_batch:
                 own = replay.segment(replay.sample(own_batch), 1, 1.0)
-                metrics |= self._train_representation(replay, own)
+                metrics |= self._representation_step(replay, own, joint)
             segment = replay.segment(replay.sample(config.batch_size), config.n_step, config.discount)
-            if training and not own_batch:
-                metrics |= self._train_representation(replay, segment)
+            if self._trains_representation and not own_batch:
+                metrics |= self._representation_step(replay, segment, joint)
             batch = self._learner_batch(replay, segment)
             if self.pretraining:
-                reward, method_metrics = self._intrinsic_reward(replay, segment, batch)
+                reward, method_metrics = self._intrinsic_reward(replay, segment, batch, joint)
                 metrics |= method_metrics
             else:
                 reward = batch.reward * self.config.reward_scale
                 batch = batch._replace(skill=self.task_skill.expand_as(batch.skill))
             self.learner.train()
             for loss in self.learner.losses(batch, reward, index):
-                self._minimize(loss.optimizer, loss.value)
+                if joint.value is not None and loss.optimizer == "critic":
+                    joint.add(loss.value, ["critic"])
+                    self.optimizers.minimize(joint.optimizers, joint.value)
+                else:
+                    self.optimizers.minimize([loss.optimizer], loss.value)
                 metrics |= loss.metrics
             self.learner.after_step(index)
             self.learner.eval()
+            if self._trains_representation:
+                self.representation.after_step()
             if self.pretraining:
                 self.method.after_step()
             return metrics | {"reward_mean": reward.mean()}
 
-    def _train_representation(self, replay: Replay, segment: Segment) -> Metrics:
+    def _representation_step(self, replay: Replay, segment: Segment, joint: JointLoss) -> Metrics:
+        """Minimize the representation's loss, or leave it to be added to those of f's other trainers."""
         views = Views(replay, segment, self.augment, self.representation.layout)
         config = self.config.representation
         if config.warmup_updates:
@@ -208,43 +262,79 @@ class Agent(nn.Module):
             self.representation_rate.add_(rise).clamp_(max=config.learning_rate)
         self.representation.train()
         loss, metrics = self.representation.loss(views)
-        self._minimize("representation", loss)
         self.representation.eval()
+        if "representation" in self.trainers and len(self.trainers) > 1:
+            joint.add(config.loss_weight * loss, self._own_optimizer)
+        else:
+            self.optimizers.minimize(["representation"], loss)
         return metrics
 
+    @property
+    def _own_optimizer(self) -> list[str]:
+        """The optimizer of what the learner does not train of f and its heads, if there is anything."""
+        return ["representation"] if "representation" in self.optimizers else []
+
     def _learner_batch(self, replay: Replay, segment: Segment) -> Batch:
-        """Each run of steps as one transition between augmented observations."""
+        """Each segment as one n-step transition between augmented observations."""
         slots = torch.cat([segment.slots[:, 0], segment.states[:, -1]])
         obs, next_obs = self.augment(replay.frames_of(slots), self.learner.encoder.layout).chunk(2)
-        return replay.joined(segment, obs, next_obs)
+        return replay.n_step_batch(segment, obs, next_obs)
 
-    def _intrinsic_reward(self, replay: Replay, segment: Segment, joined: Batch) -> tuple[Tensor, Metrics]:
+    def _intrinsic_reward(
+        self, replay: Replay, segment: Segment, augmented: Batch, joint: JointLoss
+    ) -> tuple[Tensor, Metrics]:
         """(B,) rewards of n-step transitions: every successor scored and summed, or only the last.
 
-        `joined` is what the learner sees of them, augmented if they are images.
+        `augmented` is the learner's batch; images are augmented there and not here.
         """
         metrics: Metrics = {}
         reward = torch.zeros_like(segment.discount, device=self.device)
-        for i, (batch, latents, weights) in enumerate(self._scored(replay, segment, joined)):
-            if i == 0:  # the method learns from (s, a, s') and not from what lies n steps ahead
-                self.method.train()
-                trained = self.method.loss(batch, latents)
-                if trained is not None:
-                    self._minimize("method", trained[0])
-                    metrics |= trained[1]
-                self.method.eval()
+        for i, (batch, latents, weights) in enumerate(self._scored(replay, segment, augmented)):
+            if i == 0:  # the method learns from (s, a, s'), not from transitions n steps ahead
+                metrics |= self._method_step(replay, segment, batch, latents, joint)
             with torch.no_grad():
                 reward += weights * self.method.reward(batch, latents)
         return reward, metrics | self.method.metrics()
 
+    def _method_step(
+        self, replay: Replay, segment: Segment, batch: Batch, latents: Latents, joint: JointLoss
+    ) -> Metrics:
+        """Minimize the method's losses, together with the others of f if the method trains it."""
+        metrics: Metrics = {}
+        trains_f = "method" in self.trainers
+        if trains_f:
+            latents = self._trained_latents(replay, segment, latents.pool)
+        self.method.train()
+        for loss in self.method.losses(batch, latents):
+            metrics |= loss.metrics
+            if trains_f:
+                joint.add(loss.value, [loss.optimizer, *self._own_optimizer])
+            else:
+                self.optimizers.minimize([loss.optimizer], loss.value)
+        self.method.eval()
+        self.representation.eval()
+        if trains_f and "learner" not in self.trainers and joint.value is not None:
+            self.optimizers.minimize(joint.optimizers, joint.value)
+            joint.value = None
+        return metrics
+
+    def _trained_latents(self, replay: Replay, segment: Segment, pool: Callable[[int], Tensor]) -> Latents:
+        """f(s) and f(s') of augmented observations, with gradients."""
+        if self.config.learner.intrinsic_n_step != "single":
+            segment = segment._replace(states=segment.states[:, :2])
+        views = Views(replay, segment, self.augment, self.representation.layout)
+        self.representation.train()
+        encode = self.representation.encode
+        return Latents(lambda: encode(views.obs()).float(), lambda: encode(views.next_obs()).float(), pool)
+
     def _scored(
-        self, replay: Replay, segment: Segment, joined: Batch
+        self, replay: Replay, segment: Segment, augmented: Batch
     ) -> Iterator[tuple[Batch, Latents, Tensor]]:
         """The transitions that the method rewards, each with its latents and its (B,) weights."""
         config = self.config.learner
         pool = self._pool(replay)
         if config.n_step == 1 or config.intrinsic_n_step == "single":
-            batch = replay.joined(segment) if self.spec.pixels else joined
+            batch = replay.n_step_batch(segment) if self.spec.pixels else augmented
             yield batch, self._latents(batch, pool), torch.ones_like(batch.reward)
             return
         shape = segment.states.T.shape
@@ -266,22 +356,6 @@ class Agent(nn.Module):
         """Encoded states drawn from the replay: the same n for everything that one update scores."""
         return cache(lambda n: self._encode(replay.observations(replay.sample(n))))
 
-    def _minimize(self, optimizer: str, loss: Tensor) -> None:
-        """One optimizer step; only the parameters of that optimizer receive gradients."""
-        chosen = self.optimizers.get(optimizer)
-        if chosen is None:
-            raise ConfigError(
-                f"a loss names optimizer {optimizer!r}, which has nothing to train: expected "
-                f"{' or '.join(map(repr, self.optimizers))}; no parameters, no loss"
-            )
-        parameters: list[Tensor] = chosen.param_groups[0]["params"]
-        chosen.zero_grad(set_to_none=True)
-        with exact(loss):  # else the gradients of what was exact forwards would be bf16
-            loss.backward(inputs=parameters)
-        if self.config.learner.max_grad_norm and optimizer in self._learner_optimizers:
-            nn.utils.clip_grad_norm_(parameters, self.config.learner.max_grad_norm)
-        chosen.step()
-
     # Acting
 
     @torch.no_grad()
@@ -298,15 +372,36 @@ class Agent(nn.Module):
             return torch.randint(self.spec.num_actions, (n,), device=self.device)
         return torch.rand(n, self.spec.action_dim, device=self.device) * 2 - 1
 
+    @property
+    def skill_every_steps(self) -> int:
+        """Environment steps for which a skill is kept; 0 for a whole episode."""
+        return 0 if self.config.phase == "train" else getattr(self.config.method, "skill_every_steps", 0)
+
     def new_skills(self, n: int) -> Tensor:
-        """A skill for each of n new episodes; once one is chosen for a task, always that one."""
-        if self.task_skill_chosen:  # a host read, at the borders of episodes only
+        """(n, skill_dim): the task's skill once it is chosen, else samples."""
+        if self.task_skill_chosen:  # host read, only where skills change
             return self.task_skill.expand(n, -1)
         return self.method.sample_skill(n, self.device)
 
+    def next_skills(self, skill: Tensor, needed: Tensor) -> Tensor:
+        """(N, skill_dim): new skills where `needed`, (N,), the given ones elsewhere.
+
+        In the warm-up of fine-tuning the method's trial skills are dealt in turn.
+        """
+        if not self.method.skill_dim:
+            return skill
+        trials = self.method.trial_skills() if self.config.phase == "finetune" else None
+        if trials is None or self.task_skill_chosen:
+            fresh = self.new_skills(len(skill))
+        else:
+            turn = (self.trials_dealt + needed.cumsum(0) - 1) % len(trials)
+            self.trials_dealt += needed.sum()
+            fresh = trials.to(self.device)[turn]
+        return torch.where(needed[:, None], fresh, skill)
+
     @torch.no_grad()
     def choose_task_skill(self, replay: Replay) -> None:
-        """Pick, once, the skill that fits the task best, from what the warm-up saw of its reward."""
+        """Choose the skill for the task, once, from the rewards of the warm-up."""
         if self.method.skill_dim and not self.task_skill_chosen:
             batch = replay.batch(replay.sample(min(len(replay), 4096)), 1, 1.0)
             latents = self._latents(batch, self._pool(replay))
@@ -350,33 +445,16 @@ class Agent(nn.Module):
     # State
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Agent:
-        """What moves the agent moves what its optimizers keep."""
+        """Move the optimizers' state together with the weights."""
+        old = self.representation_rate
         super()._apply(fn, recurse)
-        for optimizer in self.optimizers.values():
-            for parameter, kept in optimizer.state.items():
-                moved = {key: fn(value) for key, value in kept.items()}
-                if "step" in kept:  # a float32, whatever the weights become
-                    moved["step"] = kept["step"].to(parameter.device)
-                optimizer.state[parameter] = moved
-            group = optimizer.param_groups[0]
-            group["capturable"] = self.device.type == "cuda"
-            if isinstance(group["lr"], Tensor):
-                group["lr"] = self.representation_rate
+        self.optimizers.move(fn, self.device, {id(old): self.representation_rate})
         self.generation += 1
         return self
 
     def tensors(self) -> dict[str, Tensor]:
         """All weights and buffers by name, a shared one once."""
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
-
-    def optimizer_tensors(self) -> dict[str, Tensor]:
-        """The optimizers' moments and counters by name."""
-        found = {}
-        for name, optimizer in self.optimizers.items():
-            for i, parameter in enumerate(optimizer.param_groups[0]["params"]):
-                for key, value in optimizer.state[parameter].items():
-                    found[f"{name}/{i}/{key}"] = value
-        return found
 
     @torch.no_grad()
     def load_tensors(
@@ -400,73 +478,10 @@ class Agent(nn.Module):
             value.copy_(tensors[name])
         self.generation += 1
 
-    @torch.no_grad()
     def load_optimizer_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """The inverse of `optimizer_tensors`."""
-        for name, optimizer in self.optimizers.items():
-            for i, parameter in enumerate(optimizer.param_groups[0]["params"]):
-                saved = {k.split("/")[2]: v for k, v in tensors.items() if k.startswith(f"{name}/{i}/")}
-                optimizer.state[parameter] = {k: v.to(parameter.device, copy=True) for k, v in saved.items()}
+        """Continue with saved moments and counters."""
+        self.optimizers.load(tensors)
         self.generation += 1
-
-    def save_pretrained(
-        self,
-        folder: str | Path,
-        *,
-        evaluation: Evaluation | None = None,
-        license: str | None = None,
-        repo_id: str | None = None,
-    ) -> Path:
-        """Write the agent, without its training state, in the layout of the Hugging Face Hub.
-
-        `voidrl.from_pretrained` and everything that takes an agent's folder read it. An agent that was saved
-        there before is replaced, anything else refused.
-
-        Args:
-            folder: Where `model.safetensors`, `config.json` and the model card `README.md` go.
-            evaluation: What `voidrl.evaluate` said of this agent in its own environment, for the card;
-                evaluations that its run holds are found.
-            license: The Hub's name of a license for the card, such as `mit`; by default it states none.
-            repo_id: `user/name` under which it will be published, for the card.
-        """
-        from voidrl.sharing import pretrained as share
-
-        return share.save_pretrained(self, folder, evaluation=evaluation, license=license, repo_id=repo_id)
-
-    def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        private: bool = False,
-        message: str | None = None,
-        revision: str | None = None,
-        token: str | None = None,
-        evaluation: Evaluation | None = None,
-        license: str | None = None,
-    ) -> str:
-        """Publish what `save_pretrained` writes on the Hugging Face Hub, and return its address; extra `hub`.
-
-        Args:
-            repo_id: `user/name`; the repository is made if there is none.
-            private: Make it private; a repository that is there and public is refused.
-            message: Of the commit.
-            revision: A branch, made if there is none; by default `main`.
-            token: By default the one of `hf auth login` or of the variable `HF_TOKEN`.
-            evaluation: As in `save_pretrained`.
-            license: As in `save_pretrained`.
-        """
-        from voidrl.sharing import pretrained as share
-
-        return share.push_to_hub(
-            self,
-            repo_id,
-            private=private,
-            message=message,
-            revision=revision,
-            token=token,
-            evaluation=evaluation,
-            license=license,
-        )
 
     def save_beside(self, folder: Path, *, keep_last: int) -> Path:
         """Write the agent as a checkpoint into a folder of them, of which the last by steps are kept."""
@@ -475,7 +490,7 @@ class Agent(nn.Module):
         return checkpoint.save(folder, self.steps, files, meta, keep_last=keep_last)
 
     def load_pretrained(self, tensors: dict[str, Tensor]) -> None:
-        """Begin fine-tuning from a pre-trained agent's weights, with its heads or with new ones."""
+        """Start fine-tuning from a pre-trained agent's weights, with its heads or reinitialized ones."""
         fresh: tuple[str, ...] = ()
         if self.config.finetune.heads == "random":
             heads = (n for n, _ in self.learner.named_children() if n not in ("encoder", "target_encoder"))
@@ -492,29 +507,6 @@ class Agent(nn.Module):
             # towards the critic. Ours equals it, in the trunk too.
             for name in {head.partition(".")[0] for head in self.learner.critic_heads}:
                 if isinstance(target := getattr(self.learner, f"target_{name}", None), nn.Module):
-                    follow(target, self.learner.get_submodule(name), tau=1.0)
-        self.task_skill_chosen.fill_(False)  # a new task chooses anew
-
-
-def _check_fit(
-    spec: EnvSpec, config: Config, representation: type[Representation], learner: type[Learner]
-) -> None:
-    """Refuse combinations that cannot work, with the remedy."""
-    if (learner.actions == "discrete") != spec.discrete:
-        remedy = "dqn" if spec.discrete else "sac or ddpg"
-        raise ConfigError(
-            f"learner {config.learner.name!r} takes {learner.actions} actions and the environment has "
-            f"{spec.describe()}: use {remedy}"
-        )
-    if config.encoder_owner == "representation" and not representation.trains_encoder:
-        raise ConfigError(
-            f"encoder_owner = 'representation' cannot be used with representation "
-            f"{config.representation.name!r}, which trains nothing: use 'auto'"
-        )
-    if config.encoder_owner == "learner" and not (
-        config.share_encoder or representation.takes_learner_encoder
-    ):
-        raise ConfigError(
-            "encoder_owner = 'learner' needs share_encoder = True: the learner cannot train an encoder that "
-            "it does not use"
-        )
+                    polyak_update(target, self.learner.get_submodule(name), tau=1.0)
+        self.task_skill_chosen.fill_(False)  # a new task chooses its own
+        self.trials_dealt.zero_()

@@ -400,6 +400,8 @@ def update(config: T, changes: Mapping[str, Any], path: str = "") -> T:
             known = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
             raise UnknownNameError("config field", path + key, [path + n for n in known])
         current = getattr(config, key)
+        if isinstance(config, EncoderConfig) and key == "stack" and isinstance(value, type):
+            value = registry.register_encoder(value)
         if isinstance(current, PieceConfig):
             current, value = _switch_piece(key, current, value)
         if dataclasses.is_dataclass(current) and isinstance(value, Mapping):

@@ -1,12 +1,12 @@
-"""Runs the agent's updates and asks it for actions: eager, compiled, or as captured CUDA graphs.
+"""Runs the agent's updates and actions: eagerly, compiled, or as captured CUDA graphs.
 
 No other file knows which. A captured update is recorded once and then launched as a whole, so that the GPU
-never waits for Python. What is recorded is `agent.step` itself: the first updates of each kind run as they
-are, and count like any other; then the same Python code runs once more under capture, which computes nothing.
-Loading or moving the agent drops the graphs, and they are made anew.
+never waits for Python. What is recorded is `agent.step` itself: the first updates of each variant run eagerly
+and count like any other; then the same Python code runs once more under capture, which computes nothing.
+Loading or moving the agent drops the graphs, and they are captured again.
 
-Updates and actions are launched and not waited for. The host waits for one thing only, the actions that the
-environments need, and steps them while the GPU goes on with the updates.
+Updates and actions are launched without waiting for them. The host waits only for the actions that the
+environments need, and steps the environments while the GPU runs the updates.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Engine:
         if agent.device.type == "cuda":
             kernels.check(agent.device, say)
         self.metrics = Accumulator()
-        self.waiting = Waiting(agent.device)
+        self.idle = IdleTimer(agent.device)
         self.mode = _pick_mode(agent, replay, say)
         self._captures = self.mode != "eager" and agent.device.type == "cuda"
         self._stream = torch.cuda.Stream(agent.device) if self._captures else None
@@ -59,7 +59,7 @@ class Engine:
         self._forget()
 
     def _forget(self) -> None:
-        """Drop what was captured: the tensors that it holds on to may not be the agent's any more."""
+        """Drop the captured graphs: their tensors may no longer be the agent's."""
         self._generation = self.agent.generation
         self._runs: Counter[str | int | tuple[int, ...]] = Counter()
         self._graphs: dict[tuple[str | int, ...], torch.cuda.CUDAGraph] = {}
@@ -72,48 +72,48 @@ class Engine:
         """Run the updates number `first` … `first + count − 1`; on CUDA it returns before they are done."""
         if self._generation != self.agent.generation:
             self._forget()
-        kinds = [self.agent.learner.kind(first + i) for i in range(count)]
+        variants = [self.agent.learner.variant(first + i) for i in range(count)]
         done = 0
         while done < count:
-            done += self._advance(tuple(kinds[done : done + MAX_BURST]))
+            done += self._advance(tuple(variants[done : done + MAX_BURST]))
 
-    def _advance(self, kinds: tuple[int, ...]) -> int:
+    def _advance(self, variants: tuple[int, ...]) -> int:
         """Run some of these updates, at least the first; returns how many."""
         if not self._captures:
             with self._compiled():
-                self._step(kinds[0])
+                self._step(variants[0])
             return 1
-        if self._runs[kinds[0]] < WARMUP_RUNS:
-            self._warm_up(kinds[0], lambda: self._step(kinds[0]))
+        if self._runs[variants[0]] < WARMUP_RUNS:
+            self._warm_up(variants[0], lambda: self._step(variants[0]))
             return 1
-        known = len(kinds) == MAX_BURST and all(self._runs[kind] >= WARMUP_RUNS for kind in kinds)
-        if known and kinds not in self._graphs:  # what came twice will come again
-            self._runs[kinds] += 1
-            known = self._runs[kinds] > 1 and len(self._graphs) < MAX_GRAPHS
+        known = len(variants) == MAX_BURST and all(self._runs[v] >= WARMUP_RUNS for v in variants)
+        if known and variants not in self._graphs:  # a pattern that came twice will come again
+            self._runs[variants] += 1
+            known = self._runs[variants] > 1 and len(self._graphs) < MAX_GRAPHS
         if not known:
-            kinds = kinds[:1]
-        self._launch(kinds, lambda: self._step(*kinds))
-        return len(kinds)
+            variants = variants[:1]
+        self._launch(variants, lambda: self._step(*variants))
+        return len(variants)
 
-    def _step(self, *kinds: int) -> None:
-        for kind in kinds:
-            self.metrics.add(self.agent.step(self.replay, kind))
+    def _step(self, *variants: int) -> None:
+        for variant in variants:
+            self.metrics.add(self.agent.step(self.replay, variant))
 
     # Actions
 
-    def choose(self, skill: Tensor) -> Fetched:
-        """Exploring actions for all environments in one pass: launched here, waited for by who reads them."""
+    def choose(self, skill: Tensor) -> HostCopy:
+        """Exploratory actions for all environments in one pass; reading them waits for the device."""
         if self._generation != self.agent.generation:
             self._forget()
         if not (self._captures and self.agent.learns):
-            return Fetched(self._act(skill))
+            return HostCopy(self._act(skill))
         if self._runs["act"] < WARMUP_RUNS:
             self._skill = skill.clone()
             self._warm_up("act", self._act_on_skill)
         else:
             self._skill.copy_(skill)
             self._launch(("act",), self._act_on_skill)
-        return Fetched(self._action)
+        return HostCopy(self._action)
 
     def _act(self, skill: Tensor) -> Tensor:
         return self.agent.choose(self.replay.latest(), skill, deterministic=False)
@@ -124,7 +124,7 @@ class Engine:
     # Capture
 
     def _warm_up(self, kind: str | int, run: Callable[[], Any]) -> None:
-        """Run as it is, first of all once to see whether it can be captured."""
+        """Run eagerly; the first time, also check that it can be captured."""
         assert self._stream is not None
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
@@ -145,7 +145,7 @@ class Engine:
         self._graphs[key].replay()
 
     def _captured(self, run: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-        """A graph of what `run` launches."""
+        """A graph of everything that `run` launches."""
         graph, failures = torch.cuda.CUDAGraph(), []
         try:
             with (
@@ -168,7 +168,7 @@ class Engine:
         return graph
 
     def _give_up(self, sentence: str) -> None:
-        """A step that reads the host cannot be captured: an error, unless the choice was left to us."""
+        """Fall back to eager updates with `engine = "auto"`, raise an error otherwise."""
         if self.agent.config.engine != "auto":
             raise CaptureError(sentence)
         self.say(f"engine: eager, since {sentence}")
@@ -176,7 +176,7 @@ class Engine:
 
     @contextmanager
     def _compiled(self) -> Iterator[None]:
-        """Fusable methods are replaced by their compiled selves, and are themselves again afterwards."""
+        """Inside, fusable methods are replaced by their compiled versions."""
         if not self._fusable:
             yield
             return
@@ -187,15 +187,14 @@ class Engine:
             for owner, name, compiled in self._fusable:
                 setattr(owner, name, compiled)
                 undo.callback(delattr, owner, name)
-                if isinstance(owner, torch.optim.Optimizer):
-                    group = owner.param_groups[0]
+                for group in owner.param_groups if isinstance(owner, torch.optim.Optimizer) else ():
                     undo.callback(group.update, {key: group[key] for key in FUSED_BY_COMPILER})
                     group.update(FUSED_BY_COMPILER)
             yield
 
 
-class Fetched:
-    """A tensor on its way to the host."""
+class HostCopy:
+    """A copy of a tensor on its way to the host."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor, self._arrived = tensor, None
@@ -207,21 +206,21 @@ class Fetched:
 
     @property
     def on_host(self) -> bool:
-        """Whether it never was on another device."""
+        """Whether the tensor was on the host all along."""
         return self._arrived is None
 
     def numpy(self) -> np.ndarray:
-        """Wait for it; not for what was launched after it."""
+        """Wait for the copy, not for what was launched after it."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return self._tensor.numpy()
 
 
-class Waiting:
-    """How long the learner has nothing to do while the environments step.
+class IdleTimer:
+    """Time in which the learner has nothing to do while the environments step.
 
-    On CUDA the border events lie in the stream: the first passes when the updates before it are done, the
-    second when the host, back from the environments, has recorded it.
+    On CUDA it is measured between two events in the stream: the first passes when the earlier updates are
+    done, the second when the host, back from the environments, has recorded it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -243,7 +242,7 @@ class Waiting:
         return event
 
     def flush(self) -> float:
-        """Seconds since the last flush; on CUDA the host waits here for the last of them."""
+        """Idle seconds since the last flush; on CUDA the host waits here for the last event."""
         spans, self._spans = self._spans, []
         if not self._on_cuda:
             return float(sum(end - begin for begin, end in spans))
@@ -253,7 +252,7 @@ class Waiting:
 
 
 class HostReads(TorchDispatchMode):
-    """Notes the first thing that a CUDA graph cannot hold: a host read, or a shape that depends on values."""
+    """Records the first operation that a CUDA graph cannot hold: a host read, or a data-dependent shape."""
 
     ops = ("_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique", "unique_dim", "bincount")
 

@@ -197,6 +197,57 @@ class RunningMean(nn.Module):
         return x / self.mean.clamp(min=self.floor)
 
 
+class RunningMoments(nn.Module):
+    """Running mean and standard deviation of a stream, element by element (Chan et al. 1979).
+
+    The state is in buffers that are changed in place: the moments in float64, so that a long run does not
+    stop moving them, and `mean` and `std` in float32. Before the first update they are 0 and 1.
+
+    Args:
+        shape: Of one element of the stream.
+        floor: Smallest standard deviation to divide by.
+    """
+
+    mean: Tensor
+    std: Tensor
+    count: Tensor
+    center: Tensor
+    squares: Tensor
+
+    def __init__(self, shape: tuple[int, ...] = (1,), floor: float = 1e-8) -> None:
+        super().__init__()
+        self.floor = floor
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("std", torch.ones(shape))
+        self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
+        self.register_buffer("center", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(shape, dtype=torch.float64))  # Σ (x − center)²
+
+    @torch.no_grad()
+    def update(self, x: Tensor) -> None:
+        """Take in (n, *shape); an empty batch changes nothing."""
+        n = len(x)
+        if n == 0:
+            return
+        x = x.double()
+        mean = x.mean(0)
+        delta = mean - self.center
+        total = self.count + n
+        self.squares.add_((x - mean).square().sum(0) + delta.square() * self.count * n / total)
+        self.center.add_(delta * n / total)
+        self.count.copy_(total)
+        self.mean.copy_(self.center)
+        self.std.copy_((self.squares / total).sqrt().clamp(min=self.floor))
+
+    def standardize(self, x: Tensor) -> Tensor:
+        """(x − mean) / std."""
+        return (x - self.mean) / self.std
+
+    def scale(self, x: Tensor) -> Tensor:
+        """Divide x by the standard deviation, without centering."""
+        return x / self.std
+
+
 def _check(
     queries: Tensor, particles: Tensor, k: int, exclude_self: bool, include_self: bool = False
 ) -> None:

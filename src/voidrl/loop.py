@@ -1,7 +1,7 @@
 """The one training loop, for pre-training, fine-tuning and training from scratch.
 
 Checkpoints make resuming exact for any environment: at each one all episodes are cut and the environments are
-reset with a seed made from the run's seed and the step, in runs that go straight on as in resumed ones.
+reset with a seed made from the run's seed and the step, in uninterrupted runs as in resumed ones.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from voidrl import checkpoint
 from voidrl.agent import Agent
 from voidrl.config import to_json
 from voidrl.device import random_state, restore_random_state
-from voidrl.engine import Engine, Fetched
+from voidrl.engine import Engine, HostCopy
 from voidrl.envs.ids import is_importable
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import CheckpointError, EnvironmentFailedError, NonFiniteError, RunInterrupted
 from voidrl.evaluation import EVALUATION_STREAM, evaluate_agent, run_seed
+from voidrl.methods.base import Method
 from voidrl.metrics import MetricsWriter
 from voidrl.replay import Replay, check_finite
 from voidrl.runs.folder import RunFolder
@@ -43,14 +44,14 @@ MAX_CELLS = 1_000_000  # `info["cell"]` beyond these is no index into a small ma
 
 @dataclass
 class LoopState:
-    """Where a run stands; together with agent, replay and random numbers, all that a resumed run needs."""
+    """The progress of a run; with agent, replay and random numbers, all that a resumed run needs."""
 
     steps: int = 0
     """Environment steps taken; resets by autoreset do not count."""
     updates: int = 0
     episodes: int = 0
     visits: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """How often each `info["cell"]` was entered, where the environment tells."""
+    """How often each `info["cell"]` was entered, if the environment reports it."""
     states: dict[str, np.ndarray] = field(default_factory=dict)
     """The states that `env.count_states` has counted, as of the last checkpoint."""
     metrics_bytes: int | None = None
@@ -58,7 +59,7 @@ class LoopState:
 
 
 class Loop:
-    """Steps environments, updates the agent, writes down what happens."""
+    """Steps environments, updates the agent, logs metrics, writes checkpoints."""
 
     def __init__(
         self,
@@ -78,6 +79,8 @@ class Loop:
         self.noise_at_end = finetuning and self.config.finetune.noise == "end"
         ratio = (finetuning and self.config.finetune.updates_per_step) or self.config.updates_per_step
         self.updates_per_step = Fraction(str(ratio))  # 100 · 0.29 is 29, not 28.99…
+        method = agent.method
+        self.observes = agent.pretraining and type(method).observe is not Method.observe
         self.rewards: list[float] = []  # of every real step since the last row
         self.finished: list[tuple[float, int]] = []  # return and length of episodes since the last row
 
@@ -109,7 +112,7 @@ class Loop:
                 go_on = f"voidrl.resume({str(self.folder.path)!r}, env={config.env.id.rpartition(':')[2]})"
             raise RunInterrupted(
                 f"stopped by {stop.requested} at step {state.steps} of {config.steps}; checkpoint "
-                f"{path.name} written, go on with `{go_on}`"
+                f"{path.name} written, resume with `{go_on}`"
             )
 
     def _train(self, stop: StopSignals) -> Path:
@@ -119,26 +122,26 @@ class Loop:
             self.envs.counter.load(state.states)
             state.states = {}  # the counter has them
         if self.config.phase == "finetune" and state.metrics_bytes is None:
-            self._checkpoint()  # what was pre-trained is part of the run from its first moment
+            self._checkpoint()  # the pre-trained agent is part of the run from the start
         self._begin_episodes()
         while True:
             before, skill = state.steps, self.skill
             chosen = self._choose_actions()
-            # Environments and updates run beside each other. On CUDA updates are launched behind the choice
-            # of actions; elsewhere they take this thread, so the environments begin first.
+            # Environments and updates run at the same time. On CUDA updates are launched after the actions;
+            # elsewhere they take this thread, so the environments are started first.
             if chosen.on_host:
                 self._send(chosen)
                 self._update_agent()
             else:
                 self._update_agent()
                 self._send(chosen)
-            with self.engine.waiting if state.updates else nullcontext():
+            with self.engine.idle if state.updates else nullcontext():
                 result = self.envs.recv()
                 self._record(chosen.numpy(), skill, result)
             last = state.steps >= self.config.steps or stop.requested
             at_border = last or crossed(before, state.steps, log.checkpoint_every_steps)
             if at_border:
-                self._update_agent()  # nothing is due any more in what is saved
+                self._update_agent()  # no update is due in what is saved
             if crossed(before, state.steps, log.eval_every_steps):
                 self._evaluate()
             if crossed(before, state.steps, log.log_every_steps):
@@ -157,19 +160,24 @@ class Loop:
         check_finite(frames, "the first observation", self.state.steps)
         self.replay.reset(frames)
         n = self.envs.num_envs
-        self.skill = self.agent.new_skills(n)  # (N, skill_dim)
+        device = self.agent.device
+        none = torch.zeros(n, self.agent.method.skill_dim, device=device)
+        self.skill = self.agent.next_skills(none, torch.ones(n, dtype=torch.bool, device=device))
+        self.skill_age = np.zeros(n, np.int64)  # steps taken with the present skill
         self.ended = np.zeros(n, bool)
         self.score, self.length = np.zeros(n), np.zeros(n, np.int64)
         self._count_visits(info)
 
-    def _choose_actions(self) -> Fetched:
+    def _choose_actions(self) -> HostCopy:
         agent, steps = self.agent, self.state.steps
         if steps < self.warmup_steps and self.random_warmup:
-            return Fetched(agent.random_actions(self.envs.num_envs))
+            return HostCopy(agent.random_actions(self.envs.num_envs))
         agent.learner.set_progress(float("inf") if self.noise_at_end else steps)
+        if agent.pretraining:
+            agent.method.set_progress(steps)
         return self.engine.choose(self.skill)
 
-    def _send(self, chosen: Fetched) -> None:
+    def _send(self, chosen: HostCopy) -> None:
         action = chosen.numpy()
         if not np.isfinite(action).all():
             raise self._diverged("the policy's action")
@@ -180,32 +188,53 @@ class Loop:
         check_finite(result.frames, "the observation", state.steps)
         check_finite(result.reward, "the reward", state.steps)
         real = ~self.ended  # where an episode had ended, this step was its reset
+        self.skill_age = np.where(real, self.skill_age + 1, 0)
+        period = agent.skill_every_steps
+        changes = real & (self.skill_age >= period) if period else np.zeros_like(real)
         state.steps += self.replay.add(
-            action, result.reward, result.terminated, result.truncated, result.frames, skill, result.ended
+            action,
+            result.reward,
+            result.terminated,
+            result.truncated,
+            result.frames,
+            skill,
+            result.ended,
+            changes,
         )
         agent.steps = self.initial_agent_steps + state.steps
         self._count_visits(result.info)
+        if self.observes:
+            self._observe(real, skill)
 
         self.rewards += result.reward[real].tolist()
         self.score, self.length = self.score + np.where(real, result.score, 0), self.length + real
-        if not real.all():
-            fresh = torch.from_numpy(~real).to(agent.device)[:, None]
-            self.skill = torch.where(fresh, agent.new_skills(len(real)), self.skill)
+        if not real.all() or changes.any():
+            self.skill_age[changes] = 0
+            self.skill = agent.next_skills(self.skill, torch.from_numpy(~real | changes).to(agent.device))
         self.ended = result.ended & real
         for i in np.flatnonzero(self.ended):
             self.finished.append((float(self.score[i]), int(self.length[i])))
             self.score[i], self.length[i] = 0.0, 0
         state.episodes += int(self.ended.sum())
 
+    def _observe(self, real: np.ndarray, skill: Tensor) -> None:
+        """Show the method the states that were just reached; those after a reset are no steps."""
+        obs = self.replay.latest()
+        if not real.all():
+            index = torch.from_numpy(np.flatnonzero(real)).to(obs.device)
+            obs, skill = obs[index], skill[index]
+        self.agent.method.observe(obs, skill)
+
     def _update_agent(self) -> None:
-        """As many updates as are due by now: exactly `updates_per_step` for each step after the warm-up."""
+        """Run the updates that are due: exactly `updates_per_step` for each step after the warm-up."""
         state, agent = self.state, self.agent
         if state.steps < self.warmup_steps or not agent.learns:
             return
         due = int((state.steps - self.warmup_steps) * self.updates_per_step)
         if state.updates == 0 < due and not agent.pretraining:
             agent.choose_task_skill(self.replay)
-            self.skill = agent.new_skills(self.envs.num_envs)
+            everywhere = torch.ones(self.envs.num_envs, dtype=torch.bool, device=agent.device)
+            self.skill = agent.next_skills(self.skill, everywhere)
         if state.updates < due:
             self.engine.update(state.updates, due - state.updates)
             state.updates = due
@@ -251,7 +280,7 @@ class Loop:
         now, (then, steps, updates) = time.monotonic(), self.clock
         row["time/steps_per_second"] = (state.steps - steps) / max(now - then, 1e-9)
         row["time/updates_per_second"] = (state.updates - updates) / max(now - then, 1e-9)
-        row["time/learner_waits"] = self.engine.waiting.flush() / max(now - then, 1e-9)
+        row["time/learner_waits"] = self.engine.idle.flush() / max(now - then, 1e-9)
         self.clock = (now, state.steps, state.updates)
         self.writer.write(state.steps, row)
         shown = {
@@ -265,11 +294,11 @@ class Loop:
         self.rewards, self.finished = [], []
 
     def _snapshots_by(self, steps: int) -> int:
-        """How many snapshots are due in so many steps of the run."""
+        """The number of snapshots that are due within this many steps of the run."""
         return sum(due <= steps for due in self.config.log.snapshot_steps)
 
     def _snapshot(self) -> None:
-        """Keep the agent as it stands. Updates that are due wait for their turn, as they would without."""
+        """Save the agent as it is, without running the updates that are due."""
         self._require_finite_weights()
         agent, root, number = self.agent, self.folder.snapshots_path, self._snapshots_by(self.state.steps)
         path = agent.save_beside(root, keep_last=sys.maxsize)
@@ -344,7 +373,7 @@ def save_run(folder: RunFolder, agent: Agent, replay: Replay, state: LoopState) 
     loop |= {f"{STATES}{name}": torch.from_numpy(seen) for name, seen in state.states.items()}
     files = {
         "agent.safetensors": checkpoint.Group(agent.tensors()),
-        "optimizers.safetensors": checkpoint.Group(agent.optimizer_tensors()),
+        "optimizers.safetensors": checkpoint.Group(agent.optimizers.tensors()),
         "loop.safetensors": checkpoint.Group(loop),
         "replay.safetensors": checkpoint.Group(replay.state()),
     }
@@ -364,7 +393,7 @@ def save_run(folder: RunFolder, agent: Agent, replay: Replay, state: LoopState) 
 
 
 def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> LoopState:
-    """The inverse of `save_run`; the random numbers go on from where they were."""
+    """The inverse of `save_run`, random numbers included."""
     agent.load_tensors(saved.tensors("agent.safetensors"))
     agent.load_optimizer_tensors(saved.tensors("optimizers.safetensors"))
     agent.steps = saved.meta["agent_steps"]

@@ -10,12 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.augment import images
+from voidrl import registry
+from voidrl.augment import arranged, images
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
 from voidrl.kernels import usable
-from voidrl.spectral import SpectralNorm, exact
-from voidrl.types import Layout
+from voidrl.spectral import SpectralNorm, full_precision
+from voidrl.types import EnvSpec, Layout
 
 STACKS = {  # (channels, kernel, stride) of each layer
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al. 2015
@@ -120,54 +121,51 @@ class Linear(nn.Linear):
         return F.linear(F.pad(x, (0, longer)), weight, bias)[..., : self.out_features]
 
 
-class ExactLinear(nn.Linear):
-    """A linear layer in the precision of its weights, whatever autocast says: the last before a loss."""
+class FullPrecisionLinear(nn.Linear):
+    """A linear layer in the precision of its weights, under autocast too: the last before a loss."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, inputs) → (…, outputs)."""
-        with exact(x):
+        with full_precision(x):
             return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
 
 
-class ExactLayerNorm(nn.LayerNorm):
-    """LayerNorm in the precision of its weights, whatever autocast says."""
+class FullPrecisionLayerNorm(nn.LayerNorm):
+    """LayerNorm in the precision of its weights, under autocast too."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize the last dimension."""
-        with exact(x):
+        with full_precision(x):
             return super().forward(x.to(self.weight.dtype))
 
 
 class Encoder(nn.Module):
-    """Observations → features. Takes uint8 images, what `augment` makes of them, or vectors.
+    """Observations → features. Takes uint8 images, the output of `augment`, or vectors.
 
-    With a `feature_dim` of its own the features are float32, under autocast too; else they are the stack's.
+    With a `feature_dim` the features are float32, under autocast too; otherwise they are the stack's.
+
+    Args:
+        obs_shape: (C, H, W) of stacked images, or (d,).
+        config: The stack by name, or a custom one, and the layers behind it.
+        stack_of: Another encoder whose stack this one shares; `config` then shapes the layers behind it.
     """
 
-    def __init__(self, obs_shape: tuple[int, ...], config: EncoderConfig) -> None:
+    def __init__(
+        self, obs_shape: tuple[int, ...], config: EncoderConfig, stack_of: Encoder | None = None
+    ) -> None:
         super().__init__()
         self.pixels = len(obs_shape) == 3
-        known = (*STACKS, "impala") if self.pixels else ("mlp",)
-        if config.stack not in known:
-            kind, size = "images" if self.pixels else "vectors", "×".join(map(str, obs_shape))
-            raise ConfigError(
-                f"encoder stack {config.stack!r} cannot read {kind} of {size}: expected {' or '.join(known)}"
-            )
-        self.stack = _stack(obs_shape, config) if self.pixels else nn.Identity()
-        self.layout = _layout(obs_shape, config)
-        """How images are best given on CUDA; plain ones are read as well."""
-        if self.pixels:
-            self.stack[0].layout = self.layout  # type: ignore[index]
-        try:
-            with torch.no_grad():
-                self.feature_dim = self.stack(torch.zeros(1, *obs_shape)).flatten(1).shape[1]
-        except RuntimeError as error:
-            size = "×".join(map(str, obs_shape[1:]))
-            raise ConfigError(
-                f"encoder stack {config.stack!r} cannot read images of {size}: they are too small for its "
-                f"strides; use larger images, or 'drq' for representation.encoder.stack and "
-                f"learner.encoder.stack"
-            ) from error
+        self.stack: nn.Module
+        self.layout: Layout
+        if stack_of is not None:
+            self.stack, self.layout = stack_of.stack, stack_of.layout
+        elif ":" in config.stack:
+            self.stack = _custom_stack(obs_shape, config)
+            self.layout = getattr(self.stack, "layout", Layout())
+        else:
+            self.stack, self.layout = _built_in_stack(obs_shape, config)
+        # `layout` is the one in which images are read fastest on CUDA; plain ones can be read too.
+        self.feature_dim = _output_width(self.stack, obs_shape, config.stack)
         layers: list[nn.Module] = []
         if config.hidden_dim:
             layers += [Linear(self.feature_dim, config.hidden_dim), activation(config.activation)]
@@ -176,14 +174,17 @@ class Encoder(nn.Module):
             layers += trunk_layers(self.feature_dim, config.feature_dim)
             self.feature_dim = config.feature_dim
         self.trunk = nn.Sequential(*layers)
-        self.apply(init_orthogonal)
+        built = nn.ModuleList([self.trunk])
+        if stack_of is None and ":" not in config.stack:
+            built.insert(0, self.stack)
+        built.apply(init_orthogonal)
         if not self.pixels and config.hidden_dim:
-            # With zero biases ReLU scales with its input, and LayerNorm would forget a vector's length. A row
-            # of the orthogonal weights answers a unit vector with about 1 / √hidden_dim: biases alike.
+            # With zero biases ReLU scales with its input, and LayerNorm would remove a vector's length. A row
+            # of the orthogonal weights maps a unit vector to about 1 / √hidden_dim: biases of the same size.
             bound = config.hidden_dim**-0.5
             nn.init.uniform_(self.trunk[0].bias, -bound, bound)  # type: ignore[arg-type]
         if config.spectral_norm_iterations:
-            for module in list(self.modules()):
+            for module in built.modules():
                 if isinstance(module, Conv | Linear):
                     module.spectral = SpectralNorm(module.weight, config.spectral_norm_iterations)
 
@@ -193,6 +194,95 @@ class Encoder(nn.Module):
             obs = images(obs, self.layout)
         features: Tensor = self.trunk(self.stack(obs))
         return features.flatten(1)
+
+
+def _built_in_stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> tuple[nn.Module, Layout]:
+    pixels = len(obs_shape) == 3
+    known = (*STACKS, "impala") if pixels else ("mlp",)
+    if config.stack not in known:
+        kind, size = "images" if pixels else "vectors", "×".join(map(str, obs_shape))
+        raise ConfigError(
+            f"encoder stack {config.stack!r} cannot read {kind} of {size}: expected {' or '.join(known)}"
+        )
+    if not pixels:
+        return nn.Identity(), Layout()
+    stack, layout = _stack(obs_shape, config), _layout(obs_shape, config)
+    stack[0].layout = layout  # type: ignore[assignment]
+    return stack, layout
+
+
+def _custom_stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> nn.Module:
+    """A user's network; whatever does not fit the contract is refused here, before anything runs."""
+    name = config.stack
+    if config.spectral_norm_iterations:
+        raise ConfigError(
+            f"spectral_norm_iterations = {config.spectral_norm_iterations} cannot be used with encoder stack "
+            f"{name!r}: expected 0, since a custom stack normalizes its own layers"
+        )
+    cls = registry.find_encoder(name)
+    try:
+        stack: nn.Module = cls(obs_shape)
+    except Exception as error:
+        raise ConfigError(
+            f"encoder stack {name!r} cannot be built ({type(error).__name__}: {error}): expected a class "
+            f"whose only required argument is obs_shape, here {obs_shape}"
+        ) from error
+    layout = getattr(stack, "layout", Layout())
+    if not isinstance(layout, Layout):
+        raise ConfigError(
+            f"encoder stack {name!r} has layout = {layout!r}: expected a voidrl.types.Layout, or no layout "
+            f"at all for plain images"
+        )
+    if layout != Layout():
+        plain, arranged_in = (_probe(stack, obs_shape, name, wanted) for wanted in (Layout(), layout))
+        if plain.shape != arranged_in.shape:
+            raise ConfigError(
+                f"encoder stack {name!r} maps images in its layout {layout} to {tuple(arranged_in.shape)} "
+                f"and plain ones to {tuple(plain.shape)}: expected the same, or no layout at all"
+            )
+    return stack
+
+
+def _output_width(stack: nn.Module, obs_shape: tuple[int, ...], name: str) -> int:
+    """Features of one observation, as a trial pass has them."""
+    output = _probe(stack, obs_shape, name, Layout())
+    width = output.flatten(1).shape[1]
+    declared = getattr(stack, "dim", width)
+    if declared != width:
+        raise ConfigError(
+            f"encoder stack {name!r} has dim = {declared!r} and gives {width} features for observations of "
+            f"{'×'.join(map(str, obs_shape))}: expected the same; leave dim out and it is measured"
+        )
+    return width
+
+
+@torch.no_grad()
+def _probe(stack: nn.Module, obs_shape: tuple[int, ...], name: str, layout: Layout) -> Tensor:
+    size = "×".join(map(str, obs_shape))
+    x = torch.zeros(2, *obs_shape)
+    was_training = stack.training
+    try:
+        output = stack.eval()(x if layout == Layout() else arranged(x, layout))
+    except Exception as error:
+        if ":" in name:
+            raise ConfigError(
+                f"encoder stack {name!r} cannot read observations of {size} ({type(error).__name__}: "
+                f"{error}): expected a network from (B, {', '.join(map(str, obs_shape))}) to (B, dim) or "
+                f"(B, channels, height, width)"
+            ) from error
+        raise ConfigError(
+            f"encoder stack {name!r} cannot read images of {size}: they are too small for its strides; use "
+            f"larger images, or 'drq' for representation.encoder.stack and learner.encoder.stack"
+        ) from error
+    finally:
+        stack.train(was_training)
+    if not (isinstance(output, Tensor) and output.ndim in (2, 4) and len(output) == 2):
+        given = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ConfigError(
+            f"encoder stack {name!r} maps 2 observations of {size} to {given}: expected a tensor of shape "
+            f"(2, dim) or (2, channels, height, width)"
+        )
+    return output
 
 
 def _stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> nn.Sequential:
@@ -212,8 +302,6 @@ def _layout(obs_shape: tuple[int, ...], config: EncoderConfig) -> Layout:
 
     8×8 at stride 4 on 4 channels, of which tensor cores make little, is 2×2 on 64.
     """
-    if len(obs_shape) != 3:
-        return Layout()
     _, kernel, stride = (0, 3, 1) if config.stack == "impala" else STACKS[config.stack][0]
     divides = all(size % stride == 0 for size in (kernel, *obs_shape[1:]))
     return Layout(stride if divides else 1, CHANNELS)
@@ -243,7 +331,7 @@ class Residual(nn.Module):
 
 def trunk_layers(inputs: int, outputs: int) -> list[nn.Module]:
     """FC → LayerNorm → tanh; what comes out is float32, under autocast too."""
-    return [Linear(inputs, outputs), ExactLayerNorm(outputs), nn.Tanh()]
+    return [Linear(inputs, outputs), FullPrecisionLayerNorm(outputs), nn.Tanh()]
 
 
 def trunk(inputs: int, outputs: int) -> nn.Sequential:
@@ -251,12 +339,13 @@ def trunk(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(*trunk_layers(inputs, outputs)).apply(init_orthogonal)
 
 
-def mlp(sizes: list[int], nonlinearity: str = "relu", *, exact: bool = True) -> nn.Sequential:
-    """Linear layers with a non-linearity between them, none at the end; `exact`: the last is never bf16."""
+def mlp(sizes: list[int], nonlinearity: str = "relu", *, full_precision: bool = True) -> nn.Sequential:
+    """Linear layers with a non-linearity in between; with `full_precision` the last one is never bf16."""
     layers: list[nn.Module] = []
     for i, (a, b) in enumerate(pairwise(sizes)):
         layers += [activation(nonlinearity)] if i else []
-        layers += [ExactLinear(a, b) if exact and i == len(sizes) - 2 else Linear(a, b)]
+        last = i == len(sizes) - 2
+        layers += [FullPrecisionLinear(a, b) if full_precision and last else Linear(a, b)]
     network = nn.Sequential(*layers)
     network.apply(init_orthogonal)
     return network
@@ -268,15 +357,23 @@ def join(*parts: Tensor) -> Tensor:
     return torch.cat(wide, -1) if len(wide) > 1 else (wide or parts)[0]
 
 
-class EnsembleLinear(nn.Module):
-    """H linear layers side by side as one batched product: (H, B, in) → (H, B, out).
+def action_vectors(spec: EnvSpec, action: Tensor) -> Tensor:
+    """(B, action_dim) continuous actions unchanged, (B,) discrete ones as one-hot vectors."""
+    if not spec.discrete:
+        return action
+    empty = torch.zeros(len(action), spec.num_actions, device=action.device)
+    return empty.scatter_(1, action[:, None], 1.0)
 
-    `exact`: in the precision of the weights, whatever autocast says.
+
+class EnsembleLinear(nn.Module):
+    """H linear layers as one batched product: (H, B, in) → (H, B, out).
+
+    With `full_precision` it is computed in the precision of the weights, under autocast too.
     """
 
-    def __init__(self, heads: int, inputs: int, outputs: int, *, exact: bool = False) -> None:
+    def __init__(self, heads: int, inputs: int, outputs: int, *, full_precision: bool = False) -> None:
         super().__init__()
-        self.exact = exact
+        self.full_precision = full_precision
         self.weight = nn.Parameter(torch.empty(heads, inputs, outputs))
         self.bias = nn.Parameter(torch.zeros(heads, 1, outputs))
         for head in self.weight:
@@ -286,13 +383,13 @@ class EnsembleLinear(nn.Module):
         """One product for all heads."""
         if not in_bf16(x):
             return torch.baddbmm(self.bias, x, self.weight)
-        if not self.exact:
+        if not self.full_precision:
             longer = -self.weight.shape[1] % MULTIPLE
             weight = F.pad(self.weight, (0, 0, 0, longer)) if longer else self.weight
             x = F.pad(x, (0, longer)) if longer else x
             product = torch.bmm(x, weight)  # not baddbmm, which first writes the bias into every row
             return product + self.bias.to(product.dtype)
-        with exact(x):
+        with full_precision(x):
             x = x.to(self.weight.dtype)
             if self.weight.shape[2] == 1:  # no product to speak of, and fused with what comes before
                 return (x * self.weight.transpose(1, 2)).sum(-1, keepdim=True) + self.bias
@@ -308,8 +405,13 @@ class TwinQ(nn.Module):
         layers: list[nn.Module] = []
         for i, (a, b) in enumerate(pairwise(sizes)):
             layers += [nn.ReLU()] if i else []
-            layers += [EnsembleLinear(2, a, b, exact=i == hidden_layers)]
+            layers += [EnsembleLinear(2, a, b, full_precision=i == hidden_layers)]
         self.layers = nn.Sequential(*layers)
+
+    @property
+    def first_layers(self) -> list[nn.Module]:
+        """The layers that read the features."""
+        return [self.layers[0]]
 
     def forward(self, features: Tensor, skill: Tensor, action: Tensor) -> Tensor:
         """(B, F), (B, S), (B, A) → (2, B), or (2, B, outputs) for vector-valued critics."""
@@ -340,6 +442,11 @@ class TrunkQ(nn.Module):
         self.trunk = trunk(inputs + before, trunk_dim)
         self.heads = TwinQ(trunk_dim + after, hidden_dim, hidden_layers)
 
+    @property
+    def first_layers(self) -> list[nn.Module]:
+        """The layers that read the features."""
+        return [self.trunk]
+
     def forward(self, features: Tensor, skill: Tensor, action: Tensor) -> Tensor:
         """(B, F), (B, S), (B, A) → (2, B)."""
         nothing = action[:, :0]
@@ -358,6 +465,12 @@ class DuelingQ(nn.Module):
         hidden = [hidden_dim] * hidden_layers
         self.advantage = mlp([inputs, *hidden, num_actions])
         self.value = mlp([inputs, *hidden, 1]) if dueling else None
+
+    @property
+    def first_layers(self) -> list[nn.Module]:
+        """The layers that read the features."""
+        streams = [self.advantage] if self.value is None else [self.advantage, self.value]
+        return [stream[0] for stream in streams]
 
     def forward(self, features: Tensor, skill: Tensor) -> Tensor:
         """(B, F), (B, S) → (B, A)."""
@@ -380,7 +493,7 @@ def init_orthogonal(module: nn.Module) -> None:
 
 
 def target_copy(module: nn.Module) -> nn.Module:
-    """A frozen copy that follows the original by `follow`, with its normalized weights for weights."""
+    """A frozen copy for `polyak_update`; its weights are the original's after spectral normalization."""
     target = copy.deepcopy(module).requires_grad_(False)
     for layer in target.modules():
         if isinstance(layer, Conv | Linear) and layer.spectral is not None:
@@ -390,8 +503,8 @@ def target_copy(module: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
-    """Move by target ← (1 − τ) target + τ online, weights and buffers alike, as one foreach call.
+def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:
+    """Target ← (1 − τ) target + τ online, for weights and buffers, in one foreach call.
 
     A target averages weights as its original uses them, after normalization: a convex combination of matrices
     of norm 1 has at most norm 1, so it needs no iterations of its own.

@@ -47,6 +47,23 @@ def find(kind: str, name: str | type) -> type[Any]:
     return found
 
 
+def find_encoder(name: str) -> type[Any]:
+    """The class of a custom encoder stack, by `module:Class` or as `register_encoder` named it."""
+    from torch import nn
+
+    found = _given.get(("encoder", name)) or import_path("encoder stack", name)
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise ConfigError(f"encoder stack {name!r} cannot be used: expected a subclass of torch.nn.Module")
+    return found
+
+
+def register_encoder(cls: type) -> str:
+    """The name under which `find_encoder` finds a class of this process."""
+    name = f"{cls.__module__}:{cls.__qualname__}"
+    _given["encoder", name] = cls
+    return name
+
+
 def name_of(kind: str, cls: type) -> str:
     """The name under which `find` finds this class again."""
     module, package = cls.__module__, f"voidrl.{KINDS[kind]}."

@@ -1,10 +1,10 @@
 """A ring of frames, each stored once, and the transitions that can be read from it.
 
-Time runs along rows, environments along columns: slot = row · N + column. A slot holds a frame, the action
-taken on it and what came of it. Observations are stacked and n-step returns are summed when a batch is
-gathered. The last frame of an episode has a slot but no action, so it is never a start: `starts` lists the
-slots that are, in order of time, and sampling is uniform over exactly these. Whatever sampling reads
-(`head`, `starts`, their number) lies on the device, so that it can be captured in a CUDA graph.
+Rows are time steps, columns are environments: slot = row · N + column. A slot holds a frame, the action taken
+on it and its outcome. Observations are stacked and n-step returns are summed when a batch is gathered. The
+last frame of an episode has a slot but no action, so it is never a start: `starts` lists the slots that are,
+in order of time, and sampling is uniform over exactly these. Everything that sampling reads (`head`, `starts`
+and their number) is on the device, so that sampling can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from voidrl.fusion import fusable
 from voidrl.machine import memory
 from voidrl.types import Batch, EnvSpec, Frames
 
-TERMINATED, TRUNCATED = 1, 2  # how the step taken in a slot ended its episode; 0: it did not
+# Why no n-step sum runs past the step taken in a slot; 0 where it does. Only termination ends the value.
+TERMINATED, TRUNCATED, SKILL_ENDED = 1, 2, 3
 CHUNK_BYTES = 64 * 2**20
 CHECKSUM_WORDS = 2**20  # in a block of `block_sums`
 GIB = 2**30
 
 Write = tuple[str, int, np.ndarray]
-"""What is stored, from which entry on, and the entries."""
+"""Name of the stored tensor, index of the first entry to write, and the entries."""
 
 
 class Segment(NamedTuple):
-    """Up to n steps from each of B starts; a segment stops early where its episode, or the data, ends."""
+    """Up to n steps from each of B starts, fewer where the episode, the skill or the data ends."""
 
     slots: Tensor  # (B, n) the step's slot; after the last valid step, that step's again
     weights: Tensor  # (B, n) γ^i, 0 after the last valid step
@@ -120,17 +121,20 @@ class Replay:
         next_frames: np.ndarray,
         skill: Tensor,
         ended: np.ndarray | None = None,
+        skill_ended: np.ndarray | None = None,
     ) -> int:
-        """One step of all environments; returns how many of them were real steps.
+        """Store one step of all environments; returns how many of them were real steps.
 
         An environment whose episode `ended` in the step before resets in this one (Gymnasium's NEXT_STEP):
         its action was ignored and `next_frames` begins the new episode, so no transition is recorded. By
-        default what terminated or was truncated has ended. A lost life can terminate without an end: nothing
-        is bootstrapped across it, and the game goes on from the same frames.
+        default terminated and truncated episodes have ended. A lost life can terminate without ending the
+        episode: nothing is bootstrapped across it, and the game continues from the same frames. Where
+        `skill_ended`, another skill acts from the next step on, so no n-step sum runs past this one.
         """
         over = terminated | truncated if ended is None else ended
         here, real = self._row * self.num_envs, ~self._ended
-        ending = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, 0))
+        cut = 0 if skill_ended is None else np.where(skill_ended, SKILL_ENDED, 0)
+        ending = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, cut))
         starts = here + np.flatnonzero(real)
         until_wrap = len(self.starts) - self._starts_head
         writes = [
@@ -152,7 +156,7 @@ class Replay:
         return len(starts)
 
     def _advance(self, frames: np.ndarray) -> list[Write]:
-        """Go on to the next row; returns what is to be written there, and the new positions."""
+        """Advance to the next row; returns the writes for it, and the new positions."""
         self._row = (self._row + 1) % self.rows
         self._filled_rows = max(self._filled_rows, self._row + 1)
         # The frames written here were the oldest: starts whose stack reaches back to them go first.
@@ -169,11 +173,11 @@ class Replay:
         ]
 
     def _positions(self) -> Write:
-        """Where the host stands, for the device."""
+        """The host's positions, for the device."""
         return "positions", 0, np.array((self._row, self._starts_head, self._size))
 
     def _touch(self, row: int) -> None:
-        """Note that a row's part changed."""
+        """Mark the chunk of a row as changed."""
         self._chunk_writes[row // self._chunk_rows] += 1
 
     def _columns(self, row: int) -> slice:
@@ -195,7 +199,7 @@ class Replay:
         return self.starts[self.starts_head - 1 - back]  # below 0 it counts from the ring's end
 
     def segment(self, slots: Tensor, n: int, discount: float) -> Segment:
-        """The next n steps from each slot, never across the end of an episode or of the data."""
+        """The next n steps from each slot, never past the end of an episode, of a skill or of the data."""
         if n == 1:
             return self._step(slots, discount)
         if (n, discount) not in self._powers:
@@ -254,18 +258,24 @@ class Replay:
 
     def batch(self, slots: Tensor, n: int, discount: float) -> Batch:
         """n-step transitions with the environment's reward, observations as they were stored."""
-        return self.joined(self.segment(slots, n, discount))
+        return self.n_step_batch(self.segment(slots, n, discount))
 
-    def joined(self, segment: Segment, obs: Tensor | None = None, next_obs: Tensor | None = None) -> Batch:
-        """Each of the segment's runs of steps as one transition, between these observations if given."""
+    def continues(self, segment: Segment) -> Tensor:
+        """(B, n): 1 where the step is valid and ends neither its episode nor its skill, else 0."""
+        return ((segment.weights > 0) & (self.ending[segment.slots] == 0)).float()
+
+    def n_step_batch(
+        self, segment: Segment, obs: Tensor | None = None, next_obs: Tensor | None = None
+    ) -> Batch:
+        """Each segment as one n-step transition, between the given observations or the stored ones."""
         slots = segment.slots[:, 0]
         if obs is None or next_obs is None:
             stored = self.observations(torch.cat([slots, segment.states[:, -1]])).chunk(2)  # in one pass
             obs, next_obs = stored[0] if obs is None else obs, stored[1] if next_obs is None else next_obs
-        return self._joined(segment, obs, next_obs)
+        return self._n_step_batch(segment, obs, next_obs)
 
     @fusable
-    def _joined(self, segment: Segment, obs: Tensor, next_obs: Tensor) -> Batch:
+    def _n_step_batch(self, segment: Segment, obs: Tensor, next_obs: Tensor) -> Batch:
         reward = self.reward[segment.slots]  # (B, n)
         reward = (reward * segment.weights).sum(1) if reward.shape[1] > 1 else reward[:, 0]
         return self._batch(segment.slots[:, 0], obs, reward, segment.discount, next_obs)
@@ -372,7 +382,7 @@ class Upload:
         self._copied = torch.cuda.Event() if self._on_cuda else None
 
     def __call__(self, writes: list[Write]) -> None:
-        """The host is free to change what it gave; the writes follow all that the device was told before."""
+        """Copy the entries, so that the caller may change them, and write them after all earlier launches."""
         targets, contents, begins, length = [], [], [], 0
         for name, first, entries in writes:
             if len(entries):
@@ -491,6 +501,6 @@ def check_finite(array: np.ndarray, what: str, step: int) -> None:
         bad = np.argwhere(~np.isfinite(array))[0]
         raise NonFiniteError(
             f"{what} of environment {bad[0]} is {array[tuple(bad)]} at step {step}: "
-            f"expected finite numbers; mend the environment, and a run that has a checkpoint goes on with "
+            f"expected finite numbers; fix the environment, then resume the run from its checkpoint with "
             f"`voidrl resume`"
         )

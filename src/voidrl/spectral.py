@@ -21,7 +21,7 @@ PINCH = 1e-15  # of the old vector is kept in the new one: all there is where th
 class SpectralNorm(nn.Module):
     """W ↦ W/σ with σ = uᵀ W v, where u and v come from power iterations, n of them in each training pass.
 
-    u and v are constants for gradients. In `eval` they stand still, and σ follows W along them.
+    u and v are constants for gradients. In `eval` they are fixed, and σ is that of W along them.
     """
 
     u: Tensor
@@ -40,14 +40,14 @@ class SpectralNorm(nn.Module):
         """The weight to use in this pass."""
         if not self.training:
             return self.effective(weight)
-        with exact(weight):
+        with full_precision(weight):
             sigma = iterate(weight.detach(), self.u, self.v, self.iterations)
             return self._divide(weight, sigma)
 
     def effective(self, weight: Tensor) -> Tensor:
         """W/σ without iterations, whatever the mode."""
         u, v = self.u, self.v
-        with exact(weight):
+        with full_precision(weight):
             sigma = u.dot(_matrix(weight.detach(), v).mv(_matrix(v, v)[0])) + LEAST * PINCH  # never 0 / 0
             return self._divide(weight, sigma)
 
@@ -99,8 +99,8 @@ def iterate(weight: Tensor, u: Tensor, v: Tensor, iterations: int) -> Tensor:
     return sigma
 
 
-def exact(x: Tensor) -> AbstractContextManager[Any]:
-    """Within, autocast changes nothing on the tensor's device."""
+def full_precision(x: Tensor) -> AbstractContextManager[Any]:
+    """Turn autocast off on the tensor's device."""
     kind = x.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 

@@ -104,3 +104,19 @@ class Batch(NamedTuple):
     discount: Tensor  # (B,)
     next_obs: Tensor  # (B, *obs_shape)
     skill: Tensor  # (B, skill_dim), skill_dim = 0 where the method has no skills
+
+
+class Loss(NamedTuple):
+    """A loss, the optimizer that minimizes it, and what to log."""
+
+    optimizer: str
+    value: Tensor
+    metrics: Metrics
+
+
+class Sequence(NamedTuple):
+    """B trajectories of K steps, time first; after a masked step the last valid state is repeated."""
+
+    obs: Tensor  # (K + 1, B, *obs_shape), augmented
+    action: Tensor  # (K, B) int64 or (K, B, action_dim)
+    mask: Tensor  # (K, B) 1 where step k and the state after it belong to the same episode as the start

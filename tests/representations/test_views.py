@@ -15,7 +15,7 @@ def views_of(spec, n_step=1, **augment):
     torch.manual_seed(0)
     replay = fill_replay(spec)
     segment = replay.segment(replay.sample(8), n_step, 0.9)
-    return Views(replay, segment, Augment(AugmentConfig(**augment)), Layout()), replay.joined(segment)
+    return Views(replay, segment, Augment(AugmentConfig(**augment)), Layout()), replay.n_step_batch(segment)
 
 
 def test_each_read_is_drawn_afresh():

@@ -15,13 +15,13 @@ from voidrl.bench.peaks import Peaks
 from voidrl.bench.report import Column, Row, number, percent, ratio, shown, spread
 from voidrl.bench.timing import measure, repeated
 from voidrl.bench.workloads import continuous, discrete
-from voidrl.config import AugmentConfig, EncoderConfig, Stack, require
+from voidrl.config import AugmentConfig, EncoderConfig, require
 from voidrl.device import uses_bf16
 from voidrl.nets import Encoder
 from voidrl.replay import Replay
 from voidrl.types import EnvSpec, Layout
 
-CASES: tuple[tuple[EnvSpec, Stack, AugmentConfig], ...] = (
+CASES: tuple[tuple[EnvSpec, str, AugmentConfig], ...] = (
     (continuous((3, 84, 84), 3), "paper", AugmentConfig(shift_pixels=4)),
     (discrete((1, 84, 84), 4, 18), "nature", AugmentConfig(shift_pixels=4, intensity_scale=0.05)),
 )

@@ -167,7 +167,7 @@ def _floor(agent: Agent, replay: Replay, peaks: Peaks) -> Floor:
             # Padding and folding serve the hardware: they are no work that must be done.
             vars(module)["layout"] = Layout()
     period = agent.learner.period
-    kinds = Counter(agent.learner.kind(i) for i in range(period))
+    kinds = Counter(agent.learner.variant(i) for i in range(period))
     return mean_floor(
         (count_floor(lambda kind=kind: agent.step(replay, kind), peaks), count / period)  # type: ignore[misc]
         for kind, count in kinds.items()

@@ -1,6 +1,6 @@
 """The contract of a learner: it acts, and turns (batch, reward) into losses.
 
-The reward arrives as an argument: a learner cannot tell an intrinsic reward from a task's.
+The reward is an argument: a learner cannot tell an intrinsic reward from a task's.
 """
 
 from __future__ import annotations
@@ -8,23 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from voidrl.config import LearnerConfig
 from voidrl.fusion import fusable
-from voidrl.nets import Encoder, follow
-from voidrl.types import Batch, EnvSpec, Metrics
-
-
-class Loss(NamedTuple):
-    """A loss, the optimizer that minimizes it, and what to log."""
-
-    optimizer: str
-    value: Tensor
-    metrics: Metrics
+from voidrl.nets import Encoder, polyak_update
+from voidrl.types import Batch, EnvSpec, Loss
 
 
 class Learner(nn.Module):
@@ -37,70 +29,79 @@ class Learner(nn.Module):
     def __init__(
         self, spec: EnvSpec, config: LearnerConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
     ) -> None:
-        """`critic` is the method's, where it makes one; else the learner makes its own."""
+        """`critic` is the method's, if it makes one; otherwise the learner makes its own."""
         super().__init__()
         self.spec, self.config, self.encoder, self.skill_dim = spec, config, encoder, skill_dim
         if critic is not None:
             self.critic = critic
         self.trains_encoder = True
+        self.frozen_parts: tuple[nn.Module, ...] = ()
+        """Parts of the encoder that other losses train, such as a shared stack."""
 
     def train(self, mode: bool = True) -> Self:
-        """As ever, except that an encoder which is not ours to train is not ours to normalize either."""
+        """Keep what the learner does not train in eval mode, so that spectral norm does not iterate there."""
         super().train(mode)
         self.encoder.train(mode and self.trains_encoder)
+        for part in self.frozen_parts:
+            part.eval()
         return self
 
     @property
     def critic_heads(self) -> tuple[str, ...]:
-        """Modules that `finetune.heads = "actor"` starts afresh, and their targets: the critic as a whole."""
+        """Modules that `finetune.heads = "actor"` reinitializes together with their targets."""
         return ("critic",)
 
+    @property
+    def first_layers(self) -> list[nn.Module]:
+        """The layers of critic and actor that read the features; a critic without the property has none."""
+        return list(getattr(self.critic, "first_layers", ()))
+
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """The parameters of each optimizer by name; `critic` has the encoder's, if it is ours to train."""
+        """The parameters of each optimizer by name; `critic` has those of the encoder that it trains."""
         raise NotImplementedError
 
     def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
-        """(B, *obs_shape) → (B,) action numbers or (B, action_dim) in [−1, 1]."""
+        """(B, *obs_shape) → (B,) discrete actions or (B, action_dim) in [−1, 1]."""
         raise NotImplementedError
 
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
-        """Yield each loss in turn; the caller has minimized it before it asks for the next.
+        """Yield each loss in turn; the caller minimizes it before it asks for the next.
 
-        What happens every k updates is decided by `index % k` and not by a counter of the learner's own, so
-        that each kind of update can be captured; every such k must be among the learner's `rhythms`.
+        What happens every k updates is decided by `index % k`, never by a counter in the learner, so that
+        each variant of the update can be captured; every such k must be in `update_periods`.
         """
         raise NotImplementedError
 
     def after_step(self, index: int) -> None:
-        """What follows each update: the targets, where it is their turn."""
+        """Update the targets, if they are due."""
         if index % self.config.target_every_updates == 0:
             self.move_targets()
 
     @fusable
     def move_targets(self) -> None:
-        """Every `target_x` follows its x: critic, encoder or what else the learner has."""
+        """Polyak-average each `target_x` towards its x: critic, encoder and whatever else has a target."""
         for name, target in self.named_children():
             if name.startswith("target_"):
                 online = self.get_submodule(name.removeprefix("target_"))
-                follow(target, online, self.config.target_tau)
+                polyak_update(target, online, self.config.target_tau)
 
     @property
-    def rhythms(self) -> tuple[int, ...]:
-        """Every how many updates something is due: the targets, the actor; with rhythms of its own, more."""
+    def update_periods(self) -> tuple[int, ...]:
+        """The periods, in updates, of everything that is not done in each update: targets, actor."""
         return self.config.target_every_updates, getattr(self.config, "actor_every_updates", 1)
 
     @property
     def period(self) -> int:
-        """Number of updates before their kinds repeat."""
-        return math.lcm(*self.rhythms)
+        """Number of updates after which the variants repeat."""
+        return math.lcm(*self.update_periods)
 
-    def kind(self, update: int) -> int:
-        """The smallest index at which the same is due as at this update: a period of 8000 has two kinds."""
-        due = [update % every == 0 for every in self.rhythms]
-        return next(i for i in range(self.period) if [i % every == 0 for every in self.rhythms] == due)
+    def variant(self, update: int) -> int:
+        """The smallest index at which the same work is due as at this update."""
+        due = [update % every == 0 for every in self.update_periods]
+        return next(i for i in range(self.period) if [i % every == 0 for every in self.update_periods] == due)
 
     def set_progress(self, steps: float) -> None:
-        """Move schedules (exploration noise) to where they stand after `steps` environment steps."""
+        """Move schedules (exploration noise) to where they are after `steps` environment steps."""
 
     def features(self, obs: Tensor) -> Tensor:
         """Encoded observations, with gradients only if this learner trains the encoder."""
@@ -109,13 +110,15 @@ class Learner(nn.Module):
         return features
 
     def critic_parameters(self) -> list[nn.Parameter]:
-        """The critic's own, and the encoder's if it is ours to train."""
-        return [*self.critic.parameters(), *(self.encoder.parameters() if self.trains_encoder else ())]
+        """The critic's, and those of the encoder that this learner trains."""
+        kept = {id(p) for part in self.frozen_parts for p in part.parameters()}
+        encoder = self.encoder.parameters() if self.trains_encoder else ()
+        return [*self.critic.parameters(), *(p for p in encoder if id(p) not in kept)]
 
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """A loss made in here passes gradients through the module and computes none for its weights."""
+    """Inside, gradients pass through the module and none are computed for its weights."""
     weights = [p for p in module.parameters() if p.requires_grad]
     for weight in weights:
         weight.requires_grad_(False)

@@ -1,9 +1,9 @@
 """DDPG as in DrQ-v2, for continuous actions (Yarats et al. 2021); the learner of URLB.
 
-Where it differs from DrQ-v2: there, actor and critic each have a trunk (FC → LayerNorm → tanh) of their own
-behind the convolutions. Here there is by default one, inside the encoder, and the critic's loss trains it;
-with `trunk_dim` each has its own, as there. On vectors, where DrQ-v2 says nothing, trunks are as in URLB: the
-critic's takes the action in.
+Differences from DrQ-v2: there, actor and critic each have a trunk (FC → LayerNorm → tanh) behind the
+convolutions. Here the default is one trunk, inside the encoder, trained by the critic's loss; with
+`trunk_dim` each has its own, as in DrQ-v2. On vectors, which DrQ-v2 does not cover, trunks are those of URLB:
+the critic's trunk reads the action as well.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from voidrl.config import Count, LearnerConfig, require, require_positive
 from voidrl.fusion import fusable
-from voidrl.learners.base import Learner, Loss, frozen, linear_schedule
+from voidrl.learners.base import Learner, frozen, linear_schedule
 from voidrl.nets import Encoder, TrunkQ, TwinQ, join, mlp, target_copy, trunk
-from voidrl.types import Batch, EnvSpec, Metrics
+from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class DDPGConfig(LearnerConfig):
     n_step: int = 3
     """Steps whose rewards are summed before the value is bootstrapped."""
     trunk_dim: int = 0
-    """Actor and critic each begin with FC → LayerNorm → tanh of this width, trained by their own loss; 0
-    leaves it out. Usual with an encoder of feature_dim 0, which has no such layers itself."""
+    """Width of a trunk FC → LayerNorm → tanh that actor and critic each begin with, trained by their own
+    loss; 0 leaves it out. Usual with an encoder of feature_dim 0, which has no such layers itself."""
     actor_every_updates: Count = 1
-    """Updates between two of the actor."""
+    """Updates per actor update."""
     stddev_start: float = 1.0
     """Standard deviation of the exploration noise at the start."""
     stddev_end: float = 0.1
@@ -65,7 +65,7 @@ class DDPG(Learner):
             self.critic = TrunkQ(inputs, actions, width, *heads, action_first=not spec.pixels)
         elif critic is None:
             self.critic = TwinQ(inputs + actions, *heads)
-        policy = mlp([width or inputs, *hidden, actions], exact=False)
+        policy = mlp([width or inputs, *hidden, actions], full_precision=False)
         self.actor = nn.Sequential(*trunk(inputs, width), *policy) if width else policy
         self.target_critic = target_copy(self.critic)
         self.stddev: Tensor
@@ -73,8 +73,13 @@ class DDPG(Learner):
 
     @property
     def critic_heads(self) -> tuple[str, ...]:
-        """What lies behind the critic's trunk, if it has one."""
+        """The critic behind its trunk, if it has one."""
         return ("critic.heads",) if isinstance(self.critic, TrunkQ) else ("critic",)
+
+    @property
+    def first_layers(self) -> list[nn.Module]:
+        """Those of critic and actor; a trunk counts as one layer."""
+        return [*super().first_layers, self.actor[: 3 if self.config.trunk_dim else 1]]
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """Critic and actor."""
@@ -122,7 +127,7 @@ class DDPG(Learner):
 
     @fusable
     def actor_loss(self, features: Tensor, skill: Tensor) -> tuple[Tensor, Metrics]:
-        """The value of the policy's own actions, to be raised."""
+        """The negative value of the policy's actions."""
         action = self.noisy(self.policy(features, skill))
         loss = -self.critic(features, skill, action).amin(0).mean()
         return loss, {"actor_loss": loss.detach()}

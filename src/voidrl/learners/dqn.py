@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from voidrl.config import Count, EncoderConfig, LearnerConfig, require
 from voidrl.fusion import fusable
-from voidrl.learners.base import Learner, Loss, linear_schedule
+from voidrl.learners.base import Learner, linear_schedule
 from voidrl.nets import DuelingQ, Encoder, target_copy
-from voidrl.types import Batch, EnvSpec, Metrics
+from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 
 @dataclass(frozen=True)
@@ -29,22 +29,22 @@ class DQNConfig(LearnerConfig):
     adam_eps: float = 1.5e-4
     """Adam's ε."""
     max_grad_norm: float = 10.0
-    """Gradients are clipped to this norm; 0 leaves them alone."""
+    """Gradients are clipped to this norm; 0 turns clipping off."""
     double: bool = True
-    """Choose the next action by the online network, value it by the target."""
+    """Double Q-learning: the online network chooses the next action, the target network values it."""
     dueling: bool = True
     """Separate streams for the state's value and the actions' advantages."""
     epsilon_start: float = 1.0
-    """Share of random actions at the start."""
+    """Probability of a random action at the start."""
     epsilon_end: float = 0.05
-    """Share of random actions after the decay."""
+    """Probability of a random action after the decay."""
     epsilon_decay_steps: Count = 2500
     """Environment steps of the decay."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("epsilon_start", "epsilon_end"):
-            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a share in [0, 1]")
+            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a probability in [0, 1]")
         require(self.epsilon_decay_steps >= 0, "epsilon_decay_steps", self.epsilon_decay_steps, "0 or more")
 
 

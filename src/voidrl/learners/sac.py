@@ -1,6 +1,6 @@
 """SAC for continuous actions: DrQ's learner on DMControl (Haarnoja et al. 2018; Kostrikov et al. 2020).
 
-Where it differs from DrQ: every sample is augmented once (K = M = 1), where DrQ averages two.
+Difference from DrQ: every sample is augmented once (K = M = 1), where DrQ averages two views.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from voidrl.config import Count, LearnerConfig, require, require_positive
 from voidrl.fusion import fusable
-from voidrl.learners.base import Learner, Loss, frozen
+from voidrl.learners.base import Learner, frozen
 from voidrl.nets import Encoder, TwinQ, join, mlp, target_copy
-from voidrl.types import Batch, EnvSpec, Metrics
+from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class SACConfig(LearnerConfig):
     """Soft actor-critic with a learned temperature."""
 
     learning_rate: float = 1e-3
-    """Adam's step size."""
+    """Learning rate."""
     actor_every_updates: Count = 2
-    """Updates between two of the actor and the temperature."""
+    """Updates per update of actor and temperature."""
     target_every_updates: Count = 2
     """Updates between two target updates."""
     log_std_min: float = -10.0
@@ -57,7 +57,7 @@ class SAC(Learner):
         inputs, hidden = encoder.feature_dim + skill_dim, [config.hidden_dim] * config.hidden_layers
         if critic is None:
             self.critic = TwinQ(inputs + spec.action_dim, config.hidden_dim, config.hidden_layers)
-        self.actor = mlp([inputs, *hidden, 2 * spec.action_dim], exact=False)
+        self.actor = mlp([inputs, *hidden, 2 * spec.action_dim], full_precision=False)
         self.log_alpha = nn.Parameter(torch.tensor(math.log(config.initial_temperature)))
         self.target_encoder, self.target_critic = target_copy(encoder), target_copy(self.critic)
 
@@ -65,6 +65,11 @@ class SAC(Learner):
         """Three optimizers, as in DrQ."""
         actor = [*self.actor.parameters()]
         return {"critic": self.critic_parameters(), "actor": actor, "temperature": [self.log_alpha]}
+
+    @property
+    def first_layers(self) -> list[nn.Module]:
+        """Those of critic and actor."""
+        return [*super().first_layers, self.actor[0]]
 
     def policy(self, features: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation before tanh, (B, A) each."""
@@ -96,7 +101,7 @@ class SAC(Learner):
             with frozen(self.critic):
                 loss, metrics = self.actor_loss(features, batch.skill, alpha)
             yield Loss("actor", loss, metrics)
-            # The usual aim: one nat below zero for each action dimension.
+            # The usual target entropy: −1 nat per action dimension.
             loss = self.log_alpha.exp() * (metrics["policy_entropy"] + self.spec.action_dim)
             yield Loss("temperature", loss, {"temperature": alpha})
 
@@ -115,7 +120,7 @@ class SAC(Learner):
 
     @fusable
     def actor_loss(self, features: Tensor, skill: Tensor, alpha: Tensor) -> tuple[Tensor, Metrics]:
-        """The soft value of the policy's own actions, to be raised."""
+        """The negative soft value of the policy's actions."""
         action, log_prob = self.sample(features, skill)
         loss = (alpha * log_prob - self.critic(features, skill, action).amin(0)).mean()
         return loss, {"actor_loss": loss.detach(), "policy_entropy": -log_prob.detach().mean()}

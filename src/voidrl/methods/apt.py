@@ -11,6 +11,7 @@ from voidrl.config import MethodConfig, require, require_positive
 from voidrl.entropy import RunningMean, particle_reward
 from voidrl.fusion import fusable
 from voidrl.methods.base import Latents, Method
+from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Metrics
 
 
@@ -37,7 +38,7 @@ class APTConfig(MethodConfig):
     normalize: Literal["reward_mean", "distance_mean", "none"] = "reward_mean"
     """Divide the reward by its running mean (the paper), distances by theirs (URLB's code), or nothing."""
     mean_momentum: float | None = None
-    """Share of the past that the running mean keeps at each update; None weighs all of the past alike."""
+    """Momentum of the running mean; None averages over everything seen."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,8 +58,8 @@ class APT(Method):
 
     Config = APTConfig
 
-    def __init__(self, spec: EnvSpec, config: APTConfig, z_dim: int) -> None:
-        super().__init__(spec, config, z_dim)
+    def __init__(self, spec: EnvSpec, config: APTConfig, representation: Representation) -> None:
+        super().__init__(spec, config, representation)
         self.config: APTConfig = config
         self.mean = RunningMean(config.mean_momentum)
 
@@ -66,11 +67,11 @@ class APT(Method):
         """Return eq. 5, on a consistent scale."""
         config = self.config
         z = latents.z_next if config.particle == "next" else latents.z  # (B, dim)
-        return self.spread(z, latents.pool(config.pool) if config.pool else None)
+        return self.knn_reward(z, latents.pool(config.pool) if config.pool else None)
 
     @fusable
-    def spread(self, z: Tensor, particles: Tensor | None) -> Tensor:
-        """How far each of (B, dim) lies from its neighbors among the particles, or among themselves."""
+    def knn_reward(self, z: Tensor, particles: Tensor | None) -> Tensor:
+        """The k-NN reward of each of (B, dim) among the particles, or among themselves."""
         config = self.config
 
         def score(c: float, distance_power: float | Literal["dim"]) -> Tensor:

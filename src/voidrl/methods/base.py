@@ -1,13 +1,14 @@
-"""The contract of a method: it sees tensors and says what each transition is worth.
+"""The contract of a method: it sees tensors and returns the intrinsic reward of each transition.
 
-A new method is one new file in this folder, or a class of your own passed as `method=`. Only `reward` must be
-written. Skill methods set `skill_dim` and get a vector drawn per episode, stored with every transition and
-seen by the policy; methods on successor features also bring their own critic.
+A new method is one new file in this folder, or a class of your own passed as `method=`. Only `reward` is
+required. Skill methods set `skill_dim`: the policy is conditioned on a vector that is drawn per episode, or
+every `skill_every_steps`, and stored with every transition. Methods on successor features can bring their own
+critic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import ClassVar
 
@@ -15,17 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from voidrl.config import LearnerConfig, MethodConfig
-from voidrl.types import Batch, EnvSpec, Metrics
+from voidrl.representations.base import Representation
+from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 
 class Latents:
-    """f(s) and f(s') of a batch, without gradients, encoded when first asked for."""
+    """f(s) and f(s') of a batch, each encoded when it is first read."""
 
     def __init__(
         self, z: Callable[[], Tensor], z_next: Callable[[], Tensor], pool: Callable[[int], Tensor]
     ) -> None:
         self._z, self._z_next, self.pool = z, z_next, pool
-        # `pool(n)`: (n, dim), f of n more states drawn from the replay
+        # `pool(n)`: (n, dim), f of n more states drawn from the replay, without gradients
 
     @cached_property
     def z(self) -> Tensor:
@@ -39,19 +41,36 @@ class Latents:
 
 
 class Method(nn.Module):
-    """What is rewarded while pre-training. Never sees environment, replay, optimizers or loop."""
+    """Intrinsic reward while pre-training. Never sees environments, replay, optimizers or the loop."""
 
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     learns: ClassVar[bool] = True
     """False: the agent acts uniformly at random and nothing is trained."""
     reads_latents: ClassVar[bool] = True
-    """False: a representation that only the method would read is not trained."""
+    """False: the method does not look at f, so a representation that serves nothing else is not trained."""
+    can_train_encoder: ClassVar[bool] = False
+    """Whether the gradient of `losses` may reach f, where `encoder_trainers` names `method`."""
     skill_dim: int = 0
     """Width of the skill vector; 0 for methods without skills."""
+    regresses_skill: ClassVar[bool] = False
+    """True: `select_skill` works with transitions of any policy, so that random actions will do."""
 
-    def __init__(self, spec: EnvSpec, config: MethodConfig, z_dim: int) -> None:
+    def __init__(self, spec: EnvSpec, config: MethodConfig, representation: Representation) -> None:
         super().__init__()
-        self.spec, self.config, self.z_dim = spec, config, z_dim
+        self.spec, self.config = spec, config
+        self._representation = (representation,)  # in a tuple: its weights are not the method's own
+
+    @property
+    def representation(self) -> Representation:
+        """f, with whatever heads it has."""
+        return self._representation[0]
+
+    @classmethod
+    def default_representation(cls, spec: EnvSpec) -> str:
+        """The representation that `auto` stands for; `learner` uses the learner's encoder as it is."""
+        if not cls.reads_latents:
+            return "learner"
+        return "simclr" if spec.pixels else "identity"
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The intrinsic reward of each transition, (B,). Called without gradients.
@@ -60,16 +79,35 @@ class Method(nn.Module):
         """
         raise NotImplementedError
 
-    def loss(self, batch: Batch, latents: Latents) -> tuple[Tensor, Metrics] | None:
-        """What trains the method's own networks, if it has any; called once per update, before `reward`.
+    def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
+        """Yield the losses of the method's own networks, if it has any; once per update, before `reward`.
 
-        The transitions are single steps also where the learner's are n-step, except for
-        `intrinsic_n_step = "single"`. `latents` have no gradients: f is trained by the representation.
+        `Loss.optimizer` names one of `groups`. The transitions are single steps even if the learner's are
+        n-step, except with `intrinsic_n_step = "single"`. `latents` carry gradients only if the method trains
+        f: then all its losses are added up, and so are those of the other trainers of f.
         """
-        return None
+        return iter(())
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """The parameters of each optimizer by name; `method` has all of them by default."""
+        return {"method": list(self.parameters())}
+
+    def learning_rate(self, group: str) -> float:
+        """The learning rate of a group."""
+        return self.config.learning_rate
 
     def after_step(self) -> None:
-        """In-place changes after an update (queues, moving averages); may be captured in a CUDA graph."""
+        """Change state in place after an update (queues, moving averages); captured in CUDA graphs."""
+
+    def observe(self, obs: Tensor, skill: Tensor) -> None:
+        """Take in the states that environments have just reached, (n, *obs_shape), each exactly once.
+
+        Called eagerly at every environment step of pre-training, if overridden: for visit counts and running
+        statistics. Write to buffers in place.
+        """
+
+    def set_progress(self, steps: int) -> None:
+        """Move schedules to where they are after `steps` environment steps; write to buffers in place."""
 
     def metrics(self) -> Metrics:
         """Scalars about the method's state, logged with every update."""
@@ -78,14 +116,18 @@ class Method(nn.Module):
     # Skills
 
     def sample_skill(self, n: int, device: torch.device) -> Tensor:
-        """(n, skill_dim): one skill for each of n new episodes."""
+        """(n, skill_dim): n new skills."""
         return torch.zeros(n, self.skill_dim, device=device)
 
-    def select_skill(self, batch: Batch, latents: Latents) -> Tensor:
-        """(skill_dim,): the skill with which a task is begun, given transitions with the task's reward.
+    def trial_skills(self) -> Tensor | None:
+        """(K, skill_dim): the skills that the warm-up of fine-tuning tries in turn; None samples them."""
+        return None
 
-        Called once, when the warm-up of fine-tuning is over. By default the skill whose transitions were
-        rewarded best on average.
+    def select_skill(self, batch: Batch, latents: Latents) -> Tensor:
+        """(skill_dim,): the skill for a task, given transitions of the warm-up with the task's reward.
+
+        Called once, when the warm-up of fine-tuning is over. By default the skill with the highest mean
+        reward.
         """
         skills, inverse = torch.unique(batch.skill, dim=0, return_inverse=True)
         total = torch.zeros(len(skills), device=batch.reward.device).index_add_(0, inverse, batch.reward)
@@ -93,7 +135,7 @@ class Method(nn.Module):
         return best
 
     def make_critic(self, feature_dim: int, config: LearnerConfig) -> nn.Module | None:
-        """A critic of the method's own in place of the learner's, for instance on successor features.
+        """A critic to use in place of the learner's, for instance on successor features.
 
         `critic(features, skill, action) -> (2, B)` for continuous actions,
         `critic(features, skill) -> (B, num_actions)` for discrete ones.

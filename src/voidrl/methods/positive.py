@@ -14,5 +14,5 @@ class Positive(Method):
     reads_latents = False
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
-        """1 where the episode goes on, 0 where it terminated."""
+        """1, or 0 where the episode terminated."""
         return (batch.discount > 0).float()

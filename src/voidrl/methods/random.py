@@ -13,7 +13,8 @@ class Random(Method):
     """Acts at random."""
 
     learns = False
+    reads_latents = False
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
-        """Nothing."""
+        """0 everywhere."""
         return torch.zeros_like(batch.reward)

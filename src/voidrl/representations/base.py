@@ -1,4 +1,9 @@
-"""The contract of a representation: a space in which distances between states mean something."""
+"""The contract of a representation: a space in which distances between states mean something.
+
+A new representation is one new file in this folder, or a class of your own passed as `representation`. It
+holds the encoder f and whatever trains it. Set `has_loss` and write `loss` to train f; everything else has a
+default.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +18,8 @@ from voidrl.config import RepresentationConfig
 from voidrl.fusion import fusable
 from voidrl.nets import Encoder
 from voidrl.replay import Replay, Segment
-from voidrl.spectral import exact
-from voidrl.types import Batch, EnvSpec, Layout, Metrics
+from voidrl.spectral import full_precision
+from voidrl.types import Batch, EnvSpec, Layout, Metrics, Sequence
 
 
 class Views:
@@ -25,12 +30,12 @@ class Views:
 
     @cached_property
     def batch(self) -> Batch:
-        """As stored."""
-        return self._replay.joined(self._segment)
+        """The transitions as stored, without augmentation."""
+        return self._replay.n_step_batch(self._segment)
 
     @property
     def action(self) -> Tensor:
-        """The action taken in s, (B,) or (B, action_dim), without the images that `batch` would gather."""
+        """The action taken in s, (B,) or (B, action_dim), without gathering the images of `batch`."""
         return self._replay.action.index_select(0, self._segment.slots[:, 0]).to(self._replay.device)
 
     def obs(self, times: int = 1) -> Tensor:
@@ -41,23 +46,31 @@ class Views:
         """New views of s'."""
         return self._views(self._segment.states[:, -1], times)
 
+    def sequence(self, steps: int) -> Sequence:
+        """New views of s and of the states after it, up to `steps` later, with actions and a mask."""
+        segment = self._replay.segment(self._segment.slots[:, 0], steps, 1.0)
+        obs = self._views(segment.states.T.flatten(), 1).unflatten(0, (steps + 1, -1))
+        slots = segment.slots.T  # (K, B)
+        action = self._replay.action.index_select(0, slots.flatten()).unflatten(0, slots.shape)
+        device = self._replay.device
+        return Sequence(obs, action.to(device), self._replay.continues(segment).T.to(device))
+
     def _views(self, slots: Tensor, times: int) -> Tensor:
         frames = self._replay.frames_of(slots)
         return self._augment(frames._replace(index=frames.index.repeat(times, 1)), self._layout)
 
 
 class Representation(nn.Module):
-    """Holds f and, if it trains it, what is needed for that.
+    """The encoder f and, if `has_loss`, what is needed to train it. Methods see `encode`.
 
-    `encode` is what methods see. `loss` is called once per update if `trains_encoder`; its gradient reaches f
-    only if the agent's `encoder_owner` is the representation.
+    Whether the gradient of `loss` reaches f is up to `encoder_trainers`; the heads are always trained by it.
     """
 
     Config: ClassVar[type[RepresentationConfig]] = RepresentationConfig
-    trains_encoder: ClassVar[bool] = False
-    """Whether `loss` is there to be minimized."""
-    takes_learner_encoder: ClassVar[bool] = False
-    """Whether f is the learner's encoder rather than one of its own."""
+    has_loss: ClassVar[bool] = False
+    """Whether there is a `loss` to minimize."""
+    uses_learner_encoder: ClassVar[bool] = False
+    """Whether f is the learner's encoder rather than a network of the representation."""
 
     def __init__(self, spec: EnvSpec, config: RepresentationConfig, encoder: Encoder | None) -> None:
         super().__init__()
@@ -70,7 +83,7 @@ class Representation(nn.Module):
 
     @property
     def layout(self) -> Layout:
-        """How views have images on CUDA: as the encoder reads them fastest; `Layout()` for other networks."""
+        """The layout of views on CUDA: the one that the encoder reads fastest."""
         return self.encoder.layout if self.encoder is not None else Layout()
 
     @property
@@ -80,12 +93,15 @@ class Representation(nn.Module):
 
     @fusable
     def encode(self, obs: Tensor) -> Tensor:
-        """f(s): (B, *obs_shape) → (B, dim). Of vectors it is never bf16: neighbors differ by little."""
+        """f(s): (B, *obs_shape) → (B, dim). Vectors are never encoded in bf16: neighbors differ by little."""
         assert self.encoder is not None
-        with nullcontext() if self.spec.pixels else exact(obs):
+        with nullcontext() if self.spec.pixels else full_precision(obs):
             z: Tensor = self.encoder(obs)
         return z
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
-        """What trains f, and what to log about it."""
-        raise TypeError(f"{type(self).__name__} trains nothing")
+        """The loss of f and its heads, and what to log about it."""
+        raise TypeError(f"{type(self).__name__} has no loss")
+
+    def after_step(self) -> None:
+        """Change state in place after an update (momentum encoders); captured in CUDA graphs."""

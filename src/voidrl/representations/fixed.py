@@ -9,7 +9,7 @@ from voidrl.types import EnvSpec
 
 
 class Fixed(Representation):
-    """f is drawn at random and frozen."""
+    """f is initialized at random and frozen."""
 
     @classmethod
     def make_encoder(cls, spec: EnvSpec, config: RepresentationConfig) -> Encoder | None:

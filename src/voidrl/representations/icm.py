@@ -1,9 +1,9 @@
 """Forward and inverse dynamics: f keeps what actions change (Pathak et al. 2017; the APT of URLB's code).
 
-Two networks on top of f: one foretells f(s') from f(s) and the action, the other tells the action from f(s)
-and f(s'). As in URLB, both errors are norms and not their squares, f(s') takes gradients too, and one loss
-trains everything. In transitions of several steps (`batch_size` 0) the action is their first; where an
-episode, or the data, ends before, s' is its last state.
+Two networks on top of f: a forward model predicts f(s') from f(s) and the action, an inverse model predicts
+the action from f(s) and f(s'). As in URLB, both errors are norms and not their squares, f(s') receives
+gradients too, and one loss trains everything. In n-step transitions (`batch_size` 0) the action is the first
+of the n; where an episode, or the data, ends early, s' is its last state.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from torch import Tensor
 
 from voidrl.config import EncoderConfig, RepresentationConfig, require_positive
 from voidrl.fusion import fusable
-from voidrl.nets import Encoder, join, mlp
+from voidrl.nets import Encoder, action_vectors, join, mlp
 from voidrl.representations.base import Representation, Views
 from voidrl.types import EnvSpec, Metrics
 
 
 @dataclass(frozen=True)
 class ICMConfig(RepresentationConfig):
-    """Foretell f(s') from the action, and the action from f(s')."""
+    """Predict f(s') from the action, and the action from f(s')."""
 
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(feature_dim=512))
     """The encoder f. In URLB, on vectors, it has no hidden layer: stack `mlp`, hidden_dim 0."""
     learning_rate: float = 1e-4
-    """Adam's step size for f and what trains it."""
+    """Learning rate of f and both models."""
     hidden_dim: int = 1024
     """Width of the hidden layer of both networks."""
 
@@ -38,18 +38,18 @@ class ICMConfig(RepresentationConfig):
 
 
 class ICM(Representation):
-    """f is trained by what it tells of dynamics; the reward uses f(s) alone."""
+    """f is trained by forward and inverse dynamics; the method `icm` rewards the forward error."""
 
     Config = ICMConfig
-    trains_encoder = True
+    has_loss = True
 
     def __init__(self, spec: EnvSpec, config: ICMConfig, encoder: Encoder | None) -> None:
         super().__init__(spec, config, encoder)
         self.config: ICMConfig = config
         actions = spec.num_actions or spec.action_dim
-        # Not exact: an error of bf16 is far below that of a forecast, and fp32 would be a third of an update.
-        self.forward_net = mlp([self.dim + actions, config.hidden_dim, self.dim], exact=False)
-        self.inverse_net = mlp([2 * self.dim, config.hidden_dim, actions], exact=False)
+        # In bf16: its error is far below that of a prediction, and fp32 would take a third of an update.
+        self.forward_net = mlp([self.dim + actions, config.hidden_dim, self.dim], full_precision=False)
+        self.inverse_net = mlp([2 * self.dim, config.hidden_dim, actions], full_precision=False)
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
         """Both errors, of fresh views of s and s'."""
@@ -60,22 +60,23 @@ class ICM(Representation):
         """The loss over (2B, *obs_shape), of which i + B is what (B, A) or (B,) action i led to from i."""
         both = self.encode(obs).float()  # (2B, dim)
         z, z_next = both.chunk(2)
-        known = self._as_vectors(action)  # (B, A)
-        foretold = self.forward_net(join(z, known)).float()  # (B, dim)
-        forward = torch.linalg.vector_norm(z_next - foretold, dim=-1)  # (B,)
-        told = self.inverse_net(join(z, z_next)).float()  # (B, A)
+        known = action_vectors(self.spec, action)  # (B, A)
+        forward = self._forward_error(z, known, z_next)  # (B,)
+        predicted = self.inverse_net(join(z, z_next)).float()  # (B, A)
         if self.spec.discrete:
-            inverse = F.cross_entropy(told, action, reduction="none")  # (B,)
+            inverse = F.cross_entropy(predicted, action, reduction="none")  # (B,)
         else:
-            inverse = torch.linalg.vector_norm(known - told.tanh(), dim=-1)
+            inverse = torch.linalg.vector_norm(known - predicted.tanh(), dim=-1)
         forward, inverse = forward.mean(), inverse.mean()
         # Where all z are alike the forward error is 0, and no particle is far from another.
         metrics = {"icm_forward": forward.detach(), "icm_inverse": inverse.detach()}
         return forward + inverse, {**metrics, "z_std": both.detach().std(0).mean()}
 
-    def _as_vectors(self, action: Tensor) -> Tensor:
-        """Continuous actions as they are, numbered ones one-hot."""
-        if not self.spec.discrete:
-            return action
-        empty = torch.zeros(len(action), self.spec.num_actions, device=action.device)
-        return empty.scatter_(1, action[:, None], 1.0)
+    def prediction_error(self, z: Tensor, action: Tensor, z_next: Tensor) -> Tensor:
+        """(B,): the norm of the forward model's error, for latents (B, dim)."""
+        return self._forward_error(z, action_vectors(self.spec, action), z_next)
+
+    def _forward_error(self, z: Tensor, action: Tensor, z_next: Tensor) -> Tensor:
+        predicted = self.forward_net(join(z, action)).float()  # (B, dim)
+        error: Tensor = torch.linalg.vector_norm(z_next - predicted, dim=-1)
+        return error

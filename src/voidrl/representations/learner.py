@@ -1,4 +1,4 @@
-"""No contrast: f is whatever encoder the learner's own loss has made (the paper's "APT w/o CL")."""
+"""Nothing besides the learner: f is the encoder that its loss trains (the paper's "APT w/o CL")."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from voidrl.representations.base import Representation
 
 
 class LearnerEncoder(Representation):
-    """f is the learner's encoder, trained by the learner alone."""
+    """f is the learner's encoder."""
 
-    takes_learner_encoder = True
+    uses_learner_encoder = True

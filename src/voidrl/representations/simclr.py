@@ -1,4 +1,4 @@
-"""Contrast: two views of a state attract, all others repel (Chen et al. 2020; APT, section 3.2)."""
+"""SimCLR: two views of a state attract, all others repel (Chen et al. 2020; APT, section 3.2)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SimCLR(Representation):
     """f is trained by NT-Xent; the reward uses f(s), never the projection."""
 
     Config = SimCLRConfig
-    trains_encoder = True
+    has_loss = True
 
     def __init__(self, spec: EnvSpec, config: SimCLRConfig, encoder: Encoder | None) -> None:
         super().__init__(spec, config, encoder)
@@ -54,7 +54,7 @@ class SimCLR(Representation):
         z = self.encode(obs)  # (2B, dim)
         h = F.normalize(self.projection(z), dim=-1)
         loss, accuracy = nt_xent(h, self.config.temperature, decoupled=self.config.decoupled)
-        # Of two collapses this one is silent: all z alike gives a finite loss and no reward.
+        # The silent kind of collapse: if all z are equal, the loss is finite and the reward is 0.
         metrics = {"contrast_loss": loss.detach(), "contrast_accuracy": accuracy}
         return loss, {**metrics, "z_std": z.detach().std(0).mean()}
 

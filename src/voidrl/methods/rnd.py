@@ -1,0 +1,116 @@
+"""RND: the error of a network that predicts a fixed random one (Burda et al. 2018).
+
+A predictor is trained to match a random target network on the states that are visited; where it has seen
+little, its error is large. Observations are standardized by running statistics of the states visited and
+clipped, as in the paper; the error is divided by its running standard deviation.
+
+Differences from the paper: the error itself is normalized, not the discounted sum of errors; all stacked
+frames are read, not the last alone; one value function and episodic returns, since the learner has one.
+Differences from URLB's code: s' is scored, where it scores s; the observations are standardized by running
+statistics instead of a BatchNorm whose output depends on the batch; from pixels the networks have
+convolutions of their own instead of the learner's encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from voidrl.config import Count, EncoderConfig, MethodConfig, require, require_positive
+from voidrl.entropy import RunningMoments
+from voidrl.fusion import fusable
+from voidrl.methods.base import Latents, Method
+from voidrl.nets import Encoder, mlp
+from voidrl.representations.base import Representation
+from voidrl.spectral import full_precision
+from voidrl.types import Batch, EnvSpec, Loss, Metrics
+
+SMALL_IMAGE = 36  # pixels: smaller images do not survive the strides of the nature stack
+
+
+@dataclass(frozen=True)
+class RNDConfig(MethodConfig):
+    """r = ‖p(s') − g(s')‖² / std, with p trained and g random."""
+
+    rep_dim: int = 512
+    """Width of the outputs that are compared."""
+    hidden_dim: int = 1024
+    """Width of the hidden layers."""
+    observation_clip: float = 5.0
+    """Standardized observations are clipped to ± this."""
+    statistics_steps: Count = 0
+    """Environment steps over which the observation statistics are collected; 0 collects them throughout."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "rep_dim", "hidden_dim", "observation_clip")
+        require(self.statistics_steps >= 0, "statistics_steps", self.statistics_steps, "0 or more")
+
+
+class RND(Method):
+    """Rewards states on which the predictor still errs."""
+
+    Config = RNDConfig
+    reads_latents = False
+
+    def __init__(self, spec: EnvSpec, config: RNDConfig, representation: Representation) -> None:
+        super().__init__(spec, config, representation)
+        self.config: RNDConfig = config
+        self.target = self._network().requires_grad_(False)
+        self.predictor = self._network(extra_layers=1)
+        self.observations = RunningMoments(spec.obs_shape, floor=1e-2 if spec.pixels else 1e-6)
+        self.errors = RunningMoments()
+        self.collects = True
+
+    def _network(self, extra_layers: int = 0) -> nn.Sequential:
+        hidden, shape = self.config.hidden_dim, self.spec.obs_shape
+        if not self.spec.pixels:
+            return mlp([shape[0], hidden, hidden, *[hidden] * extra_layers, self.config.rep_dim])
+        stack = "nature" if min(shape[1:]) >= SMALL_IMAGE else "drq"
+        encoder = Encoder(shape, EncoderConfig(stack, feature_dim=0, activation="relu"))
+        heads = mlp([encoder.feature_dim, *[hidden] * (1 + extra_layers), self.config.rep_dim])
+        return nn.Sequential(encoder, *heads)
+
+    def observe(self, obs: Tensor, skill: Tensor) -> None:
+        """Collect the statistics of the observations."""
+        if self.collects:
+            self.observations.update(self._numbers(obs))
+
+    def set_progress(self, steps: int) -> None:
+        """Stop collecting statistics after `statistics_steps`."""
+        self.collects = not 0 < self.config.statistics_steps <= steps
+
+    def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
+        """The predictor's squared error on the states visited."""
+        loss = self.error(batch.next_obs).mean()
+        yield Loss("method", loss, {"rnd_loss": loss.detach()})
+
+    def reward(self, batch: Batch, latents: Latents) -> Tensor:
+        """The error, on a consistent scale."""
+        error = self.error(batch.next_obs)
+        self.errors.update(error[:, None])
+        return self.errors.scale(error)
+
+    @fusable
+    def error(self, obs: Tensor) -> Tensor:
+        """(B,): mean squared difference between predictor and target."""
+        x = self.observations.standardize(self._numbers(obs))
+        clip = self.config.observation_clip
+        x = x.clamp(-clip, clip)
+        # From vectors in float32: bf16 would put a floor under the error.
+        with nullcontext() if self.spec.pixels else full_precision(x):
+            with torch.no_grad():
+                target = self.target(x).float()
+            error: Tensor = (self.predictor(x).float() - target).square().mean(1)
+        return error
+
+    def _numbers(self, obs: Tensor) -> Tensor:
+        return obs.float() / 255 if self.spec.pixels else obs
+
+    def metrics(self) -> Metrics:
+        """The scale of the error shows how much is still unknown."""
+        return {"rnd_error_std": self.errors.std[0]}

@@ -1,0 +1,112 @@
+"""The agent's optimizers: one Adam per named group of weights, each with a learning rate per part.
+
+Every trainable weight is in exactly one optimizer. A loss is differentiated with respect to the weights of
+the optimizers that minimize it and no others, so nothing is trained by a loss that does not name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from voidrl.errors import ConfigError
+from voidrl.spectral import full_precision
+
+
+class Part(NamedTuple):
+    """Weights that share a learning rate."""
+
+    parameters: list[nn.Parameter]
+    learning_rate: float | Tensor
+
+
+class Optimizers:
+    """Adam by name."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._adams: dict[str, torch.optim.Adam] = {}
+        self._max_norms: dict[str, float] = {}
+
+    def add(self, name: str, parts: Sequence[Part], *, eps: float = 1e-8, max_grad_norm: float = 0.0) -> None:
+        """Add an optimizer for the trainable weights of these parts; without any there is nothing to add."""
+        groups = [
+            {"params": trainable, "lr": part.learning_rate}
+            for part in parts
+            if (trainable := [p for p in part.parameters if p.requires_grad])
+        ]
+        if groups:
+            on_cuda = self.device.type == "cuda"
+            rates = [group.pop("lr") for group in groups]  # Adam takes no tensor for one that is not captured
+            self._adams[name] = torch.optim.Adam(groups, 1e-3, eps=eps, fused=True, capturable=on_cuda)
+            for group, rate in zip(self._adams[name].param_groups, rates, strict=True):
+                group["lr"] = rate
+            self._max_norms[name] = max_grad_norm
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._adams)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._adams
+
+    def __getitem__(self, name: str) -> torch.optim.Adam:
+        return self._adams[name]
+
+    def values(self) -> list[torch.optim.Adam]:
+        """All of them."""
+        return list(self._adams.values())
+
+    def parameters(self, name: str) -> list[nn.Parameter]:
+        """The weights of one of them, in order."""
+        return [p for group in self._adams[name].param_groups for p in group["params"]]
+
+    def minimize(self, names: Sequence[str], loss: Tensor) -> None:
+        """One step of the named optimizers; only their weights receive gradients."""
+        for name in names:
+            if name not in self._adams:
+                raise ConfigError(
+                    f"a loss names optimizer {name!r}, which has nothing to train: expected "
+                    f"{' or '.join(map(repr, self._adams))}; without parameters there must be no loss"
+                )
+            self._adams[name].zero_grad(set_to_none=True)
+        with full_precision(loss):  # or the gradients of full-precision layers would be bf16
+            loss.backward(inputs=[p for name in names for p in self.parameters(name)])
+        for name in names:
+            if self._max_norms[name]:
+                nn.utils.clip_grad_norm_(self.parameters(name), self._max_norms[name])
+            self._adams[name].step()
+
+    # State
+
+    def move(self, fn: Callable[[Tensor], Tensor], device: torch.device, buffers: dict[int, Tensor]) -> None:
+        """Apply to the state what moved the weights; `buffers` are the new ones by the id of the old."""
+        self.device = device
+        for adam in self._adams.values():
+            for parameter, kept in adam.state.items():
+                moved = {key: fn(value) for key, value in kept.items()}
+                if "step" in kept:  # stays float32, whatever the weights become
+                    moved["step"] = kept["step"].to(parameter.device)
+                adam.state[parameter] = moved
+            for group in adam.param_groups:
+                group["capturable"] = device.type == "cuda"
+                group["lr"] = buffers.get(id(group["lr"]), group["lr"])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Moments and counters by name."""
+        return {
+            f"{name}/{i}/{key}": value
+            for name, adam in self._adams.items()
+            for i, parameter in enumerate(self.parameters(name))
+            for key, value in adam.state[parameter].items()
+        }
+
+    @torch.no_grad()
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """The inverse of `tensors`."""
+        for name, adam in self._adams.items():
+            for i, parameter in enumerate(self.parameters(name)):
+                saved = {k.split("/")[2]: v for k, v in tensors.items() if k.startswith(f"{name}/{i}/")}
+                adam.state[parameter] = {k: v.to(parameter.device, copy=True) for k, v in saved.items()}

@@ -1,0 +1,110 @@
+"""CURL: a contrastive loss on the learner's own encoder, in every phase (Laskin, Srinivas & Abbeel 2020).
+
+A view of a state must find the other view of the same state among those of the batch. Queries come from the
+learner's encoder, keys from a momentum copy of it; similarity is bilinear, q W k. The loss is added to the
+learner's, so that both train the encoder.
+
+Differences from the paper: views are random shifts, as the learner's are, where CURL crops for the contrast
+alone; on DMControl its key encoder is the critic's target network, here it is a copy with a momentum of its
+own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from voidrl.config import RepresentationConfig, require, require_positive
+from voidrl.errors import ConfigError
+from voidrl.fusion import fusable
+from voidrl.nets import (
+    Encoder,
+    FullPrecisionLayerNorm,
+    FullPrecisionLinear,
+    Linear,
+    init_orthogonal,
+    polyak_update,
+    target_copy,
+)
+from voidrl.representations.base import Representation, Views
+from voidrl.spectral import full_precision
+from voidrl.types import EnvSpec, Metrics
+
+
+@dataclass(frozen=True)
+class CURLConfig(RepresentationConfig):
+    """InfoNCE between two views, with a momentum encoder."""
+
+    learning_rate: float = 1e-4
+    """Learning rate of the projection and of W; the encoder has the learner's."""
+    batch_size: int = 0
+    """Observations in one update; 0 takes the learner's own transitions."""
+    auxiliary: bool = True
+    """Keep training the encoder by this loss while fine-tuning and from scratch."""
+    momentum: float = 0.999
+    """Momentum of the key encoder (Atari 0.999, DMControl 0.95)."""
+    projection_hidden: int = 512
+    """Hidden width of the projection."""
+    projection_dim: int = 128
+    """Width of queries and keys; 0 compares the features themselves, as on DMControl."""
+    logit_scale: float = 1.0
+    """Multiplies the logits."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
+        require(self.projection_dim >= 0, "projection_dim", self.projection_dim, "0 (none) or more")
+        require_positive(self, "projection_hidden", "logit_scale")
+
+
+class CURL(Representation):
+    """The learner's encoder, trained by contrast as well."""
+
+    Config = CURLConfig
+    has_loss = True
+    uses_learner_encoder = True
+
+    def __init__(self, spec: EnvSpec, config: CURLConfig, encoder: Encoder) -> None:
+        super().__init__(spec, config, encoder)
+        self.config: CURLConfig = config
+        if not spec.pixels:
+            raise ConfigError(
+                f"representation 'curl' cannot be used on {spec.describe()}: it contrasts augmented images; "
+                f"use spr, icm or identity"
+            )
+        self.projection: nn.Module = nn.Identity()
+        if config.projection_dim:
+            hidden = config.projection_hidden
+            layers = [Linear(self.dim, hidden), FullPrecisionLayerNorm(hidden), nn.ReLU()]
+            self.projection = nn.Sequential(*layers, FullPrecisionLinear(hidden, config.projection_dim))
+            self.projection.apply(init_orthogonal)
+        width = config.projection_dim or self.dim
+        self.bilinear = nn.Parameter(torch.rand(width, width))
+        self.target_encoder, self.target_projection = target_copy(encoder), target_copy(self.projection)
+
+    def loss(self, views: Views) -> tuple[Tensor, Metrics]:
+        """InfoNCE between two fresh views."""
+        return self.contrast(*views.obs(times=2).chunk(2))
+
+    @fusable
+    def contrast(self, anchor: Tensor, positive: Tensor) -> tuple[Tensor, Metrics]:
+        """The loss over two views (B, *obs_shape) of the same states."""
+        query = self.projection(self.encode(anchor))  # (B, width)
+        with torch.no_grad():
+            key = self.target_projection(self.target_encoder(positive))  # (B, width)
+        with full_precision(query):
+            logits = query.float() @ self.bilinear @ key.float().T * self.config.logit_scale  # (B, B)
+        label = torch.arange(len(logits), device=logits.device)
+        loss = F.cross_entropy(logits, label)
+        accuracy = (logits.argmax(1) == label).float().mean()
+        return loss, {"curl_loss": loss.detach(), "curl_accuracy": accuracy}
+
+    def after_step(self) -> None:
+        """Move the momentum encoder."""
+        tau = 1 - self.config.momentum
+        assert self.encoder is not None
+        polyak_update(self.target_encoder, self.encoder, tau)
+        polyak_update(self.target_projection, self.projection, tau)

@@ -1,0 +1,144 @@
+"""Who trains the encoder f: which losses reach it in a phase, and which combinations cannot work."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from voidrl.config import Config, SkillConfig
+from voidrl.errors import ConfigError
+from voidrl.learners.base import Learner
+from voidrl.methods.base import Method
+from voidrl.representations.base import Representation
+from voidrl.types import EnvSpec
+
+COMPARED_STACK = ("stack", "activation", "width", "spectral_norm_iterations")
+
+
+class Pieces(NamedTuple):
+    """The classes that make up an agent."""
+
+    representation: type[Representation]
+    method: type[Method]
+    learner: type[Learner]
+
+
+def is_shared(config: Config, representation: type[Representation]) -> bool:
+    """Whether f, or its stack, is a part of the learner's encoder."""
+    return representation.uses_learner_encoder or config.share_encoder != "nothing"
+
+
+def encoder_trainers(config: Config, pieces: Pieces) -> frozenset[str]:
+    """Whose losses train f in this phase: any of `representation`, `method`, `learner`."""
+    representation = pieces.representation
+    shared = is_shared(config, representation)
+    if config.phase != "pretrain":
+        frozen = config.phase == "finetune" and config.finetune.encoder_learning_rate == 0
+        trainers = {"learner"} if shared and not frozen else set()
+        return frozenset(trainers | ({"representation"} if trains_representation(config, pieces) else set()))
+    if config.encoder_trainers:
+        return frozenset(config.encoder_trainers)
+    if not representation.has_loss:
+        return frozenset({"learner"} if shared else ())
+    joined = shared and config.representation.auxiliary
+    return frozenset({"representation", "learner"} if joined else {"representation"})
+
+
+def trains_representation(config: Config, pieces: Pieces) -> bool:
+    """Whether the representation's loss is minimized in this phase."""
+    if not pieces.representation.has_loss:
+        return False
+    if config.phase != "pretrain":
+        return config.representation.auxiliary
+    return pieces.method.reads_latents or is_shared(config, pieces.representation)
+
+
+def check_combination(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
+    """Refuse pieces and fields that cannot work together, with a combination that does."""
+    _check_learner(spec, config, pieces)
+    _check_sharing(spec, config, pieces)
+    _check_trainers(config, pieces)
+    _check_skills(config, pieces)
+
+
+def _check_learner(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
+    if (pieces.learner.actions == "discrete") != spec.discrete:
+        remedy = "dqn" if spec.discrete else "sac or ddpg"
+        raise ConfigError(
+            f"learner {config.learner.name!r} takes {pieces.learner.actions} actions and the environment has "
+            f"{spec.describe()}: use {remedy}"
+        )
+
+
+def _check_sharing(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
+    name, share = config.representation.name, config.share_encoder
+    if pieces.representation.uses_learner_encoder:
+        if share == "stack":
+            raise ConfigError(
+                f"share_encoder = 'stack' cannot be used with representation {name!r}, which uses the "
+                f"learner's encoder as a whole: use 'nothing'"
+            )
+    elif share == "stack":
+        if not spec.pixels:
+            raise ConfigError(
+                f"share_encoder = 'stack' cannot be used with {spec.describe()}: vectors pass no "
+                f"convolutions that could be shared; use 'nothing' or 'all'"
+            )
+        for field in COMPARED_STACK:
+            mine = getattr(config.representation.encoder, field)
+            other = getattr(config.learner.encoder, field)
+            if mine != other:
+                raise ConfigError(
+                    f"share_encoder = 'stack' cannot be used with representation.encoder.{field} = {mine!r} "
+                    f"and learner.encoder.{field} = {other!r}: expected the same for both"
+                )
+    unread = config.phase != "pretrain" and not is_shared(config, pieces.representation)
+    if unread and trains_representation(config, pieces):
+        raise ConfigError(
+            f"representation.auxiliary = True cannot be used with representation {name!r} and share_encoder "
+            f"= 'nothing' in phase {config.phase!r}: its loss would train an encoder that nothing reads; use "
+            f"share_encoder = 'all', or representation.auxiliary = False"
+        )
+
+
+def _check_trainers(config: Config, pieces: Pieces) -> None:
+    name = config.representation.name
+    given = config.encoder_trainers if config.phase == "pretrain" else ()
+    if "representation" in given and not pieces.representation.has_loss:
+        raise ConfigError(
+            f"encoder_trainers = {given} cannot be used with representation {name!r}, which has no loss: "
+            f"leave out 'representation', or use simclr, icm, curl or spr"
+        )
+    if "learner" in given and not is_shared(config, pieces.representation):
+        raise ConfigError(
+            f"encoder_trainers = {given} cannot be used with share_encoder = 'nothing': the learner cannot "
+            f"train an encoder that it does not use; leave out 'learner', or use share_encoder = 'all'"
+        )
+    if "method" in given and not pieces.method.can_train_encoder:
+        raise ConfigError(
+            f"encoder_trainers = {given} cannot be used with method {config.method.name!r}, whose losses do "
+            f"not reach f: leave out 'method', or use diayn"
+        )
+    frozen = config.phase == "finetune" and config.finetune.encoder_learning_rate == 0
+    if frozen and trains_representation(config, pieces):
+        raise ConfigError(
+            f"finetune.encoder_learning_rate = 0 cannot be used with representation.auxiliary = True: the "
+            f"loss of representation {name!r} would train a frozen encoder; set representation.auxiliary = "
+            f"False"
+        )
+
+
+def _check_skills(config: Config, pieces: Pieces) -> None:
+    if not isinstance(config.method, SkillConfig):
+        return
+    name, period, n = config.method.name, config.method.skill_every_steps, config.learner.n_step
+    if 0 < period < n:
+        raise ConfigError(
+            f"method.skill_every_steps = {period} cannot be used with learner.n_step = {n}: a return "
+            f"must not be longer than the skill that earns it; use {n} or more, or a smaller n_step"
+        )
+    tuning = config.finetune
+    if config.phase == "finetune" and tuning.warmup_actions == "random" and not pieces.method.regresses_skill:
+        raise ConfigError(
+            f"finetune.warmup_actions = 'random' cannot be used with method {name!r}: the warm-up tries its "
+            f"skills to choose one for the task, which takes the policy; use 'policy'"
+        )
