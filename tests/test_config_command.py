@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from test_protocols import stubs  # noqa: F401 - methods by the names of recipes
 from tiny_runs import MAZE, Walk, tiny
 
 import voidrl

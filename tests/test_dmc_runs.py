@@ -50,6 +50,7 @@ def test_a_domain_is_pretrained_and_adapted_to_its_task(pretrained, tmp_path):
 
 def test_frames_are_counted_beside_steps(tmp_path):
     changes = {**TINY, "env": {**TINY["env"], "dmc": {"action_repeat": 4}}}
+    del changes["representation"]  # APT's
     voidrl.pretrain("dmc/pendulum", "random", steps=40, config=changes, out=tmp_path / "run")
     assert [row["frames"] for row in read_metrics(tmp_path / "run")] == [80, 160]
 
@@ -154,7 +155,7 @@ def test_a_run_in_processes_goes_on_as_if_it_had_not_stopped(tmp_path):
 def test_from_scratch_an_agent_has_what_one_has_to_be_fine_tuned(phase):
     def values(env, preset):
         layers = layers_for(env, phase, preset)
-        return update(Config(), merge(*(layer.values for layer in layers)))
+        return update(Config(), merge({"method": "apt"}, *(layer.values for layer in layers)))
 
     states = values("dmc/walker_run", None)
     expected = {"pretrain": (2_000_000, (100_000, 500_000, 1_000_000, 2_000_000)), "train": (100_000, ())}

@@ -1,73 +1,20 @@
 """Protocols and recipes: values as they were recorded, and what naming a piece changes and what not."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from voidrl import build, registry
-from voidrl.config import Config, MethodConfig, SkillConfig, flat, to_json
+from voidrl.agent import Agent
+from voidrl.config import Config, flat, to_json
 from voidrl.errors import ConfigError
-from voidrl.methods.base import Method
 from voidrl.protocols.presets import PRESETS, default_preset, preset_values, recipe
 from voidrl.types import EnvSpec
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "preset_values.json").read_text())
 ENVS = {"maze": "voidrl/PixelMaze-v0", "atari": "atari/pong", "dmc": "dmc/walker", "urlb": "dmc/walker"}
-
-
-@dataclass(frozen=True)
-class RNDConfig(MethodConfig):
-    """The fields that its recipe sets."""
-
-    rep_dim: int = 8
-    """Width of the prediction."""
-    hidden_dim: int = 8
-    """Width of the networks."""
-
-
-@dataclass(frozen=True)
-class DIAYNConfig(SkillConfig):
-    """The fields that its recipe sets."""
-
-    num_skills: int = 50
-    """Number of skills."""
-    hidden_dim: int = 300
-    """Width of the discriminator."""
-
-
-class RND(Method):
-    Config = RNDConfig
-
-    @classmethod
-    def default_representation(cls, spec):
-        return "learner"
-
-
-class DIAYN(Method):
-    Config = DIAYNConfig
-
-    @classmethod
-    def default_representation(cls, spec):
-        return "learner" if spec.pixels else "identity"
-
-
-class ICM(Method):
-    @classmethod
-    def default_representation(cls, spec):
-        return "icm"
-
-
-STUBS = {"rnd": RND, "diayn": DIAYN, "icm": ICM}
-
-
-@pytest.fixture(autouse=True)
-def stubs(monkeypatch):
-    """Methods of these names, whatever voidrl ships."""
-    for name, cls in STUBS.items():
-        monkeypatch.setattr(cls, "__module__", f"voidrl.methods.{name}")
-        monkeypatch.setitem(registry._given, ("method", name), cls)
 
 
 def spec_of(preset):
@@ -164,6 +111,14 @@ def test_every_method_has_the_representation_that_it_wants(preset, method, repre
     assert (config.representation.name, sources["representation.name"]) == (representation, source)
     if source.startswith("method"):  # no recipe: nothing is shared, and nobody is named to train f
         assert (config.share_encoder, config.encoder_trainers) == ("nothing", ())
+
+
+@pytest.mark.parametrize("preset", ["urlb-states", "urlb-pixels", "atari-demo", "maze-demo", "dmc-fast"])
+@pytest.mark.parametrize("method", registry.names("method"))
+def test_every_method_fits_every_protocol(preset, method):
+    """Nothing is refused when the agent is built."""
+    config, _ = resolve(preset, method=method)
+    assert Agent(spec_of(preset), config, torch.device("cpu")).config.method.name == method
 
 
 def test_the_recipes_of_urlb():

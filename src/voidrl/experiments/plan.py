@@ -253,9 +253,9 @@ class _Maker:
             layers: Layers = [to_json(build.task_config(before)), self._file_config(phase)]
             layers += [] if arm.source is None else [arm.config]
             layers.append(arm.of_phase.get(phase, Phase()).config)
+            merged = _layered(layers)
         else:
-            layers = self._from_preset(arm, phase, place.env)
-        merged = _layered(layers)
+            merged = self._from_preset(arm, phase, place.env)
         if phase != "finetune" or arm.source is not None:
             _multiply(merged, arm.times)
         steps = self._steps(arm, phase)
@@ -268,18 +268,28 @@ class _Maker:
         inside = merged.get("env", {})
         require(isinstance(inside, Mapping), "env", inside, "a mapping; the id is the task's")
         seen = look(update(EnvConfig(), {**inside, "id": place.env}, "env."))
+        if phase != "finetune":
+            self._drop_foreign(merged, build.name_pieces(seen.spec, merged))
         config = build.build_config(seen.spec, [merged, {"env": to_json(seen.env)}])
         self.made[key] = _Made(config, seen, outline_bytes(seen.spec, config))
         return self.made[key]
 
-    def _from_preset(self, arm: Arm, phase: str, env: str) -> Layers:
+    def _from_preset(self, arm: Arm, phase: str, env: str) -> dict[str, Any]:
         """Pre-training and training from scratch: protocol, recipe, and what file and command change."""
         shared = _layered([self.experiment.config, self.varied.config, self.changes])
         method = {} if arm.method is None else {"method": arm.method}
         own = [self._file_config(phase), self.of_phase[phase], method, arm.config]
         own.append(arm.of_phase.get(phase, Phase()).config)
         layers = build.layers_for(env, phase, self._preset_name(env), _layered(own), shared=shared)
-        return [layer.values for layer in layers]
+        return _layered([layer.values for layer in layers])
+
+    def _drop_foreign(self, merged: dict[str, Any], pieces: Mapping[str, Any]) -> None:
+        """Drop what is set for all runs and the pieces of this one do not have, as `k` of a random agent."""
+        shared = merge(self.experiment.config, self.varied.config, self.changes)
+        for kind, piece in pieces.items():
+            fields = {f.name for f in dataclasses.fields(default_piece(kind, piece["name"]))}
+            for name in shared.get(kind, {}).keys() - fields:
+                merged[kind].pop(name, None)
 
     def _file_config(self, phase: str) -> dict[str, Any]:
         """The file's changes for a phase; where the command line changes the same for all, that counts."""

@@ -70,7 +70,7 @@ def recipe(method: str, preset: str | None) -> dict[str, Any]:
 
 def preset_values(name: str, method: str = "apt") -> dict[str, Any]:
     """Protocol and recipe in one."""
-    return merge(find_preset(name).values, recipe(method, name))
+    return merge(find_preset(name).values, {"method": method}, recipe(method, name))
 
 
 def default_preset(env: object) -> str | None:
