@@ -308,7 +308,7 @@ def test_a_run_on_a_function_is_importable_goes_on_from_the_shell(tmp_path, caps
         capture_output=True,
         text=True,
     )
-    assert "go on with `voidrl.resume('run', env=Mine)`" in done.stderr
+    assert "resume with `voidrl.resume('run', env=Mine)`" in done.stderr
     run = str(tmp_path / "run")
     assert cli.main(["resume", run]) == 2
     assert "pass it as env=…, or name one that can be with --env module:function" in capsys.readouterr().err
