@@ -1,7 +1,5 @@
 """The agent: who trains what, with which reward, and what fine-tuning keeps."""
 
-import itertools
-
 import pytest
 import torch
 from helpers import (
@@ -28,133 +26,7 @@ import voidrl
 from voidrl.engine import HostReads
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Method
-from voidrl.types import EnvSpec
-
-PHASES = {
-    "pretrain": {"phase": "pretrain"},
-    "tuned": {"phase": "finetune", "finetune__encoder": "tuned"},
-    "frozen": {"phase": "finetune", "finetune__encoder": "frozen"},
-    "train": {"phase": "train"},
-}
-PIECES = list(
-    itertools.product(
-        ("simclr", "fixed", "identity", "learner"), (False, True), ("auto", "representation", "learner")
-    )
-)
-
-
-def refusal(representation, share, owner):
-    """What makes a combination impossible, if anything does."""
-    if owner == "representation" and representation != "simclr":
-        return f"encoder_owner = 'representation' cannot be used with representation '{representation}'"
-    if owner == "learner" and not share and representation != "learner":
-        return "encoder_owner = 'learner' needs share_encoder = True"
-    if share and representation == "identity":
-        return "share_encoder = True cannot be used with representation 'identity'"
-    if owner == "learner" and representation == "fixed":
-        return (
-            "encoder_owner = 'learner' cannot be used with representation 'fixed', whose encoder never learns"
-        )
-    return None
-
-
-def owners(representation, share, owner, phase):
-    """The optimizer that trains f, and the one that trains the encoder on which the learner acts."""
-    shared = share or representation == "learner"
-    if phase != "pretrain":
-        learners = None if phase == "frozen" or (share and representation == "fixed") else "critic"
-        return learners if shared else None, learners
-    if representation == "simclr":
-        f = "critic" if share and owner == "learner" else "representation"
-    else:
-        f = "critic" if representation == "learner" else None
-    return f, f if shared else "critic"
-
-
-def record_moves(agent, replay, updates):
-    """Which tensors each optimizer moved, as seen from outside."""
-    seen, minimize = {}, agent._minimize
-
-    def watched(optimizer, loss):
-        before = snapshot(agent.tensors())
-        minimize(optimizer, loss)
-        seen.setdefault(optimizer, set()).update(moved(before, agent.tensors()))
-
-    agent._minimize = watched
-    for i in range(updates):
-        agent.step(replay, i % agent.learner.period)
-    return seen
-
-
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize(("representation", "share", "owner"), PIECES)
-@pytest.mark.parametrize("learner", ["dqn", "sac", "ddpg"])
-def test_every_encoder_is_trained_by_its_declared_owner_alone(learner, representation, share, owner, phase):
-    spec = DISCRETE if learner == "dqn" else CONTINUOUS
-    options = {
-        "representation": representation,
-        "share_encoder": share,
-        "encoder_owner": owner,
-        **PHASES[phase],
-    }
-    if sentence := refusal(representation, share, owner):
-        with pytest.raises(ConfigError, match=sentence):
-            make_agent(spec, learner=learner, **options)
-        return
-    agent = make_agent(spec, learner=learner, learner__batch_size=64, **options)
-
-    # Every trainable parameter is in exactly one optimizer, frozen ones in none.
-    optimized = [p for optimizer in agent.optimizers.values() for p in optimizer.param_groups[0]["params"]]
-    assert len(optimized) == len(set(optimized))
-    assert set(optimized) == {p for p in agent.parameters() if p.requires_grad}
-
-    # Each loss moves what its optimizer holds and nothing else.
-    start = snapshot(parameters_of(agent))
-    seen = record_moves(agent, fill_replay(spec), updates=2)
-    names = {p: n for n, p in agent.named_parameters()}
-    for optimizer, held in agent.optimizers.items():
-        assert seen[optimizer] == {names[p] for p in held.param_groups[0]["params"]}
-
-    # And the encoders are where they were declared to be.
-    f_owner, acts_owner = owners(representation, share, owner, phase)
-    encoders = ((agent.representation.encoder, f_owner), (agent.learner.encoder, acts_owner))
-    changed = moved(start, parameters_of(agent))
-    for encoder, expected in encoders:
-        if encoder is None:
-            continue
-        weights = {names[p] for p in encoder.parameters()}
-        assert {o for o, touched in seen.items() if touched & weights} == ({expected} if expected else set())
-        assert weights <= changed if expected else not weights & changed
-    if representation == "simclr" and phase == "pretrain":
-        assert any(name.startswith("representation.projection") for name in seen["representation"])
-    assert agent.learner.trains_encoder == (acts_owner == "critic")
-
-
-def test_gradients_of_other_losses_never_reach_an_encoder():
-    """With a shared f of the representation's, the critic's loss leaves f without a gradient."""
-    agent = make_agent(representation="simclr", share_encoder=True, representation__learning_rate=1e-12)
-    before = snapshot(dict(agent.learner.encoder.named_parameters()))
-    for _ in range(5):
-        agent.step(fill_replay())
-    for name, weight in agent.learner.encoder.named_parameters():
-        torch.testing.assert_close(weight, before[name], atol=1e-9, rtol=0)
-
-
-@pytest.mark.parametrize("learner", ["dqn", "sac", "ddpg"])
-def test_a_loss_leaves_gradients_with_its_own_optimizer_alone(learner):
-    spec = DISCRETE if learner == "dqn" else CONTINUOUS
-    agent = make_agent(spec, learner=learner, representation="simclr", share_encoder=True)
-    minimize = agent._minimize
-
-    def watched(optimizer, loss):
-        agent.zero_grad(set_to_none=True)
-        minimize(optimizer, loss)
-        owned = set(agent.optimizers[optimizer].param_groups[0]["params"])
-        assert {p for p in agent.parameters() if p.grad is not None} <= owned, optimizer
-
-    agent._minimize = watched
-    agent.step(fill_replay(spec))
-
+from voidrl.types import EnvSpec, Loss
 
 # Intrinsic rewards over n steps
 
@@ -201,14 +73,14 @@ def test_fine_tuning_uses_the_environments_n_step_reward():
 class Watching(Method):
     """Keeps the batches from which it was asked to learn."""
 
-    def __init__(self, spec, config, z_dim):
-        super().__init__(spec, config, z_dim)
+    def __init__(self, spec, config, representation):
+        super().__init__(spec, config, representation)
         self.weight, self.batches, self.modes = torch.nn.Parameter(torch.zeros(())), [], []
 
-    def loss(self, batch, latents):
+    def losses(self, batch, latents):
         self.batches.append(batch)
         self.modes.append(self.training)
-        return self.weight.square(), {}
+        yield Loss("method", self.weight.square(), {})
 
     def reward(self, batch, latents):
         self.modes.append(self.training)
@@ -254,8 +126,8 @@ def test_a_method_learns_from_single_steps_also_under_n_step_returns():
 
 def test_a_loss_without_parameters_is_refused():
     class Empty(Constant):
-        def loss(self, batch, latents):
-            return torch.zeros((), requires_grad=True), {}
+        def losses(self, batch, latents):
+            yield Loss("method", torch.zeros((), requires_grad=True), {})
 
     with pytest.raises(ConfigError, match="names optimizer 'method', which has nothing to train"):
         make_agent(method=Empty).step(fill_replay())
@@ -263,11 +135,16 @@ def test_a_loss_without_parameters_is_refused():
 
 # Fine-tuning
 
+PHASES = {
+    "pretrain": {"phase": "pretrain"},
+    "finetune": {"phase": "finetune"},
+    "train": {"phase": "train"},
+}
 KEPT = ("encoder", "target_encoder", "stddev", "epsilon")  # of the learner, also with new heads
 
 
 @pytest.mark.parametrize(("spec", "learner"), [(DISCRETE, "dqn"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")])
-@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("share", ["nothing", "all"])
 def test_heads_are_kept_or_new_and_all_else_is_kept(spec, learner, share):
     options = {"learner": learner, "representation": "simclr", "share_encoder": share}
     source = make_agent(spec, seed=1, **options)
@@ -389,7 +266,7 @@ def test_no_update_reads_a_tensor_on_the_host(learner, phase):
 
 
 def test_a_frozen_encoder_keeps_its_normalization_too():
-    agent = make_agent(phase="finetune", finetune__encoder="frozen", share_encoder=True, **NORMED)
+    agent = make_agent(phase="finetune", finetune__encoder_learning_rate=0, share_encoder="all", **NORMED)
     with torch.no_grad():
         for weight in agent.learner.encoder.parameters():
             weight += 0.3 * torch.randn_like(weight)
@@ -418,10 +295,10 @@ def test_the_agent_lies_where_it_was_put():
     assert make_agent().device == CPU
 
 
-# --- the representation's step size -----------------------------------------------------------------------
+# The representation's learning rate
 
 
-def test_the_step_size_of_contrast_rises_from_zero():
+def test_the_learning_rate_of_the_representation_rises_from_zero():
     """By the same amount at each of the first four updates, and no more after them."""
     agent = make_agent(PIXELS, representation__warmup_updates=4, representation__learning_rate=1e-2)
     replay = fill_replay(PIXELS)
@@ -432,16 +309,16 @@ def test_the_step_size_of_contrast_rises_from_zero():
             (v - before[k]).abs().max().item() for k, v in parameters_of(agent.representation).items()
         )
         assert agent.representation_rate.item() == pytest.approx(expected)
-        assert largest <= 2 * expected  # Adam's steps are about as large as its step size
+        assert largest <= 2 * expected  # Adam's steps are about as large as its learning rate
         assert largest > 0.5 * expected
 
 
-def test_the_rise_goes_on_after_loading():
+def test_the_rise_continues_after_loading():
     agents = [make_agent(PIXELS, representation__warmup_updates=4) for _ in range(2)]
     replay = fill_replay(PIXELS)
     agents[0].step(replay)
     agents[1].load_tensors(agents[0].tensors())
-    agents[1].load_optimizer_tensors(agents[0].optimizer_tensors())
+    agents[1].load_optimizer_tensors(agents[0].optimizers.tensors())
     for agent in agents:
         torch.manual_seed(0)
         agent.step(replay)
@@ -453,7 +330,8 @@ def test_the_rise_goes_on_after_loading():
 @pytest.mark.parametrize("share", [False, True])
 def test_a_representation_that_nobody_reads_is_not_trained(share):
     """`positive` asks for no latents: f is trained only where the learner acts on it."""
-    agent = make_agent(PIXELS, method="positive", share_encoder=share)
+    options = {"representation": "simclr", "share_encoder": "all" if share else "nothing"}
+    agent = make_agent(PIXELS, method="positive", **options)
     before = snapshot(parameters_of(agent.representation))
     metrics = agent.step(fill_replay(PIXELS))
     assert bool(moved(before, parameters_of(agent.representation))) == share

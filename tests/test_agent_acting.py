@@ -115,7 +115,7 @@ def test_optimizer_state_round_trip_goes_on_exactly():
     for i in range(3):
         agent.step(replay, i % agent.learner.period)
     copy.load_tensors(agent.tensors())
-    copy.load_optimizer_tensors(snapshot(agent.optimizer_tensors()))
+    copy.load_optimizer_tensors(snapshot(agent.optimizers.tensors()))
     for one in (agent, copy):
         torch.manual_seed(9)
         for i in range(3):

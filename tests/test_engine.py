@@ -97,7 +97,7 @@ def test_loading_and_moving_forget_what_was_captured():
     engine = Recorded(agent)
     for change in (
         lambda: agent.load_tensors(snapshot(agent.tensors())),
-        lambda: agent.load_optimizer_tensors(snapshot(agent.optimizer_tensors())),
+        lambda: agent.load_optimizer_tensors(snapshot(agent.optimizers.tensors())),
         lambda: agent.to(CPU),
     ):
         engine.update(0, WARMUP_RUNS + 1)
@@ -110,9 +110,9 @@ def test_loading_and_moving_forget_what_was_captured():
 def test_moving_an_agent_moves_its_optimizers():
     agent, replay = make_agent(), fill_replay()
     agent.step(replay)
-    before = {name: value.clone() for name, value in agent.optimizer_tensors().items()}
+    before = {name: value.clone() for name, value in agent.optimizers.tensors().items()}
     agent.to(torch.float64)
-    after = agent.optimizer_tensors()
+    after = agent.optimizers.tensors()
     assert before.keys() == after.keys()
     types = {name.rpartition("/")[2]: value.dtype for name, value in after.items()}
     assert types == {"step": torch.float32, "exp_avg": torch.float64, "exp_avg_sq": torch.float64}
@@ -296,12 +296,12 @@ def test_bf16_leaves_the_gradients_of_exact_layers_exact(engine, traced):
     agent, replay = make_agent(**options), fill_replay()
     seen = []
 
-    def look(name, loss, minimize=agent._minimize):
-        minimize(name, loss)
-        if name == "representation":
+    def look(names, loss, minimize=agent.optimizers.minimize):
+        minimize(names, loss)
+        if names == ["representation"]:
             seen.append(agent.representation.projection[-1].weight.grad.clone())
 
-    agent._minimize = look
+    agent.optimizers.minimize = look
     Engine(agent, replay, print).update(0, 1)
     beyond_bf16 = seen[0].view(torch.int32) & 0xFFFF  # bits that bf16 does not have
     assert (beyond_bf16 != 0).float().mean() > 0.5

@@ -56,12 +56,24 @@ def test_the_replay_may_lie_beside_the_networks_or_in_main_memory(spec, storage)
 # Capture
 
 QUIET = {"augment__shift_pixels": 0, "augment__intensity_scale": 0.0, "precision": "fp32"}
+# Every method with the representation it wants, every representation under APT, every learner with both.
+PIXEL_REPRESENTATIONS = [name for name in registry.names("representation") if name != "identity"]
 COMBINATIONS = [
-    (learner, method, representation)
-    for learner in registry.names("learner")
-    for method in registry.names("method")
-    for representation in ("simclr", "learner")
-] + [(learner, "apt", "icm") for learner in registry.names("learner")]
+    *(("dqn", {"method": method}) for method in registry.names("method")),
+    *(("ddpg", {"method": method}) for method in registry.names("method")),
+    *(("dqn", {"representation": name}) for name in PIXEL_REPRESENTATIONS),
+    *(("sac", {"representation": name}) for name in PIXEL_REPRESENTATIONS),
+    ("dqn", {"representation": "spr", "phase": "train"}),
+    ("dqn", {"representation": "spr", "representation__momentum": 0.9, "phase": "finetune"}),
+    ("sac", {"representation": "curl", "phase": "train"}),
+    ("ddpg", {"method": "diayn", "encoder_trainers": ("method", "learner")}),
+    ("dqn", {"method": "diayn", "encoder_trainers": ("method",)}),
+    (
+        "dqn",
+        {"phase": "finetune", "finetune": {"encoder_learning_rate": 1e-6, "first_layer_learning_rate": 0}},
+    ),
+    ("dqn", {"share_encoder": "all", "encoder_trainers": ("representation", "learner")}),
+]
 URLB = {  # as the presets have it: trunks, dynamics over three steps, distances over their running mean
     "learner": {"name": "ddpg", "n_step": 3, "intrinsic_n_step": "single", "trunk_dim": 16},
     "representation": {"name": "icm", "batch_size": 0, "hidden_dim": 32},
@@ -91,9 +103,9 @@ def assert_alike(agent, other, rtol=1e-3, atol=1e-4):
         )
 
 
-@pytest.mark.parametrize(("learner", "method", "representation"), COMBINATIONS)
-def test_captured_updates_equal_eager_ones(learner, method, representation):
-    options = {"learner": learner, "method": method, "representation": representation, **QUIET}
+@pytest.mark.parametrize(("learner", "pieces"), COMBINATIONS, ids=str)
+def test_captured_updates_equal_eager_ones(learner, pieces):
+    options = {"learner": learner, **pieces, **QUIET}
     options |= {"learner__n_step": 2, "learner__target_every_updates": 3}
     eager, _ = trained("eager", 20, **options)
     captured, engine = trained("graph", 20, **options)
@@ -144,7 +156,7 @@ def test_what_moves_in_an_update_moves_under_capture():
         agent.learner.set_progress(update * 1000)  # a schedule, moved from outside
         engine.update(update, 1)
         row = engine.metrics.flush()
-        state = agent.optimizer_tensors()
+        state = agent.optimizers.tensors()
         steps = {value.item() for name, value in state.items() if name.endswith("step")}
         assert steps == {update + 1}  # the optimizers' own counters
         counts = agent.method.mean.count.item(), agent.method.mean.mean.item()
@@ -154,8 +166,29 @@ def test_what_moves_in_an_update_moves_under_capture():
     assert len({row[0] for row in seen}) == 6  # other samples and other weights each time
 
 
+NEW_PIECES = {
+    "rnd": {"method": "rnd"},
+    "diayn": {"method": "diayn", "encoder_trainers": ("method", "learner")},
+    "icm": {"method": "icm"},
+    "spr": {"representation": "spr", "phase": "train"},
+    "curl": {"representation": "curl", "phase": "train"},
+    "stack": {
+        "representation": "simclr",
+        "share_encoder": "stack",
+        "representation__encoder__activation": "relu",
+        "encoder_trainers": ("representation", "learner"),
+    },
+}
+
+
+@pytest.mark.parametrize("name", NEW_PIECES)
+def test_pieces_are_compiled(name):
+    options = {"learner": "dqn", "learner__n_step": 2, **NEW_PIECES[name], **QUIET}
+    assert_alike(trained("eager", 6, **options)[0], trained("compile", 6, **options)[0], 2e-3, 1e-3)
+
+
 @pytest.mark.parametrize("engine", ["graph", "compile"])
-def test_the_step_size_of_contrast_rises_under_capture(engine):
+def test_the_learning_rate_of_the_representation_rises_under_capture(engine):
     options = {"representation": "simclr", "representation__warmup_updates": 20, **QUIET}
     agent, runner = trained(engine, 10, **options)
     assert agent.representation_rate.item() == pytest.approx(10 / 20 * 1e-3)
@@ -167,7 +200,7 @@ def test_the_step_size_of_contrast_rises_under_capture(engine):
 def test_loading_and_moving_capture_again():
     options = {"learner": "sac", **QUIET}
     agent, engine = trained("graph", 10, **options)
-    saved, state = snapshot(agent.tensors()), snapshot(agent.optimizer_tensors())
+    saved, state = snapshot(agent.tensors()), snapshot(agent.optimizers.tensors())
     torch.cuda.manual_seed(3)
     engine.update(10, 6)
     after = snapshot(agent.tensors())

@@ -9,7 +9,17 @@ from voidrl import nets
 from voidrl.augment import arranged, images
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
-from voidrl.nets import Conv, DuelingQ, Encoder, FullPrecisionLinear, TwinQ, activation, join, mlp, target_copy
+from voidrl.nets import (
+    Conv,
+    DuelingQ,
+    Encoder,
+    FullPrecisionLinear,
+    TwinQ,
+    activation,
+    join,
+    mlp,
+    target_copy,
+)
 from voidrl.spectral import SpectralNorm
 from voidrl.types import Layout
 

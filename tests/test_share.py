@@ -59,7 +59,7 @@ def saved(tmp_path):
 
 @pytest.mark.parametrize("spec", [DISCRETE, CONTINUOUS, PIXELS], ids=["discrete", "continuous", "pixels"])
 def test_a_saved_agent_acts_alike(spec, tmp_path):
-    agent = make_agent(spec, seed=5, share_encoder=spec.pixels)
+    agent = make_agent(spec, seed=5, share_encoder="all" if spec.pixels else "nothing")
     agent.step(fill_replay(spec))
     agent.steps = 12
     folder = agent.save_pretrained(tmp_path / "new" / "agent")

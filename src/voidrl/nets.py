@@ -271,8 +271,9 @@ def _probe(stack: nn.Module, obs_shape: tuple[int, ...], name: str, layout: Layo
                 f"(B, channels, height, width)"
             ) from error
         raise ConfigError(
-            f"encoder stack {name!r} cannot read images of {size}: they are too small for its strides; use "
-            f"larger images, or 'drq' for representation.encoder.stack and learner.encoder.stack"
+            f"encoder stack {name!r} cannot read images of {'×'.join(map(str, obs_shape[1:]))}: they are too "
+            f"small for its strides; use larger images, or 'drq' for representation.encoder.stack and "
+            f"learner.encoder.stack"
         ) from error
     finally:
         stack.train(was_training)

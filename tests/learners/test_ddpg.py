@@ -152,7 +152,7 @@ def test_each_trunk_learns_from_its_own_loss_and_the_target_follows_as_a_whole(s
     changed = {}
     for loss in learner.losses(batch, batch.reward, 0):
         before = snapshot(dict(learner.named_parameters()))
-        agent._minimize(loss.optimizer, loss.value)
+        agent.optimizers.minimize([loss.optimizer], loss.value)
         changed[loss.optimizer] = moved(before, dict(learner.named_parameters()))
     assert {"critic.trunk.0.weight", "critic.trunk.1.bias", "critic.heads.layers.0.weight"} < changed[
         "critic"

@@ -106,8 +106,8 @@ def test_each_loss_moves_its_own_optimizers_parameters_and_targets_only_follow(l
         batch = replay.batch(replay.sample(64), 1, 0.99)
         for loss in agent.learner.losses(batch, batch.reward, index):
             before = snapshot(agent.tensors())
-            agent._minimize(loss.optimizer, loss.value)
-            owned = {names[p] for p in agent.optimizers[loss.optimizer].param_groups[0]["params"]}
+            agent.optimizers.minimize([loss.optimizer], loss.value)
+            owned = {names[p] for p in agent.optimizers.parameters(loss.optimizer)}
             assert moved(before, agent.tensors()) == owned
         before = snapshot(agent.tensors())
         agent.learner.after_step(index)
@@ -203,4 +203,4 @@ def test_a_learner_needs_no_constructor_of_its_own():
 def test_a_loss_for_an_unknown_optimizer_is_refused():
     agent = make_agent()
     with pytest.raises(ConfigError, match="names optimizer 'critics', which has nothing to train"):
-        agent._minimize("critics", torch.zeros(()))
+        agent.optimizers.minimize(["critics"], torch.zeros(()))

@@ -13,7 +13,7 @@ from voidrl.errors import SpaceError
 from voidrl.methods.base import Method
 from voidrl.nets import TwinQ, mlp
 from voidrl.replay import Replay
-from voidrl.types import EnvSpec
+from voidrl.types import EnvSpec, Loss
 
 
 class Sides(Method):
@@ -21,17 +21,17 @@ class Sides(Method):
 
     skill_dim = 1
 
-    def __init__(self, spec, config, z_dim):
-        super().__init__(spec, config, z_dim)
-        self.discriminator = mlp([z_dim, 16, 1])
+    def __init__(self, spec, config, representation):
+        super().__init__(spec, config, representation)
+        self.discriminator = mlp([representation.dim, 16, 1])
 
     def sample_skill(self, n, device):
         return torch.randint(0, 2, (n, 1), device=device) * 2.0 - 1
 
-    def loss(self, batch, latents):
+    def losses(self, batch, latents):
         logit = self.discriminator(latents.z_next)
         loss = nn.functional.softplus(-logit * batch.skill).mean()
-        return loss, {"discriminator_loss": loss.detach()}
+        yield Loss("method", loss, {"discriminator_loss": loss.detach()})
 
     def reward(self, batch, latents):
         return nn.functional.logsigmoid(self.discriminator(latents.z_next) * batch.skill)[:, 0]
@@ -42,14 +42,14 @@ class Directions(Sides):
 
     skill_dim = 2
 
-    def __init__(self, spec, config, z_dim):
-        Method.__init__(self, spec, config, z_dim)
+    def __init__(self, spec, config, representation):
+        Method.__init__(self, spec, config, representation)
 
     def sample_skill(self, n, device):
         return torch.randn(n, 2, device=device)
 
-    def loss(self, batch, latents):
-        return None
+    def losses(self, batch, latents):
+        return iter(())
 
     def reward(self, batch, latents):
         return (batch.next_obs * batch.skill).sum(-1)

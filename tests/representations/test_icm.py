@@ -98,7 +98,7 @@ def test_both_errors_fall_and_f_turns_to_what_actions_change():
     before = reach(f, states, 2) / reach(f, states, 0)
     for _ in range(300):
         loss, seen = f.loss(views())
-        agent._minimize("representation", loss)
+        agent.optimizers.minimize(["representation"], loss)
         metrics.append(seen)
     after = reach(f, states, 2) / reach(f, states, 0)
 
@@ -119,7 +119,7 @@ def test_numbered_actions_are_told_apart():
     for _ in range(150):
         obs, action = torch.randn(128, 4), torch.randint(3, (128,))
         loss, metrics = f.loss(GivenViews(obs, action, obs + steps[action, None]))
-        agent._minimize("representation", loss)
+        agent.optimizers.minimize(["representation"], loss)
     assert metrics["icm_inverse"] < 0.3  # guessing costs log 3 = 1.1
 
 

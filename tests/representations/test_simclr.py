@@ -73,7 +73,7 @@ def test_contrast_tells_states_apart():
     before, metrics = alignment_and_uniformity(f, views), []
     for _ in range(200):
         loss, seen = f.loss(views)
-        agent._minimize("representation", loss)
+        agent.optimizers.minimize(["representation"], loss)
         metrics.append(seen)
     after = alignment_and_uniformity(f, views)
     assert after[0] < 0.6 * before[0]

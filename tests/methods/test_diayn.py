@@ -1,0 +1,117 @@
+"""DIAYN: skills that can be told apart earn log K, others nothing; they last, and are tried for a task."""
+
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from helpers import PIXELS, fill_replay, make_agent, moved, parameters_of, run_loop, snapshot, spec_of
+
+from voidrl.replay import SKILL_ENDED
+from voidrl.types import Batch
+
+K = 4
+
+
+def batch_of(skill, obs):
+    n = len(skill)
+    zero = torch.zeros(n)
+    return Batch(obs, torch.zeros(n, dtype=torch.int64), zero, zero, obs, skill)
+
+
+class Given:
+    """Latents from outside."""
+
+    def __init__(self, z):
+        self.z = self.z_next = z
+
+
+@pytest.mark.parametrize("rooms", [1, K])
+def test_k_rooms_earn_log_k_and_one_room_nothing(rooms):
+    agent = make_agent(method="diayn", method__num_skills=K, method__learning_rate=1e-2)
+    index = torch.arange(256) % K
+    skill = torch.nn.functional.one_hot(index, K).float()
+    where = index if rooms == K else torch.zeros_like(index)
+    obs = torch.nn.functional.one_hot(where, 4).float()
+    batch, latents = batch_of(skill, obs), Given(obs)
+    for _ in range(100):
+        for loss in agent.method.losses(batch, latents):
+            agent.optimizers.minimize([loss.optimizer], loss.value)
+    with torch.no_grad():
+        reward = agent.method.reward(batch, latents)
+    assert reward.max() <= math.log(K) + 1e-5
+    assert reward.mean().item() == pytest.approx(math.log(K) if rooms == K else 0, abs=0.05)
+
+
+def test_from_pixels_the_classifier_can_train_the_learners_encoder():
+    options = {"method": "diayn", "method__num_skills": K, "learner__learning_rate": 1e-12}
+    agent = make_agent(PIXELS, encoder_trainers=("method",), **options)
+    assert agent.config.representation.name == "learner"
+    before = snapshot(parameters_of(agent.learner.encoder))
+    agent.step(fill_replay(PIXELS, skill_dim=K))
+    assert moved(before, parameters_of(agent.learner.encoder)) == set(before)  # the learner's rate moves none
+    both = make_agent(PIXELS, encoder_trainers=("method", "learner"), **options)
+    together, minimize = [], both.optimizers.minimize
+    both.optimizers.minimize = lambda names, loss: (together.append(set(names)), minimize(names, loss))
+    both.step(fill_replay(PIXELS, skill_dim=K))
+    assert {"method", "critic"} in together
+
+
+class Rooms(gym.Env):
+    """A corridor of K rooms in the middle of which episodes begin; steps to the right pay. 40 steps."""
+
+    def __init__(self):
+        self.observation_space = spaces.Box(0, 1, (K,), np.float32)
+        self.action_space = spaces.Discrete(3)
+
+    def _obs(self):
+        return np.eye(K, dtype=np.float32)[self.at]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.time = K // 2, 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.at, self.time = int(np.clip(self.at + action - 1, 0, K - 1)), self.time + 1
+        return self._obs(), float(action == 2), False, self.time >= 40, {}
+
+
+def test_a_skill_lasts_its_period_and_returns_stop_where_it_changes(tmp_path):
+    options = {"method": "diayn", "method__num_skills": 50, "method__skill_every_steps": 7}
+    agent = make_agent(spec_of(Rooms), steps=200, warmup_steps=10, learner__n_step=3, **options)
+    replay = run_loop(tmp_path / "run", Rooms, agent).replay
+    slots = sorted(replay.starts[: len(replay)].tolist())
+    skills = replay.skill[slots].argmax(1)
+    lengths, run = [], 1
+    for before, now, slot in zip(skills, skills[1:], slots, strict=False):
+        if replay.ending[slot]:
+            lengths.append(run)
+            run = 1
+        else:
+            assert before == now  # never changes unmarked
+            run += 1
+    assert set(lengths) == {7, 40 % 7}
+    assert (replay.ending[slots] == SKILL_ENDED).any()
+    changed = [slot for slot in slots if replay.ending[slot] == SKILL_ENDED]
+    segment = replay.segment(torch.tensor(changed), 3, 0.5)
+    assert (segment.weights[:, 1:] == 0).all()
+    assert (segment.discount == 0.5).all()  # cut, but the value goes on
+
+
+def test_fine_tuning_tries_every_skill_in_turn_and_keeps_the_best(tmp_path):
+    options = {"method": "diayn", "method__num_skills": 3, "method__skill_every_steps": 5}
+    agent = make_agent(spec_of(Rooms), phase="finetune", steps=130, finetune__warmup_steps=120, **options)
+
+    def act(obs, skill, deterministic):
+        return skill.argmax(1)  # skill i always takes action i, of which the last pays
+
+    agent.learner.act = act
+    loop = run_loop(tmp_path / "run", Rooms, agent, num_envs=2)
+    slots = sorted(loop.replay.starts[:120].tolist())
+    counts = loop.replay.skill[slots].sum(0)
+    assert counts.min() > 30  # dealt evenly, 40 steps each
+    assert agent.task_skill.argmax() == 2
+    assert agent.task_skill_chosen

@@ -1,0 +1,75 @@
+"""RND: the error falls where states are visited, and only there."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import DISCRETE, PIXELS, Chain, fill_replay, make_agent, moved, run_loop, snapshot, spec_of
+
+from voidrl.entropy import RunningMoments
+
+
+def test_moments_are_those_of_everything_seen():
+    moments = RunningMoments((3,))
+    x = torch.randn(500, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 5.0, 0.1]) + 7
+    for part in x.split([1, 99, 400]):
+        moments.update(part)
+    moments.update(x[:0])
+    torch.testing.assert_close(moments.mean, x.mean(0))
+    torch.testing.assert_close(moments.std, x.std(0, correction=0))
+    torch.testing.assert_close(moments.standardize(x).std(0, correction=0), torch.ones(3))
+
+
+def test_a_constant_stream_has_the_floor_for_its_deviation():
+    moments = RunningMoments((2,), floor=0.5)
+    moments.update(torch.ones(4, 2))
+    assert moments.std.tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_error_on_visited_states_falls_below_a_fifth_of_that_on_unseen_ones(seed):
+    agent = make_agent(method="rnd", method__hidden_dim=64, method__learning_rate=1e-3, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    center = torch.randn(4, generator=generator)
+    visited = center + 0.5 * torch.randn(256, 4, generator=generator)
+    unseen = -center + 0.5 * torch.randn(256, 4, generator=generator)
+    agent.method.observe(torch.cat([visited, unseen]), torch.zeros(512, 0))
+    before = agent.method.error(visited).mean() / agent.method.error(unseen).mean()
+    target = snapshot(agent.method.target.state_dict())
+    for _ in range(400):
+        loss = agent.method.error(visited).mean()
+        agent.optimizers.minimize(["method"], loss)
+    after = agent.method.error(visited).mean() / agent.method.error(unseen).mean()
+    assert before > 0.5
+    assert after < 0.2
+    assert not moved(target, agent.method.target.state_dict())
+
+
+def test_rewards_have_a_deviation_of_one():
+    agent, replay = make_agent(method="rnd", learner__batch_size=64), fill_replay()
+    rewards = []
+    for _ in range(200):
+        batch = replay.batch(replay.sample(64), 1, 1.0)
+        rewards.append(agent.method.reward(batch, None))
+    assert torch.cat(rewards[100:]).std().item() == pytest.approx(1, abs=0.1)
+
+
+def test_every_state_reached_is_observed_once(tmp_path):
+    agent = make_agent(spec_of(Chain), method="rnd", steps=60, warmup_steps=20)
+    loop = run_loop(tmp_path / "run", Chain, agent, num_envs=3)
+    assert agent.method.observations.count.item() == loop.state.steps
+    slots = loop.replay.starts[: len(loop.replay)]
+    reached = loop.replay.batch(slots, 1, 1.0).next_obs
+    np.testing.assert_allclose(agent.method.observations.mean, reached.mean(0), atol=1e-6)
+
+
+def test_statistics_can_be_frozen_after_some_steps(tmp_path):
+    agent = make_agent(spec_of(Chain), method="rnd", steps=60, warmup_steps=10, method__statistics_steps=30)
+    run_loop(tmp_path / "run", Chain, agent)
+    assert agent.method.observations.count.item() == 30
+
+
+@pytest.mark.parametrize("spec", [DISCRETE, PIXELS], ids=["vector", "pixels"])
+def test_nothing_else_is_trained_on_the_side(spec):
+    agent = make_agent(spec, method="rnd")
+    assert agent.config.representation.name == "learner"
+    assert set(agent.optimizers) == {"critic", "method"}

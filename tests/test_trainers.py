@@ -1,0 +1,242 @@
+"""Who trains what: which losses reach which weights, in every phase, and what is refused."""
+
+import pytest
+import torch
+from helpers import (
+    CONTINUOUS,
+    DISCRETE,
+    PIXELS,
+    fill_replay,
+    make_agent,
+    moved,
+    parameters_of,
+    snapshot,
+)
+
+from voidrl.errors import ConfigError
+
+PHASES = {
+    "pretrain": {"phase": "pretrain"},
+    "finetune": {"phase": "finetune"},
+    "frozen": {"phase": "finetune", "finetune__encoder_learning_rate": 0},
+    "train": {"phase": "train"},
+}
+# Representation, share_encoder, encoder_trainers and the losses that train f while pre-training. In other
+# phases the learner trains what it uses, together with an auxiliary loss.
+CASES = [
+    ("simclr", "nothing", (), {"representation"}),
+    ("simclr", "all", (), {"representation"}),
+    ("simclr", "all", ("learner",), {"critic"}),
+    ("simclr", "all", ("representation", "learner"), {"representation", "critic"}),
+    ("simclr", "stack", (), {"representation"}),
+    ("simclr", "stack", ("learner",), {"critic"}),
+    ("fixed", "nothing", (), set()),
+    ("fixed", "all", (), set()),
+    ("learner", "nothing", (), {"critic"}),
+    ("spr", "nothing", (), {"representation", "critic"}),
+    ("spr", "nothing", ("representation",), {"representation"}),
+    ("curl", "nothing", (), {"representation", "critic"}),
+]
+
+
+def record_steps(agent, replay, updates=2):
+    """For each set of optimizers that stepped together: the weights that moved."""
+    seen, minimize = {}, agent.optimizers.minimize
+
+    def watched(names, loss):
+        before = snapshot(parameters_of(agent))
+        minimize(names, loss)
+        seen.setdefault(frozenset(names), set()).update(moved(before, parameters_of(agent)))
+
+    agent.optimizers.minimize = watched
+    for i in range(updates):
+        agent.step(replay, i % agent.learner.period)
+    return seen
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(("representation", "share", "trainers", "expected"), CASES)
+def test_an_encoder_is_trained_by_its_declared_losses_alone(representation, share, trainers, expected, phase):
+    options = {"representation": representation, "share_encoder": share, "encoder_trainers": trainers}
+    encoder = {"activation": "relu"}
+    options |= {"representation__encoder": encoder, "learner__encoder": encoder, **PHASES[phase]}
+    auxiliary = representation in ("spr", "curl")
+    if phase == "frozen" and auxiliary:
+        with pytest.raises(ConfigError, match=r"representation\.auxiliary = True.*would train a frozen enc"):
+            make_agent(PIXELS, **options)
+        return
+    agent, replay = make_agent(PIXELS, **options), fill_replay(PIXELS)
+
+    # Every trainable weight is in exactly one optimizer.
+    optimized = [p for name in agent.optimizers for p in agent.optimizers.parameters(name)]
+    assert len(optimized) == len(set(optimized))
+    assert set(optimized) == {p for p in agent.parameters() if p.requires_grad}
+
+    seen = record_steps(agent, replay)
+    names = {p: n for n, p in agent.named_parameters()}
+    for together, touched in seen.items():
+        held = {names[p] for name in together for p in agent.optimizers.parameters(name)}
+        assert touched <= held
+
+    shared = share != "nothing" or agent.representation.uses_learner_encoder
+    if phase != "pretrain":
+        learns = shared and phase != "frozen" and representation != "fixed"
+        expected = ({"critic"} if learns else set()) | ({"representation"} if auxiliary else set())
+    part = agent.representation.encoder.stack
+    weights = {names[p] for p in part.parameters()}
+    stepped = [together for together, touched in seen.items() if touched & weights]
+    assert stepped == ([frozenset(expected)] if expected else [])
+
+
+def test_the_stack_is_shared_and_the_trunks_are_not():
+    encoder = {"activation": "relu", "feature_dim": 7}
+    options = {"share_encoder": "stack", "representation__encoder": encoder}
+    agent = make_agent(PIXELS, learner__encoder={"activation": "relu", "feature_dim": 0}, **options)
+    f, acts = agent.representation.encoder, agent.learner.encoder
+    assert f.stack is acts.stack
+    assert f.feature_dim == 7
+    assert acts.feature_dim == f.stack(torch.zeros(1, *PIXELS.obs_shape)).numel()
+
+
+def test_two_losses_of_one_encoder_are_one_gradient():
+    """The joint step is the one that a single Adam takes on the weighted sum of both losses."""
+    agents = [make_agent(PIXELS, representation="spr", representation__loss_weight=w) for w in (1e-9, 5.0)]
+    grads = []
+    for agent in agents:
+        torch.manual_seed(0)
+        agent.step(fill_replay(PIXELS))
+        grads.append(agent.learner.encoder.stack[0].weight.grad.clone())
+    alone, joint = grads
+    assert not torch.allclose(alone, joint)
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "sentence"),
+    [
+        (
+            DISCRETE,
+            {"representation": "identity", "share_encoder": "all"},
+            "share_encoder = 'all' cannot be used with representation 'identity'.*use simclr or fixed",
+        ),
+        (
+            DISCRETE,
+            {"representation": "simclr", "share_encoder": "stack"},
+            "share_encoder = 'stack' cannot be used with vector 4.*use 'nothing' or 'all'",
+        ),
+        (
+            PIXELS,
+            {"representation": "simclr", "share_encoder": "stack"},
+            r"representation\.encoder\.activation = 'elu' and learner\.encoder\.activation = 'relu'",
+        ),
+        (
+            PIXELS,
+            {"representation": "spr", "share_encoder": "stack"},
+            "'spr', which uses the learner's encoder as a whole: use 'nothing'",
+        ),
+        (
+            PIXELS,
+            {"representation": "fixed", "encoder_trainers": ("representation",)},
+            r"encoder_trainers = \('representation',\).*'fixed', which has no loss",
+        ),
+        (
+            PIXELS,
+            {"representation": "simclr", "encoder_trainers": ("learner",)},
+            "cannot train an encoder that it does not use; leave out 'learner', or use share_encoder = 'all'",
+        ),
+        (
+            PIXELS,
+            {"representation": "fixed", "share_encoder": "all", "encoder_trainers": ("learner",)},
+            "'fixed', whose encoder never learns: leave out 'learner'",
+        ),
+        (
+            PIXELS,
+            {"method": "apt", "encoder_trainers": ("method",)},
+            "method 'apt', whose losses do not reach f: leave out 'method', or use diayn",
+        ),
+        (
+            PIXELS,
+            {"representation": "simclr", "representation__auxiliary": True, "phase": "train"},
+            "would train an encoder that nothing reads; use share_encoder = 'all'",
+        ),
+        (
+            DISCRETE,
+            {"method": "icm", "representation": "identity"},
+            "method 'icm' cannot be used with representation 'identity'.*use representation icm",
+        ),
+        (
+            DISCRETE,
+            {"representation": "curl"},
+            "'curl' cannot be used on vector 4.*it contrasts augmented images; use spr, icm or identity",
+        ),
+        (
+            DISCRETE,
+            {
+                "representation": "spr",
+                "learner__encoder": {"stack": "mlp", "hidden_dim": 0, "feature_dim": 0},
+            },
+            r"there is no encoder to train; set one, such as feature_dim = 50",
+        ),
+        (
+            DISCRETE,
+            {"method": "diayn", "method__skill_every_steps": 2, "learner__n_step": 3},
+            r"method\.skill_every_steps = 2 cannot be used with learner\.n_step = 3.*use 3 or more",
+        ),
+        (
+            DISCRETE,
+            {"method": "diayn", "phase": "finetune", "finetune__warmup_actions": "random"},
+            r"finetune\.warmup_actions = 'random' cannot be used with method 'diayn'.*use 'policy'",
+        ),
+        (
+            CONTINUOUS,
+            {
+                "learner": "ddpg",
+                "phase": "finetune",
+                "finetune__encoder_learning_rate": 1e-4,
+                "learner__encoder": {"stack": "mlp", "hidden_dim": 0, "feature_dim": 0},
+            },
+            r"finetune\.encoder_learning_rate = 0\.0001 cannot be used with learner 'ddpg'.*lacks an encoder",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_with_something_that_does(spec, options, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        make_agent(spec, **options)
+
+
+# Learning rates of a fine-tuned agent
+
+
+@pytest.mark.parametrize(("spec", "learner"), [(DISCRETE, "dqn"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")])
+def test_parts_have_their_own_learning_rates(spec, learner):
+    """Adam's first step is as large as its learning rate."""
+    rates = {"learning_rate": 1e-3, "encoder_learning_rate": 1e-5, "first_layer_learning_rate": 1e-4}
+    agent = make_agent(spec, learner=learner, phase="finetune", finetune=rates)
+    before = snapshot(parameters_of(agent.learner))
+    agent.step(fill_replay(spec))
+    first = {id(p) for layer in agent.learner.first_layers for p in layer.parameters()}
+    encoder = {id(p) for p in agent.learner.encoder.parameters()}
+    checked = set()
+    for name, value in agent.learner.named_parameters():
+        if not value.requires_grad:
+            continue
+        rate = 1e-5 if id(value) in encoder else 1e-4 if id(value) in first else 1e-3
+        largest = (value - before[name]).abs().max().item()
+        if largest:
+            assert largest == pytest.approx(rate, rel=0.05), name
+            checked.add(rate)
+    assert checked == {1e-5, 1e-4, 1e-3}
+
+
+def test_a_rate_of_zero_freezes_and_from_scratch_no_part_has_its_own():
+    rates = {"first_layer_learning_rate": 0, "encoder_learning_rate": 0}
+    tuned = make_agent(phase="finetune", finetune=rates)
+    before = snapshot(parameters_of(tuned.learner))
+    for _ in range(3):
+        tuned.step(fill_replay())
+    changed = moved(before, parameters_of(tuned.learner))
+    assert changed
+    assert not any(name.startswith("encoder.") or ".0." in name for name in changed)
+    scratch = make_agent(phase="train", finetune=rates)
+    before = snapshot(parameters_of(scratch.learner))
+    scratch.step(fill_replay())
+    assert any(name.startswith("encoder.") for name in moved(before, parameters_of(scratch.learner)))
