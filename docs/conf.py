@@ -1,34 +1,38 @@
-"""The documentation site: `make docs` builds it from the same Markdown that is read as plain files.
+"""Sphinx configuration of the documentation site, which `make docs` builds from the Markdown files.
 
-The source folder is the repository itself, so that links between docs/, results/, examples/ and the pages at
-the top mean the same here as in a checkout: to another page they lead to that page, to any other file to a
-copy of it. A link to a page, a heading, a file or a picture that is not there is a warning, and `-W` makes
-warnings errors.
+The source folder is the repository root, so that relative links work both here and in a checkout: a link to a
+page leads to that page, a link to any other file to a copy of it. A broken link is a warning, and `-W` turns
+warnings into errors.
 """
 
 import re
+import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+sys.path.insert(0, str(DOCS))  # for mathml.py
 
 project = "voidrl"
 author = "The voidrl authors"
 project_copyright = author
 release = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)[1]
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "mathml"]
 root_doc = "docs/index"
 include_patterns = ["*.md", "docs/**", "results/**", "benchmarks/**"]
 exclude_patterns = [".*", "build", "runs", "src", "tests", "**/__pycache__"]
 
-myst_heading_anchors = 4  # headings can be linked to by the names that Git hosts give them
-highlight_language = "sh"  # what a block without a language holds
+myst_enable_extensions = ["dollarmath"]  # $…$ and $$…$$, as Git hosts read them
+myst_heading_anchors = 4  # the same anchors that Git hosts give to headings
+highlight_language = "sh"  # of a code block that names no language
 
 html_theme = "furo"
 html_title = f"voidrl {release}"
-html_extra_path = ["site"]  # the site's front door: a page that leads to docs/index.html
+html_math_renderer = "mathml"
+html_extra_path = ["site"]  # a page at the root that redirects to docs/index.html
 html_static_path = ["static"]
-html_css_files = ["tables.css"]
+html_css_files = ["voidrl.css"]
 html_use_index = False
 html_show_sourcelink = False
 html_copy_source = False

@@ -1,6 +1,6 @@
-"""Writes the pages that are made from the code itself: commands.md, config.md, presets.md and api.md.
+"""Generate commands.md, config.md, presets.md and api.md from the code.
 
-`python docs/generate.py` writes them. With `--check` it changes nothing, and fails if one is not up to date.
+With `--check`, nothing is written, and an outdated page is an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGES = {"commands.md": commands, "config.md": config, "presets.md": presets, "a
 
 
 def main(argv: list[str]) -> int:
-    """Write the pages, or say which are old."""
+    """Write the pages, or report the outdated ones."""
     made = {name: make() for name, make in PAGES.items()}
     old = [name for name, text in made.items() if not _is(DOCS / name, text)]
     if "--check" in argv:

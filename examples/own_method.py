@@ -18,8 +18,8 @@ import voidrl
 from voidrl.config import MethodConfig, require_positive
 from voidrl.entropy import RunningMean
 from voidrl.methods.base import Latents, Method
-from voidrl.metrics import read_metrics
 from voidrl.nets import mlp
+from voidrl.runs.metrics import read_metrics
 from voidrl.types import Batch, EnvSpec, Metrics
 
 SEEDS = (0, 1)

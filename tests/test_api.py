@@ -100,7 +100,7 @@ def test_finetune_takes_every_form_of_an_agent_and_leaves_it_alone(tmp_path, sou
     agent = voidrl.load(source, device="cpu")
     checkpoints = sorted((source / "checkpoints").iterdir())
     given = {"agent": agent, "run": source, "checkpoint": checkpoints[0], "saved": tmp_path / "saved"}[kind]
-    agent.save_pretrained(tmp_path / "saved")
+    voidrl.save_pretrained(agent, tmp_path / "saved")
     before, files = snapshot(agent), {p: p.read_bytes() for p in source.rglob("*") if p.is_file()}
     tuned = voidrl.finetune(given, steps=12, out=tmp_path / "run")
     assert tuned.config.phase == "finetune"

@@ -113,7 +113,7 @@ def test_keep_last_keeps_the_newest(tmp_path):
     assert list_steps(tmp_path) == [4, 5, 6]
     quick_save(tmp_path, 7, keep_last=1)
     assert list_steps(tmp_path) == [7]
-    with pytest.raises(ConfigError, match="keep_last is 0"):
+    with pytest.raises(ConfigError, match="keep_last = 0"):
         quick_save(tmp_path, 8, keep_last=0)
 
 
@@ -234,7 +234,9 @@ def test_a_failing_group_leaves_nothing_behind(tmp_path):
 
 def test_a_root_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match=r"cannot save step 1 in .*file: File exists; choose a folder"):
+    with pytest.raises(
+        CheckpointError, match=r"cannot save step 1 in .*file: File exists; choose a writable folder"
+    ):
         quick_save(tmp_path / "file", 1)
 
     def read_only(*args, **kwargs):
@@ -242,7 +244,7 @@ def test_a_root_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "mkdir", read_only)
     with pytest.raises(
-        CheckpointError, match=r"cannot save step 1 in .*: Read-only file system; choose a folder"
+        CheckpointError, match=r"cannot save step 1 in .*: Read-only file system; choose a writable folder"
     ):
         quick_save(tmp_path / "elsewhere", 1)
 

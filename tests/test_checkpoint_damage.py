@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tiny_checkpoints import AGENT, REPLAY, fail, flip, hidden, quick_save, truncate, value_of
 
+import voidrl
 from voidrl import checkpoint
 from voidrl.checkpoint import latest, list_steps, load
 from voidrl.errors import CheckpointError
@@ -149,10 +150,28 @@ def test_every_flipped_byte_of_the_manifest_is_noticed(tmp_path):
 def test_a_newer_format_is_skipped_and_asks_for_an_upgrade(tmp_path):
     quick_save(tmp_path, 1)
     newer = quick_save(tmp_path, 2) / "manifest.json"
-    newer.write_text(json.dumps({"format": 2, "anything": "else"}))
+    newer.write_text(json.dumps({"format": 3, "voidrl": "9.1", "anything": "else"}))
     warnings = []
     assert latest(tmp_path, warnings.append).step == 1
-    assert "format 2, newer than 1: upgrade voidrl" in warnings[0]
+    assert "was written by voidrl 9.1 in format 3" in warnings[0]
+    assert warnings[0].endswith("upgrade voidrl")
+
+
+@pytest.mark.parametrize("writer", [{}, {"voidrl": "0.1.5"}])
+def test_an_older_format_is_refused_with_the_version_that_wrote_it(tmp_path, writer):
+    path = quick_save(tmp_path, 1)
+    old = {"format": 1, **writer, "step": 1, "meta": {}, "files": {}}
+    (path / "manifest.json").write_text(json.dumps({**old, "sha256": checkpoint.seal(old)}))
+    version = writer.get("voidrl", "0.1.0")  # the only one that did not record it
+    expected = f"written by voidrl {version} in format 1 .*: use voidrl {version}, or train again"
+    with pytest.raises(CheckpointError, match=expected):
+        load(path)
+    with pytest.raises(CheckpointError, match=f"no valid checkpoint in .*{expected}"):
+        latest(tmp_path, lambda message: None)
+
+
+def test_the_manifest_records_the_version_that_wrote_it(tmp_path):
+    assert json.loads((quick_save(tmp_path, 1) / "manifest.json").read_text())["voidrl"] == voidrl.__version__
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "{}", '{"format": "x"}', '{"format": NaN}', "\xff", ""])

@@ -12,7 +12,7 @@ from voidrl.build import layers_for
 from voidrl.config import Config, merge, update
 from voidrl.envs.dmc import DMControlVector
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
-from voidrl.metrics import read_metrics
+from voidrl.runs.metrics import read_metrics
 
 pytest.importorskip("dm_control")
 

@@ -269,7 +269,7 @@ def test_waiting_is_counted_once():
 
 def test_a_run_tells_how_long_its_learner_waited(tmp_path):
     voidrl.pretrain(MAZE, steps=40, out=tmp_path / "run", config=tiny())
-    shares = [row["time/learner_waits"] for row in voidrl.metrics.read_metrics(tmp_path / "run")]
+    shares = [row["time/learner_waits"] for row in voidrl.runs.metrics.read_metrics(tmp_path / "run")]
     assert all(0 <= share < 1 for share in shares)
     assert shares[0] == 0 < shares[-1]  # without updates there is nothing that could wait
 

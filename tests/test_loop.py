@@ -337,6 +337,7 @@ def test_the_folder_of_a_run(tmp_path):
     run = tmp_path / "run"
     voidrl.pretrain(MAZE, steps=14, out=run, config=tiny(log__tensorboard=True, augment__shift_pixels=1))
     names = {"config.json", "environment.json", "metrics.jsonl", "tb", "checkpoints", "log.txt", ".lock"}
+    names.add("status.json")
     assert {path.name for path in run.iterdir()} == names
     assert any((run / "tb").iterdir())
     assert json.loads((run / "environment.json").read_text())["versions"]["torch"]

@@ -1,7 +1,6 @@
-"""What is left for a process in a container, and which presets fit into it."""
+"""The memory and cores that are left for a process in a container."""
 
 from voidrl import machine
-from voidrl.protocols.presets import PRESETS
 
 GB = 10**9
 
@@ -43,15 +42,6 @@ def test_a_container_has_what_its_groups_allow(tmp_path):
     })  # fmt: skip
     assert machine.memory(one) == machine.Memory(64_000_000 * 1024, 3 * GB, 4 * GB)
     assert machine.cores(one).usable == 0.75
-
-
-def test_what_presets_take():
-    assert machine.replay_bytes("atari-paper") == 1_000_000 * (84 * 84 + 25)
-    assert machine.replay_bytes("urlb-pixels") == 500_000 * (3 * 84 * 84 + 65)
-    assert list(machine.too_large(5 * GB)) == ["atari-paper", "urlb-pixels"]
-    assert list(machine.too_large(10 * GB, copies=3)) == ["atari-paper", "urlb-pixels"]
-    assert machine.too_large(100 * GB) == {}
-    assert set(machine.too_large(0)) == set(PRESETS)
 
 
 def test_the_nearest_folder_that_is_there(tmp_path):

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from voidrl.errors import ConfigError, MissingExtraError, RunFolderError
-from voidrl.metrics import Accumulator, MetricsWriter, read_metrics
+from voidrl.metrics import Accumulator, MetricsWriter
+from voidrl.runs.metrics import read_metrics
 
 
 def scalars(**values):
@@ -165,28 +166,6 @@ def test_wandb_gets_the_numbers_and_a_resumed_run_its_own_id(tmp_path, monkeypat
     assert started[0]["project"] == "void"
     assert started[0]["name"] == "PixelMaze_apt_s1"
     assert len(finished) == 2
-
-
-def test_read_metrics_drops_a_torn_last_line(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"step": 1, "loss": null}\n{"step": 2}\n\x00\x00\xff')
-    assert read_metrics(path) == [{"step": 1, "loss": None}, {"step": 2}]
-    assert read_metrics(tmp_path) == read_metrics(path)
-    path.write_text("")
-    assert read_metrics(path) == []
-
-
-@pytest.mark.parametrize("damage", ['{"step": 2, "lo', "", "7"])
-def test_read_metrics_names_a_damaged_line(tmp_path, damage):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(f'{{"step": 1}}\n{damage}\n{{"step": 3}}\n')
-    with pytest.raises(RunFolderError, match=r"line 2 of .*metrics\.jsonl is damaged"):
-        read_metrics(path)
-
-
-def test_read_metrics_of_nothing(tmp_path):
-    with pytest.raises(RunFolderError, match="no metrics file at"):
-        read_metrics(tmp_path)
 
 
 def test_written_rows_read_back(tmp_path):

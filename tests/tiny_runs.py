@@ -8,7 +8,7 @@ from gymnasium import spaces
 from voidrl import checkpoint
 from voidrl.config import merge
 from voidrl.methods.base import Method
-from voidrl.metrics import read_metrics
+from voidrl.runs.metrics import read_metrics
 
 MAZE = "voidrl/PixelMaze-v0?size=5&image_size=36&goal=far&slip=0.2&max_episode_steps=9"
 TINY = {

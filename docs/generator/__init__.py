@@ -1,1 +1,1 @@
-"""What docs/generate.py writes: one file for each page that is made from the code."""
+"""The pages that docs/generate.py writes: one module per page."""

@@ -11,34 +11,36 @@ from collections.abc import Iterable
 from typing import Any
 
 import voidrl
-from generator.words import NOTE, plain, table, wrapped
+from generator.formatting import NOTE, plain, table, wrapped
 from voidrl.config import field_docs
 
 FIRST = ("pretrain", "finetune", "train", "evaluate", "resume", "load")  # in the order of use
-AGENT = ("act", "save_pretrained", "push_to_hub")  # the user's side of it
+AGENT = ("act",)  # the members that users call
 OTHERS = {
     "Entropy": [f"voidrl.entropy:{n}" for n in ("particle_reward", "particle_entropy", "knn_distances",
                                                 "random_distances", "RunningMean")],
-    "What an evaluation returns": ["voidrl.evaluation:Evaluation"],
-    "The pieces": ["voidrl.methods.base:Method", "voidrl.methods.base:Latents",
+    "Evaluation": ["voidrl.evaluation:Evaluation"],
+    "Components": ["voidrl.methods.base:Method", "voidrl.methods.base:Latents",
                    "voidrl.representations.base:Representation", "voidrl.representations.base:Views",
                    "voidrl.learners.base:Learner", "voidrl.learners.base:Loss",
                    "voidrl.types:Batch", "voidrl.types:EnvSpec"],
-    "Results": ["voidrl.metrics:read_metrics", "voidrl.report.page:write_report", "voidrl.media.video:record",
-                "voidrl.media.video:write_video", "voidrl.experiments.experiment:run_experiment"],
-    "With Stable-Baselines3": ["voidrl.integrations.sb3:APTReward",
+    "Results": ["voidrl.runs.metrics:read_metrics", "voidrl.report.page:write_report",
+                "voidrl.media.video:record", "voidrl.media.video:write_video",
+                "voidrl.experiments.experiment:run_experiment"],
+    "Stable-Baselines3": ["voidrl.integrations.sb3:APTReward",
                                "voidrl.integrations.sb3:APTReplayBuffer"],
 }  # fmt: skip
 
 
 def api() -> str:
-    """Signatures and docstrings of the public names."""
+    """Return the page: signatures and docstrings of the public names."""
     parts = [
         NOTE,
-        "# Python interface\n",
+        "# Python API\n",
         wrapped(
-            "`import voidrl` is quick: torch is imported when one of its names is first used. Errors that a "
-            "user can cause are `VoidrlError`s: a sentence with the value, what was expected and the remedy."
+            "Look up a signature. `import voidrl` is fast, because torch is imported on first use. Every "
+            "error that a user can cause is a `VoidrlError` that says what was given, what was expected and "
+            "how to fix it."
         ),
         "## voidrl\n",
     ]
@@ -57,7 +59,7 @@ def api() -> str:
     errors = importlib.import_module("voidrl.errors")
     kinds = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, BaseException)]
     rows = ([f"`{kind.__name__}`", plain(kind.__doc__ or "")] for kind in kinds)
-    parts.append(table(["voidrl.errors", "what it means"], rows) + "\n")
+    parts.append(table(["voidrl.errors", "meaning"], rows) + "\n")
     return "\n".join(parts)
 
 
@@ -86,7 +88,7 @@ def _documented(name: str, function: Any) -> list[str]:
 
 
 def signature(name: str, function: Any) -> str:
-    """As it is called, on one line if that is short."""
+    """Return the signature as code, on one line if it fits."""
     given = inspect.signature(function)
     words, star = [], False
     for parameter in given.parameters.values():
@@ -102,13 +104,13 @@ def signature(name: str, function: Any) -> str:
     says = given.return_annotation
     back = "" if says is given.empty or isinstance(function, type) else f" -> {says}"
     line = f"{name}({', '.join(words)}){back}"
-    if len(line) > 100:
+    if len(line) > 88:
         line = f"{name}(\n" + "".join(f"    {word},\n" for word in words) + f"){back}"
     return f"```text\n{line}\n```\n"
 
 
 def markdown(docstring: str) -> str:
-    """A Google docstring: `Args:` become a list."""
+    """Convert a Google-style docstring to Markdown, with `Args:` as a list."""
     text, *sections = re.split(r"^(Args|Returns|Raises):\n", docstring, flags=re.MULTILINE)
     parts = [text.strip()]
     for title, body in zip(sections[::2], sections[1::2], strict=True):

@@ -12,19 +12,28 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from generator.words import NOTE, plain, table, wrapped
+from generator.formatting import NOTE, plain, table, wrapped
 from voidrl.cli import main as cli
 from voidrl.cli import training
 
-GUIDES = {  # the pages that say more
+GUIDES = {  # the page with more about a command
     "pretrain": "quickstart.md", "finetune": "quickstart.md", "resume": "resume.md", "report": "report.md",
     "experiment": "experiments.md", "video": "video.md", "push": "sharing.md", "doctor": "doctor.md",
     "demo": "demo.md", "score": "environments/atari.md", "bench": "performance.md",
 }  # fmt: skip
 
 
+EXIT_CODES = [
+    ["0", "success"],
+    ["1", "a run of an experiment failed, or `voidrl doctor` found a failure"],
+    ["2", "invalid input or a failed run, explained in one sentence"],
+    ["75", "stopped by a signal after writing a checkpoint ([more](resume.md))"],
+    ["130", "stopped at once"],
+]
+
+
 class _Parsed(BaseException):
-    """A command has built its parser."""
+    """Raised with the parser that a command has built."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         super().__init__()
@@ -32,17 +41,17 @@ class _Parsed(BaseException):
 
 
 def commands() -> str:
-    """Every command with its options, from the parsers themselves."""
+    """Return the page: every command with its options, from the argument parsers."""
     rows = ([f"[{name}](#voidrl-{name})", about(function)] for name, function in cli.COMMANDS.items())
     parts = [
         NOTE,
         "# Commands\n",
         wrapped(
-            "`voidrl COMMAND --help` shows the same in a terminal. Counts are written `100k`, `2.5M`, `1e6` "
-            "or `1_000_000`. Exit codes: 0, done; 2, something given cannot be used, said in one sentence; "
-            "75, stopped by a signal after writing a checkpoint ([more](resume.md)); 130, stopped at once."
+            "Look up a command and its options. `voidrl COMMAND --help` shows the same in a terminal. Write "
+            "large numbers as `100k`, `2.5M`, `1e6` or `1_000_000`."
         ),
         table(["command", "what it does"], rows) + "\n",
+        table(["exit code", "meaning"], EXIT_CODES) + "\n",
     ]
     for name, function in cli.COMMANDS.items():
         guide = GUIDES.get(name, "")
@@ -52,7 +61,7 @@ def commands() -> str:
 
 
 def about(function: Callable[..., Any]) -> str:
-    """What a command is for, without its example."""
+    """Return the first sentence of a command's docstring, without its example."""
     return plain((function.__doc__ or "").split(": `")[0].rstrip("."))
 
 
@@ -74,12 +83,12 @@ def _command(function: Callable[..., Any]) -> Iterator[str]:
         except _Parsed as parsed:
             yield from _parser(parsed.parser)
             return
-    if captured:  # of a command whose options are fields of the config
+    if captured:  # a command whose options are config fields
         _, usage, _, own = captured[0]
         yield f"```text\n{usage} [OPTION …]\n```\n"
         rows = ([f"`{option}`", plain(text)] for option, text in own.items())
         yield table(["option", "meaning"], rows) + "\n"
-        yield "And every field of the config as an option, `--learner.n-step 3`: [config](config.md).\n"
+        yield "Every [config field](config.md) is an option too: `--learner.n-step 3`.\n"
     else:
         yield f"```text\n{said.getvalue().rstrip()}\n```\n"
 
@@ -88,7 +97,7 @@ def _parser(parser: argparse.ArgumentParser) -> Iterator[str]:
     actions = [action for action in parser._actions if action.dest != "help"]
     kinds = [action for action in actions if isinstance(action, argparse._SubParsersAction)]
     words = [parser.prog, *(_usage(action) for action in actions)]
-    lines = textwrap.wrap(" ".join(words), 100, subsequent_indent=" " * (len(parser.prog) + 1))
+    lines = textwrap.wrap(" ".join(words), 88, subsequent_indent=" " * (len(parser.prog) + 1))
     yield "```text\n" + "\n".join(lines) + "\n```\n"
     rows = [[f"`{_names(a)}`", plain(_help(parser, a))] for a in actions if a not in kinds]
     if rows:

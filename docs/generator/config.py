@@ -8,25 +8,24 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from generator.words import NOTE, code, plain, table, wrapped
+from generator.formatting import NOTE, code, plain, table, wrapped
 from voidrl import registry
 from voidrl.config import PIECES, SET_BY_COMMAND, Config, field_docs
 
 
 def config() -> str:
-    """Every field, from the dataclasses."""
+    """Return the page: every field, from the dataclasses."""
     root = Config()
     parts = [
         NOTE,
         "# Config\n",
         wrapped(
-            "Everything that determines a run. A field is written `learner.n_step` in Python "
-            '(`config={"learner.n_step": 3}`) and `--learner.n-step 3` on the command line, where '
-            "`voidrl pretrain ENV --help` shows the values that a run on ENV would have. What a run was made "
-            "with is in its `config.json`. [Presets](presets.md) are named sets of these values, and "
-            "`voidrl config pretrain ENV …` prints what a command would take, and from where."
+            "Look up a field and its default. Set a field in Python with "
+            '`config={"learner.n_step": 3}`, and on the command line with `--learner.n-step 3`. '
+            "`voidrl config pretrain ENV` shows the values for a run on ENV, and their sources. A run "
+            "records its config in `config.json`. [Presets](presets.md) are named sets of these values."
         ),
-        "## The run\n",
+        "## Run\n",
         _fields(root),
     ]
     for name in ("env", "env.dmc", "finetune", "replay", "augment", "log"):
@@ -36,7 +35,11 @@ def config() -> str:
         parts += [f"## {name}\n", f"{plain(type(piece).__doc__ or '')}\n", _fields(piece, name)]
     for kind in PIECES:
         base = type(getattr(root, kind))
-        parts += [f"## {kind}\n", f"{plain(base.__doc__ or '')} All have:\n", _fields(base(), kind)]
+        parts += [
+            f"## {kind}\n",
+            f"{plain(base.__doc__ or '')} Fields of all of them:\n",
+            _fields(base(), kind),
+        ]
         if kind != "method":
             encoder = base().encoder
             parts += [f"### {kind}.encoder\n", f"{plain(type(encoder).__doc__ or '')}\n"]
@@ -45,7 +48,7 @@ def config() -> str:
             piece = registry.find(kind, name).Config()
             own = _fields(piece, kind, base())
             parts += [f"### {kind} {name}\n"]
-            text = f"{plain(_about(kind, name))} Its own fields, and those that begin otherwise:\n"
+            text = f"{plain(_about(kind, name))} Its own fields, and those with another default:\n"
             parts += [text, own] if own else [f"{plain(_about(kind, name))} It has no fields of its own.\n"]
     return "\n".join(parts)
 
@@ -56,7 +59,7 @@ def _about(kind: str, name: str) -> str:
 
 
 def _fields(piece: Any, path: str = "", base: Any = None) -> str:
-    """One row for each field that is a plain value; with a `base`, those that it does not have alike."""
+    """Return a table of the plain fields; with a `base`, only those that differ from it."""
     hints, docs = typing.get_type_hints(type(piece)), field_docs(type(piece))
     rows = []
     for field in dataclasses.fields(piece):

@@ -4,49 +4,51 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from generator.words import NOTE, plain, table, wrapped
+from generator.formatting import NOTE, plain, table, wrapped
 from voidrl import protocols
 from voidrl.protocols.presets import PRESETS
 
 ABOUT = {
     "maze-demo": (
-        "What `voidrl demo` runs: small networks and batches, one update every four steps. The values were "
-        "tuned on seeds 1 and 2 of the demo's maze ([what it shows and what not](demo.md)).",
+        "Used by `voidrl demo`: small networks and batches, one update every four steps. The values were "
+        "tuned on seeds 1 and 2 of the demo's maze ([limits](demo.md#what-it-does-not-show)).",
         "voidrl pretrain 'voidrl/PixelMaze-v0?size=13&loops=0.1' --preset maze-demo --steps 16k",
     ),
     "atari-paper": (
-        "The values of the paper's tables, and where these are silent or contradict the text, our choice "
-        "([the list](paper.md#where-the-paper-contradicts-itself)). It is the default for `atari/…`. On one "
-        "H200 its 250M steps would take 8 days.",
+        "The paper's hyperparameters, with [our choices](paper.md#where-the-paper-contradicts-itself) where"
+        " its tables are incomplete or contradict its text. It is the default for `atari/…`. On one H200 "
+        "its 250M steps would take 8 days.",
         "voidrl pretrain atari/ms_pacman --preset atari-paper --engine compile",
     ),
     "atari-fast": (
-        "The paper's values for hours of one GPU instead of days. Steps are cheap and updates are not, so it "
-        "makes 32 times fewer of them on larger batches. Its rates were measured with these values; the "
-        "[evidence](../results/atari/README.md) was made with half its updates and another `target_tau`.",
+        "For hours on one GPU instead of days. Steps are cheap and updates are not, so it makes 32 times "
+        "fewer updates, on larger batches. It has been run only to measure its speed. The "
+        "[results](../results/atari/README.md) used half its updates and another `target_tau`.",
         "voidrl pretrain atari/ms_pacman --preset atari-fast --engine compile",
     ),
     "atari-demo": (
-        "See how it works, not how well: narrow networks, small batches, and distinct states are counted.",
+        "Shows how things work, not how well: narrow networks, small batches, and visited states are "
+        "counted.",
         "voidrl pretrain atari/ms_pacman --preset atari-demo",
     ),
     "dmc-paper": (
-        "The values of the paper's tables for DMControl from pixels. The paper gives neither the length of "
-        "fine-tuning nor the hidden layer of the encoder there. It has not been run at full length.",
+        "The paper's hyperparameters for DMControl from pixels. The paper specifies neither the length of "
+        "fine-tuning nor the encoder's hidden layer. We have not run it at full scale.",
         "voidrl pretrain dmc/walker --preset dmc-paper --engine compile",
     ),
     "dmc-fast": (
-        "The paper's networks for less than an hour of one GPU: more simulations at once, cheaper images, an "
-        "eighth of the updates, half the batches.",
+        "The paper's networks for less than an hour on one GPU: more parallel simulations, cheaper images, "
+        "an eighth of the updates, half the batch size.",
         "voidrl pretrain dmc/walker --preset dmc-fast --engine compile",
     ),
     "urlb-states": (
-        "The protocol of [URLB](https://arxiv.org/abs/2110.15191) from states, the default for `dmc/…`. "
-        "Where it differs from URLB's code: [DMControl](environments/dmcontrol.md#presets).",
-        "voidrl pretrain dmc/walker --method apt --engine compile",
+        "The protocol of [URLB](https://arxiv.org/abs/2110.15191) and its code's APT, from states. It is "
+        "the default for `dmc/…`. [DMControl](environments/dmcontrol.md#presets) lists the differences from"
+        " URLB's code.",
+        "voidrl pretrain dmc/walker --engine compile",
     ),
     "urlb-pixels": (
-        "The same from images. A step repeats its action for two frames, so numbers of steps are halved.",
+        "The same from images. A step repeats its action for two frames, so the step counts are halved.",
         "voidrl pretrain dmc/walker --preset urlb-pixels --engine compile",
     ),
 }

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from voidrl.api import evaluate, finetune, load, pretrain, resume, train
     from voidrl.config import Config
     from voidrl.errors import RunInterrupted, VoidrlError
-    from voidrl.sharing.pretrained import from_pretrained
+    from voidrl.sharing.pretrained import from_pretrained, push_to_hub, save_pretrained
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Agent",
     "Config",
@@ -26,7 +26,9 @@ __all__ = [
     "from_pretrained",
     "load",
     "pretrain",
+    "push_to_hub",
     "resume",
+    "save_pretrained",
     "train",
 ]
 _HOMES = {
@@ -35,6 +37,8 @@ _HOMES = {
     "RunInterrupted": "errors",
     "VoidrlError": "errors",
     "from_pretrained": "sharing.pretrained",
+    "push_to_hub": "sharing.pretrained",
+    "save_pretrained": "sharing.pretrained",
 }  # all others live in api
 
 

@@ -171,6 +171,7 @@ def resume(
                 say(f"{folder.path} is complete at step {state.steps}; to train longer, give more steps")
                 return agent
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
+            folder.status.start(config.steps, state.steps)
             say(f"{folder.path}: resumed at step {state.steps}")
             agent.origin = folder.path.absolute()
             _run(Loop(parts.engine, parts.envs, parts.eval_envs, folder, state), say)
@@ -301,6 +302,7 @@ def _start(
         agent.origin = folder.path.absolute()
         with folder.lock():
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
+            folder.status.start(config.steps)
             folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
             parts.engine.say = say = _speaker(folder)
             for note in notes:
@@ -313,11 +315,13 @@ def _run(loop: Loop, say: Callable[[str], None]) -> None:
     began, before = time.monotonic(), loop.state.steps
     try:
         loop.run()
-    except VoidrlError as error:
-        if isinstance(error, EnvironmentFailedError):  # the line matters to whoever fixes it
-            loop.folder.log("".join(traceback.format_exception(error)))
-        loop.folder.log(f"failed: {error}")  # a report reads the last words
+    except Exception as error:
+        if isinstance(error, EnvironmentFailedError) or not isinstance(error, VoidrlError):
+            loop.folder.log("".join(traceback.format_exception(error)))  # to fix it, one needs the line
+        loop.folder.log(f"failed: {error}")
+        loop.folder.status.fail(error, loop.state.steps)
         raise
+    loop.folder.status.finish(loop.state.steps)
     took = human_seconds(time.monotonic() - began)
     say(f"{loop.folder.path}: {loop.state.steps - before} steps in {took}")
 

@@ -1,11 +1,11 @@
-"""Checkpoints that outlive a kill at any moment: safetensors files under a manifest of their hashes.
+"""Checkpoints that survive a kill at any moment: safetensors files and a manifest with their hashes.
 
     <root>/step_000000012345/agent.safetensors   one file per group of tensors
-                             manifest.json       step, meta, and the size, sha256 and tag of every file
+                             manifest.json       format, version, step, meta; size, sha256 and tag of files
 
-All is written and synced under a hidden name; the rename that follows is the moment at which the checkpoint
-exists. A step that is saved again becomes `step_….1`, which outranks `step_…` until it can take its name, so
-that a valid one is found at every moment. Nothing here knows about agents.
+Everything is written and synced under a hidden name; the final rename makes the checkpoint visible. A step
+that is saved again becomes `step_….1`, which outranks `step_…` until it can take its name, so a valid
+checkpoint exists at every moment. This module knows nothing about agents.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from voidrl import __version__
 from voidrl.errors import CheckpointError, ConfigError
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 BLOCK_BYTES = 8 << 20
 _DTYPES = {
@@ -40,23 +41,23 @@ _DTYPES = {
     torch.int8: "I8", torch.int16: "I16", torch.int32: "I32", torch.int64: "I64",
     torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64",
 }  # fmt: skip
-# What this process wrote or hashed, by device, inode, size and time of change. A save must not link a damaged
-# file into every later checkpoint, nor read gigabytes again to know that one is sound.
+# Hashes of files that this process wrote or read, by device, inode, size and modification time. With them a
+# save neither links a damaged file into later checkpoints nor reads gigabytes again to rule that out.
 _hashed: dict[tuple[int, int, int, int], str] = {}
 
 
 @dataclass(frozen=True)
 class Group:
-    """The tensors of one file, or a function that makes them once they are needed."""
+    """The tensors of one file, or a function that returns them when they are needed."""
 
     tensors: Mapping[str, Tensor] | Callable[[], Mapping[str, Tensor]]
     tag: str | None = None
-    """A file with the tag it had in the previous checkpoint is linked from there, not written again: equal
-    tags must mean equal tensors, also after a resume from an older step."""
+    """A file whose tag equals that of the previous checkpoint is linked, not written again. Equal tags must
+    mean equal tensors, even after resuming from an older step."""
 
 
 class FileEntry(TypedDict):
-    """What the manifest says about one file."""
+    """The manifest entry of one file."""
 
     sha256: str
     bytes: int
@@ -65,7 +66,7 @@ class FileEntry(TypedDict):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose files were all found whole."""
+    """A checkpoint whose files have all been verified."""
 
     path: Path
     step: int
@@ -73,7 +74,7 @@ class Checkpoint:
     files: dict[str, FileEntry]
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """Reads the tensors of one file, on the CPU."""
+        """Read the tensors of one file onto the CPU."""
         if name not in self.files:
             raise CheckpointError(f"checkpoint {self.path} has no {name!r}, only {sorted(self.files)}")
         return read_tensors(self.path / name)
@@ -82,15 +83,15 @@ class Checkpoint:
 def save(
     root: Path, step: int, files: Mapping[str, Group], meta: Mapping[str, Any], *, keep_last: int
 ) -> Path:
-    """Writes a checkpoint, then deletes those before the last `keep_last` valid ones; returns its folder.
+    """Write a checkpoint, delete all but the last `keep_last` valid ones, and return its folder.
 
-    One process at a time saves into a root. If this fails, the earlier checkpoints are as they were.
+    Only one process at a time may save into a root. If saving fails, earlier checkpoints are unchanged.
     """
     if keep_last < 1:
-        raise ConfigError(f"keep_last is {keep_last}; at least 1 checkpoint has to be kept")
+        raise ConfigError(f"keep_last = {keep_last} cannot be used: expected 1 or more")
     assert 0 <= step < 10**12, step
     assert all(Path(name).name == name != MANIFEST for name in files), list(files)
-    meta = json.loads(_dumps(dict(meta), "the meta of a checkpoint"))  # refused before gigabytes are written
+    meta = json.loads(_dumps(dict(meta), "the meta of a checkpoint"))  # fail before writing gigabytes
     needed_bytes = 0
     tmp = root / f".tmp-{os.getpid()}-{platform.node()}"
     try:
@@ -110,7 +111,7 @@ def save(
             sha256 = _write(tmp / name, blocks)
             _hashed[_identity(tmp / name)] = sha256
             entries[name] = {"sha256": sha256, "bytes": size, "tag": group.tag}
-        manifest = {"format": FORMAT, "step": step, "meta": meta, "files": entries}
+        manifest = {"format": FORMAT, "voidrl": __version__, "step": step, "meta": meta, "files": entries}
         _write(tmp / MANIFEST, [_dumps({**manifest, "sha256": seal(manifest)}, MANIFEST, indent=2).encode()])
         _sync(tmp)
         revisions = [(revision, path) for other, revision, path in _find(root) if other == step]
@@ -119,30 +120,30 @@ def save(
         _sync(root)
     except OSError as e:
         full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        hint = f"make room for at least {needed_bytes} bytes" if full else "choose a folder open to writing"
+        hint = f"free at least {needed_bytes} bytes" if full else "choose a writable folder"
         raise CheckpointError(f"cannot save step {step} in {root}: {e.strerror or e}; {hint}") from e
     finally:
-        shutil.rmtree(tmp, ignore_errors=True)  # has moved already where all went well
-    with suppress(OSError):  # the new one is durable; what cannot be deleted is tried again at the next save
+        shutil.rmtree(tmp, ignore_errors=True)  # already renamed if the save succeeded
+    with suppress(OSError):  # the new one is durable; the next save tries again to delete old ones
         for _, replaced in revisions:
             _discard(replaced)
         path = path.rename(final)
         older = [found for found in _find(root) if found[0] < step]
         kept = [final, *(checkpoint.path for checkpoint in islice(_valid(older), keep_last - 1))]
         for _, _, expired in older if len(kept) == keep_last else ():
-            if expired.name < kept[-1].name:  # a damaged one among those kept stays, for its owner to look at
+            if expired.name < kept[-1].name:  # damaged ones among those kept stay, for inspection
                 _discard(expired)
         _sync(root)
     return path
 
 
 def load(path: Path) -> Checkpoint:
-    """Opens one checkpoint after reading every file of it against its size and sha256."""
+    """Open one checkpoint after checking the size and sha256 of each of its files."""
     return _open(path, trust=False)
 
 
 def latest(root: Path, warn: Callable[[str], None]) -> Checkpoint:
-    """The newest valid checkpoint under a root; newer ones that cannot be used are named through `warn`."""
+    """Return the newest valid checkpoint under a root, calling `warn` for newer ones that are not."""
     problems = []
     for _, _, path in _find(root):
         try:
@@ -154,25 +155,25 @@ def latest(root: Path, warn: Callable[[str], None]) -> Checkpoint:
 
 
 def list_steps(root: Path) -> list[int]:
-    """The steps that have a checkpoint under a root, oldest first, unverified."""
+    """Return the steps with a checkpoint under a root, oldest first, without verifying them."""
     return sorted({step for step, _, _ in _find(root)})
 
 
 def discard(root: Path, step: int) -> None:
-    """Deletes what a root holds of a step."""
+    """Delete the checkpoint of a step."""
     for other, _, path in _find(root):
         if other == step:
             _discard(path)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
-    """Writes and syncs one safetensors file. Equal tensors make equal bytes, and so an equal sha256."""
+    """Write and sync one safetensors file. Equal tensors give equal bytes and an equal sha256."""
     size, blocks = _serialize(tensors, path.name)
     return {"sha256": _write(path, blocks), "bytes": size, "tag": None}
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Reads the tensors of one file, on the CPU."""
+    """Read the tensors of one file onto the CPU."""
     try:
         return load_file(path)
     except (OSError, SafetensorError) as e:
@@ -180,12 +181,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_json_atomic(path: Path, obj: Any) -> None:
-    """Writes strict JSON such that a reader, or a restart after a kill, sees the old file or the new one."""
+    """Write strict JSON; readers, also after a kill, see either the old file or the new one."""
     write_text_atomic(path, _dumps(obj, str(path), indent=2) + "\n")
 
 
 def write_text_atomic(path: Path, text: str) -> None:
-    """The same for any text."""
+    """Write text as `write_json_atomic` writes JSON."""
     tmp = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     try:
         _write(tmp, [text.encode()])
@@ -198,17 +199,17 @@ def write_text_atomic(path: Path, text: str) -> None:
 
 
 def read_json(path: Path, what: str) -> Any:
-    """Reads strict JSON; `what` names the file in an error, as in "the config"."""
+    """Read strict JSON; `what` names the file in errors, as in "the config"."""
 
     def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no JSON value")
+        raise ValueError(f"{constant} is not valid JSON")
 
     try:
         return json.loads(path.read_text("utf-8"), parse_constant=refuse)
     except FileNotFoundError:
         raise CheckpointError(f"{what} is missing: there is no {path}") from None
     except (OSError, ValueError) as e:
-        raise CheckpointError(f"{what} cannot be read: {path} is damaged or no JSON ({e})") from e
+        raise CheckpointError(f"{what} cannot be read: {path} is damaged or not JSON ({e})") from e
 
 
 def _dumps(obj: Any, what: str, indent: int | None = None) -> str:
@@ -219,12 +220,12 @@ def _dumps(obj: Any, what: str, indent: int | None = None) -> str:
 
 
 def seal(manifest: Mapping[str, Any]) -> str:
-    """The manifest's own hash: with a flipped digit in `meta` it would still be JSON."""
+    """Return the hash of a manifest, which would still be valid JSON after a flipped digit in `meta`."""
     return hashlib.sha256(_dumps(manifest, MANIFEST).encode()).hexdigest()
 
 
 def _find(root: Path) -> list[tuple[int, int, Path]]:
-    """Step, revision and path of all that is named like a checkpoint, newest first."""
+    """Return step, revision and path of everything named like a checkpoint, newest first."""
     paths = root.iterdir() if root.is_dir() else ()
     matches = ((re.fullmatch(r"step_(\d{12})(?:\.(\d+))?", path.name), path) for path in paths)
     return sorted(((int(m[1]), int(m[2] or 0), path) for m, path in matches if m), reverse=True)
@@ -239,9 +240,9 @@ def _valid(found: Iterable[tuple[int, int, Path]]) -> Iterator[Checkpoint]:
 def _open(path: Path, *, trust: bool) -> Checkpoint:
     manifest = read_json(path / MANIFEST, "the manifest of the checkpoint")
     fields = manifest if isinstance(manifest, dict) else {}
-    version = fields.get("format")
-    if isinstance(version, int) and version > FORMAT:  # asked first: a newer format may be sealed otherwise
-        raise CheckpointError(f"{path / MANIFEST} has format {version}, newer than {FORMAT}: upgrade voidrl")
+    require_format(
+        path / MANIFEST, fields, FORMAT
+    )  # before the hash, which other formats may compute differently
     if fields.pop("sha256", None) != seal(fields):
         raise CheckpointError(f"{path / MANIFEST} is damaged: it does not match its own sha256")
     for name, entry in fields["files"].items():
@@ -249,8 +250,20 @@ def _open(path: Path, *, trust: bool) -> Checkpoint:
     return Checkpoint(path, fields["step"], fields["meta"], fields["files"])
 
 
+def require_format(path: Path, fields: Mapping[str, Any], expected: int) -> None:
+    """Refuse a file of an older or newer format, naming the version of voidrl that wrote it."""
+    found = fields.get("format")
+    if isinstance(found, int) and found != expected:
+        writer = fields.get("voidrl", "0.1.0")  # the only version whose manifests do not record it
+        remedy = "upgrade voidrl" if found > expected else f"use voidrl {writer}, or train again"
+        raise CheckpointError(
+            f"{path} was written by voidrl {writer} in format {found} and cannot be read by voidrl "
+            f"{__version__}, which reads format {expected}: {remedy}"
+        )
+
+
 def check_file(path: Path, entry: FileEntry, *, trust: bool = False) -> None:
-    """Reads a file against its size and sha256; one that is `trust`ed only if this process has not yet."""
+    """Check a file's size and sha256; with `trust`, a file that this process has hashed is not read again."""
     try:
         identity = _identity(path)
         found, expected = identity[2], entry["bytes"]
@@ -265,7 +278,7 @@ def check_file(path: Path, entry: FileEntry, *, trust: bool = False) -> None:
     except OSError as e:
         raise CheckpointError(f"{path} cannot be read: {e.strerror or e}") from e
     if _hashed[identity] != entry["sha256"]:
-        raise CheckpointError(f"{path} is damaged: its sha256 is not the one that was written down for it")
+        raise CheckpointError(f"{path} is damaged: its sha256 is not the one in the manifest")
 
 
 def _identity(path: Path) -> tuple[int, int, int, int]:
@@ -274,10 +287,12 @@ def _identity(path: Path) -> tuple[int, int, int, int]:
 
 
 def _serialize(tensors: Mapping[str, Tensor], file: str) -> tuple[int, Iterator[Any]]:
-    """The size of a safetensors file, and its bytes block by block.
+    """Return the size of a safetensors file and its bytes block by block.
 
-    The library's own writer wants the whole file in host memory and hides a full disk in an error of its own.
-    The format is a length, a JSON header and raw bytes: streamed here, and hashed on the way.
+    `safetensors.torch.save_file` would lose three things: it copies all CUDA tensors of a file to the host at
+    once (a replay has gigabytes), it reports a full disk as text without an errno, and its file would have to
+    be read back to hash it, which misses what was damaged on the way to the disk. The format is simple (a
+    length, a JSON header, raw bytes), so we stream it and hash the bytes before they are written.
     """
     spans = []
     for name, t in tensors.items():
@@ -286,12 +301,14 @@ def _serialize(tensors: Mapping[str, Tensor], file: str) -> tuple[int, Iterator[
         if t.numel():
             reach = 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
             spans.append((str(t.device), t.data_ptr(), t.data_ptr() + reach * t.element_size(), name))
-    # Tied weights would come back untied. Views of one buffer that do not overlap lose nothing, and pass.
+    # Tied weights would come back untied. Views of one buffer that do not overlap are fine.
     for (device, _, end, a), (other, start, _, b) in pairwise(sorted(spans)):
         if device == other and start < end:
-            raise CheckpointError(f"{file}: {a!r} and {b!r} share memory, lost on loading; save one of them")
+            raise CheckpointError(
+                f"{file}: {a!r} and {b!r} share memory, which loading would undo: save only one of them"
+            )
 
-    # Wide elements first, as the library does: each tensor is aligned in the mapped file.
+    # Widest elements first, as the library does, so that each tensor is aligned in the mapped file.
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header, end = {}, 0
     for name, t in ordered:
@@ -313,7 +330,7 @@ def _serialize(tensors: Mapping[str, Tensor], file: str) -> tuple[int, Iterator[
 
 
 def _write(path: Path, blocks: Iterable[Any]) -> str:
-    """Writes and syncs one file; returns the sha256 of the bytes that were meant, whatever the disk made."""
+    """Write and sync one file; return the sha256 of the intended bytes, whatever the disk stores."""
     sha256 = hashlib.sha256()
     with path.open("wb") as file:
         for block in blocks:
@@ -327,7 +344,7 @@ def _write(path: Path, blocks: Iterable[Any]) -> str:
 def _link(source: Path, target: Path) -> None:
     try:
         target.hardlink_to(source)
-    except OSError:  # no links on this file system, or too many to this file
+    except OSError:  # the file system has no hard links, or too many to this file
         shutil.copyfile(source, target)
         _sync(target)
 
@@ -341,23 +358,23 @@ def _sync(path: Path) -> None:
 
 
 def _discard(path: Path) -> None:
-    """Deletes a checkpoint; renamed first, so that half of one is never taken for a whole one."""
+    """Delete a checkpoint, renamed first so that a half-deleted one is never mistaken for a valid one."""
     shutil.rmtree(path.rename(path.with_name(f".trash-{path.name}")), ignore_errors=True)
 
 
 def _sweep(root: Path) -> None:
-    """Deletes what killed processes left behind."""
+    """Delete what killed processes left behind."""
     for path in (*root.glob(".trash-*"), *filter(_is_abandoned, root.glob(".tmp-*"))):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_abandoned(tmp: Path) -> bool:
     if match := re.fullmatch(rf"\.tmp-(\d+)-{re.escape(platform.node())}", tmp.name):
-        if int(match[1]) == os.getpid():  # in containers, all that ever saved here may have been number 7
+        if int(match[1]) == os.getpid():  # in containers, every process that saved here may have had this pid
             return True
         try:
-            os.kill(int(match[1]), 0)  # signal 0 only asks whether the process exists
+            os.kill(int(match[1]), 0)  # signal 0 only checks whether the process exists
         except OSError as e:
             return e.errno == errno.ESRCH
-    # Another machine's process, or a number that was given away again: alive while it makes files.
+    # A process on another machine, or a reused pid: alive as long as it creates files.
     return time.time() - tmp.stat().st_mtime > 3600

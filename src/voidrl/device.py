@@ -1,4 +1,4 @@
-"""Where a run computes, and the random numbers it draws there."""
+"""The device of a run and its random number generators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from voidrl.errors import ConfigError
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one."""
+    """Return the device of this name; `auto` is CUDA if available, otherwise the CPU."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "cpu" or (name == "auto" and not count):
         return torch.device("cpu")
@@ -28,18 +28,18 @@ def pick_device(name: str) -> torch.device:
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether products in bf16 are faster there: on tensor cores they are, on most CPUs they are not."""
+    """Whether matrix products in bf16 are faster: they are on tensor cores, but not on most CPUs."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def uses_bf16(precision: str, device: torch.device) -> bool:
-    """Whether products are bf16 under this `Config.precision`."""
+    """Whether matrix products use bf16 under this `Config.precision`."""
     return precision == "bf16" or (precision == "auto" and has_bf16(device))
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Random numbers of one's own on the CPU and on `device`; those from before go on afterwards."""
+    """Seed the generators of the CPU and `device`, and restore the caller's afterwards."""
     on_gpu = device.type == "cuda"
     with torch.random.fork_rng([device] if on_gpu else []):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed GPUs that are not ours
@@ -51,21 +51,21 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def placed(name: str, seed: int) -> Iterator[torch.device]:
-    """The device of that name, with random numbers of one's own; the caller's go on afterwards."""
+    """Select a device by name with seeded generators, and restore the caller's afterwards."""
     place = pick_device(name)
-    # Streams and events are those of the current device: on a machine with several it must be ours.
+    # Streams and events belong to the current device, which must be ours on a machine with several.
     with torch.cuda.device(place) if place.type == "cuda" else nullcontext(), seeded(seed, place):
         yield place
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The generators of torch; nothing else in a run draws random numbers between two resets."""
+    """Return the state of torch's generators; nothing else in a run is random between two resets."""
     state = {"rng_cpu": torch.get_rng_state()}
     return {**state, "rng_cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else state
 
 
 def restore_random_state(state: dict[str, Tensor], device: torch.device) -> None:
-    """The inverse of `random_state`; a run moved to another kind of device goes on with fresh ones there."""
+    """Restore `random_state`; a run moved to another kind of device keeps the seeded generator there."""
     torch.set_rng_state(state["rng_cpu"])
     if device.type == "cuda" and "rng_cuda" in state:
         torch.cuda.set_rng_state(state["rng_cuda"], device)

@@ -107,6 +107,7 @@ class Loop:
                 raise EnvironmentFailedError(f"{error}, {where}, {log}") from error
         if state.steps < config.steps:
             self.folder.log(f"stopped by {stop.requested} at step {state.steps}")
+            self.folder.status.stop(stop.requested, state.steps)
             go_on = f"voidrl resume {shlex.quote(str(self.folder.path))}"
             if not is_importable(config.env.id):
                 go_on = f"voidrl.resume({str(self.folder.path)!r}, env={config.env.id.rpartition(':')[2]})"
@@ -283,6 +284,7 @@ class Loop:
         row["time/learner_waits"] = self.engine.idle.flush() / max(now - then, 1e-9)
         self.clock = (now, state.steps, state.updates)
         self.writer.write(state.steps, row)
+        self.folder.status.beat(state.steps)
         shown = {
             "intrinsic": row.get("train/reward_mean") if self.agent.pretraining else None,
             "extrinsic": row["reward/extrinsic"],
@@ -323,6 +325,7 @@ class Loop:
         path = save_run(self.folder, self.agent, self.replay, self.state)
         self.state.states = {}
         self.folder.log(f"checkpoint {path.name}")
+        self.folder.status.saved(self.state.steps)
         return path
 
     def _diverged(self, what: str) -> NonFiniteError:

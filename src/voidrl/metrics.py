@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from voidrl.errors import ConfigError, MissingExtraError, RunFolderError
-
-FILE_NAME = "metrics.jsonl"
+from voidrl.runs.metrics import FILE_NAME
 
 
 class Accumulator:
@@ -145,32 +144,6 @@ class MetricsWriter:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """Read the rows of a `metrics.jsonl`, or of the run folder that holds it.
-
-    A torn last line, left by a killed run, is dropped; a damaged line elsewhere raises `RunFolderError`.
-    """
-    path = Path(path)
-    path = path / FILE_NAME if path.is_dir() else path
-    if not path.is_file():
-        raise RunFolderError(f"there is no metrics file at {path}; name a run folder or its {FILE_NAME}")
-    lines = path.read_bytes().rstrip(b"\n").split(b"\n")
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line.decode())
-            if not isinstance(row, dict):
-                raise ValueError("not an object")
-        except ValueError:
-            if number == len(lines):
-                break
-            raise RunFolderError(
-                f"line {number} of {path} is damaged; remove that line to read the other rows"
-            ) from None
-        rows.append(row)
-    return rows
 
 
 def _cut(path: Path, resume_bytes: int | None) -> None:

@@ -107,7 +107,7 @@ class Here:
         self.stdin, self.returncode = self, None
 
     def write(self, line):
-        cell._do(json.loads(line))
+        cell.do_job(json.loads(line))
         self.returncode = cell.DONE
 
     def poll(self):

@@ -40,7 +40,7 @@ def test_links_lead_somewhere(page):
     ("target", "what"),
     [
         ("resume.md", None),
-        ("resume.md#exact", None),
+        ("resume.md#exact-resume", None),
         ("../examples/own_method.py", None),
         ("https://example.org/missing", None),
         ("missing.md", "no such file"),

@@ -33,21 +33,34 @@ def test_an_old_page_is_named_and_left_as_it_is(generate, capsys, monkeypatch):
     assert (DOCS / "commands.md").read_text("utf-8") == before
 
 
-def test_the_site_builds_without_a_warning(tmp_path):
+@pytest.fixture(scope="module")
+def built_site(tmp_path_factory):
+    """The site, built with warnings as errors."""
+    site = tmp_path_factory.mktemp("docs") / "site"
     options = ["-q", "-E", "-W", "--keep-going", "-b", "html", "-c", "docs"]
-    command = [sys.executable, "-m", "sphinx", *options, ".", str(tmp_path / "site")]
+    command = [sys.executable, "-m", "sphinx", *options, ".", str(site)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    front = (tmp_path / "site" / "index.html").read_text("utf-8")
-    assert (tmp_path / "site" / re.search(r'href="(.+?)"', front)[1]).is_file()
-    assert "own_method.py" in (tmp_path / "site/docs/own_method.html").read_text("utf-8")
-    assert list((tmp_path / "site/_downloads").rglob("own_method.py"))
+    return site
 
 
-def test_every_page_is_on_the_front_page():
-    listed = {(DOCS / target).resolve() for _, target in links(DOCS / "index.md")}
+def test_the_site_builds_without_a_warning(built_site):
+    front = (built_site / "index.html").read_text("utf-8")
+    assert (built_site / re.search(r'href="(.+?)"', front)[1]).is_file()
+    assert "own_method.py" in (built_site / "docs/own_method.html").read_text("utf-8")
+    assert list((built_site / "_downloads").rglob("own_method.py"))
+
+
+def test_every_page_is_on_the_front_page_or_on_an_index_page_that_is():
+    def listed(index):
+        return {(index.parent / target).resolve() for _, target in links(index)}
+
+    found = listed(DOCS / "index.md")
+    for index in DOCS.glob("*/index.md"):
+        assert index in found
+        found |= listed(index)
     pages = {page.resolve() for page in DOCS.rglob("*.md")} - {DOCS / "index.md"}
-    assert pages <= listed, "docs/index.md has a line for each page, and a place for it in a toctree"
+    assert pages <= found, "an index page has a line for each page, and a place for it in a toctree"
 
 
 @pytest.mark.parametrize("method", registry.names("method"))
@@ -57,13 +70,26 @@ def test_every_method_has_a_page_with_all_its_parts(method):
     assert method in page.read_text("utf-8").splitlines()[0].lower()
     assert "what-it-logs" in found
     assert any(anchor.startswith("where-it-deviates") for anchor in found)
-    assert "our-result-beside-the-published-one" in found
+    assert "results-ours-and-published" in found
     assert "voidrl pretrain" in page.read_text("utf-8")
 
 
-@pytest.mark.parametrize("kind", ["representation", "learner"])
-def test_every_other_piece_has_a_section(kind):
-    assert set(registry.names(kind)) <= anchors(DOCS / f"{kind}s.md")
+@pytest.mark.parametrize("representation", registry.names("representation"))
+def test_every_representation_has_a_page_with_a_command(representation):
+    text = (DOCS / "representations" / f"{representation}.md").read_text("utf-8")
+    assert representation in text.splitlines()[0].lower()
+    assert "voidrl pretrain" in text
+
+
+def test_every_learner_has_a_section():
+    assert set(registry.names("learner")) <= anchors(DOCS / "learners.md")
+
+
+def test_equations_are_set_without_javascript(built_site):
+    page = (built_site / "docs/methods/apt.html").read_text("utf-8")
+    assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in page
+    assert "$$" not in page
+    assert not re.search(r"<script[^>]*(http|mathjax)", page, re.IGNORECASE), "the site works offline"
 
 
 def test_every_command_and_every_preset_has_a_section():

@@ -14,8 +14,8 @@ from voidrl.cli.main import main
 from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, MissingExtraError, SpaceError, UnknownNameError
-from voidrl.metrics import read_metrics
 from voidrl.replay import TERMINATED
+from voidrl.runs.metrics import read_metrics
 from voidrl.suites.atari import GAMES
 
 pytest.importorskip("ale_py")

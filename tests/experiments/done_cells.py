@@ -1,15 +1,18 @@
-"""Cells as they are when they have ended and their checkpoints were left on another machine."""
+"""Finished cells whose checkpoints were left on another machine."""
+
+import dataclasses
 
 from voidrl import checkpoint
 from voidrl.config import to_json
 from voidrl.envs.ids import atari_game
 from voidrl.metrics import MetricsWriter
+from voidrl.runs.status import RunStatus
 from voidrl.suites.atari import human_normalized
 
 MACHINE = {"date": "2021-12-06T00:00:00+00:00", "versions": {"voidrl": "0.0.1"}, "command": "voidrl …"}
 
 
-def make_begun(plan, cell):
+def make_started(plan, cell):
     """What a run leaves that was killed before its first checkpoint."""
     folder = plan.path(cell)
     folder.mkdir(parents=True)
@@ -18,13 +21,18 @@ def make_begun(plan, cell):
     return folder
 
 
+def write_status(folder, state, **fields):
+    status = RunStatus(state, heartbeat=MACHINE["date"], **fields)
+    checkpoint.write_json_atomic(folder / "status.json", dataclasses.asdict(status))
+
+
 def make_done(plan, cell, score=0.0, rate=100.0, successes=None, **last):
     """A run with two rows of metrics and, if the cell has one, its evaluation."""
-    folder, steps = make_begun(plan, cell), cell.config.steps
+    folder, steps = make_started(plan, cell), cell.config.steps
     with MetricsWriter(folder, tensorboard=False) as writer:
         for step in (steps // 2, steps):
             writer.write(step, {"updates": step, "time/steps_per_second": rate, **last})
-    (folder / "log.txt").write_text(f"2021-12-06T00:00:00+00:00 checkpoint step_{steps:012d}\n")
+    write_status(folder, "done", checkpoint=steps, steps=steps)
     if cell.evaluation is not None:
         game = atari_game(cell.task)
         evaluation = {

@@ -1,4 +1,4 @@
-"""Environments of an experiment of one's own, some of which go wrong."""
+"""Environments of a custom experiment, some of which fail."""
 
 import os
 import signal

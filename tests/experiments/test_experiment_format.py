@@ -1,4 +1,4 @@
-"""Experiment files: what is shipped can be read, and every mistake in one's own is a sentence."""
+"""Experiment files: shipped ones can be read, and every mistake in a custom one is a sentence."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 from voidrl.cli import main as cli
 from voidrl.errors import ConfigError
-from voidrl.experiments.format import Evaluation, read_experiment, shipped
+from voidrl.experiments.format import EvaluationSpec, read_experiment, shipped
 from voidrl.experiments.tasks import GROUPS, make_task, select
 from voidrl.suites import published
 from voidrl.suites.atari import GAMES_26
@@ -75,7 +75,7 @@ def test_the_least_file_and_what_is_usual(tmp_path):
     assert (mine.name, mine.title, mine.seeds, mine.preset) == ("mine", "mine", (1,), None)
     arm = mine.arms["apt"]
     assert (arm.label, arm.phases, arm.method) == ("apt", ("pretrain", "finetune"), None)
-    assert arm.evaluation == Evaluation(episodes=10)
+    assert arm.evaluation == EvaluationSpec(episodes=10)
     assert mine.tasks[0].name == "PixelMaze-v0"
     assert mine.tasks[0].pretrain.env == "voidrl/PixelMaze-v0"
 

@@ -15,8 +15,10 @@ from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Request, make_plan
-from voidrl.experiments.state import reached, state_of
+from voidrl.experiments.state import state_of
 from voidrl.runs import locks
+from voidrl.runs.metrics import last_row
+from voidrl.runs.status import read_status
 
 CHANGES = {
     "log.checkpoint_every_steps": 48,
@@ -49,7 +51,7 @@ def words(out):
 
 
 class Parent:
-    """The command, in a process of its own."""
+    """The command, in its own process."""
 
     def __init__(self, out):
         self.process = subprocess.Popen(
@@ -60,7 +62,7 @@ class Parent:
         )
 
     def end(self):
-        """Its exit code, and all that it said."""
+        """Its exit code and its output."""
         said, _ = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, said
 
@@ -69,18 +71,22 @@ def wait(what, until):
     """Until something is so, or an error that says what was not."""
     end = time.monotonic() + PATIENCE_S
     while not until():
-        assert time.monotonic() < end, f"waited in vain for {what}"
+        assert time.monotonic() < end, f"no {what} in {PATIENCE_S} s"
         time.sleep(0.01)
 
 
 def attempts(plan, cell):
-    """How often a process was begun for a cell."""
+    """How often a process was started for a cell."""
     log = plan.out / "logs" / f"{cell.folder}.log"
     return log.read_text().count(" voidrl experiment demo ") if log.exists() else 0
 
 
+def reached(folder):
+    return last_row(folder).get("step", 0)
+
+
 def is_held(plan, cell):
-    return locks.is_held(locks.lock_path(plan.out, cell.folder))
+    return locks.is_held(locks.cell_lock_path(plan.out, cell.folder))
 
 
 def files(folder):
@@ -92,9 +98,9 @@ def is_done(plan, cell):
 
 
 def owner(plan, cell):
-    """The processes of a cell and of the command that began it; None for one that is only just starting."""
+    """The processes of a cell and of the command that started it; None for one that is only just starting."""
     try:
-        pid = int(locks.holder(locks.lock_path(plan.out, cell.folder)).split()[0])
+        pid = int(locks.holder(locks.cell_lock_path(plan.out, cell.folder)).split()[0])
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (ValueError, OSError):
         return None
@@ -118,11 +124,12 @@ def test_killed_and_doubled_it_loses_nothing_and_does_nothing_twice(tmp_path, ca
     stopped_at = checkpoint.list_steps(folder["apt"] / "checkpoints")[-1]
     assert 100 < stopped_at < apt.config.steps
     assert reached(folder["apt"]) == stopped_at  # not a step is lost
-    assert "stopped by SIGTERM" in (folder["apt"] / "log.txt").read_text()
+    status = read_status(folder["apt"])
+    assert (status.state, status.signal, status.steps) == ("stopped", "SIGTERM", stopped_at)
     before = {name: attempts(plan, cell) for name, cell in cells.items()}
     kept = {name: files(folder[name]) for name, cell in cells.items() if is_done(plan, cell)}
 
-    # Two at once go on. One of them is killed with its children: the other takes over what it had.
+    # Two commands resume. One of them is killed with its children: the other takes over what it had.
     parents = [Parent(tmp_path), Parent(tmp_path)]
     wait("APT's next checkpoint", lambda: reached(folder["apt"]) > stopped_at + 60)
     _, killed = owner(plan, apt)
@@ -148,13 +155,14 @@ def test_killed_and_doubled_it_loses_nothing_and_does_nothing_twice(tmp_path, ca
         assert steps[-1] == cell.config.steps
         assert checkpoint.list_steps(folder[name] / "checkpoints")[-1] == cell.config.steps
         assert max(b - a for a, b in zip([0, *steps], steps, strict=False)) <= 32  # no gap where it went on
+        assert read_status(folder[name]).state == "done"
         log = (folder[name] / "log.txt").read_text()
-        assert log.count(f"{cell.phase} voidrl/PixelMaze") == 1, f"{name} was begun anew"
+        assert log.count(f"{cell.phase} voidrl/PixelMaze") == 1, f"{name} was started again"
         assert "resumed at step 0" not in log
     for name, there in kept.items():
         assert files(folder[name]) == there
         assert attempts(plan, cells[name]) == before[name]
-    assert attempts(plan, apt) == 3  # begun, resumed by the one that was killed, and by the other
+    assert attempts(plan, apt) == 3  # started, resumed by the one that was killed, and by the other
     resumed = re.findall(r"resumed at step (\d+)", (folder["apt"] / "log.txt").read_text())
     assert int(resumed[0]) == stopped_at < int(resumed[1])
 
@@ -166,11 +174,11 @@ def test_killed_and_doubled_it_loses_nothing_and_does_nothing_twice(tmp_path, ca
 
 
 @pytest.mark.slow
-def test_sigterm_stops_with_checkpoints_and_says_how_to_go_on(tmp_path):
+def test_sigterm_stops_with_checkpoints_and_says_how_to_resume(tmp_path):
     parent = Parent(tmp_path)
     wait("APT", lambda: reached(tmp_path / "maze/apt/seed2") > 60)
     parent.process.terminate()
     code, said = parent.end()
     assert code == 75
-    assert "the same command goes on: voidrl experiment demo --jobs 2" in said
+    assert "run the same command again: voidrl experiment demo --jobs 2" in said
     assert checkpoint.list_steps(tmp_path / "maze/apt/seed2/checkpoints")[-1] > 60

@@ -12,7 +12,7 @@ from voidrl.envs.make import probe_env
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment, shipped
 from voidrl.experiments.plan import Request, flat, make_plan
-from voidrl.experiments.scale import scaled, updates, warmup_steps
+from voidrl.experiments.scale import count_updates, scale_config, warmup_steps
 from voidrl.protocols.presets import DEMO_ENV, PRESETS
 
 
@@ -48,7 +48,7 @@ def test_every_cell_has_a_config_that_builds(name):
         assert (cell.phase == "finetune") == (cell.source is not None)
     kinds = {(cell.arm.name, cell.phase): cell for cell in plan.cells}
     for cell in kinds.values():
-        config, spec = cell.config, cell.look.spec
+        config, spec = cell.config, cell.probe.spec
         assert build.build_config(spec, [to_json(config)]) == config  # nothing is left open
         Agent(spec, update(config, narrow(config)), torch.device("cpu"))  # its pieces fit each other
 
@@ -141,7 +141,7 @@ def test_from_scratch_an_agent_trains_as_one_is_fine_tuned():
         assert scratch.updates_per_step == tuned.updates_per_step
         assert scratch.warmup_steps == tuned.finetune.warmup_steps
         assert scratch.learner.learning_rate == (tuned.finetune.learning_rate or tuned.learner.learning_rate)
-        assert updates(scratch) == updates(tuned) > 0
+        assert count_updates(scratch) == count_updates(tuned) > 0
 
 
 def test_exploration_counts_states_while_pre_training_and_in_evaluations():
@@ -214,13 +214,13 @@ def test_bad_requests_are_one_sentence(name, request_, message):
 def test_fewer_steps_leave_room_to_learn():
     apt = by_arm(plan_of("table2", tasks=("alien",), seeds=(1,)))
     for cell in apt.values():
-        short = scaled(cell.config, 0.01)
+        short = scale_config(cell.config, 0.01)
         assert short.steps == cell.config.steps // 100
         assert warmup_steps(short) <= max(short.steps // 5, 1)
-        assert updates(short) > 0.7 * short.steps * short.updates_per_step
-    long, short = apt["apt", "pretrain"].config, scaled(apt["apt", "pretrain"].config, 0.01)
+        assert count_updates(short) > 0.7 * short.steps * short.updates_per_step
+    long, short = apt["apt", "pretrain"].config, scale_config(apt["apt", "pretrain"].config, 0.01)
     assert warmup_steps(short) == warmup_steps(long) == 1600  # of 2.5M steps: it stays
-    tuned = scaled(apt["apt", "finetune"].config, 0.01)
+    tuned = scale_config(apt["apt", "finetune"].config, 0.01)
     assert (tuned.steps, tuned.finetune.warmup_steps, tuned.log.log_every_steps) == (1000, 200, 50)
     demo = {cell.arm.name: cell for cell in plan_of("demo", steps_scale=0.01).cells}
     assert demo["apt"].config.steps == 160
@@ -228,11 +228,11 @@ def test_fewer_steps_leave_room_to_learn():
     assert demo["scratch"].config.log.eval_every_steps == 8  # ten evaluations, as at full length
     assert demo["scratch"].evaluation["episodes"] == 3
     assert demo["apt"].protocol_steps == 16_000
-    assert scaled(long, 1) is long
+    assert scale_config(long, 1) is long
     assert "updates" in plan_of("demo", steps_scale=0.01).notes[0]
     idle = plan_of("demo", steps_scale=0.01, changes={"train.warmup_steps": 900}).notes
     assert not any("learn nothing" in note for note in idle)  # what is too long is shortened too
-    snapshots = scaled(plan_of("urlb", seeds=(1,)).cells[0].config, 0.1).log.snapshot_steps
+    snapshots = scale_config(plan_of("urlb", seeds=(1,)).cells[0].config, 0.1).log.snapshot_steps
     assert snapshots == (10_000, 50_000, 100_000, 200_000)
 
 

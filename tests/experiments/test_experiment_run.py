@@ -1,4 +1,4 @@
-"""A file of one's own, run: what fails is told and stops nothing else, and what is done is not done again."""
+"""A custom experiment: failures are reported and stop nothing else, and what is done is not done again."""
 
 import io
 import json
@@ -8,19 +8,21 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from done_cells import make_begun
+from done_cells import make_started
 from rich.text import Text
 from tiny_runs import rows
 
 from voidrl.cli import main as cli
 from voidrl.errors import RunInterrupted
 from voidrl.experiments import run
-from voidrl.experiments.board import Board, Running
+from voidrl.experiments.board import Board
 from voidrl.experiments.experiment import run_experiment
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Request, make_plan
 from voidrl.experiments.state import state_of
-from voidrl.scores.score import started
+from voidrl.runs.evaluations import start_date
+from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
+from voidrl.runs.status import read_status
 
 OWN = """
 title = "Walks"
@@ -58,12 +60,12 @@ def own(tmp_path):
     return path
 
 
-def test_a_failed_cell_is_told_and_stops_no_other(own, tmp_path, capsys):
+def test_a_failed_cell_is_reported_and_stops_no_other(own, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["experiment", str(own), "--out", str(out), "--jobs", "2", "--no-report", "--device", "cpu"]
     plan = make_plan(read_experiment(own), Request(device="cpu"), out)
-    killed = make_begun(plan, plan.cells[0])  # by a kill before its first checkpoint: it begins again
-    date = started(killed)
+    killed = make_started(plan, plan.cells[0])  # killed before its first checkpoint: it starts again
+    date = start_date(killed)
     assert cli.main(words) == 1
     said = capsys.readouterr()
     good, bad = "own_envs-good", "own_envs-raising"
@@ -73,13 +75,16 @@ def test_a_failed_cell_is_told_and_stops_no_other(own, tmp_path, capsys):
     log = out / "logs" / bad / "apt-pretrain/seed3.log"
     assert failed.endswith(f"; see {log}")
     assert "the wheel fell off" in log.read_text()
-    assert f"not begun: {bad}/apt/seed3 waits for {bad}/apt-pretrain/seed3, which failed" in said.err
+    assert (
+        read_failure(out, f"{bad}/apt-pretrain/seed3") == read_status(out / bad / "apt-pretrain/seed3").error
+    )
+    assert f"not started: {bad}/apt/seed3 waits for {bad}/apt-pretrain/seed3, which failed" in said.err
     assert "voidrl experiment" in said.err.splitlines()[-1]  # tries again
 
     # The good one is done: pre-trained, fine-tuned, evaluated, and in the table.
     pretrained, tuned = (out / good / arm / "seed3" for arm in ("apt-pretrain", "apt"))
     assert rows(pretrained)[-1]["step"] == 40
-    assert started(pretrained) != date
+    assert start_date(pretrained) != date
     config = json.loads((tuned / "config.json").read_text())
     assert (config["phase"], config["steps"], config["finetune"]["warmup_steps"]) == ("finetune", 24, 4)
     assert rows(tuned)[-1]["updates"] == 40  # (24 − 4) · 2
@@ -100,28 +105,29 @@ def test_a_failed_cell_is_told_and_stops_no_other(own, tmp_path, capsys):
     assert cli.main([*words, "--tasks", "own_envs-good"]) == 0
     assert (tuned / "evaluation.json").stat().st_mtime_ns == before
     cells = json.loads((out / "experiment.json").read_text())["cells"]
-    assert [cell["folder"] for cell in cells] == [  # with the one of the failed task that was begun
+    assert [cell["folder"] for cell in cells] == [  # with the one of the failed task that was started
         f"{good}/apt-pretrain/seed3", f"{good}/apt/seed3", f"{bad}/apt-pretrain/seed3",
     ]  # fmt: skip
 
 
 def test_how_a_process_ended_in_a_sentence(tmp_path):
     child = object.__new__(run._Child)
-    child.log, child.log_began = tmp_path / "log", 4
-    child.log.write_text("old\nvoidrl: a sentence\nTraceback …\nKeyError: 'x'\n\n")
+    child.root, child.cell = tmp_path, SimpleNamespace(folder="maze/apt/seed1")
+    write_failure(tmp_path, "maze/apt/seed1", "a sentence")
     child.process = SimpleNamespace(returncode=2)
     assert child.failure() == "a sentence"
-    child.log_began = child.log.read_text().index("Traceback")
-    child.process.returncode = 1
-    assert child.failure() == "KeyError: 'x'"
     child.process.returncode = -signal.SIGKILL
     assert child.failure() == "its process was ended by SIGKILL; the kernel does that when memory runs out"
+    assert read_failure(tmp_path, "maze/apt/seed1") == child.failure()
     child.process.returncode = -signal.SIGSEGV
     assert child.failure() == "its process was ended by SIGSEGV"
+    clear_failure(tmp_path, "maze/apt/seed1")
+    child.process.returncode = 1
+    assert child.failure() == "its process ended with exit status 1"
 
 
 @pytest.mark.slow
-def test_a_process_that_the_kernel_ends_is_told(own, tmp_path, capsys):
+def test_a_process_that_the_kernel_kills_is_reported(own, tmp_path, capsys):
     own.write_text(OWN.replace("own_envs:raising", "own_envs:Dying"))
     assert cli.main(["experiment", str(own), "--out", str(tmp_path / "out"), "--no-report"]) == 1
     assert "Dying/apt-pretrain/seed3: its process was ended by SIGKILL" in capsys.readouterr().err
@@ -142,33 +148,31 @@ def test_a_signal_stops_children_with_checkpoints(own, tmp_path):
 
     def stop_when_it_trains():
         while not stopper.wait(0.05):
-            if state_of(plan.cells[0], folder).step >= 32:
+            if state_of(plan.cells[0], folder).steps >= 32:
                 signal.raise_signal(signal.SIGINT)
                 return
 
     watcher = threading.Thread(target=stop_when_it_trains)
     watcher.start()
     try:
-        with pytest.raises(
-            RunInterrupted, match=r"stopped by SIGINT with 0 of 2 runs done; the same command goes on"
-        ):
+        with pytest.raises(RunInterrupted, match=r"stopped by SIGINT with 0 of 2 runs done; to resume"):
             run_experiment(own, request=plan.request, out=tmp_path, report=False)
     finally:
         stopper.set()
         watcher.join()
-    assert "stopped by SIGTERM" in (folder / "log.txt").read_text()
-    step = state_of(plan.cells[0], folder).step
+    assert read_status(folder).signal == "SIGTERM"
+    step = state_of(plan.cells[0], folder).steps
     assert step >= 32
     assert rows(folder)[-1]["step"] == step  # nothing of it is lost
 
 
 def test_the_live_table_fits_every_width(tmp_path):
     plan = make_plan(read_experiment("table2"), Request(seeds=(1,)), tmp_path)
-    running = [Running(cell, plan.path(cell)) for cell in plan.cells[:3]]
-    folder = make_begun(plan, plan.cells[0])
+    running = [(cell, plan.path(cell)) for cell in plan.cells[:3]]
+    folder = make_started(plan, plan.cells[0])
     (folder / "metrics.jsonl").write_text('{"step": 125000000, "time/steps_per_second": 348.0}\n')
     board = Board(io.StringIO())
-    board.begin(78, 12)
+    board.start(78, 12)
     for width in (20, 32, 40, 60, 80, 200):
         lines = board.lines(running, 2, width)
         assert all(line.cell_len <= width for line in lines), width
@@ -179,9 +183,9 @@ def test_the_live_table_fits_every_width(tmp_path):
 
 def test_a_log_has_a_line_for_each_run_every_ten_seconds_and_then_every_minute(tmp_path, monkeypatch):
     plan = make_plan(read_experiment("demo"), Request(), tmp_path)
-    folder = make_begun(plan, plan.cells[0])
+    folder = make_started(plan, plan.cells[0])
     (folder / "metrics.jsonl").write_text('{"step": 4000, "time/steps_per_second": 100.0}\n')
-    running = [Running(cell, plan.path(cell)) for cell in plan.cells[:2]]
+    running = [(cell, plan.path(cell)) for cell in plan.cells[:2]]
     now, stream = 0, io.StringIO()
     monkeypatch.setattr("voidrl.experiments.board.time.monotonic", lambda: now)
     board = Board(stream)

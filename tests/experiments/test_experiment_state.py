@@ -1,25 +1,23 @@
-"""What is there is seen for what it is: done, partial, of other settings; and what the rest would take."""
+"""States of cells (done, partial, other settings), results, and estimates of the rest."""
 
+import dataclasses
 import io
 import json
-import os
-import subprocess
-import sys
-import time
 
 import pytest
 import torch
-from done_cells import MACHINE, make_begun, make_done
+from done_cells import MACHINE, make_done, make_started, write_status
 
 from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.errors import RunFolderError
-from voidrl.experiments import estimate, record
+from voidrl.experiments import estimate
 from voidrl.experiments.dry_run import print_plan
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Request, make_plan
 from voidrl.experiments.probe import STATE_DIMS
-from voidrl.experiments.state import last_row, refuse_others, state_of
+from voidrl.experiments.record import make_record, write_record
+from voidrl.experiments.state import require_same_settings, state_of
 from voidrl.experiments.table import print_results, results
 from voidrl.runs import locks
 
@@ -40,16 +38,15 @@ def test_how_far_a_cell_has_come(tmp_path):
     plan = plan_of(tmp_path)
     random, apt, tuned, scratch = plan.cells
     assert state_of(apt, plan.path(apt)).kind == "missing"
-    make_begun(plan, apt)
+    make_started(plan, apt)
     assert state_of(apt, plan.path(apt)).kind == "partial"
     (plan.path(apt) / "metrics.jsonl").write_text('{"step": 16000}\n{"step": 160')  # torn by a kill
-    assert last_row(plan.path(apt)) == {"step": 16000}
-    # All rows are there, but the kill came before the checkpoint: it is not done, and begins again.
-    assert (state_of(apt, plan.path(apt)).kind, state_of(apt, plan.path(apt)).step) == ("partial", 0)
-    # An older one is there: the kill came while the last was written, and it goes on from the older.
+    # All rows are there, but the kill came before the checkpoint: it is not done, and starts again.
+    assert (state_of(apt, plan.path(apt)).kind, state_of(apt, plan.path(apt)).steps) == ("partial", 0)
+    # An older one is there: the kill came while the last was written, and it resumes from the older.
     (plan.path(apt) / "checkpoints/step_000000010000").mkdir(parents=True)
-    (plan.path(apt) / "log.txt").write_text("2026-11-15T00:00:00+00:00 checkpoint step_000000010000\n")
-    assert (state_of(apt, plan.path(apt)).kind, state_of(apt, plan.path(apt)).step) == ("partial", 10000)
+    write_status(plan.path(apt), "running", checkpoint=10000)
+    assert (state_of(apt, plan.path(apt)).kind, state_of(apt, plan.path(apt)).steps) == ("partial", 10000)
     make_done(plan, random)
     assert state_of(random, plan.path(random)).kind == "done"  # its checkpoint was taken away
     folder = make_done(plan, scratch)
@@ -71,16 +68,17 @@ def test_other_settings_are_refused_by_name_and_where_it_is_computed_is_none(tmp
     with pytest.raises(
         RunFolderError, match=r"maze/random/seed2 .* learner.n_step is 5 there and 7 here; .*--out"
     ):
-        refuse_others(changed, changed.cells)
+        require_same_settings(changed)
     words = ["experiment", "demo", "--out", str(tmp_path), "--no-report", "--steps-scale", "0.5"]
     assert cli.main(words) == 2
     assert "steps is 16000 there and 8000 here" in capsys.readouterr().err
     elsewhere = plan_of(tmp_path, device="cuda", engine="graph")
-    refuse_others(elsewhere, elsewhere.cells)
+    require_same_settings(elsewhere)
     heads = plan_of(tmp_path, changes={"finetune.heads": "random"})
-    refuse_others(heads, heads.cells[:2])  # pre-training knows nothing of what comes after it
+    # pre-training does not depend on fine-tuning
+    require_same_settings(dataclasses.replace(heads, cells=heads.cells[:2]))
     with pytest.raises(RunFolderError, match=r"finetune.heads is 'pretrained' there and 'random' here"):
-        refuse_others(heads, heads.cells)
+        require_same_settings(heads)
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
@@ -186,10 +184,12 @@ def test_estimates_are_of_what_is_left_and_from_runs_that_are_there(tmp_path):
     assert "measured: runs in this folder" in lines
     assert f"8 runs in {tmp_path}: 1 done, 7 missing" in lines
     estimates = {cell.folder: estimate.Estimate(10.0, None, None) for cell in plan.cells}
-    assert estimate.seconds_with(plan, estimates, 1) == 80
-    assert estimate.seconds_with(plan, estimates, 8) == 20  # pre-training, then fine-tuning
-    lock = locks.take(locks.lock_path(tmp_path, "maze/random/seed2"))
-    assert any(line.endswith("missing, another process is at it") for line in shown(print_plan, plan, 1))
+    assert estimate.parallel_seconds(plan, estimates, 1) == 80
+    assert estimate.parallel_seconds(plan, estimates, 8) == 20  # pre-training, then fine-tuning
+    lock = locks.acquire(locks.cell_lock_path(tmp_path, "maze/random/seed2"))
+    assert any(
+        line.endswith("missing, another process is working on it") for line in shown(print_plan, plan, 1)
+    )
     locks.release(lock)
     changed = plan_of(tmp_path, changes={"learner.n_step": 7})
     assert any("other settings: learner.n_step is 5" in line for line in shown(print_plan, changed, 1))
@@ -213,12 +213,12 @@ def test_disk_of_replays_that_wrap_and_that_do_not(tmp_path):
     paper = plan_of(tmp_path, "table2", tasks=("alien",), seeds=(1,)).cells[0]
     agent, frame = 92_480_277, 84 * 84  # bytes of a checkpoint's agent and optimizers, as written
     assert paper.agent_bytes == agent
-    # 1M frames, twice, as between the last two checkpoints all of them are written anew.
+    # 1M frames, twice, as between the last two checkpoints all of them are written again.
     assert estimate.disk_bytes(paper) == pytest.approx(2 * (1e6 * frame + agent), rel=0.01)
     tuned = plan_of(tmp_path, "table2", tasks=("alien",), seeds=(1,)).cells[1]
     assert estimate.disk_bytes(tuned) == pytest.approx(1e5 * frame + 2 * agent, rel=0.1)  # and where it began
     assert estimate.human_bytes(14.3e9) == "14.3 GB"
-    folder = make_begun(plan_of(tmp_path), plan_of(tmp_path).cells[0]) / "checkpoints/step_000000000016"
+    folder = make_started(plan_of(tmp_path), plan_of(tmp_path).cells[0]) / "checkpoints/step_000000000016"
     folder.mkdir(parents=True)
     (folder / "agent.safetensors").write_bytes(bytes(70_000_000))
     plan = plan_of(tmp_path, methods=("random",))
@@ -239,9 +239,9 @@ def test_widths_of_states_are_those_of_dm_control():
 
 def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
     first = plan_of(tmp_path, seeds=(3,))
-    record.write(first, ["voidrl", "experiment", "demo", "--seeds", "3"])
+    write_record(first, ["voidrl", "experiment", "demo", "--seeds", "3"])
     text = (tmp_path / "experiment.json").read_text()
-    record.write(first, ["voidrl", "experiment", "demo", "--seeds", "3"])
+    write_record(first, ["voidrl", "experiment", "demo", "--seeds", "3"])
     assert (tmp_path / "experiment.json").read_text() == text
     written = json.loads(text)
     assert written["format"] == 1
@@ -253,17 +253,17 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
         "source": "maze/apt/seed3", "steps": 8000, "protocol_steps": 8000,
         "evaluated": True,
     }  # fmt: skip
-    make_begun(first, first.cells[0])
-    record.write(plan_of(tmp_path), ["voidrl", "experiment", "demo"])
+    make_started(first, first.cells[0])
+    write_record(plan_of(tmp_path), ["voidrl", "experiment", "demo"])
     joined = json.loads((tmp_path / "experiment.json").read_text())
     assert (joined["command"], joined["earlier_commands"]) == ("voidrl experiment demo", [written["command"]])
     assert [cell["folder"] for cell in joined["cells"]] == [
         *("maze/random/seed2", "maze/apt/seed2", "goal/finetuned/seed2", "goal/scratch/seed2"),
-        "maze/random/seed3",  # begun by the other command line; its other cells were not
+        "maze/random/seed3",  # started by the other command line; its other cells were not
     ]
     with pytest.raises(RunFolderError, match="holds the experiment 'demo' and not 'urlb'"):
-        record.write(plan_of(tmp_path, "urlb"), ["voidrl"])
-    missing = record.describe(plan_of(tmp_path, "urlb"), ["voidrl"])["missing"]
+        write_record(plan_of(tmp_path, "urlb"), ["voidrl"])
+    missing = make_record(plan_of(tmp_path, "urlb"), ["voidrl"]).missing
     assert "CIC" in missing["cic"]
 
 
@@ -278,21 +278,21 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
 )
 def test_an_experiment_json_that_cannot_be_read_is_left_as_it_is(tmp_path, change, sentence):
     plan, path = plan_of(tmp_path), tmp_path / "experiment.json"
-    record.write(plan, ["voidrl"])
+    write_record(plan, ["voidrl"])
     text = "{torn" if change is None else json.dumps({**json.loads(path.read_text()), **change})
     path.write_text(text)
     with pytest.raises(RunFolderError, match=sentence):
-        record.write(plan, ["voidrl"])
+        write_record(plan, ["voidrl"])
     assert path.read_text() == text
 
 
 def test_pixels_are_not_held_against_a_table_of_states(tmp_path):
     plan = plan_of(tmp_path, "urlb", tasks=("walker_run",), preset="urlb-pixels")
-    described = record.describe(plan, ["voidrl"])
-    assert (plan.experiment.published, described["published"]) == ("urlb", None)
-    assert (described["preset"], described["default_preset"]) == ("urlb-pixels", "urlb-states")
+    described = make_record(plan, ["voidrl"])
+    assert (plan.experiment.published, described.published) == ("urlb", None)
+    assert (described.preset, described.default_preset) == ("urlb-pixels", "urlb-states")
     # A step holds its action for two frames: half as many steps are the whole protocol.
-    steps = {cell["phase"]: (cell["steps"], cell["protocol_steps"]) for cell in described["cells"]}
+    steps = {cell.phase: (cell.steps, cell.protocol_steps) for cell in described.cells}
     assert steps["pretrain"] == (1_000_000, 1_000_000)
     assert steps["finetune"] == (50_000, 50_000)
 
@@ -308,7 +308,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
     def refuse(path, content):
         raise RunFolderError(f"cannot write {path}: Read-only file system")
 
-    monkeypatch.setattr(checkpoint, "write_json_atomic", refuse)
+    monkeypatch.setattr("voidrl.runs.experiment_record.write_json_atomic", refuse)
     words = ["experiment", "demo", "--out", str(tmp_path / "full"), "--no-report"]
     assert cli.main(words) == 0  # all is done: it can be looked at all the same
     shown = capsys.readouterr()
@@ -316,30 +316,3 @@ def test_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
     assert "fine-tuned from APT" in shown.out
     assert cli.main([*words, "--seeds", "5"]) == 2
     assert "Read-only file system" in capsys.readouterr().err
-
-
-def test_a_lock_is_given_back_by_the_kernel_and_not_kept_by_forks(tmp_path):
-    path = tmp_path / "x.lock"
-    code = (
-        "import os, sys, signal, time; from voidrl.runs import locks; from pathlib import Path\n"
-        f"locks.keep(locks.take(Path({str(path)!r})))\n"
-        "if os.fork() == 0: time.sleep(60)\n"  # a worker that outlives it
-        "print(os.getpid(), flush=True); time.sleep(60)"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        pid = process.stdout.readline().strip()
-        assert locks.take(path) is None
-        assert locks.is_held(path)
-        assert locks.holder(path).startswith(f"{pid} on ")
-        process.kill()
-        process.wait()
-        end = time.monotonic() + 10
-        while (lock := locks.take(path)) is None:  # until the fork has had its first moment
-            assert time.monotonic() < end
-        locks.release(lock)
-        assert not locks.is_held(path)
-    finally:
-        os.killpg(process.pid, 9)

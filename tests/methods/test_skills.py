@@ -151,7 +151,7 @@ def test_fine_tuning_chooses_a_skill_after_the_warm_up_and_then_uses_it_everywhe
     assert (agent.new_skills(3) == agent.task_skill).all()  # and evaluation's
     obs = np.ones(2, np.float32)
     assert np.array_equal(agent.act(obs), agent.act(obs, skill=agent.task_skill.numpy()))
-    agent.save_pretrained(tmp_path / "saved")
+    voidrl.save_pretrained(agent, tmp_path / "saved")
     assert np.array_equal(voidrl.load(tmp_path / "saved", device="cpu").act(obs), agent.act(obs))
 
     again = make_agent(spec, method=Directions, phase="finetune")

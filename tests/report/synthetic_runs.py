@@ -8,6 +8,7 @@ import random
 import numpy as np
 from safetensors.numpy import save
 
+from voidrl.checkpoint import FORMAT
 from voidrl.config import Config, flat, merge, to_json
 
 DATE = "2026-11-15T12:00:00+00:00"
@@ -25,19 +26,27 @@ def write_run(
     rows=(),
     evaluation=None,
     visits=None,
-    log="",
+    error=None,
+    status=None,
     machine=None,
     **settings,
 ):
-    """A run with these rows, `{"step": …}` each; `settings` by dotted names with `__` for dots."""
+    """A run with these rows, `{"step": …}` each; `settings` by dotted names with `__` for dots.
+
+    Its state is `failed` with an error, `done` after its last step, and else that of a killed run.
+    """
     folder.mkdir(parents=True)
+    rows = [*rows]
+    reached = max((row.get("step", 0) for row in rows), default=0)
+    state = "failed" if error else "done" if reached >= steps else "running"
+    status = {"state": state, "steps": reached, "total_steps": steps, "error": error, **(status or {})}
+    write_json(folder / "status.json", {**status, "heartbeat": DATE})
     changes = {name.replace("__", "."): value for name, value in settings.items()}
     named = {"env.id": env, "phase": phase, "seed": seed, "steps": steps, "method": {"name": method}}
     config = merge(to_json(Config()), named, changes)
     write_json(folder / "config.json", config)
     write_json(folder / "environment.json", {**MACHINE, **(machine or {})})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "log.txt").write_text(log or f"{DATE} {phase} {env} for {steps} steps\n")
     if evaluation is not None:
         write_evaluation(folder, evaluation)
     if visits is not None:
@@ -68,7 +77,7 @@ def write_evaluation(folder, returns, successes=None, steps=10**9):
     write_json(folder / "evaluation.json", record)
 
 
-def write_checkpoint(folder, step, visits, version=1):
+def write_checkpoint(folder, step, visits, version=FORMAT):
     """The two files of a checkpoint that a report reads."""
     path = folder / "checkpoints" / f"step_{step:012d}"
     path.mkdir(parents=True)

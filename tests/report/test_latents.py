@@ -163,10 +163,10 @@ def test_large_images_become_small_thumbnails(monkeypatch, film):
 def test_observations_are_those_of_the_replay_itself(film):
     agent, saved, meta = newest_agent(film)
     stored = _StoredReplay(saved, agent.spec.frame_stack)
-    slots, time = stored.spread(10**6, meta["steps"])
+    slots, time = stored.evenly_spaced(10**6, meta["steps"])
     whole = Replay(agent.spec, 2, 60, 0, torch.device("cpu"), torch.device("cpu"))
     load_run(checkpoint.load(saved.path), voidrl.load(film), whole)
-    frames = stored.frames(stored.stacks(slots).flatten()).reshape(len(slots), *agent.spec.obs_shape)
+    frames = stored.read("frames", stored.stacks(slots).flatten()).reshape(len(slots), *agent.spec.obs_shape)
     assert np.array_equal(frames, whole.observations(torch.from_numpy(slots)).numpy())
     assert set(whole.sample(2000).tolist()) <= set(slots.tolist()), "all that is learned from can be shown"
     assert time[-1] == 150
@@ -198,8 +198,8 @@ def test_only_what_is_shown_is_read(tmp_path):
     files = dict.fromkeys(["replay.safetensors", "replay_00000.safetensors"])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     stored = _StoredReplay(Saved(tmp_path, 5, files, ""), 1)
-    chosen, _ = stored.spread(600, 10**6)
-    frames = stored.frames(stored.stacks(chosen)[:, -1])
+    chosen, _ = stored.evenly_spaced(600, 10**6)
+    frames = stored.read("frames", stored.stacks(chosen)[:, -1])
     assert frames.shape == (600, *shape)
     assert (frames[0] == 1).all()
     assert (frames[-1] == 1 + (slots - 1) % 250).all()
@@ -211,7 +211,7 @@ def test_only_what_is_shown_is_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("method", "sentence"),
-    [("random", "it is of method 'random', which trains none"), ("positive", "it is of method 'positive'")],
+    [("random", "method 'random' trains none"), ("positive", "method 'positive' trains none")],
 )
 def test_a_method_without_a_representation_is_a_sentence(tmp_path, method, sentence):
     voidrl.pretrain(MAZE, method, steps=10, config=tiny(), out=tmp_path / "run")
@@ -221,18 +221,16 @@ def test_a_method_without_a_representation_is_a_sentence(tmp_path, method, sente
 
 def test_runs_that_have_nothing_to_map_are_a_sentence(tmp_path, line, monkeypatch):
     voidrl.train(MAZE, steps=10, config=tiny(), out=tmp_path / "scratch")
-    with pytest.raises(
-        ConfigError, match="it is from scratch, which trains none; expected a run of a method"
-    ):
+    with pytest.raises(ConfigError, match="training from scratch trains none; expected a run of a method"):
         latent_map(tmp_path / "scratch")
-    with pytest.raises(CheckpointError, match="holds no checkpoint yet"):
+    with pytest.raises(CheckpointError, match="has no checkpoint yet"):
         latent_map(tmp_path)
     _, saved, _ = newest_agent(line)
     alone = Saved(saved.path, 1, {"agent.safetensors": None}, "")
-    with pytest.raises(CheckpointError, match="has no replay, so nothing that could be mapped"):
+    with pytest.raises(CheckpointError, match="has no replay, so there is nothing to map"):
         _StoredReplay(alone, 1)
     gone = Saved(tmp_path, 1, saved.files, "")
-    with pytest.raises(CheckpointError, match=r"replay\.safetensors cannot be read"):
+    with pytest.raises(CheckpointError, match=r"replay of the checkpoint .* cannot be read"):
         _StoredReplay(gone, 1)
 
 

@@ -61,7 +61,7 @@ def test_the_newest_agent_is_the_one_that_is_loaded(maze):
 
 
 def test_what_cannot_be_shown_is_a_sentence(tmp_path, monkeypatch):
-    with pytest.raises(CheckpointError, match="holds no checkpoint yet"):
+    with pytest.raises(CheckpointError, match="has no checkpoint yet"):
         media.clip(tmp_path)
     folder = tmp_path / "walk"
     monkeypatch.setattr(sys.modules[__name__], "Walk", Walk)
@@ -75,7 +75,6 @@ def test_what_cannot_be_shown_is_a_sentence(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match=r"agent\.safetensors is damaged: its sha256 is not the one"):
         media.clip(folder)
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    monkeypatch.setattr("voidrl.media.mp4.shutil.which", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'voidrl\[video\]'"):
         media.clip(folder)
 

@@ -9,7 +9,8 @@ from tiny_runs import MAZE, tiny
 from voidrl import api
 from voidrl.checkpoint import write_json_atomic
 from voidrl.report.page import write_report
-from voidrl.scores.score import FILE_NAME, record
+from voidrl.runs.evaluations import FILE_NAME
+from voidrl.scores.score import evaluation_record
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
 BROWSER = next(
@@ -43,7 +44,7 @@ def page_path(tmp_path_factory):
         agent = api.finetune(runs["apt"], MAZE, steps=60, config=changes, out=runs["tuned"])
         api.train(MAZE, steps=60, config=task, out=runs["scratch"], **shared)
         result = api.evaluate(agent, episodes=2)
-        write_json_atomic(runs["tuned"] / FILE_NAME, record(agent, runs["tuned"], result, {}))
+        write_json_atomic(runs["tuned"] / FILE_NAME, evaluation_record(agent, runs["tuned"], result, {}))
         for name, label, phase in (
             ("random", "random", "pretrain"),
             ("apt", "APT", "pretrain"),
@@ -59,7 +60,7 @@ def page_path(tmp_path_factory):
                 "task": MAZE,
             }
             cells.append({**cell, "source": source, "steps": 60, "protocol_steps": 600})
-    write_run(root / "other", env="voidrl/PixelMaze-v0?size=7", steps=90, log="x failed: it diverged\n",
+    write_run(root / "other", env="voidrl/PixelMaze-v0?size=7", steps=90, error="it diverged",
               rows=[{"step": 30, "train/reward_mean": 2.0, "coverage/cells": 3}])  # fmt: skip
     write_experiment(root, cells, name="demo", title="A small demo")
     return write_report([root], root / "report.html", say=lambda text: None)
@@ -136,7 +137,7 @@ def test_lines_can_be_hidden_metrics_and_environments_chosen_and_values_read(ope
     toggle.click()
     assert lines.count() == before
     chart.locator("select[data-role=metric]").select_option("eval/return")
-    assert "Return in evaluations" in chart.locator("svg[tabindex]").get_attribute("aria-label")
+    assert "Evaluation return" in chart.locator("svg[tabindex]").get_attribute("aria-label")
     chart.locator("svg[tabindex]").hover()
     assert chart.locator(".legend thead th").first.inner_text().startswith("step ")
 
@@ -159,7 +160,7 @@ def test_everything_can_be_done_from_the_keyboard(opened):
     heat = opened.locator(".heat svg").first
     heat.focus()
     opened.keyboard.press("ArrowRight")
-    assert "row 1, column 2" in opened.locator(".heat .said").first.inner_text()
+    assert "row 1, column 2" in opened.locator(".heat .readout").first.inner_text()
 
     opened.locator(".skip").focus()
     reached = set()
@@ -178,11 +179,11 @@ def test_the_map_shows_the_frame_of_a_point_and_of_a_time(opened):
     card = opened.locator("figure.map").first
     assert card.locator("circle").count() > 10
     card.scroll_into_view_if_needed()
-    thumb, words = card.locator(".thumb"), card.locator(".said")
+    thumb, words = card.locator(".thumb"), card.locator(".readout")
     assert "blob:" in thumb.evaluate("element => element.style.backgroundImage")
     card.locator("circle").first.click(force=True)
     held = words.inner_text()
-    assert held.startswith("seen at step ")
+    assert held.startswith("step ")
     slider = card.locator("input[type=range]")
     slider.focus()
     opened.keyboard.press("End")
@@ -208,9 +209,9 @@ def test_videos_before_and_after_play_side_by_side(opened):
 
 def test_failures_and_deviations_are_on_the_first_screen(opened):
     warned = opened.locator(".caveats").inner_text()
-    assert "One run failed" in warned
+    assert "Failed runs" in warned
     assert "it diverged" in warned
-    assert "less than the protocol asks for" in warned
+    assert "Fewer steps than the protocol" in warned
     assert "1 failed" in opened.locator(".facts").inner_text()
 
 

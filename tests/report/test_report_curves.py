@@ -1,10 +1,9 @@
-"""Means and ranges over seeds, by hand, also where runs log at other steps or end early."""
+"""Means and ranges over seeds, computed by hand, also for runs that log at other steps or end early."""
 
 import numpy as np
 import pytest
 
-from voidrl.report.charts import rounded, thinned
-from voidrl.report.curves import mean_curve
+from voidrl.report.curves import mean_curve, rounded, thinned
 
 
 def series(*points):
@@ -19,10 +18,10 @@ def lists(curve):
 def test_mean_and_range_at_equal_steps():
     curve = mean_curve([series((10, 1), (20, 5)), series((10, 3), (20, 5)), series((10, 8), (20, 2))])
     assert lists(curve) == [[10, 20], [4, 4], [1, 2], [8, 5], [3, 3]]
-    assert curve.span is None
+    assert curve.interval is None
 
 
-def test_a_run_that_logs_less_often_is_read_between_its_rows():
+def test_a_run_that_logs_less_often_is_interpolated():
     curve = mean_curve([series((0, 0), (10, 1), (20, 2)), series((0, 0), (20, 4))])
     assert lists(curve) == [[0, 10, 20], [0, 1.5, 3], [0, 1, 2], [0, 2, 4], [2, 2, 2]]
 
@@ -32,7 +31,7 @@ def test_beyond_the_end_of_a_run_the_mean_is_over_the_others():
     assert lists(curve) == [[10, 20, 30, 40], [2, 2, 1, 1], [1, 1, 1, 1], [3, 3, 1, 1], [2, 2, 1, 1]]
 
 
-def test_ends_that_lie_a_few_steps_apart_count_as_one():
+def test_runs_that_end_a_few_steps_apart_are_averaged():
     curve = mean_curve([series((100, 1), (200, 2)), series((96, 3), (208, 4))])
     assert curve.runs.tolist() == [2] * len(curve.runs)
     assert curve.mean[-1] == 3
@@ -43,17 +42,15 @@ def test_a_gap_between_runs_stays_empty():
     assert lists(curve) == [[0, 10, 90, 100], [1, 1, 5, 5], [1, 1, 5, 5], [1, 1, 5, 5], [1, 1, 1, 1]]
 
 
-def test_many_rows_are_averaged_over_equal_spans_and_it_is_said():
+def test_many_rows_are_averaged_over_equal_intervals_and_the_page_says_so():
     steps = np.arange(1, 1001, dtype=float)
     curve = mean_curve([(steps, steps**2)], points=10)
-    assert curve.span == 100
+    assert curve.interval == 100
     assert len(curve.steps) == 10
     expected = [float(np.mean(np.arange(start + 1, start + 101) ** 2)) for start in range(0, 1000, 100)]
-    np.testing.assert_allclose(curve.mean, expected, rtol=1e-2)  # the mean step of a span is rounded
-    assert thinned(10, [curve.span]) == (
-        "A run with more than 10 rows is drawn as the means of its rows over equal spans of steps, here of "
-        "100 steps: what happened within a span does not show."
-    )
+    np.testing.assert_allclose(curve.mean, expected, rtol=1e-2)  # the mean step of an interval is rounded
+    assert "more than 10 rows" in thinned(10, [curve.interval])
+    assert "intervals of 100 steps" in thinned(10, [curve.interval])
     assert thinned(10, []) == ""
 
 

@@ -1,12 +1,13 @@
-"""Which runs are averaged, how they are called, and in which settings they differ."""
+"""Which runs form an arm, how arms are named, and what the summary says about them."""
 
+import pytest
 from synthetic_runs import MAZE, write_experiment, write_run
 
-from voidrl.report.groups import env_names, make_arms, stages_of
-from voidrl.report.published import source_of
+from voidrl.report.groups import env_names, make_arms, source_of, stages_of
+from voidrl.report.provenance import settings_table
 from voidrl.report.read import read_all
-from voidrl.report.settings import settings_table
-from voidrl.report.summary import caveats, what_came_out, what_was_run
+from voidrl.report.summary import caveats, findings, overview
+from voidrl.runs.experiment_record import write_failure
 
 ROWS = [{"step": 100, "episode/return": 1.0}]
 
@@ -14,6 +15,11 @@ ROWS = [{"step": 100, "episode/return": 1.0}]
 def arms_of(*paths):
     collection = read_all(paths, lambda text: None)
     return collection, make_arms(collection.runs)
+
+
+def caveats_of(*paths):
+    """Details by title."""
+    return {caveat.title: caveat.details for caveat in caveats(*arms_of(*paths))}
 
 
 def test_runs_that_differ_in_their_seed_alone_make_an_arm(tmp_path):
@@ -55,10 +61,10 @@ def test_an_arm_of_an_experiment_keeps_its_label_and_says_where_its_settings_dif
     write_run(tmp_path / "s2", rows=ROWS, learner__n_step=3, seed=2)
     cells = [{"folder": "s1", "label": "mine"}, {"folder": "s2", "label": "mine", "seed": 2}]
     write_experiment(tmp_path, cells)
-    collection, arms = arms_of(tmp_path)
-    assert [arm.label for arm in arms] == ["mine"]
-    warned = next(each for each in caveats(collection, arms) if "different settings" in each.text)
-    assert warned.details == ["mine in PixelMaze-v0: learner.n_step"]
+    assert [arm.label for arm in arms_of(tmp_path)[1]] == ["mine"]
+    assert caveats_of(tmp_path)["Different settings within an arm"] == [
+        "mine in PixelMaze-v0: learner.n_step"
+    ]
 
 
 def test_environments_are_as_short_as_they_stay_distinct():
@@ -75,7 +81,7 @@ def test_only_settings_that_differ_are_shown(tmp_path):
     write_run(tmp_path / "b", rows=ROWS, learner__n_step=3, method="random")
     write_run(tmp_path / "c", rows=ROWS, phase="train", learner__n_step=5, steps=200)
     table = settings_table(arms_of(tmp_path)[1])
-    assert table.columns == ["setting", "apt, pre-training", "random, pre-training", "scratch, from scratch"]
+    assert table.columns == ["setting", "apt, pre-training", "random, pre-training", "scratch"]
     assert table.rows == [
         ["learner.n_step", "3", "3", "5"],
         ["method.name", "apt", "random", "–"],  # training from scratch has no use for it
@@ -98,24 +104,52 @@ def test_the_source_of_fine_tuning_is_the_experiments_or_the_only_one_that_fits(
     assert source_of(runs["tuned"], [*runs.values()]) is runs["again"]
 
 
-def test_the_summary_says_what_was_run_and_what_came_out(tmp_path):
-    for seed, cells in ((1, 4), (2, 8)):
-        rows = [{"step": 100, "coverage/cells": cells}]
-        write_run(tmp_path / f"apt{seed}", seed=seed, rows=rows)
-    write_run(tmp_path / "random", method="random", rows=[{"step": 100, "coverage/cells": 2}])
-    collection, arms = arms_of(tmp_path)
-    told = what_was_run(collection, arms)
-    assert told[0] == "Three runs without reward in PixelMaze-v0; compared are apt and random, seeds 1, 2."
+def test_the_summary_lists_what_was_run(tmp_path):
+    for seed in (1, 2):
+        write_run(tmp_path / f"apt{seed}", seed=seed, rows=ROWS)
+    write_run(tmp_path / "random", method="random", rows=ROWS)
+    write_run(tmp_path / "scratch", phase="train", rows=ROWS)
+    assert dict(overview(*arms_of(tmp_path))) == {
+        "Runs": "3 pre-training, 1 from scratch",
+        "Environments": "PixelMaze-v0",
+        "Arms": "apt; random; scratch",
+        "Seeds": "1, 2",
+        "Dates": "2026-11-15",
+        "voidrl": "0.1.0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("apt", "random", "verdict"),
+    [
+        ((3, 7), (1, 2), "Ahead: apt (no overlap of ranges)."),
+        ((3, 7), (1, 4), "Equal within their ranges: apt; random."),
+        ((3, 7), (1,), "Highest mean: apt (no spread with one seed)."),
+    ],
+)
+def test_the_summary_says_who_is_ahead(tmp_path, apt, random, verdict):
+    for method, counts in (("apt", apt), ("random", random)):
+        for seed, cells in enumerate(counts, start=1):
+            rows = [{"step": 100, "coverage/cells": cells}]
+            write_run(tmp_path / f"{method}{seed}", method=method, seed=seed, rows=rows)
+    (found,) = findings(arms_of(tmp_path)[1])
     # A perfect maze of 5 × 5 has 4 rooms and 3 doors: 7 open cells.
-    assert what_came_out(arms) == [
-        "Without reward, in PixelMaze-v0 after 100 steps, maze seen: apt 85.7\u202f% (57.1\u202f% to "
-        "114\u202f%), random 28.6\u202f%; means over seeds, in brackets the range."
-    ]
+    assert "PixelMaze-v0: maze coverage after 100 steps: apt 71.4% (42.9% to 100%); random " in found
+    assert found.endswith(verdict)
 
 
-def test_everything_that_makes_a_number_less_than_it_seems_is_said(tmp_path):
+def test_many_environments_are_summarized_by_wins(tmp_path):
+    for number in range(5):
+        for method, bins in (("apt", 5), ("random", 4 if number else 6)):
+            rows = [{"step": 100, "coverage/bins": bins}]
+            write_run(tmp_path / f"{method}{number}", env=f"dmc/env{number}", method=method, rows=rows)
+    (found,) = findings(arms_of(tmp_path)[1])
+    assert found.endswith("5 environments: highest mean bins: apt in 4, random in 1.")
+
+
+def test_everything_that_limits_the_numbers_is_a_caveat(tmp_path):
     write_run(tmp_path / "done", rows=ROWS)
-    write_run(tmp_path / "failed", rows=[{"step": 40}], seed=2, log="now failed: diverged\n")
+    write_run(tmp_path / "failed", rows=[{"step": 40}], seed=2, error="diverged")
     write_run(tmp_path / "again", rows=ROWS, machine={"git": {"commit": "fedcba9876", "dirty": True}})
     cells = [
         {"folder": "done", "protocol_steps": 10_000},
@@ -124,47 +158,43 @@ def test_everything_that_makes_a_number_less_than_it_seems_is_said(tmp_path):
         {"folder": "later", "seed": 3},
     ]
     write_experiment(tmp_path, cells, missing={"cic": "not written yet"})
-    collection, arms = arms_of(tmp_path)
-    told = {caveat.text: caveat.details for caveat in caveats(collection, arms)}
-    assert caveats(collection, arms)[0].kind == "failed"
-    assert told.pop(next(text for text in told if text.startswith("One run failed"))) == [
-        "failed failed after 40 of 100 steps: diverged"
+    assert caveats(*arms_of(tmp_path))[0].kind == "failed"
+    found = caveats_of(tmp_path)
+    assert found["Failed runs"] == ["failed: failed after 40 of 100 steps: diverged"]
+    assert found["Runs not started"] == ["later"]
+    assert found["Methods that are not implemented yet"] == ["cic: not written yet"]
+    assert found["Fewer steps than the protocol: not comparable with published numbers"] == [
+        "apt in PixelMaze-v0: 100 of 10k steps (1%)"
     ]
-    assert told["One run of the experiment has not begun."] == ["later"]
-    assert told["Methods of own that do not exist yet, and are not shown."] == ["cic: not written yet"]
-    short = next(text for text in told if "less than the protocol" in text)
-    assert told[short] == ["apt in PixelMaze-v0: 100 of 10k steps (1 %)"]
-    assert any("several runs with one seed" in text for text in told)
-    assert any(text.startswith("Runs come from two commits") for text in told)
-    assert "One run came from a working tree with changes that no commit holds." in told
+    assert found["Several runs with the same seed: each counts"] == [
+        "apt in PixelMaze-v0: done, again, failed"
+    ]
+    assert [line.split(", ")[2] for line in found["Different versions or hardware"]] == [
+        "commit 0123456789",
+        "commit fedcba9876",
+    ]
+    assert found["Uncommitted changes"] == ["again"]
 
 
-def test_the_logs_of_an_experiment_say_why_a_run_failed(tmp_path):
+def test_an_experiment_knows_why_the_process_of_a_run_failed(tmp_path):
     write_run(tmp_path / "crashed", rows=ROWS, steps=1000)
     write_run(tmp_path / "killed", rows=ROWS, steps=1000, seed=2)
     cells = [{"folder": "crashed"}, {"folder": "killed", "seed": 2}, {"folder": "never", "seed": 3}]
     write_experiment(tmp_path, cells)
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "crashed.log").write_text("Traceback …\nValueError: no such color\n\n")
-    (tmp_path / "logs" / "killed.log").write_text("pretrain 54%\n")
-    (tmp_path / "logs" / "never.log").write_text("voidrl: atari needs ale-py\n")
-    collection, arms = arms_of(tmp_path)
-    crashed, killed = collection.runs
+    write_failure(tmp_path, "crashed", "ValueError: no such color")
+    write_failure(tmp_path, "never", "atari needs ale-py")
+    crashed, killed = arms_of(tmp_path)[0].runs
     assert (crashed.status, crashed.status_note) == (
         "failed",
-        "failed after 100 of 1\u202f000 steps: ValueError: no such color",
+        "failed after 100 of 1,000 steps: ValueError: no such color",
     )
     assert killed.status == "incomplete"
-    told = {caveat.text: caveat.details for caveat in caveats(collection, arms)}
-    assert told["One run of the experiment failed before beginning."] == ["never: atari needs ale-py"]
+    assert caveats_of(tmp_path)["Failed before the first step"] == ["never: atari needs ale-py"]
 
 
-def test_one_seed_is_said(tmp_path):
+def test_one_seed_is_a_caveat(tmp_path):
     write_run(tmp_path / "a", rows=ROWS)
-    collection, arms = arms_of(tmp_path)
-    assert "Every arm has one seed: differences may be chance, and there is no spread." in [
-        caveat.text for caveat in caveats(collection, arms)
-    ]
+    assert caveats_of(tmp_path)["Only one seed: differences may be chance"] == ["apt in PixelMaze-v0"]
 
 
 def test_experiments_that_share_a_label_are_not_averaged(tmp_path):
@@ -174,7 +204,7 @@ def test_experiments_that_share_a_label_are_not_averaged(tmp_path):
     write_run(tmp_path / "loose", method="pkg:APT", rows=ROWS)
     _, arms = arms_of(tmp_path)
     assert [(arm.label, len(arm.runs)) for arm in arms] == [("APT, a", 1), ("APT, b", 1), ("APT", 1)]
-    assert "after 100 to 1k steps" in what_came_out(arms)[0]
+    assert "after 100 to 1k steps" in findings(arms)[0]
     write_experiment(tmp_path / "b", [{"folder": "run", "label": "APT"}], name="a")
     assert [arm.label for arm in arms_of(tmp_path)[1]][:2] == ["APT, a in a", "APT, a in b"]
 
@@ -201,16 +231,13 @@ def test_seeds_that_are_not_in_a_number_are_not_counted(tmp_path):
         )
         cells.append({"folder": f"s{seed}", "seed": seed, "phase": "train"})
     write_experiment(tmp_path, cells)
-    collection, arms = arms_of(tmp_path)
-    told = {caveat.text: caveat.details for caveat in caveats(collection, arms)}
-    assert "Every arm has one seed: differences may be chance, and there is no spread." in told
-    assert told["The numbers of one arm are of fewer seeds than were begun."] == [
-        "apt in dmc/walker_run: 1 of 3 seeds (1)"
-    ]
-    assert told["Evaluation missing in one complete run."] == ["s2"]
+    found = caveats_of(tmp_path)
+    assert found["Only one seed: differences may be chance"] == ["apt in dmc/walker_run"]
+    assert found["Fewer seeds in the numbers than were started"] == ["apt in dmc/walker_run: 1 of 3 (1)"]
+    assert found["Missing evaluations"] == ["s2"]
 
 
-def test_an_evaluation_that_failed_is_said_and_the_training_counts(tmp_path):
+def test_a_run_whose_evaluation_failed_still_counts(tmp_path):
     for name in ("failed", "fine", "not_due"):
         write_run(tmp_path / name, rows=[{"step": 100, "coverage/cells": 2}])
     cells = [
@@ -219,34 +246,32 @@ def test_an_evaluation_that_failed_is_said_and_the_training_counts(tmp_path):
         {"folder": "not_due", "evaluated": False, "label": "third"},
     ]
     write_experiment(tmp_path, cells)
-    (tmp_path / "logs").mkdir()
     for name in ("failed", "not_due"):
-        (tmp_path / "logs" / f"{name}.log").write_text("voidrl: no such game\n")
+        write_failure(tmp_path, name, "no such game")
     collection, arms = arms_of(tmp_path)
     assert [run.status for run in collection.runs] == ["failed", "complete", "complete"]
     assert [run.evaluation_gap for run in collection.runs] == ["failed", "missing", ""]
     assert len(arms[0].complete) == 1
-    told = {caveat.text: caveat.details for caveat in caveats(collection, arms)}
-    assert told["One evaluation failed."] == [
-        "failed took all its steps, but its evaluation failed: no such game"
+    assert caveats_of(tmp_path)["Failed evaluations"] == [
+        "failed: took all its steps, but its evaluation failed: no such game"
     ]
 
 
-def test_runs_that_were_not_asked_for_have_begun(tmp_path):
+def test_runs_outside_the_report_are_not_missing(tmp_path):
     for seed in (1, 2):
         write_run(tmp_path / f"apt/seed{seed}", seed=seed, rows=ROWS)
     write_experiment(tmp_path, [{"folder": f"apt/seed{seed}", "seed": seed} for seed in (1, 2, 3)])
-    one = [caveat.text for caveat in caveats(*arms_of(tmp_path / "apt/seed1"))]
-    assert "Two other runs of the experiment are not part of this report." in one
-    assert not any("not begun" in text for text in one)
-    assert "One run of the experiment has not begun." in [each.text for each in caveats(*arms_of(tmp_path))]
+    one = caveats_of(tmp_path / "apt/seed1")
+    assert one["Runs of the experiment outside this report"] == ["apt/seed2", "apt/seed3"]
+    assert "Runs not started" not in one
+    assert caveats_of(tmp_path)["Runs not started"] == ["apt/seed3"]
 
 
-def test_what_is_not_as_the_experiments_file_has_it_is_said(tmp_path):
+def test_an_experiment_that_differs_from_its_file_is_a_caveat(tmp_path):
     write_run(tmp_path / "run", rows=ROWS)
     changed = {"preset": "atari-fast", "default_preset": "atari-paper", "changes": {"learner.n_step": 3}}
     write_experiment(tmp_path, [{"folder": "run"}], **changed)
-    assert (
-        "Experiment own was not run as its file has it: preset atari-fast instead of the experiment's "
-        "atari-paper; changed: learner.n_step=3."
-    ) in [caveat.text for caveat in caveats(*arms_of(tmp_path))]
+    (found,) = caveats_of(tmp_path)["Experiments that differ from their file"]
+    assert "atari-fast" in found
+    assert "atari-paper" in found
+    assert "learner.n_step=3" in found

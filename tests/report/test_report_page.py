@@ -1,4 +1,4 @@
-"""The page as a file: complete, offline, safe, replaced at once; and what is missing in it is said."""
+"""The page as a file: complete, offline, safe, replaced atomically, and open about what is missing."""
 
 import json
 import re
@@ -13,7 +13,7 @@ import pytest
 from synthetic_runs import MAZE, write_checkpoint, write_experiment, write_many, write_run
 
 from voidrl.cli.main import main
-from voidrl.errors import ConfigError, MissingExtraError, RunFolderError
+from voidrl.errors import CheckpointError, ConfigError, MissingExtraError, RunFolderError
 from voidrl.report import latents, media, page
 from voidrl.report.latents import LatentMap
 from voidrl.report.page import write_report
@@ -59,13 +59,13 @@ def runs(tmp_path):
     for seed in (1, 2):
         write_run(root / f"apt{seed}", seed=seed, rows=ROWS, visits=VISITS)
         write_run(root / f"tuned{seed}", env=GOAL, phase="finetune", seed=seed, rows=TASK, visits=VISITS)
-    write_run(root / "scratch", env=GOAL, phase="train", rows=TASK[:1], log="now failed: diverged\n")
+    write_run(root / "scratch", env=GOAL, phase="train", rows=TASK[:1], error="diverged")
     return root
 
 
 @pytest.fixture
 def studio(monkeypatch):
-    """Stands in for the parts that play episodes; counts what is asked for."""
+    """Replaces the functions that play episodes and records their calls."""
     asked = []
 
     def clip(folder, **options):
@@ -83,14 +83,13 @@ def studio(monkeypatch):
     return asked
 
 
-def test_the_page_says_first_what_was_run_and_what_came_out(runs, tmp_path):
+def test_the_page_begins_with_what_was_run_and_what_came_out(runs, tmp_path):
     found = report(runs, out=tmp_path / "report.html", title="My runs")
     assert "My runs" in found.text
-    assert "Two runs without reward, two runs of fine-tuning and one run from scratch" in found.text
-    assert "With the task's reward, in PixelMaze-v0?goal=far after 100 steps, success: apt 50 %" in found.text
-    assert "One run failed" in found.text
-    assert "scratch failed after 50 of 100 steps: diverged" in found.text
-    assert found.text.index("success: apt") < found.text.index("Lines are means over seeds")
+    assert "2 pre-training, 2 fine-tuning, 1 from scratch" in found.text
+    assert "PixelMaze-v0?goal=far: success rate after 50 to 100 steps: apt 50% (50% to 50%)" in found.text
+    assert "scratch: failed after 50 of 100 steps: diverged" in found.text
+    assert found.text.index("success rate after") < found.text.index("Lines are means over seeds")
     for section in ("Summary", "Learning curves", "Coverage", "Settings", "Runs", "Reproduce"):
         assert section in found.text
 
@@ -112,7 +111,7 @@ def test_curves_in_the_page_are_mean_and_range(runs, tmp_path):
     assert panel["arms"] == [{"label": "apt", "style": 0, "runs": 3, "seeds": 3}]
 
 
-def test_the_page_is_whole_and_asks_the_network_for_nothing(runs, tmp_path, studio):
+def test_the_page_is_self_contained(runs, tmp_path, studio):
     found = report(runs, out=tmp_path / "report.html", media=True)
     for tag, attributes in found.tags:
         for name in ("src", "href"):
@@ -123,13 +122,13 @@ def test_the_page_is_whole_and_asks_the_network_for_nothing(runs, tmp_path, stud
     assert "default-src 'none'" in text
 
 
-def test_strings_of_others_stay_strings(tmp_path):
+def test_foreign_strings_are_never_markup(tmp_path):
     evil = '</script><img src=x onerror="alert(1)">&<u>'
     write_run(
         tmp_path / "runs" / "<i>run",
         rows=[{"step": 100, "coverage/cells": 3, f"train/{evil}": 1.0}],
         machine={"command": f"voidrl {evil}", "versions": {"voidrl": evil, "torch": [evil]}, "gpus": evil},
-        log=f"{evil} failed: {evil}\n",
+        error=evil,
         steps=200,
         visits=VISITS,
         tags=evil,
@@ -148,7 +147,7 @@ def test_the_old_page_stays_until_the_new_one_is_complete(runs, tmp_path, monkey
     report(runs, out=out)
     before = out.read_text()
     monkeypatch.setattr(Path, "replace", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left")))
-    with pytest.raises(RunFolderError, match=r"cannot be written to .*report.html \(No space left"):
+    with pytest.raises(CheckpointError, match=r"cannot write .*report.html: No space left"):
         report(runs, out=out)
     assert out.read_text() == before
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "report.html"}
@@ -157,24 +156,24 @@ def test_the_old_page_stays_until_the_new_one_is_complete(runs, tmp_path, monkey
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        ("missing/report.html", r"there is no folder .*missing; make it first"),
-        ("", r"is a folder: name a file for the report"),
+        ("missing/report.html", r"there is no folder .*missing; create it first"),
+        ("", r"is a folder: name a file, such as"),
         ("report.docx", r"ends with .html, .md or .csv, or --format"),
     ],
 )
-def test_a_bad_output_is_said_before_anything_is_read(runs, tmp_path, out, message, monkeypatch):
+def test_a_bad_output_is_refused_before_runs_are_read(runs, tmp_path, out, message, monkeypatch):
     monkeypatch.setattr(page, "read_all", lambda *args: pytest.fail("read first"))
     with pytest.raises((RunFolderError, ConfigError), match=message):
         report(runs, out=tmp_path / out)
 
 
-def test_a_read_only_output_folder_is_a_sentence(runs, tmp_path, monkeypatch):
+def test_a_read_only_output_folder_is_refused(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(page.os, "access", lambda *args: False)
-    with pytest.raises(RunFolderError, match=r"is read-only; choose another place with -o"):
+    with pytest.raises(RunFolderError, match=r"is read-only; choose another path with -o"):
         report(runs, out=tmp_path / "report.html")
 
 
-def test_videos_before_and_after_and_maps_are_kept_beside_the_runs(runs, tmp_path, studio):
+def test_videos_and_maps_are_cached_in_their_run_folders(runs, tmp_path, studio):
     found = report(runs, out=tmp_path / "report.html", media=True)
     assert sorted(studio) == [
         ("clip", "apt1"),
@@ -192,13 +191,13 @@ def test_videos_before_and_after_and_maps_are_kept_beside_the_runs(runs, tmp_pat
     again = report(runs, out=tmp_path / "report.html", media=True)
     assert studio == []
     assert (again.data["clips"], again.data["maps"]) == (found.data["clips"], found.data["maps"])
-    write_checkpoint(runs / "apt1", 200, VISITS)  # the run went on
+    write_checkpoint(runs / "apt1", 200, VISITS)  # the run was resumed
     report(runs, out=tmp_path / "report.html", media=True)
     assert sorted(studio) == [("clip", "apt1"), ("map", "apt1")]
     assert len([*(runs / "apt1" / "report").iterdir()]) == 2  # the older ones are gone
 
 
-def test_a_read_only_run_is_shown_and_not_kept(runs, tmp_path, studio, monkeypatch):
+def test_media_of_a_read_only_run_is_shown_but_not_cached(runs, tmp_path, studio, monkeypatch):
     mkdir = Path.mkdir
 
     def closed(self, *args, **options):
@@ -211,7 +210,7 @@ def test_a_read_only_run_is_shown_and_not_kept(runs, tmp_path, studio, monkeypat
     assert not (runs / "apt1" / "report").exists()
 
 
-def test_why_there_is_no_video_stands_on_the_page_once_with_its_remedy(runs, tmp_path, monkeypatch):
+def test_the_page_says_once_why_videos_are_missing_and_the_remedy(runs, tmp_path, monkeypatch):
     def without_ffmpeg(folder, **options):
         raise MissingExtraError("ffmpeg", "video", "making a video")
 
@@ -227,30 +226,30 @@ def test_why_there_is_no_video_stands_on_the_page_once_with_its_remedy(runs, tmp
     assert found.data["clips"] == []
 
 
-def test_the_budget_of_pictures_is_kept_and_said(runs, tmp_path, studio, monkeypatch):
+def test_the_size_budget_of_media_is_respected(runs, tmp_path, studio, monkeypatch):
     monkeypatch.setattr(page.gallery, "MAX_BYTES", 12)
     found = report(runs, out=tmp_path / "report.html", media=True)
     assert len(found.data["clips"]) == 1
-    assert "MB of videos and maps are used up" in found.text
+    assert "MB for videos and maps is reached" in found.text
 
 
-def test_no_more_videos_than_the_page_says(runs, tmp_path, studio, monkeypatch):
+def test_the_number_of_videos_is_limited(runs, tmp_path, studio, monkeypatch):
     monkeypatch.setattr(page.gallery, "MAX_CLIPS", 1)
     found = report(runs, out=tmp_path / "report.html", media=True)
     assert len(found.data["clips"]) == 1
-    assert "Of 3 videos that could be shown, the first 1 are." in found.text
+    assert "The first 1 of 3 possible videos are shown." in found.text
 
 
-def test_a_run_that_has_just_begun_is_reported(tmp_path):
+def test_a_run_without_metrics_is_reported(tmp_path):
     folder = write_run(tmp_path / "run", rows=[])
     (folder / "metrics.jsonl").unlink()
     found = report(folder, out=tmp_path / "report.html")
-    assert "No run has a result yet." in found.text
+    assert "No results yet." in found.text
     assert "there is no metrics.jsonl" in found.text
     assert found.data["panels"][0]["curves"] == {}
 
 
-def test_damage_and_newer_formats_are_shown_and_the_rest_too(runs, tmp_path):
+def test_damaged_runs_and_newer_formats_are_named(runs, tmp_path):
     said = []
     (runs / "apt2" / "checkpoints" / "step_000000000100" / "loop.safetensors").write_bytes(b"x")
     manifest = runs / "tuned1" / "checkpoints" / "step_000000000100" / "manifest.json"
@@ -258,11 +257,11 @@ def test_damage_and_newer_formats_are_shown_and_the_rest_too(runs, tmp_path):
     (runs / "tuned2" / "config.json").write_text("{")
     found = report(runs, out=tmp_path / "report.html", say=said.append)
     assert [heat["name"] for heat in found.data["heats"]] == ["apt, seed 1, in PixelMaze-v0"]
-    for told in (found.text, " ".join(said)):
-        assert "loop.safetensors of its checkpoint step_000000000100 is damaged" in told
-        assert "has format 7, newer than 1: upgrade voidrl" in told
-        assert "tuned2" in told
-    assert "One folder or file was skipped" in found.text
+    for text in (found.text, " ".join(said)):
+        assert "step_000000000100/loop.safetensors is truncated" in text
+        assert "in format 7 and cannot be read" in text
+        assert "tuned2" in text
+    assert "1 skipped" in found.text
 
 
 def test_heat_maps_hold_visits_entropy_and_walls(runs, tmp_path):
@@ -310,8 +309,8 @@ def test_a_hundred_runs_are_quick_and_small(tmp_path):
     assert seconds < 20
     assert size < 15_000_000
     found = Page(tmp_path / "report.html")
-    assert "100 runs" in found.text
-    assert "A run with more than 240 rows is drawn as the means of its rows" in found.text
+    assert "100 complete" in found.text
+    assert "Runs with more than 240 rows are drawn as means" in found.text
 
 
 @pytest.mark.slow
@@ -333,7 +332,7 @@ def test_help_does_not_import_torch():
 
 
 @pytest.mark.parametrize("data", [b"", b"torn", b"PK\x03\x04", "foreign"])
-def test_what_was_kept_and_cannot_be_read_is_made_again(runs, tmp_path, studio, data):
+def test_unreadable_cached_media_is_made_again(runs, tmp_path, studio, data):
     report(runs, out=tmp_path / "report.html", media=True)
     kept = [*(runs / "apt1" / "report").iterdir()]
     for path in kept:

@@ -1,4 +1,4 @@
-"""Final numbers by hand, published numbers beside ours, and Markdown and CSV that can be read back."""
+"""Final numbers computed by hand, published numbers next to ours, and Markdown and CSV that read back."""
 
 import csv
 import io
@@ -8,11 +8,11 @@ import pytest
 from synthetic_runs import MAZE, write_experiment, write_run
 
 from voidrl.report import markdown
-from voidrl.report.formatting import count, listed, many, seeds, steps
+from voidrl.report.formatting import count, join_names, seed_list, step_range, steps
 from voidrl.report.groups import make_arms
-from voidrl.report.outcomes import Spread, evaluated_by, headline, measure_of, outcome, show_spread, spreads
+from voidrl.report.outcomes import Spread, headline_measure, measure_of, outcome, return_source, spreads
 from voidrl.report.page import write_report
-from voidrl.report.published import atari_table, printed_tables
+from voidrl.report.published import atari_table, published_tables
 from voidrl.report.read import read_all
 from voidrl.report.results import make_results
 from voidrl.report.summary import caveats
@@ -35,10 +35,10 @@ def test_the_return_is_of_the_evaluation_else_of_the_last_one_in_training_else_o
     assert outcome(a) == {"return": 1.5}
     assert outcome(b) == {"return": 5.0, "success": 0.25}
     assert outcome(c) == {"training_return": 100}  # the one row in the last tenth of 100 steps
-    assert [evaluated_by(run) for run in (a, b, c)] == [
+    assert [return_source(run) for run in (a, b, c)] == [
         "2 evaluation episodes",
         "8 evaluation episodes at step 60; evaluation missing",
-        "training episodes in the last 10% of its steps; evaluation missing",
+        "training episodes in the last 10% of steps; evaluation missing",
     ]
 
 
@@ -47,11 +47,12 @@ def test_final_numbers_are_of_complete_runs_where_there_are_any(tmp_path):
         rows = [{"step": reached, "coverage/bins": bins}]
         write_run(tmp_path / str(seed), env="dmc/walker", seed=seed, rows=rows)
     arm = arms_of(tmp_path)[1][0]
-    assert spreads(arm) == {"coverage/bins": Spread(15, 10, 20, 2)}
+    assert spreads(arm) == {"coverage/bins": Spread(15, 10, 20, [])}
+    assert spreads(arm)["coverage/bins"].seeds == [1, 2]
     row = make_results([arm])[0].rows[0]
-    assert row.states == {"complete": 2, "incomplete": 1}
+    assert row.statuses == {"complete": 2, "incomplete": 1}
     assert row.steps == "50 to 100 of 100"
-    assert row.seeds == "2 of 3 (seeds 1, 2)"
+    assert row.seed_text == "2 of 3 (1, 2)"
 
 
 def test_where_no_run_is_complete_numbers_are_so_far(tmp_path):
@@ -66,32 +67,33 @@ def test_arms_are_compared_by_their_task_or_without_reward_by_coverage(tmp_path)
     write_run(tmp_path / "a", env="dmc/walker_run", rows=rows)
     write_run(tmp_path / "b", env="dmc/walker_run", phase="train", rows=rows)
     one, other = arms_of(tmp_path)[1]
-    assert headline([one], one.stage) == "coverage/bins"
-    assert headline([other], other.stage) == "return"
+    assert headline_measure([one], one.stage) == "coverage/bins"
+    assert headline_measure([other], other.stage) == "return"
 
 
 @pytest.mark.parametrize(
-    ("key", "spread", "shown"),
+    ("key", "numbers", "shown"),
     [
-        ("success", Spread(0.5, 0.0, 1.0, 2), "50\u202f% (0\u202f% to 100\u202f%)"),
-        ("success", Spread(0.0, 0.0, 0.0, 3), "0\u202f% (all alike)"),
-        ("return", Spread(1234.56, 1234.56, 1234.56, 1), "1\u202f235"),
-        ("return", Spread(-0.12345, -0.2, 0.0, 2), "−0.123 (−0.2 to 0)"),
-        ("coverage/bins", Spread(7.4, 7, 8, 2), "7 (7 to 8)"),
-        ("normalized", Spread(12.345, 12.0, 12.5, 2), "1,234\u202f% (1,200\u202f% to 1,250\u202f%)"),
+        ("success", (0.5, 0.0, 1.0), "50% (0% to 100%)"),
+        ("return", (-0.12345, -0.2, 0.0), "−0.123 (−0.2 to 0)"),
+        ("coverage/bins", (7.4, 7, 8), "7 (7 to 8)"),
+        ("normalized", (12.345, 12.0, 12.5), "1,234% (1,200% to 1,250%)"),
     ],
 )
-def test_how_numbers_are_written(key, spread, shown):
-    assert show_spread(key, spread) == shown
+def test_how_numbers_are_written(key, numbers, shown):
+    assert Spread(*numbers, runs=[None, None]).format(key) == shown
 
 
-def test_words():
-    assert (count(16000), count(8007)) == ("16\u202f000", "8\u202f007")
-    assert (steps(16000), steps(2_500_000), steps(8007)) == ("16k", "2.5M", "8\u202f007")
-    assert (many(1, "run"), many(12, "run")) == ("one run", "12 runs")
-    assert listed("abc") == "a, b and c"
-    assert listed("abcd", most=2) == "a, b and 2 more"
-    assert seeds([3, 1, 2, 7, 8]) == "1–3, 7, 8"
+def test_one_run_has_no_range():
+    assert Spread(1234.56, 1234.56, 1234.56, runs=[None]).format("return") == "1,235"
+
+
+def test_formatting():
+    assert (count(16000), count(8007)) == ("16,000", "8,007")
+    assert (steps(16000), steps(2_500_000), steps(8007)) == ("16k", "2.5M", "8,007")
+    assert (step_range([8000, 16000, 9000]), step_range([100, 100])) == ("8k to 16k", "100")
+    assert (join_names("abc"), join_names("abcd", most=2)) == ("a, b, c", "a, b, 2 more")
+    assert seed_list([3, 1, 2, 7, 8]) == "1–3, 7, 8"
     assert measure_of("coverage/rooms").name == "rooms"
 
 
@@ -111,20 +113,26 @@ def games(tmp_path):
     write_experiment(tmp_path, cells, name="table2", published="table2")
 
 
-def test_our_numbers_stand_beside_the_printed_ones_with_seeds_and_steps(tmp_path):
+def test_our_numbers_are_next_to_the_published_ones_with_seeds_and_steps(tmp_path):
     games(tmp_path)
     collection, arms = arms_of(tmp_path)
-    tasks, aggregates = printed_tables(collection, arms)
-    assert tasks.columns[:5] == ["task", "APT, printed", "APT, ours", "seeds", "steps of the protocol"]
+    tasks, aggregates = published_tables(collection, arms)
+    assert tasks.columns[:5] == ["task", "APT, published", "APT, ours", "seeds", "protocol steps"]
     assert [row[:5] for row in tasks.rows] == [
-        ["atari/alien", "2614.8", "600 (500 to 700)", "2", "100 of 250M without reward, 100 of 10k with it"],
-        ["atari/pong", "−8", "−10 (−20 to 0)", "2", "100 of 250M without reward, 100 of 10k with it"],
+        [
+            "atari/alien",
+            "2614.8",
+            "600 (500 to 700)",
+            "2",
+            "100 of 250M pre-training, 100 of 10k fine-tuning",
+        ],
+        ["atari/pong", "−8", "−10 (−20 to 0)", "2", "100 of 250M pre-training, 100 of 10k fine-tuning"],
     ]
     assert "VISR" in tasks.columns[5:]
-    assert any("24 have no run here" in note for note in tasks.notes)
+    assert any("Tasks without a run: 24 of 26" in note for note in tasks.notes)
     ours = next(row for row in aggregates.rows if row[0] == "APT")
     expected = 100 * (human_normalized("alien", 600) + human_normalized("pong", -10)) / 2
-    column = aggregates.columns.index("mean, printed")
+    column = aggregates.columns.index("mean, published")
     assert ours[column] == "69.55"
     assert float(ours[column + 1].split()[0]) == pytest.approx(expected, abs=0.05)
     assert ours[-2:] == ["2", "2"]
@@ -133,15 +141,17 @@ def test_our_numbers_stand_beside_the_printed_ones_with_seeds_and_steps(tmp_path
 def test_aggregates_over_games_are_human_normalized(tmp_path):
     games(tmp_path)
     table = atari_table(arms_of(tmp_path)[1])
-    assert table.rows[0][:3] == ["APT", "2", "4"]
+    assert table.rows[0][:2] == ["APT", "4"]
     scores = [human_normalized("alien", 600), human_normalized("pong", -10)]
-    assert table.rows[0][5].startswith(measure_of("normalized").show(sum(scores) / 2))
+    mean = table.rows[0][table.columns.index("mean")]
+    assert float(mean.split()[0]) == pytest.approx(100 * sum(scores) / 2, abs=0.05)
+    assert table.rows[0][-1].endswith(" of 2")
 
 
-def test_an_unknown_published_table_is_a_sentence(tmp_path):
+def test_an_unknown_published_table_is_reported(tmp_path):
     write_run(tmp_path / "a", rows=[{"step": 100}])
     write_experiment(tmp_path, [{"folder": "a"}], published="table99")
-    table = printed_tables(*arms_of(tmp_path))[0]
+    table = published_tables(*arms_of(tmp_path))[0]
     assert "unknown published table 'table99'" in table.notes[0]
 
 
@@ -162,13 +172,13 @@ def test_markdown_tables_read_back(tmp_path):
     lines = [cells_of(line) for line in text.splitlines() if line.startswith("|")]
     assert table.columns in lines
     assert [" ".join(cell.split("\n")) for cell in table.rows[0]] in lines
-    assert "## Keep in mind" in text
+    assert "## Caveats" in text
     assert "```\nvoidrl experiment own\n```" in text
 
 
 def test_csv_has_a_row_for_each_run_and_reads_back(tmp_path):
     games(tmp_path)
-    failed = {"env": "atari/pong", "seed": 9, "steps": 500, "log": "x failed: why\n"}
+    failed = {"env": "atari/pong", "seed": 9, "steps": 500, "error": "why"}
     write_run(tmp_path / "failed", rows=[{"step": 7}], **failed)
     out = write_report([tmp_path], tmp_path / "results.csv", say=lambda text: None)
     rows = [*csv.DictReader(io.StringIO(out.read_text()))]
@@ -192,8 +202,8 @@ def test_a_seed_without_its_evaluation_is_not_among_those_of_the_mean(tmp_path):
         write_run(tmp_path / f"s{seed}", rows=[{"step": 100}], evaluation=returns, **run)
         cells.append({"folder": f"s{seed}", "seed": seed, "phase": "train", "label": "APT"})
     write_experiment(tmp_path, cells, published="table2")
-    table = printed_tables(*arms_of(tmp_path))[0]
-    assert table.rows[0][2:5] == ["150 (100 to 200)", "2 of 3, evaluation missing", "100 of 100 with it"]
+    table = published_tables(*arms_of(tmp_path))[0]
+    assert table.rows[0][2:5] == ["150 (100 to 200)", "2 of 3, evaluation missing", "100 of 100 from scratch"]
 
 
 def test_a_published_table_has_the_arms_of_its_own_experiment(tmp_path):
@@ -203,20 +213,20 @@ def test_a_published_table_has_the_arms_of_its_own_experiment(tmp_path):
         cells = [{"folder": "run", "phase": "train", "label": "APT"}]
         changed = {"preset": "mine", "default_preset": "atari-paper", "changes": {}}
         write_experiment(tmp_path / name, cells, name=name, published=published, **changed)
-    tables = printed_tables(*arms_of(tmp_path))
+    tables = published_tables(*arms_of(tmp_path))
     assert [table.rows[0][2] for table in tables[:1]] == ["300"]
     assert "Ours: preset mine instead of the experiment's atari-paper." in tables[0].notes
 
 
-def test_pixels_are_not_held_against_steps_from_states(tmp_path):
+def test_pixels_are_not_compared_with_the_steps_of_a_state_protocol(tmp_path):
     run = {"env": "dmc/walker_run", "phase": "train", "rows": [{"step": 100}], "evaluation": [9.0]}
     write_run(tmp_path / "run", **run, env__dmc__observation="pixels")
     cells = [{"folder": "run", "phase": "train", "label": "APT", "protocol_steps": 10_000}]
     changed = {"preset": "urlb-pixels", "default_preset": "urlb-states", "changes": {}}
     write_experiment(tmp_path, cells, published="urlb", **changed)
     collection, arms = arms_of(tmp_path)
-    assert printed_tables(collection, arms)[0].rows[0][4] == "another protocol: pixels in place of states"
-    assert not any("protocol asks" in caveat.text for caveat in caveats(collection, arms))
+    assert published_tables(collection, arms)[0].rows[0][4] == "another protocol: pixels in place of states"
+    assert not any("protocol" in caveat.title for caveat in caveats(collection, arms))
     assert make_results(arms)[0].rows[0].steps == "100"
 
 
@@ -228,10 +238,10 @@ def test_columns_of_57_games_are_filled_by_games_beyond_the_26(tmp_path):
         )
         cells.append({"folder": game, "phase": "train", "label": "APT", "task": f"atari/{game}"})
     write_experiment(tmp_path, cells, published="table3")
-    table = printed_tables(*arms_of(tmp_path))[0]
+    table = published_tables(*arms_of(tmp_path))[0]
     ours = dict(
         zip(table.columns[1::2], next(row for row in table.rows if row[0] == "APT")[2::2], strict=False)
     )
-    assert ours["above human, printed"].endswith("of 1")
-    assert ours["above human of 57, printed"].endswith("of 2")
-    assert ours["mean of 57, printed"] == "100.0"
+    assert ours["above human, published"].endswith("of 1")
+    assert ours["above human of 57, published"].endswith("of 2")
+    assert ours["mean of 57, published"] == "100.0"

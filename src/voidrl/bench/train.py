@@ -20,10 +20,10 @@ from voidrl.engine import Engine
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, RunInterrupted
 from voidrl.loop import Loop, LoopState
-from voidrl.metrics import read_metrics
 from voidrl.protocols.presets import default_preset, find_preset
 from voidrl.replay import make_replay
 from voidrl.runs.folder import RunFolder
+from voidrl.runs.metrics import read_metrics
 from voidrl.units import parse_count
 
 LOG_ROWS = 20  # in a run; more would be more host reads than a run has

@@ -42,7 +42,7 @@ def evaluate(argv: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print every episode as JSON")
     options = parser.parse_args(argv)
     from voidrl import api
-    from voidrl.scores.score import record
+    from voidrl.scores.score import evaluation_record
     from voidrl.units import parse_count
 
     steps = None if options.steps is None else parse_count(options.steps)
@@ -64,7 +64,7 @@ def evaluate(argv: list[str]) -> None:
     }
     result = api.evaluate(agent, **{**settings, "env": options.env or None, "episodes": episodes})
     if options.json:
-        print(json.dumps(record(agent, options.run, result, settings)))
+        print(json.dumps(evaluation_record(agent, options.run, result, settings)))
         return
     row = result.metrics()
     different = len(set(zip(result.returns, result.lengths, strict=True)))
@@ -112,9 +112,10 @@ def score(argv: list[str]) -> None:
     scores = read_scores(options.runs)
     summary = summarize(by_game(scores), over=options.over)
     if options.json:
-        print(json.dumps({"runs": [dataclasses.asdict(one) for one in scores], **summary.to_json()}))
+        runs = [dataclasses.asdict(one) for one in scores]
+        print(json.dumps({"runs": runs, **dataclasses.asdict(summary)}))
         return
     print(fit(summary.table()))
     steps = sorted({one.steps for one in scores})
     between = f"{steps[0]} to {steps[-1]}" if len(steps) > 1 else f"{steps[0]}"
-    print(fit(f"{len(scores)} runs of {scores[0].what!r}, evaluated after {between} steps."))
+    print(fit(f"{len(scores)} runs of {scores[0].kind!r}, evaluated after {between} steps."))

@@ -159,8 +159,8 @@ def _tasks() -> Listing:
 
 def _presets() -> Listing:
     from voidrl.config import Config
-    from voidrl.machine import replay_bytes
     from voidrl.protocols.presets import PRESETS
+    from voidrl.protocols.replay_size import replay_bytes
 
     places = {"maze": "PixelMaze", "atari": "atari/…", "dmc": "dmc/…", "urlb": "dmc/…"}
     rows = [

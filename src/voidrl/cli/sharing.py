@@ -22,11 +22,12 @@ def push(argv: list[str]) -> None:
     )
     parser.add_argument("--trust-code", action="store_true", help=TRUST_HELP)
     options = parser.parse_args(argv)
-    from voidrl import api
+    from voidrl import api, push_to_hub, save_pretrained
 
     agent = api.load(options.run, device="cpu", trust_code=options.trust_code)
     if not options.dry_run:
-        address = agent.push_to_hub(
+        address = push_to_hub(
+            agent,
             options.repo_id,
             private=options.private,
             message=options.message,
@@ -36,7 +37,9 @@ def push(argv: list[str]) -> None:
         print(address)
         return
     with tempfile.TemporaryDirectory() as made:
-        folder = agent.save_pretrained(Path(made) / "agent", license=options.license, repo_id=options.repo_id)
+        folder = save_pretrained(
+            agent, Path(made) / "agent", license=options.license, repo_id=options.repo_id
+        )
         for path in sorted(folder.iterdir()):
             print(f"{path.stat().st_size:>12}  {path.name}")
         print(f"\n{(folder / 'README.md').read_text('utf-8')}")

@@ -1,297 +1,184 @@
-"""What works on this machine, what does not, and the one command that mends it. Imports no torch itself.
+"""What works on this machine, what does not, and the command that fixes it. Does not import torch.
 
-What may crash or hang is tried in processes of their own (`doctor_probes`), all at once.
+Whatever may crash or hang is tried in separate processes (`voidrl.doctor.probes`), all at once.
 """
 
 from __future__ import annotations
 
-import fcntl
-import importlib.metadata
 import json
 import os
 import platform
-import re
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from voidrl import __version__, machine
-from voidrl.doctor.probes import (
-    ESSENTIAL,
-    MARK,
-    PROBES,
-    Finding,
-    State,
-    first_line,
-    fits,
-    install,
-    wanted_version,
-)
+from voidrl.doctor import probes
+from voidrl.doctor.probes import COMPONENTS, Finding, first_line, problem
 from voidrl.machine import GB
+from voidrl.protocols.presets import PRESETS
+from voidrl.protocols.replay_size import replay_bytes
 
-TIMEOUT_S = 60.0  # for each process; all of them together take seconds where nothing hangs
-LEAST_PYTHON = (3, 11)
-LEAST_FREE = GB // 2  # below this nothing is worth starting
-LEAST_MEMORY = 2 * GB
-LEAST_FILES = 512
-LEAST_SHARED = 16 * 10**6
-CHECKPOINTS = 3  # that lie on the disk at the worst moment: two are kept while a third is written
-SHARED = Path("/dev/shm")
-NAMES = (
-    *("Python", "voidrl", "CPU", "memory", "limits", "disk", "folder"),
-    *(name for names in PROBES.values() for name in names),
-)
-"""All that can be found, in the order in which it is shown."""
+TIMEOUT_S = 60.0  # for all processes; they take seconds if nothing hangs
+MIN_DISK = GB // 2  # below this no run is worth starting
+MIN_MEMORY = 2 * GB
+CHECKPOINTS = 3  # on the disk at the worst moment: two are kept while a third is written
+NAMES = ("Python", "voidrl", "CPU", "memory", "disk", *COMPONENTS)  # in the order of the report
 
 
 def examine(folder: Path, timeout_s: float = TIMEOUT_S) -> Iterator[Finding]:
-    """Everything in order, each finding as soon as it is there; `folder` is where runs would go."""
+    """Yield all findings in order, each as soon as it is known; `folder` is where runs would go."""
     checks: dict[str, Callable[[], Finding]] = {
-        "Python": _python,
+        "Python": lambda: Finding("Python", "ok", f"{platform.python_version()}, {sys.executable}"),
         "voidrl": _package,
         "CPU": _cpu,
         "memory": _memory,
-        "limits": _limits,
         "disk": lambda: _disk(folder),
-        "folder": lambda: _folder(folder),
     }
-    with ThreadPoolExecutor(len(PROBES)) as pool:
-        processes = {probe: _start(probe) for probe in PROBES}
-        try:
-            answers = [pool.submit(_await, probe, process, timeout_s) for probe, process in processes.items()]
-            for name, check in checks.items():
-                try:
-                    yield check()
-                except Exception as error:
-                    yield Finding(name, "warn", f"could not be looked at: {first_line(error)}")
-            for answer in answers:
-                yield from answer.result()
-        finally:  # also when nobody waits for the rest
-            for process in processes.values():
-                _end(process)
+    deadline = time.monotonic() + timeout_s
+    processes = {group: _start(group) for group in probes.GROUPS}
+    try:
+        for name, check in checks.items():
+            try:
+                yield check()
+            except Exception as error:
+                yield Finding(name, "warn", f"could not be checked: {first_line(error)}")
+        for group, (process, output) in processes.items():
+            yield from _collect(group, process, output, deadline)
+    finally:  # also when the caller stops early
+        for process, output in processes.values():
+            _end(process)
+            output.close()
 
 
-# In processes of their own
-
-
-def _start(probe: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "voidrl.doctor.probes", probe],
+def _start(group: str) -> tuple[subprocess.Popen[bytes], IO[str]]:
+    output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - a file never blocks the process
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "voidrl.doctor.probes", group],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
+        stdout=output,
+        stderr=subprocess.STDOUT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        start_new_session=True,  # so that what it starts can be ended with it
+        start_new_session=True,  # so that its children can be ended with it
     )
+    return process, output
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
-def _await(probe: str, process: subprocess.Popen[str], timeout_s: float) -> list[Finding]:
-    """What a probe found, and what became of it if it did not come to its end."""
+def _collect(group: str, process: subprocess.Popen[bytes], output: IO[str], deadline: float) -> list[Finding]:
+    """Return the findings of a process; one that crashed or hung adds a finding about what it was trying."""
+    hung = False
     try:
-        said, complaint = process.communicate(timeout=timeout_s)
-        hung = False
+        process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        _end(process)
-        said, complaint = process.communicate()
         hung = True
-    findings: list[Finding] = []
-    begun = PROBES[probe][0]
-    for line in said.splitlines(keepends=True):
-        if line.startswith(MARK) and line.endswith("\n"):  # not one that was cut off
-            told = json.loads(line.removeprefix(MARK))
-            if "begun" in told:
-                begun = told["begun"]
-            else:
-                findings.append(Finding(**told))
-    if begun in {finding.name for finding in findings}:  # if it crashed, then after all was said
-        return findings
-    worst: State = "fail" if begun in ESSENTIAL else "warn"
-    if hung:
-        look = f"{Path(sys.executable).name} -m voidrl.doctor.probes {probe}"
-        return [*findings, Finding(begun, worst, f"no answer for {timeout_s:g} s", f"see why: {look}")]
+        _end(process)
+    output.seek(0)
+    marked = (line.partition(probes.MARK)[2] for line in output)
+    findings = [Finding(**json.loads(found)) for found in marked if found.endswith("}\n")]
+    missing = [name for name in probes.GROUPS[group] if name not in {finding.name for finding in findings}]
     code = process.returncode
-    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
-    last = complaint.strip().splitlines()[-1:] if code > 0 else []
-    found = f"its process was ended {how}" + "".join(f": {line}" for line in last)
-    return [*findings, Finding(begun, worst, found, install(begun))]
+    if code == 0 or not missing:
+        return findings
+    how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+    found = "did not answer in time" if hung else f"its process ended with {how}"
+    fix = f"see why: {Path(sys.executable).name} -m voidrl.doctor.probes {group}"
+    return [*findings, problem(missing[0], found, fix)]
 
 
-# In this one
-
-
-def _python() -> Finding:
-    found = f"{platform.python_version()}, {sys.executable}"
-    if sys.version_info >= LEAST_PYTHON:
-        return Finding("Python", "ok", found)
-    least = ".".join(map(str, LEAST_PYTHON))
-    return Finding(
-        "Python", "fail", f"{found}: expected {least} or newer", f"conda create -n voidrl python={least}"
-    )
+# In this process
 
 
 def _package() -> Finding:
-    """The version of voidrl, and whether what it stands on and has no line of its own is there."""
-    found = f"{__version__}, {Path(__file__).parent}"
+    found = f"{__version__}, {Path(__file__).parents[1]}"
     try:
-        required = importlib.metadata.requires("voidrl") or []
-    except importlib.metadata.PackageNotFoundError:
-        return Finding("voidrl", "ok", f"{found}, not installed but on the path")
-    own = ("torch", "gymnasium", "tensorboard")
-    for line in required:
-        package = re.split(r"[^\w.-]", line, maxsplit=1)[0]
-        if ";" in line or package in own:  # behind the semicolon stands an extra
-            continue
-        wanted = wanted_version(package)
-        try:
-            version = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            version = ""
-        if not version or not fits(version, wanted):
-            why = f"{package} {version} was not tried with it" if version else f"{package} is not installed"
-            return Finding("voidrl", "fail", f"{found}: {why}", f"pip install '{package}{wanted}'")
+        for requirement in probes.requirements():
+            if requirement.marker is None:  # markers select extras
+                probes.installed(requirement.name)
+    except probes.UnusableError as error:
+        return problem("voidrl", f"{found}: {error.args[0]}", error.args[1])
     return Finding("voidrl", "ok", found)
 
 
 def _cpu() -> Finding:
     cores = machine.cores()
-    given = "" if cores.usable >= cores.total else f", of which this process may use {cores.usable:g}"
-    found = f"{_count(cores.total, 'core')}{given}, {platform.machine()}"
+    limit = "" if cores.usable >= cores.total else f", of which this process may use {cores.usable:g}"
+    found = f"{cores.total} core{'s' * (cores.total > 1)}{limit}, {platform.machine()}"
     if cores.usable >= 2:
         return Finding("CPU", "ok", found)
-    return Finding(
-        "CPU", "warn", f"{found}: environments and updates wait for each other", "take two or more"
-    )
+    return Finding("CPU", "warn", f"{found}: environments and updates take turns", "use two or more")
 
 
 def _memory() -> Finding:
     memory = machine.memory()
-    limit = "" if memory.limit is None else f" (the container's; the machine has {memory.total / GB:.1f})"
     total = memory.total if memory.limit is None else memory.limit
+    limit = "" if memory.limit is None else f" (container limit; the machine has {memory.total / GB:.1f})"
     found = f"{memory.available / GB:.1f} of {total / GB:.1f} GB free{limit}"
-    large = machine.too_large(int(0.9 * memory.available))
-    if memory.available < LEAST_MEMORY:
-        return Finding(
-            "memory", "warn", f"{found}: very little", "end other programs, or give the container more"
-        )
+    if memory.available < MIN_MEMORY:
+        fix = "end other programs, or give the container more"
+        return Finding("memory", "warn", f"{found}: very little", fix)
+    large = _too_large(int(0.9 * memory.available))
     if not large:
         return Finding("memory", "ok", found)
-    fix = "lower it by --replay.capacity-steps, unless it fits on the GPU"
-    return Finding("memory", "warn", f"{found}: less than the replay of {_sizes(large)}", fix)
-
-
-def _limits() -> Finding:
-    """What a shell or a container may forbid."""
-    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    address, _ = resource.getrlimit(resource.RLIMIT_AS)
-    open_files = "any number of" if files == resource.RLIM_INFINITY else str(files)
-    if files != resource.RLIM_INFINITY and files < LEAST_FILES:
-        wanted = 4096 if most == resource.RLIM_INFINITY else min(4096, most)
-        return Finding(
-            "limits", "warn", f"{open_files} open files: few for many workers", f"ulimit -n {wanted}"
-        )
-    if address != resource.RLIM_INFINITY:
-        return Finding(
-            "limits", "warn", f"{address / GB:.0f} GB of addresses: CUDA takes more", "ulimit -v unlimited"
-        )
-    if SHARED.is_dir() and (free := shutil.disk_usage(SHARED).free) < LEAST_SHARED:
-        found = f"{free / 10**6:.0f} MB free in {SHARED}: little for workers"
-        return Finding("limits", "warn", found, "docker run --shm-size=1g …")
-    return Finding("limits", "ok", f"{open_files} open files")
+    fix = "lower --replay.capacity-steps, unless the replay fits on the GPU"
+    return Finding("memory", "warn", f"{found}: less than the replay of {large}", fix)
 
 
 def _disk(folder: Path) -> Finding:
-    there = machine.existing(folder)
-    usage = shutil.disk_usage(there)
-    found = f"{usage.free / GB:.1f} of {usage.total / GB:.0f} GB free in {there}"
-    elsewhere = "free some, or give runs another disk by --out DIR"
-    stat = os.statvfs(there)
-    if usage.free < LEAST_FREE or (stat.f_files > 0 and stat.f_favail == 0):
-        why = "too little" if usage.free < LEAST_FREE else "but not one file more can be made"
-        return Finding("disk", "fail", f"{found}: {why}", elsewhere)
-    large = machine.too_large(usage.free, CHECKPOINTS)
+    """Check that runs can be written to a folder, and that their checkpoints fit."""
+    parent = machine.existing(folder)
+    usage = shutil.disk_usage(parent)
+    found = f"{usage.free / GB:.1f} of {usage.total / GB:.0f} GB free in {parent}"
+    elsewhere = "free some space, or choose another disk with --out DIR"
+    try:
+        with tempfile.TemporaryFile(dir=parent) as file:
+            file.write(b"voidrl")
+    except OSError as error:
+        found = f"{parent} cannot be written ({error.strerror or error})"
+        return Finding("disk", "fail", found, "choose a writable folder with --out DIR")
+    if usage.free < MIN_DISK:
+        return Finding("disk", "fail", f"{found}: too little", elsewhere)
+    large = _too_large(usage.free, CHECKPOINTS)
     if not large:
         return Finding("disk", "ok", found)
     fix = f"{elsewhere}, or lower --replay.capacity-steps"
-    return Finding("disk", "warn", f"{found}: less than the checkpoints of {_sizes(large)}", fix)
+    return Finding("disk", "warn", f"{found}: less than the checkpoints of {large}", fix)
 
 
-def _folder(folder: Path) -> Finding:
-    """Whether runs can be written, and locked, where they would go."""
-    there = machine.existing(folder)
-    try:
-        with tempfile.TemporaryFile(dir=there) as file:
-            file.write(b"voidrl")
-            file.flush()
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                found = f"{folder.absolute()} can be written but not locked"
-                return Finding("folder", "warn", found, "never start two runs in one folder")
-    except OSError as error:
-        found = f"{there} cannot be written ({error.strerror or error})"
-        return Finding("folder", "fail", found, "go to a folder of your own, or give runs one by --out DIR")
-    return Finding("folder", "ok", f"{folder.absolute()} can be written")
+def _too_large(free: int, copies: int = 1) -> str:
+    """List the presets of which this many replays do not fit, smallest first."""
+    sizes = sorted((copies * replay_bytes(name), name) for name in PRESETS)
+    return ", ".join(f"{name} ({size / GB:.1f} GB)" for size, name in sizes if size > free)
 
 
-def _sizes(large: dict[str, int]) -> str:
-    return ", ".join(f"{name} ({size / GB:.1f} GB)" for name, size in large.items())
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-# What it comes to
+# The conclusion
 
 
 def is_ready(findings: Iterable[Finding]) -> bool:
-    """Whether all that everything stands on works."""
+    """Whether everything essential works."""
     return all(finding.state != "fail" for finding in findings)
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """What one can do here, now, in a sentence."""
+    """Say in a sentence what this machine can do now."""
     failed = [finding for finding in findings if finding.state == "fail"]
     if failed:
         names = " and ".join(finding.name for finding in failed)
-        return f"Not ready, because of {names}. Begin with: {failed[0].fix}"
+        return f"Not ready, because of {names}. First: {failed[0].fix}"
     works = {finding.name for finding in findings if finding.state == "ok"}
-    can = ["Gymnasium"]
-    cannot: list[str] = []
-    (can if "Atari" in works else cannot).append("Atari")
-    if {"DMControl", "OpenGL"} <= works:
-        can.append("DMControl from states and pixels")
-    elif "DMControl" in works:
-        can.append("DMControl from states")
-        cannot.append("DMControl from pixels")
-    else:
-        cannot.append("DMControl")
-    cannot += [
-        purpose
-        for name, purpose in {
-            "video": "videos",
-            "Matplotlib": "figures",
-            "Hugging Face Hub": "publishing agents",
-            "Stable-Baselines3": "Stable-Baselines3",
-            "Weights & Biases": "Weights & Biases",
-        }.items()
-        if name not in works
-    ]
-    where = "on the GPU" if "CUDA" in works else "on the CPU"
-    rest = f"; not here: {', '.join(cannot)}" if cannot else ""
-    return f"Ready: {', '.join(can)}, {where}{rest}."
+    missing = [finding.name for finding in findings if finding.name in COMPONENTS and finding.state != "ok"]
+    rest = f"; not available: {', '.join(missing)}" if missing else ""
+    return f"Ready to train on the {'GPU' if 'CUDA' in works else 'CPU'}{rest}."

@@ -1,7 +1,7 @@
-"""One cell in a process of its own: `python -m voidrl.experiments.cell`, started by `voidrl.experiments.run`.
+"""One cell in its own process: `python -m voidrl.experiments.cell`, started by `voidrl.experiments.run`.
 
-What to do comes as a line of JSON on standard input. The parent closes that pipe to stop it, and so does the
-parent's end: this process then stops as on SIGTERM, with a checkpoint, and nobody is left training unseen.
+The job comes as a line of JSON on standard input. When the parent closes that pipe, or dies, this process
+stops as on SIGTERM, with a checkpoint: no run is left training unnoticed.
 """
 
 from __future__ import annotations
@@ -11,55 +11,63 @@ import os
 import signal
 import sys
 import threading
+import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypedDict
 
 from voidrl.errors import CheckpointError, RunInterrupted, VoidrlError
 from voidrl.runs import locks
+from voidrl.runs.experiment_record import write_failure
+from voidrl.runs.status import sentence_of
 
-DONE, BAD_INPUT, INTERRUPTED = 0, 2, 75
-_stopping = threading.Event()  # a signal in the last step of a run would be forgotten with the run
+DONE, CRASHED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 75
+_stopping = threading.Event()  # a signal during the last step of a run would be lost with the run
 
 
 class Job(TypedDict):
-    """What the parent says."""
+    """What the parent asks for."""
 
     command: list[str]
-    """Of the experiment, for the run's record of where it comes from."""
-    folder: str
+    """The experiment's command line, for the run's environment.json."""
+    root: str
+    """The experiment's folder."""
+    cell: str
+    """The run folder, relative to the root."""
     phase: str
     config: dict[str, Any]
     source: str | None
     evaluation: dict[str, Any] | None
     threads: int | None
     lock: int
-    path: list[str]
-    """Where the parent finds modules."""
+    """The inherited file descriptor of the cell's lock."""
 
 
 def main() -> int:
-    """Do what is missing of one cell."""
+    """Do what is missing of one cell; the exit code."""
     signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's to pass on
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent passes on a terminal's Ctrl-C
+    job: Job = json.loads(sys.stdin.buffer.readline())
+    locks.adopt(job["lock"])
     try:
-        job: Job = json.loads(sys.stdin.buffer.readline())
-        locks.keep(job["lock"])
         threading.Thread(target=_stop_with_parent, daemon=True).start()
         sys.argv = job["command"]
-        sys.path += [entry for entry in job["path"] if entry not in sys.path]
-        _do(job)
-    except VoidrlError as error:
-        print(f"voidrl: {error}", file=sys.stderr, flush=True)
-        return BAD_INPUT
+        do_job(job)
     except RunInterrupted as stop:
-        print(f"voidrl: {stop}", file=sys.stderr, flush=True)
+        _say(f"voidrl: {stop}")
         return INTERRUPTED
+    except Exception as error:
+        known = isinstance(error, VoidrlError)
+        _say(f"voidrl: {error}" if known else traceback.format_exc())
+        with suppress(VoidrlError, OSError):  # of a full disk
+            write_failure(Path(job["root"]), job["cell"], sentence_of(error))
+        return BAD_INPUT if known else CRASHED
     return DONE
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    """Outside the training loop, which has a handler of its own, nothing has to be saved."""
+    """Stop at once: outside the training loop, which has its own handler, there is nothing to save."""
     raise RunInterrupted(f"stopped by {signal.Signals(number).name}")
 
 
@@ -70,46 +78,46 @@ def _stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _do(job: Job) -> None:
+def do_job(job: Job) -> None:
+    """Train and evaluate in this process, as far as that is not done."""
     import torch
 
     if job["threads"] is not None:
         torch.set_num_threads(job["threads"])
-    from voidrl import api, build, checkpoint
-    from voidrl.scores.score import FILE_NAME, record
+    from voidrl import api, checkpoint
+    from voidrl.runs.evaluations import FILE_NAME
+    from voidrl.scores.score import evaluation_record
 
-    folder, evaluation = Path(job["folder"]), job["evaluation"]
-    config = build.config_from_json(job["config"])
+    folder, evaluation = Path(job["root"], job["cell"]), job["evaluation"]
     _train(job, folder)
     if evaluation is None:
         return
     if _stopping.is_set():
         raise RunInterrupted(f"stopped after the last step of {folder}, before its evaluation")
     length = f"{evaluation['steps']} steps" if evaluation["steps"] else f"{evaluation['episodes']} episodes"
-    print(f"{folder}: evaluating for {length}", file=sys.stderr, flush=True)
-    agent = api.load(folder, device=config.device)
+    _say(f"{folder}: evaluating for {length}")
+    agent = api.load(folder, device=job["config"]["device"])
     options = {k: v for k, v in evaluation.items() if k != "env" and (k != "episodes" or v is not None)}
-    saved = record(agent, folder, api.evaluate(agent, **options), evaluation)
+    saved = evaluation_record(agent, folder, api.evaluate(agent, **options), evaluation)
     checkpoint.write_json_atomic(folder / FILE_NAME, saved)
 
 
 def _train(job: Job, folder: Path) -> None:
-    """Begin, go on with, or keep a run."""
+    """Start, resume or keep the run."""
     from voidrl import api, build, checkpoint
-    from voidrl.experiments.state import reached, wrote_checkpoint
+    from voidrl.experiments.state import last_checkpoint
 
-    config, say = build.config_from_json(job["config"]), lambda text: print(text, file=sys.stderr, flush=True)
-    root = folder / "checkpoints"
-    if checkpoint.list_steps(root):
-        if checkpoint.latest(root, say).step < config.steps:
+    config, checkpoints = build.config_from_json(job["config"]), folder / "checkpoints"
+    if checkpoint.list_steps(checkpoints):
+        if checkpoint.latest(checkpoints, _say).step < config.steps:
             api.resume(folder, device=config.device, engine=config.engine)
         return
-    if reached(folder) >= config.steps and wrote_checkpoint(folder):
+    if folder.exists() and last_checkpoint(folder) >= config.steps:
         raise CheckpointError(
             f"{folder} is complete, but its checkpoint, which would be evaluated, is no longer there: bring "
             f"it back, or use another --out"
         )
-    # Without a checkpoint there is nothing to go on with: what a killed run left behind is replaced.
+    # Without a checkpoint there is nothing to resume: what a killed run left behind is replaced.
     env = config.env.id
     if job["phase"] == "finetune":
         assert job["source"] is not None
@@ -118,6 +126,10 @@ def _train(job: Job, folder: Path) -> None:
         api.train(env, config=config, out=folder, overwrite=True)
     else:
         api.pretrain(env, config=config, out=folder, overwrite=True)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
 """`voidrl demo`: the whole idea in minutes on two CPU cores, from pixels.
 
-It is the experiment `demo` (experiments/demo.toml) with a table and a picture of its own: a random agent and
-APT explore the same maze for the same number of steps, without any reward. Then a reward appears at one
-distant cell: APT's agent and a new one learn to reach it, again for the same number of steps.
+It runs the experiment `demo` (experiments/demo.toml) and adds a table and a figure: a random agent and APT
+explore the same maze without any reward. Then a reward appears at one distant cell, and APT's agent and a new
+one learn to reach it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +18,11 @@ import torch
 from voidrl import checkpoint
 from voidrl.envs.ids import parse_id
 from voidrl.envs.maze import PixelMazeVector
+from voidrl.experiments.demo_figure import Curve, DemoResult, draw, import_pyplot
 from voidrl.experiments.experiment import FAILED, do_plan, make_report
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Plan, Request, make_plan
-from voidrl.metrics import read_metrics
-
-Curve = list[tuple[int, float]]
-
-
-@dataclass(frozen=True)
-class DemoResult:
-    """One seed's outcome."""
-
-    seed: int
-    walls: np.ndarray  # (size, size)
-    start_cell: tuple[int, int]
-    goal_cell: tuple[int, int]
-    random_visits: np.ndarray  # (size, size)
-    apt_visits: np.ndarray
-    random_coverage: Curve
-    apt_coverage: Curve
-    finetuned_success: Curve
-    scratch_success: Curve
-
-    def summary(self) -> dict[str, float]:
-        """The four numbers of the table."""
-        return {
-            "coverage_random": self.random_coverage[-1][1],
-            "coverage_apt": self.apt_coverage[-1][1],
-            "success_finetuned": self.finetuned_success[-1][1],
-            "success_scratch": self.scratch_success[-1][1],
-        }
+from voidrl.runs.metrics import read_metrics
 
 
 def run_demo(
@@ -62,10 +35,8 @@ def run_demo(
     report: bool = True,
     command: Sequence[str] = ("voidrl", "demo"),
 ) -> int:
-    """Do what is missing of the four runs of each seed, print the table, draw `demo.png`; the exit code."""
-    from voidrl.experiments.demo_figure import draw, import_pyplot
-
-    import_pyplot()  # a missing package is better known before than after
+    """Do the four runs of each seed, as far as they are missing, print the table and draw `demo.png`."""
+    import_pyplot()  # fails now, rather than after training, if it is missing
     request = Request(seeds=tuple(seeds), steps_scale=scale, device=device)
     plan = make_plan(read_experiment("demo"), request, out)
     if not do_plan(plan, jobs=jobs, command=command).ok:
@@ -86,7 +57,7 @@ def run_demo(
 
 
 def read_demo(plan: Plan, seed: int) -> DemoResult:
-    """The outcome as the four run folders hold it."""
+    """Read the result of a seed from its four run folders."""
     runs = {cell.arm.name: plan.path(cell) for cell in plan.cells if cell.seed == seed}
     task = plan.experiment.tasks[0].env
     maze = PixelMazeVector(num_envs=1, **parse_id(task)[1])
@@ -115,7 +86,7 @@ def read_demo(plan: Plan, seed: int) -> DemoResult:
 
 
 def table(results: Sequence[DemoResult], steps: int, task_steps: int) -> str:
-    """What a newcomer reads first: means over the seeds, with the range where there are several."""
+    """The four numbers: means over the seeds, with the range where there are several."""
     columns = {name: [r.summary()[name] for r in results] for name in results[0].summary()}
 
     def percent(name: str) -> str:

@@ -1,23 +1,47 @@
-"""One picture of the demo: where each agent went, how coverage grew, and what fine-tuning made of it."""
+"""The figure of the demo: visits of each agent, coverage over time, and success in fine-tuning."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from voidrl.errors import MissingExtraError
 
-if TYPE_CHECKING:
-    from voidrl.experiments.demo import DemoResult
-
+Curve = list[tuple[int, float]]
 RANDOM, APT, SCRATCH = "#8a8f98", "#c8352b", "#3b6ea8"
 
 
+@dataclass(frozen=True)
+class DemoResult:
+    """The result of one seed."""
+
+    seed: int
+    walls: np.ndarray  # (size, size)
+    start_cell: tuple[int, int]
+    goal_cell: tuple[int, int]
+    random_visits: np.ndarray  # (size, size)
+    apt_visits: np.ndarray
+    random_coverage: Curve
+    apt_coverage: Curve
+    finetuned_success: Curve
+    scratch_success: Curve
+
+    def summary(self) -> dict[str, float]:
+        """The four numbers of the table."""
+        return {
+            "coverage_random": self.random_coverage[-1][1],
+            "coverage_apt": self.apt_coverage[-1][1],
+            "success_finetuned": self.finetuned_success[-1][1],
+            "success_scratch": self.scratch_success[-1][1],
+        }
+
+
 def draw(results: Sequence[DemoResult], path: Path) -> Path:
-    """Heat maps of the first seed; curves as mean and range over all seeds given."""
+    """Draw heat maps of the first seed, and curves as mean and range over all seeds."""
     plt = import_pyplot()
     figure, axes = plt.subplots(
         1, 4, figsize=(14, 3.9), layout="constrained", width_ratios=[1, 1, 1.25, 1.25]
@@ -55,7 +79,7 @@ def draw(results: Sequence[DemoResult], path: Path) -> Path:
 
 
 def import_pyplot() -> Any:
-    """Return matplotlib, drawing to files, or a sentence that says how to install it."""
+    """Import matplotlib for drawing to files; an error that says how to install it."""
     try:
         import matplotlib
     except ImportError:

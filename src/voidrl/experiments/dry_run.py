@@ -1,31 +1,25 @@
-"""`--dry-run`: every cell, what is there of it, and what the rest would take."""
+"""`voidrl experiment --dry-run`: every cell, its state, and what the rest needs."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from typing import TextIO
 
 from voidrl.experiments import estimate
 from voidrl.experiments.plan import Cell, Plan
-from voidrl.experiments.state import State, differences, state_of
+from voidrl.experiments.state import CellState, differences, state_of
 from voidrl.runs import locks
 from voidrl.terminal.tables import described, fit, print_table
 from voidrl.units import human_count, human_seconds
 
+NAMES = {"done": "done", "trained": "to be evaluated", "partial": "partial", "missing": "missing"}
+
 
 def print_plan(plan: Plan, jobs: int, file: TextIO | None = None) -> None:
-    """Print all of it; nothing is written to disk."""
+    """Print everything; nothing is written to disk."""
     stream = sys.stdout if file is None else file
-    experiment = plan.experiment
-
-    def say(text: str = "") -> None:
-        print(fit(text, file=stream), file=stream)
-
-    say(experiment.title)
-    if experiment.about:
-        say(experiment.about)
-    say()
     states = {cell.folder: state_of(cell, plan.path(cell)) for cell in plan.cells}
     estimates = estimate.estimate_all(plan, states)
     rows = [
@@ -38,75 +32,78 @@ def print_plan(plan: Plan, jobs: int, file: TextIO | None = None) -> None:
         )
         for cell in plan.cells
     ]
-    print_table(("run", "phase", "steps", "time", "state"), rows, file=stream)
-    say()
     kinds = Counter[str](state.kind for state in states.values())
-    named = {"done": "done", "trained": "to be evaluated", "partial": "partial", "missing": "missing"}
-    counted = ", ".join(f"{kinds[kind]} {name}" for kind, name in named.items() if kinds[kind])
-    say(f"{len(plan.cells)} runs in {plan.out}: {counted}")
-    for line in [*_time(plan, states, estimates, jobs), *_disk(plan, states, estimates), *plan.notes]:
-        say(line)
-    say_missing(plan, stream)
+    counted = ", ".join(f"{kinds[kind]} {name}" for kind, name in NAMES.items() if kinds[kind])
+    head = [plan.experiment.title, *filter(None, [plan.experiment.about]), ""]
+    tail = ["", f"{len(plan.cells)} runs in {plan.out}: {counted}"]
+    tail += [*_time(plan, states, estimates, jobs), *_disk(plan, states, estimates), *plan.notes]
+    print(fit("\n".join(head), file=stream), file=stream)
+    print_table(("run", "phase", "steps", "time", "state"), rows, file=stream)
+    print(fit("\n".join(tail), file=stream), file=stream)
+    print_missing(plan, stream)
 
 
-def say_missing(plan: Plan, stream: TextIO) -> None:
-    """The methods that the experiment would take and voidrl does not have."""
-    if plan.missing:
+def print_missing(plan: Plan, stream: TextIO) -> None:
+    """List the methods of the experiment that voidrl does not have."""
+    if plan.experiment.missing:
         print("\nmissing, as voidrl does not have them yet:", file=stream)
-        print(described(plan.missing, file=stream), file=stream)
+        print(described(plan.experiment.missing, file=stream), file=stream)
 
 
-def _state(plan: Plan, cell: Cell, state: State) -> str:
-    path = plan.path(cell) / "config.json"
-    if path.is_file() and (differ := differences(cell, path)):
+def _state(plan: Plan, cell: Cell, state: CellState) -> str:
+    if differ := differences(cell, plan.path(cell)):
         return f"other settings: {differ[0]}"
-    held = locks.is_held(locks.lock_path(plan.out, cell.folder))
-    under_way = ", another process is at it" if held else ""
+    text = NAMES[state.kind]
     if state.kind == "partial":
-        return f"partial, {human_count(state.step)} done{under_way}"
-    return ("to be evaluated" if state.kind == "trained" else state.kind) + under_way
+        text += f", {human_count(state.steps)} done"
+    if locks.is_held(locks.cell_lock_path(plan.out, cell.folder)):
+        text += ", another process is working on it"
+    return text
 
 
-def _seconds(of: estimate.Estimate) -> str:
-    if not of.seconds:
-        return "?" if of.seconds is None else "–"
-    elsewhere = of.rate.elsewhere if of.rate is not None else ""
-    return human_seconds(of.seconds) + (f" ({elsewhere})" if elsewhere else "")
+def _seconds(needed: estimate.Estimate) -> str:
+    if not needed.seconds:
+        return "?" if needed.seconds is None else "–"
+    hardware = needed.rate.other_hardware if needed.rate is not None else ""
+    return human_seconds(needed.seconds) + (f" ({hardware})" if hardware else "")
 
 
 def _time(
-    plan: Plan, states: dict[str, State], estimates: dict[str, estimate.Estimate], jobs: int
+    plan: Plan, states: Mapping[str, CellState], estimates: Mapping[str, estimate.Estimate], jobs: int
 ) -> list[str]:
     known = [each.seconds for each in estimates.values() if each.seconds is not None]
     unknown = len(estimates) - len(known)
-    if not any(state.kind != "done" for state in states.values()):
+    if all(state.kind == "done" for state in states.values()):
         return []
     if not any(known):
         return ["time: unknown, as no such run has been measured"] if unknown else []
     rates = [each.rate for each in estimates.values() if each.rate is not None]
-    others = ", ".join(dict.fromkeys(rate.elsewhere for rate in rates if rate.elsewhere))
-    line = f"time: about {human_seconds(sum(known))}{f' ({others})' if others else ''}"
-    line += " of training one run after the other"
+    hardware = ", ".join(dict.fromkeys(rate.other_hardware for rate in rates if rate.other_hardware))
+    line = f"time: about {human_seconds(sum(known))}{f' ({hardware})' if hardware else ''}"
+    line += " of training, one run at a time"
     if jobs > 1:
-        best = estimate.seconds_with(plan, estimates, jobs)
-        line += f", at best {human_seconds(best)} with --jobs {jobs}"
+        line += (
+            f", at best {human_seconds(estimate.parallel_seconds(plan, estimates, jobs))} with --jobs {jobs}"
+        )
     if unknown:
-        line += f"; of {unknown} more runs it is unknown, as none such has been measured"
-    return [f"{line}; evaluations are not in it", *estimate.sources(estimates.values())]
+        line += f"; unknown for {unknown} more runs, as no such run has been measured"
+    return [f"{line}; without evaluations", *estimate.sources(estimates.values())]
 
 
-def _disk(plan: Plan, states: dict[str, State], estimates: dict[str, estimate.Estimate]) -> list[str]:
+def _disk(
+    plan: Plan, states: Mapping[str, CellState], estimates: Mapping[str, estimate.Estimate]
+) -> list[str]:
     sizes = {folder: each.bytes for folder, each in estimates.items() if each.bytes is not None}
     unknown = len(estimates) - len(sizes)
-    whys = ", ".join(dict.fromkeys(each.why for each in estimates.values() if each.bytes is None))
-    why = f"as the size of {whys} is not known before it is made"
+    reasons = ", ".join(dict.fromkeys(each.why for each in estimates.values() if each.bytes is None))
+    why = f"as the size of {reasons} is not known before it is made"
     if not sizes:
         return [f"disk: unknown, {why}"]
     free = estimate.free_bytes(plan.out)
-    there = "" if free is None else f"; {estimate.human_bytes(free)} are free there"
-    more = f"; of {unknown} more runs it is unknown, {why}" if unknown else ""
-    lines = [f"disk: about {estimate.human_bytes(sum(sizes.values()))}, when all are complete{more}{there}"]
-    still = sum(size for folder, size in sizes.items() if states[folder].kind == "missing")
-    if free is not None and still > free:
-        lines.append("that does not fit: fewer seeds or tasks, --set log.keep_last=1, or another --out")
-    return lines
+    line = f"disk: about {estimate.human_bytes(sum(sizes.values()))} when all runs are complete"
+    line += f"; unknown for {unknown} more runs, {why}" if unknown else ""
+    line += f"; {estimate.human_bytes(free)} free"
+    needed = sum(size for folder, size in sizes.items() if states[folder].kind == "missing")
+    if needed > free:
+        return [line, "that does not fit: fewer seeds or tasks, --set log.keep_last=1, or another --out"]
+    return [line]

@@ -1,7 +1,4 @@
-"""An experiment's file: read, checked, and every mistake one sentence with the file and the key.
-
-docs/experiments.md describes each key. Imports no torch.
-"""
+"""Read and check the file of an experiment; docs/experiments.md describes its keys. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.experiments.tasks import GROUPS, Place, Task, clean, make_task, place_name
+from voidrl.experiments.tasks import GROUPS, NamedEnv, Task, folder_name, make_task, task_name
 from voidrl.protocols.presets import PRESETS
 from voidrl.suites import published
 from voidrl.units import parse_count
@@ -24,8 +21,8 @@ _KINDS = {str: "text", int: "a whole number", bool: "true or false", dict: "a ta
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """How an agent is evaluated when its training has ended."""
+class EvaluationSpec:
+    """How an agent is evaluated after training."""
 
     episodes: int | None = None
     steps: int | None = None
@@ -33,17 +30,17 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Phase:
-    """What is special about one phase."""
+class PhaseSpec:
+    """Settings of one phase."""
 
     steps: int | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     label: str | None = None
-    """Of an arm's runs in this phase; None takes the arm's own."""
+    """For an arm's runs in this phase; None for the arm's own label."""
 
 
 @dataclass(frozen=True)
-class Arm:
+class ArmSpec:
     """A method of the experiment: one row of its table."""
 
     name: str
@@ -51,76 +48,78 @@ class Arm:
     about: str
     phases: tuple[str, ...]
     method: str | None
-    """What is rewarded while pre-training; None leaves it to the preset."""
+    """The method in pre-training; None for the preset's."""
     source: str | None
     """The arm whose pre-trained agents are fine-tuned; None for its own."""
     config: Mapping[str, Any]
     times: Mapping[str, float]
-    """Values of the config that are multiplied, whatever preset they come from."""
-    of_phase: Mapping[str, Phase]
-    evaluation: Evaluation | None
+    """Factors for values of the config, whichever preset these come from."""
+    by_phase: Mapping[str, PhaseSpec]
+    evaluation: EvaluationSpec | None
     measures: tuple[str, ...]
-    """What the table of results shows of it."""
+    """What the table of results shows."""
 
 
 @dataclass(frozen=True)
-class Variation:
-    """What changes with another preset."""
+class PresetChanges:
+    """What changes with another preset than the experiment's."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
-    of_phase: Mapping[str, Phase] = field(default_factory=dict)
-    evaluation: Evaluation | None = None
+    by_phase: Mapping[str, PhaseSpec] = field(default_factory=dict)
+    evaluation: EvaluationSpec | None = None
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """A whole file."""
+class ExperimentSpec:
+    """The content of an experiment's file."""
 
     name: str
     path: str
     title: str
     about: str
     published: str | None
-    """The table in `voidrl.suites.published` that it is held against."""
+    """The table in `voidrl.suites.published` that results are compared with."""
     preset: str | None
     seeds: tuple[int, ...]
     tasks: tuple[Task, ...]
     config: Mapping[str, Any]
-    of_phase: Mapping[str, Phase]
-    arms: Mapping[str, Arm]
+    by_phase: Mapping[str, PhaseSpec]
+    arms: Mapping[str, ArmSpec]
     missing: Mapping[str, str]
-    """Methods that it would take, and that voidrl does not have: what they are."""
-    with_preset: Mapping[str, Variation]
+    """Methods that voidrl does not have yet, each with a description."""
+    preset_changes: Mapping[str, PresetChanges]
     threads: int | None
-    """CPU threads of each run; None divides those that there are."""
+    """CPU threads of each run; None divides the machine's."""
 
 
 def shipped() -> dict[str, str]:
     """The experiments that come with voidrl, and their titles."""
-    folder = importlib.resources.files("voidrl.experiments")
-    files = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
-    return {name.removesuffix(".toml"): read_experiment(name.removesuffix(".toml")).title for name in files}
+    return {name: read_experiment(name).title for name in _shipped_names()}
 
 
-def read_experiment(name: str | Path) -> Experiment:
-    """The experiment of this name, or the one in a file of your own."""
-    text, path = _text(str(name))
+def read_experiment(name: str | Path) -> ExperimentSpec:
+    """Read a shipped experiment by its name, or your own by the path of its file."""
+    text, path = _read_text(str(name))
     try:
-        table = tomllib.loads(text)
+        values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
-    return _Reader(path).experiment(table, clean(Path(path).stem))
+    return _experiment(path, values)
 
 
-def _text(name: str) -> tuple[str, str]:
-    """What stands in the file, and how to call it."""
+def _shipped_names() -> list[str]:
+    folder = importlib.resources.files("voidrl.experiments")
+    return sorted(e.name.removesuffix(".toml") for e in folder.iterdir() if e.name.endswith(".toml"))
+
+
+def _read_text(name: str) -> tuple[str, str]:
+    """The text of the file, and its name for messages."""
     if not name.endswith(".toml") and not Path(name).is_file():
-        folder = importlib.resources.files("voidrl.experiments")
-        known = sorted(e.name.removesuffix(".toml") for e in folder.iterdir() if e.name.endswith(".toml"))
-        if name not in known:
+        if name not in _shipped_names():
             remedy = "Your own is a file whose name ends in .toml."
-            raise UnknownNameError("experiment", name, known, remedy)
-        return folder.joinpath(f"{name}.toml").read_text(encoding="utf-8"), f"{name}.toml"
+            raise UnknownNameError("experiment", name, _shipped_names(), remedy)
+        file = importlib.resources.files("voidrl.experiments").joinpath(f"{name}.toml")
+        return file.read_text(encoding="utf-8"), f"{name}.toml"
     path = Path(name).expanduser()
     try:
         return path.read_text(encoding="utf-8"), str(path)
@@ -134,251 +133,214 @@ def _text(name: str) -> tuple[str, str]:
         raise ConfigError(f"{path} cannot be read: it is no UTF-8 text ({error.reason})") from None
 
 
-class _Reader:
-    """Tables of one file as the dataclasses above."""
+class _Table:
+    """A table of the file, which knows its keys and names itself in errors."""
 
-    def __init__(self, file: str) -> None:
-        self.file = file
-
-    def experiment(self, table: Mapping[str, Any], name: str) -> Experiment:
-        known = ("title", "about", "published", "preset", "seeds", "tasks", "measures", "threads", "config")
-        self._known("the experiment", table, (*known, "evaluation", "methods", "missing", "presets", *PHASES))
-        preset = self._get(table, "preset", str)
-        for given in (preset, *self._get(table, "presets", dict, {})):
-            if given is not None and given not in PRESETS:
-                raise UnknownNameError(
-                    f"preset in {self.file}:", given, PRESETS, "See `voidrl list presets`."
-                )
-        held = self._get(table, "published", str)
-        if held is not None and held not in published.names():
-            raise UnknownNameError(f"published table in {self.file}:", held, published.names())
-        threads = self._get(table, "threads", int)
-        if threads is not None and threads < 1:
-            raise self._wrong("threads", threads, "a whole number above 0")
-        evaluation = self._evaluation(table, "", Evaluation(episodes=10))
-        measures = self._words(table, "measures", "", ("return",))
-        missing = self._get(table, "missing", dict, {})
-        arms = self._arms(table, evaluation, measures)
-        for key, about in missing.items():
-            if not isinstance(about, str):
-                raise self._wrong(f"missing.{key}", about, "text that says what it is")
-            if key in arms:
-                raise self._wrong(
-                    f"missing.{key}", about, f"a name other than those in [methods], as {key!r}"
-                )
-        return Experiment(
-            name=name,
-            path=self.file,
-            title=self._get(table, "title", str, name),
-            about=" ".join(self._get(table, "about", str, "").split()),
-            published=held,
-            preset=preset,
-            seeds=self._seeds(table),
-            tasks=self._tasks(table),
-            config=self._get(table, "config", dict, {}),
-            of_phase=self._phases(table, ""),
-            arms=arms,
-            missing=missing,
-            with_preset={
-                name: self._variation(name, values)
-                for name, values in self._get(table, "presets", dict, {}).items()
-            },
-            threads=threads,
-        )
-
-    def _arms(
-        self, table: Mapping[str, Any], evaluation: Evaluation | None, measures: tuple[str, ...]
-    ) -> dict[str, Arm]:
-        tables = self._get(table, "methods", dict, {})
-        if not tables:
-            raise ConfigError(f"{self.file} has no methods: expected at least one table [methods.NAME]")
-        arms = {name: self._arm(name, values, evaluation, measures) for name, values in tables.items()}
-        for arm in arms.values():
-            where = f"methods.{arm.name}"
-            if arm.source is not None and arm.source not in arms:
-                raise UnknownNameError(f"source of [{where}] in {self.file}:", arm.source, arms)
-            if arm.source is not None and "pretrain" not in arms[arm.source].phases:
-                raise self._wrong(f"{where}.source", arm.source, "a method with the phase 'pretrain'")
-        labels = [arm.label for arm in arms.values()]
-        twice = next((label for label in labels if labels.count(label) > 1), None)
-        if twice is not None:
-            raise self._wrong("label", twice, "each label once, as tables tell methods apart by them")
-        return arms
-
-    def _arm(self, name: str, table: Any, evaluation: Evaluation | None, measures: tuple[str, ...]) -> Arm:
-        where = f"methods.{name}"
-        if not isinstance(table, dict):
-            raise self._wrong(where, table, "a table")
-        known = ("label", "about", "phases", "method", "source", "config", "times", "evaluation", "measures")
-        self._known(f"[{where}]", table, (*known, *PHASES))
-        if clean(name) != name:
-            raise self._wrong(where, name, f"the name of a folder, such as {clean(name)!r}")
-        source = self._get(table, "source", str, where=where)
-        usual = ("finetune",) if source is not None else ("pretrain", "finetune")
-        phases = self._words(table, "phases", where, usual)
-        for phase in phases:
-            if phase not in PHASES:
-                raise UnknownNameError(f"phase in [{where}] of {self.file}:", phase, PHASES)
-        if phases not in ALLOWED_PHASES:
-            allowed = ", ".join(str([*each]) for each in ALLOWED_PHASES)
-            raise self._wrong(f"{where}.phases", [*phases], f"one of {allowed}")
-        if (source is not None) != (phases == ("finetune",)):
-            raise self._wrong(
-                f"{where}.source", source, "the method whose agents are fine-tuned, and phases = ['finetune']"
-            )
-        method = self._get(table, "method", str, where=where)
-        if method is not None and "pretrain" not in phases:
-            raise self._wrong(
-                f"{where}.method", method, "none, as a method is rewarded while pre-training and it has none"
-            )
-        times = self._get(table, "times", dict, {}, where=where)
-        for key, value in times.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-                raise self._wrong(
-                    f"{where}.times.{key}", value, "a number above 0, by which it is multiplied"
-                )
-        return Arm(
-            name=name,
-            label=self._get(table, "label", str, name, where=where),
-            about=" ".join(self._get(table, "about", str, "", where=where).split()),
-            phases=phases,
-            method=method,
-            source=source,
-            config=self._get(table, "config", dict, {}, where=where),
-            times=times,
-            of_phase=self._phases(table, where),
-            evaluation=self._evaluation(table, where, evaluation),
-            measures=self._words(table, "measures", where, measures),
-        )
-
-    def _variation(self, name: str, table: Any) -> Variation:
-        where = f"presets.{name}"
-        if not isinstance(table, dict):
-            raise self._wrong(where, table, "a table")
-        self._known(f"[{where}]", table, ("config", "evaluation", *PHASES))
-        config = self._get(table, "config", dict, {}, where=where)
-        return Variation(config, self._phases(table, where), self._evaluation(table, where, None))
-
-    def _phases(self, table: Mapping[str, Any], where: str) -> dict[str, Phase]:
-        found = {}
-        for phase in PHASES:
-            if phase in table:
-                values = self._get(table, phase, dict, {}, where=where)
-                inside = f"{where}.{phase}" if where else phase
-                keys = ("steps", "config", "label") if where.startswith("methods.") else ("steps", "config")
-                self._known(f"[{inside}]", values, keys)
-                steps = values.get("steps")
-                found[phase] = Phase(
-                    steps=None if steps is None else self._count(f"{inside}.steps", steps),
-                    config=self._get(values, "config", dict, {}, where=inside),
-                    label=self._get(values, "label", str, where=inside),
-                )
-        return found
-
-    def _evaluation(
-        self, table: Mapping[str, Any], where: str, usual: Evaluation | None
-    ) -> Evaluation | None:
-        if "evaluation" not in table:
-            return usual
-        values, name = table["evaluation"], f"{where}.evaluation" if where else "evaluation"
-        if values is False:
-            return None
+    def __init__(self, file: str, name: str, values: Any, known: Iterable[str]) -> None:
+        self.file, self.name, self.values = file, name, values
         if not isinstance(values, dict):
-            raise self._wrong(name, values, "a table with episodes or steps, or false for none")
-        self._known(f"[{name}]", values, ("episodes", "steps", "count_states"))
-        if ("episodes" in values) == ("steps" in values):
-            raise self._wrong(name, values, "one of episodes and steps")
-        return Evaluation(
-            episodes=self._count(f"{name}.episodes", values["episodes"]) if "episodes" in values else None,
-            steps=self._count(f"{name}.steps", values["steps"]) if "steps" in values else None,
-            count_states=self._get(values, "count_states", bool, False, where=name),
-        )
+            raise self.wrong("", values, "a table")
+        for key in values:
+            if key not in (known := [*known]):
+                where = f"[{name}]" if name else "the experiment"
+                raise UnknownNameError(f"key in {where} of {file}:", key, known)
 
-    def _tasks(self, table: Mapping[str, Any]) -> tuple[Task, ...]:
-        given = table.get("tasks")
-        listed = [given] if isinstance(given, str) else given
-        if not isinstance(listed, list) or not listed:
-            raise self._wrong("tasks", given, f"a list of environments, or a group: {', '.join(GROUPS)}")
-        tasks = [task for entry in listed for task in self._task(entry)]
-        places: dict[str, str] = {}
-        for place in (place for task in tasks for place in (task, task.pretrain)):
-            other = places.setdefault(place.name, place.env)
-            if other != place.env:
-                raise ConfigError(
-                    f"{self.file}: {other!r} and {place.env!r} would both be named {place.name!r}; give one "
-                    f'a name: {{ name = "…", env = "…" }}'
-                )
-        if len({task.name for task in tasks}) < len(tasks):
-            raise self._wrong("tasks", given, "each of them once")
-        return tuple(tasks)
+    def table(self, key: str, values: Any, known: Iterable[str]) -> _Table:
+        return _Table(self.file, f"{self.name}.{key}" if self.name else key, values, known)
 
-    def _task(self, entry: Any) -> Iterable[Task]:
-        if isinstance(entry, str):
-            return [make_task(env) for env in GROUPS.get(entry, (entry,))]
-        if not isinstance(entry, dict):
-            raise self._wrong("tasks", entry, "an environment's id, a group, or a table with env")
-        self._known("a task", entry, ("name", "env", "pretrain"))
-        place = self._place(entry, "tasks")
-        usual = make_task(place.env)
-        if "pretrain" not in entry:
-            own = usual.pretrain if usual.pretrain.env != usual.env else place
-            return [Task(place.name, place.env, own)]
-        inside = entry["pretrain"]
-        if isinstance(inside, str):
-            return [Task(place.name, place.env, Place(place_name(inside), inside))]
-        if not isinstance(inside, dict):
-            raise self._wrong("tasks.pretrain", inside, "an environment's id, or a table with env and name")
-        self._known("tasks.pretrain", inside, ("name", "env"))
-        return [Task(place.name, place.env, self._place(inside, "tasks.pretrain"))]
-
-    def _place(self, table: Mapping[str, Any], where: str) -> Place:
-        env = self._get(table, "env", str, where=where)
-        if not env:
-            raise self._wrong(where, dict(table), 'a table with env, such as { env = "atari/pong" }')
-        name = self._get(table, "name", str, place_name(env), where=where)
-        if clean(name) != name:
-            raise self._wrong(f"{where}.name", name, f"the name of a folder, such as {clean(name)!r}")
-        return Place(name, env)
-
-    def _seeds(self, table: Mapping[str, Any]) -> tuple[int, ...]:
-        seeds = self._get(table, "seeds", list, [1])
-        whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
-        if not seeds or not whole or len({*seeds}) < len(seeds):
-            raise self._wrong("seeds", seeds, "a list of whole numbers from 0 on, each of them once")
-        return tuple(seeds)
-
-    # Single values
-
-    def _get(
-        self, table: Mapping[str, Any], key: str, kind: type, usual: Any = None, *, where: str = ""
-    ) -> Any:
-        """The value of a key as its kind, or what is usual where there is none."""
-        if key not in table:
-            return usual
-        value = table[key]
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise self._wrong(f"{where}.{key}" if where else key, value, _KINDS[kind])
+    def get(self, key: str, kind: type, default: Any = None) -> Any:
+        value = self.values.get(key, default)
+        if key in self.values and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+            raise self.wrong(key, value, _KINDS[kind])
         return value
 
-    def _words(
-        self, table: Mapping[str, Any], key: str, where: str, usual: tuple[str, ...]
-    ) -> tuple[str, ...]:
-        words = self._get(table, key, list, [*usual], where=where)
+    def text(self, key: str) -> str:
+        return " ".join(self.get(key, str, "").split())
+
+    def words(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        words = self.get(key, list, [*default])
         if not words or not all(isinstance(word, str) for word in words):
-            raise self._wrong(f"{where}.{key}" if where else key, words, "a list of words")
+            raise self.wrong(key, words, "a list of words")
         return tuple(words)
 
-    def _count(self, name: str, value: Any) -> int:
+    def count(self, key: str) -> int | None:
         try:
-            return parse_count(value, name)
+            return parse_count(self.values[key], f"{self.name}.{key}") if key in self.values else None
         except ConfigError as error:
             raise ConfigError(f"{self.file}: {error}") from None
 
-    def _known(self, what: str, table: Mapping[str, Any], known: Iterable[str]) -> None:
-        known = [*known]
-        for key in table:
-            if key not in known:
-                raise UnknownNameError(f"key in {what} of {self.file}:", key, known)
-
-    def _wrong(self, name: str, value: object, expected: str) -> ConfigError:
+    def wrong(self, key: str, value: object, expected: str) -> ConfigError:
+        name = ".".join(filter(None, (self.name, key)))
         return ConfigError(f"{self.file}: {name} = {value!r} cannot be used: expected {expected}")
+
+
+def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
+    known = ("title", "about", "published", "preset", "seeds", "tasks", "measures", "threads", "config")
+    table = _Table(file, "", values, (*known, "evaluation", "methods", "missing", "presets", *PHASES))
+    name = folder_name(Path(file).stem)
+    preset, presets = table.get("preset", str), table.get("presets", dict, {})
+    for given in (preset, *presets):
+        if given is not None and given not in PRESETS:
+            raise UnknownNameError(f"preset in {file}:", given, PRESETS, "See `voidrl list presets`.")
+    compared = table.get("published", str)
+    if compared is not None and compared not in published.names():
+        raise UnknownNameError(f"published table in {file}:", compared, published.names())
+    threads = table.get("threads", int)
+    if threads is not None and threads < 1:
+        raise table.wrong("threads", threads, "a whole number above 0")
+    arms, missing = _arms(table), table.get("missing", dict, {})
+    for key, about in missing.items():
+        if not isinstance(about, str) or key in arms:
+            expected = f"text, and a name other than those in [methods], as {key!r}"
+            raise table.wrong(f"missing.{key}", about, expected)
+    return ExperimentSpec(
+        name=name,
+        path=file,
+        title=table.get("title", str, name),
+        about=table.text("about"),
+        published=compared,
+        preset=preset,
+        seeds=_seeds(table),
+        tasks=_tasks(table),
+        config=table.get("config", dict, {}),
+        by_phase=_by_phase(table),
+        arms=arms,
+        missing=missing,
+        preset_changes={key: _preset_changes(table, key, changes) for key, changes in presets.items()},
+        threads=threads,
+    )
+
+
+def _arms(table: _Table) -> dict[str, ArmSpec]:
+    methods = table.get("methods", dict, {})
+    if not methods:
+        raise ConfigError(f"{table.file} has no methods: expected at least one table [methods.NAME]")
+    known = ("label", "about", "phases", "method", "source", "config", "times", "evaluation", "measures")
+    tables = {name: table.table(f"methods.{name}", each, (*known, *PHASES)) for name, each in methods.items()}
+    evaluation = _evaluation(table, EvaluationSpec(episodes=10))
+    measures = table.words("measures", ("return",))
+    arms = {name: _arm(name, each, evaluation, measures) for name, each in tables.items()}
+    for name, arm in arms.items():
+        if arm.source is not None and arm.source not in arms:
+            raise UnknownNameError(f"source of [{tables[name].name}] in {table.file}:", arm.source, arms)
+        if arm.source is not None and "pretrain" not in arms[arm.source].phases:
+            raise tables[name].wrong("source", arm.source, "a method with the phase 'pretrain'")
+    labels = [arm.label for arm in arms.values()]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise table.wrong("label", twice, "each label once, as tables tell methods apart by them")
+    return arms
+
+
+def _arm(name: str, table: _Table, evaluation: EvaluationSpec | None, measures: tuple[str, ...]) -> ArmSpec:
+    if folder_name(name) != name:
+        raise table.wrong("", name, f"the name of a folder, such as {folder_name(name)!r}")
+    source, method = table.get("source", str), table.get("method", str)
+    phases = table.words("phases", ("finetune",) if source is not None else ("pretrain", "finetune"))
+    for phase in phases:
+        if phase not in PHASES:
+            raise UnknownNameError(f"phase in [{table.name}] of {table.file}:", phase, PHASES)
+    if phases not in ALLOWED_PHASES:
+        allowed = ", ".join(str([*each]) for each in ALLOWED_PHASES)
+        raise table.wrong("phases", [*phases], f"one of {allowed}")
+    if (source is not None) != (phases == ("finetune",)):
+        expected = "the method whose agents are fine-tuned, and phases = ['finetune']"
+        raise table.wrong("source", source, expected)
+    if method is not None and "pretrain" not in phases:
+        raise table.wrong("method", method, "none, as methods are for pre-training and it has none")
+    times = table.get("times", dict, {})
+    for key, value in times.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise table.wrong(f"times.{key}", value, "a factor above 0")
+    return ArmSpec(
+        name=name,
+        label=table.get("label", str, name),
+        about=table.text("about"),
+        phases=phases,
+        method=method,
+        source=source,
+        config=table.get("config", dict, {}),
+        times=times,
+        by_phase=_by_phase(table, "label"),
+        evaluation=_evaluation(table, evaluation),
+        measures=table.words("measures", measures),
+    )
+
+
+def _preset_changes(table: _Table, name: str, values: Any) -> PresetChanges:
+    inner = table.table(f"presets.{name}", values, ("config", "evaluation", *PHASES))
+    return PresetChanges(inner.get("config", dict, {}), _by_phase(inner), _evaluation(inner, None))
+
+
+def _by_phase(table: _Table, *more: str) -> dict[str, PhaseSpec]:
+    found = {}
+    for phase in (phase for phase in PHASES if phase in table.values):
+        inner = table.table(phase, table.values[phase], ("steps", "config", *more))
+        config, label = inner.get("config", dict, {}), inner.get("label", str)
+        found[phase] = PhaseSpec(inner.count("steps"), config, label)
+    return found
+
+
+def _evaluation(table: _Table, default: EvaluationSpec | None) -> EvaluationSpec | None:
+    values = table.values.get("evaluation", default)
+    if values is default or values is False:
+        return None if values is False else default
+    if not isinstance(values, dict):
+        raise table.wrong("evaluation", values, "a table with episodes or steps, or false for none")
+    inner = table.table("evaluation", values, ("episodes", "steps", "count_states"))
+    if ("episodes" in values) == ("steps" in values):
+        raise inner.wrong("", values, "one of episodes and steps")
+    count_states = inner.get("count_states", bool, False)
+    return EvaluationSpec(inner.count("episodes"), inner.count("steps"), count_states)
+
+
+def _tasks(table: _Table) -> tuple[Task, ...]:
+    given = table.values.get("tasks")
+    listed = [given] if isinstance(given, str) else given
+    if not isinstance(listed, list) or not listed:
+        raise table.wrong("tasks", given, f"a list of environments, or a group: {', '.join(GROUPS)}")
+    tasks: list[Task] = []
+    for entry in listed:
+        if isinstance(entry, str):
+            tasks += [make_task(env) for env in GROUPS.get(entry, (entry,))]
+        else:
+            tasks.append(_task(table.table("tasks", entry, ("name", "env", "pretrain"))))
+    envs: dict[str, str] = {}
+    for each in (each for task in tasks for each in (task, task.pretrain)):
+        other = envs.setdefault(each.name, each.env)
+        if other != each.env:
+            raise ConfigError(
+                f"{table.file}: {other!r} and {each.env!r} would both be named {each.name!r}; give one "
+                f'a name: {{ name = "…", env = "…" }}'
+            )
+    if len({task.name for task in tasks}) < len(tasks):
+        raise table.wrong("tasks", given, "each of them once")
+    return tuple(tasks)
+
+
+def _task(table: _Table) -> Task:
+    here, pretrain = _named_env(table), table.values.get("pretrain")
+    if pretrain is None:
+        default = make_task(here.env)
+        return Task(here.name, here.env, default.pretrain if default.pretrain.env != here.env else here)
+    if isinstance(pretrain, str):
+        return Task(here.name, here.env, NamedEnv(task_name(pretrain), pretrain))
+    return Task(here.name, here.env, _named_env(table.table("pretrain", pretrain, ("name", "env"))))
+
+
+def _named_env(table: _Table) -> NamedEnv:
+    env = table.get("env", str)
+    if not env:
+        raise table.wrong("", table.values, 'a table with env, such as { env = "atari/pong" }')
+    name = table.get("name", str, task_name(env))
+    if folder_name(name) != name:
+        raise table.wrong("name", name, f"the name of a folder, such as {folder_name(name)!r}")
+    return NamedEnv(name, env)
+
+
+def _seeds(table: _Table) -> tuple[int, ...]:
+    seeds = table.get("seeds", list, [1])
+    whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
+    if not seeds or not whole or len({*seeds}) < len(seeds):
+        raise table.wrong("seeds", seeds, "a list of whole numbers from 0 on, each of them once")
+    return tuple(seeds)

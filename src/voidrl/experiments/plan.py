@@ -1,4 +1,4 @@
-"""Which runs an experiment takes: every cell with its whole config, made before the first one begins."""
+"""The runs of an experiment: every cell with its complete config, made before the first one starts."""
 
 from __future__ import annotations
 
@@ -14,33 +14,39 @@ from voidrl.envs.dmc import resolve
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.evaluation import EVALUATION_STREAM, run_seed
-from voidrl.experiments.dry_build import outline_bytes
-from voidrl.experiments.format import PHASES, Arm, Evaluation, Experiment, Phase, Variation
-from voidrl.experiments.probe import Look, look
-from voidrl.experiments.scale import FEW_UPDATES, learns, scaled, scaled_evaluation, updates, warmup_steps
-from voidrl.experiments.tasks import Place, Task, select
+from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec, PhaseSpec, PresetChanges
+from voidrl.experiments.probe import EnvProbe, agent_bytes, probe
+from voidrl.experiments.scale import (
+    FEW_UPDATES,
+    count_updates,
+    learns,
+    scale_config,
+    scale_evaluation,
+    warmup_steps,
+)
+from voidrl.experiments.tasks import NamedEnv, Task, select
 from voidrl.protocols.presets import default_preset, protocol_for
 from voidrl.suites.dmcontrol import find_place
 from voidrl.units import parse_count
 
 Layers = list[Mapping[str, Any]]
-# What `--set` cannot change for all runs at once.
-ARGUMENTS = {
-    "method.name": "the methods have an option of their own, --methods",
-    "seed": "the seeds have an option of their own, --seeds",
-    "device": "the device has an option of its own, --device",
-    "engine": "the engine has an option of its own, --engine",
-    "env": "the tasks have an option of their own, --tasks",
-    "env.id": "the tasks have an option of their own, --tasks",
+# Fields that `--set` cannot change for all runs, and why.
+RESERVED = {
+    "method.name": "use --methods",
+    "seed": "use --seeds",
+    "device": "use --device",
+    "engine": "use --engine",
+    "env": "use --tasks",
+    "env.id": "use --tasks",
     "phase": "each run has its own",
     "steps": "phases differ: set pretrain.steps, finetune.steps or train.steps, or use --steps-scale",
 }
-OF_ONE_PHASE = ("pretrain", "train")  # prefixes of `--set`; `finetune` is a part of the config itself
+PHASE_PREFIXES = ("pretrain", "train")  # of `--set`; `finetune` is a part of the config itself
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for; by default the experiment as its file has it."""
+    """What the command line asks for; by default the experiment as in its file."""
 
     tasks: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
@@ -48,8 +54,8 @@ class Request:
     steps_scale: float = 1.0
     preset: str | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """To the config of all runs, by dotted names; those of a phase begin with `pretrain.` or `train.`, those
-    of the evaluation with `evaluation.`."""
+    """Changes to the config of all runs by dotted names; `pretrain.` and `train.` before a name limit it to a
+    phase, and `evaluation.` changes the evaluation."""
     device: str = "auto"
     engine: str = "auto"
 
@@ -59,25 +65,25 @@ class Cell:
     """One run."""
 
     folder: str
-    """Below the folder of the experiment: `walker_run/apt/seed1`."""
-    arm: Arm
+    """Relative to the experiment's folder: `walker_run/apt/seed1`."""
+    arm: ArmSpec
     label: str
-    """The row of a table that it belongs to."""
+    """Its row in tables."""
     task: str
     """The environment's id."""
     config: Config
     source: str | None
-    """The folder of the pre-training that it begins from."""
+    """Folder of the pre-training that it starts from."""
     evaluation: dict[str, Any] | None
-    """Its settings, as `voidrl.scores.score.record` keeps them."""
-    ends: bool
-    """Whether it is the last run of an arm; others are there to be gone on from."""
+    """Settings of its evaluation, as in evaluation.json."""
+    is_final: bool
+    """Whether it is the last run of an arm, rather than a pre-training for another."""
     protocol_steps: int
-    """What the experiment's own protocol takes, whatever was asked for."""
+    """Steps in the experiment's own protocol, whatever was requested."""
     preset: str | None
-    look: Look = field(repr=False, compare=False)
+    probe: EnvProbe = field(repr=False, compare=False)
     agent_bytes: int | None
-    """Of a checkpoint without the replay; None where that is not known before it is made."""
+    """Size of a checkpoint without the replay; None if unknown."""
 
     @property
     def phase(self) -> str:
@@ -86,69 +92,67 @@ class Cell:
 
     @property
     def seed(self) -> int:
-        """Of everything random in it."""
+        """Seed of everything random in the run."""
         return self.config.seed
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All of them, in the order in which they are begun."""
+    """All cells, in the order in which they start."""
 
-    experiment: Experiment
+    experiment: ExperimentSpec
     request: Request
     out: Path
     cells: list[Cell]
-    missing: dict[str, str]
     notes: list[str]
-    """What the one who asked should know."""
+    """What the user should know."""
 
     @property
     def published(self) -> str | None:
-        """The table that results can be held against; none where agents see something else than there."""
+        """The table to compare with; None where agents have other observations than there."""
         theirs, ours = (
             [
-                protocol_for(task.env, name or default_preset(task.env)).get("env", {}).get("dmc", {})
+                protocol_for(task.env, name or default_preset(task.env))
+                .get("env", {})
+                .get("dmc", {})
+                .get("observation")
                 for task in self.experiment.tasks
             ]
             for name in (self.experiment.preset, self.request.preset or self.experiment.preset)
         )
-        alike = [values.get("observation") for values in theirs] == [
-            values.get("observation") for values in ours
-        ]
-        return self.experiment.published if alike else None
+        return self.experiment.published if theirs == ours else None
 
     def path(self, cell: Cell | str) -> Path:
         """The run folder of a cell."""
         return self.out / (cell if isinstance(cell, str) else cell.folder)
 
 
-def make_plan(experiment: Experiment, request: Request, out: str | Path | None = None) -> Plan:
-    """Every run that is asked for, and those that they begin from."""
-    arms = _chosen_arms(experiment, request.methods)
+def make_plan(experiment: ExperimentSpec, request: Request, out: str | Path | None = None) -> Plan:
+    """Plan every requested run, and the pre-trainings that these start from."""
+    arms = _select_arms(experiment, request.methods)
     tasks = select(experiment.tasks, request.tasks) if request.tasks else [*experiment.tasks]
     seeds = request.seeds or experiment.seeds
-    once = len({*seeds}) == len(seeds)
-    require(once, "seeds", [*seeds], "each of them once")
+    require(len({*seeds}) == len(seeds), "seeds", [*seeds], "each of them once")
     require(0 < request.steps_scale < float("inf"), "steps_scale", request.steps_scale, "a number above 0")
     for name, value in flat(merge(request.changes)).items():
-        if name in ARGUMENTS or name.partition(".")[2] in ("seed", "device", "engine"):
-            why = ARGUMENTS.get(name) or ARGUMENTS[name.partition(".")[2]]
+        if name in RESERVED or name.partition(".")[2] in ("seed", "device", "engine"):
+            why = RESERVED.get(name) or RESERVED[name.partition(".")[2]]
             raise ConfigError(f"{name} = {value!r} cannot be set for all runs: {why}")
-    maker = _Maker(experiment, request)
+    planner = _Planner(experiment, request)
     cells: dict[str, Cell] = {}
-    for seed in seeds:  # outermost, so that one seed of everything is there first
+    for seed in seeds:  # outermost, so that one seed of everything is done first
         for task in tasks:
             for arm in arms:
-                for cell in maker.cells(arm, task, seed):
-                    if cell.ends or cell.folder not in cells:  # a pre-training may be both
+                for cell in planner.cells(arm, task, seed):
+                    if cell.is_final or cell.folder not in cells:  # a pre-training may be both
                         cells[cell.folder] = cell
-    maker.require_effect()
+    planner.require_effect()
     out = Path("runs", experiment.name) if out is None else Path(out).expanduser()
-    made = [*cells.values()]
-    return Plan(experiment, request, out, made, dict(experiment.missing), [*maker.notes(), *_notes(made)])
+    planned = [*cells.values()]
+    return Plan(experiment, request, out, planned, [*planner.notes(), *_notes(planned)])
 
 
-def _chosen_arms(experiment: Experiment, names: Sequence[str]) -> list[Arm]:
+def _select_arms(experiment: ExperimentSpec, names: Sequence[str]) -> list[ArmSpec]:
     for name in names:
         if name in experiment.missing:
             raise ConfigError(
@@ -163,73 +167,71 @@ def _chosen_arms(experiment: Experiment, names: Sequence[str]) -> list[Arm]:
 
 
 def _notes(cells: Sequence[Cell]) -> Iterator[str]:
-    idle = [cell for cell in cells if learns(cell.config) and not updates(cell.config)]
-    few = [cell for cell in cells if 0 < updates(cell.config) < FEW_UPDATES]
+    idle = [cell for cell in cells if learns(cell.config) and not count_updates(cell.config)]
+    few = [cell for cell in cells if 0 < count_updates(cell.config) < FEW_UPDATES]
     if idle:
         steps, warmup = idle[0].config.steps, warmup_steps(idle[0].config)
-        yield (
-            f"{len(idle)} runs learn nothing: {idle[0].folder} has {steps} steps and a warm-up of {warmup}"
-        )
+        yield f"{len(idle)} runs learn nothing: {idle[0].folder} has {steps} steps and a warm-up of {warmup}"
     if few:
         yield (
             f"{len(few)} runs make fewer than {FEW_UPDATES} updates ({few[0].folder} "
-            f"{updates(few[0].config)}): they show how it works, not how well"
+            f"{count_updates(few[0].config)}): they show how it works, not how well"
         )
 
 
-class _Made(NamedTuple):
-    """A config that can be run, of an arm in a phase and a place."""
+class _Prepared(NamedTuple):
+    """The config of an arm in a phase and an environment, at full length."""
 
     config: Config
-    look: Look
+    probe: EnvProbe
     agent_bytes: int | None
 
 
-class _Maker:
-    """Makes cells; configs are made once for all seeds, and before they are scaled."""
+class _Planner:
+    """Makes cells; a config is made once for all seeds, before it is scaled."""
 
-    def __init__(self, experiment: Experiment, request: Request) -> None:
+    def __init__(self, experiment: ExperimentSpec, request: Request) -> None:
         self.experiment, self.request = experiment, request
-        self.varied = experiment.with_preset.get(request.preset or "", Variation())
+        self.preset_changes = experiment.preset_changes.get(request.preset or "", PresetChanges())
         changes = dict(request.changes)
-        self.of_evaluation = _taken(changes, "evaluation")
-        self.of_phase = {phase: _taken(changes, phase) for phase in OF_ONE_PHASE}
+        self.evaluation_changes = _pop_prefix(changes, "evaluation")
+        self.phase_changes = {phase: _pop_prefix(changes, phase) for phase in PHASE_PREFIXES}
         self.changes = changes
-        self.made: dict[tuple[str, str, str], _Made] = {}
-        self.protocol: dict[tuple[str, str, str], int] = {}
+        self.prepared: dict[tuple[str, str, str], _Prepared] = {}
+        self.protocol_steps: dict[tuple[str, str, str], int] = {}
         self.kept_by_arms: dict[str, set[str]] = {}
 
-    def cells(self, arm: Arm, task: Task, seed: int) -> Iterator[Cell]:
+    def cells(self, arm: ArmSpec, task: Task, seed: int) -> Iterator[Cell]:
         """The runs of an arm: the pre-training first, if it has one."""
-        first, last = arm.phases[0], arm.phases[-1]
         source: Cell | None = None
-        if last == "finetune":
-            owner = arm if first == "pretrain" else self.experiment.arms[arm.source or ""]
-            source = self._cell(owner, "pretrain", task, seed)
+        if arm.phases[-1] == "finetune":
+            source = self._cell(self._source_arm(arm), "pretrain", task, seed)
             yield source
-        place: Place = task.pretrain if last == "pretrain" else task
-        end = self._cell(arm, last, task, seed, source)
-        yield dataclasses.replace(end, ends=True, evaluation=self._evaluation(arm, end.config, place))
+        final = self._cell(arm, arm.phases[-1], task, seed, source)
+        yield dataclasses.replace(final, is_final=True, evaluation=self._evaluation(arm, final.config))
 
-    def _cell(self, arm: Arm, phase: str, task: Task, seed: int, source: Cell | None = None) -> Cell:
-        place: Place = task.pretrain if phase == "pretrain" else task
-        config, seen, agent_bytes = self._config(arm, phase, task)
-        # Where a task is its own place of pre-training, the two runs of an arm need two folders.
+    def _source_arm(self, arm: ArmSpec) -> ArmSpec:
+        return arm if arm.source is None else self.experiment.arms[arm.source]
+
+    def _cell(self, arm: ArmSpec, phase: str, task: Task, seed: int, source: Cell | None = None) -> Cell:
+        where: NamedEnv = task.pretrain if phase == "pretrain" else task
+        config, env_probe, size = self._prepare(arm, phase, task)
+        # Where a task is pre-trained in itself, the two runs of an arm need two folders.
         both = phase == "pretrain" and arm.phases[-1] == "finetune" and task.pretrain.env == task.env
         name = f"{arm.name}-pretrain" if both else arm.name
         return Cell(
-            folder=f"{place.name}/{name}/seed{seed}",
+            folder=f"{where.name}/{name}/seed{seed}",
             arm=arm,
-            label=arm.of_phase.get(phase, Phase()).label or arm.label,
+            label=arm.by_phase.get(phase, PhaseSpec()).label or arm.label,
             task=config.env.id,
-            config=scaled(dataclasses.replace(config, seed=seed), self.request.steps_scale),
+            config=scale_config(dataclasses.replace(config, seed=seed), self.request.steps_scale),
             source=None if source is None else source.folder,
             evaluation=None,
-            ends=False,
-            protocol_steps=self._protocol_steps(arm, phase, place.env, config.env.dmc.action_repeat),
-            preset=self._preset_name(place.env),
-            look=seen,
-            agent_bytes=agent_bytes,
+            is_final=False,
+            protocol_steps=self._protocol_steps(arm, phase, where.env, config.env.dmc.action_repeat),
+            preset=self._preset_name(where.env),
+            probe=env_probe,
+            agent_bytes=size,
         )
 
     def _preset_name(self, env: str) -> str | None:
@@ -237,127 +239,125 @@ class _Maker:
 
     # Configs
 
-    def _config(self, arm: Arm, phase: str, task: Task) -> _Made:
-        """The config of a phase at full length, with any seed."""
-        place: Place = task.pretrain if phase == "pretrain" else task
-        # Games differ in nothing but their name.
-        key = (arm.name, phase, ATARI if place.env.startswith(ATARI) else place.env)
-        if key in self.made:
-            made = self.made[key]
-            env = made.config.env
-            env = dataclasses.replace(env, id=place.env) if key[2] == ATARI else env
-            return made._replace(config=dataclasses.replace(made.config, env=env))
+    def _prepare(self, arm: ArmSpec, phase: str, task: Task) -> _Prepared:
+        env_id = task.pretrain.env if phase == "pretrain" else task.env
+        is_atari = env_id.startswith(ATARI)
+        key = (arm.name, phase, ATARI if is_atari else env_id)
+        if key not in self.prepared:
+            self.prepared[key] = self._make_config(arm, phase, task, env_id)
+        prepared = self.prepared[key]
+        if is_atari:  # games differ in their names alone
+            env = dataclasses.replace(prepared.config.env, id=env_id)
+            prepared = prepared._replace(config=dataclasses.replace(prepared.config, env=env))
+        return prepared
+
+    def _make_config(self, arm: ArmSpec, phase: str, task: Task, env_id: str) -> _Prepared:
+        arm_phase = arm.by_phase.get(phase, PhaseSpec()).config
         if phase == "finetune":
-            owner = arm if arm.source is None else self.experiment.arms[arm.source]
-            before = self._config(owner, "pretrain", task).config
-            layers: Layers = [to_json(build.task_config(before)), self._file_config(phase)]
+            pretrained = self._prepare(self._source_arm(arm), "pretrain", task).config
+            layers: Layers = [to_json(build.task_config(pretrained)), self._file_config(phase)]
             layers += [] if arm.source is None else [arm.config]
-            layers.append(arm.of_phase.get(phase, Phase()).config)
-            merged = _layered(layers)
+            merged = _layered([*layers, arm_phase])
         else:
-            merged = self._from_preset(arm, phase, place.env)
+            merged = self._from_preset(arm, phase, env_id)
         if phase != "finetune" or arm.source is not None:
             _multiply(merged, arm.times)
-        steps = self._steps(arm, phase)
-        for name in [*flat(arm.config), *flat(arm.of_phase.get(phase, Phase()).config)]:
-            if name in self.changes or name in self.of_phase.get(phase, {}):
+        for name in [*flat(arm.config), *flat(arm_phase)]:
+            if name in self.changes or name in self.phase_changes.get(phase, {}):
                 self.kept_by_arms.setdefault(name, set()).add(arm.label)
-        request = self.request
-        given = {"phase": phase, "device": request.device, "engine": request.engine}
+        given = {"phase": phase, "device": self.request.device, "engine": self.request.engine}
+        steps = self._requested_steps(arm, phase)
         merged = _layered([merged, given if steps is None else {**given, "steps": steps}])
-        inside = merged.get("env", {})
-        require(isinstance(inside, Mapping), "env", inside, "a mapping; the id is the task's")
-        seen = look(update(EnvConfig(), {**inside, "id": place.env}, "env."))
+        env = merged.get("env", {})
+        require(isinstance(env, Mapping), "env", env, "a mapping; the id is the task's")
+        env_probe = probe(update(EnvConfig(), {**env, "id": env_id}, "env."))
         if phase != "finetune":
-            self._drop_foreign(merged, build.name_pieces(seen.spec, merged))
-        config = build.build_config(seen.spec, [merged, {"env": to_json(seen.env)}])
-        self.made[key] = _Made(config, seen, outline_bytes(seen.spec, config))
-        return self.made[key]
+            self._drop_foreign(merged, build.name_pieces(env_probe.spec, merged))
+        config = build.build_config(env_probe.spec, [merged, {"env": to_json(env_probe.env)}])
+        return _Prepared(config, env_probe, agent_bytes(env_probe.spec, config))
 
-    def _from_preset(self, arm: Arm, phase: str, env: str) -> dict[str, Any]:
-        """Pre-training and training from scratch: protocol, recipe, and what file and command change."""
-        shared = _layered([self.experiment.config, self.varied.config, self.changes])
+    def _from_preset(self, arm: ArmSpec, phase: str, env: str) -> dict[str, Any]:
+        """Pre-training and training from scratch: protocol, recipe, and the changes of file and command."""
+        shared = _layered([self.experiment.config, self.preset_changes.config, self.changes])
         method = {} if arm.method is None else {"method": arm.method}
-        own = [self._file_config(phase), self.of_phase[phase], method, arm.config]
-        own.append(arm.of_phase.get(phase, Phase()).config)
+        own = [self._file_config(phase), self.phase_changes[phase], method, arm.config]
+        own.append(arm.by_phase.get(phase, PhaseSpec()).config)
         layers = build.layers_for(env, phase, self._preset_name(env), _layered(own), shared=shared)
         return _layered([layer.values for layer in layers])
 
     def _drop_foreign(self, merged: dict[str, Any], pieces: Mapping[str, Any]) -> None:
-        """Drop what is set for all runs and the pieces of this one do not have, as `k` of a random agent."""
-        shared = merge(self.experiment.config, self.varied.config, self.changes)
+        """Drop values for all runs that the pieces of this one do not have, such as `k` of a random agent."""
+        shared = merge(self.experiment.config, self.preset_changes.config, self.changes)
         for kind, piece in pieces.items():
             fields = {f.name for f in dataclasses.fields(default_piece(kind, piece["name"]))}
             for name in shared.get(kind, {}).keys() - fields:
                 merged[kind].pop(name, None)
 
     def _file_config(self, phase: str) -> dict[str, Any]:
-        """The file's changes for a phase; where the command line changes the same for all, that counts."""
-        files = (self.experiment.of_phase.get(phase, Phase()), self.varied.of_phase.get(phase, Phase()))
-        values = flat(merge(*(each.config for each in files)))
+        """The file's changes for a phase, except what the command line changes for all phases."""
+        specs = (each.by_phase.get(phase, PhaseSpec()) for each in (self.experiment, self.preset_changes))
+        values = flat(merge(*(spec.config for spec in specs)))
         return {name: value for name, value in values.items() if name not in self.changes}
 
-    def _steps(self, arm: Arm, phase: str) -> int | None:
-        """Of the run, where the file or the command line say so; None leaves them to the preset."""
-        asked = self.changes.get("finetune.steps") if phase != "pretrain" else None
-        given = self.of_phase.get(phase, {}).get("steps", asked)
+    def _requested_steps(self, arm: ArmSpec, phase: str) -> int | None:
+        """Steps in the file or on the command line; None for the preset's."""
+        default = self.changes.get("finetune.steps") if phase != "pretrain" else None
+        given = self.phase_changes.get(phase, {}).get("steps", default)
         if given is not None:
             return parse_count(given, f"{phase}.steps")
-        return _file_steps(self.experiment, arm, phase, self.varied)
+        return _file_steps(phase, arm, self.preset_changes, self.experiment)
 
-    def _protocol_steps(self, arm: Arm, phase: str, env: str, action_repeat: int) -> int:
-        """How long the experiment itself has it, in steps that hold an action for as many frames as here."""
+    def _protocol_steps(self, arm: ArmSpec, phase: str, env: str, action_repeat: int) -> int:
+        """Steps in the experiment's own protocol, converted to this action repeat."""
         key = (arm.name, phase, env)
-        if key not in self.protocol:
-            begun = "train" if phase == "train" else "pretrain"
-            layers = build.layers_for(env, begun, self.experiment.preset, self.experiment.config)
+        if key not in self.protocol_steps:
+            started = "train" if phase == "train" else "pretrain"
+            layers = build.layers_for(env, started, self.experiment.preset, self.experiment.config)
             merged = merge(*(layer.values for layer in layers))
-            usual = merged.get("steps", Config().steps)
+            default = merged.get("steps", Config().steps)
             if phase == "finetune":
-                usual = merged.get("finetune", {}).get("steps") or usual
-            steps = int(_file_steps(self.experiment, arm, phase, Variation()) or usual)
+                default = merged.get("finetune", {}).get("steps") or default
+            steps = int(_file_steps(phase, arm, self.experiment) or default)
             if env.startswith(DMC):
-                theirs = resolve(update(EnvConfig(), {**merged.get("env", {}), "id": env}, "env."))
-                steps = steps * theirs.dmc.action_repeat // action_repeat
-            self.protocol[key] = steps
-        return self.protocol[key]
+                protocol = resolve(update(EnvConfig(), {**merged.get("env", {}), "id": env}, "env."))
+                steps = steps * protocol.dmc.action_repeat // action_repeat
+            self.protocol_steps[key] = steps
+        return self.protocol_steps[key]
 
     # Evaluations
 
-    def _evaluation(self, arm: Arm, config: Config, place: Place) -> dict[str, Any] | None:
-        asked = arm.evaluation
-        if asked is not None and self.varied.evaluation is not None:
-            asked = self.varied.evaluation
-        if asked is None:
+    def _evaluation(self, arm: ArmSpec, config: Config) -> dict[str, Any] | None:
+        if arm.evaluation is None:
             return None
-        asked = scaled_evaluation(_changed(asked, self.of_evaluation), self.request.steps_scale)
-        found = find_place(place.env)
-        if found is not None and found.task is None and not asked.count_states:
+        spec = _change_evaluation(self.preset_changes.evaluation or arm.evaluation, self.evaluation_changes)
+        spec = scale_evaluation(spec, self.request.steps_scale)
+        found = find_place(config.env.id)
+        if found is not None and found.task is None and not spec.count_states:
             raise ConfigError(
-                f"method {arm.name!r} ends in {place.env!r}, which has no reward that could be evaluated: "
-                f"set evaluation = false in its table, or count_states = true in [evaluation]"
+                f"method {arm.name!r} ends in {config.env.id!r}, which has no reward that could be "
+                f"evaluated: set evaluation = false in its table, or count_states = true in [evaluation]"
             )
         return {
             "env": config.env.id,
-            "episodes": asked.episodes,
-            "steps": asked.steps,
+            "episodes": spec.episodes,
+            "steps": spec.steps,
             "seed": run_seed(config.seed, EVALUATION_STREAM),
             "deterministic": True,
             "epsilon": config.log.eval_epsilon,
             "num_envs": None,
-            "count_states": asked.count_states,
+            "count_states": spec.count_states,
         }
 
     # Checks
 
     def require_effect(self) -> None:
-        """Refuse changes that none of the runs has: a field of a method that is not there."""
-        known = {name for made in self.made.values() for name in flat(to_json(made.config))}
-        phases = {phase for _, phase, _ in self.made}
+        """Refuse changes that apply to none of the runs, such as a field of a method that is not there."""
+        known = {name for made in self.prepared.values() for name in flat(to_json(made.config))}
+        phases = {phase for _, phase, _ in self.prepared}
         for name in flat(merge(self.changes)):
             if name not in known:
                 raise UnknownNameError("config field", name, known, "None of the runs has it.")
-        for phase, changes in self.of_phase.items():
+        for phase, changes in self.phase_changes.items():
             if changes and phase not in phases:
                 raise ConfigError(
                     f"{phase}.{next(iter(changes))} cannot be set: none of the runs has the phase {phase!r}"
@@ -369,20 +369,17 @@ class _Maker:
             yield f"{name} keeps its own value in {', '.join(sorted(labels))}"
 
 
-def _file_steps(experiment: Experiment, arm: Arm, phase: str, varied: Variation) -> int | None:
-    """What the file says; from scratch an agent trains as long as one is fine-tuned."""
-    for name in (phase, "finetune") if phase == "train" else (phase,):
-        for of_phase in (arm.of_phase, varied.of_phase, experiment.of_phase):
-            steps = of_phase.get(name, Phase()).steps
-            if steps is not None:
-                return steps
-    return None
+def _file_steps(phase: str, *specs: ArmSpec | PresetChanges | ExperimentSpec) -> int | None:
+    """The first steps in the file; training from scratch takes those of fine-tuning by default."""
+    names = (phase, "finetune") if phase == "train" else (phase,)
+    found = (spec.by_phase.get(name, PhaseSpec()).steps for name in names for spec in specs)
+    return next((steps for steps in found if steps is not None), None)
 
 
 def _layered(layers: Layers) -> dict[str, Any]:
     """As `merge`, but another representation, learner or method keeps the settings that both have.
 
-    Arms are compared with each other: what is not said to differ must not.
+    Arms are compared with each other: they must differ in nothing but what the file says.
     """
     merged: dict[str, Any] = {}
     for layer in layers:
@@ -397,7 +394,7 @@ def _layered(layers: Layers) -> dict[str, Any]:
 
 
 def _multiply(merged: dict[str, Any], times: Mapping[str, Any]) -> None:
-    """Where a field has no value of its own, there is nothing to multiply."""
+    """Multiply fields in place; those without a value are left to the defaults."""
     for name, factor in flat(times).items():
         *parts, last = name.split(".")
         table = merged
@@ -407,26 +404,22 @@ def _multiply(merged: dict[str, Any], times: Mapping[str, Any]) -> None:
             table[last] = table[last] * factor
 
 
-def _changed(evaluation: Evaluation, changes: Mapping[str, Any]) -> Evaluation:
-    """With what `--set evaluation.…` says."""
-    known = [f.name for f in dataclasses.fields(Evaluation)]
+def _change_evaluation(evaluation: EvaluationSpec, changes: Mapping[str, Any]) -> EvaluationSpec:
+    """Apply `--set evaluation.…`; episodes and steps replace each other."""
+    known = [f.name for f in dataclasses.fields(EvaluationSpec)]
     for name, value in changes.items():
         if name not in known:
             raise UnknownNameError("option", f"evaluation.{name}", [f"evaluation.{each}" for each in known])
         if name == "count_states":
             require(isinstance(value, bool), "evaluation.count_states", value, "true or false")
             evaluation = dataclasses.replace(evaluation, count_states=value)
-            continue
-        count = parse_count(value, f"evaluation.{name}")
-        lengths = (count, None) if name == "episodes" else (None, count)
-        evaluation = dataclasses.replace(evaluation, episodes=lengths[0], steps=lengths[1])
+        else:
+            length = {name: parse_count(value, f"evaluation.{name}")}
+            evaluation = EvaluationSpec(**length, count_states=evaluation.count_states)
     return evaluation
 
 
-def _taken(changes: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """Those whose names begin with a prefix, without it; they are no longer among the others."""
-    mine = [name for name in changes if name.startswith(f"{prefix}.")]
-    return {name.removeprefix(f"{prefix}."): changes.pop(name) for name in mine}
-
-
-assert set(OF_ONE_PHASE) < set(PHASES)
+def _pop_prefix(changes: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Remove the changes whose names begin with a prefix, and return them without it."""
+    names = [name for name in changes if name.startswith(f"{prefix}.")]
+    return {name.removeprefix(f"{prefix}."): changes.pop(name) for name in names}

@@ -1,19 +1,24 @@
-"""What an environment looks like, as far as a config depends on it; without making it where its id tells."""
+"""Observations, actions and sizes of a run before it starts; Atari and DMControl are known by their ids."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 
-from voidrl.config import EnvConfig
+import torch
+
+from voidrl.agent import Agent
+from voidrl.config import Config, EnvConfig
 from voidrl.envs.dmc import resolve
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.envs.make import probe_env
+from voidrl.errors import VoidrlError
 from voidrl.suites.dmcontrol import find_place
 from voidrl.types import EnvSpec
 
 ATARI_SIZE = 84
-# Widths of DMControl's states and actions, for estimates of what a replay takes; others are not known here.
+ADAM_MOMENTS = 2  # per weight
+# State and action dimensions of DMControl domains, for estimates of the replay's size.
 STATE_DIMS = {
     "walker": (24, 6),
     "quadruped": (78, 12),
@@ -24,31 +29,50 @@ STATE_DIMS = {
 
 
 @dataclass(frozen=True)
-class Look:
+class EnvProbe:
     """Observations and actions of an environment."""
 
     spec: EnvSpec
     env: EnvConfig
-    """In which nothing is left for the environment to decide."""
-    sized: bool = True
-    """Whether the widths in `spec` are the true ones."""
+    """With everything decided that the environment decides."""
+    is_exact: bool = True
+    """Whether the dimensions in `spec` are the true ones."""
 
 
 @cache
-def look(config: EnvConfig) -> Look:
+def probe(config: EnvConfig) -> EnvProbe:
     """Atari and DMControl are known by their ids; any other environment is made once and closed."""
     stack = config.frame_stack
     if config.id.startswith(ATARI):
         frame = (1, ATARI_SIZE, ATARI_SIZE)
-        return Look(EnvSpec(frame, pixels=True, frame_stack=stack, num_actions=18), config)
+        return EnvProbe(EnvSpec(frame, pixels=True, frame_stack=stack, num_actions=18), config)
     if not config.id.startswith(DMC):
-        return Look(*probe_env(config))
+        return EnvProbe(*probe_env(config))
     place = find_place(config.id)
     assert place is not None
     state, action = STATE_DIMS.get(place.domain, (1, 1))
     low, high = (-1.0,) * action, (1.0,) * action
     if config.dmc.observation == "pixels":
         size = config.dmc.image_size
-        return Look(EnvSpec((3, size, size), True, stack, 0, low, high), resolve(config))
+        return EnvProbe(EnvSpec((3, size, size), True, stack, 0, low, high), resolve(config))
     known = place.domain in STATE_DIMS and place.task not in ("escape", "fetch")
-    return Look(EnvSpec((state,), False, stack, 0, low, high), resolve(config), known)
+    return EnvProbe(EnvSpec((state,), False, stack, 0, low, high), resolve(config), known)
+
+
+def agent_bytes(spec: EnvSpec, config: Config) -> int | None:
+    """Size of the agent and its optimizers in a checkpoint; an error where the agent cannot be built.
+
+    The agent is built without memory, on the meta device. None where a custom component cannot be.
+    """
+    meta = torch.device("meta")
+    try:
+        with meta:
+            agent = Agent(spec, config, meta)
+    except VoidrlError:
+        raise
+    except Exception:  # custom code may read values in its constructor; the run itself will show errors
+        return None
+    tensors = [*agent.state_dict().values()]
+    for optimizer in agent.optimizers.values():
+        tensors += ADAM_MOMENTS * [weight for group in optimizer.param_groups for weight in group["params"]]
+    return sum(int(tensor.numel() * tensor.element_size()) for tensor in tensors)

@@ -1,133 +1,85 @@
-"""`experiment.json`: what an experiment consists of, for whoever looks at its folder later."""
+"""Write `experiment.json`, with the cells of every command line that has worked in the folder."""
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-from voidrl import checkpoint
-from voidrl.errors import CheckpointError, RunFolderError
+from voidrl.config import flat, merge
+from voidrl.errors import RunFolderError
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.runs import locks
+from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, read_experiment_record
 
-FILE_NAME = "experiment.json"
-FORMAT = 1
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 10.0  # others hold the lock for a moment; one that holds it for long was suspended
 
 
-def describe(plan: Plan, command: Sequence[str]) -> dict[str, Any]:
-    """The same for every process with the same command line."""
+def make_record(plan: Plan, command: Sequence[str]) -> ExperimentRecord:
+    """Describe a plan; the same for every process with the same command line."""
     experiment = plan.experiment
-    return {
-        "format": FORMAT,
-        "name": experiment.name,
-        "title": experiment.title,
-        "about": experiment.about,
-        "published": plan.published,
-        "preset": plan.request.preset or experiment.preset,
-        "default_preset": experiment.preset,
-        "changes": dict(plan.request.changes),
-        "command": shlex.join(command),
-        "earlier_commands": [],
-        "steps_scale": plan.request.steps_scale,
-        "missing": plan.missing,
-        "cells": [_cell(cell) for cell in plan.cells],
-    }
+    return ExperimentRecord(
+        root=plan.out,
+        name=experiment.name,
+        title=experiment.title,
+        about=experiment.about,
+        published=plan.published,
+        command=shlex.join(command),
+        steps_scale=float(plan.request.steps_scale),
+        missing=dict(experiment.missing),
+        cells=[_cell_record(cell) for cell in plan.cells],
+        preset=plan.request.preset or experiment.preset,
+        default_preset=experiment.preset,
+        changes=flat(merge(plan.request.changes)),
+    )
 
 
-def _cell(cell: Cell) -> dict[str, Any]:
-    return {
-        "folder": cell.folder,
-        "label": cell.label,
-        "task": cell.task,
-        "method": "scratch" if cell.phase == "train" else cell.config.method.name,
-        "seed": cell.seed,
-        "phase": cell.phase,
-        "source": cell.source,
-        "steps": cell.config.steps,
-        "protocol_steps": cell.protocol_steps,
-        "evaluated": cell.evaluation is not None,
-    }
+def _cell_record(cell: Cell) -> CellRecord:
+    return CellRecord(
+        folder=cell.folder,
+        label=cell.label,
+        task=cell.task,
+        method="scratch" if cell.phase == "train" else cell.config.method.name,
+        seed=cell.seed,
+        phase=cell.phase,
+        source=cell.source,
+        steps=cell.config.steps,
+        protocol_steps=cell.protocol_steps,
+        evaluated=cell.evaluation is not None,
+    )
 
 
-def write(plan: Plan, command: Sequence[str]) -> None:
-    """Write it into the experiment's folder, with the cells that other command lines have begun there."""
-    path, mine = plan.out / FILE_NAME, describe(plan, command)
+def write_record(plan: Plan, command: Sequence[str]) -> None:
+    """Write the record of a plan, with the started cells of earlier command lines."""
     try:
         plan.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(
             f"cannot make {plan.out} ({error.strerror or error}); choose another --out"
         ) from error
-    lock = _take(locks.lock_path(plan.out, "experiment"))
+    path, deadline = locks.cell_lock_path(plan.out, "experiment"), time.monotonic() + PATIENCE_SECONDS
+    while (lock := locks.acquire(path)) is None and time.monotonic() < deadline:
+        pass  # acquiring waits a little
     try:
-        there = _read(path)
-        if there is not None:
-            if there.get("name") != mine["name"]:
-                raise RunFolderError(
-                    f"{plan.out} holds the experiment {there.get('name')!r} and not {mine['name']!r}: use "
-                    f"another --out"
-                )
-            mine["cells"] = _joined(plan, mine["cells"], there["cells"])
-            typed = dict.fromkeys([*there["earlier_commands"], there["command"]])
-            mine["earlier_commands"] = [line for line in typed if line != mine["command"]]
-        if mine != there:
-            checkpoint.write_json_atomic(path, mine)
+        new, old = make_record(plan, command), read_experiment_record(plan.out)
+        if old is not None and old.name != new.name:
+            raise RunFolderError(
+                f"{plan.out} holds the experiment {old.name!r} and not {new.name!r}: use another --out"
+            )
+        commands = [] if old is None else dict.fromkeys([*old.earlier_commands, old.command])
+        earlier = [line for line in commands if line != new.command]
+        cells = _merge_cells(plan, new.cells, [] if old is None else old.cells)
+        new = dataclasses.replace(new, cells=cells, earlier_commands=earlier)
+        if new != old:
+            new.write()
     finally:
         if lock is not None:
             locks.release(lock)
 
 
-def _take(path: Path) -> int | None:
-    """Others hold it for a moment; whoever holds it for long has been stopped, and is not waited for."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while (lock := locks.take(path)) is None and time.monotonic() < end:
-        time.sleep(0.01)
-    return lock
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        found = checkpoint.read_json(path, "the experiment")
-        if isinstance(found["format"], int) and found["format"] > FORMAT:
-            raise RunFolderError(
-                f"{path} has format {found['format']}, newer than {FORMAT}: upgrade voidrl, or use another "
-                f"--out"
-            )
-        texts = [found["name"], found["command"], *found["earlier_commands"]]
-        texts += [cell["folder"] for cell in found["cells"]]
-        whole = all(isinstance(text, str) for text in texts)
-        whole = whole and all(isinstance(cell["seed"], int) for cell in found["cells"])
-    except (CheckpointError, KeyError, TypeError):
-        whole = False
-    if not whole:
-        raise RunFolderError(
-            f"{path} is damaged: remove it, and the same command writes it anew; the runs stay as they are"
-        )
-    return dict(found)
-
-
-def _joined(plan: Plan, mine: list[dict[str, Any]], others: Any) -> list[dict[str, Any]]:
-    """With the cells of other command lines that have been begun, in the order of the experiment's file."""
-    folders = {cell["folder"] for cell in mine}
-    kept = [
-        cell
-        for cell in others
-        if cell["folder"] not in folders and (plan.path(cell["folder"]) / "config.json").is_file()
-    ]
-    if not kept:
-        return mine
-    tasks = [place.name for task in plan.experiment.tasks for place in (task.pretrain, task)]
-    arms = [name for arm in plan.experiment.arms for name in (f"{arm}-pretrain", arm)]
-
-    def place(cell: Mapping[str, Any]) -> tuple[int, int, int, str]:
-        task, arm, _ = cell["folder"].split("/")
-        at = tasks.index(task) if task in tasks else len(tasks)
-        return cell["seed"], at, arms.index(arm) if arm in arms else len(arms), cell["folder"]
-
-    return sorted([*mine, *kept], key=place)
+def _merge_cells(plan: Plan, new: list[CellRecord], old: list[CellRecord]) -> list[CellRecord]:
+    """Keep the started cells of earlier command lines, in their order; one seed after the other."""
+    cells = {cell.folder: cell for cell in old if (plan.path(cell.folder) / "config.json").is_file()}
+    cells |= {cell.folder: cell for cell in new}
+    return sorted(cells.values(), key=lambda cell: cell.seed)

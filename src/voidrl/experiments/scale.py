@@ -1,8 +1,7 @@
-"""`--steps-scale`: the same experiment in fewer steps, and whether anything can still be learned in them.
+"""`--steps-scale`: the same experiment with fewer or more steps.
 
-Steps are multiplied. What comes before learning (warm-ups, the decay of exploration noise) keeps its length
-as long as that is at most a fifth of the run, and is shortened to that otherwise; there are at least twenty
-rows of metrics, and as many evaluations on the way as in the whole experiment.
+Steps are multiplied. Warm-ups and the decay of exploration noise keep their length up to a fifth of the run,
+and are shortened to that otherwise. A run keeps at least twenty rows of metrics, and all its evaluations.
 """
 
 from __future__ import annotations
@@ -10,17 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from voidrl.config import Config, update
-from voidrl.experiments.format import Evaluation
+from voidrl.experiments.format import EvaluationSpec
 
-SHARE = 5  # of the run: one in five steps
+SHARE = 5  # one in five steps of the run
 ROWS = 20
-LEAST_EPISODES = 3
-LEAST_STEPS = 1000
+MIN_EPISODES = 3
+MIN_STEPS = 1000
 FEW_UPDATES = 100
 
 
-def scaled(config: Config, scale: float) -> Config:
-    """The config of a run that is `scale` times as long."""
+def scale_config(config: Config, scale: float) -> Config:
+    """Return the config of a run that is `scale` times as long."""
     if scale == 1:
         return config
     steps = max(1, round(config.steps * scale))
@@ -35,23 +34,23 @@ def scaled(config: Config, scale: float) -> Config:
         changes["log.log_every_steps"] = min(log.log_every_steps, max(1, steps // ROWS))
         for name in ("epsilon_decay_steps", "stddev_decay_steps"):
             if hasattr(config.learner, name):
-                changes[f"learner.{name}"] = _shortened(getattr(config.learner, name), scale, steps)
-        before = "finetune.warmup_steps" if config.phase == "finetune" else "warmup_steps"
-        changes[before] = _shortened(warmup_steps(config), scale, steps)
+                changes[f"learner.{name}"] = _shorten(getattr(config.learner, name), scale, steps)
+        warmup = "finetune.warmup_steps" if config.phase == "finetune" else "warmup_steps"
+        changes[warmup] = _shorten(warmup_steps(config), scale, steps)
         config = update(config, changes)
-        rising = _shortened(config.representation.warmup_updates, scale, updates(config))
-        changes = {"representation.warmup_updates": rising}
+        updates = _shorten(config.representation.warmup_updates, scale, count_updates(config))
+        changes = {"representation.warmup_updates": updates}
     return update(config, changes)
 
 
-def scaled_evaluation(evaluation: Evaluation, scale: float) -> Evaluation:
-    """Fewer episodes or steps, but enough for a number to mean something."""
+def scale_evaluation(evaluation: EvaluationSpec, scale: float) -> EvaluationSpec:
+    """Return an evaluation with fewer episodes or steps, but enough to be meaningful."""
     if scale >= 1:
         return evaluation
     episodes, steps = evaluation.episodes, evaluation.steps
-    return Evaluation(
-        episodes=None if episodes is None else max(min(episodes, LEAST_EPISODES), round(episodes * scale)),
-        steps=None if steps is None else max(min(steps, LEAST_STEPS), round(steps * scale)),
+    return EvaluationSpec(
+        episodes=None if episodes is None else max(min(episodes, MIN_EPISODES), round(episodes * scale)),
+        steps=None if steps is None else max(min(steps, MIN_STEPS), round(steps * scale)),
         count_states=evaluation.count_states,
     )
 
@@ -66,12 +65,10 @@ def learns(config: Config) -> bool:
     return config.phase != "pretrain" or config.method.name != "random"
 
 
-def updates(config: Config) -> int:
+def count_updates(config: Config) -> int:
     """Gradient steps of the whole run."""
-    if not learns(config):
-        return 0
-    return max(0, int((config.steps - warmup_steps(config)) * config.updates_per_step))
+    return max(0, int((config.steps - warmup_steps(config)) * config.updates_per_step)) * learns(config)
 
 
-def _shortened(length: int, scale: float, whole: int) -> int:
-    return min(length, max(round(length * scale), whole // SHARE))
+def _shorten(length: int, scale: float, total: int) -> int:
+    return min(length, max(round(length * scale), total // SHARE))

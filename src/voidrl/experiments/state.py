@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,106 +11,70 @@ from voidrl import build, checkpoint
 from voidrl.config import flat, to_json
 from voidrl.errors import CheckpointError, RunFolderError
 from voidrl.experiments.plan import Cell, Plan
-from voidrl.scores.score import FILE_NAME, started
+from voidrl.runs.evaluations import final_evaluation
+from voidrl.runs.status import read_status
 
-Kind = Literal["missing", "partial", "trained", "done"]
-ANYWHERE = {"device", "engine"}  # where a run is computed: it may go on, or be read, on another machine
-TAIL_BYTES = 1 << 16  # of metrics.jsonl: far more than a row
+HARDWARE_FIELDS = {"device", "engine"}  # a run may be resumed, or read, on another machine
 
 
 @dataclass(frozen=True)
-class State:
+class CellState:
     """How far a cell has come."""
 
-    kind: Kind
-    """`trained` lacks its evaluation alone."""
-    step: int = 0
+    kind: Literal["missing", "partial", "trained", "done"]
+    """`trained` lacks nothing but its evaluation."""
+    steps: int = 0
+    """Steps from which it can be resumed."""
 
 
-def state_of(cell: Cell, folder: Path) -> State:
-    """As files tell, without reading checkpoints."""
+def state_of(cell: Cell, folder: Path) -> CellState:
+    """Judge a cell by its files, without reading checkpoints."""
     if not (folder / "config.json").is_file():
-        return State("missing")
-    saved = checkpoint.list_steps(folder / "checkpoints")
-    step, asked = reached(folder), cell.config.steps
-    if cell.evaluation is not None:
-        if step >= asked and read_evaluation(cell, folder) is not None:
-            return State("done", step)
-    elif saved[-1] >= asked if saved else step >= asked and wrote_checkpoint(folder):
-        return State("done", step)
-    if saved and saved[-1] >= asked:
-        return State("trained", step)
-    # Rows after the last checkpoint are written again: they are not counted as done.
-    return State("partial", min(step, saved[-1]) if saved else 0)
+        return CellState("missing")
+    saved = max(checkpoint.list_steps(folder / "checkpoints"), default=0)
+    if max(saved, last_checkpoint(folder)) >= cell.config.steps and (
+        cell.evaluation is None or cell_evaluation(cell, folder) is not None
+    ):
+        return CellState("done", cell.config.steps)
+    return CellState("trained" if saved >= cell.config.steps else "partial", saved)
 
 
-def read_evaluation(cell: Cell, folder: Path) -> dict[str, Any] | None:
-    """The evaluation that is asked for, of the run that is there; with it no checkpoint is needed."""
-    path = folder / FILE_NAME
-    if not path.is_file():
-        return None
-    try:
-        saved: dict[str, Any] = checkpoint.read_json(path, "an evaluation")
-        agent, settings = saved["agent"], saved["settings"]
-        at_end = agent["steps"] >= cell.config.steps and agent["started"] == started(folder)
-    except (CheckpointError, KeyError, TypeError):
-        return None
-    return saved if at_end and settings == cell.evaluation else None
+def last_checkpoint(folder: Path) -> int:
+    """Step of the newest checkpoint that a run has written, even if it was removed since."""
+    status = read_status(folder)
+    return (status.checkpoint or 0) if status is not None else 0
 
 
-def reached(folder: Path) -> int:
-    """The step of the last row of metrics."""
-    row = last_row(folder)
-    return int(row["step"]) if row is not None else 0
-
-
-def last_row(folder: Path) -> dict[str, Any] | None:
-    """The last whole row of metrics.jsonl, without reading all of it; None where there is none."""
-    try:
-        with (folder / "metrics.jsonl").open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - TAIL_BYTES))
-            lines = file.read().split(b"\n")
-    except OSError:
-        return None
-    for line in reversed(lines):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue  # torn, or empty
-        if isinstance(row, dict) and "step" in row:
-            return row
+def cell_evaluation(cell: Cell, folder: Path) -> dict[str, Any] | None:
+    """The evaluation of the final agent, if its settings are the cell's; it needs no checkpoint."""
+    with suppress(CheckpointError, RunFolderError):
+        saved = final_evaluation(folder, cell.config.steps)
+        return saved if saved is not None and saved["settings"] == cell.evaluation else None
     return None
 
 
-def wrote_checkpoint(folder: Path) -> bool:
-    """Whether one was ever written: if it is no longer there, somebody has taken it away."""
-    try:
-        return " checkpoint step_" in (folder / "log.txt").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-
-
-def refuse_others(plan: Plan, cells: Sequence[Cell]) -> None:
-    """An error if a folder holds a run with other settings, before anything is begun."""
-    for cell in cells:
-        path = plan.path(cell) / "config.json"
-        if path.is_file() and (differ := differences(cell, path)):
+def require_same_settings(plan: Plan) -> None:
+    """Refuse a folder with a run of other settings, before anything starts."""
+    for cell in plan.cells:
+        if differ := differences(cell, plan.path(cell)):
             raise RunFolderError(
                 f"{plan.path(cell)} holds a run with other settings: {', '.join(differ)}; ask for the same, "
                 f"or use another --out"
             )
 
 
-def differences(cell: Cell, path: Path) -> list[str]:
-    """Where the config of the run that is there is not the cell's, in words."""
+def differences(cell: Cell, folder: Path) -> list[str]:
+    """Where the config of the run in a folder is not the cell's, in words; empty without a run."""
+    path = folder / "config.json"
+    if not path.is_file():
+        return []
     there = build.config_from_json(checkpoint.read_json(path, "the config of a run"))
-    found, asked = flat(to_json(there)), flat(to_json(cell.config))
-    names = [name for name in {**asked, **found} if name not in ANYWHERE]
-    if cell.phase == "pretrain":  # which knows nothing of what comes after it
+    found, wanted = flat(to_json(there)), flat(to_json(cell.config))
+    names = [name for name in {**wanted, **found} if name not in HARDWARE_FIELDS]
+    if cell.phase == "pretrain":  # which does not depend on fine-tuning
         names = [name for name in names if not name.startswith(("finetune.", "reward_scale"))]
     return [
-        f"{name} is {found.get(name)!r} there and {asked.get(name)!r} here"
+        f"{name} is {found.get(name)!r} there and {wanted.get(name)!r} here"
         for name in names
-        if found.get(name) != asked.get(name)
+        if found.get(name) != wanted.get(name)
     ]

@@ -1,4 +1,4 @@
-"""The tasks of an experiment by name: groups of them, and where each is pre-trained. Imports no torch."""
+"""Tasks of experiments: names, groups, and the environment each is pre-trained in. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from voidrl.suites.dmcontrol import SPARSE, URLB, find_place
 
 
 @dataclass(frozen=True)
-class Place:
-    """An environment, and the name of the folder for the runs in it."""
+class NamedEnv:
+    """An environment id, and the name of the folder with its runs."""
 
     name: str
     env: str
 
 
 @dataclass(frozen=True)
-class Task(Place):
+class Task(NamedEnv):
     """An environment with a reward."""
 
-    pretrain: Place
-    """Where agents for it are pre-trained; tasks that share it share the pre-training."""
+    pretrain: NamedEnv
+    """The environment of pre-training; tasks with the same one share their pre-trained agents."""
 
 
 def _dmc(tasks: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -38,19 +38,19 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "urlb": _dmc(URLB),
     "dmc_sparse": _dmc(SPARSE),
 }
-"""Names that stand for several tasks."""
+"""Names of several tasks."""
 
 
 def make_task(env: str) -> Task:
-    """The task with its usual name: DMControl's are pre-trained in their domain, all others in themselves."""
-    here = Place(place_name(env), env)
+    """Make a task with its default name: DMControl pre-trains in the domain, others in the task itself."""
+    here = NamedEnv(task_name(env), env)
     found = find_place(env)
     if found is not None and found.task is not None:
-        return Task(here.name, env, Place(found.domain, DMC + found.domain))
+        return Task(here.name, env, NamedEnv(found.domain, DMC + found.domain))
     return Task(here.name, env, here)
 
 
-def place_name(env: str) -> str:
+def task_name(env: str) -> str:
     """`atari/MsPacman` → `ms_pacman`, `dmc/walker_run` → `walker_run`, `module:make?n=3` → `module-make`."""
     game, place = atari_game(env), find_place(env)
     if place is not None:
@@ -58,18 +58,18 @@ def place_name(env: str) -> str:
     if game is not None:
         try:
             return find_game(game)
-        except UnknownNameError:  # not among the 57; whether there is such a game is known when it is made
-            return clean(game)
-    return clean(env.partition("?")[0].rpartition("/")[2])
+        except UnknownNameError:  # not among the 57; making the environment shows whether it exists
+            return folder_name(game)
+    return folder_name(env.partition("?")[0].rpartition("/")[2])
 
 
-def clean(name: str) -> str:
-    """As the name of a folder."""
+def folder_name(name: str) -> str:
+    """Make any text the name of a folder."""
     return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "task"
 
 
 def select(tasks: Sequence[Task], words: Iterable[str]) -> list[Task]:
-    """What `--tasks` names: tasks of the experiment, groups, or others by their ids."""
+    """Find what `--tasks` names: tasks of the experiment, groups, or others by their ids."""
     chosen: dict[str, Task] = {}
     for word in words:
         for task in _find(tasks, word):
@@ -89,20 +89,17 @@ def _find(tasks: Sequence[Task], word: str) -> Sequence[Task]:
     if word in GROUPS:
         return [named.get(env) or make_task(env) for env in GROUPS[word]]
     kinds = {kind for task in tasks for kind in (ATARI, DMC) if task.env.startswith(kind)}
-    if "/" in word or ":" in word:
-        found = make_task(word)
-        return [named.get(found.name, found) if kinds else found]  # another spelling of the same
-    if kinds == {ATARI}:
+    is_id = "/" in word or ":" in word
+    if not is_id and len(kinds) != 1:
+        remedy = "Others by their ids: atari/<game>, dmc/<domain>_<task>, a Gymnasium id or module:factory."
+        raise UnknownNameError("task", word, [*named, *GROUPS], remedy)
+    if not is_id:
+        [kind] = kinds
         try:
-            game = find_game(word)
+            word = ATARI + find_game(word) if kind == ATARI else DMC + word
+            make_task(word)
         except UnknownNameError:
-            raise UnknownNameError("task", word, [*named, *GROUPS, *GAMES], "See --dry-run.") from None
-        return [named.get(game) or make_task(ATARI + game)]
-    if kinds == {DMC}:
-        try:
-            found = make_task(DMC + word)
-        except UnknownNameError:
-            raise UnknownNameError("task", word, [*named, *GROUPS], "See --dry-run.") from None
-        return [named.get(found.name, found)]
-    remedy = "Others by their ids: atari/<game>, dmc/<domain>_<task>, a Gymnasium id or module:factory."
-    raise UnknownNameError("task", word, [*named, *GROUPS], remedy)
+            known = [*named, *GROUPS, *(GAMES if kind == ATARI else ())]
+            raise UnknownNameError("task", word.removeprefix(kind), known, "See --dry-run.") from None
+    found = make_task(word)
+    return [named.get(found.name, found) if kinds else found]  # perhaps another spelling of the same

@@ -1,4 +1,4 @@
-"""What agents do, as frames and as MP4 files: the episodes that `voidrl.evaluate` plays, looked at."""
+"""Videos of agents: the episodes that `voidrl.evaluate` plays, as frames and as MP4 files."""
 
 from __future__ import annotations
 
@@ -29,17 +29,16 @@ from voidrl.sharing import pretrained as share
 from voidrl.suites.dmcontrol import find_place
 from voidrl.units import human_count
 
-HEIGHT = 420  # twice the height of most Atari games, whose pixels so stay square
+HEIGHT = 420  # twice the height of most Atari games, so that their pixels stay square
 MAX_FPS = 30.0
-UNKNOWN_PACE = 15.0  # steps shown in a second where the environment does not say
-IN_MEMORY_BYTES = 64 << 20  # of frames; more go to a temporary file
-ENDLESS = 10**12  # episodes
+DEFAULT_STEPS_PER_SECOND = 15.0  # if the environment does not define its own
+IN_MEMORY_BYTES = 64 << 20  # more frames go to a temporary file
 BACKGROUND, TEXT, MUTED = (24, 26, 32), (240, 240, 240), (170, 176, 190)
-GAP = 6  # pixels between two pictures
+GAP = 6  # pixels between two panels
 
 
 class Moment(NamedTuple):
-    """What had happened in an episode when a frame was taken."""
+    """The state of an episode when a frame was taken."""
 
     episode: int  # from 1
     step: int
@@ -47,17 +46,17 @@ class Moment(NamedTuple):
 
 
 class Recording:
-    """The frames of one agent, kept compressed: in memory, and where there are many in a temporary file.
+    """The frames of one agent, compressed in memory or, if there are many, in a temporary file.
 
-    Iterating gives them one by one, (H, W, 3) uint8, as often as wanted.
+    Iterating yields the frames one by one, (H, W, 3) uint8, any number of times.
     """
 
     def __init__(self, label: str, env: str, fps: float, *, rewarded: bool = True) -> None:
         self.label, self.env, self.fps, self.rewarded = label, env, fps, rewarded
         self.returns: list[float] = []
-        """Of the episodes that were played to their end, as in `Evaluation`."""
+        """Returns of the finished episodes, as in `Evaluation`."""
         self.lengths: list[int] = []
-        """Steps of each of them."""
+        """Steps of each finished episode."""
         self.moments: list[Moment] = []
         """One for each frame."""
         self.shape: tuple[int, ...] = ()
@@ -66,20 +65,20 @@ class Recording:
         self._ends: list[int] = []
 
     def add(self, frame: np.ndarray, moment: Moment) -> None:
-        """Take in the next frame."""
+        """Append the next frame."""
         self.shape = self.shape or frame.shape
         if frame.shape != self.shape:
             raise EnvironmentFailedError(
-                f"environment {self.env!r} drew pictures of {self.shape[:2]} and then of {frame.shape[:2]}: "
-                f"expected one size"
+                f"environment {self.env!r} rendered frames of {self.shape[:2]} and then of {frame.shape[:2]}"
+                f": expected one size"
             )
         try:
             self._file.seek(self._ends[-1] if self._ends else 0)
             self._file.write(zlib.compress(np.ascontiguousarray(frame).data, 1))
         except OSError as error:
             raise VoidrlError(
-                f"no more than {len(self)} frames fit into {tempfile.gettempdir()} ({error.strerror}): "
-                f"record less, or set TMPDIR to a folder with more room"
+                f"only {len(self)} frames fit into {tempfile.gettempdir()} ({error.strerror}): record less, "
+                f"or set TMPDIR to a folder with more space"
             ) from error
         self._ends.append(self._file.tell())
         self.moments.append(moment)
@@ -89,17 +88,17 @@ class Recording:
 
     def __iter__(self) -> Iterator[np.ndarray]:
         for begin, end in zip(chain([0], self._ends), self._ends, strict=False):
-            self._file.seek(begin)  # others may read it too
+            self._file.seek(begin)  # another iterator may have moved it
             data = zlib.decompress(self._file.read(end - begin))
             yield np.frombuffer(data, np.uint8).reshape(self.shape)
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Length of the video."""
         return len(self) / self.fps
 
     def close(self) -> None:
-        """Forget the frames."""
+        """Discard the frames."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -126,22 +125,21 @@ def record(
     device: str = "auto",
     label: str | None = None,
 ) -> Recording:
-    """Play what `voidrl.evaluate` with the same seed and `num_envs=1` plays, and keep how it looks.
+    """Play the episodes that `voidrl.evaluate` plays with the same seed and `num_envs=1`, and record frames.
 
     Args:
-        source: An agent, the folder of a run, a checkpoint or a saved agent, or the Hub's `user/name` of one.
-        env: By default the environment it was trained in; here it may also be a DMControl domain.
-        episodes: How many; None for as many as there is time for.
-        seconds: Stop after so many seconds of video, in the middle of an episode too.
-        seed: Of the environment and of random actions.
-        deterministic: Without exploration noise.
-        epsilon: Share of uniformly random actions; None takes the agent's `config.log.eval_epsilon`.
-        fps: With it, each step is a frame, and so many of them a second. Without, the video runs at the pace
-            of the world, with at most 30 frames a second: of faster worlds every second step is shown, or
-            every third, ….
-        height: In pixels, of worlds that can be drawn at any size (DMControl); others have their own.
-        device: Where a loaded agent is placed.
-        label: What is written above the picture; by default method, phase, seed and steps.
+        source: An agent, the folder of a run, a checkpoint or a saved agent, or `user/name` on the Hub.
+        env: By default the environment it was trained in; a DMControl domain without a task is allowed.
+        episodes: Number of episodes; None records until `seconds` have passed.
+        seconds: Stop after this many seconds of video, even within an episode.
+        seed: Seed of the environment and of random actions.
+        deterministic: Act without exploration noise.
+        epsilon: Probability of a random action; None uses the agent's `config.log.eval_epsilon`.
+        fps: Show each step as one frame, at this rate. By default the video runs in the environment's real
+            time at up to 30 frames per second; faster environments show every second step, or every third, ….
+        height: In pixels, for environments that render at any size (DMControl).
+        device: The device of a loaded agent.
+        label: Text above the picture; by default method, phase, seed and steps.
     """
     require(0 <= seed < 2**30, "seed", seed, "a whole number in [0, 2³⁰)")
     require(episodes is None or episodes >= 1, "episodes", episodes, "1 or more")
@@ -151,32 +149,32 @@ def record(
     require(16 <= height <= 2048, "height", height, "16 to 2048 pixels")
     agent = source if isinstance(source, Agent) else api.load(source, device=device)
     epsilon = agent.config.log.eval_epsilon if epsilon is None else epsilon
-    require(0 <= epsilon <= 1, "epsilon", epsilon, "a share in [0, 1]")
+    require(0 <= epsilon <= 1, "epsilon", epsilon, "a probability in [0, 1]")
     trained_in = agent.config.env
     config, factory = build.env_for(share.own_env(agent) if env is None else env, trained_in)
     config = dataclasses.replace(config, count_states=False, counted_envs=0)
     with closing(make_envs(config, factory, 1, evaluation=True, render_height=height)) as envs:
         build.require_same_spaces(agent.spec, trained_in.id, envs.spec, config.id)
-        pace = envs.steps_per_second or UNKNOWN_PACE
-        every = 1 if fps is not None else math.ceil(pace / MAX_FPS)
+        steps_per_second = envs.steps_per_second or DEFAULT_STEPS_PER_SECOND
+        every = 1 if fps is not None else math.ceil(steps_per_second / MAX_FPS)
         place = find_place(config.id) if factory is None else None
         recording = Recording(
             label_of(agent) if label is None else label,
             config.id,
-            pace / every if fps is None else float(fps),
+            steps_per_second / every if fps is None else float(fps),
             rewarded=place is None or place.task is not None,
         )
         camera = _Camera(envs, recording, every, seconds)
         try:
-            with suppress(_EnoughError):
+            with suppress(_LongEnoughError):
                 evaluate_agent(
                     agent,
                     envs,
-                    ENDLESS if episodes is None else episodes,
+                    10**12 if episodes is None else episodes,
                     seed,
                     deterministic=deterministic,
                     epsilon=epsilon,
-                    watch=camera.see,
+                    watch=camera.observe,
                 )
         except BaseException:
             recording.close()
@@ -185,7 +183,7 @@ def record(
 
 
 def label_of(agent: Agent) -> str:
-    """What tells an agent from others: method, phase, seed and steps."""
+    """Return a label with method, phase, seed and steps."""
     config = agent.config
     method = config.method.name.rpartition(":")[2]
     name = {"pretrain": method, "finetune": f"{method}, fine-tuned", "train": "from scratch"}[config.phase]
@@ -193,26 +191,26 @@ def label_of(agent: Agent) -> str:
 
 
 def untrained(agent: Agent) -> Agent:
-    """The agent as its run would have begun without any training."""
+    """Return the agent as it was initialized, before any training."""
     with seeded(agent.config.seed, agent.device):
-        made = Agent(agent.spec, agent.config, agent.device)
-    made.trusted = agent.trusted
-    return made
+        fresh = Agent(agent.spec, agent.config, agent.device)
+    fresh.trusted = agent.trusted
+    return fresh
 
 
-class _EnoughError(Exception):
-    """The video is as long as was asked for."""
+class _LongEnoughError(Exception):
+    """The video has reached the requested length."""
 
 
 class _Camera:
-    """Watches an evaluation: takes a frame of every k-th step, and of an episode's first and last state."""
+    """Records every k-th step of an evaluation, and the first and last state of each episode."""
 
     def __init__(self, envs: Envs, recording: Recording, every: int, seconds: float | None) -> None:
         self.envs, self.recording, self.every = envs, recording, every
-        self.most = math.inf if seconds is None else max(1, round(seconds * recording.fps))
+        self.max_frames = math.inf if seconds is None else max(1, round(seconds * recording.fps))
         self.now, self.ended = Moment(1, 0, 0.0), False
 
-    def see(self, result: StepResult | None) -> None:
+    def observe(self, result: StepResult | None) -> None:
         now = self.now
         if self.ended:  # this step was a reset
             self.now, self.ended = Moment(now.episode + 1, 0, 0.0), False
@@ -224,8 +222,8 @@ class _Camera:
             self.recording.lengths.append(self.now.step)
         if self.ended or self.now.step % self.every == 0:
             self.recording.add(self.envs.render(), self.now)
-            if len(self.recording) >= self.most:
-                raise _EnoughError
+            if len(self.recording) >= self.max_frames:
+                raise _LongEnoughError
 
 
 # Writing
@@ -242,11 +240,11 @@ def write_video(
     """Write recordings side by side into one MP4; shorter ones hold their last frame.
 
     Args:
-        recordings: Up to four stand in one row, more in a square. Each keeps its own pace.
-        path: Ends in `.mp4`. A video of voidrl's that is there is replaced, anything else is refused.
-        height: Of each picture, in pixels.
-        labels: Whether a bar above each picture names it and counts steps and rewards.
-        quality: x264's CRF: lower is better and larger.
+        recordings: Up to four are shown in one row, more in a square. Each keeps its own frame rate.
+        path: Must end in `.mp4`. A video written by voidrl is replaced; any other file is refused.
+        height: Height of each picture in pixels.
+        labels: Show a bar above each picture with its label, steps and return.
+        quality: The CRF of x264: lower is better and larger.
     """
     require(bool(recordings) and all(recordings), "recordings", [*recordings], "one or more, with frames")
     target = Path(path).expanduser()
@@ -256,14 +254,14 @@ def write_video(
 
 
 def frame_rate(recordings: Sequence[Recording]) -> float:
-    """Of a video of all of them: the fastest one's."""
+    """Return the highest frame rate of the recordings."""
     return max(one.fps for one in recordings)
 
 
 def compose(recordings: Sequence[Recording], height: int, *, labels: bool) -> Iterator[np.ndarray]:
-    """The frames of a video of all, (H, W, 3) with even sides."""
+    """Yield the frames of the combined video, (H, W, 3) with even sides."""
     fps = frame_rate(recordings)
-    names = _names(recordings) if labels else [None] * len(recordings)
+    names = _panel_names(recordings) if labels else [None] * len(recordings)
     panels = [_Panel(one, height, name, fps) for one, name in zip(recordings, names, strict=True)]
     columns = len(panels) if len(panels) <= 4 else math.ceil(math.sqrt(len(panels)))
     rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
@@ -279,8 +277,8 @@ def compose(recordings: Sequence[Recording], height: int, *, labels: bool) -> It
         yield whole.copy()
 
 
-def _names(recordings: Sequence[Recording]) -> list[str]:
-    """The labels, and the environments where they differ."""
+def _panel_names(recordings: Sequence[Recording]) -> list[str]:
+    """Return the labels, with the environments if they differ."""
     envs = [one.env.partition("?")[0].rpartition("/")[2] for one in recordings]
     if len(set(envs)) == 1:
         return [one.label for one in recordings]
@@ -288,12 +286,14 @@ def _names(recordings: Sequence[Recording]) -> list[str]:
 
 
 class _Panel:
-    """One recording in a video of `fps`: its picture, and a bar above it if it has a name."""
+    """One recording in a combined video: its picture, with a bar above it if it has a name."""
 
     def __init__(self, recording: Recording, height: int, name: str | None, fps: float) -> None:
         self.recording, self.picture_height = recording, height
         self.ratio = recording.fps / fps
-        self.count = math.ceil(len(recording) / self.ratio)  # frames of the video until it ends
+        self.count = math.ceil(
+            len(recording) / self.ratio
+        )  # frames of the combined video until this one ends
         self.width = max(1, round(recording.shape[1] * height / recording.shape[0]))
         self.bar = None if name is None else _Bar(name, self.width, height)
         self.height = height + (0 if self.bar is None else self.bar.height)
@@ -301,22 +301,22 @@ class _Panel:
         self._shown = np.zeros((self.height, self.width, 3), np.uint8)
 
     def at(self, k: int) -> np.ndarray:
-        """Frame k of the video; k only grows."""
+        """Return frame k of the combined video; k must not decrease."""
         wanted = min(int(k * self.ratio + 1e-6), len(self.recording) - 1)
         if wanted == self._index:
             return self._shown
         frame = np.zeros(0)
         while self._index < wanted:
             frame, self._index = next(self._frames), self._index + 1
-        picture = fit(frame, self.picture_height, self.width)
+        picture = resize(frame, self.picture_height, self.width)
         if self.bar is not None:
-            told = _told(self.recording, self.recording.moments[wanted])
-            picture = np.concatenate([self.bar.draw(told), picture])
+            status = _status(self.recording, self.recording.moments[wanted])
+            picture = np.concatenate([self.bar.draw(status), picture])
         self._shown = picture
         return picture
 
 
-def _told(recording: Recording, moment: Moment) -> str:
+def _status(recording: Recording, moment: Moment) -> str:
     parts = [f"step {moment.step}"]
     if recording.rewarded:
         whole = moment.score == round(moment.score)
@@ -327,7 +327,7 @@ def _told(recording: Recording, moment: Moment) -> str:
 
 
 class _Bar:
-    """Two lines of text above a picture: its name, and what is happening."""
+    """Two lines of text above a picture: its name and its status."""
 
     def __init__(self, name: str, width: int, picture_height: int) -> None:
         try:
@@ -347,7 +347,7 @@ class _Bar:
             shown = f"{text.rstrip(' ,')}…"
         return shown
 
-    def draw(self, told: str) -> np.ndarray:
+    def draw(self, status: str) -> np.ndarray:
         """(height, width, 3)."""
         from PIL import Image, ImageDraw
 
@@ -355,12 +355,12 @@ class _Bar:
         draw = ImageDraw.Draw(image)
         left, top = self.size // 2, self.size // 4
         draw.text((left, top), self.name, TEXT, self.font)
-        draw.text((left, top + self.line), self._shortened(told), MUTED, self.font)
+        draw.text((left, top + self.line), self._shortened(status), MUTED, self.font)
         return np.asarray(image)
 
 
-def fit(frame: np.ndarray, height: int, width: int) -> np.ndarray:
-    """A picture in another size: pixels stay squares where they become twice as large or more."""
+def resize(frame: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Resize a picture; magnified twice or more, its pixels stay sharp squares."""
     if frame.shape[:2] == (height, width):
         return frame
     image = torch.from_numpy(np.ascontiguousarray(frame).copy()).permute(2, 0, 1)[None]  # (1, 3, H, W)

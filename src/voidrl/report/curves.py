@@ -1,91 +1,84 @@
-"""Learning curves: mean and range over seeds on one axis of steps, thinned out honestly.
+"""Learning curves: mean and range over seeds at common steps, and the data that the page's charts read.
 
-Runs log at steps of their own. Each is read between its rows by straight lines and never beyond them, so that
-the mean at a step is over the runs that were there. A run with more rows than a curve has points is first
-averaged over equal spans of steps.
+Runs log at different steps. Each run is interpolated linearly between its rows and never extrapolated, so
+the mean at a step is over the runs that reached it. A run with more rows than a curve has points is first
+averaged over equal intervals of steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from voidrl.report.groups import Arm
+from voidrl.report.formatting import count
+from voidrl.report.groups import ArmRuns, stages_of
 from voidrl.report.outcomes import maze_of
 from voidrl.report.read import Run, Series
 
 MAX_POINTS = 240
 MIN_POINTS = 40
-MAX_NUMBERS = 600_000  # of all curves of a report together: about 4 MB of a page
-_DULL = {"frames", "updates", "episodes", "eval/episodes", "eval/return_std"}  # counters, not outcomes
+MAX_NUMBERS = 600_000  # in all curves of a report: about 4 MB of a page
+DIGITS = 5  # significant digits in the page; the chart shows three or four
+_COUNTERS = {"frames", "updates", "episodes", "eval/episodes", "eval/return_std"}  # not worth a chart
 MAZE = "coverage/maze"
 
 NAMES = {
-    "eval/success": "Success rate in evaluations",
-    "eval/return": "Return in evaluations",
-    "eval/human_normalized": "Human-normalized score in evaluations",
-    "episode/return": "Return while training",
-    "episode/length": "Length of training episodes",
-    "eval/length": "Length of evaluation episodes",
-    "reward/extrinsic": "Environment's reward per step",
-    MAZE: "Share of the maze seen",
+    "eval/success": "Evaluation success rate",
+    "eval/return": "Evaluation return",
+    "eval/human_normalized": "Evaluation human-normalized score",
+    "episode/return": "Training return",
+    "episode/length": "Training episode length",
+    "eval/length": "Evaluation episode length",
+    "reward/extrinsic": "Extrinsic reward per step",
+    MAZE: "Maze coverage",
     "coverage/cells": "Distinct cells visited",
-    "coverage/positions": "Distinct positions of the player",
-    "coverage/variables": "Distinct values of the annotated variables",
-    "coverage/ram": "Distinct RAM vectors (they hold timers)",
-    "coverage/bins": "Bins of height, angle and velocity visited",
-    "coverage/entropy": "Entropy of the visited physics states (nats)",
-    "train/reward_mean": "Reward that the learner is given",
+    "coverage/positions": "Distinct player positions",
+    "coverage/variables": "Distinct annotated RAM states",
+    "coverage/ram": "Distinct RAM states (including timers)",
+    "coverage/bins": "Distinct bins of height, angle and velocity",
+    "coverage/entropy": "Entropy of visited physics states (nats)",
+    "train/reward_mean": "Reward used for training",
     "time/steps_per_second": "Environment steps per second",
     "time/updates_per_second": "Updates per second",
-    "time/learner_waits": "Share of time the learner waits for environments",
+    "time/learner_waits": "Fraction of time the learner waits for environments",
 }
-SHARES = {"eval/success", "eval/human_normalized", MAZE, "time/learner_waits"}
+FRACTIONS = {"eval/success", "eval/human_normalized", MAZE, "time/learner_waits"}
 GROUPS = {"eval": "Task", "episode": "Task", "reward": "Task", "coverage": "Coverage", "train": "Learning"}
 GROUPS["time"] = "Speed"
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean and range over runs at each step; all (n,)."""
+    """Mean and range over runs at each step; every array is (n,)."""
 
     steps: np.ndarray
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
     runs: np.ndarray
-    """How many runs the numbers at a step are of."""
-    span: float | None
-    """Steps over which rows were averaged, where there were more rows than points."""
-
-
-def name_of(metric: str) -> str:
-    """A metric in words, where it has some."""
-    return NAMES.get(metric, metric)
+    """Number of runs that reached each step."""
+    interval: float | None
+    """Steps over which rows were averaged, if there were more rows than points."""
 
 
 def group_of(metric: str) -> str:
-    """The kind of a metric."""
+    """The heading under which a metric is listed."""
     return GROUPS.get(metric.partition("/")[0], "Other")
 
 
-def metrics_of(arms: Sequence[Arm]) -> list[str]:
-    """All that any of them has a curve of, those of the task and coverage first."""
-    found = dict.fromkeys(name for arm in arms for run in arm.runs for name in series_of(run))
-    kinds = [*dict.fromkeys(GROUPS.values()), "Other"]
-    known = [*NAMES]
-
-    def order(name: str) -> tuple[int, int, str]:
-        return kinds.index(group_of(name)), known.index(name) if name in NAMES else len(known), name
-
-    return sorted(found, key=order)
+def metrics_of(arms: Sequence[ArmRuns]) -> list[str]:
+    """Every metric that any run logged: task and coverage first."""
+    groups, known = [*dict.fromkeys(GROUPS.values()), "Other"], [*NAMES]
+    found = {name for arm in arms for run in arm.runs for name in series_of(run)}
+    return sorted(found, key=lambda name: (groups.index(group_of(name)), [*known, name].index(name), name))
 
 
 def series_of(run: Run) -> dict[str, Series]:
-    """What a run has curves of; cells of a maze as a share of it."""
-    found = {name: series for name, series in run.series.items() if name not in _DULL}
+    """The curves of a run; cells of a maze become the fraction of it."""
+    found = {name: series for name, series in run.series.items() if name not in _COUNTERS}
     maze = maze_of(run.env)
     if maze is not None and "coverage/cells" in found:
         steps, cells = found.pop("coverage/cells")
@@ -93,65 +86,111 @@ def series_of(run: Run) -> dict[str, Series]:
     return found
 
 
-def points_for(arms: Sequence[Arm]) -> int:
-    """How many points each curve may have, so that a page of many runs stays small."""
-    numbers = 0
-    for arm in arms:
-        names = {name for run in arm.runs for name in series_of(run)}
-        numbers += len(names) * (3 if len(arm.runs) > 1 else 1)
+def points_for(arms: Sequence[ArmRuns]) -> int:
+    """Points per curve that keep a page of many runs small."""
+    numbers = sum(len(metrics_of([arm])) * (3 if len(arm.runs) > 1 else 1) for arm in arms)
     return int(np.clip(MAX_NUMBERS // max(numbers, 1), MIN_POINTS, MAX_POINTS))
 
 
-def mean_curve(many: Sequence[Series], points: int = MAX_POINTS) -> Curve:
+def mean_curve(runs: Sequence[Series], points: int = MAX_POINTS) -> Curve:
     """Mean, lowest and highest of several runs at each step."""
-    end = max(float(steps[-1]) for steps, _ in many)
-    span = None
-    thinned: list[Series] = []
-    for steps, values in many:
-        if len(steps) > points:
-            span = end / points
-            thinned.append(_averaged(steps, values, span))
-        else:
-            thinned.append((steps, values))
+    end = max(float(steps[-1]) for steps, _ in runs)
+    is_long = any(len(steps) > points for steps, _ in runs)
+    interval = end / points if is_long else None
+    thinned = [
+        _averaged(steps, values, end / points) if len(steps) > points else (steps, values)
+        for steps, values in runs
+    ]
     grid = _grid([steps for steps, _ in thinned], points)
-    table = np.stack([_read(steps, values, grid) for steps, values in thinned])  # (runs, n)
-    runs = np.sum(~np.isnan(table), axis=0)
-    there = runs > 0  # nobody may have been there between two runs
-    table, runs = table[:, there], runs[there]
-    mean = np.nansum(table, axis=0) / runs
-    return Curve(grid[there], mean, np.nanmin(table, axis=0), np.nanmax(table, axis=0), runs, span)
+    table = np.stack([_interpolated(steps, values, grid) for steps, values in thinned])  # (runs, n)
+    reached = np.sum(~np.isnan(table), axis=0)
+    table, grid, reached = table[:, reached > 0], grid[reached > 0], reached[reached > 0]
+    mean = np.nansum(table, axis=0) / reached
+    return Curve(grid, mean, np.nanmin(table, axis=0), np.nanmax(table, axis=0), reached, interval)
 
 
-def _averaged(steps: np.ndarray, values: np.ndarray, span: float) -> Series:
-    """Mean step and mean value in (0, span], in (span, 2 span] and so on."""
-    place = np.maximum(np.ceil(steps / span).astype(np.int64) - 1, 0)
-    count = np.bincount(place)
-    filled = count > 0
-    x = np.bincount(place, weights=steps)[filled] / count[filled]
-    y = np.bincount(place, weights=values)[filled] / count[filled]
+def _averaged(steps: np.ndarray, values: np.ndarray, interval: float) -> Series:
+    """Mean step and mean value in (0, interval], (interval, 2 interval] and so on."""
+    index = np.maximum(np.ceil(steps / interval).astype(np.int64) - 1, 0)
+    rows = np.bincount(index)
+    filled = rows > 0
+    x = np.bincount(index, weights=steps)[filled] / rows[filled]
+    y = np.bincount(index, weights=values)[filled] / rows[filled]
     return x, y
 
 
-def _grid(many: Sequence[np.ndarray], points: int) -> np.ndarray:
-    """Every step at which a run has a value; evenly spaced ones where these are too many."""
-    together = np.unique(np.concatenate([np.rint(steps) for steps in many]))
-    most = max(len(steps) for steps in many)
-    if len(together) <= min(points, 2 * most):
-        return together
-    return np.rint(np.linspace(together[0], together[-1], min(most, points)))
+def _grid(runs: Sequence[np.ndarray], points: int) -> np.ndarray:
+    """Every step at which a run has a value, or evenly spaced steps if those are too many."""
+    union = np.unique(np.concatenate([np.rint(steps) for steps in runs]))
+    most = max(len(steps) for steps in runs)
+    if len(union) <= min(points, 2 * most):
+        return union
+    return np.rint(np.linspace(union[0], union[-1], min(most, points)))
 
 
-def _read(steps: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np.ndarray:
+def _interpolated(steps: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """A run's values on the grid, NaN before its first and after its last row.
 
-    Environments step together, so that runs end a few steps apart: half the distance of two rows is let pass.
+    Parallel environments make runs end a few steps apart, so half the distance between rows is tolerated.
     """
     slack = float(np.median(np.diff(steps))) / 2 if len(steps) > 1 else 0.5
     inside = (grid >= steps[0] - slack) & (grid <= steps[-1] + slack)
     return np.where(inside, np.interp(grid, steps, values), np.nan)
 
 
-def arm_curve(arm: Arm, metric: str, points: int = MAX_POINTS) -> Curve | None:
-    """The curve of an arm; None where no run of it logged the metric."""
-    many = [found[metric] for found in map(series_of, arm.runs) if metric in found]
-    return mean_curve(many, points) if many else None
+def arm_curve(arm: ArmRuns, metric: str, points: int = MAX_POINTS) -> Curve | None:
+    """The curve of an arm; None if no run logged the metric."""
+    runs = [found[metric] for found in map(series_of, arm.runs) if metric in found]
+    return mean_curve(runs, points) if runs else None
+
+
+def chart_data(arms: Sequence[ArmRuns]) -> dict[str, Any]:
+    """`{grids, metrics, panels, thinned}` for the page's script; a panel is an environment in a stage.
+
+    Curves refer to their grid of steps by its index, as most of them share one.
+    """
+    points = points_for(arms)
+    grids: dict[tuple[int, ...], int] = {}
+    intervals: list[float] = []
+    panels = []
+    for stage, by_env in stages_of(arms).items():
+        for members in by_env.values():
+            curves: dict[str, list[dict[str, Any]]] = {}
+            for metric in metrics_of(members):
+                for number, arm in enumerate(members):
+                    curve = arm_curve(arm, metric, points)
+                    if curve is None:
+                        continue
+                    steps = tuple(np.rint(curve.steps).astype(int).tolist())
+                    packed: dict[str, Any] = {"arm": number, "grid": grids.setdefault(steps, len(grids))}
+                    packed["mean"] = rounded(curve.mean)
+                    same = (curve.runs == curve.runs[0]).all()
+                    packed["runs"] = int(curve.runs[0]) if same else curve.runs.tolist()
+                    if len(arm.runs) > 1:
+                        packed |= {"low": rounded(curve.low), "high": rounded(curve.high)}
+                    curves.setdefault(metric, []).append(packed)
+                    intervals += [curve.interval] if curve.interval is not None else []
+            shown = [
+                {"label": arm.label, "style": arm.style, "runs": len(arm.runs), "seeds": len(arm.seeds)}
+                for arm in members
+            ]
+            panels.append({"stage": stage, "env": members[0].env_name, "arms": shown, "curves": curves})
+    metrics = {
+        name: {"name": NAMES.get(name, name), "group": group_of(name), "fraction": name in FRACTIONS}
+        for name in metrics_of(arms)
+    }
+    return {"grids": [*grids], "metrics": metrics, "panels": panels, "thinned": thinned(points, intervals)}
+
+
+def thinned(points: int, intervals: Sequence[float]) -> str:
+    """How long curves were shortened, in a sentence; empty if none was."""
+    if not intervals:
+        return ""
+    length = " to ".join(dict.fromkeys([count(min(intervals)), count(max(intervals))]))
+    return f"Runs with more than {points} rows are drawn as means over intervals of {length} steps."
+
+
+def rounded(values: np.ndarray) -> list[float | int]:
+    """Five significant digits, whole numbers without a decimal point."""
+    numbers = [float(f"{value:.{DIGITS}g}") for value in values.tolist()]
+    return [int(number) if number.is_integer() and abs(number) < 1e15 else number for number in numbers]

@@ -1,23 +1,19 @@
-"""Which run folders lie under the paths that a report is asked for, and to which experiment each belongs."""
+"""Find the run folders under the paths of a report, and the experiments that they belong to."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from voidrl.checkpoint import read_json
-from voidrl.config import flat
-from voidrl.errors import CheckpointError, RunFolderError
+from voidrl.errors import RunFolderError
+from voidrl.runs.experiment_record import ExperimentRecord, read_experiment_record
 
-EXPERIMENT_FILE = "experiment.json"
-EXPERIMENT_FORMAT = 1
-# What a run writes beside its config: with one of them, a folder with a config.json is a run.
-_SIGNS = ("metrics.jsonl", "environment.json", "checkpoints")
-_INSIDE = {"checkpoints", "snapshots", "tb", "wandb", "report"}  # of a run, where no other run lies
+# What a run writes besides its config: with one of them, a folder with a config.json is a run.
+_SIGNS = {"metrics.jsonl", "environment.json", "checkpoints"}
+_INSIDE = {"checkpoints", "snapshots", "tb", "wandb", "report"}  # subfolders of a run that hold no other run
 _EXPECTED = "a run folder (one with config.json and metrics.jsonl), or a folder that holds some at any depth"
 
 
@@ -30,82 +26,23 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What an experiment says about one of its runs."""
-
-    folder: str
-    label: str
-    phase: str
-    seed: int
-    task: str
-    source: str | None
-    steps: int
-    protocol_steps: int | None
-    evaluated: bool | None
-    """Whether an evaluation is due; None where the experiment does not say."""
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """What `voidrl experiment` was asked for: its `experiment.json`."""
-
-    root: Path
-    name: str
-    title: str
-    about: str
-    published: str | None
-    command: str
-    steps_scale: float
-    missing: dict[str, str]
-    """Methods of the experiment that do not exist yet, and what is said of each."""
-    cells: dict[Path, Cell] = field(repr=False)
-    """By the folder of the run."""
-    preset: str | None
-    default_preset: str | None
-    """What its file has, where another one may be in use."""
-    changes: dict[str, Any]
-    """To the settings of its file, by dotted names."""
-    earlier_commands: list[str]
-
-    @property
-    def departure(self) -> str:
-        """In what it is not as its file has it, in words; empty where it is."""
-        told = []
-        if self.preset != self.default_preset:
-            told.append(f"preset {self.preset} instead of the experiment's {self.default_preset or 'own'}")
-        if self.changes:
-            told.append(f"changed: {', '.join(f'{name}={value}' for name, value in self.changes.items())}")
-        return "; ".join(told)
-
-    def failure(self, cell: Cell) -> str:
-        """The error with which the log of a cell ends; empty where it ends otherwise, or is not there."""
-        try:
-            text = (self.root / "logs" / f"{cell.folder}.log").read_text("utf-8", "replace")
-        except OSError:
-            return ""
-        last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
-        is_error = re.match(r"voidrl: (?!stopped by )|[\w.]*(Error|Exception)\b", last)
-        return last.removeprefix("voidrl: ") if is_error else ""
-
-
-@dataclass(frozen=True)
 class Found:
-    """All that lies under the paths."""
+    """Everything under the paths."""
 
     folders: list[Path]
     skipped: list[Skipped]
-    experiments: list[Experiment]
+    experiments: list[ExperimentRecord]
 
 
 def find_runs(paths: Sequence[str | Path], say: Callable[[str], None]) -> Found:
-    """The runs under each path, once each, in the order of the paths.
+    """Find the runs under each path, once each, in the order of the paths.
 
-    A path that does not exist is an error. One without runs is an error too if it is the only one; among
-    others, as a shell makes of `runs/*`, a folder is skipped and said, and a file passed over.
+    A path that does not exist is an error. So is a single path without runs; among several, as a shell
+    expands `runs/*`, a folder without runs is reported as skipped, and a file is only mentioned.
     """
     folders: dict[Path, Path] = {}  # resolved → as it was found
     skipped: dict[Path, Skipped] = {}
-    experiments = _Experiments()
+    experiments: dict[Path, ExperimentRecord | None] = {}
     for given in paths:
         path = Path(given).expanduser()
         if not path.exists():
@@ -115,30 +52,47 @@ def find_runs(paths: Sequence[str | Path], say: Callable[[str], None]) -> Found:
             if (folder / "config.json").is_file():
                 folders.setdefault(folder.resolve(), folder)
             else:
-                why = "it holds the files of a run, but no config.json: the run was damaged or never begun"
+                why = "it holds the files of a run, but no config.json: the run was damaged or never started"
                 skipped.setdefault(folder.resolve(), Skipped(folder, why))
         for folder in (path, *candidates) if path.is_dir() else candidates:
-            experiments.at_or_above(folder)
+            _read_experiments(folder.resolve(), experiments, skipped)
         if not candidates:
-            why = "is a file of no run" if path.is_file() else f"holds no runs{experiments.hint(path)}"
+            why = "is a file of no run" if path.is_file() else "holds no runs"
+            if (record := experiments.get(path.resolve())) is not None:
+                why += f" yet: none of the {len(record.cells)} of experiment {record.name!r} has started"
             if len(paths) == 1:
                 raise RunFolderError(f"{path} {why}: expected {_EXPECTED}")
             if path.is_file():
-                say(f"passed over {path}, which {why}")
+                say(f"ignored {path}, which {why}")
             else:
                 skipped.setdefault(path.resolve(), Skipped(path, f"it {why}"))
     if not folders:
         why = next((f": {each.path} was skipped, as {each.why}" for each in skipped.values()), "")
         raise RunFolderError(f"no run can be reported{why}; expected {_EXPECTED}")
-    return Found([*folders.values()], [*experiments.problems, *skipped.values()], experiments.found())
+    records = [record for record in experiments.values() if record is not None]
+    return Found([*folders.values()], [*skipped.values()], records)
+
+
+def _read_experiments(
+    folder: Path, found: dict[Path, ExperimentRecord | None], skipped: dict[Path, Skipped]
+) -> None:
+    """Read the experiment.json of a folder and of those above it, each once."""
+    for parent in (folder, *folder.parents):
+        if parent in found:
+            return
+        found[parent] = None
+        try:
+            found[parent] = read_experiment_record(parent)
+        except RunFolderError as error:
+            path = parent / "experiment.json"
+            skipped[path] = Skipped(path, f"{error}; runs are named by their configs instead")
 
 
 def _candidates(path: Path) -> Iterator[Path]:
     """Every folder that looks like a run, sorted; links are followed, each folder is entered once."""
     if path.is_file():
-        folder = _of_file(path)
-        if folder is not None:
-            yield folder
+        above = (parent for parent in path.absolute().parents if parent.parent.name not in _INSIDE)
+        yield from [parent for parent in above if _looks_like_run(_names(parent))][:1]
         return
     seen: set[tuple[int, int]] = set()
     waiting = [path]
@@ -146,14 +100,13 @@ def _candidates(path: Path) -> Iterator[Path]:
         folder = waiting.pop()
         try:
             stat = folder.stat()
-            entries = sorted(os.scandir(folder), key=lambda entry: _natural(entry.name))
+            entries = sorted(os.scandir(folder), key=lambda entry: _natural_key(entry.name))
         except OSError:
-            continue  # a link to nowhere, or a folder that is closed to us
+            continue  # a broken link, or a folder without permission
         if (stat.st_dev, stat.st_ino) in seen:
             continue
         seen.add((stat.st_dev, stat.st_ino))
-        names = {entry.name for entry in entries}
-        is_run = _looks_like_run(names)
+        is_run = _looks_like_run({entry.name for entry in entries})
         if is_run:
             yield folder
         inside = [
@@ -164,107 +117,18 @@ def _candidates(path: Path) -> Iterator[Path]:
         waiting += reversed(inside)
 
 
+def _names(folder: Path) -> set[str]:
+    try:
+        return {entry.name for entry in os.scandir(folder)}
+    except OSError:
+        return set()
+
+
 def _looks_like_run(names: set[str]) -> bool:
-    if "config.json" in names:
-        return any(sign in names for sign in _SIGNS)
-    return "metrics.jsonl" in names and "environment.json" in names
+    return bool(_SIGNS & names) if "config.json" in names else {"metrics.jsonl", "environment.json"} <= names
 
 
-def _of_file(path: Path) -> Path | None:
-    """The run to which a file belongs, or a file in one of its checkpoints."""
-    for parent in path.absolute().parents:
-        try:
-            names = {entry.name for entry in os.scandir(parent)}
-        except OSError:
-            return None
-        if _looks_like_run(names) and parent.parent.name not in _INSIDE:
-            return parent
-    return None
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """seed2 before seed10."""
-    parts: list[tuple[int, str]] = []
-    digits = ""
-    for sign in [*name, ""]:
-        if sign.isascii() and sign.isdigit():
-            digits += sign
-            continue
-        if digits:
-            parts.append((int(digits), ""))
-            digits = ""
-        parts.append((-1, sign))
-    return parts
-
-
-class _Experiments:
-    """The experiment.json files that were met on the way, each read once."""
-
-    def __init__(self) -> None:
-        self._by_folder: dict[Path, Experiment | None] = {}
-        self.problems: list[Skipped] = []
-
-    def at_or_above(self, folder: Path) -> None:
-        for parent in (folder.resolve(), *folder.resolve().parents):
-            if parent in self._by_folder:
-                return
-            self._by_folder[parent] = self._read(parent)
-
-    def found(self) -> list[Experiment]:
-        return [experiment for experiment in self._by_folder.values() if experiment is not None]
-
-    def hint(self, path: Path) -> str:
-        experiment = self._by_folder.get(path.resolve())
-        if experiment is None:
-            return ""
-        return f" yet, as none of the {len(experiment.cells)} of experiment {experiment.name!r} has begun"
-
-    def _read(self, root: Path) -> Experiment | None:
-        path = root / EXPERIMENT_FILE
-        if not path.is_file():
-            return None
-        try:
-            return _experiment(root, read_json(path, "the experiment"))
-        except CheckpointError as error:
-            self.problems.append(Skipped(path, f"{error}; runs are named by their configs instead"))
-        except (KeyError, TypeError, ValueError, AttributeError):
-            why = "it is not what `voidrl experiment` writes; runs are named by their configs instead"
-            self.problems.append(Skipped(path, why))
-        return None
-
-
-def _experiment(root: Path, data: Any) -> Experiment:
-    version = data["format"]
-    if version != EXPERIMENT_FORMAT:
-        raise CheckpointError(
-            f"it has format {version!r} where {EXPERIMENT_FORMAT} was expected: upgrade voidrl to read it"
-        )
-    cells = {
-        (root / cell["folder"]).resolve(): Cell(
-            folder=str(cell["folder"]),
-            label=str(cell["label"]),
-            phase=str(cell["phase"]),
-            seed=int(cell["seed"]),
-            task=str(cell["task"]),
-            source=None if cell.get("source") is None else str(cell["source"]),
-            steps=int(cell["steps"]),
-            protocol_steps=None if cell.get("protocol_steps") is None else int(cell["protocol_steps"]),
-            evaluated=None if cell.get("evaluated") is None else bool(cell["evaluated"]),
-        )
-        for cell in data["cells"]
-    }
-    return Experiment(
-        root=root,
-        name=str(data["name"]),
-        title=str(data.get("title") or data["name"]),
-        about=str(data.get("about") or ""),
-        published=None if data.get("published") is None else str(data["published"]),
-        command=str(data.get("command") or ""),
-        steps_scale=float(data.get("steps_scale", 1.0)),
-        missing={str(k): str(v) for k, v in (data.get("missing") or {}).items()},
-        cells=cells,
-        preset=None if data.get("preset") is None else str(data["preset"]),
-        default_preset=None if data.get("default_preset") is None else str(data["default_preset"]),
-        changes=flat(data.get("changes") or {}),
-        earlier_commands=[str(line) for line in data.get("earlier_commands") or ()],
-    )
+def _natural_key(name: str) -> list[tuple[int, str]]:
+    """Sort seed2 before seed10."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]

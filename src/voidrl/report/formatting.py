@@ -1,20 +1,18 @@
-"""How a report writes numbers, lists and dates."""
+"""How a report writes numbers, lists and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-THIN = "\u202f"  # a narrow space that does not break
-_SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 
 def count(value: float) -> str:
-    """A whole number with its thousands apart: 16 000."""
-    return f"{value:,.0f}".replace(",", THIN)
+    """A whole number with thousands separators: `16,000`."""
+    return f"{value:,.0f}"
 
 
 def steps(value: float) -> str:
-    """A number of steps, short where that loses nothing: 16k, 2M, 12 345."""
+    """A number of steps, abbreviated where that loses nothing: `16k`, `2M`, `12,345`."""
     for size, unit in ((1_000_000, "M"), (1000, "k")):
         short = value / size
         if value >= size and abs(short - round(short, 2)) < 1e-9:
@@ -22,46 +20,55 @@ def steps(value: float) -> str:
     return count(value)
 
 
-def between(values: Iterable[float]) -> str:
-    """The only number of steps, or the lowest and the highest: `16k`, `8k to 16k`."""
-    found = sorted({*values})
-    return " to ".join(map(steps, dict.fromkeys([found[0], found[-1]])))
+def step_range(values: Iterable[float]) -> str:
+    """The lowest and highest number of steps, `8k to 16k`, or the only one."""
+    found = {*values}
+    return " to ".join(dict.fromkeys([steps(min(found)), steps(max(found))]))
 
 
-def many(number: int, noun: str, plural: str = "") -> str:
-    """`one run`, `12 runs`."""
-    shown = _SMALL[number] if number < len(_SMALL) else count(number)
-    return f"{shown} {noun if number == 1 else plural or noun + 's'}"
+def join_names(names: Iterable[str], most: int = 8, separator: str = ", ") -> str:
+    """`a, b, c`, shortened to the first `most` names: `a, b, 12 more`."""
+    found = [*names]
+    rest = [f"{count(len(found) - most)} more"] if len(found) > most else []
+    return separator.join([*found[:most], *rest])
 
 
-def listed(words: Iterable[str], most: int = 8) -> str:
-    """`a, b and c`, and how many more there are."""
-    found = [*words]
-    if len(found) > most:
-        return f"{', '.join(found[:most])} and {count(len(found) - most)} more"
-    return " and ".join(filter(None, [", ".join(found[:-1]), *found[-1:]]))
-
-
-def seeds(numbers: Sequence[int]) -> str:
-    """`1–5, 8`: runs of whole numbers are drawn together."""
-    parts: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
+def seed_list(seeds: Iterable[int]) -> str:
+    """`1–5, 8`: consecutive seeds are shown as a range."""
+    ranges: list[list[int]] = []
+    for seed in sorted({*seeds}):
+        if ranges and seed == ranges[-1][-1] + 1:
+            ranges[-1].append(seed)
         else:
-            parts.append([number])
-    shown: list[str] = []
-    for part in parts:
-        shown += [f"{part[0]}–{part[-1]}"] if len(part) > 2 else map(str, part)
-    return ", ".join(shown)
+            ranges.append([seed])
+    return ", ".join(
+        f"{part[0]}–{part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in ranges
+    )
 
 
-def sentence(text: str) -> str:
-    """With a capital at its beginning and a full stop at its end."""
-    text = text[:1].upper() + text[1:]
-    return text if text.endswith((".", "!", "?", ":")) else f"{text}."
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under column names."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    notes: list[str] = field(default_factory=list)
+    """Sentences below the table: how its numbers were computed and where they fall short."""
+    numeric: frozenset[int] = frozenset()
+    """Columns of numbers, which are aligned right."""
+    status_column: int | None = None
+    """The column in which anything but `complete` is highlighted."""
+
+    def markdown(self) -> str:
+        """The table in GitHub's Markdown."""
+        rule = "|".join("--:" if i in self.numeric else "---" for i in range(len(self.columns)))
+        cells = [" | ".join(map(escape_markdown, row)) for row in (self.columns, *self.rows)]
+        return "\n".join([f"| {cells[0]} |", f"|{rule}|", *(f"| {row} |" for row in cells[1:])])
 
 
-def day(date: object) -> str:
-    """The day of an ISO date; empty where there is none."""
-    return date[:10] if isinstance(date, str) else ""
+def escape_markdown(text: str) -> str:
+    """Text that Markdown shows literally: no markup, HTML or cell separators."""
+    for sign in "\\`*_[]<>|#":
+        text = text.replace(sign, f"\\{sign}")
+    return " ".join(text.split("\n"))

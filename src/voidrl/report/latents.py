@@ -1,8 +1,10 @@
-"""A map of what a run's agent has seen, as its representation sees it. Cheap to import."""
+"""A map of the observations in a run's replay, placed by the agent's representation.
+
+Importing this module does not import torch.
+"""
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from io import BytesIO
@@ -18,176 +20,132 @@ if TYPE_CHECKING:
     from voidrl.report.saved import Saved
 
 BATCH = 64  # observations encoded at a time
-THUMB_PIXELS = 64  # of a thumbnail's longer side
+THUMB_PIXELS = 64  # longer side of a thumbnail
 WEBP_QUALITY = 75
 FEWEST_POINTS = 3
-DTYPES = {"U8": np.uint8, "I32": np.int32, "I64": np.int64, "F32": np.float32}  # by safetensors' names
 
 
 @dataclass(frozen=True)
 class LatentMap:
-    """Observations from a replay, where their latents lie in the plane that shows most of their variance."""
+    """Observations from a replay, with their latents projected onto the two main principal axes."""
 
     xy: np.ndarray
-    """(N, 2) float64 in [0, 1], both axes to the same scale."""
+    """(N, 2) float64 in [0, 1], both axes at the same scale."""
     time: np.ndarray
-    """(N,) int64, ascending: steps that the run had taken when it saw each."""
+    """(N,) int64, ascending: the step at which each was observed."""
     explained: np.ndarray
-    """(2,) float64: the share of the latents' variance along each axis."""
+    """(2,) float64: the fraction of the latents' variance explained by each axis."""
     total_steps: int
-    """Steps of the run at the checkpoint; the replay may hold only the last of them."""
-    sprite: bytes
-    """One WebP picture of all thumbnails, in rows of `columns`; empty where observations are no images."""
-    thumb_size: tuple[int, int]
-    """(width, height) of a thumbnail in pixels; (0, 0) where there are none."""
-    columns: int
-    """Thumbnails in a row of the sheet."""
-    thumbs: int
-    """Thumbnails in the sheet: that of point i is number i · thumbs // N, counted along the rows."""
+    """Steps of the run at the checkpoint; the replay may hold only the latest."""
+    sprite: bytes = b""
+    """A WebP image of all thumbnails, in rows of `columns`; empty if observations are not images."""
+    thumb_size: tuple[int, int] = (0, 0)
+    """(width, height) of a thumbnail in pixels; (0, 0) without thumbnails."""
+    columns: int = 0
+    """Thumbnails in a row."""
+    thumbs: int = 0
+    """Number of thumbnails: point i has number i · thumbs // N, in reading order."""
 
 
 def latent_map(run_folder: Path, *, points: int = 600, thumbs: int = 600) -> LatentMap:
-    """Evenly spaced observations of the newest checkpoint's replay, encoded and projected by PCA.
+    """Encode evenly spaced observations of the newest checkpoint's replay and project them by PCA.
 
-    Computed on the CPU, wherever the run was. Of the replay only what is shown is read.
+    This runs on the CPU, and reads only the observations that are shown.
 
     Args:
         run_folder: A run of any phase that trained a representation.
-        points: How many observations, or all where there are fewer.
-        thumbs: How many of them are also shown as thumbnails, where they are images.
+        points: How many observations, at most.
+        thumbs: How many thumbnails, at most, if observations are images.
 
     Raises:
-        VoidrlError: Where there is no such map, with one sentence of why.
+        VoidrlError: If there is nothing to map.
     """
     from voidrl.report.media import newest_agent
 
     agent, saved, meta = newest_agent(run_folder)
     _require_representation(agent, run_folder)
     replay = _StoredReplay(saved, agent.spec.frame_stack)
-    slots, time = replay.spread(points, meta["steps"])
+    slots, time = replay.evenly_spaced(points, meta["steps"])
     if len(slots) < FEWEST_POINTS:
         raise CheckpointError(
-            f"the run {run_folder} has kept {len(slots)} observations: a map needs {FEWEST_POINTS} or more"
+            f"the replay of {run_folder} has {len(slots)} observations: a map needs at least {FEWEST_POINTS}"
         )
     index = replay.stacks(slots)  # (N, stack)
     needed, where = np.unique(index, return_inverse=True)
-    frames = replay.frames(needed)  # each once, as stored
+    frames = replay.read("frames", needed)  # each once
     where = where.reshape(index.shape)
     xy, explained = project(_encode(agent, frames, where))
-    sheet = _Sheet(frames[where[:, -1]], thumbs) if agent.spec.pixels and thumbs > 0 else None
-    return LatentMap(
-        xy=xy,
-        time=time,
-        explained=explained,
-        total_steps=meta["steps"],
-        sprite=b"" if sheet is None else sheet.webp(),
-        thumb_size=(0, 0) if sheet is None else (sheet.width, sheet.height),
-        columns=0 if sheet is None else sheet.columns,
-        thumbs=0 if sheet is None else sheet.count,
-    )
+    has_thumbs = agent.spec.pixels and thumbs > 0
+    pictures = _thumbnails(frames[where[:, -1]], thumbs) if has_thumbs else {}
+    return LatentMap(xy, time, explained, meta["steps"], **pictures)
 
 
 def _require_representation(agent: Agent, run_folder: Path) -> None:
-    """Refuse to map what nobody trained or used."""
+    """Refuse to map a representation that was neither trained nor used."""
     config, f = agent.config, agent.representation.encoder
     shared = f is not None and f is agent.learner.encoder
     used = shared or (config.phase != "train" and agent.method.reads_latents)
     if not (agent.learns and used):
-        why = f"of method {config.method.name!r}, which" if config.phase != "train" else "from scratch, which"
+        what = "training from scratch" if config.phase == "train" else f"method {config.method.name!r}"
         raise ConfigError(
-            f"the run {run_folder} has no representation to map: it is {why} trains none; expected a run of "
-            f"a method that does, such as apt"
+            f"the run {run_folder} has no representation to map: {what} trains none; expected a run of a "
+            f"method that does, such as apt"
         )
 
 
-class _Tensors:
-    """Rows of the tensors in a safetensors file, read one by one where they lie.
-
-    The library maps files into memory, and for each row the disk would then read megabytes around it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            with path.open("rb") as file:
-                length = int.from_bytes(file.read(8), "little")
-                self._header = json.loads(file.read(length))
-        except (OSError, ValueError, MemoryError) as error:
-            raise CheckpointError(f"{path} cannot be read: {error}") from error
-        self._begin = 8 + length
-
-    def shape(self, name: str) -> list[int]:
-        """Of a tensor."""
-        try:
-            return [*self._header[name]["shape"]]
-        except (KeyError, TypeError):
-            raise CheckpointError(f"{self.path} cannot be read: it holds no {name!r}") from None
-
-    def rows(self, name: str, first: int, count: int) -> np.ndarray:
-        """(count, …) of a tensor."""
-        shape = [count, *self.shape(name)[1:]]
-        kind = np.dtype(DTYPES[self._header[name]["dtype"]])
-        row_bytes = kind.itemsize * math.prod(shape[1:])
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._begin + self._header[name]["data_offsets"][0] + first * row_bytes)
-                return np.frombuffer(file.read(count * row_bytes), kind).reshape(shape)
-        except (OSError, ValueError) as error:  # a file that is too short gives too few numbers
-            raise CheckpointError(f"{self.path} cannot be read: {error}") from error
-
-    def whole(self, name: str) -> np.ndarray:
-        """All of a tensor."""
-        return self.rows(name, 0, self.shape(name)[0])
-
-
 class _StoredReplay:
-    """The replay of a checkpoint, read where it lies: see `voidrl.replay` for what is where."""
+    """The replay of a checkpoint, of which only the requested rows are read; `voidrl.replay` writes it."""
 
     def __init__(self, saved: Saved, frame_stack: int) -> None:
+        from safetensors import SafetensorError, safe_open
+
         self.frame_stack = frame_stack
         names = sorted(name for name in saved.files if name.startswith("replay_"))
         if "replay.safetensors" not in saved.files or not names:
-            raise CheckpointError(
-                f"the checkpoint {saved.path} has no replay, so nothing that could be mapped"
+            raise CheckpointError(f"the checkpoint {saved.path} has no replay, so there is nothing to map")
+        try:
+            index, *self.parts = (
+                safe_open(saved.path / name, framework="numpy") for name in ("replay.safetensors", *names)
             )
-        positions = _Tensors(saved.path / "replay.safetensors")
-        self.head, self.filled_rows, _, _ = positions.whole("counters").tolist()
-        self.row_starts = positions.whole("row_starts")  # (rows,) steps taken from each row
-        self.num_envs, self.rows = positions.shape("age")[0], len(self.row_starts)
-        self.parts = [_Tensors(saved.path / name) for name in names]  # one after the other
-        self.part_slots = self.parts[0].shape("age")[0]  # of all but the last
+            self.head, self.filled_rows, _, _ = index.get_tensor("counters").tolist()
+            self.row_starts = index.get_tensor("row_starts")  # (rows,) steps taken from each row
+            self.num_envs = index.get_slice("age").get_shape()[0]
+            self.part_slots = self.parts[0].get_slice("age").get_shape()[0]  # in all parts but the last
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"the replay of the checkpoint {saved.path} cannot be read: {error}"
+            ) from error
+        self.rows = len(self.row_starts)
 
-    def spread(self, points: int, total_steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Slots of evenly spaced observations from old to new, and the steps taken by then: (n,) each."""
+    def evenly_spaced(self, points: int, total_steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """Slots of evenly spaced observations from old to new, and the step of each: (n,) both."""
         if self.filled_rows < self.rows:
             rows = np.arange(self.filled_rows)
-        else:  # the ring is full: the oldest lie after the newest, and the first stacks reach what is lost
+        else:  # the ring is full: the oldest rows follow the head, and their frame stacks are incomplete
             rows = (self.head + self.frame_stack + np.arange(self.rows - self.frame_stack + 1)) % self.rows
-        taken_since = self.row_starts[rows][::-1].cumsum()[::-1]  # from this row on
+        steps_since = self.row_starts[rows][::-1].cumsum()[::-1]
         slots = len(rows) * self.num_envs
         chosen = np.unique(np.linspace(0, slots - 1, min(points, slots)).round().astype(np.int64))
         row, env = rows[chosen // self.num_envs], chosen % self.num_envs
-        return row * self.num_envs + env, total_steps - taken_since[chosen // self.num_envs]
+        return row * self.num_envs + env, total_steps - steps_since[chosen // self.num_envs]
 
     def stacks(self, slots: np.ndarray) -> np.ndarray:
-        """(n, stack) slots of the frames that make up each observation, oldest first."""
-        age = self._read("age", slots)  # an episode begins with its first frame repeated
+        """(n, stack) slots of the frames of each observation, oldest first."""
+        age = self.read("age", slots)  # an episode begins with its first frame repeated
         lags = np.arange(self.frame_stack - 1, -1, -1)
         back = np.minimum(lags, age[:, None]) * self.num_envs
         stacks: np.ndarray = (slots[:, None] - back) % (self.rows * self.num_envs)
         return stacks
 
-    def frames(self, slots: np.ndarray) -> np.ndarray:
-        """(n, *frame_shape)."""
-        return self._read("frames", slots)
-
-    def _read(self, name: str, slots: np.ndarray) -> np.ndarray:
-        places = [divmod(slot, self.part_slots) for slot in slots.tolist()]
-        return np.concatenate([self.parts[part].rows(name, at, 1) for part, at in places])
+    def read(self, name: str, slots: np.ndarray) -> np.ndarray:
+        """(n, …) rows of a tensor."""
+        slices = [part.get_slice(name) for part in self.parts]
+        places = (divmod(slot, self.part_slots) for slot in slots.tolist())
+        return np.concatenate([slices[part][at : at + 1] for part, at in places])
 
 
 def _encode(agent: Agent, frames: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """(N, dim) latents of the observations made up of these frames."""
+    """(N, dim) latents of the observations that these frames make up."""
     import torch
 
     from voidrl.types import Frames
@@ -198,59 +156,48 @@ def _encode(agent: Agent, frames: np.ndarray, index: np.ndarray) -> np.ndarray:
         z = torch.cat([encode(Frames(source, part).stacked()).double() for part in parts]).numpy()
     if not np.isfinite(z).all():
         raise NonFiniteError(
-            "the latents are not finite, so they cannot be mapped: the representation has diverged"
+            "the latents are not finite, so they cannot be mapped: the representation diverged"
         )
     return z
 
 
 def project(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(N, d) points on their two principal axes, (N, 2) in [0, 1], and each axis's share of the variance.
+    """Project (N, d) points onto two principal axes: (N, 2) in [0, 1], and the variance each axis explains.
 
-    Both axes have one scale, in which the longer one fills [0, 1] and the other is centerd. The sign of an
-    axis is that of its largest component, so that the same points always give the same picture.
+    Both axes have the same scale; the longer one fills [0, 1]. The largest component of an axis is positive,
+    so that the same points always give the same picture.
     """
-    centerd = z - z.mean(axis=0)
-    _, singular, axes = np.linalg.svd(centerd, full_matrices=False)
+    centered = z - z.mean(axis=0)
+    _, singular, axes = np.linalg.svd(centered, full_matrices=False)
     axes = np.concatenate([axes, np.zeros((2, z.shape[1]))])[:2]
     variance = np.concatenate([singular**2, np.zeros(2)])
     largest = axes[np.arange(2), np.abs(axes).argmax(axis=1)]
-    xy = centerd @ (axes * np.where(largest < 0, -1, 1)[:, None]).T  # (N, 2)
+    xy = centered @ (axes * np.where(largest < 0, -1, 1)[:, None]).T  # (N, 2)
     middle, span = (xy.max(axis=0) + xy.min(axis=0)) / 2, np.ptp(xy, axis=0).max()
     explained = variance[:2] / max(variance.sum(), np.finfo(float).tiny)
     return np.clip(0.5 + (xy - middle) / (span or 1.0), 0, 1), explained
 
 
-class _Sheet:
-    """Thumbnails of N images in one picture."""
+def _thumbnails(images: np.ndarray, most: int) -> dict[str, Any]:
+    """Fields of `LatentMap` for thumbnails of (N, C, H, W) images in one WebP image."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("pillow", "video", "drawing thumbnails") from None
+    from voidrl.media.video import resize
+    from voidrl.spaces import to_picture
 
-    def __init__(self, images: np.ndarray, thumbs: int) -> None:
-        self.count = min(thumbs, len(images))
-        self.columns = math.ceil(math.sqrt(self.count))
-        first = -(
-            -np.arange(self.count) * len(images) // self.count
-        )  # that a point i has number i·count // N
-        self.images = images[first]
-        height, width = images.shape[2:]
-        scale = min(1.0, THUMB_PIXELS / max(height, width))
-        self.height, self.width = max(1, round(height * scale)), max(1, round(width * scale))
-
-    def webp(self) -> bytes:
-        try:
-            from PIL import Image
-        except ImportError:
-            raise MissingExtraError("pillow", "video", "a picture of what an agent saw") from None
-        from voidrl.media.video import fit
-        from voidrl.spaces import to_picture
-
-        rows = math.ceil(self.count / self.columns)
-        sheet = np.zeros((rows * self.height, self.columns * self.width, 3), np.uint8)
-        for i, image in enumerate(self.images):
-            top, left = i // self.columns * self.height, i % self.columns * self.width
-            small = fit(to_picture(image), self.height, self.width)
-            sheet[top : top + self.height, left : left + self.width] = small
-        # Games repeat themselves, and are smallest without loss; what is rendered with light is not.
-        kinds: list[dict[str, Any]] = [{"lossless": True}, {"quality": WEBP_QUALITY}]
-        files = [BytesIO() for _ in kinds]
-        for file, kind in zip(files, kinds, strict=True):
-            Image.fromarray(sheet).save(file, "WEBP", **kind)
-        return min((file.getvalue() for file in files), key=len)
+    number = min(most, len(images))
+    columns = math.ceil(math.sqrt(number))
+    scale = min(1.0, THUMB_PIXELS / max(images.shape[2:]))
+    height, width = (max(1, round(side * scale)) for side in images.shape[2:])
+    sheet = np.zeros((math.ceil(number / columns) * height, columns * width, 3), np.uint8)
+    chosen = -(-np.arange(number) * len(images) // number)  # point i has thumbnail i · number // N
+    for i, image in enumerate(images[chosen]):
+        top, left = i // columns * height, i % columns * width
+        sheet[top : top + height, left : left + width] = resize(to_picture(image), height, width)
+    lossless, lossy = BytesIO(), BytesIO()  # lossless is smaller for games, lossy for rendered scenes
+    Image.fromarray(sheet).save(lossless, "WEBP", lossless=True)
+    Image.fromarray(sheet).save(lossy, "WEBP", quality=WEBP_QUALITY)
+    sprite = min(lossless.getvalue(), lossy.getvalue(), key=len)
+    return {"sprite": sprite, "thumb_size": (width, height), "columns": columns, "thumbs": number}

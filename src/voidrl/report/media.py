@@ -1,8 +1,7 @@
-"""Short videos of runs for a report. Cheap to import: torch and environments are loaded by the first clip."""
+"""Short videos of runs for a report. Importing this module imports neither torch nor environments."""
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,21 +13,19 @@ if TYPE_CHECKING:
     from voidrl.report.saved import Saved
 
 WEIGHTS = "agent.safetensors"
-QUALITY = 26  # x264's CRF: a page holds many of them
+QUALITY = 26  # x264's CRF: small files, as a page holds many
 
 
 def clip(run_folder: Path, *, seconds: float = 12, height: int = 168, seed: int = 0) -> bytes:
-    """What the newest checkpoint's policy does in its own environment, as an MP4 for browsers.
-
-    It is played on the CPU, and holds as many episodes as there is time for, without text.
+    """An MP4 of the newest checkpoint's policy in its environment: as many episodes as fit, on the CPU.
 
     Raises:
-        VoidrlError: Where there is no video, with one sentence of why.
+        VoidrlError: If no video can be made.
     """
     from voidrl.media.mp4 import find_ffmpeg
     from voidrl.media.video import record, write_video
 
-    find_ffmpeg()  # what is missing is said before anything is played
+    find_ffmpeg()  # raises before any episode is played
     agent, _, _ = newest_agent(run_folder)
     with (
         record(agent, episodes=None, seconds=seconds, seed=seed, height=height) as recording,
@@ -40,30 +37,27 @@ def clip(run_folder: Path, *, seconds: float = 12, height: int = 168, seed: int 
 
 
 def newest_agent(run_folder: Path) -> tuple[Agent, Saved, dict[str, Any]]:
-    """The agent of a run's newest checkpoint, on the CPU, the checkpoint, and the `meta` of its manifest.
+    """The agent of a run's newest checkpoint, on the CPU, with the checkpoint and its manifest's `meta`.
 
-    Unlike `voidrl.load` it reads no more than the weights: a checkpoint can hold gigabytes of replay.
+    Unlike `voidrl.load` it reads only the weights: a checkpoint can hold gigabytes of replay.
     """
     from voidrl.agent import Agent
     from voidrl.build import config_from_json
-    from voidrl.checkpoint import MANIFEST, read_json, read_tensors
+    from voidrl.checkpoint import MANIFEST, check_file, read_json, read_tensors
     from voidrl.device import placed
     from voidrl.report.saved import newest
     from voidrl.types import EnvSpec
 
     saved = newest(run_folder)
     if saved is None:
-        raise CheckpointError(f"the run {run_folder} holds no checkpoint yet")
+        raise CheckpointError(f"the run {run_folder} has no checkpoint yet")
     path = saved.path / WEIGHTS
     try:
+        check_file(path, saved.files[WEIGHTS])
         meta = read_json(saved.path / MANIFEST, "the manifest of the checkpoint")["meta"]
-        with path.open("rb") as file:
-            whole = hashlib.file_digest(file, "sha256").hexdigest() == saved.files[WEIGHTS]["sha256"]
         spec, config = EnvSpec.from_json(meta["spec"]), config_from_json(meta["config"])
-    except (OSError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise CheckpointError(f"the checkpoint {saved.path} cannot be read: {error!r}") from error
-    if not whole:
-        raise CheckpointError(f"{path} is damaged: its sha256 is not the one in the manifest")
     with placed("cpu", config.seed) as place:
         agent = Agent(spec, config, place)
     agent.load_tensors(read_tensors(path))

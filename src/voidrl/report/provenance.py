@@ -1,22 +1,22 @@
-"""How far each run came, where and when it was made, and how to make it again."""
+"""Where runs come from: their settings, status, versions, machines and commands."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from voidrl.report.formatting import count, listed, seeds
-from voidrl.report.groups import PHASE_NAMES, Arm
-from voidrl.report.outcomes import evaluated_by
+from voidrl.report.formatting import Table, count, join_names, seed_list
+from voidrl.report.groups import PHASE_NAMES, ArmRuns, format_value, used_settings
+from voidrl.report.outcomes import return_source
 from voidrl.report.read import Collection, Run
-from voidrl.report.tables import Table
 from voidrl.units import human_seconds
 
-FLAGS = {"failed": "failed", "incomplete": "warn", "running": "running"}
+MOST_VALUES = 4  # of a setting in one cell
+ABSENT = "–"
 
 
 def field(run: Run, *names: str) -> Any:
-    """Something of the run's environment.json, which may have been written by anybody; None where missing."""
+    """An entry of the run's environment.json; None if it is missing or the file has another structure."""
     value: Any = run.machine
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
@@ -24,7 +24,7 @@ def field(run: Run, *names: str) -> Any:
 
 
 def hardware(run: Run) -> str:
-    """The machine in a few words: the GPU unless the run was told to leave it alone, and the processor."""
+    """GPUs, unless the run was on the CPU, and processor."""
     gpus = field(run, "gpus")
     names = [str(gpu.get("name")) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
     used = dict.fromkeys(names) if run.config.get("device") != "cpu" else {}
@@ -33,65 +33,76 @@ def hardware(run: Run) -> str:
 
 
 def commit(run: Run) -> str:
-    """What of git is known: the commit, and whether files differed from it."""
+    """The git commit, and whether there were uncommitted changes."""
     found = field(run, "git", "commit")
     return f"{str(found)[:10]}{', changed' if field(run, 'git', 'dirty') else ''}" if found else "unknown"
 
 
-def runs_table(arms: Sequence[Arm]) -> Table:
-    """Every run with its status: the failed ones as visible as the others."""
+def dates(runs: Iterable[Run]) -> str:
+    """The first and the last day on which runs started; empty if unknown."""
+    days = sorted({str(field(run, "date") or "")[:10] for run in runs} - {""})
+    return " to ".join(dict.fromkeys([days[0], days[-1]])) if days else ""
+
+
+def settings_table(arms: Sequence[ArmRuns]) -> Table:
+    """A row for each setting that differs between runs, a column for each label and phase."""
+    columns: dict[str, list[dict[str, Any]]] = {}
+    for arm in arms:
+        title = f"{arm.label}, {arm.phase_hint}" if arm.phase_hint else arm.label
+        columns.setdefault(title, []).extend(map(used_settings, arm.runs))
+    values: dict[str, set[str]] = {}
+    for settings in (each for members in columns.values() for each in members):
+        for name, value in settings.items():
+            values.setdefault(name, set()).add(format_value(value))
+    for name in ("seed", "phase"):  # shown elsewhere
+        values.pop(name, None)
+    rows = []
+    for name in sorted(name for name, found in values.items() if len(found) > 1):
+        rows.append([name])
+        for members in columns.values():
+            shown = dict.fromkeys(format_value(each[name]) if name in each else ABSENT for each in members)
+            rows[-1].append("; ".join(shown) if len(shown) <= MOST_VALUES else f"{count(len(shown))} values")
+    note = (
+        f"{count(len(values) - len(rows))} of {count(len(values))} settings are the same in all runs and are "
+        f"not shown. {ABSENT} marks a setting that a run does not use."
+    )
+    return Table("Settings that differ", ["setting", *columns], rows, [note])
+
+
+def runs_table(arms: Sequence[ArmRuns]) -> Table:
+    """Every run with its status; failed runs are highlighted."""
     rows: list[list[str]] = []
-    flags: dict[tuple[int, int], str] = {}
     for arm in arms:
         for run in arm.runs:
             is_missing = run.evaluation_gap == "missing"
-            if run.status in FLAGS or is_missing:
-                flags[len(rows), 5] = FLAGS.get(run.status, "warn")
-            took = run.training_seconds
-            rows.append(
-                [
-                    run.name,
-                    arm.env_name,
-                    arm.label,
-                    PHASE_NAMES[run.phase],
-                    str(run.seed),
-                    f"{run.status}, evaluation missing" if is_missing else run.status,
-                    count(run.steps)
-                    if run.took_all_steps
-                    else f"{count(run.steps)} of {count(run.asked_steps)}",
-                    "" if took is None else human_seconds(took),
-                    evaluated_by(run),
-                    str(field(run, "date") or "")[:16].replace("T", " "),
-                ]
-            )
+            status = f"{run.status}, evaluation missing" if is_missing else run.status
+            taken = count(run.steps) + ("" if run.took_all_steps else f" of {count(run.asked_steps)}")
+            time = "" if run.training_seconds is None else human_seconds(run.training_seconds)
+            row = [run.name, arm.env_name, arm.label, PHASE_NAMES[run.phase], str(run.seed), status, taken]
+            started = str(field(run, "date") or "")[:16].replace("T", " ")
+            rows.append([*row, time, return_source(run), started])
     columns = ["folder", "environment", "arm", "phase", "seed", "status", "steps", "training time"]
-    columns += ["its return is of", "begun (UTC)"]
-    return Table("All runs", columns, rows, numeric=frozenset({4, 6, 7}), flags=flags)
+    columns += ["return measured on", "started (UTC)"]
+    return Table("All runs", columns, rows, numeric=frozenset({4, 6, 7}), status_column=5)
 
 
 def versions_table(runs: Sequence[Run]) -> Table:
-    """Versions and machines, and how many runs share them."""
-    together: dict[tuple[str, ...], list[Run]] = {}
+    """Versions and machines, with the runs that share them."""
+    groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        versions = [
-            str(field(run, "versions", name) or "?") for name in ("voidrl", "torch", "python", "numpy")
-        ]
-        together.setdefault((*versions, commit(run), hardware(run) or "unknown"), []).append(run)
+        names = ("voidrl", "torch", "python", "numpy")
+        versions = (str(field(run, "versions", name) or "?") for name in names)
+        groups.setdefault((*versions, commit(run), hardware(run) or "unknown"), []).append(run)
     rows = [
-        [*key, str(len(found)), _dates(found), seeds([run.seed for run in found])]
-        for key, found in together.items()
+        [*key, str(len(found)), dates(found) or "unknown", seed_list(run.seed for run in found)]
+        for key, found in groups.items()
     ]
     columns = ["voidrl", "torch", "Python", "numpy", "git commit", "hardware", "runs", "dates", "seeds"]
     return Table("Versions and hardware", columns, rows, numeric=frozenset({6}))
 
 
-def _dates(runs: Sequence[Run]) -> str:
-    days = sorted({str(field(run, "date") or "")[:10] for run in runs} - {""})
-    return " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "unknown"
-
-
 def commands(collection: Collection) -> list[tuple[str, str]]:
-    """What was typed, and for which runs: experiments first, then each command line once."""
+    """Runs and the command that made them: experiments first, then each distinct command."""
     found = [
         (f"experiment {experiment.name}", command)
         for experiment in collection.experiments
@@ -100,7 +111,6 @@ def commands(collection: Collection) -> list[tuple[str, str]]:
     ]
     by_command: dict[str, list[str]] = {}
     for run in collection.runs:
-        typed = field(run, "command")
-        if typed:
+        if typed := field(run, "command"):
             by_command.setdefault(str(typed), []).append(run.name)
-    return found + [(listed(names, most=4), typed) for typed, names in by_command.items()]
+    return found + [(join_names(names, most=4), typed) for typed, names in by_command.items()]

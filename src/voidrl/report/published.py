@@ -1,273 +1,194 @@
-"""Published tables with our numbers beside the printed ones, and how far ours are from the protocol."""
+"""Published tables next to our numbers, with our seeds and steps, and aggregates over Atari games."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from voidrl.envs.ids import atari_game
 from voidrl.errors import VoidrlError
-from voidrl.report.find import Experiment
-from voidrl.report.formatting import between, count, listed
-from voidrl.report.groups import Arm
-from voidrl.report.outcomes import behind, measure_of, outcome, seeds_behind, show_spread, spreads
+from voidrl.report.formatting import Table, join_names, step_range
+from voidrl.report.groups import PHASE_NAMES, ArmRuns, source_of
+from voidrl.report.outcomes import known_game, outcome, spreads
 from voidrl.report.read import Collection, Run
-from voidrl.report.tables import Table
 from voidrl.scores.statistics import Summary, summarize
-from voidrl.suites.atari import GAMES, GAMES_26, find_game
+from voidrl.suites.atari import GAMES_26
+from voidrl.suites.published import RAM_RATIO, Published, PublishedRow, numbers
 
-if TYPE_CHECKING:
-    from voidrl.suites.published import Published, Row
-
-NOTHING = "–"
-RAM = "times the RAM states"
-OF_57 = " of 57"
+ABSENT = "–"
 
 
-def printed_tables(collection: Collection, arms: Sequence[Arm]) -> list[Table]:
-    """For each experiment that has published numbers: tasks, then aggregates over them."""
-    from voidrl.suites import published
-
+def published_tables(collection: Collection, arms: Sequence[ArmRuns]) -> list[Table]:
+    """For each experiment that reproduces a published table: its tasks, then aggregates over them."""
     tables = []
     for experiment in collection.experiments:
         if experiment.published is None:
             continue
-        mine = [arm for arm in arms if arm.runs[0].experiment is experiment]
         try:
-            table = published.numbers(experiment.published)
+            published = numbers(experiment.published)
         except VoidrlError as error:
-            tables.append(
-                Table(f"Published table {experiment.published}", [], [], [f"It is not shown: {error}"])
-            )
+            tables.append(Table(f"Published table {experiment.published}", [], [], [f"Not shown: {error}"]))
             continue
-        shown = _compare(table, mine, collection)
-        for each in shown:
-            each.notes.extend(_own_notes(experiment, mine))
-        tables += shown
+        mine = [arm for arm in arms if arm.runs[0].experiment is experiment]
+        notes = [f"Ours: {experiment.departure}."] if experiment.departure else []
+        views = dict.fromkeys(run.other_sight for arm in mine for run in arm.runs if run.other_sight)
+        if views:
+            notes.append(f"Ours: {join_names(views)}, so not the protocol of the published numbers.")
+        lengths = Counter((_row_label(arm), arm.env, arm.phase) for arm in mine)
+        if any(number > 1 for number in lengths.values()):
+            notes.append("If an arm was run for several numbers of steps, the longest complete run is shown.")
+        ours = {row.name: found for row in published.rows if (found := _arms_of(row, mine))}
+        if published.tasks:
+            tables.append(_task_table(published, ours, collection, notes))
+        if published.aggregates:
+            tables.append(_aggregate_table(published, ours, notes))
     return tables
 
 
-def _own_notes(experiment: Experiment, arms: Sequence[Arm]) -> list[str]:
-    """What in our runs keeps them from being those of the table."""
-    notes = [f"Ours: {experiment.departure}."] if experiment.departure else []
-    sights = dict.fromkeys(run.other_sight for arm in arms for run in arm.runs if run.other_sight)
-    if sights:
-        notes.append(f"Our agents see {listed(sights)}: their numbers are not those of the table's protocol.")
-    lengths: dict[tuple[str, str, str], int] = {}
-    for arm in arms:
-        key = _row_name(arm), arm.env, arm.phase
-        lengths[key] = lengths.get(key, 0) + 1
-    if any(number > 1 for number in lengths.values()):
-        notes.append(
-            "Of an arm that was run for several numbers of steps, the longest complete one is shown."
-        )
-    return notes
-
-
-def _compare(table: Published, arms: Sequence[Arm], collection: Collection) -> list[Table]:
-    held = [row for row in table.rows if row.ours is not None and _arms_of(row, arms)]
-    tables = []
-    if table.tasks:
-        tables.append(_by_task(table, held, arms, collection))
-    if table.aggregates:
-        tables.append(_aggregates(table, held, arms))
-    return tables
-
-
-def _arms_of(row: Row, arms: Sequence[Arm]) -> list[Arm]:
-    """Ours of that row: with a reward, or where it was never given one, without."""
-    mine = [arm for arm in arms if _row_name(arm) == row.ours]
-    mine = [arm for arm in mine if arm.stage == "task"] or mine
-    best: dict[str, Arm] = {}
-    for arm in sorted(mine, key=lambda arm: (bool(arm.complete), arm.runs[0].asked_steps)):
-        best[arm.env] = arm
-    return [arm for arm in mine if best[arm.env] is arm]
-
-
-def _row_name(arm: Arm) -> str:
-    """As the experiment has it, before other experiments or lengths were told apart."""
+def _row_label(arm: ArmRuns) -> str:
+    """The experiment's label, without what distinguishes it from other experiments or lengths."""
     cell = arm.runs[0].cell
     return arm.label if cell is None else cell.label
 
 
-def _by_task(table: Published, held: list[Row], arms: Sequence[Arm], collection: Collection) -> Table:
-    ours = {row.name: {arm.env: arm for arm in _arms_of(row, arms)} for row in held}
+def _arms_of(row: PublishedRow, arms: Sequence[ArmRuns]) -> dict[str, ArmRuns]:
+    """Our arms for a row, by environment: those with task reward, or if there are none, pre-training."""
+    mine = [arm for arm in arms if _row_label(arm) == row.ours]
+    mine = [arm for arm in mine if arm.stage == "task"] or mine
+    longest_last = sorted(mine, key=lambda arm: (bool(arm.complete), arm.runs[0].asked_steps))
+    return {arm.env: arm for arm in longest_last}
+
+
+def _task_table(
+    table: Published, ours: dict[str, dict[str, ArmRuns]], collection: Collection, notes: list[str]
+) -> Table:
+    matched = [row for row in table.rows if row.name in ours]
     tasks = [task for task in table.tasks if any(task in mine for mine in ours.values())]
-    others = [row for row in table.rows if row not in held and any(task in row.values for task in tasks)]
+    others = [row for row in table.rows if row not in matched and any(task in row.values for task in tasks)]
     columns = ["task"]
-    for row in held:
-        columns += [f"{row.label}, printed", f"{row.ours}, ours", "seeds", "steps of the protocol"]
+    for row in matched:
+        columns += [f"{row.label}, published", f"{row.ours}, ours", "seeds", "protocol steps"]
     columns += [row.label for row in others]
     rows = []
     for task in tasks:
         cells = [task]
-        for row in held:
-            arm = ours[row.name].get(task)
-            cells += [_printed(row, task), *_ours(arm, collection)]
-        rows.append([*cells, *(_printed(row, task) for row in others)])
-    notes = [f"Printed: {table.source}; {table.measure}.", *table.notes]
+        for row in matched:
+            cells += [_published(row, task), *_our_cells(ours[row.name].get(task), collection)]
+        rows.append([*cells, *(_published(row, task) for row in others)])
+    notes = [f"Published: {table.source}; {table.measure}.", *table.notes, *notes]
     absent = [task for task in table.tasks if task not in tasks]
     if absent:
-        notes.append(
-            f"Of its {len(table.tasks)} tasks, {count(len(absent))} have no run here: {listed(absent)}."
-        )
-    without = [row.ours for row in table.rows if row.ours is not None and row not in held]
+        notes.append(f"Tasks without a run: {len(absent)} of {len(table.tasks)} ({join_names(absent)}).")
+    without = [row.ours for row in table.rows if row.ours is not None and row not in matched]
     if without:
-        notes.append(f"Arms of the experiment without a run here: {listed(map(str, without))}.")
-    numeric = frozenset(range(1, len(columns)))
-    return Table(table.title, columns, rows, notes, numeric)
+        notes.append(f"Arms without a run: {join_names(without)}.")
+    return Table(table.title, columns, rows, notes, frozenset(range(1, len(columns))))
 
 
-def _printed(row: Row, column: str) -> str:
+def _published(row: PublishedRow, column: str) -> str:
     value = row.values.get(column)
-    return NOTHING if value is None else f"{value:g}".replace("-", "−")
+    return ABSENT if value is None else f"{value:g}".replace("-", "−")
 
 
-def _ours(arm: Arm | None, collection: Collection) -> list[str]:
-    """Our number, how many seeds it is of, and how many of the protocol's steps it took."""
+def _our_cells(arm: ArmRuns | None, collection: Collection) -> list[str]:
+    """Our score, its seeds, and how many of the protocol's steps its runs took."""
     if arm is None:
-        return [NOTHING, NOTHING, NOTHING]
+        return [ABSENT, ABSENT, ABSENT]
     found = spreads(arm)
     key = next((key for key in ("return", "training_return") if key in found), None)
-    shown = "no score yet" if key is None else show_spread(key, found[key])
-    if key == "training_return":
-        shown += ", while training"
-    if not arm.complete:
-        shown += ", so far"
-    numbers = seeds_behind(arm, key)
-    seeds = str(len(numbers))
-    if len(numbers) < len(arm.seeds):
-        seeds += f" of {len(arm.seeds)}"
+    shown = "no score yet" if key is None else found[key].format(key)
+    shown += " in training" * (key == "training_return") + " so far" * (not arm.complete)
+    runs = arm.counted if key is None else found[key].runs
+    used = len({run.seed for run in runs})
+    seeds = f"{used} of {len(arm.seeds)}" if used < len(arm.seeds) else str(used)
     if any(run.evaluation_gap == "missing" for run in arm.counted):
         seeds += ", evaluation missing"
-    return [shown, seeds, _share(arm.counted if key is None else behind(arm, key), collection)]
+    return [shown, seeds, _protocol_steps(runs, collection)]
 
 
-def _share(runs: Sequence[Run], collection: Collection) -> str:
-    """Of these runs and of those whose agents they took over."""
-    sights = dict.fromkeys(run.other_sight for run in runs if run.other_sight)
-    if sights:
-        return f"another protocol: {listed(sights)}"
+def _protocol_steps(runs: Sequence[Run], collection: Collection) -> str:
+    """Steps taken of the protocol's, in pre-training and with task reward."""
+    views = dict.fromkeys(run.other_sight for run in runs if run.other_sight)
+    if views:
+        return f"another protocol: {join_names(views)}"
     sources = [source_of(run, collection.runs) for run in runs]
-    known = [source for source in sources if source is not None]
-    before = _part(known, "without reward")
-    if any(
-        run.cell and run.cell.source and source is None for run, source in zip(runs, sources, strict=True)
-    ):
-        before = "unknown without reward"
-    after = _part(runs, "without reward" if runs[0].phase == "pretrain" else "with it")
-    return ", ".join(filter(None, [before, after])) or "unknown"
+    parts = []
+    if any(run.cell and run.cell.source and not found for run, found in zip(runs, sources, strict=True)):
+        parts.append("pre-training unknown")
+    elif known := [source for source in sources if source is not None]:
+        parts.append(_taken(known))
+    parts.append(_taken(runs))
+    return ", ".join(filter(None, parts)) or "unknown"
 
 
-def _part(runs: Sequence[Run], words: str) -> str:
+def _taken(runs: Sequence[Run]) -> str:
     protocols = [run.protocol_steps for run in runs if run.protocol_steps]
-    if not protocols:
-        return ""
-    return f"{between(run.final_steps for run in runs)} of {between(protocols)} {words}"
+    taken = step_range(run.final_steps for run in runs)
+    return f"{taken} of {step_range(protocols)} {PHASE_NAMES[runs[0].phase]}" if protocols else ""
 
 
-def source_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The pre-training whose agent a run was fine-tuned from.
-
-    An experiment says which. Without one, it is the only run without reward of its method, seed and world.
-    """
-    if run.phase != "finetune":
-        return None
-    if run.cell is not None and run.experiment is not None:
-        if run.cell.source is None:
-            return None
-        folder = (run.experiment.root / run.cell.source).resolve()
-        return next((each for each in runs if each.path.resolve() == folder), None)
-    same = [
-        each
-        for each in runs
-        if each.phase == "pretrain"
-        and (each.method, each.seed) == (run.method, run.seed)
-        and _world(run.env).startswith(_world(each.env))
-    ]
-    return same[0] if len(same) == 1 else None
-
-
-def _world(env: str) -> str:
-    return env.partition("?")[0]
-
-
-def _aggregates(table: Published, held: list[Row], arms: Sequence[Arm]) -> Table:
+def _aggregate_table(table: Published, ours: dict[str, dict[str, ArmRuns]], notes: list[str]) -> Table:
     columns = ["method"]
     for name in table.aggregates:
-        columns += [f"{_title(name)}, printed", "ours"]
+        columns += [f"{name.replace('_', ' ')}, published", "ours"]
     columns += ["games, ours", "seeds, ours"]
-    rows, notes = [], [f"Printed: {table.source}."]
-    base = next((row for row in held if row.values.get(RAM) == 1), None)
+    baseline = next(
+        (ours[row.name] for row in table.rows if row.values.get(RAM_RATIO) == 1 and row.name in ours), {}
+    )
+    rows = []
     for row in table.rows:
-        mine = _arms_of(row, arms) if row in held else []
-        atari = atari_summary(mine)
-        of_26 = atari_summary([arm for arm in mine if _game(arm) in GAMES_26])
-        has_others = any(_game(arm) in {*GAMES} - {*GAMES_26} for arm in mine)
-        of_57 = atari if has_others else None
+        mine = ours.get(row.name, {})
+        games = {env: known_game(env) for env in mine}
+        summaries = {
+            "26": atari_summary([mine[env] for env, game in games.items() if game in GAMES_26]),
+            "57": atari_summary([*mine.values()]) if {*games.values()} - {None, *GAMES_26} else None,
+        }
         cells = [row.label if row.ours in (None, row.label) else f"{row.label} (ours: {row.ours})"]
         for name in table.aggregates:
-            found = of_57 if name.endswith(OF_57) else of_26
-            cells += [_printed(row, name), _aggregate(name, found, mine, base, arms)]
-        if atari is None:
-            cells += [NOTHING, NOTHING]
+            cells.append(_published(row, name))
+            if name == RAM_RATIO:
+                cells.append(_ram_ratio(mine, baseline))
+            else:
+                statistic, _, of = name.partition(" of ")
+                cells.append(_aggregate(statistic, summaries[of or "26"]))
+        summary = summaries["57"] or summaries["26"]
+        if summary is None:
+            cells += [ABSENT, ABSENT]
         else:
-            most = max(len(game.scores) for game in atari.games.values())
-            fewest = atari.aggregate.seeds
-            cells += [str(len(atari.games)), str(most) if most == fewest else f"{fewest} to {most}"]
+            seeds = {len(game.scores) for game in summary.games.values()}
+            cells += [str(len(summary.games)), " to ".join(map(str, dict.fromkeys([min(seeds), max(seeds)])))]
         rows.append(cells)
-    if any(name in ("median", "mean", "above_human") for name in table.aggregates):
+    notes = [f"Published: {table.source}.", *notes]
+    if "median" in table.aggregates:
         notes.append(
-            "Human-normalized, in percent. Ours are over the games that were run; only where these are all "
-            "of the table's can they be held against the printed ones. Columns of 57 are of all games run, "
-            "where some of these are not among the 26; the others are of those among the 26."
+            "Human-normalized, in percent. Ours are over the games that were run, so they are comparable "
+            "only if these are all games of the table: the 26, or the 57 in columns that say so."
         )
-    numeric = frozenset(range(1, len(columns)))
-    return Table(f"{table.title}: aggregates", columns, rows, notes, numeric)
+    return Table(f"{table.title}: aggregates", columns, rows, notes, frozenset(range(1, len(columns))))
 
 
-def _title(name: str) -> str:
-    return name.replace("_", " ")
+def _aggregate(statistic: str, summary: Summary | None) -> str:
+    if summary is None:
+        return ABSENT
+    value = summary.intervals[statistic]
+    if statistic == "above_human":
+        return f"{value.point:g} of {len(summary.games)}"
+    interval = "" if summary.flat else f" [{100 * value.low:.1f}, {100 * value.high:.1f}]"
+    return f"{100 * value.point:.1f}{interval}"
 
 
-def _game(arm: Arm) -> str | None:
-    name = atari_game(arm.env)
-    try:
-        return None if name is None else find_game(name)
-    except VoidrlError:
-        return None  # not among the 57
+def _ram_ratio(mine: dict[str, ArmRuns], baseline: dict[str, ArmRuns]) -> str:
+    for env in mine.keys() & baseline.keys():
+        ours, theirs = (spreads(arms[env]).get("coverage/ram") for arms in (mine, baseline))
+        if ours and theirs and theirs.mean:
+            return f"{ours.mean / theirs.mean:.2f}"
+    return ABSENT
 
 
-def _aggregate(
-    name: str, atari: Summary | None, mine: Sequence[Arm], base: Row | None, arms: Sequence[Arm]
-) -> str:
-    if name == RAM:
-        return _ram_ratio(mine, _arms_of(base, arms) if base is not None else [])
-    name = name.removesuffix(OF_57)
-    if atari is None or name not in ("median", "mean", "above_human"):
-        return NOTHING
-    value = atari.intervals[name]
-    if name == "above_human":
-        return f"{value.point:g} of {len(atari.games)}"
-    shown = f"{100 * value.point:.1f}"
-    return shown if atari.flat else f"{shown} [{100 * value.low:.1f}, {100 * value.high:.1f}]"
-
-
-def _ram_ratio(mine: Sequence[Arm], base: Sequence[Arm]) -> str:
-    for arm in mine:
-        for other in base:
-            ours, theirs = spreads(arm).get("coverage/ram"), spreads(other).get("coverage/ram")
-            if arm.env == other.env and ours and theirs and theirs.mean:
-                return f"{ours.mean / theirs.mean:.2f}"
-    return NOTHING
-
-
-def atari_summary(arms: Sequence[Arm]) -> Summary | None:
-    """Human-normalized scores over the games of one arm, with intervals; None where it has none."""
+def atari_summary(arms: Sequence[ArmRuns]) -> Summary | None:
+    """Human-normalized scores over the games of one label, with intervals; None without scores."""
     scores: dict[str, list[float]] = {}
     for arm in arms:
-        for run in arm.counted:
-            found = outcome(run)
+        for found in map(outcome, arm.counted):
             if "normalized" in found:
                 scores.setdefault(arm.env, []).append(found["return"])
     try:
@@ -276,26 +197,22 @@ def atari_summary(arms: Sequence[Arm]) -> Summary | None:
         return None  # two ids of one game, such as with and without sticky actions
 
 
-def atari_table(arms: Sequence[Arm]) -> Table | None:
-    """Aggregates over games for each label; only with several games does that say more than the games do."""
-    rows, games = [], 0
-    for label in dict.fromkeys(arm.label for arm in arms if arm.stage == "task"):
-        found = atari_summary([arm for arm in arms if arm.stage == "task" and arm.label == label])
-        if found is None:
-            continue
-        games = max(games, len(found.games))
-        show = measure_of("normalized").show
-        cells = [label, str(len(found.games)), str(found.aggregate.runs)]
-        for name in ("iqm", "median", "mean"):
-            value = found.intervals[name]
-            interval = "" if found.flat else f" [{show(value.low)}, {show(value.high)}]"
-            cells.append(show(value.point) + interval)
-        rows.append([*cells, f"{found.aggregate.above_human} of {len(found.games)}"])
-    if games < 2:
+def atari_table(arms: Sequence[ArmRuns]) -> Table | None:
+    """Aggregates over games for each label; None with fewer than two games."""
+    task_arms = [arm for arm in arms if arm.stage == "task"]
+    labels = dict.fromkeys(arm.label for arm in task_arms)
+    found = {label: atari_summary([arm for arm in task_arms if arm.label == label]) for label in labels}
+    summaries = {label: summary for label, summary in found.items() if summary is not None}
+    if max((len(summary.games) for summary in summaries.values()), default=0) < 2:
         return None
-    columns = ["", "games", "runs", "IQM", "median", "mean", "above human"]
+    statistics = ("iqm", "median", "mean", "above_human")
+    rows = [
+        [label, str(summary.aggregate.runs), *(_aggregate(name, summary) for name in statistics)]
+        for label, summary in summaries.items()
+    ]
     note = (
-        "0 % is random play, 100 % a human. In brackets 95 % intervals from resampling seeds within games: "
-        "a game with one seed widens none of them."
+        "In percent: 0 is random play, 100 a human. Brackets are 95% bootstrap intervals over the seeds of "
+        "each game; a game with one seed adds no width."
     )
-    return Table("Human-normalized, over games", columns, rows, [note], frozenset(range(1, 7)))
+    columns = ["", "runs", "IQM", "median", "mean", "games above human"]
+    return Table("Human-normalized scores over games", columns, rows, [note], frozenset(range(1, 6)))

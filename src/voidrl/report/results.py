@@ -1,50 +1,54 @@
-"""The first table of a report: a row for each arm, with its seeds, its steps and what came of it."""
+"""The results table of a report: a row for each arm with its seeds, steps and final numbers."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from voidrl.report.formatting import seeds, steps
-from voidrl.report.groups import PHASE_NAMES, STAGES, Arm, Stage, stages_of
-from voidrl.report.outcomes import (
-    MEASURES,
-    Spread,
-    first_measure,
-    headline,
-    measure_of,
-    seeds_behind,
-    show_spread,
-    spreads,
-)
-from voidrl.report.tables import Table
+from voidrl.report.formatting import Table, seed_list, step_range, steps
+from voidrl.report.groups import PHASE_NAMES, STAGES, ArmRuns, Stage, stages_of
+from voidrl.report.outcomes import MEASURES, Spread, headline_measure, main_measure, measure_of, spreads
 
-MOST_ENVS = 4  # more of them are first shown as a table of environments against arms
+MOST_ENVS = 4  # with more environments, a table of environments × arms comes first
 
 
 @dataclass(frozen=True)
-class Row:
-    """One arm."""
+class ResultRow:
+    """The results of one arm."""
 
-    arm: Arm
-    counted: list[int]
-    """The seeds that its first number is of."""
-    steps: str
-    states: dict[str, int]
-    """Runs by status."""
+    arm: ArmRuns
+    seeds: list[int]
+    """Seeds behind its main measure."""
     spreads: dict[str, Spread]
 
     @property
-    def seeds(self) -> str:
-        """How many there are, and which: `2 of 3 (seeds 1, 2)` where others are not in its number."""
-        of = f" of {len(self.arm.seeds)}" if len(self.counted) < len(self.arm.seeds) else ""
-        which = f" (seed{'s' * (len(self.counted) > 1)} {seeds(self.counted)})" if self.counted else ""
-        return f"{len(self.counted)}{of}{which}"
+    def seed_text(self) -> str:
+        """`2 of 3 (1, 2)`: how many seeds count, of how many, and which."""
+        total = f" of {len(self.arm.seeds)}" if len(self.seeds) < len(self.arm.seeds) else ""
+        return f"{len(self.seeds)}{total}" + (f" ({seed_list(self.seeds)})" if self.seeds else "")
 
     @property
-    def is_partial(self) -> bool:
-        """Whether none of its runs is complete."""
-        return not self.arm.complete
+    def statuses(self) -> dict[str, int]:
+        """Number of runs by status."""
+        return Counter(run.status for run in self.arm.runs)
+
+    @property
+    def steps(self) -> str:
+        """Steps taken, and where fewer than requested or than the protocol's, those."""
+        asked = max(run.asked_steps for run in self.arm.runs)
+        taken = [min(run.steps, asked) for run in self.arm.runs]  # parallel environments can overshoot
+        shown = step_range(taken) + (f" of {steps(asked)}" if min(taken) < asked else "")
+        protocol = self.arm.protocol_steps
+        return f"{shown}; protocol {steps(protocol)}" if protocol and asked != protocol else shown
+
+    def cell(self, key: str) -> str:
+        """A measure as text, marked if no run is complete or if it has other seeds than the row."""
+        if key not in self.spreads:
+            return "–"
+        spread = self.spreads[key]
+        shown = spread.format(key) + ("" if self.arm.complete else " so far")
+        return shown if spread.seeds == self.seeds else f"{shown}, seeds {seed_list(spread.seeds)}"
 
 
 @dataclass(frozen=True)
@@ -53,126 +57,81 @@ class Results:
 
     stage: Stage
     measures: list[str]
-    """The keys that any of them has, the headline first."""
-    rows: list[Row]
-    scales: dict[str, tuple[float, float]]
-    """Of the headline's values, by environment: what a small picture of a range goes from and to."""
+    """Keys that any arm has, the headline first."""
+    rows: list[ResultRow]
 
     @property
     def title(self) -> str:
-        """In words."""
+        """The stage in words."""
         return STAGES[self.stage]
 
     @property
     def headline(self) -> str | None:
-        """The measure that comes first."""
+        """The measure that compares the arms."""
         return self.measures[0] if self.measures else None
 
     @property
-    def envs(self) -> list[str]:
-        """Names of the environments."""
-        return [*dict.fromkeys(row.arm.env_name for row in self.rows)]
+    def by_env(self) -> dict[str, list[ResultRow]]:
+        """Rows by environment name."""
+        found: dict[str, list[ResultRow]] = {}
+        for row in self.rows:
+            found.setdefault(row.arm.env_name, []).append(row)
+        return found
 
-    @property
-    def is_long(self) -> bool:
-        """Whether environments against arms are easier to read."""
-        return len(self.envs) > MOST_ENVS
+    def bar(self, row: ResultRow) -> dict[str, str] | None:
+        """Where mean and range of the headline lie, in percent of its environment's scale from 0 up."""
+        key = self.headline
+        if key is None or key not in row.spreads:
+            return None
+        others = [each.spreads[key] for each in self.by_env[row.arm.env_name] if key in each.spreads]
+        low = min(0.0, *(spread.low for spread in others))
+        high = max(1.0 if measure_of(key).unit == "fraction" else low, *(spread.high for spread in others))
+        spread, width = row.spreads[key], (high - low) or 1.0
+        values = {"low": spread.low, "mean": spread.mean, "high": spread.high}
+        return {name: f"{100 * (value - low) / width:.1f}%" for name, value in values.items()}
 
     def table(self) -> Table:
-        """As text."""
+        """All measures of all arms."""
         columns = ["environment", "arm", "phase", "seeds", "steps", "runs"]
         columns += [measure_of(key).name for key in self.measures]
-        rows = [
-            [
-                row.arm.env_name,
-                row.arm.label,
-                PHASE_NAMES[row.arm.phase],
-                row.seeds,
-                row.steps,
-                shown_states(row.states),
-                *(show_cell(row, key) for key in self.measures),
-            ]
-            for row in self.rows
-        ]
+        rows = []
+        for row in self.rows:
+            statuses = ", ".join(f"{number} {status}" for status, number in row.statuses.items())
+            cells = [row.arm.env_name, row.arm.label, PHASE_NAMES[row.arm.phase], row.seed_text]
+            rows.append([*cells, row.steps, statuses, *map(row.cell, self.measures)])
         return Table(self.title, columns, rows, numeric=frozenset(range(6, len(columns))))
 
     def pivot(self) -> Table | None:
-        """Environments against arms, by the headline; None where nothing was measured."""
+        """Environments × arms by the headline, if there are many environments."""
         key = self.headline
-        if key is None:
+        if key is None or len(self.by_env) <= MOST_ENVS:
             return None
         labels = [*dict.fromkeys(row.arm.label for row in self.rows)]
-        cells = {(row.arm.env_name, row.arm.label): self._pivot_cell(row, key) for row in self.rows}
-        rows = [[env, *(cells.get((env, label), "–") for label in labels)] for env in self.envs]
+        rows = []
+        for env, members in self.by_env.items():
+            cells = {}
+            for row in members:
+                main = main_measure(row.spreads, key) or key
+                prefix = "" if main == key else f"{measure_of(main).name} "
+                cells[row.arm.label] = prefix + row.cell(main)
+            rows.append([env, *(cells.get(label, "–") for label in labels)])
         title = f"{self.title}: {measure_of(key).name}"
         return Table(title, ["environment", *labels], rows, numeric=frozenset(range(1, len(labels) + 1)))
 
-    @staticmethod
-    def _pivot_cell(row: Row, key: str) -> str:
-        """The headline, or, in an environment that does not have it, what comes first there."""
-        first = first_measure(row.spreads, key)
-        if first is None or first == key:
-            return show_cell(row, key)
-        return f"{measure_of(first).name} {show_cell(row, first)}"
 
-
-def show_cell(row: Row, key: str) -> str:
-    """A measure of an arm, with a word where it is not final, or not of the row's seeds."""
-    if key not in row.spreads:
-        return "–"
-    shown = show_spread(key, row.spreads[key]) + (" so far" if row.is_partial else "")
-    mine = seeds_behind(row.arm, key)
-    return shown if mine == row.counted else f"{shown}, seed{'s' * (len(mine) > 1)} {seeds(mine)}"
-
-
-def shown_states(states: dict[str, int]) -> str:
-    """`2 complete, 1 failed`."""
-    return ", ".join(f"{number} {status}" for status, number in states.items())
-
-
-def make_results(arms: Sequence[Arm]) -> list[Results]:
-    """One for each stage that has runs."""
+def make_results(arms: Sequence[ArmRuns]) -> list[Results]:
+    """The results of each stage that has runs."""
     made = []
     for stage, by_env in stages_of(arms).items():
-        every = [arm for found in by_env.values() for arm in found]
-        first = headline(every, stage)
-        rows = [_row(arm, first) for arm in every]
-        found = {key for row in rows for key in row.spreads}
-        ordered = [*MEASURES, *sorted(found - {*MEASURES})]
-        measures = [key for key in ordered if key in found]
-        measures.sort(key=lambda key: key != first)  # keeps the order of the others
-        made.append(Results(stage, measures, rows, _scales(rows, first)))
+        members = [arm for found in by_env.values() for arm in found]
+        headline = headline_measure(members, stage)
+        rows = []
+        for arm in members:
+            found = spreads(arm)
+            main = main_measure(found, headline)
+            seeds = found[main].seeds if main else sorted({run.seed for run in arm.counted})
+            rows.append(ResultRow(arm, seeds, found))
+        keys = {key for row in rows for key in row.spreads}
+        ordered = [key for key in (*MEASURES, *sorted(keys - {*MEASURES})) if key in keys]
+        made.append(Results(stage, sorted(ordered, key=lambda key: key != headline), rows))
     return made
-
-
-def _row(arm: Arm, headline: str | None) -> Row:
-    states: dict[str, int] = {}
-    for run in arm.runs:
-        states[run.status] = states.get(run.status, 0) + 1
-    found = spreads(arm)
-    return Row(arm, seeds_behind(arm, first_measure(found, headline)), _steps(arm), states, found)
-
-
-def _steps(arm: Arm) -> str:
-    reached, asked = [run.steps for run in arm.runs], max(run.asked_steps for run in arm.runs)
-    low, high = min(min(reached), asked), min(max(reached), asked)  # environments step past the end together
-    shown = steps(low) if low == high else f"{steps(low)} to {steps(high)}"
-    if low < asked:
-        shown += f" of {steps(asked)}"
-    protocol = arm.protocol_steps
-    if protocol and asked != protocol:
-        shown += f"; protocol {steps(protocol)}"
-    return shown
-
-
-def _scales(rows: Sequence[Row], key: str | None) -> dict[str, tuple[float, float]]:
-    """Shares go from 0 to 1 at least, everything else from 0 or below to the highest."""
-    found: dict[str, tuple[float, float]] = {}
-    for row in rows:
-        if key is None or key not in row.spreads:
-            continue
-        least, most = (0.0, 1.0) if measure_of(key).unit == "share" else (0.0, 0.0)
-        low, high = found.get(row.arm.env, (least, most))
-        spread = row.spreads[key]
-        found[row.arm.env] = min(low, spread.low), max(high, spread.high)
-    return found

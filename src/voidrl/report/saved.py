@@ -1,13 +1,12 @@
-"""What a report takes from a run's newest checkpoint, and what it keeps of it under RUN/report/.
+"""The part of a run's newest checkpoint that reports show, and the cache of reports under RUN/report/.
 
-A checkpoint can hold gigabytes of replay. Only the one small file that is needed is read and checked.
+A checkpoint can hold gigabytes of replay: only the one small file that is needed is read and checked.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from voidrl.checkpoint import FORMAT, MANIFEST, read_json
+from voidrl.checkpoint import (
+    FORMAT,
+    MANIFEST,
+    check_file,
+    list_steps,
+    read_json,
+    read_tensors,
+    require_format,
+)
 from voidrl.errors import CheckpointError
 
 CACHE = "report"
@@ -24,7 +31,7 @@ LOOP = "loop.safetensors"
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint of which the manifest is whole."""
+    """A checkpoint with a whole manifest."""
 
     path: Path
     step: int
@@ -35,16 +42,10 @@ class Saved:
 
 def newest(run: Path) -> Saved | None:
     """The newest checkpoint with a readable manifest; None where there is no checkpoint at all."""
-    root = run / "checkpoints"
-    names = [
-        path
-        for path in (root.iterdir() if root.is_dir() else ())
-        if re.fullmatch(r"step_\d{12}(\.\d+)?", path.name)
-    ]
     problem: CheckpointError | None = None
-    for path in sorted(names, reverse=True):
+    for step in reversed(list_steps(run / "checkpoints")):
         try:
-            return _open(path)
+            return _open(run / "checkpoints" / f"step_{step:012d}")
         except CheckpointError as error:
             problem = problem or error
     if problem is not None:
@@ -54,12 +55,7 @@ def newest(run: Path) -> Saved | None:
 
 def _open(path: Path) -> Saved:
     manifest = read_json(path / MANIFEST, "the manifest of the checkpoint")
-    version = manifest.get("format") if isinstance(manifest, dict) else None
-    if isinstance(version, int) and version > FORMAT:
-        raise CheckpointError(
-            f"its checkpoint {path.name} has format {version}, newer than {FORMAT}: upgrade voidrl to see "
-            f"where it went, what it looks like and what it learned"
-        )
+    require_format(path / MANIFEST, manifest if isinstance(manifest, dict) else {}, FORMAT)
     try:
         step, files = int(manifest["step"]), dict(manifest["files"])
         key = hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()[:16]
@@ -69,25 +65,17 @@ def _open(path: Path) -> Saved:
 
 
 def read_visits(saved: Saved) -> np.ndarray:
-    """How often each cell was entered, (cells,); empty where the environment does not tell."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    path = saved.path / LOOP
+    """How often each cell was entered, (cells,); empty where the environment does not report cells."""
     try:
-        data = path.read_bytes()
-        if hashlib.sha256(data).hexdigest() != saved.files[LOOP]["sha256"]:
-            raise CheckpointError(f"{LOOP} of its checkpoint {saved.path.name} is damaged: no heat map")
-        visits = load(data)["visits"]
-    except (OSError, KeyError, TypeError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{LOOP} of its checkpoint {saved.path.name} cannot be read: {error}"
-        ) from error
-    return np.asarray(visits, np.int64).reshape(-1)
+        check_file(saved.path / LOOP, saved.files[LOOP])
+        visits: np.ndarray = read_tensors(saved.path / LOOP)["visits"].long().numpy()
+    except (KeyError, TypeError):
+        raise CheckpointError(f"its checkpoint {saved.path.name} has no counts of visits") from None
+    return visits.reshape(-1)
 
 
 def read_kept(run: Path, kind: str, key: str) -> bytes | None:
-    """What was kept for a checkpoint, if it is there; `kind` is a file name with `{}` for the key."""
+    """Return what is cached for a checkpoint; `kind` is a file name with `{}` for the key."""
     try:
         return (run / CACHE / kind.format(key)).read_bytes()
     except OSError:
@@ -95,13 +83,13 @@ def read_kept(run: Path, kind: str, key: str) -> bytes | None:
 
 
 def drop_kept(run: Path, kind: str, key: str) -> None:
-    """Of no use: it is torn, or somebody else's."""
+    """Remove what is cached for a checkpoint and cannot be used."""
     with suppress(OSError):
         (run / CACHE / kind.format(key)).unlink()
 
 
 def keep(run: Path, kind: str, key: str, data: bytes) -> None:
-    """Keep it for the next report, in place of what an older checkpoint had; not in a read-only folder."""
+    """Cache data for the next report, in place of an older checkpoint's; a read-only folder has no cache."""
     folder = run / CACHE
     path = folder / kind.format(key)
     tmp = folder / f".tmp-{os.getpid()}-{path.name}"

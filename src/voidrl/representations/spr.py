@@ -153,5 +153,5 @@ class Transition(nn.Module):
 def rescale(latent: Tensor) -> Tensor:
     """Each latent scaled to [0, 1] over all its entries."""
     flat = latent.flatten(1)
-    low, high = flat.aminmax(dim=1, keepdim=True)
+    low, high = flat.amin(1, keepdim=True), flat.amax(1, keepdim=True)
     return ((flat - low) / (high - low + 1e-5)).view_as(latent)

@@ -1,4 +1,4 @@
-"""One run, one folder: config, environment, metrics, tb/, checkpoints/, snapshots/ and log.txt."""
+"""The folder of a run: config, environment, status, metrics, checkpoints, snapshots and a log for people."""
 
 from __future__ import annotations
 
@@ -9,32 +9,37 @@ import platform
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from voidrl.checkpoint import write_json_atomic
-from voidrl.errors import RunFolderError, VoidrlWarning
+from voidrl.errors import RunFolderError
+from voidrl.runs import locks
+from voidrl.runs.status import StatusWriter, utc_now
 
 # All that voidrl writes into a run folder: an overwrite removes these and nothing else.
 _OWN_NAMES = (
     *("config.json", "metrics.jsonl", "tb", "wandb", "checkpoints", "log.txt", "environment.json"),
-    *("snapshots", "evaluation.json", "videos", "report"),
+    *("status.json", "snapshots", "evaluation.json", "videos", "report"),
 )
-_LOCK_NAME = ".lock"
 
 
 class RunFolder:
-    """The folder of one run; `create` makes a new one, `open` finds an old one."""
+    """The folder of one run; `create` makes a new one, `open` finds an existing one."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.config_path = self.path / "config.json"
+        self.environment_path = self.path / "environment.json"  # machine, versions, command line
+        self.checkpoints_path = self.path / "checkpoints"
+        self.snapshots_path = self.path / "snapshots"  # agents that are never deleted
+        self.log_path = self.path / "log.txt"  # for people: nothing reads it back
+        self.lock_path = self.path / locks.RUN_LOCK  # held by the process that trains
+        self.status = StatusWriter(self.path)
 
     @classmethod
     def create(cls, path: str | Path, *, overwrite: bool = False) -> Self:
@@ -51,7 +56,7 @@ class RunFolder:
             raise RunFolderError(
                 f"cannot make the run folder {folder.path} ({error.strerror or error}); choose another path"
             ) from error
-        if any(entry.name != _LOCK_NAME for entry in folder.path.iterdir()):
+        if any(entry.name != locks.RUN_LOCK for entry in folder.path.iterdir()):
             if not folder._is_ours():
                 raise RunFolderError(
                     f"{folder.path} is not empty and holds no voidrl run, so it is left untouched; choose "
@@ -64,7 +69,7 @@ class RunFolder:
                 )
             with folder.lock():  # never under a process that still trains in it
                 folder._remove_own_files()
-        folder.write_environment()
+        write_json_atomic(folder.environment_path, environment_info())
         folder.checkpoints_path.mkdir(exist_ok=True)
         return folder
 
@@ -86,92 +91,26 @@ class RunFolder:
             raise RunFolderError(f"{given} is no run: it holds no config.json{hint}")
         return folder
 
-    @property
-    def config_path(self) -> Path:
-        """The config of the run, as JSON."""
-        return self.path / "config.json"
-
-    @property
-    def environment_path(self) -> Path:
-        """The machine, versions and command line of the run, as JSON."""
-        return self.path / "environment.json"
-
-    @property
-    def metrics_path(self) -> Path:
-        """One JSON object per logged row."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def tensorboard_path(self) -> Path:
-        """TensorBoard's event files."""
-        return self.path / "tb"
-
-    @property
-    def checkpoints_path(self) -> Path:
-        """The folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def snapshots_path(self) -> Path:
-        """The folder of the agents that are kept for good."""
-        return self.path / "snapshots"
-
-    @property
-    def log_path(self) -> Path:
-        """What happened when, in words."""
-        return self.path / "log.txt"
-
-    @property
-    def lock_path(self) -> Path:
-        """The file that the training process holds locked."""
-        return self.path / _LOCK_NAME
-
     def log(self, text: str) -> None:
         """Append a line to log.txt, with the time in UTC; further lines of `text` are indented."""
         indented = text.rstrip().replace("\n", "\n    ")
         with self.log_path.open("a", encoding="utf-8") as file:
-            file.write(f"{_utc_now()} {indented}\n")
-
-    def write_environment(self) -> dict[str, Any]:
-        """Write `environment_info()` to environment.json, and return it."""
-        info = environment_info()
-        write_json_atomic(self.environment_path, info)
-        return info
+            file.write(f"{utc_now()} {indented}\n")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder, so that two processes never train in it; refused while another one holds it."""
-        import fcntl
-
-        # The file stays when the lock goes: removing it would let two processes lock two different files.
-        try:
-            opened = self.lock_path.open("a+", encoding="utf-8")
-        except OSError as error:
+        descriptor = locks.acquire(self.lock_path)
+        if descriptor is None:
+            holder = locks.holder(self.lock_path)
             raise RunFolderError(
-                f"cannot write to {self.path} ({error.strerror or error}); choose a folder open to writing"
-            ) from error
-        with opened as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                holder = file.read().strip() or "unknown"
-                raise RunFolderError(
-                    f"{self.path} is in use by process {holder}; wait until it ends or choose another folder"
-                ) from None
-            except OSError as error:  # some network file systems have no locks
-                message = f"cannot lock {self.path} ({error}); make sure that no other process trains in it"
-                warnings.warn(message, VoidrlWarning, stacklevel=3)
-            else:
-                file.truncate(0)
-                file.write(f"{os.getpid()} on {socket.gethostname()}")
-                file.flush()
-            try:
-                yield
-            finally:
-                # Closing is not enough: forked environment workers share the open file, and with it the lock.
-                with suppress(OSError):
-                    fcntl.flock(file, fcntl.LOCK_UN)
+                f"{self.path} is in use by process {holder}; wait until it ends or choose another folder"
+            )
+        locks.sign(descriptor)
+        try:
+            yield
+        finally:
+            locks.unlock(descriptor)
 
     def _is_ours(self) -> bool:
         """Whether voidrl made this folder: its environment.json, written first and removed last, says so."""
@@ -203,7 +142,7 @@ def environment_info() -> dict[str, Any]:
     """Describe what a result depends on: versions, machine, git state of the current folder, command line."""
     packages = ("voidrl", "torch", "numpy", "gymnasium")
     return {
-        "date": _utc_now(),
+        "date": utc_now(),
         "command": shlex.join(sys.argv),
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
         "platform": platform.platform(),
@@ -212,10 +151,6 @@ def environment_info() -> dict[str, Any]:
         "gpus": _gpus(),
         "git": git_state(),
     }
-
-
-def _utc_now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _version(package: str) -> str | None:

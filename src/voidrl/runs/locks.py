@@ -1,57 +1,71 @@
-"""One process at a time for a cell: a lock that the kernel gives back when its process ends, however it ends.
+"""Locks on run folders and cells, which the kernel releases when their process ends, however it ends.
 
-The lock belongs to an open file, which the process that does the cell inherits and keeps to its end, through
-training and evaluation. Its own workers must not keep it alive: they close it as they are forked.
+A lock belongs to an open file. The process of a cell inherits that file and keeps it through training and
+evaluation; the environment workers that it forks close theirs, so that they cannot keep the lock alive.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
 
 from voidrl.errors import RunFolderError, VoidrlWarning
 
-FOLDER = ".cells"
+RUN_LOCK = ".lock"
+CELLS = ".cells"
+RETRIES, RETRY_SECONDS = 5, 0.01  # `is_held` takes the lock for a moment, which must not look like a run
 
 
-def lock_path(out: Path, folder: str) -> Path:
-    """Beside the runs: a folder that holds anything but a run would be refused."""
-    return out / FOLDER / f"{folder}.lock"
+def cell_lock_path(out: Path, folder: str) -> Path:
+    """The lock of a cell, outside its run folder, which may not exist yet."""
+    return out / CELLS / f"{folder}.lock"
 
 
-def take(path: Path) -> int | None:
-    """A descriptor that holds the lock, or None while another process holds it."""
-    import fcntl
-
+def acquire(path: Path) -> int | None:
+    """Return a file descriptor that holds the lock, or None while another process holds it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The file stays when the lock goes: removing it would let two processes lock two different files.
+        # The file is never removed: two processes could then lock two different files.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise RunFolderError(
-            f"cannot write to {path.parent} ({error.strerror or error}); choose another --out"
+            f"cannot write to {path.parent} ({error.strerror or error}); choose a folder open to writing"
         ) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    except OSError as error:  # some network file systems have no locks
-        message = f"cannot lock {path} ({error}); make sure that no other process works in its folder"
-        warnings.warn(message, VoidrlWarning, stacklevel=2)
+    for retries_left in reversed(range(RETRIES)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if not retries_left:
+                os.close(descriptor)
+                return None
+            time.sleep(RETRY_SECONDS)
+        except OSError as error:  # some network file systems have no locks
+            message = f"cannot lock {path} ({error}); make sure that no other process works in its folder"
+            warnings.warn(message, VoidrlWarning, stacklevel=2)
+            break
     return descriptor
 
 
 def release(descriptor: int) -> None:
-    """Give it back, unless a child process has it by now."""
+    """Close this process's copy; the lock ends unless a child process has inherited it."""
     os.close(descriptor)
 
 
-def keep(descriptor: int) -> None:
-    """In the process that does the cell: write down who it is, and let no fork of it hold the lock."""
+def unlock(descriptor: int) -> None:
+    """End the lock and close it, even where forked workers still have the file open."""
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+def adopt(descriptor: int) -> None:
+    """Keep an inherited lock to the end of this process, sign it, and close it in every fork."""
     os.set_inheritable(descriptor, False)
 
     def close() -> None:
@@ -59,23 +73,26 @@ def keep(descriptor: int) -> None:
             os.close(descriptor)
 
     os.register_at_fork(after_in_child=close)
+    sign(descriptor)
+
+
+def sign(descriptor: int) -> None:
+    """Write down who holds the lock, for messages."""
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
 
 
 def holder(path: Path) -> str:
-    """Who wrote itself down last."""
+    """Return who signed the lock last, for messages."""
     try:
-        return path.read_text(encoding="utf-8").strip() or "another process"
+        return path.read_text(encoding="utf-8", errors="replace").strip() or "unknown"
     except OSError:
-        return "another process"
+        return "unknown"
 
 
-def is_held(path: Path) -> bool:
-    """Whether a process holds it now; writes nothing."""
-    import fcntl
-
+def is_held(path: Path) -> bool | None:
+    """Whether a process holds the lock now; None where the file system has no locks. Writes nothing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -85,7 +102,7 @@ def is_held(path: Path) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        return False
+        return None
     finally:
         os.close(descriptor)
     return False

@@ -1,7 +1,4 @@
-"""What runs scored on Atari: evaluations on disk, and one table of many of them.
-
-An evaluation on disk is what `voidrl evaluate RUN --json` prints and `voidrl experiment` writes into runs.
-"""
+"""Atari scores of runs, from their evaluations on disk or from their metrics."""
 
 from __future__ import annotations
 
@@ -13,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from voidrl.checkpoint import list_steps, read_json
 from voidrl.envs.ids import atari_game
-from voidrl.errors import CheckpointError, ConfigError, RunFolderError
-from voidrl.metrics import read_metrics
+from voidrl.errors import ConfigError, RunFolderError
+from voidrl.runs.evaluations import FILE_NAME, final_evaluation, read_evaluation, start_date
 from voidrl.runs.folder import RunFolder
+from voidrl.runs.metrics import read_metrics
 from voidrl.suites.atari import find_game
 
 if TYPE_CHECKING:
     from voidrl.agent import Agent
     from voidrl.evaluation import Evaluation
-
-FILE_NAME = "evaluation.json"
 
 
 @dataclass(frozen=True)
@@ -32,21 +28,20 @@ class Score:
     source: str
     """The folder or file it was read from."""
     game: str
-    what: str
-    """The kind of run: its method, and its phase unless that is pre-training."""
+    kind: str
+    """The method, and the phase unless that is pre-training."""
     seed: int
-    """Of training."""
     steps: int
-    """Of training, after which the agent was evaluated."""
+    """Training steps before the evaluation."""
     score: float
     """Mean over episodes."""
     episodes: int
 
 
-def record(
+def evaluation_record(
     agent: Agent, source: str | Path, result: Evaluation, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """An evaluation as JSON: of which agent, how, and everything that came of it."""
+    """Return an evaluation as JSON: the agent, the settings, and every episode."""
     config, row, run = agent.config, result.metrics(), Path(source).expanduser()
     saved = list_steps(run / "checkpoints")
     return {
@@ -58,7 +53,7 @@ def record(
             "steps": saved[-1] if saved else agent.steps,
             "steps_with_pretraining": agent.steps,
             "source": str(source),
-            "started": started(run),
+            "started": start_date(run),
         },
         "settings": dict(settings),
         "mean_return": result.mean_return,
@@ -69,25 +64,16 @@ def record(
     }
 
 
-def started(run: Path) -> str | None:
-    """When the run in a folder was begun, which tells it from one that was there before it."""
-    try:
-        date = read_json(run / "environment.json", "the machine of a run")["date"]
-    except (CheckpointError, KeyError, TypeError):
-        return None
-    return str(date)
-
-
 def read_scores(paths: Iterable[str | Path]) -> list[Score]:
-    """The final evaluation of each run folder or evaluation file: runs of one kind, a seed of a game once."""
+    """Read the final evaluation of each run folder or evaluation file: one kind, each seed of a game once."""
     scores: list[Score] = []
     for path in paths:
-        new = _read(Path(path).expanduser())
+        new = _read_score(Path(path).expanduser())
         for old in scores:
-            if old.what != new.what:
+            if old.kind != new.kind:
                 raise ConfigError(
-                    f"{old.source} is a run of {old.what!r} and {new.source} one of {new.what!r}: expected "
-                    f"runs of one kind, as the scores of all are put together"
+                    f"{old.source} is a run of {old.kind!r} and {new.source} one of {new.kind!r}: expected "
+                    f"runs of one kind, whose scores can be aggregated"
                 )
             if (old.game, old.seed) == (new.game, new.seed):
                 raise ConfigError(
@@ -101,67 +87,60 @@ def read_scores(paths: Iterable[str | Path]) -> list[Score]:
 
 
 def by_game(scores: Iterable[Score]) -> dict[str, list[float]]:
-    """`{game: [one score per seed, …]}`, as `stats.summarize` takes them."""
+    """Group scores as `{game: [one score per seed, …]}`, which `statistics.summarize` takes."""
     games: dict[str, list[float]] = {}
     for found in sorted(scores, key=lambda score: (score.game, score.seed)):
         games.setdefault(found.game, []).append(found.score)
     return games
 
 
-def _read(path: Path) -> Score:
+def _read_score(path: Path) -> Score:
     if path.is_file() and path.name not in ("config.json", "metrics.jsonl"):
-        return _of_record(path, read_json(path, "an evaluation"))
+        return _score_of(path, read_evaluation(path))
     run = RunFolder.open(path).path
     config = read_json(run / "config.json", "the config of a run")
     try:
         env, seed = str(config["env"]["id"]), int(config["seed"])
-        what = _kind(config["phase"], config["method"]["name"], env)
+        kind = _kind(config["phase"], config["method"]["name"], env)
     except (KeyError, TypeError, ValueError):
         raise RunFolderError(
-            f"{run / 'config.json'} is not the config of a run: expected env, seed …"
+            f"{run / 'config.json'} is not the config of a run: expected env, seed, phase and method"
         ) from None
     game = _game(env, run)
     rows = read_metrics(run) if (run / "metrics.jsonl").is_file() else []
-    reached = rows[-1]["step"] if rows else 0
-    evaluated = [row for row in rows if row.get("eval/return") is not None]
-    remedy = f"`voidrl evaluate {run} --steps 125k --json > {run / FILE_NAME}`"
-    if (run / FILE_NAME).is_file():
-        saved = read_json(run / FILE_NAME, "an evaluation")
-        found = _of_record(run / FILE_NAME, saved)
-        of_another = saved["agent"].get("started") not in (None, started(run))
-        if (
-            not of_another
-            and found.steps >= reached
-            and (found.game, found.seed, found.what) == (game, seed, what)
-        ):
-            return found
-        if not evaluated:
-            raise RunFolderError(
-                f"{run / FILE_NAME} is of an earlier agent than the one in its folder: evaluate anew with "
-                f"{remedy}"
-            )
-    if not evaluated:
-        raise RunFolderError(f"{run} holds no evaluation: make one with {remedy}")
-    last = evaluated[-1]
-    episodes = int(last.get("eval/episodes", 0))
-    return Score(str(run), game, what, seed, int(last["step"]), float(last["eval/return"]), episodes)
-
-
-def _of_record(path: Path, saved: Any) -> Score:
+    problem = f"{run} holds no evaluation"
     try:
-        agent, score, episodes = saved["agent"], float(saved["mean_return"]), len(saved["returns"])
+        saved = final_evaluation(run, rows[-1]["step"] if rows else 0)
+        if saved is not None:
+            score = _score_of(run / FILE_NAME, saved)
+            if (score.game, score.seed, score.kind) == (game, seed, kind):
+                return score
+            problem = f"{run / FILE_NAME} is of another agent than the run's"
+    except RunFolderError as error:
+        problem = str(error)
+    last = next((row for row in reversed(rows) if row.get("eval/return") is not None), None)
+    if last is None:
+        remedy = f"`voidrl evaluate {run} --steps 125k --json > {run / FILE_NAME}`"
+        raise RunFolderError(f"{problem}; make one with {remedy}")
+    episodes = int(last.get("eval/episodes", 0))
+    return Score(str(run), game, kind, seed, int(last["step"]), float(last["eval/return"]), episodes)
+
+
+def _score_of(path: Path, saved: dict[str, Any]) -> Score:
+    agent, episodes = saved["agent"], len(saved["returns"])
+    try:
         env = str(saved["settings"]["env"])
-        what = _kind(agent["phase"], agent["method"], env)
-        seed, steps = int(agent["seed"]), int(agent["steps"])
+        kind = _kind(agent["phase"], agent["method"], env)
+        seed = int(agent["seed"])
     except (KeyError, TypeError, ValueError):
         raise RunFolderError(
-            f"{path} is no evaluation: expected what `voidrl evaluate RUN --json` prints, or a run folder"
+            f"{path} does not name its agent: expected settings.env, agent.phase, agent.method and agent.seed"
         ) from None
-    return Score(str(path), _game(env, path), what, seed, steps, score, episodes)
+    return Score(str(path), _game(env, path), kind, seed, agent["steps"], saved["mean_return"], episodes)
 
 
 def _kind(phase: str, method: str, env: str) -> str:
-    """A run from scratch has a method in its config, but does not use it. Options make another game."""
+    """Name what was trained. Training from scratch uses no method, and options make another game."""
     kind = {"pretrain": method, "train": "scratch"}.get(phase, f"{phase} {method}")
     options = env.partition("?")[2]
     return f"{kind} with ?{options}" if options else kind

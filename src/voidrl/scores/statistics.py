@@ -2,12 +2,11 @@
 
 The definitions are those of Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical
 precipice". Scores are normalized, `{game: [one per seed, …]}`, and games may differ in their number of seeds:
-inside they are a table with a row per game, filled up with NaN.
+internally they are a table with a row per game, padded with NaN.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -22,7 +21,7 @@ Over = Literal["seeds", "games", "both"]
 Statistic = Callable[[np.ndarray], np.ndarray]
 """Takes a batch of tables (B, games, seeds), NaN where a game has fewer seeds, and returns (B,)."""
 
-CELLS = 2**20  # of the tables that are resampled at once: 8 MiB, however many resamples are asked for
+CELLS = 2**20  # of the tables in one batch of resamples: 8 MiB
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,14 @@ class Aggregate:
     """Games whose mean over seeds is at least 1."""
     games: int
     seeds: int
-    """Of the game with the fewest."""
+    """In the game with the fewest."""
     runs: int
-    """Over all games."""
+    """In all games."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A bootstrap interval around the statistic of the scores as they are."""
+    """A bootstrap interval around the statistic of the given scores."""
 
     low: float
     point: float
@@ -106,13 +105,12 @@ def bootstrap(
 ) -> Interval:
     """Percentile interval of a statistic, one of `STATISTICS` or a function of a batch of tables.
 
-    `over` says what a repetition would draw anew. "seeds": other seeds in the same games, drawn within each
-    game; a table of results asks for this. "games": other games of the same kind. "both": games, then seeds
-    within each of them.
+    `over` says what is resampled. "seeds": seeds within each game, which is what a table of results needs.
+    "games": games. "both": games, then seeds within each of them.
 
-    With "seeds", a game with one seed is drawn as it is and adds nothing to the width; where no game has a
-    second seed, low = point = high, which is the absence of an estimate and not certainty. Intervals from few
-    seeds are too narrow: for a mean over n seeds by about √((n − 1)/n), 0.8 for three.
+    With "seeds", a game with one seed adds nothing to the width; where no game has a second seed, low =
+    point = high, which is no estimate rather than certainty. Intervals from few seeds are too narrow: for a
+    mean over n seeds by about √((n − 1)/n), 0.8 for three.
     """
     if not callable(statistic) and statistic not in STATISTICS:
         raise UnknownNameError("statistic", statistic, STATISTICS)
@@ -198,7 +196,7 @@ def _table(scores: Scores) -> np.ndarray:
         try:
             row = np.asarray(values, dtype=np.float64)
         except (TypeError, ValueError):
-            row = np.empty(0)  # words, or lists of different lengths: refused below
+            row = np.empty(0)  # text, or lists of different lengths: refused below
         if row.ndim != 1 or not row.size or not np.isfinite(row).all():
             raise ConfigError(f"scores {values!r} of game {game!r}: expected a finite number for each seed")
         rows.append(np.sort(row))
@@ -209,7 +207,7 @@ def _table(scores: Scores) -> np.ndarray:
 
 
 def percent(share: float) -> str:
-    """As tables show it."""
+    """Format a share as tables show it: 0.5 → `50.0 %`."""
     return f"{round(100 * share, 1) + 0.0:.1f} %"  # + 0.0 turns −0.0 into 0.0
 
 
@@ -218,7 +216,7 @@ class GameScore:
     """One game's line in a summary."""
 
     scores: list[float]
-    """As the game counts them, one for each seed."""
+    """Raw scores, one per seed."""
     score: float
     """Mean over seeds."""
     normalized: float
@@ -227,7 +225,7 @@ class GameScore:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a set of runs scored: each game, and the aggregates with their intervals."""
+    """Scores of a set of runs: each game, and the aggregates with their intervals."""
 
     games: dict[str, GameScore]
     aggregate: Aggregate
@@ -239,15 +237,11 @@ class Summary:
 
     @property
     def flat(self) -> bool:
-        """Whether the intervals have no width for want of seeds: one in each game, and only seeds redrawn."""
+        """Whether intervals have no width: every game has one seed, and only seeds are resampled."""
         return self.over == "seeds" and self.aggregate.runs == self.aggregate.games
 
-    def to_json(self) -> dict[str, Any]:
-        """Everything in it as plain dictionaries, lists and numbers."""
-        return dataclasses.asdict(self)
-
     def table(self) -> str:
-        """The same as text for a terminal."""
+        """Return it as text for a terminal."""
         wide = max(len("above human"), *map(len, self.games))
         lines = [f"{'game':{wide}}  seeds       score  normalized"]
         for name, game in self.games.items():
@@ -264,12 +258,12 @@ class Summary:
                 point, low, high = map(percent, shown)
             lines.append(f"{label:{wide}}  {point:>10}" + ("" if self.flat else f"  [{low}, {high}]"))
         if self.flat:
-            return "\n".join([*lines, "", "One seed a game: no intervals over seeds."])
+            return "\n".join([*lines, "", "One seed per game: no intervals over seeds."])
         drawn = {"seeds": "seeds within games", "games": "games", "both": "games and of seeds within them"}
         note = f"[{100 * self.level:g} % intervals] from {self.resamples} resamples of {drawn[self.over]}."
         single = sum(len(game.scores) == 1 for game in self.games.values())
         if single and self.over == "seeds":
-            note += f" Games with one seed, which widen no interval: {single}."
+            note += f" Games with one seed, which add no width: {single}."
         return "\n".join([*lines, "", note])
 
 

@@ -1,4 +1,4 @@
-"""The model card of an agent: what is known of it from its config and its run, and nothing else."""
+"""The model card of an agent: what its config and its run record, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,39 +15,29 @@ from voidrl.checkpoint import MANIFEST, read_json
 from voidrl.config import PIECES
 from voidrl.envs.ids import is_importable
 from voidrl.errors import CheckpointError, RunFolderError
-from voidrl.metrics import read_metrics
-from voidrl.scores.score import FILE_NAME, started
+from voidrl.runs.evaluations import final_evaluation
+from voidrl.runs.metrics import read_metrics
 from voidrl.types import EnvSpec
 
 if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
+
     from voidrl.agent import Agent
     from voidrl.evaluation import Evaluation
 
+PHASES = {
+    "pretrain": "pre-training without rewards",
+    "finetune": "fine-tuning on a reward",
+    "train": "training from scratch on a reward",
+}
 _MARK = re.compile(r"\n<!-- Written by voidrl; .* sha256 ([0-9a-f]{64}) -->\n\Z")
 
 
-# Environments
+# What is known about the agent
 
 
-def told_env(env: str) -> str:
-    """An environment in words that are true wherever they are read."""
-    if is_importable(env):
-        return f"`{env}`"
-    name = _function(env)
-    return f"a function `{name}` of the author's script" if name else "a function of the author's script"
-
-
-def _function(env: str) -> str | None:
-    """The name of a function that cannot be imported; lambdas and partials have none."""
-    name = env.partition("?")[0].rpartition(":")[2].rpartition(".")[2]
-    return name if name.isidentifier() else None
-
-
-# What is known
-
-
-def run_of(path: Path, sha256: str) -> dict[str, Any]:
-    """What the run at or above a folder says about the agent with these weights; nothing if it has none."""
+def describe_run(path: Path, sha256: str) -> dict[str, Any]:
+    """Return what the run in or above a folder records about the agent with these weights."""
     for folder in (path, *path.absolute().parents[:2]):
         if (folder / "environment.json").is_file():
             break
@@ -57,13 +47,13 @@ def run_of(path: Path, sha256: str) -> dict[str, Any]:
         try:
             saved = read_json(manifest, "a manifest")
             if saved["files"]["agent.safetensors"]["sha256"] == sha256:
-                return _known(folder, saved["meta"])
+                return _describe(folder, saved["meta"])
         except (CheckpointError, KeyError, TypeError):
-            continue  # damaged, or another one's
+            continue  # damaged, or not a checkpoint of voidrl
     return {}
 
 
-def _known(run: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
+def _describe(run: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
     try:
         machine = read_json(run / "environment.json", "the machine of a run")
         cpu = machine["cpu"]
@@ -78,17 +68,17 @@ def _known(run: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
         }
     except (CheckpointError, KeyError, TypeError):
         about = {}
-    if "steps" not in meta:  # a snapshot, which is never evaluated and does not tell the run's own steps
+    if "steps" not in meta:  # a snapshot: never evaluated, and without the steps of its run
         return {"run": about, "results": []}
     results = [*_evaluated(run, meta), *_logged(run, meta)]
     return {"run": {"steps": meta["steps"], **about}, "results": results}
 
 
 def _command(text: str) -> str | None:
-    """A command line as one would type it, without where things lie in its author's home."""
+    """Return a command line as one would type it, with the home directory shortened to `~`."""
     words = shlex.split(text)
     program = Path(words[0]).name if words else ""
-    if program in ("", "-c", "-m") or "kernel_launcher" in program:  # no command: a notebook, say
+    if program in ("", "-c", "-m") or "kernel_launcher" in program:  # not a command, e.g. a notebook
         return None
     home = str(Path.home())
     shown = [f"~{word[len(home) :]}" if word.startswith(f"{home}/") else word for word in words[1:]]
@@ -96,53 +86,53 @@ def _command(text: str) -> str | None:
 
 
 def _evaluated(run: Path, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What `voidrl evaluate` was told to write beside the run, if it is of this very agent."""
+    """Return the result in the run's `evaluation.json` if it belongs to exactly this agent."""
     try:
-        saved = read_json(run / FILE_NAME, "an evaluation")
-        agent, settings = saved["agent"], saved["settings"]
-        mine = agent["steps"], agent["steps_with_pretraining"], agent.get("started")
-        if mine != (meta["steps"], meta["agent_steps"], started(run)):
+        saved = final_evaluation(run, meta["steps"])
+        if saved is None:
             return []
-        length = (
-            "whole episodes" if settings["steps"] is None else f"whole episodes of {settings['steps']} steps"
-        )
-        how = f"by `voidrl evaluate`: {length}, seed {settings['seed']}, {_policy(settings)}"
+        agent, settings = saved["agent"], saved["settings"]
+        if (agent["steps"], agent["steps_with_pretraining"]) != (meta["steps"], meta["agent_steps"]):
+            return []
+        length = "" if settings["steps"] is None else f" of {settings['steps']} steps"
+        how = f"by `voidrl evaluate`: whole episodes{length}, seed {settings['seed']}, {_policy(settings)}"
         return [_result(settings["env"], saved, saved["successes"], how)]
-    except (CheckpointError, KeyError, TypeError):
+    except (CheckpointError, RunFolderError, KeyError, TypeError):
         return []
 
 
 def _policy(settings: Mapping[str, Any]) -> str:
-    kind = "without exploration noise" if settings["deterministic"] else "with exploration noise"
-    share = settings["epsilon"]
-    return f"{kind}, {f'{share:.3g} of actions random' if share else 'no random actions'}"
+    noise = "without exploration noise" if settings["deterministic"] else "with exploration noise"
+    epsilon = settings["epsilon"]
+    return f"{noise}, {f'{epsilon:.3g} of actions random' if epsilon else 'no random actions'}"
 
 
 def _logged(run: Path, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The evaluation that training itself made of this very agent."""
+    """Return the evaluation that the training run itself made of exactly this agent."""
     try:
         rows = [row for row in read_metrics(run) if row["step"] == meta["steps"]]
         row = next(row for row in reversed(rows) if row.get("eval/return") is not None)
-        settings = {"deterministic": True, "epsilon": meta["config"]["log"]["eval_epsilon"]}
-        numbers = {
-            "mean_return": row["eval/return"],
-            "std_return": row["eval/return_std"],
-            "episodes": row["eval/episodes"],
-            "success_rate": row.get("eval/success"),
-            "human_normalized": row.get("eval/human_normalized"),
-        }
-        how = f"by the run itself, after its step {meta['steps']}: whole episodes, {_policy(settings)}"
-        return [{"env": meta["config"]["env"]["id"], **numbers, "how": how}]
+        policy = _policy({"deterministic": True, "epsilon": meta["config"]["log"]["eval_epsilon"]})
+        return [
+            {
+                "env": meta["config"]["env"]["id"],
+                "mean_return": row["eval/return"],
+                "std_return": row["eval/return_std"],
+                "episodes": row["eval/episodes"],
+                "success_rate": row.get("eval/success"),
+                "human_normalized": row.get("eval/human_normalized"),
+                "how": f"during training, after step {meta['steps']}: whole episodes, {policy}",
+            }
+        ]
     except (RunFolderError, StopIteration, KeyError, TypeError):
         return []
 
 
-def given_result(agent: Agent, evaluation: Evaluation) -> dict[str, Any]:
-    """An evaluation that whoever saves the agent brings along."""
-    row = evaluation.metrics()
+def result_from(agent: Agent, evaluation: Evaluation) -> dict[str, Any]:
+    """Return the entry for an evaluation passed in by the user."""
     numbers = {
         "mean_return": evaluation.mean_return,
-        "std_return": row["eval/return_std"],
+        "std_return": evaluation.metrics()["eval/return_std"],
         "episodes": len(evaluation.returns),
         "human_normalized": evaluation.human_normalized,
     }
@@ -159,65 +149,57 @@ def _result(env: str, numbers: Mapping[str, Any], successes: list[bool] | None, 
 
 
 def render(data: Mapping[str, Any], *, parameters: int, license: str | None, repo_id: str | None) -> str:
-    """The card of what `config.json` says, ending in a mark by which `is_edited` knows it again."""
-    import jinja2
+    """Return the card for the contents of a `config.json`, with a mark that `is_edited` recognizes.
+
+    Needs the extra `hub`.
+    """
+    from huggingface_hub import ModelCard, ModelCardData
 
     config, spec = data["config"], EnvSpec.from_json(data["spec"])
     run, results = data["about"].get("run", {}), data["about"].get("results", [])
-    env, method = config["env"]["id"], config["method"]["name"]
+    env, phase, pieces = config["env"]["id"], config["phase"], [config[kind]["name"] for kind in PIECES]
+    importable = is_importable(env)
+    env_names = [env.partition("?")[0]] if importable else []
+    algorithm = config["learner" if phase == "train" else "method"]["name"]
     shape = spec.raw_shape if spec.frame_stack == 1 else (spec.frame_stack, *spec.raw_shape)
-    taught = config["learner"]["name"] if config["phase"] == "train" else method
-    pieces = [config[kind]["name"] for kind in PIECES]
-    public = is_importable(env)
-    known = [env.partition("?")[0]] if public else []
-    foreign = ", ".join(f"`{name}`" for name in (*known, *pieces) if ":" in name)
-    template = resources.files("voidrl.sharing").joinpath("templates/model_card.md").read_text("utf-8")
-    jinja = jinja2.Environment(  # the page is Markdown, not HTML
-        autoescape=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    jinja.filters |= {
-        "json": lambda value: json.dumps(value, ensure_ascii=False),
-        "cell": _cell,
-        "told": told_env,
-    }
-    text = jinja.from_string(template).render(
-        name=(repo_id or (known or ["agent"])[0]).rpartition("/")[2],
-        repo_id=repo_id,
+    card_data = ModelCardData(
+        library_name="voidrl",
+        pipeline_tag="reinforcement-learning",
         license=license,
-        tags=dict.fromkeys(["reinforcement-learning", "voidrl", *known, taught]),
-        env=env,
-        public=public,
-        place=f"`{env}`" if public else "its author's own environment",
-        given=json.dumps(env, ensure_ascii=False) if public else _function(env) or "make_env",
-        phase=config["phase"],
-        method=method,
-        title=taught.partition(":")[2] or taught,
+        tags=["reinforcement-learning", "voidrl", *env_names, algorithm],
+        model_name=(repo_id or (env_names or ["agent"])[0]).rpartition("/")[2],
+        eval_results=_eval_results(results[0]) if results else None,
+    )
+    template = resources.files("voidrl.sharing").joinpath("templates/model_card.md").read_text("utf-8")
+    card = ModelCard.from_template(
+        card_data,
+        template_str=template,
+        title=algorithm.rpartition(":")[2],
+        env_title=env_names[0] if importable else "a custom environment",
+        env_description=describe_env(env),
+        env_argument=json.dumps(env, ensure_ascii=False) if importable else _function(env) or "make_env",
+        place=f"`{env}`" if importable else "a custom environment",
+        importable=importable,
+        phase=phase,
+        method=config["method"]["name"],
         agent_steps=data["agent_steps"],
-        observation=f"{'uint8' if spec.pixels else 'float32'} of shape {shape}, or a batch of them",
-        spec=spec.describe(),
-        foreign=foreign,
+        run_steps=run.get("steps"),
+        repo_id=repo_id,
         trust=repo_id is not None and any(":" in name for name in pieces),
-        run=run if "steps" in run else None,
-        results=results,
-        dataset=_dataset(results[0]["env"]) if results else {},
-        metrics=_metrics(results[0]) if results else [],
+        external=", ".join(f"`{name}`" for name in (*env_names, *pieces) if ":" in name),
+        observation=f"{'uint8' if spec.pixels else 'float32'} of shape {shape}, or a batch",
+        spec=spec.describe(),
+        results=[_cells(result) for result in results],
         any_success=any(result["success_rate"] is not None for result in results),
         any_human=any(result["human_normalized"] is not None for result in results),
         training=_training(data, run, spec, parameters),
-        count=lambda n: f"{n:,}",
-        number=lambda x: f"{x:.6g}",
-        percent=lambda share: "" if share is None else f"{share:.1%}",
     )
-    text = re.sub(r"\n{3,}", "\n\n", text)
-    return f"{text}\n<!-- Written by voidrl; a card that was edited is kept. sha256 {_digest(text)} -->\n"
+    text = f"{card}\n"
+    return f"{text}\n<!-- Written by voidrl; edited cards are kept. sha256 {_digest(text)} -->\n"
 
 
 def is_edited(text: str) -> bool:
-    """Whether a card is not, or no longer, as `render` wrote it."""
+    """Whether a card differs from what `render` wrote."""
     mark = _MARK.search(text)
     return mark is None or mark[1] != _digest(text[: mark.start()])
 
@@ -226,52 +208,80 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def describe_env(env: str) -> str:
+    """Return a description of the environment that is true on any machine."""
+    if is_importable(env):
+        return f"`{env}`"
+    name = _function(env)
+    return f"a function `{name}` in the author's script" if name else "a function in the author's script"
+
+
+def _function(env: str) -> str | None:
+    """Return the name of a function that cannot be imported; None for lambdas and partials."""
+    name = env.partition("?")[0].rpartition(":")[2].rpartition(".")[2]
+    return name if name.isidentifier() else None
+
+
+def _eval_results(result: Mapping[str, Any]) -> list[EvalResult]:
+    from huggingface_hub import EvalResult
+
+    env, episodes = result["env"], result["episodes"]
+    importable = is_importable(env)
+    metrics = {"mean_reward": ("mean return", result["mean_return"])}
+    if result["success_rate"] is not None:
+        metrics["success_rate"] = ("success", result["success_rate"])
+    return [
+        EvalResult(
+            task_type="reinforcement-learning",
+            task_name="reinforcement-learning",
+            dataset_type=env.partition("?")[0] if importable else "custom",
+            dataset_name=env if importable else "a custom environment",
+            metric_type=metric,
+            metric_name=f"{name} over {episodes} episodes",
+            metric_value=value,
+            verified=False,
+        )
+        for metric, (name, value) in metrics.items()
+    ]
+
+
+def _cells(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Format one result for the table."""
+    returns = {name: f"{result[name]:.6g}" for name in ("mean_return", "std_return")}
+    rates = {
+        name: "" if result[name] is None else f"{result[name]:.1%}"
+        for name in ("success_rate", "human_normalized")
+    }
+    texts = {"env": _cell(describe_env(result["env"])), "how": _cell(result["how"])}
+    return {**result, **returns, **rates, **texts}
+
+
 def _cell(text: object) -> str:
     return str(text).replace("|", "\\|")
 
 
-def _dataset(env: str) -> dict[str, str]:
-    """The Hub's words for the environment of a result; it asks for both."""
-    if is_importable(env):
-        return {"type": env.partition("?")[0], "name": env}
-    return {"type": "custom", "name": "the author's own environment"}
-
-
-def _metrics(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    over = f"over {result['episodes']} episodes"
-    metrics = [{"type": "mean_reward", "name": f"mean return {over}", "value": result["mean_return"]}]
-    if result["success_rate"] is not None:
-        metrics.append({"type": "success_rate", "name": f"success {over}", "value": result["success_rate"]})
-    return metrics
-
-
 def _training(
     data: Mapping[str, Any], run: Mapping[str, Any], spec: EnvSpec, parameters: int
-) -> dict[str, Any]:
-    """The rows of the table, those left out of which nothing is known."""
+) -> dict[str, str]:
+    """Return the rows of the training table; what is not known is left out."""
     config, versions = data["config"], run.get("versions") or {"voidrl": data["voidrl"]}
-    phases = {
-        "pretrain": "pre-training without rewards",
-        "finetune": "fine-tuning on a reward",
-        "train": "training from scratch on a reward",
-    }
+    finetuned = config["phase"] == "finetune"
     machine = [*run.get("gpus", []), run.get("cpu"), run.get("platform")]
     rows = {
-        "environment": f"{told_env(config['env']['id'])}: {spec.describe()}",
-        "phase": phases[config["phase"]],
-        "method": f"`{config['method']['name']}`"
-        + (" (while pre-training)" * (config["phase"] == "finetune")),
+        "environment": f"{describe_env(config['env']['id'])}: {spec.describe()}",
+        "phase": PHASES[config["phase"]],
+        "method": f"`{config['method']['name']}`{' (during pre-training)' * finetuned}",
         "representation": f"`{config['representation']['name']}`",
         "learner": f"`{config['learner']['name']}`",
-        "steps": f"{data['agent_steps']:,}" + (" over all phases" * (config["phase"] == "finetune")),
+        "steps": f"{data['agent_steps']:,}{' over all phases' * finetuned}",
         "seed": config["seed"],
         "parameters and buffers": f"{parameters:,}",
         "machine": "; ".join(filter(None, machine)),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if version),
         "command": f"`{run['command']}`" if run.get("command") else "",
-        "commit of the folder it was run in": f"`{run['commit']}`" if run.get("commit") else "",
-        "begun": run.get("date"),
+        "Git commit": f"`{run['commit']}`" if run.get("commit") else "",
+        "started": run.get("date"),
     }
-    if config["phase"] == "train":  # no method was used
+    if config["phase"] == "train":  # neither was used
         del rows["method"], rows["representation"]
-    return {name: value for name, value in rows.items() if value not in ("", None)}
+    return {name: _cell(value) for name, value in rows.items() if value not in ("", None)}

@@ -1,7 +1,4 @@
-"""The border to the Hugging Face Hub: what of its client is called, and a sentence for all that goes wrong.
-
-Needs the extra `hub`. Nothing here knows about agents; see `voidrl.sharing.pretrained`.
-"""
+"""Calls to the Hugging Face Hub (extra `hub`), with one sentence for everything that can go wrong."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ _REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 
 
 def is_repo_id(source: str | Path) -> bool:
-    """Whether something has the form user/name."""
+    """Whether a source has the form user/name."""
     return isinstance(source, str) and _REPO_ID.fullmatch(source) is not None
 
 
 def require_repo_id(repo_id: str) -> None:
-    """Refuse what the Hub would refuse."""
+    """Refuse names that the Hub would refuse."""
     if not is_repo_id(repo_id) or len(repo_id) > 96 or re.search(r"--|\.\.|\.git$", repo_id):
         raise ConfigError(
             f"repo_id = {repo_id!r} cannot be used: expected user/name of up to 96 letters, digits, '-', '_' "
@@ -33,18 +30,19 @@ def require_repo_id(repo_id: str) -> None:
 
 
 def require_token(token: str | None) -> None:
-    """Refuse where the Hub would not know who publishes."""
+    """Refuse to publish without a token."""
     if token is None and _client("publishing an agent on the Hugging Face Hub").get_token() is None:
         raise HubError(
-            "no token of the Hugging Face Hub was found: log in with `hf auth login`, or set HF_TOKEN to one "
-            "from https://huggingface.co/settings/tokens"
+            "no token for the Hugging Face Hub was found: log in with `hf auth login`, or set HF_TOKEN to "
+            "one from https://huggingface.co/settings/tokens"
         )
 
 
 def download(repo_id: str, files: Sequence[str], revision: str | None, token: str | None) -> Path:
-    """The folder of the client's cache with those of the files that the model has."""
-    hub = _client(f"there is no folder {repo_id!r} here, and looking for it on the Hugging Face Hub")
-    with _sentences(hub, repo_id, revision, f"there is no folder {repo_id!r} here, and "):
+    """Download those of the files that the model has, and return their folder in the client's cache."""
+    absent = f"there is no folder {repo_id!r} here, and "
+    hub = _client(f"{absent}looking for it on the Hugging Face Hub")
+    with _explained(hub, repo_id, revision, absent):
         return Path(
             hub.snapshot_download(
                 repo_id, revision=revision, token=token, allow_patterns=[*files], **_LIBRARY
@@ -53,24 +51,24 @@ def download(repo_id: str, files: Sequence[str], revision: str | None, token: st
 
 
 def prepare(repo_id: str, *, private: bool, revision: str | None, token: str | None) -> str:
-    """See to it that the model and the branch are there; returns the model's address."""
+    """Create the model and the branch if necessary, and return the model's URL."""
     hub, api = _api(token)
-    with _sentences(hub, repo_id, revision):
-        address = api.create_repo(repo_id, private=private or None, exist_ok=True)
+    with _explained(hub, repo_id, revision):
+        url = api.create_repo(repo_id, private=private or None, exist_ok=True)
         if private and not api.model_info(repo_id).private:
             raise HubError(
-                f"the model {repo_id!r} is there already and public, so nothing was uploaded: make it "
+                f"the model {repo_id!r} already exists and is public, so nothing was uploaded: make it "
                 f"private on the Hub, or choose another name"
             )
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
-    return str(address)
+    return str(url)
 
 
 def read_text(repo_id: str, name: str, *, revision: str | None, token: str | None) -> str | None:
-    """What a file of the model says; None where it has none of that name."""
+    """Return the text of one file of the model; None if it has no such file."""
     hub, api = _api(token)
-    with _sentences(hub, repo_id, revision):
+    with _explained(hub, repo_id, revision):
         try:
             return Path(api.hf_hub_download(repo_id, name, revision=revision)).read_text("utf-8")
         except hub.errors.EntryNotFoundError:
@@ -80,9 +78,9 @@ def read_text(repo_id: str, name: str, *, revision: str | None, token: str | Non
 def upload(
     folder: Path, repo_id: str, files: Sequence[str], *, message: str, revision: str | None, token: str | None
 ) -> None:
-    """Publish these files of a folder by one commit."""
+    """Upload these files of a folder in one commit."""
     hub, api = _api(token)
-    with _sentences(hub, repo_id, revision):
+    with _explained(hub, repo_id, revision):
         api.upload_folder(
             repo_id=repo_id,
             folder_path=folder,
@@ -107,42 +105,36 @@ def _client(purpose: str) -> Any:
 
 
 @contextmanager
-def _sentences(hub: Any, repo_id: str, revision: str | None, absent: str = "") -> Iterator[None]:
-    """What the Hub's client raises, each as one sentence with a remedy.
+def _explained(hub: Any, repo_id: str, revision: str | None, absent: str = "") -> Iterator[None]:
+    """Turn the client's errors into one sentence each.
 
-    Unless the model was found, the sentence begins with `absent`: a folder may have been meant.
+    Unless the model was found, the sentence begins with `absent`, since a folder may have been meant.
     """
-    errors = hub.errors
-    name = f"{repo_id!r} on the Hugging Face Hub"
+    errors, model = hub.errors, f"the model {repo_id!r} on the Hugging Face Hub"
     try:
         yield
     except errors.HFValidationError as e:
         raise ConfigError(f"{absent}repo_id = {repo_id!r} cannot be used: {_first_line(e)}") from e
     except errors.GatedRepoError as e:
-        raise HubError(f"the model {name} is gated: ask for access on its page, then `hf auth login`") from e
+        raise HubError(f"{model} is gated: ask for access on its page, then `hf auth login`") from e
     except errors.RepositoryNotFoundError as e:
-        raise HubError(
-            f"{absent}there is no model {name}, or it is private and your token does not open it: check the "
-            f"name, or log in with `hf auth login`"
-        ) from e
+        problem = f"{model} does not exist, or it is private and your token does not give access"
+        raise HubError(f"{absent}{problem}: check the name, or log in with `hf auth login`") from e
     except errors.RevisionNotFoundError as e:
-        raise HubError(
-            f"the model {name} has no revision {revision!r}: expected a branch, tag or commit of it"
-        ) from e
+        raise HubError(f"{model} has no revision {revision!r}: expected a branch, tag or commit of it") from e
     except errors.HfHubHTTPError as e:
         status = getattr(e.response, "status_code", None)
+        problem = f"the Hugging Face Hub answered {status} for {repo_id!r}: {_first_line(e)}"
         if status in (401, 403):
-            remedy = "log in with `hf auth login` and a token that may write there"
-            raise HubError(
-                f"{absent}the Hugging Face Hub does not let you at {repo_id!r} ({status}): {remedy}"
-            ) from e
-        raise HubError(
-            f"{absent}the Hugging Face Hub answered {status} about {repo_id!r}: {_first_line(e)}"
-        ) from e
+            problem = (
+                f"the Hugging Face Hub denied access to {repo_id!r} ({status}): log in with `hf auth login`"
+            )
+            problem += " and a token that may write there"
+        raise HubError(f"{absent}{problem}") from e
     except (errors.EntryNotFoundError, errors.HTTPError, OSError) as e:
         raise HubError(
             f"{absent}the Hugging Face Hub cannot be reached for {repo_id!r} ({_first_line(e)}): check the "
-            f"network and HF_HUB_OFFLINE, or give a folder"
+            f"network and HF_HUB_OFFLINE, or pass a folder"
         ) from e
 
 

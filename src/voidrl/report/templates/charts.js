@@ -1,30 +1,24 @@
 "use strict";
-/* Learning curves. Everything that comes from a run is written as text, never as markup. */
+/* Learning curves. Strings from runs are inserted as text, never as markup. */
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
 
-function make(name, attributes = {}, ...children) {
-  const element = document.createElement(name);
+function build(element, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   element.append(...children);
   return element;
 }
+const make = (name, attributes = {}, ...children) => build(document.createElement(name), attributes, children);
+const draw = (name, attributes = {}, ...children) => build(document.createElementNS(SVG, name), attributes, children);
 
-function draw(name, attributes = {}, ...children) {
-  const element = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  element.append(...children);
-  return element;
-}
-
-/* Numbers as people read them: 16k, 2.5M, 0.031, 86 %. */
+/* Numbers as text: 16k, 2.5M, 0.031, 86%. */
 function short(value) {
   const size = Math.abs(value);
   for (const [unit, of] of [["M", 1e6], ["k", 1e3]]) if (size >= of) return `${+(value / of).toPrecision(4)}${unit}`;
   return size && size < 1e-3 ? value.toExponential(1) : `${+value.toPrecision(4)}`;
 }
-const shown = (value, share) => (share ? `${+(100 * value).toPrecision(3)} %` : short(value));
-const whole = (value) => Math.round(value).toString().replace(/\B(?=(\d{3})+$)/g, "\u202f");
+const format = (value, fraction) => (fraction ? `${+(100 * value).toPrecision(3)}%` : short(value));
+const count = (value) => Math.round(value).toString().replace(/\B(?=(\d{3})+$)/g, ",");
 
 /* About n round numbers from low to high. */
 function ticks(low, high, n) {
@@ -37,7 +31,7 @@ function ticks(low, high, n) {
 
 const runsAt = (curve, i) => (Array.isArray(curve.runs) ? curve.runs[i] : curve.runs);
 
-/* The place of the step nearest to x; −1 beyond the ends of the curve. */
+/* Index of the step nearest to x; −1 beyond the ends of the curve. */
 function nearest(grid, x, slack) {
   if (x < grid[0] - slack || x > grid[grid.length - 1] + slack) return -1;
   let low = 0, high = grid.length - 1;
@@ -45,26 +39,26 @@ function nearest(grid, x, slack) {
   return x - grid[low] <= grid[high] - x ? low : high;
 }
 
-/* One plot. `onRead(step | null)` is told what is pointed at. */
+/* One plot. `onRead(step | null)` is called with the step under the cursor. */
 function plot(home, panel, metric, hidden, options, onRead) {
-  const share = DATA.metrics[metric].share;
+  const fraction = DATA.metrics[metric].fraction;
   const curves = (panel.curves[metric] || []).filter((curve) => !hidden.has(panel.arms[curve.arm].label));
   home.replaceChildren();
   if (!curves.length) {
-    home.append(make("p", { class: "empty" }, panel.curves[metric] ? "All lines are hidden." : "No run here logged this."));
+    home.append(make("p", { class: "empty" }, panel.curves[metric] ? "All arms are hidden." : "No run logged this metric."));
     return;
   }
   const width = Math.max(110, home.clientWidth || options.width), height = options.height;
   const all = curves.flatMap((curve) => [...(curve.low || curve.mean), ...(curve.high || curve.mean)]);
   let low = Math.min(...all.slice(0, 1)), high = low;
   for (const value of all) { if (value < low) low = value; if (value > high) high = value; }
-  if (share || (low > 0 && low < 0.6 * high)) low = Math.min(0, low);
-  if (share) high = high > 0.5 ? Math.max(high, 1) : high * 1.05;
-  if (!share) { const room = 0.05 * (high - low); high += room; if (low !== 0) low -= room; }
+  if (fraction || (low > 0 && low < 0.6 * high)) low = Math.min(0, low);
+  if (fraction) high = high > 0.5 ? Math.max(high, 1) : high * 1.05;
+  if (!fraction) { const room = 0.05 * (high - low); high += room; if (low !== 0) low -= room; }
   if (high === low) { high += Math.abs(high) * 0.5 || 1; low -= low > 0 ? Math.abs(low) * 0.5 : 0; }
   const right = Math.max(...curves.map((curve) => DATA.grids[curve.grid].at(-1))) || 1;
   const marks = ticks(low, high, height > 200 ? 5 : 3);
-  const labels = marks.map((mark) => shown(mark, share));
+  const labels = marks.map((mark) => format(mark, fraction));
   const margin = { left: 12 + 6.6 * Math.max(...labels.map((text) => text.length)), right: 14, top: 8, bottom: options.bare ? 20 : 38 };
   const x = (step) => margin.left + (step / right) * (width - margin.left - margin.right);
   const y = (value) => height - margin.bottom - ((value - low) / (high - low)) * (height - margin.top - margin.bottom);
@@ -95,7 +89,7 @@ function plot(home, panel, metric, hidden, options, onRead) {
       continue;
     }
     svg.append(draw("path", { class: `line faint ${style}`, d: `M${points.join("L")}` }));
-    for (let i = 0; i < points.length; i += 1) { /* thick where all runs are there */
+    for (let i = 0; i < points.length; i += 1) { /* thick where every run has values */
       let end = i;
       while (end < points.length && runsAt(curve, end) >= arm.runs) end += 1;
       if (end - i > 1) svg.append(draw("path", { class: `line ${style}`, d: `M${points.slice(i, end).join("L")}` }));
@@ -137,7 +131,7 @@ function plot(home, panel, metric, hidden, options, onRead) {
   });
 }
 
-/* A card: choices, one plot or a small one for each environment, and a legend that reads values. */
+/* A card with controls, one plot or a small one for each environment, and a legend with values. */
 class Chart {
   constructor(figure) {
     this.stage = figure.dataset.stage;
@@ -146,15 +140,15 @@ class Chart {
     this.metrics = wanted.filter((metric) => this.panels.some((panel) => panel.curves[metric]));
     this.hidden = new Set();
     if (!this.metrics.length) {
-      figure.append(make("p", { class: "empty" }, "No run has logged anything yet."));
+      figure.append(make("p", { class: "empty" }, "Nothing has been logged yet."));
       return;
     }
     this.metric = this.first(figure.dataset.avoid);
-    if (this.metrics.length === 1) figure.append(make("p", { class: "said" }, DATA.metrics[this.metric].name));
+    if (this.metrics.length === 1) figure.append(make("p", { class: "readout" }, DATA.metrics[this.metric].name));
     this.env = this.panels.length > 1 ? -1 : 0;
     this.home = make("div", { class: "plot" });
     this.legend = make("table", { class: "legend" });
-    this.live = make("p", { class: "said", "aria-live": "polite", style: "position:absolute;left:-9999px" });
+    this.live = make("p", { class: "readout", "aria-live": "polite", style: "position:absolute;left:-9999px" });
     figure.append(this.controls(), this.home, this.legend, this.live);
     this.render();
     let before = this.home.clientWidth;
@@ -165,12 +159,12 @@ class Chart {
     }).observe(this.home);
   }
 
-  /* What most environments have, of what is not shown elsewhere. */
+  /* The metric that most environments have, except those shown in another section. */
   first(avoid) {
     const have = (metric) => this.panels.filter((panel) => panel.curves[metric]).length;
     const open = this.metrics.filter((metric) => !avoid || !metric.startsWith(avoid));
-    const liked = (this.stage === "pretrain" && open.find((metric) => metric === "train/reward_mean")) || null;
-    return liked || [...(open.length ? open : this.metrics)].sort((a, b) => have(b) - have(a))[0];
+    const preferred = (this.stage === "pretrain" && open.find((metric) => metric === "train/reward_mean")) || null;
+    return preferred || [...(open.length ? open : this.metrics)].sort((a, b) => have(b) - have(a))[0];
   }
 
   controls() {
@@ -208,11 +202,11 @@ class Chart {
     const arms = new Map();
     for (const panel of this.panels) {
       for (const arm of panel.arms) arms.set(arm.label, arm);
-      const place = make("div"), said = make("span", { class: "said" });
-      this.home.append(make("div", {}, make("h5", {}, panel.env), place, said));
+      const place = make("div"), readout = make("span", { class: "readout" });
+      this.home.append(make("div", {}, make("h5", {}, panel.env), place, readout));
       plot(place, panel, this.metric, this.hidden, { width: 240, height: 140, bare: true }, (step) => {
         const values = step === null ? [] : this.values(panel, step).map(({ arm, text }) => `${arm.label} ${text}`);
-        said.textContent = step === null ? "" : `${whole(step)}: ${values.join(", ")}`;
+        readout.textContent = step === null ? "" : `${count(step)}: ${values.join(", ")}`;
       });
     }
     this.list([...arms.values()]);
@@ -239,20 +233,20 @@ class Chart {
   }
 
   values(panel, step) {
-    const share = DATA.metrics[this.metric].share, found = [];
+    const fraction = DATA.metrics[this.metric].fraction, found = [];
     for (const curve of panel.curves[this.metric] || []) {
       const arm = panel.arms[curve.arm], grid = DATA.grids[curve.grid];
       if (this.hidden.has(arm.label)) continue;
       const i = step === null ? grid.length - 1 : nearest(grid, step, grid.at(-1) / 100);
       if (i < 0) continue;
-      const range = curve.low && runsAt(curve, i) > 1 ? `${shown(curve.low[i], share)} to ${shown(curve.high[i], share)}` : "";
-      found.push({ arm, text: shown(curve.mean[i], share), range, runs: `${runsAt(curve, i)} of ${arm.runs}` });
+      const range = curve.low && runsAt(curve, i) > 1 ? `${format(curve.low[i], fraction)} to ${format(curve.high[i], fraction)}` : "";
+      found.push({ arm, text: format(curve.mean[i], fraction), range, runs: `${runsAt(curve, i)} of ${arm.runs}` });
     }
     return found;
   }
 
   read(panel, step, quiet = false) {
-    this.at.textContent = step === null ? "at the end" : `step ${whole(step)}`;
+    this.at.textContent = step === null ? "at the end" : `step ${count(step)}`;
     for (const { value, range, runs } of this.rows.values()) { value.textContent = "–"; range.textContent = runs.textContent = ""; }
     const found = this.values(panel, step);
     for (const { arm, text, range, runs } of found) {
@@ -261,7 +255,7 @@ class Chart {
       row.range.textContent = range;
       row.runs.textContent = runs;
     }
-    if (!quiet && step !== null) this.live.textContent = `Step ${whole(step)}: ${found.map(({ arm, text }) => `${arm.label} ${text}`).join(", ")}`;
+    if (!quiet && step !== null) this.live.textContent = `Step ${count(step)}: ${found.map(({ arm, text }) => `${arm.label} ${text}`).join(", ")}`;
   }
 }
 

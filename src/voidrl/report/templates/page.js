@@ -4,7 +4,7 @@ const root = document.documentElement, themes = ["system", "light", "dark"], the
 function setTheme(name) {
   if (name === "system") delete root.dataset.theme; else root.dataset.theme = name;
   themeButton.querySelector("span").textContent = name;
-  try { if (name === "system") localStorage.removeItem("voidrl-theme"); else localStorage.setItem("voidrl-theme", name); } catch (_) { /* closed to files */ }
+  try { if (name === "system") localStorage.removeItem("voidrl-theme"); else localStorage.setItem("voidrl-theme", name); } catch (_) { /* not available for local files */ }
 }
 setTheme(root.dataset.theme || "system");
 themeButton.addEventListener("click", () => {
@@ -28,7 +28,7 @@ for (const button of document.querySelectorAll(".copy")) {
     try {
       await navigator.clipboard.writeText(code.textContent);
       button.textContent = "Copied";
-    } catch (_) { /* not allowed for files in some browsers: select it instead */
+    } catch (_) { /* some browsers forbid this for local files: select the text instead */
       getSelection().selectAllChildren(code);
       button.textContent = "Selected";
     }
@@ -36,7 +36,7 @@ for (const button of document.querySelectorAll(".copy")) {
   });
 }
 
-/* On paper everything is unfolded. */
+/* Unfold everything for printing. */
 const folded = [];
 addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details:not([open])")) { part.open = true; folded.push(part); } });
 addEventListener("afterprint", () => { while (folded.length) folded.pop().open = false; });

@@ -1,6 +1,6 @@
-/* Heat maps, maps of the representation and videos. */
-const mixed = (name, share) => { /* share 0 … 1 along five colors of the style sheet */
-  const at = Math.min(Math.max(share, 0), 1) * 4, from = Math.min(Math.floor(at), 3), rest = Math.round(100 * (at - from));
+/* Heat maps, representation maps and videos. */
+const colorAt = (name, fraction) => { /* fraction 0 … 1 along five colors of the style sheet */
+  const at = Math.min(Math.max(fraction, 0), 1) * 4, from = Math.min(Math.floor(at), 3), rest = Math.round(100 * (at - from));
   return `color-mix(in oklab, var(--${name}${from + 1}) ${rest}%, var(--${name}${from}))`;
 };
 
@@ -18,7 +18,7 @@ function heat(figure) {
   const square = (cell) => `M${cell % size},${Math.floor(cell / size)}h1v1h-1z`;
   svg.append(draw("path", { d: found.walls.map(square).join(""), style: "fill: var(--wall)" }));
   found.visits.forEach((visits, cell) => {
-    if (visits) svg.append(draw("path", { d: square(cell), style: `fill: ${mixed("h", Math.log1p(visits) / most)}` }));
+    if (visits) svg.append(draw("path", { d: square(cell), style: `fill: ${colorAt("h", Math.log1p(visits) / most)}` }));
   });
   for (const [cell, letter] of [[found.start, "S"], [found.goal, "G"]]) {
     if (cell === null) continue;
@@ -28,17 +28,17 @@ function heat(figure) {
   }
   const frame = draw("rect", { width: 1, height: 1, fill: "none", style: "stroke: var(--ink)", "stroke-width": 0.12, visibility: "hidden" });
   svg.append(frame);
-  const said = make("p", { class: "said", "aria-live": "polite" }, "\u00a0");
+  const readout = make("p", { class: "readout", "aria-live": "polite" }, "\u00a0");
   let at = found.start;
   const read = (cell) => {
     at = cell;
     frame.setAttribute("x", cell % size);
     frame.setAttribute("y", Math.floor(cell / size));
     frame.setAttribute("visibility", "visible");
-    const what = found.walls.includes(cell) ? "wall" : `${whole(found.visits[cell])} visits`;
-    said.textContent = `row ${Math.floor(cell / size)}, column ${cell % size}: ${what}`;
+    const what = found.walls.includes(cell) ? "wall" : `${count(found.visits[cell])} visits`;
+    readout.textContent = `row ${Math.floor(cell / size)}, column ${cell % size}: ${what}`;
   };
-  const leave = () => { frame.setAttribute("visibility", "hidden"); said.textContent = "\u00a0"; };
+  const leave = () => { frame.setAttribute("visibility", "hidden"); readout.textContent = "\u00a0"; };
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
     const clamp = (part, of) => Math.min(size - 1, Math.max(0, Math.floor((part / of) * size)));
@@ -54,10 +54,10 @@ function heat(figure) {
     if (at + by >= 0 && at + by < size * size) read(at + by);
   });
   figure.prepend(svg);
-  figure.append(said);
+  figure.append(readout);
 }
 
-/* Observations that lie in the same place are laid around it like the seeds of a sunflower. */
+/* Spread observations at the same place around it, like the seeds of a sunflower. */
 function spread(xy) {
   const there = new Map();
   return xy.map(([x, y]) => {
@@ -69,32 +69,32 @@ function spread(xy) {
 }
 
 function latents(figure) {
-  const found = DATA.maps[+figure.dataset.map], count = found.xy.length, edge = 0.04;
-  const svg = draw("svg", { viewBox: `${-edge} ${-edge} ${1 + 2 * edge} ${1 + 2 * edge}`, role: "img", "aria-label": `Map of what ${found.name} has seen` });
-  const early = found.time[0], late = Math.max(found.time[count - 1], early + 1);
+  const found = DATA.maps[+figure.dataset.map], total = found.xy.length, edge = 0.04;
+  const svg = draw("svg", { viewBox: `${-edge} ${-edge} ${1 + 2 * edge} ${1 + 2 * edge}`, role: "img", "aria-label": `Map of the observations of ${found.name}` });
+  const early = found.time[0], late = Math.max(found.time[total - 1], early + 1);
   const places = spread(found.xy);
   const dots = places.map(([x, y], i) =>
-    svg.appendChild(draw("circle", { cx: x, cy: 1 - y, r: 0.0085, style: `fill: ${mixed("t", (found.time[i] - early) / (late - early))}` })));
-  const picture = make("div", { class: "thumb" }), words = make("p", { class: "said", "aria-live": "polite" });
+    svg.appendChild(draw("circle", { cx: x, cy: 1 - y, r: 0.0085, style: `fill: ${colorAt("t", (found.time[i] - early) / (late - early))}` })));
+  const picture = make("div", { class: "thumb" }), words = make("p", { class: "readout", "aria-live": "polite" });
   const [width, height] = found.thumb, scale = width ? 140 / Math.max(width, height) : 0;
   if (found.sprite) {
     picture.style.cssText = `width:${width * scale}px;height:${height * scale}px;background-size:${found.columns * width * scale}px auto`;
     picture.style.backgroundImage = `url(${blobUrl(found.sprite, "image/webp")})`;
     picture.setAttribute("role", "img");
   } else picture.hidden = true;
-  const slider = make("input", { type: "range", min: 0, max: count - 1, value: count - 1, "aria-label": `Time in the map of ${found.name}` });
+  const slider = make("input", { type: "range", min: 0, max: total - 1, value: total - 1, "aria-label": `Time in the map of ${found.name}` });
   let held = false, chosen = -1;
   const choose = (i, fade) => {
     if (chosen >= 0) dots[chosen].classList.remove("chosen");
     chosen = i;
     dots[i].classList.add("chosen");
     svg.append(dots[i]);
-    const number = Math.floor((i * found.thumbs) / count);
+    const number = Math.floor((i * found.thumbs) / total);
     picture.style.backgroundPosition = `${-(number % found.columns) * width * scale}px ${-Math.floor(number / found.columns) * height * scale}px`;
-    picture.setAttribute("aria-label", `The frame seen at step ${whole(found.time[i])}`);
-    words.textContent = `seen at step ${whole(found.time[i])}`;
+    picture.setAttribute("aria-label", `Frame at step ${count(found.time[i])}`);
+    words.textContent = `step ${count(found.time[i])}`;
     slider.value = i;
-    slider.setAttribute("aria-valuetext", `step ${whole(found.time[i])}`);
+    slider.setAttribute("aria-valuetext", `step ${count(found.time[i])}`);
     dots.forEach((dot, j) => dot.classList.toggle("later", fade && j > i));
   };
   const under = (event) => {
@@ -108,9 +108,9 @@ function latents(figure) {
   svg.addEventListener("click", (event) => { const i = under(event); held = !(held && i === chosen); choose(i, false); figure.classList.toggle("held", held); });
   slider.addEventListener("input", () => { held = true; choose(+slider.value, true); });
   const ramp = make("div", { class: "ramp", style: `background: linear-gradient(to right, ${[0, 1, 2, 3, 4].map((i) => `var(--t${i})`).join(", ")})` });
-  const ends = make("div", { class: "ends" }, make("span", {}, `step ${whole(early)}`), make("span", {}, `step ${whole(late)}`));
+  const ends = make("div", { class: "ends" }, make("span", {}, `step ${count(early)}`), make("span", {}, `step ${count(late)}`));
   figure.append(make("div", { class: "view" }, svg, make("div", { class: "side" }, picture, make("div", {}, words, slider, ramp, ends))));
-  choose(count - 1, false);
+  choose(total - 1, false);
 }
 
 for (const figure of document.querySelectorAll(".heat")) heat(figure);

@@ -1,6 +1,6 @@
-"""Published numbers that experiments are held against, as printed, with where they come from.
+"""Published numbers that experiments are compared with, as printed, and their sources.
 
-Labels in `ours` are those of the arms in the experiment's file, so that a table can put both side by side.
+Labels in `ours` are the arms of the experiment's file, so that a table can show both.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from voidrl.errors import UnknownNameError
 from voidrl.suites.atari import paper_table
 
+RAM_RATIO = "RAM state ratio"
 AGGREGATES = {
     "median": "%",
     "mean": "%",
@@ -20,29 +21,29 @@ AGGREGATES = {
     "median of 57": "%",
     "mean of 57": "%",
     "above_human of 57": "games",
-    "times the RAM states": "×",
+    RAM_RATIO: "×",
 }
-"""Columns that are no task, with their units: medians and means are of human-normalized scores, over the 26
+"""Columns that are not tasks, with their units. Medians and means are of human-normalized scores, over the 26
 games unless they say 57."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One method's line."""
+class PublishedRow:
+    """One method's row."""
 
     name: str
     """In lower case: `apt`, `drq`."""
     label: str
     """As printed."""
     ours: str | None
-    """The label of the arm in our experiment that it is held against; None where voidrl has none."""
+    """The label of our arm that it is compared with; None if voidrl has none."""
     values: Mapping[str, float]
-    """By column; what is not printed is left out."""
+    """By column; missing numbers are left out."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """One printed table."""
+    """One published table."""
 
     name: str
     title: str
@@ -52,9 +53,9 @@ class Published:
     """What the numbers under a task are."""
     columns: tuple[str, ...]
     """Environment ids as in `experiment.json`, then names from `AGGREGATES`."""
-    rows: tuple[Row, ...]
+    rows: tuple[PublishedRow, ...]
     notes: tuple[str, ...] = ()
-    """What a reader has to know before comparing: protocol, seeds, misprints."""
+    """What matters for a comparison: protocol, seeds, misprints."""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -63,11 +64,11 @@ class Published:
 
     @property
     def aggregates(self) -> tuple[str, ...]:
-        """The columns that are not."""
+        """The columns that are aggregates."""
         return tuple(column for column in self.columns if column in AGGREGATES)
 
     def value(self, ours: str, column: str) -> float | None:
-        """What is printed for the arm with this label."""
+        """The published number for our arm with this label."""
         found = (row.values.get(column) for row in self.rows if row.ours == ours)
         return next(found, None)
 
@@ -86,7 +87,7 @@ MISPRINTS = (
     "crazy_climber, and the printed means do not follow from the printed scores (APT recomputed: mean "
     "66.6 %, 8 above human)."
 )
-PROTOCOL = "250M steps without reward, then 100K steps with it"
+PROTOCOL = "250M steps of pre-training, then 100K steps with task reward"
 _TABLES = {
     "table2": _Table(
         "26 Atari games after 100K steps",
@@ -113,26 +114,26 @@ _TABLES = {
         (f"{PROTOCOL}; means over 3 seeds.",),
     ),
     "exploration": _Table(
-        "MsPacman without reward",
+        "MsPacman without task reward",
         f"{PAPER}, text of the ablation study",
-        "score without any reward seen",
+        "zero-shot score",
         (
-            "5M steps without reward, then zero-shot; means over 3 seeds.",
-            "Of the RAM states the paper gives the ratio alone, and not how many steps they are counted in.",
+            "5M steps of pre-training, then zero-shot; means over 3 seeds.",
+            "The paper gives only the ratio of RAM states, not the number of steps they are counted over.",
         ),
     ),
     "urlb": _Table(
-        "URLB from states after 2M frames without reward and 100K with it",
+        "URLB from states: 2M frames of pre-training, 100K with task reward",
         "README of MOSS (Zhao et al. 2022), mean returns of eleven of the twelve tasks; expert: Laskin et "
         "al. 2021, URLB",
         "return",
-        ("Spreads over seeds are not given. jaco_reach_top_right is not in the table.",),
+        ("The spread over seeds is not given. jaco_reach_top_right is not in the table.",),
     ),
 }
 
 
 def names() -> list[str]:
-    """The tables that there are."""
+    """Names of all tables."""
     return [*_TABLES]
 
 
@@ -145,7 +146,7 @@ def numbers(name: str) -> Published:
     reader = csv.DictReader(text.splitlines())
     columns = [column for column in reader.fieldnames or () if column not in ("name", "label", "ours")]
     rows = [
-        Row(
+        PublishedRow(
             name=line["name"],
             label=line["label"],
             ours=line["ours"] or None,
@@ -153,16 +154,16 @@ def numbers(name: str) -> Published:
         )
         for line in reader
     ]
-    if name == "table2":  # its scores are with the other tables of Atari
+    if name == "table2":  # its scores are stored with the other Atari tables
         columns, rows = _with_games(columns, rows)
     return Published(name, about.title, about.source, about.measure, tuple(columns), tuple(rows), about.notes)
 
 
-def _with_games(columns: list[str], rows: list[Row]) -> tuple[list[str], list[Row]]:
+def _with_games(columns: list[str], rows: list[PublishedRow]) -> tuple[list[str], list[PublishedRow]]:
     games = paper_table(26)
     printed = {"random": "random_printed", "human": "human_printed"}
     full = [
-        Row(
+        PublishedRow(
             row.name,
             row.label,
             row.ours,

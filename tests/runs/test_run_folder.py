@@ -24,8 +24,8 @@ def run_template(tmp_path_factory):
     """A run with something in each of its places."""
     folder = RunFolder.create(tmp_path_factory.mktemp("runs") / "maze")
     folder.config_path.write_text("{}")
-    folder.metrics_path.write_text('{"step": 1}\n')
-    folder.tensorboard_path.mkdir()
+    (folder.path / "metrics.jsonl").write_text('{"step": 1}\n')
+    (folder.path / "tb").mkdir()
     (folder.checkpoints_path / "step_1").mkdir()
     (folder.checkpoints_path / "step_1" / "config.json").write_text("{}")
     folder.log("started")

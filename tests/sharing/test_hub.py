@@ -1,4 +1,4 @@
-"""The Hugging Face Hub: what is uploaded, what is fetched, and a sentence for everything that goes wrong."""
+"""The Hugging Face Hub: uploads, downloads, and a sentence for everything that can go wrong."""
 
 import dataclasses
 import json
@@ -43,8 +43,8 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_what_is_pushed_comes_back(hub, agent):
-    assert agent.push_to_hub(NAME, message="the first") == f"https://huggingface.co/{NAME}"
+def test_a_published_agent_can_be_loaded(hub, agent):
+    assert voidrl.push_to_hub(agent, NAME, message="the first") == f"https://huggingface.co/{NAME}"
     assert hub.files(NAME).keys() == FILES
     assert [name for name, _ in hub.calls] == ["create_repo", "hf_hub_download", "upload_folder"]
     assert hub.calls[0][1] == {"private": None, "exist_ok": True}
@@ -59,12 +59,12 @@ def test_what_is_pushed_comes_back(hub, agent):
 
 
 def test_branches_and_private_models(hub, agent):
-    agent.push_to_hub(NAME, private=True, revision="v1", token="hf_mine")
+    voidrl.push_to_hub(agent, NAME, private=True, revision="v1", token="hf_mine")
     assert hub.calls[0][1]["private"] is True
     assert hub.files(NAME) == {}
     assert hub.files(NAME, "v1").keys() == FILES
     agent.steps = 13
-    agent.push_to_hub(NAME)
+    voidrl.push_to_hub(agent, NAME)
     assert voidrl.from_pretrained(NAME, revision="v1", device="cpu", token="hf_mine").steps == 12
     assert hub.calls[-1][1]["token"] == "hf_mine"
     assert voidrl.from_pretrained(NAME, device="cpu").steps == 13
@@ -72,37 +72,37 @@ def test_branches_and_private_models(hub, agent):
         voidrl.from_pretrained(NAME, revision="v2")
 
 
-def test_nothing_private_goes_to_a_public_repository(hub, agent):
+def test_a_private_agent_is_not_published_in_a_public_repository(hub, agent):
     hub.public.add(NAME)
-    with pytest.raises(HubError, match="is there already and public, so nothing was uploaded"):
-        agent.push_to_hub(NAME, private=True)
+    with pytest.raises(HubError, match="already exists and is public, so nothing was uploaded"):
+        voidrl.push_to_hub(agent, NAME, private=True)
     assert hub.files(NAME) == {}
 
 
 def test_a_card_edited_on_the_hub_is_kept(hub, agent):
-    agent.push_to_hub(NAME)
+    voidrl.push_to_hub(agent, NAME)
     agent.steps = 20
-    agent.push_to_hub(NAME)  # our own card is replaced
+    voidrl.push_to_hub(agent, NAME)  # our own card is replaced
     assert b"20 steps" in hub.files(NAME)["README.md"]
     hub.put(NAME, "README.md", "# My own words\n")
     with pytest.warns(VoidrlWarning, match="was edited on the Hub and is kept"):
-        agent.push_to_hub(NAME)
+        voidrl.push_to_hub(agent, NAME)
     assert hub.files(NAME)["README.md"] == b"# My own words\n"
 
 
 def test_a_card_edited_in_the_folder_is_the_one_that_is_pushed(hub, agent, tmp_path):
-    folder = agent.save_pretrained(tmp_path / "agent")
+    folder = voidrl.save_pretrained(agent, tmp_path / "agent")
     card = (folder / "README.md").read_text() + "\nMy own words.\n"
     (folder / "README.md").write_text(card)
     loaded = voidrl.from_pretrained(folder, device="cpu")
-    loaded.push_to_hub(NAME)
+    voidrl.push_to_hub(loaded, NAME)
     assert hub.files(NAME)["README.md"].decode() == card
-    with pytest.warns(VoidrlWarning, match=r"agent/README\.md was edited by hand and is kept as it is"):
-        loaded.push_to_hub("somebody/licensed", license="mit")  # which it does not get
+    with pytest.warns(VoidrlWarning, match=r"agent/README\.md was edited by hand and is kept"):
+        voidrl.push_to_hub(loaded, "somebody/licensed", license="mit")  # which it does not get
     loaded.learner.critic.get_parameter(
         next(n for n, _ in loaded.learner.critic.named_parameters())
     ).data += 1
-    loaded.push_to_hub("somebody/other")  # they were about other weights
+    voidrl.push_to_hub(loaded, "somebody/other")  # they were about other weights
     assert b"My own words" not in hub.files("somebody/other")["README.md"]
 
 
@@ -112,33 +112,33 @@ def test_the_command_pushes_a_run(hub, run, capsys):
     assert hub.calls[0][1]["private"] is True
     assert hub.calls[-1][1]["commit_message"] == "hi"
     card = hub.files(NAME)["README.md"].decode()
-    assert 'license: "mit"' in card
+    assert "license: mit" in card
     assert f'voidrl.from_pretrained("{NAME}")' in card
     obs = np.zeros((5, 3), np.float32)
     assert np.array_equal(voidrl.load(NAME, device="cpu").act(obs), voidrl.load(run, device="cpu").act(obs))
 
 
-def test_the_commit_does_not_name_a_function_is_importable(hub, agent, capsys):
+def test_the_commit_message_does_not_name_a_function_that_cannot_be_imported(hub, agent, capsys):
     env = dataclasses.replace(agent.config.env, id="__main__:make_env")
     agent.config = dataclasses.replace(agent.config, env=env)
-    agent.push_to_hub(NAME)
-    assert hub.calls[-1][1]["commit_message"] == "pretrain in its author's own environment, 12 steps"
+    voidrl.push_to_hub(agent, NAME)
+    assert hub.calls[-1][1]["commit_message"] == "pretrain in a custom environment, 12 steps"
     assert capsys.readouterr().err.count("cannot be imported elsewhere") == 1
 
 
 def test_a_dry_run_shows_all_and_uploads_nothing(hub, run, capsys, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
     assert cli.main(["push", str(run), NAME, "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert all(name in said for name in FILES)
-    assert "library_name: voidrl" in said
-    assert "Nothing was uploaded" in said
+    output = capsys.readouterr().out
+    assert all(name in output for name in FILES)
+    assert "library_name: voidrl" in output
+    assert "Nothing was uploaded" in output
     assert not hub.calls
 
 
 def test_commands_take_names_on_the_hub(hub, run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    voidrl.load(run, device="cpu").push_to_hub(NAME)
+    voidrl.push_to_hub(voidrl.load(run, device="cpu"), NAME)
     env = ["--env", "tiny_runs:Walk"]
     assert cli.main(["evaluate", NAME, *env, "--episodes", "1", "--device", "cpu"]) == 0
     assert cli.main(["finetune", NAME, *env, "--steps", "10", "--out", "task"]) == 0
@@ -147,12 +147,12 @@ def test_commands_take_names_on_the_hub(hub, run, tmp_path, monkeypatch, capsys)
     assert cli.main(["finetune", NAME, "--trust-code", "--steps", "10", "--out", "trusted"]) == 0
 
 
-# Code that a downloaded file names
+# Code named by a downloaded file
 
 
 def put_config(hub, agent, **changes):
-    """The agent on the Hub, its config edited and sealed anew."""
-    agent.push_to_hub(NAME)
+    """Publish the agent with an edited config and a matching hash."""
+    voidrl.push_to_hub(agent, NAME)
     data = json.loads(hub.files(NAME)["config.json"])
     del data["sha256"]
     data["config"].update(changes)
@@ -176,13 +176,13 @@ def test_an_environment_named_by_a_download_is_never_called(hub, run, tmp_path, 
         with pytest.raises(ConfigError, match=refusal):
             play(loaded)
     with pytest.raises(ConfigError, match="cannot be saved: its environment 'subprocess:getoutput"):
-        loaded.save_pretrained("agent")  # where it would be trusted
+        voidrl.save_pretrained(loaded, "agent")  # where it would be trusted
     for command in (["evaluate", NAME], ["finetune", NAME], ["video", NAME, "--untrained", "-o", "x.mp4"]):
         assert cli.main(command) == 2
         assert "--trust-code" in capsys.readouterr().err
     assert voidrl.evaluate(loaded, Walk, episodes=1).returns
     assert not (tmp_path / "pwned").exists()
-    assert voidrl.evaluate(own.save_pretrained("mine"), episodes=1).returns  # a folder is trusted
+    assert voidrl.evaluate(voidrl.save_pretrained(own, "mine"), episodes=1).returns  # a folder is trusted
 
 
 @pytest.mark.parametrize(
@@ -203,12 +203,12 @@ def test_a_piece_named_by_a_download_is_not_imported(hub, agent, tmp_path, monke
         voidrl.load(NAME, trust_code=True)
 
 
-def test_a_path_here_wins_and_a_misspelt_one_does_not_leave_the_machine(hub, agent, tmp_path, monkeypatch):
+def test_a_local_path_wins_and_a_misspelled_one_does_not_reach_the_hub(hub, agent, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    agent.push_to_hub(NAME)
+    voidrl.push_to_hub(agent, NAME)
     hub.calls.clear()
     local = make_agent(DISCRETE, seed=8)
-    local.save_pretrained(NAME)
+    voidrl.save_pretrained(local, NAME)
     for load in (voidrl.load, voidrl.from_pretrained):
         assert not moved(local.tensors(), load(NAME, device="cpu").tensors())
     for missing in ("somebody/other", "nowhere", "./a/b", "a/b/c", tmp_path / "x"):
@@ -218,7 +218,8 @@ def test_a_path_here_wins_and_a_misspelt_one_does_not_leave_the_machine(hub, age
             voidrl.load(missing)
     assert not hub.calls
     with pytest.raises(
-        HubError, match="there is no folder 'another/other' here, and there is no model 'another/other'"
+        HubError,
+        match=r"there is no folder 'another/other' here, and the model 'another/other' on .* does not exist",
     ):
         voidrl.load("another/other")
     assert [name for name, _ in hub.calls] == ["snapshot_download"]
@@ -229,7 +230,7 @@ def test_a_foreign_model_is_refused_before_its_weights_are_fetched(hub):
     hub.put("google/bert", "model.safetensors", b"gigabytes")
     hub.put("google/empty", "README.md", "")
     for name in ("google/bert", "google/empty"):
-        with pytest.raises(HubError, match=f"model '{name}' on the Hugging Face Hub is no voidrl agent"):
+        with pytest.raises(HubError, match=f"model '{name}' on the Hugging Face Hub is not a voidrl agent"):
             voidrl.from_pretrained(name)
     assert [options["allow_patterns"] for _, options in hub.calls] == [["config.json"]] * 2
 
@@ -237,29 +238,32 @@ def test_a_foreign_model_is_refused_before_its_weights_are_fetched(hub):
 @pytest.mark.parametrize(
     "name", ["name", "a/b/c", "-a/b", "a/b.", "a/b--c", "a/b.git", "ä/b", "a/b c", "", f"a/{'b' * 95}"]
 )
-def test_bad_names_are_refused_before_anything_is_asked(hub, agent, name):
+def test_bad_names_are_refused_before_any_request(hub, agent, name):
     with pytest.raises(ConfigError, match=r"repo_id = '.*' cannot be used: expected user/name"):
-        agent.push_to_hub(name)
+        voidrl.push_to_hub(agent, name)
     assert not hub.calls
 
 
-def test_a_missing_package_is_named(agent, monkeypatch, tmp_path):
+def test_a_missing_package_is_named(agent, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingExtraError, match=r"publishing .* needs huggingface_hub.*'voidrl\[hub\]'"):
-        agent.push_to_hub(NAME)
+        voidrl.push_to_hub(agent, NAME)
     with pytest.raises(MissingExtraError, match=r"no folder 'a/b' here, and .* needs huggingface_hub"):
         voidrl.load("a/b")
-    agent.save_pretrained("agent")  # needs no Hub
+    (tmp_path / "agent").mkdir()
+    voidrl.save_pretrained(agent, "agent")  # needs no Hub
+    assert "no model card was written: it needs huggingface_hub" in capsys.readouterr().err
+    assert {path.name for path in (tmp_path / "agent").iterdir()} == FILES - {"README.md"}
     assert voidrl.from_pretrained("agent", device="cpu").steps == 12
 
 
-def test_a_missing_token_is_said_before_anything_is_asked(hub, agent, monkeypatch):
+def test_a_missing_token_is_reported_before_any_request(hub, agent, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
     with pytest.raises(
         HubError, match=r"no token .* was found: log in with `hf auth login`, or set HF_TOKEN"
     ):
-        agent.push_to_hub(NAME)
+        voidrl.push_to_hub(agent, NAME)
     assert not hub.calls
 
 
@@ -270,15 +274,15 @@ def _answered(kind, status):
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (_answered(errors.HfHubHTTPError, 403), r"does not let you at 'somebody/apt-walk' \(403\): log in"),
+        (_answered(errors.HfHubHTTPError, 403), r"denied access to 'somebody/apt-walk' \(403\): log in"),
         (
             _answered(errors.HfHubHTTPError, 500),
-            r"answered 500 about 'somebody/apt-walk': 500 Client Error\.",
+            r"answered 500 for 'somebody/apt-walk': 500 Client Error\.",
         ),
         (_answered(errors.GatedRepoError, 403), "is gated: ask for access"),
         (
             _answered(errors.RepositoryNotFoundError, 404),
-            "no model 'somebody/apt-walk' on the Hugging Face Hub",
+            "the model 'somebody/apt-walk' on the Hugging Face Hub does not exist",
         ),
         (errors.LocalEntryNotFoundError("offline\nmore"), r"cannot be reached for '.*' \(offline\): check"),
         (errors.OfflineModeIsEnabled("offline"), "cannot be reached"),
@@ -292,7 +296,7 @@ def _answered(kind, status):
 )
 def test_what_goes_wrong_is_one_sentence(hub, run, agent, capsys, error, expected):
     hub.fails = error
-    for call in (lambda: agent.push_to_hub(NAME), lambda: voidrl.from_pretrained(NAME)):
+    for call in (lambda: voidrl.push_to_hub(agent, NAME), lambda: voidrl.from_pretrained(NAME)):
         with pytest.raises((HubError, ConfigError), match=expected) as raised:
             call()
         assert "\n" not in str(raised.value)
@@ -301,12 +305,12 @@ def test_what_goes_wrong_is_one_sentence(hub, run, agent, capsys, error, expecte
 
 
 def test_without_a_network_the_real_client_is_answered_in_one_sentence(agent, monkeypatch):
-    """Not the fake: the exceptions that the installed client raises are among those that are known."""
+    """Without the fake: the exceptions of the installed client are handled too."""
     api = huggingface_hub.HfApi(endpoint="http://127.0.0.1:9")
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda **options: api)
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_test")
     with pytest.raises(HubError, match=r"^the Hugging Face Hub cannot be reached for 'somebody/apt-walk'"):
-        agent.push_to_hub(NAME)
+        voidrl.push_to_hub(agent, NAME)
     real = huggingface_hub.snapshot_download
     monkeypatch.setattr(
         huggingface_hub, "snapshot_download", lambda *a, **k: real(*a, **k, endpoint="http://127.0.0.1:9")

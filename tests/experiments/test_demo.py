@@ -1,4 +1,4 @@
-"""The demo: that it ends with its table and picture, and (slow) that what it shows is real."""
+"""The demo prints its table and draws its figure, and (slow) what it shows is real."""
 
 import json
 
@@ -10,7 +10,7 @@ from voidrl.envs.ids import parse_id
 from voidrl.envs.make import make_envs
 from voidrl.envs.maze import PixelMazeVector
 from voidrl.experiments import demo
-from voidrl.experiments.cell import _do
+from voidrl.experiments.cell import do_job
 from voidrl.experiments.demo import read_demo, run_demo
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Request, make_plan
@@ -27,8 +27,13 @@ def do_here(plan):
     """The cells, in this process: to start others takes longer than these runs."""
     for cell in plan.cells:
         source = None if cell.source is None else str(plan.path(cell.source))
-        job = {"folder": str(plan.path(cell)), "phase": cell.phase, "config": to_json(cell.config)}
-        _do({**job, "source": source, "evaluation": cell.evaluation, "threads": None})
+        job = {
+            "root": str(plan.out),
+            "cell": cell.folder,
+            "phase": cell.phase,
+            "config": to_json(cell.config),
+        }
+        do_job({**job, "source": source, "evaluation": cell.evaluation, "threads": None})
 
 
 def test_a_short_demo_ends_with_table_picture_and_numbers(tmp_path, capsys, monkeypatch):

@@ -1,4 +1,4 @@
-"""Saving an agent in the Hub's layout, and loading it: round trips, kills, damage, and what is refused."""
+"""Saving and loading agents in the Hub's layout: round trips, kills, damage and refusals."""
 
 import json
 import os
@@ -15,9 +15,9 @@ import voidrl
 from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.errors import CheckpointError, ConfigError, RunFolderError, SpaceError
-from voidrl.sharing import pretrained as share
+from voidrl.sharing import pretrained
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FILES = {"config.json", "model.safetensors", "README.md"}
 
 
@@ -51,7 +51,7 @@ def run(tmp_path_factory):
 def saved(tmp_path):
     agent = make_agent()
     agent.steps = 12
-    return agent.save_pretrained(tmp_path / "agent")
+    return voidrl.save_pretrained(agent, tmp_path / "agent")
 
 
 # Round trips
@@ -62,7 +62,7 @@ def test_a_saved_agent_acts_alike(spec, tmp_path):
     agent = make_agent(spec, seed=5, share_encoder="all" if spec.pixels else "nothing")
     agent.step(fill_replay(spec))
     agent.steps = 12
-    folder = agent.save_pretrained(tmp_path / "new" / "agent")
+    folder = voidrl.save_pretrained(agent, tmp_path / "new" / "agent")
     assert {path.name for path in folder.iterdir()} == FILES
     obs = observations(spec)
     for loaded in (voidrl.from_pretrained(folder, device="cpu"), voidrl.load(str(folder), device="cpu")):
@@ -73,7 +73,7 @@ def test_a_saved_agent_acts_alike(spec, tmp_path):
 
 def test_pretrained_here_loaded_and_fine_tuned_in_a_clean_process(tmp_path, run):
     agent = voidrl.load(run, device="cpu")
-    agent.save_pretrained(tmp_path / "agent")
+    voidrl.save_pretrained(agent, tmp_path / "agent")
     obs = observations(agent.spec)
     np.save(tmp_path / "obs.npy", obs)
     code = """
@@ -82,7 +82,7 @@ torch.set_num_threads(1)
 agent = voidrl.from_pretrained("agent", device="cpu")
 np.save("actions.npy", agent.act(np.load("obs.npy")))
 tuned = voidrl.finetune(agent, steps=15, out="tuned")
-tuned.save_pretrained("tuned-agent")
+voidrl.save_pretrained(tuned, "tuned-agent")
 """
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -96,7 +96,7 @@ tuned.save_pretrained("tuned-agent")
 
 
 def test_the_weights_are_those_of_the_checkpoint_byte_for_byte(tmp_path, run):
-    folder = voidrl.load(run, device="cpu").save_pretrained(tmp_path / "agent")
+    folder = voidrl.save_pretrained(voidrl.load(run, device="cpu"), tmp_path / "agent")
     newest = checkpoint.latest(run / "checkpoints", print)
     assert (folder / "model.safetensors").read_bytes() == (newest.path / "agent.safetensors").read_bytes()
     assert config_of(folder)["weights"]["sha256"] == newest.files["agent.safetensors"]["sha256"]
@@ -104,7 +104,7 @@ def test_the_weights_are_those_of_the_checkpoint_byte_for_byte(tmp_path, run):
 
 def test_every_command_takes_the_folder(tmp_path, run, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    voidrl.load(run, device="cpu").save_pretrained("agent")
+    voidrl.save_pretrained(voidrl.load(run, device="cpu"), "agent")
     assert cli.main(["evaluate", "agent", "--episodes", "1", "--device", "cpu"]) == 0
     assert "over 1 episodes" in capsys.readouterr().out
     assert cli.main(["finetune", "agent", "--steps", "12", "--out", "task"]) == 0
@@ -121,16 +121,16 @@ def test_every_command_takes_the_folder(tmp_path, run, monkeypatch, capsys):
 def test_a_later_save_replaces_the_earlier_whatever_its_steps(tmp_path):
     first, second = make_agent(seed=1), make_agent(DISCRETE, seed=2, learner__hidden_dim=8)
     first.steps, second.steps = 300, 100
-    first.save_pretrained(tmp_path / "agent")
+    voidrl.save_pretrained(first, tmp_path / "agent")
     (tmp_path / "agent" / "notes.txt").write_text("mine")
-    second.save_pretrained(tmp_path / "agent")
+    voidrl.save_pretrained(second, tmp_path / "agent")
     loaded = voidrl.from_pretrained(tmp_path / "agent", device="cpu")
     assert loaded.steps == 100
     assert not moved(second.tensors(), loaded.tensors())
     assert {path.name for path in (tmp_path / "agent").iterdir()} == {*FILES, "notes.txt"}
 
 
-def test_what_is_no_saved_agent_is_left_untouched(tmp_path, run):
+def test_folders_without_a_saved_agent_are_left_untouched(tmp_path, run):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "one.jpg").touch()
     (tmp_path / "bert").mkdir()
@@ -138,24 +138,24 @@ def test_what_is_no_saved_agent_is_left_untouched(tmp_path, run):
     for folder in (tmp_path / "photos", tmp_path / "bert", run, run / "checkpoints"):
         before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         with pytest.raises(CheckpointError, match=r"is not empty and holds no saved agent.*choose another"):
-            make_agent().save_pretrained(folder)
+            voidrl.save_pretrained(make_agent(), folder)
         assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises(CheckpointError, match="is a file: choose a folder"):
-        make_agent().save_pretrained(tmp_path / "photos" / "one.jpg")
+        voidrl.save_pretrained(make_agent(), tmp_path / "photos" / "one.jpg")
 
 
-def test_hidden_files_are_nobodys_business(tmp_path):
+def test_hidden_files_are_ignored_and_kept(tmp_path):
     (tmp_path / ".git").mkdir()
     (tmp_path / ".gitattributes").write_text("*.safetensors filter=lfs\n")
-    make_agent().save_pretrained(tmp_path)
+    voidrl.save_pretrained(make_agent(), tmp_path)
     assert (tmp_path / ".gitattributes").read_text() == "*.safetensors filter=lfs\n"
     assert (tmp_path / ".git").is_dir()
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path):
+def test_a_folder_that_cannot_be_created_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match=r"cannot save the agent.*choose a folder open to writing"):
-        make_agent().save_pretrained(tmp_path / "file" / "agent")
+    with pytest.raises(CheckpointError, match=r"cannot save the agent.*choose a writable folder"):
+        voidrl.save_pretrained(make_agent(), tmp_path / "file" / "agent")
 
 
 def test_a_full_disk_leaves_the_old_agent(saved, monkeypatch):
@@ -165,7 +165,7 @@ def test_a_full_disk_leaves_the_old_agent(saved, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint, "_write", full)
         with pytest.raises(CheckpointError, match="No space left on device"):
-            make_agent(seed=9).save_pretrained(saved)
+            voidrl.save_pretrained(make_agent(seed=9), saved)
     assert {path.name for path in saved.iterdir()} == FILES
     assert voidrl.from_pretrained(saved, device="cpu").steps == 12
 
@@ -179,7 +179,7 @@ def test_a_disk_that_fails_once_the_new_agent_is_there_does_not_lose_it(saved, m
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint, "_sync", failing)  # config.json has its new name when it is called
         with pytest.raises(CheckpointError, match=r"cannot write .*config\.json: Input/output error"):
-            new.save_pretrained(saved)
+            voidrl.save_pretrained(new, saved)
     loaded = voidrl.from_pretrained(saved, device="cpu")
     assert loaded.steps == 13
     assert not moved(new.tensors(), loaded.tensors())
@@ -215,7 +215,7 @@ def save_until(monkeypatch):
             patched.setattr(checkpoint, "_write", dying_write)
             patched.setattr(Path, "replace", dying_replace)
             try:
-                agent.save_pretrained(folder)
+                voidrl.save_pretrained(agent, folder)
             except Killed:
                 return False
         return True
@@ -231,8 +231,8 @@ def test_a_kill_at_any_moment_leaves_the_old_agent_or_the_new(tmp_path, save_unt
 
     def there(folder):
         """The steps of the agent in the folder, whose weights are its own; 0 where there is none."""
-        if fresh and not share.is_pretrained(folder):
-            with pytest.raises(CheckpointError, match="holds no voidrl agent"):
+        if fresh and not pretrained.is_pretrained(folder):
+            with pytest.raises(CheckpointError, match="holds no agent saved by"):
                 voidrl.from_pretrained(folder)
             return 0
         loaded = voidrl.from_pretrained(folder, device="cpu")
@@ -243,12 +243,12 @@ def test_a_kill_at_any_moment_leaves_the_old_agent_or_the_new(tmp_path, save_unt
     while not saved:
         folder = tmp_path / str(moment)
         if not fresh:
-            old.save_pretrained(folder)
+            voidrl.save_pretrained(old, folder)
         saved = save_until(moment, new, folder)
         seen.append(there(folder))
         save_until(0, old, folder)  # nor does it matter if the next save dies too
         assert there(folder) == seen[-1]
-        new.save_pretrained(folder)
+        voidrl.save_pretrained(new, folder)
         assert there(folder) == 2
         assert {path.name for path in folder.iterdir()} == FILES  # nothing of all that stays behind
         moment += 1
@@ -258,7 +258,7 @@ def test_a_kill_at_any_moment_leaves_the_old_agent_or_the_new(tmp_path, save_unt
     assert moment > 5
 
 
-# Loading what is not whole, or not ours
+# Loading what is damaged or not ours
 
 
 def test_damaged_weights_are_refused(saved):
@@ -271,7 +271,7 @@ def test_damaged_weights_are_refused(saved):
     with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged: its sha256"):
         voidrl.load(saved)
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\n")
-    with pytest.raises(CheckpointError, match=r"Git LFS's note about the weights.*`git lfs pull`"):
+    with pytest.raises(CheckpointError, match=r"is a Git LFS pointer, not the weights.*`git lfs pull`"):
         voidrl.from_pretrained(saved)
     path.unlink()
     with pytest.raises(CheckpointError, match=r"model\.safetensors is missing"):
@@ -281,48 +281,60 @@ def test_damaged_weights_are_refused(saved):
 def test_an_edited_config_is_refused(saved):
     text = (saved / "config.json").read_text()
     (saved / "config.json").write_text(text.replace('"discount": 0.99', '"discount": 0.98'))
-    with pytest.raises(CheckpointError, match=r"config\.json was damaged or edited.*save the agent anew"):
+    with pytest.raises(CheckpointError, match=r"config\.json was damaged or edited.*save the agent again"):
         voidrl.load(saved)
 
 
-def test_newer_formats_are_refused_and_not_overwritten(saved):
-    reseal(saved, format=2)
-    with pytest.raises(CheckpointError, match="has format 2, newer than 1: upgrade voidrl"):
+def test_older_formats_are_refused_with_the_version_that_wrote_them(saved):
+    reseal(saved, format=1, voidrl="0.1.0")
+    with pytest.raises(
+        CheckpointError,
+        match=r"config\.json was written by voidrl 0\.1\.0 in format 1 .*: use voidrl 0\.1\.0, or train",
+    ):
         voidrl.from_pretrained(saved)
-    with pytest.raises(CheckpointError, match="holds an agent of format 2, newer than 1: choose another"):
-        make_agent().save_pretrained(saved)
+    voidrl.save_pretrained(make_agent(), saved)  # a new agent may replace it
+    assert voidrl.from_pretrained(saved, device="cpu").steps == 0
 
 
-def test_a_config_that_lacks_something_is_refused_in_a_sentence(saved):
+def test_newer_formats_are_refused_and_not_overwritten(saved):
+    reseal(saved, format=3, voidrl="9.0")
+    with pytest.raises(
+        CheckpointError, match=r"by voidrl 9\.0 in format 3 .* reads format 2: upgrade voidrl"
+    ):
+        voidrl.from_pretrained(saved)
+    with pytest.raises(CheckpointError, match="holds an agent of format 3, newer than 2: choose another"):
+        voidrl.save_pretrained(make_agent(), saved)
+
+
+def test_an_incomplete_config_is_refused_in_a_sentence(saved):
     reseal(saved, spec={"frame_shape": [4]})
-    with pytest.raises(CheckpointError, match=r"config\.json is not complete .*save the agent anew"):
+    with pytest.raises(CheckpointError, match=r"config\.json is incomplete .*save the agent again"):
         voidrl.from_pretrained(saved)
     reseal(saved, spec=DISCRETE.to_json(), config={"leraner": {}})
     with pytest.raises(ConfigError, match="unknown config field 'leraner'; did you mean 'learner'"):
         voidrl.from_pretrained(saved)
 
 
-def test_other_folders_are_refused_with_what_they_are(tmp_path, run):
-    with pytest.raises(CheckpointError, match=r"holds no voidrl agent: its config\.json is missing"):
-        voidrl.from_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(
-        CheckpointError, match=r"its config\.json is of 'bert', expected one of `agent.save_pre"
-    ):
-        voidrl.from_pretrained(tmp_path)
-    with pytest.raises(CheckpointError, match=r"is a run or a checkpoint and no saved agent.*`voidrl\.load`"):
-        voidrl.from_pretrained(run)
+def test_other_folders_are_refused_with_what_to_do(tmp_path, run):
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "config.json").write_text('{"model_type": "bert"}')
+    for folder in (tmp_path, tmp_path / "bert", run, run / "checkpoints"):
+        with pytest.raises(
+            CheckpointError, match=r"holds no agent saved by `voidrl\.save_pretrained`.*`voidrl\.load`"
+        ):
+            voidrl.from_pretrained(folder)
     with pytest.raises(CheckpointError, match=r"there is nothing at '.*nowhere': expected the folder"):
         voidrl.from_pretrained(str(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match="revision = 'v1' cannot be used with the folder"):
         voidrl.from_pretrained(tmp_path, revision="v1")
 
 
-def test_an_agent_in_another_body_is_refused(saved):
+def test_an_environment_with_other_spaces_is_refused(saved):
     with pytest.raises(SpaceError, match="expected the same spaces on both sides"):
         voidrl.finetune(saved, Walk, steps=9)
 
 
 def test_names_exist():
-    assert voidrl.from_pretrained is share.from_pretrained
-    assert "from_pretrained" in voidrl.__all__
+    for name in ("from_pretrained", "save_pretrained", "push_to_hub"):
+        assert getattr(voidrl, name) is getattr(pretrained, name)
+        assert name in voidrl.__all__

@@ -9,7 +9,7 @@ from voidrl.cli import main as cli
 from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
 from voidrl.evaluation import Evaluation
 from voidrl.metrics import MetricsWriter
-from voidrl.scores.score import by_game, read_scores, record
+from voidrl.scores.score import by_game, evaluation_record, read_scores
 from voidrl.scores.statistics import summarize
 from voidrl.suites.atari import baseline
 
@@ -61,12 +61,12 @@ def test_the_last_evaluation_of_each_run_and_one_score_per_seed(tmp_path, capsys
     assert numbers["over"] == "both"
     assert numbers["aggregate"]["mean"] == pytest.approx((0.5 + 1.0) / 2)
     assert numbers["runs"][0] == {
-        "source": str(runs[0]), "game": "ms_pacman", "what": "apt", "seed": 2, "steps": 20, "score": human,
+        "source": str(runs[0]), "game": "ms_pacman", "kind": "apt", "seed": 2, "steps": 20, "score": human,
         "episodes": 4,
     }  # fmt: skip
 
 
-def test_an_evaluation_beside_the_run_or_anywhere_else(tmp_path):
+def test_an_evaluation_in_the_run_folder_or_anywhere_else(tmp_path):
     run = make_run(tmp_path / "run", scores=[1.0])
     make_evaluation(run / "evaluation.json", 7.0)
     assert read_scores([run])[0].score == 7.0  # of its end, step 100; the row is of step 10
@@ -77,21 +77,21 @@ def test_an_evaluation_beside_the_run_or_anywhere_else(tmp_path):
 
 
 @pytest.mark.parametrize("stale", [{"steps": 99}, {"date": "2021-01-01"}, {"seed": 5}])
-def test_an_evaluation_of_another_agent_than_the_one_beside_it_is_not_used(tmp_path, stale):
+def test_an_evaluation_of_another_agent_than_the_runs_is_not_used(tmp_path, stale):
     run = make_run(tmp_path / "with_rows", scores=[1.0])
     make_evaluation(run / "evaluation.json", 7.0, **stale)
     assert read_scores([run])[0].score == 1.0
     run = make_run(tmp_path / "without")
     make_evaluation(run / "evaluation.json", 7.0, **stale)
     with pytest.raises(
-        RunFolderError, match=r"earlier agent .* evaluate anew with `voidrl evaluate .*without"
+        RunFolderError, match=r"agent than the run's.*make one with `voidrl evaluate .*without"
     ):
         read_scores([run])
 
 
 def test_what_cannot_be_scored(tmp_path, capsys):
     with pytest.raises(
-        RunFolderError, match=r"no evaluation: make one with `voidrl evaluate .*--json > .*\.json`"
+        RunFolderError, match=r"no evaluation; make one with `voidrl evaluate .*--json > .*\.json`"
     ):
         read_scores([make_run(tmp_path / "none")])
     good = make_run(tmp_path / "good", scores=[1.0])
@@ -118,7 +118,7 @@ def test_what_cannot_be_scored(tmp_path, capsys):
 def test_runs_from_scratch_are_of_one_kind_whatever_method_their_config_names(tmp_path):
     one = make_run(tmp_path / "one", seed=1, scores=[1.0], phase="train")
     two = make_run(tmp_path / "two", seed=2, scores=[1.0], phase="train", method="positive")
-    assert {score.what for score in read_scores([one, two])} == {"scratch"}
+    assert {score.kind for score in read_scores([one, two])} == {"scratch"}
 
 
 def test_what_evaluate_prints_is_what_score_reads(tmp_path, monkeypatch, capsys):
@@ -153,7 +153,9 @@ def test_what_evaluate_prints_is_what_score_reads(tmp_path, monkeypatch, capsys)
     numbers = json.loads(printed)
     assert numbers["human_normalized"] == pytest.approx(0.0)
     assert numbers["returns"] == [300.0, 314.6]
-    assert numbers == json.loads(json.dumps(record(Loaded(), tmp_path, evaluate(None), numbers["settings"])))
+    assert numbers == json.loads(
+        json.dumps(evaluation_record(Loaded(), tmp_path, evaluate(None), numbers["settings"]))
+    )
     (tmp_path / "saved.json").write_text(printed)
     found = read_scores([tmp_path / "saved.json"])[0]
     assert (found.game, found.seed, found.steps, found.episodes) == ("ms_pacman", 4, 123, 2)

@@ -1,4 +1,4 @@
-"""Videos: what is recorded is what is evaluated, and files are what players expect."""
+"""Videos show the episodes that are evaluated, in files that browsers play."""
 
 import sys
 
@@ -19,7 +19,17 @@ from voidrl.envs import gl
 from voidrl.envs.make import probe_env
 from voidrl.errors import ConfigError, MissingExtraError, VoidrlError
 from voidrl.media import mp4
-from voidrl.media.video import BACKGROUND, GAP, Moment, Recording, compose, fit, label_of, record, write_video
+from voidrl.media.video import (
+    BACKGROUND,
+    GAP,
+    Moment,
+    Recording,
+    compose,
+    label_of,
+    record,
+    resize,
+    write_video,
+)
 from voidrl.runs.folder import RunFolder
 
 
@@ -74,7 +84,7 @@ def shades(recording):
     return [int(frame[0, 0, 0]) for frame in recording]
 
 
-# What is recorded
+# Recording
 
 
 @pytest.mark.parametrize("settings", [{}, {"deterministic": False, "epsilon": 0.5}])
@@ -92,7 +102,7 @@ def test_returns_are_those_of_an_evaluation(maze, settings):
         assert [m.score for m in (*ends, recording.moments[-1])] == evaluation.returns
 
 
-def test_a_game_of_atari_is_the_one_that_is_evaluated():
+def test_atari_shows_the_evaluated_game():
     pytest.importorskip("ale_py")
     agent = agent_for("atari/ms_pacman?max_frames=300", frame_stack=4)
     evaluation = voidrl.evaluate(agent, episodes=2, seed=9, num_envs=1, epsilon=0.8)
@@ -111,7 +121,7 @@ def renders():
 
 
 @pytest.mark.skipif("not renders()", reason="no OpenGL renders here")
-def test_a_simulation_is_the_one_that_is_evaluated():
+def test_dmcontrol_shows_the_evaluated_episode():
     pytest.importorskip("dm_control")
     agent = agent_for("dmc/cartpole_balance", backend="sync", dmc={"action_repeat": 50})
     evaluation = voidrl.evaluate(agent, episodes=2, seed=2, num_envs=1, deterministic=False)
@@ -124,7 +134,7 @@ def test_a_simulation_is_the_one_that_is_evaluated():
         assert [m.score for m in recording.moments] == [0, 0]
 
 
-def test_frames_come_in_order_at_the_worlds_own_pace():
+def test_frames_come_in_order_in_real_time():
     agent = agent_for(Flipbook)
     with record(agent, Flipbook, episodes=2) as recording:  # 70 steps a second: every third, and the last
         assert shades(recording) == [0, 120, 240, 0, 120, 240]
@@ -137,7 +147,7 @@ def test_frames_come_in_order_at_the_worlds_own_pace():
         assert shades(recording) == shades(recording), "again and again"
 
 
-def test_it_stops_after_some_seconds_in_the_middle_of_an_episode_too():
+def test_it_stops_after_some_seconds_even_within_an_episode():
     agent = agent_for(Flipbook)
     with record(agent, Flipbook, episodes=None, seconds=2, fps=5) as recording:
         assert shades(recording) == [0, 40, 80, 120, 160, 200, 240, 0, 40, 80]
@@ -170,12 +180,12 @@ def test_many_frames_go_to_disk(monkeypatch):
         ({"env": "atari/pong"}, "the agent was made for"),
     ],
 )
-def test_what_cannot_be_recorded_is_a_sentence(maze, settings, sentence):
+def test_bad_settings_are_refused_in_a_sentence(maze, settings, sentence):
     with pytest.raises(VoidrlError, match=sentence):
         record(maze, **settings)
 
 
-def test_what_cannot_be_seen_is_a_sentence():
+def test_an_environment_that_does_not_render_is_refused_in_a_sentence():
     with pytest.raises(ConfigError, match="cannot be shown: it has no render mode 'rgb_array'"):
         record(agent_for(Walk), Walk)
 
@@ -183,7 +193,7 @@ def test_what_cannot_be_seen_is_a_sentence():
 # Side by side
 
 
-def test_shorter_ones_hold_their_last_frame_and_each_keeps_its_pace():
+def test_shorter_recordings_hold_their_last_frame_and_keep_their_frame_rate():
     fast, slow = by_hand([10, 20, 30, 40, 50], fps=10), by_hand([100, 200], fps=5, size=(20, 20))
     frames = [*compose([fast, slow], 20, labels=False)]
     assert {frame.shape for frame in frames} == {(20, 2 * 40 + GAP, 3)}  # twice as wide as high, so 40
@@ -203,7 +213,7 @@ def test_more_than_four_stand_in_a_square():
     assert (frame[10 + GAP :, 40 + 2 * GAP :] == BACKGROUND).all()
 
 
-def test_text_stands_above_the_picture_and_never_on_it():
+def test_text_is_above_the_picture_and_never_on_it():
     runs = [by_hand([7, 9], size=(100, 100), label=label) for label in ("short", "a name of many words " * 9)]
     first, second = compose(runs, 100, labels=True)
     bar = len(first) - 100
@@ -219,9 +229,9 @@ def test_text_stands_above_the_picture_and_never_on_it():
 
 def test_pixels_stay_squares_when_they_grow():
     picture = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
-    assert np.array_equal(fit(picture, 4, 4), picture.repeat(2, 0).repeat(2, 1))
-    assert fit(picture, 2, 2) is picture
-    flat = fit(np.full((30, 40, 3), 77, np.uint8), 20, 27)
+    assert np.array_equal(resize(picture, 4, 4), picture.repeat(2, 0).repeat(2, 1))
+    assert resize(picture, 2, 2) is picture
+    flat = resize(np.full((30, 40, 3), 77, np.uint8), 20, 27)
     assert flat.shape == (20, 27, 3)
     assert (flat == 77).all()
 
@@ -243,7 +253,7 @@ def test_a_file_is_what_browsers_play(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["film.mp4"]
 
 
-def test_only_a_video_of_its_own_is_replaced(tmp_path):
+def test_only_videos_written_by_voidrl_are_replaced(tmp_path):
     path = tmp_path / "film.mp4"
     write_video([by_hand([0] * 3)], path, labels=False)
     write_video([by_hand([0] * 7)], path, labels=False)
@@ -254,7 +264,7 @@ def test_only_a_video_of_its_own_is_replaced(tmp_path):
     folder.mkdir()
     for there in (other, folder):
         with pytest.raises(
-            ConfigError, match="is no video of voidrl's, so it is left untouched: choose another"
+            ConfigError, match="exists and was not written by voidrl, so it is kept: choose another"
         ):
             write_video([by_hand([0])], there, labels=False)
     assert decode(other).frames.shape[0] == 7
@@ -264,35 +274,59 @@ def test_only_a_video_of_its_own_is_replaced(tmp_path):
         write_video([by_hand([0])], tmp_path / "film.gif")
 
 
-def test_a_folder_that_cannot_be_written_to_is_a_sentence(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_refused_in_a_sentence(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("voidrl.media.mp4.tempfile.TemporaryFile", refuse)
-    with pytest.raises(ConfigError, match=r"\(Permission denied\): choose another place with -o FILE.mp4"):
+    with pytest.raises(ConfigError, match=r"\(Permission denied\): choose another folder with -o FILE.mp4"):
         write_video([by_hand([0])], tmp_path / "film.mp4")
 
 
-def test_a_failing_ffmpeg_says_why_and_leaves_what_was_there(tmp_path, monkeypatch):
+def test_a_failing_ffmpeg_says_why_and_leaves_what_was_there(tmp_path, monkeypatch, capfd):
     path = write_video([by_hand([0] * 3)], tmp_path / "film.mp4", labels=False)
     before = path.read_bytes()
     script = tmp_path / "ffmpeg"
-    said = ["#!/bin/sh", 'touch "$(echo "$@" | sed s/.*file://)"', "echo first >&2; echo no room >&2; exit 1"]
-    script.write_text("\n".join(said))
+    lines = [
+        "#!/bin/sh",
+        'touch "$(echo "$@" | sed s/.*file://)"',
+        "echo first >&2; echo no room >&2; exit 1",
+    ]
+    script.write_text("\n".join(lines))
     script.chmod(0o755)
     monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(script))
-    with pytest.raises(VoidrlError, match=r"could not write .*film\.mp4: no room"):
-        write_video([by_hand([0] * 99, size=(300, 300))], path, labels=False)
+    for frames in ([0], [0] * 99):  # fewer bytes than a pipe holds, and more
+        with pytest.raises(
+            VoidrlError, match=r"could not write .*film\.mp4: see the message of ffmpeg above"
+        ):
+            write_video([by_hand(frames, size=(300, 300))], path, height=300, labels=False)
+        assert "no room" in capfd.readouterr().err
     assert path.read_bytes() == before
     assert {p.name for p in tmp_path.iterdir()} == {"film.mp4", "ffmpeg"}
     monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(tmp_path / "gone"))
-    with pytest.raises(VoidrlError, match="cannot be written: No such file"):
+    with pytest.raises(VoidrlError, match=r"could not write .*film\.mp4: No such file"):
         write_video([by_hand([0])], path, labels=False)
+
+
+def test_a_file_that_is_cut_off_is_noticed(tmp_path, monkeypatch):
+    """As on a full disk: ffmpeg fails, and imageio-ffmpeg does not report its exit status."""
+    script = tmp_path / "ffmpeg"
+    limited = (
+        f'#!/bin/bash\nif [[ "$*" == *libx264* ]]; then ulimit -f 8; fi\nexec {mp4.find_ffmpeg()} "$@"\n'
+    )
+    script.write_text(limited)
+    script.chmod(0o755)
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(script))
+    noise = Recording("noise", "test", 10)
+    for frame in np.random.default_rng(0).integers(0, 256, (20, 64, 64, 3), dtype=np.uint8):
+        noise.add(frame, Moment(1, 0, 0.0))
+    with pytest.raises(VoidrlError, match="could not write"):
+        write_video([noise], tmp_path / "film.mp4", height=64, labels=False)
+    assert {p.name for p in tmp_path.iterdir()} == {"ffmpeg"}
 
 
 def test_without_ffmpeg_one_sentence_names_what_installs_it(maze, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    monkeypatch.setattr("voidrl.media.mp4.shutil.which", lambda name: None)
     with pytest.raises(
         MissingExtraError, match=r"a video needs imageio-ffmpeg.*pip install 'voidrl\[video\]'"
     ):
@@ -300,11 +334,9 @@ def test_without_ffmpeg_one_sentence_names_what_installs_it(maze, monkeypatch, c
     assert main(["video", str(maze)]) == 2
     assert capsys.readouterr().err.startswith("voidrl: a video needs imageio-ffmpeg, which is not installed")
     assert not (maze / "videos").exists()
-    monkeypatch.setattr("voidrl.media.mp4.shutil.which", lambda name: "/somewhere/ffmpeg")
-    assert mp4.find_ffmpeg() == "/somewhere/ffmpeg"
 
 
-def test_a_picture_too_large_for_browsers_is_a_sentence(tmp_path):
+def test_a_picture_too_large_for_browsers_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(
         ConfigError, match=r"a video of 6000 × 30 pixels cannot be made: expected at most 4096"
     ):
@@ -314,14 +346,16 @@ def test_a_picture_too_large_for_browsers_is_a_sentence(tmp_path):
 # The command
 
 
-def test_the_command_writes_beside_the_run(maze, capsys):
+def test_the_command_writes_into_the_run_folder(maze, capsys):
     assert main(["video", str(maze), "--episodes", "2", "--height", "64", "--seed", "1"]) == 0
     out, err = capsys.readouterr()
     path = maze / "videos" / "PixelMaze-v0_step20_s1.mp4"
     assert out.splitlines()[-1] == str(path)
     evaluation = voidrl.evaluate(maze, episodes=2, seed=1, num_envs=1)
-    told = [f"return {r:g} in {n} steps" for r, n in zip(evaluation.returns, evaluation.lengths, strict=True)]
-    assert out.splitlines()[0] == "apt, seed 3, 20 steps: " + "; ".join(told)
+    episodes = [
+        f"return {r:g} in {n} steps" for r, n in zip(evaluation.returns, evaluation.lengths, strict=True)
+    ]
+    assert out.splitlines()[0] == "apt, seed 3, 20 steps: " + "; ".join(episodes)
     assert "playing voidrl/PixelMaze-v0" in err
     assert len(decode(path).frames) == sum(evaluation.lengths) + 2
     RunFolder.create(maze.parent / "other").path.joinpath("videos").mkdir()
@@ -329,7 +363,7 @@ def test_the_command_writes_beside_the_run(maze, capsys):
     assert not (maze.parent / "other" / "videos").exists(), "it goes with the run that it shows"
 
 
-def test_several_runs_stand_side_by_side_with_the_beginner(maze, tmp_path, monkeypatch, capsys):
+def test_several_runs_are_shown_side_by_side_with_the_untrained_agent(maze, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["video", str(maze), str(maze), "--untrained", "--seconds", "0.5", "--height", "64", "--plain"]
     assert main(words) == 0
@@ -342,14 +376,14 @@ def test_several_runs_stand_side_by_side_with_the_beginner(maze, tmp_path, monke
 def test_a_mistake_is_found_before_anything_is_played(maze, tmp_path, capsys):
     (tmp_path / "mine.mp4").write_bytes(b"mine")
     assert main(["video", str(maze), "-o", str(tmp_path / "mine.mp4")]) == 2
-    assert "is no video of voidrl's" in capsys.readouterr().err
+    assert "was not written by voidrl" in capsys.readouterr().err
     assert (tmp_path / "mine.mp4").read_bytes() == b"mine"
     assert main(["video", str(tmp_path / "nowhere")]) == 2
     assert main(["video"]) == 2
     assert "the following arguments are required: RUN" in capsys.readouterr().err
 
 
-def test_labels_tell_phases_apart(maze):
+def test_labels_name_the_phase(maze):
     agent = voidrl.load(maze)
     names = {}
     for phase in ("pretrain", "finetune", "train"):

@@ -1,5 +1,6 @@
 """Aggregates and bootstrap intervals against values computed by hand, theory and the printed tables."""
 
+import dataclasses
 import json
 import math
 import random
@@ -111,7 +112,7 @@ def test_resamples_of_two_seeds_have_the_shares_that_theory_gives():
 def test_seeds_are_drawn_within_their_game():
     drawn = []
     bootstrap({"a": [0.0, 1.0], "b": [10.0, 11.0]}, lambda t: drawn.append(t) or t[:, 0, 0], resamples=500)
-    tables = np.concatenate(drawn)  # the first is the scores as they are
+    tables = np.concatenate(drawn)  # the first are the given scores
     assert tables.shape == (501, 2, 2)
     assert set(tables[:, 0].ravel()) == {0.0, 1.0}
     assert set(tables[:, 1].ravel()) == {10.0, 11.0}
@@ -296,7 +297,7 @@ def test_a_summary_normalizes_and_aggregates():
         name: getattr(summary.aggregate, name) for name in STATISTICS
     }
     assert not summary.flat
-    back = json.loads(json.dumps(summary.to_json(), allow_nan=False))
+    back = json.loads(json.dumps(dataclasses.asdict(summary), allow_nan=False))
     assert back["games"]["pong"]["scores"] == [14.6, -20.7]
     assert back["intervals"]["mean"]["low"] == summary.intervals["mean"].low
     assert (back["level"], back["resamples"], back["over"]) == (0.95, 500, "seeds")
@@ -326,13 +327,13 @@ def test_a_summary_of_one_seed_claims_no_interval():
     text = summary.table()
     assert "[" not in text
     assert "57 of 57" in text
-    assert text.endswith("One seed a game: no intervals over seeds.")
+    assert text.endswith("One seed per game: no intervals over seeds.")
     assert "57 of 57  [57, 57]" in summarize(human, over="games", resamples=10).table()
 
 
 def test_a_summary_says_which_games_widen_nothing():
     text = summarize({"pong": [1.0, 2.0], "alien": [227.7]}, resamples=10).table()
-    assert text.endswith("Games with one seed, which widen no interval: 1.")
+    assert text.endswith("Games with one seed, which add no width: 1.")
     assert " 0.0 %" in text
     assert "-0.0 %" not in text
 

@@ -1,4 +1,4 @@
-"""The model card: valid for the Hub, true to the run, silent about what is not known."""
+"""The model card is valid for the Hub, true to the run, and claims nothing that is not known."""
 
 import dataclasses
 import json
@@ -35,24 +35,27 @@ def runs(tmp_path_factory):
     return root
 
 
-def test_an_agent_of_which_little_is_known(tmp_path):
+def test_an_agent_without_a_run(tmp_path):
     agent = make_agent(PIXELS)
     agent.steps = 1234
-    front, text = card_of(agent.save_pretrained(tmp_path / "agent"))
+    front, text = card_of(voidrl.save_pretrained(agent, tmp_path / "agent"))
     assert front["pipeline_tag"] == "reinforcement-learning"
     assert "license" not in front
     assert "model-index" not in front
-    assert "for\n1,234 steps" in text
+    assert "1,234 steps" in text
     assert "No evaluation of these weights is recorded." in text
-    assert "has stated no license" in text
+    assert "has not stated a license" in text
     assert "| machine |" not in text
     assert "| command |" not in text
     assert "uint8 of shape (2, 36, 36, 3)" in text
 
 
 def test_a_pretrained_agent(tmp_path, runs):
-    folder = voidrl.load(runs / "apt", device="cpu").save_pretrained(
-        tmp_path / "agent", license="mit", repo_id="somebody/apt-maze"
+    folder = voidrl.save_pretrained(
+        voidrl.load(runs / "apt", device="cpu"),
+        tmp_path / "agent",
+        license="mit",
+        repo_id="somebody/apt-maze",
     )
     front, text = card_of(folder)
     assert front["license"] == "mit"
@@ -64,7 +67,8 @@ def test_a_pretrained_agent(tmp_path, runs):
     assert (result.dataset_type, result.dataset_name) == ("voidrl/PixelMaze-v0", MAZE)
     assert (result.metric_type, result.metric_value) == ("mean_reward", row["eval/return"])
     assert result.metric_name == "mean return over 3 episodes"
-    assert "pre-trained without any reward, with the method `apt`, for\n20 steps" in text
+    assert "pre-trained without rewards for 20 steps in" in text
+    assert "with the method `apt`" in text
     assert "never seen a reward" in text
     machine = environment_info()
     assert machine["cpu"]["model"] in text
@@ -72,23 +76,25 @@ def test_a_pretrained_agent(tmp_path, runs):
     assert "| seed | 4 |" in text
     assert 'voidrl.from_pretrained("somebody/apt-maze")' in text
     assert f'voidrl.finetune(agent, "{MAZE}"' in text
-    assert "by the run itself, after its step 20" in text
+    assert "during training, after step 20" in text
 
 
-def test_a_fine_tuned_agent_tells_both_phases_and_only_its_own_results(tmp_path, runs):
-    front, text = card_of(voidrl.load(runs / "task", device="cpu").save_pretrained(tmp_path / "agent"))
-    assert "20 steps of pre-training and 15 of fine-tuning" in text
+def test_a_fine_tuned_agent_shows_both_phases_and_only_its_own_results(tmp_path, runs):
+    front, text = card_of(
+        voidrl.save_pretrained(voidrl.load(runs / "task", device="cpu"), tmp_path / "agent")
+    )
+    assert "20 steps of pre-training and 15 steps of fine-tuning" in text
     assert "model-index" not in front  # its evaluation at step 10 is of other weights
     assert "No evaluation of these weights" in text
     source = runs / "apt" / "snapshots"
-    front, text = card_of(voidrl.load(source, device="cpu").save_pretrained(tmp_path / "snapshot"))
+    front, text = card_of(voidrl.save_pretrained(voidrl.load(source, device="cpu"), tmp_path / "snapshot"))
     assert "10 steps" in text
     assert "model-index" not in front  # nor is that at step 20 of the agent of step 10
 
 
 def test_an_agent_trained_from_scratch(tmp_path):
     agent = make_agent(phase="train")
-    front, text = card_of(agent.save_pretrained(tmp_path / "agent"))
+    front, text = card_of(voidrl.save_pretrained(agent, tmp_path / "agent"))
     assert "trained from scratch" in text
     assert "dqn" in front["tags"]
     assert "apt" not in text
@@ -97,43 +103,43 @@ def test_an_agent_trained_from_scratch(tmp_path):
 def test_results_of_changed_weights_are_not_claimed(tmp_path, runs):
     agent = voidrl.load(runs / "apt", device="cpu")
     next(agent.learner.critic.parameters()).data += 1
-    front, text = card_of(agent.save_pretrained(tmp_path / "agent"))
+    front, text = card_of(voidrl.save_pretrained(agent, tmp_path / "agent"))
     assert "model-index" not in front
     assert "| machine |" not in text
 
 
-def test_what_evaluate_wrote_beside_the_run_comes_first(tmp_path, runs, capsys):
+def test_the_evaluation_file_of_the_run_comes_first(tmp_path, runs, capsys):
     file = runs / "apt" / "evaluation.json"
     assert cli.main(["evaluate", str(runs / "apt"), "--episodes", "2", "--seed", "7", "--json"]) == 0
-    said = capsys.readouterr().out
-    file.write_text(said)
+    output = capsys.readouterr().out
+    file.write_text(output)
     try:
         agent = voidrl.load(runs / "apt", device="cpu")
-        front, text = card_of(agent.save_pretrained(tmp_path / "agent"))
+        front, text = card_of(voidrl.save_pretrained(agent, tmp_path / "agent"))
         metrics = front["model-index"][0]["results"][0]["metrics"]
         assert metrics[0] == {
             "type": "mean_reward",
             "name": "mean return over 2 episodes",
-            "value": json.loads(said)["mean_return"],
+            "value": json.loads(output)["mean_return"],
             "verified": False,
         }
         assert metrics[1]["type"] == "success_rate"
         assert "by `voidrl evaluate`: whole episodes, seed 7, without exploration noise" in text
-        assert "by the run itself" in text  # the other is told too
-        other = json.loads(said)
+        assert "during training" in text  # both are listed
+        other = json.loads(output)
         other["agent"]["started"] = "2020-01-01"  # of a run that was here before
         file.write_text(json.dumps(other))
-        _, text = card_of(agent.save_pretrained(tmp_path / "agent"))
+        _, text = card_of(voidrl.save_pretrained(agent, tmp_path / "agent"))
         assert "by `voidrl evaluate`" not in text
     finally:
         file.unlink()
 
 
-def test_an_evaluation_can_be_brought_along_and_stays_with_the_agent(tmp_path):
+def test_an_evaluation_can_be_passed_and_stays_with_the_agent(tmp_path):
     agent = make_agent()
     result = Evaluation([1.0, 2.0, 6.0], [3, 3, 3], [True, False, False])
-    folder = agent.save_pretrained(tmp_path / "agent", evaluation=result)
-    again = voidrl.from_pretrained(folder, device="cpu").save_pretrained(tmp_path / "again")
+    folder = voidrl.save_pretrained(agent, tmp_path / "agent", evaluation=result)
+    again = voidrl.save_pretrained(voidrl.from_pretrained(folder, device="cpu"), tmp_path / "again")
     for saved in (folder, again):
         _, text = card_of(saved)
         row = next(line for line in text.splitlines() if "by `voidrl.evaluate`" in line)
@@ -142,46 +148,48 @@ def test_an_evaluation_can_be_brought_along_and_stays_with_the_agent(tmp_path):
 
 def test_code_that_is_not_in_the_repository_is_named(tmp_path):
     agent = voidrl.pretrain(Walk, steps=9, out=tmp_path / "run", config=tiny())
-    _, text = card_of(agent.save_pretrained(tmp_path / "agent"))
-    assert "Not part of this repository, and to be importable" in text
+    _, text = card_of(voidrl.save_pretrained(agent, tmp_path / "agent"))
+    assert "must be importable where you load or train the agent" in text
     assert "`tiny_runs:Walk`" in text
     assert 'from_pretrained("path/to/this/folder")' in text
     skilled = voidrl.pretrain(MAZE, Skilled, steps=9, out=tmp_path / "skilled", config=tiny())
-    _, text = card_of(skilled.save_pretrained(tmp_path / "skilled-agent", repo_id="a/b"))
+    _, text = card_of(voidrl.save_pretrained(skilled, tmp_path / "skilled-agent", repo_id="a/b"))
     assert 'from_pretrained("a/b", trust_code=True)' in text
 
 
 @pytest.mark.parametrize(
-    ("env", "told", "given"),
+    ("env", "description", "argument"),
     [
-        ("__main__:make_env", "a function `make_env` of", "make_env"),
-        ("__main__:build.<locals>.make_maze", "a function `make_maze` of", "make_maze"),
-        ("mazes:build.<locals>.make_maze", "a function `make_maze` of", "make_maze"),
-        ("mazes:<lambda>", "a function of", "make_env"),
-        ("functools:partial()", "a function of", "make_env"),
+        ("__main__:make_env", "a function `make_env` in", "make_env"),
+        ("__main__:build.<locals>.make_maze", "a function `make_maze` in", "make_maze"),
+        ("mazes:build.<locals>.make_maze", "a function `make_maze` in", "make_maze"),
+        ("mazes:<lambda>", "a function in", "make_env"),
+        ("functools:partial()", "a function in", "make_env"),
     ],
 )
-def test_an_environment_that_cannot_be_imported_elsewhere_is_not_named(tmp_path, capsys, env, told, given):
+def test_an_environment_that_cannot_be_imported_elsewhere_is_not_named(
+    tmp_path, capsys, env, description, argument
+):
     result = Evaluation([1.0], [3], None)
     for phase, call in (("pretrain", "finetune"), ("train", "evaluate")):
         agent = make_agent(phase=phase)
         own = dataclasses.replace(agent.config.env, id=env)
         agent.config = dataclasses.replace(agent.config, env=own)
-        front, text = card_of(agent.save_pretrained(tmp_path / phase, evaluation=result))
+        front, text = card_of(voidrl.save_pretrained(agent, tmp_path / phase, evaluation=result))
         assert env not in json.dumps(front)
         assert env not in text
-        assert f"The environment is {told} the author's script; pass your own." in text
+        assert f"The environment was {description} the author's script; pass your own." in text
         code = text.split("```")[1].removeprefix("python\n")
         compile(code, "card", "exec")
-        assert f"voidrl.{call}(agent, {given}, " in code
-        assert "to be importable" not in text
-        said = capsys.readouterr().err
-        assert f"the environment '{env}' of the agent cannot be imported elsewhere: whoever" in said
-        assert said.count("\n") == 1
+        assert f"voidrl.{call}(agent, {argument}, " in code
+        assert "must be importable" not in text
+        output = capsys.readouterr().err
+        assert f"the environment '{env}' of the agent cannot be imported elsewhere: whoever" in output
+        assert output.count("\n") == 1
 
 
 def test_saving_an_agent_of_a_known_environment_says_nothing(tmp_path, capsys):
-    make_agent().save_pretrained(tmp_path / "agent")
+    voidrl.save_pretrained(make_agent(), tmp_path / "agent")
     assert capsys.readouterr().err == ""
 
 
@@ -201,29 +209,31 @@ def test_commands_are_shown_as_typed_without_the_authors_home(monkeypatch, argv,
     assert model_card._command(argv.replace("~HOME", "/home/somebody")) == shown
 
 
-def test_an_edited_card_is_kept_and_said(tmp_path):
+def test_an_edited_card_is_kept_with_a_warning(tmp_path):
     agent = make_agent()
-    folder = agent.save_pretrained(tmp_path / "agent")
+    folder = voidrl.save_pretrained(agent, tmp_path / "agent")
     assert not model_card.is_edited((folder / "README.md").read_text())
     agent.steps = 7
-    agent.save_pretrained(folder)  # ours is replaced without a word
-    assert "for\n7 steps" in (folder / "README.md").read_text()
-    (folder / "README.md").write_text((folder / "README.md").read_text().replace("## Limits", "## Thoughts"))
+    voidrl.save_pretrained(agent, folder)  # an unedited card is replaced silently
+    assert "for 7 steps" in (folder / "README.md").read_text()
+    (folder / "README.md").write_text(
+        (folder / "README.md").read_text().replace("## Limitations", "## Thoughts")
+    )
     agent.steps = 8
-    with pytest.warns(VoidrlWarning, match=r"README\.md was edited by hand and is kept as it is; delete it"):
-        agent.save_pretrained(folder)
+    with pytest.warns(VoidrlWarning, match=r"README\.md was edited by hand and is kept; delete it"):
+        voidrl.save_pretrained(agent, folder)
     assert "## Thoughts" in (folder / "README.md").read_text()
     (folder / "README.md").unlink()
-    agent.save_pretrained(folder)
-    assert "for\n8 steps" in (folder / "README.md").read_text()
+    voidrl.save_pretrained(agent, folder)
+    assert "for 8 steps" in (folder / "README.md").read_text()
 
 
-def test_strange_names_break_neither_yaml_nor_tables(tmp_path):
+def test_special_characters_break_neither_yaml_nor_tables(tmp_path):
     agent = make_agent()
     env = dataclasses.replace(agent.config.env, id='mine/A"b: |c-v0?x=1|2')
     agent.config = dataclasses.replace(agent.config, env=env)
     result = Evaluation([1.0], [3], None)
-    front, text = card_of(agent.save_pretrained(tmp_path / "agent", evaluation=result))
+    front, text = card_of(voidrl.save_pretrained(agent, tmp_path / "agent", evaluation=result))
     assert front["model-index"][0]["results"][0]["dataset"]["name"] == env.id
     row = next(line for line in text.splitlines() if line.startswith("| environment | `"))
     assert row.replace("\\|", "").count("|") == 3

@@ -1,0 +1,138 @@
+"""`experiment.json` and the failures of its cells: what an experiment consists of, for later readers."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, get_origin, get_type_hints
+
+from voidrl.checkpoint import read_json, write_json_atomic
+from voidrl.errors import CheckpointError, RunFolderError
+from voidrl.runs.locks import CELLS
+
+FILE_NAME = "experiment.json"
+FORMAT = 1
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """One run of an experiment."""
+
+    folder: str
+    """Relative to the experiment's folder."""
+    label: str
+    task: str
+    method: str
+    seed: int
+    phase: str
+    source: str | None
+    """Folder of the pre-training that it starts from."""
+    steps: int
+    protocol_steps: int | None
+    """Steps in the experiment's own protocol."""
+    evaluated: bool | None = None
+    """Whether an evaluation is due; None if unknown."""
+
+
+@dataclass(frozen=True)
+class ExperimentRecord:
+    """What `voidrl experiment` was asked for."""
+
+    root: Path
+    name: str
+    title: str
+    about: str
+    published: str | None
+    command: str
+    steps_scale: float
+    missing: dict[str, str]
+    """Methods of the experiment that do not exist yet, each with a description."""
+    cells: list[CellRecord] = field(repr=False)
+    preset: str | None = None
+    default_preset: str | None = None
+    """The preset in the experiment's file."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """To the settings of its file, by dotted names."""
+    earlier_commands: list[str] = field(default_factory=list)
+
+    @cached_property
+    def cells_by_path(self) -> dict[Path, CellRecord]:
+        """Cells by their resolved run folders."""
+        return {(self.root / cell.folder).resolve(): cell for cell in self.cells}
+
+    @property
+    def departure(self) -> str:
+        """How it differs from the experiment's file, in words; empty where it does not."""
+        parts = []
+        if self.preset != self.default_preset:
+            parts.append(f"preset {self.preset} instead of the experiment's {self.default_preset or 'own'}")
+        if self.changes:
+            parts.append(f"changed: {', '.join(f'{name}={value}' for name, value in self.changes.items())}")
+        return "; ".join(parts)
+
+    def failure(self, cell: CellRecord) -> str:
+        """Why the last attempt at a cell failed; empty where it did not."""
+        return read_failure(self.root, cell.folder)
+
+    def write(self) -> None:
+        """Write `experiment.json` atomically."""
+        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "root"}
+        data["cells"] = [dataclasses.asdict(cell) for cell in self.cells]
+        write_json_atomic(self.root / FILE_NAME, {"format": FORMAT, **data})
+
+
+def read_experiment_record(root: Path) -> ExperimentRecord | None:
+    """Read the record in a folder; None where there is none, an error where it cannot be used."""
+    path = root / FILE_NAME
+    if not path.is_file():
+        return None
+    try:
+        data = read_json(path, "the experiment")
+        version = data["format"]
+        if isinstance(version, int) and version > FORMAT:
+            raise RunFolderError(f"{path} has format {version}, newer than {FORMAT}: upgrade voidrl")
+        cells = [_build(CellRecord, cell) for cell in data["cells"]]
+        return _build(ExperimentRecord, {**data, "root": root, "cells": cells})
+    except (CheckpointError, KeyError, TypeError):
+        raise RunFolderError(
+            f"{path} is damaged: remove it; `voidrl experiment` writes it again and keeps the runs"
+        ) from None
+
+
+def _build(cls: type[T], data: dict[str, Any]) -> T:
+    hints = get_type_hints(cls)
+    values = {name: value for name, value in data.items() if name in hints}
+    for name, value in values.items():
+        hint = hints[name]
+        if not isinstance(value, hint if isinstance(hint, UnionType) else get_origin(hint) or hint):
+            raise TypeError(f"{name} is a {type(value).__name__}")
+    return cls(**values)
+
+
+def failure_path(root: Path, folder: str) -> Path:
+    """Where the failure of a cell is kept: outside its run folder, which may not exist."""
+    return root / CELLS / f"{folder}.failure.json"
+
+
+def write_failure(root: Path, folder: str, error: str) -> None:
+    """Record why a cell failed, in one sentence."""
+    path = failure_path(root, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json_atomic(path, {"error": error})
+
+
+def read_failure(root: Path, folder: str) -> str:
+    """Return why the last attempt at a cell failed; empty where it did not."""
+    try:
+        return str(read_json(failure_path(root, folder), "a failure")["error"])
+    except (CheckpointError, KeyError, TypeError):
+        return ""
+
+
+def clear_failure(root: Path, folder: str) -> None:
+    """Forget the last attempt at a cell."""
+    failure_path(root, folder).unlink(missing_ok=True)

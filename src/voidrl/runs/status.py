@@ -1,0 +1,129 @@
+"""`status.json`: the state of a run as data, written atomically.
+
+Whether a run is alive is decided by the lock on its folder, which the kernel releases with its process. A
+run whose file says `running` and whose lock is free was killed without a word: it reads as `interrupted`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from voidrl.checkpoint import read_json, write_json_atomic
+from voidrl.errors import CheckpointError, RunFolderError, VoidrlError
+from voidrl.runs import locks
+
+FILE_NAME = "status.json"
+HEARTBEAT_SECONDS = 10.0
+STALE_SECONDS = 600.0  # age of the heartbeat of a dead run, where the file system has no locks
+State = Literal["starting", "running", "stopped", "failed", "done", "interrupted"]
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """What a run is doing, or how it ended."""
+
+    state: State
+    """`interrupted` is never written: it is how a run reads whose process died without a word."""
+    steps: int = 0
+    """Environment steps at the last heartbeat; exact once the run has stopped, failed or is done."""
+    total_steps: int = 0
+    checkpoint: int | None = None
+    """Step of the newest checkpoint, whether or not its files are still there."""
+    signal: str | None = None
+    """What stopped it: SIGINT or SIGTERM."""
+    error: str | None = None
+    """Why it failed, in one sentence."""
+    pid: int = 0
+    host: str = ""
+    started: str = ""
+    """When this process took the run, in UTC; with host and pid it names the process for good."""
+    heartbeat: str = ""
+    """When the file was last written, in UTC."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a process is at work on the run."""
+        return self.state in ("starting", "running")
+
+
+class StatusWriter:
+    """Keeps the `status.json` of a run up to date; only the process that holds its lock writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE_NAME
+        self._status = RunStatus("starting", pid=os.getpid(), host=socket.gethostname())
+        self._last_write = 0.0
+
+    def start(self, total_steps: int, steps: int = 0) -> None:
+        """`starting`: this process has taken the run, at the checkpoint of `steps` if there is one."""
+        fresh = {"signal": None, "error": None, "pid": os.getpid(), "started": utc_now()}
+        self._write("starting", steps=steps, total_steps=total_steps, checkpoint=steps or None, **fresh)
+
+    def beat(self, steps: int) -> None:
+        """`running`: called with every logged row, written every `HEARTBEAT_SECONDS`."""
+        if self._status.state != "running" or time.monotonic() - self._last_write > HEARTBEAT_SECONDS:
+            self._write("running", steps=steps)
+
+    def saved(self, steps: int) -> None:
+        """`running`, with a new checkpoint."""
+        self._write("running", steps=steps, checkpoint=steps)
+
+    def stop(self, signal: str, steps: int) -> None:
+        """`stopped`: by a signal, after a checkpoint."""
+        self._write("stopped", steps=steps, signal=signal)
+
+    def fail(self, error: Exception, steps: int) -> None:
+        """`failed`: with the error's sentence. A full disk must not hide the error itself."""
+        with suppress(CheckpointError):
+            self._write("failed", steps=steps, error=sentence_of(error))
+
+    def finish(self, steps: int) -> None:
+        """`done`: all steps were taken, and a checkpoint written."""
+        self._write("done", steps=steps)
+
+    def _write(self, state: State, **changes: Any) -> None:
+        changes |= {"state": state, "heartbeat": utc_now("microseconds")}
+        self._status = dataclasses.replace(self._status, **changes)
+        write_json_atomic(self._path, dataclasses.asdict(self._status))
+        self._last_write = time.monotonic()
+
+
+def read_status(folder: Path) -> RunStatus | None:
+    """Read the status of the run in a folder as of now; None where nothing was ever written."""
+    # The lock is tried before the file is read: a run that starts in between has a newer heartbeat.
+    looked_at = datetime.now(UTC)
+    held = locks.is_held(folder / locks.RUN_LOCK)
+    path = folder / FILE_NAME
+    if not path.is_file():
+        return RunStatus("starting") if held else None
+    try:
+        status = RunStatus(**read_json(path, "the status of the run"))
+        heartbeat = datetime.fromisoformat(status.heartbeat)
+        if status.state not in get_args(State) or heartbeat.tzinfo is None:
+            raise ValueError(status.state)
+    except (CheckpointError, TypeError, ValueError):
+        raise RunFolderError(f"{path} is damaged: remove it; the run can be resumed without it") from None
+    if held and status.state in ("stopped", "failed"):  # being resumed
+        return dataclasses.replace(status, state="starting")
+    oldest = looked_at - timedelta(seconds=STALE_SECONDS if held is None else 0)
+    if status.is_alive and not held and heartbeat < oldest:
+        return dataclasses.replace(status, state="interrupted")
+    return status
+
+
+def sentence_of(error: Exception) -> str:
+    """Return the message of one of our errors, which is a sentence; any other with the name of its class."""
+    return str(error) if isinstance(error, VoidrlError) else f"{type(error).__name__}: {error}"
+
+
+def utc_now(timespec: str = "seconds") -> str:
+    """The time in UTC, as files have it."""
+    return datetime.now(UTC).isoformat(timespec=timespec)
