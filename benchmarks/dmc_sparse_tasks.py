@@ -1,10 +1,10 @@
-"""How often uniform random actions do the sparse tasks of DMControl, and how far they come.
+"""How often uniform random actions solve the sparse tasks of DMControl, and how far they get.
 
     python benchmarks/dmc_sparse_tasks.py --episodes 1000                       # a table, in 13 minutes
     python benchmarks/dmc_sparse_tasks.py --episodes 0 --pictures docs/images   # each task at its goal
 
-Actions are drawn anew as often as the paper's action repeats have it. Episodes go on past the goal, through
-all 1000 control steps, so that the best of a whole episode is seen, and not only whether it was enough.
+Actions are repeated as in the paper. Episodes continue past the goal for all 1000 control steps, which shows
+the best of a whole episode, not only whether it reached the goal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RED = (255, 40, 40)
 
 
 def play(domain: str, task: str, episodes: int, seed: int) -> np.ndarray:
-    """The greatest measure of each episode, (episodes,)."""
+    """The maximum measure of each episode, (episodes,)."""
     env = load(domain, task, seed)
     env.task.threshold = math.inf  # never ends early
     rng, spec = np.random.default_rng(seed), env.action_spec()
@@ -44,7 +44,7 @@ def play(domain: str, task: str, episodes: int, seed: int) -> np.ndarray:
 
 
 def table(episodes: int, seed: int) -> None:
-    """Print thresholds and rates, with the upper end of Wilson's 95 % interval, and the tail in metres."""
+    """Print thresholds, success rates with the upper end of Wilson's 95 % interval, and quantiles (m)."""
     print("| task | threshold | random successes | 95 % below | median | 99 % | 99.9 % | most |")
     print("|---|---|---|---|---|---|---|---|")
     for domain, task in ((domain, task) for domain, tasks in SPARSE.items() for task in tasks):
@@ -57,7 +57,7 @@ def table(episodes: int, seed: int) -> None:
 
 
 def wilson(count: int, n: int, z: float = 1.96) -> float:
-    """Upper end of Wilson's interval for a proportion."""
+    """The upper end of Wilson's interval for a proportion."""
     p = count / n
     return (p + z * z / (2 * n) + z * math.sqrt(p * (1 - p) / n + (z / (2 * n)) ** 2)) / (1 + z * z / n)
 
@@ -97,7 +97,7 @@ def pictures(folder: Path) -> None:
 
 
 def project(matrix: np.ndarray, point: object) -> tuple[float, float]:
-    """Pixel of a point in space."""
+    """The pixel of a point in space."""
     u, v, w = matrix @ np.append(point, 1.0)
     return u / w, v / w
 

@@ -20,13 +20,13 @@ LIMIT_SECONDS, LIMIT_BYTES = 20, 15_000_000
 
 
 def main() -> None:
-    """Write the runs, report on them in a process of its own, print what it took."""
+    """Write the runs, create the report in a separate process, and print time and size."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--rows", type=int, default=3000)
-    parser.add_argument("--keep", type=Path, help="a folder for runs and page; by default they are removed")
+    parser.add_argument("--keep", type=Path, help="keep runs and page in this folder")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         root = options.keep or Path(temporary)

@@ -1,10 +1,10 @@
-"""Fine-tuned and from-scratch runs of URLB's tasks beside the published numbers: a table and a picture.
+"""Compares fine-tuned and from-scratch runs of URLB's tasks with published numbers: a table and a picture.
 
     voidrl evaluate RUN --episodes 10 --json > RUN/evaluation.json        # for each run
     python benchmarks/urlb_table.py --collect results/urlb/walker_states.json RUN …
     python benchmarks/urlb_table.py results/urlb/walker_states.json --picture results/urlb/walker_states.png
 
-The first command that collects keeps what stands in the file already, unless the same run is given again.
+Collecting keeps the runs that are already in the file, unless the same run is given again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXPERT = {  # returns that normalize scores, from URLB
 
 
 def collect(run: Path) -> dict[str, Any]:
-    """What a run folder says about itself, with its evaluation."""
+    """The description of a run from its folder, with its evaluation."""
     config = json.loads((run / "config.json").read_text())
     evaluation = json.loads((run / "evaluation.json").read_text())
     environment = json.loads((run / "environment.json").read_text())
@@ -51,7 +51,7 @@ def collect(run: Path) -> dict[str, Any]:
 
 
 def means(runs: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """Mean return of each run by what it is and by task."""
+    """The mean return of each run, by kind of run and task."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         kind = "from scratch"
@@ -62,13 +62,13 @@ def means(runs: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
 
 
 def published(method: str = "apt_icm") -> dict[str, float]:
-    """The printed row of a method, by task as we name them."""
+    """The published row of a method, by our task names."""
     row = next(row for row in numbers("urlb").rows if row.name == method)
     return {env.removeprefix("dmc/"): value for env, value in row.values.items()}
 
 
 def table(runs: list[dict[str, Any]]) -> str:
-    """Markdown: a row for each kind of run, a column for each task."""
+    """A Markdown table with a row per kind of run and a column per task."""
     kinds, printed = means(runs), published()
     tasks = sorted({run["task"] for run in runs}, key=[*EXPERT].index)
     lines = ["| | " + " | ".join(tasks) + " |", "|---" * (len(tasks) + 1) + "|"]

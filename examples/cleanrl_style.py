@@ -1,7 +1,7 @@
-"""DQN in one file, after CleanRL's, that drives a car up a mountain by APT's reward, without any other.
+"""DQN in one file, in the style of CleanRL, that drives a car up a mountain with APT's reward alone.
 
-`particle_reward` is all it takes of voidrl: three lines of the loop below. Told to go where it has seldom
-been, the car learns to swing, and so gets to the flag. It prints how many states it has seen:
+`particle_reward` and its running mean are all it needs from voidrl: three lines of the loop below. Rewarded
+for novelty, the car learns to swing and reaches the flag. Prints how many states it has visited:
 
     python examples/cleanrl_style.py                       # APT's reward alone
     python examples/cleanrl_style.py --intrinsic-scale 0   # no reward at all
@@ -25,19 +25,19 @@ class Args:
     seed: int = 1
     """seed of everything random"""
     env_id: str = "MountainCar-v0"
-    """an environment with bounded vectors to observe and numbered actions"""
+    """an environment with bounded vector observations and discrete actions"""
     total_steps: int = 6000
     """environment steps"""
     learning_rate: float = 2e-3
-    """of Adam"""
+    """learning rate of Adam"""
     gamma: float = 0.98
-    """discount"""
+    """discount factor"""
     tau: float = 0.04
-    """share of the network that flows into the target network at each update"""
+    """step of the target network toward the network at each update"""
     batch_size: int = 128
-    """transitions in one update, which are also the particles"""
+    """transitions per update, which are also the particles"""
     epsilon: float = 0.05
-    """share of random actions"""
+    """probability of a random action"""
     learning_starts: int = 500
     """random steps before the first update"""
     train_every: int = 4
@@ -47,7 +47,7 @@ class Args:
     extrinsic_scale: float = 0.0
     """weight of the environment's reward"""
     k: int = 5
-    """neighbors in APT's reward"""
+    """number of neighbors in APT's reward"""
 
 
 class QNetwork(nn.Module):
@@ -64,7 +64,7 @@ class QNetwork(nn.Module):
 def main(args: Args) -> None:
     rng = np.random.default_rng(args.seed)
     torch.manual_seed(args.seed)
-    torch.set_num_threads(1)  # the networks are too small to share
+    torch.set_num_threads(1)  # the networks are too small for more
     # Distances need all coordinates on one scale.
     env = gym.wrappers.RescaleObservation(gym.make(args.env_id), np.float32(-1), np.float32(1))
     q_network, target_network = QNetwork(env), QNetwork(env)
@@ -96,7 +96,7 @@ def main(args: Args) -> None:
             index = rng.integers(step + 1, size=args.batch_size)
             before, after = torch.from_numpy(memory_obs[index]), torch.from_numpy(memory_next_obs[index])
             with torch.no_grad():
-                # APT: how far each state lies from its neighbors in the batch, on a scale of about 1
+                # APT: how far each state is from its neighbors in the batch, normalized to about 1
                 intrinsic = particle_reward(after, k=args.k)  # (B,)
                 intrinsic_scale.update(intrinsic)
                 rewards = args.intrinsic_scale * intrinsic_scale(intrinsic)

@@ -1,7 +1,8 @@
-"""A method of your own in one file: random network distillation (RND, Burda et al. 2018) in a maze of pixels.
+"""A custom method in one file: random network distillation (RND, Burda et al. 2018) in a maze of pixels.
 
-A network learns to predict what a fixed random network says about a state. It errs where it has seen little,
-so its error rewards novelty. Prints how many cells of the maze were visited, beside uniformly random actions:
+A network learns to predict the features of a fixed random network. Its error is large in states it has rarely
+seen, so the error rewards novelty. Prints how many cells of the maze RND and uniformly random actions
+visited:
 
     python examples/own_method.py [steps]
 """
@@ -39,7 +40,7 @@ class RNDConfig(MethodConfig):
 
 
 class RND(Method):
-    """Rewards states whose random features the predictor does not know yet."""
+    """Rewards states whose random features the predictor has not learned yet."""
 
     Config = RNDConfig
 
@@ -47,10 +48,10 @@ class RND(Method):
         super().__init__(spec, config, z_dim)
         inputs = math.prod(spec.obs_shape)
         sizes = [inputs, config.hidden_dim, config.hidden_dim]
-        self.target = mlp(sizes).requires_grad_(False)  # random, and stays so
-        self.predictor = mlp(sizes)  # trained by the agent, because it has parameters that want a gradient
+        self.target = mlp(sizes).requires_grad_(False)  # random and frozen
+        self.predictor = mlp(sizes)  # trained by the agent, since its parameters require gradients
         self.scale = RunningMean(momentum=0.99)
-        # State lives in buffers changed in place: saved with the agent, moved with it, safe in a CUDA graph.
+        # State lives in buffers, updated in place: saved and moved with the agent, safe in a CUDA graph.
         self.register_buffer("mean_obs", torch.zeros(inputs))
 
     def flat(self, obs: Tensor) -> Tensor:
@@ -58,7 +59,7 @@ class RND(Method):
         return obs.flatten(1).float() / (255 if self.spec.pixels else 1)
 
     def error(self, obs: Tensor) -> Tensor:
-        """(B,). Without the mean image, what differs between states (the agent) stands out."""
+        """Prediction error, (B,). Subtracting the mean image emphasizes what differs between states."""
         x = self.flat(obs) - self.mean_obs
         return (self.predictor(x) - self.target(x)).square().mean(-1)
 
@@ -69,14 +70,14 @@ class RND(Method):
         return loss, {"rnd_loss": loss.detach()}
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
-        """(B,), divided by its recent mean: the error shrinks as it is learned, its contrast should not."""
+        """The error divided by its recent mean, (B,), so that the reward does not shrink with it."""
         error = self.error(batch.next_obs)
         self.scale.update(error)
         return self.scale(error)
 
 
 def visited(method: str | type[Method], steps: int, seed: int) -> int:
-    """Cells entered in a run without rewards."""
+    """Number of cells visited in a run without rewards."""
     config = {"env.num_envs": 8, "representation": "fixed", "updates_per_step": 0.25, "warmup_steps": 500,
               "learner.batch_size": 32, "learner.discount": 0.95, "learner.target_tau": 0.05,
               "learner.learning_rate": 1e-3, "learner.epsilon_decay_steps": 1000,

@@ -1,6 +1,6 @@
-"""Stable-Baselines3 with APT's reward and no other: PPO by a wrapper, DQN by a replay buffer.
+"""Stable-Baselines3 with APT's reward alone: PPO with a wrapper, DQN with a replay buffer.
 
-Prints how many cells of a long corridor each has visited, with APT's reward and without any:
+Prints how many cells of a long corridor each visits, with APT's reward and without any:
 
     python examples/sb3_apt.py [steps]
 """
@@ -19,7 +19,7 @@ SEEDS = (1, 2)
 
 
 class Corridor(gym.Env):
-    """A walker begins at the left end and has 60 steps; there is no reward anywhere."""
+    """A walker starts at the left end and has 60 steps; there is no reward."""
 
     observation_space = gym.spaces.Box(-1.0, 1.0, (2,))
     action_space = gym.spaces.Discrete(4)

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from voidrl.augment import Augment, gain, images, shifted
+from voidrl.augment import Augment, images, jitter_gain, shift_images
 from voidrl.config import AugmentConfig
 from voidrl.types import Frames
 
@@ -34,14 +34,14 @@ def test_a_shift_is_padding_by_repetition_and_cropping(dtype, pixels, shape):
     image = torch.randint(256, shape).to(dtype)
     wanted = crops(image, pixels)
     shift = torch.tensor(list(wanted)).T  # (2, B)
-    found = shifted(image.expand(len(wanted), *shape), shift, pixels)  # not contiguous
+    found = shift_images(image.expand(len(wanted), *shape), shift, pixels)  # not contiguous
     assert found.dtype == dtype
     assert torch.equal(found, torch.stack(list(wanted.values())))
 
 
 def test_a_shift_by_hand():
     image = torch.arange(1, 10).view(1, 1, 3, 3)
-    moved = shifted(image.expand(2, 1, 3, 3), torch.tensor([[1, 0], [0, -2]]), 2)
+    moved = shift_images(image.expand(2, 1, 3, 3), torch.tensor([[1, 0], [0, -2]]), 2)
     assert moved[0, 0].tolist() == [[4, 5, 6], [7, 8, 9], [7, 8, 9]]  # one row down in the source
     assert moved[1, 0].tolist() == [[1, 1, 1], [4, 4, 4], [7, 7, 7]]
 
@@ -82,7 +82,7 @@ def test_intensity_multiplies_each_image_within_bounds():
 
 
 def test_gain_by_hand():
-    assert gain(torch.tensor([-9.0, 0.0, 1.0, 9.0]), 0.25).tolist() == [0.5, 1, 1.25, 1.5]
+    assert jitter_gain(torch.tensor([-9.0, 0.0, 1.0, 9.0]), 0.25).tolist() == [0.5, 1, 1.25, 1.5]
 
 
 def test_bytes_become_floats_around_zero():

@@ -10,8 +10,8 @@ from voidrl.suites.dmcontrol import (
     SUITE,
     TASKS,
     URLB,
-    Place,
-    find_place,
+    DMCTask,
+    find_dmc_task,
     require_task,
 )
 
@@ -41,18 +41,18 @@ def test_tasks_with_other_observations_are_tasks():
 @pytest.mark.parametrize(
     ("env", "place"),
     [
-        ("dmc/walker", Place("walker", None)),
-        ("dmc/walker_run", Place("walker", "run")),
-        ("dmc/Ball-in-cup_catch", Place("ball_in_cup", "catch")),
-        ("dmc/humanoid_cmu_run", Place("humanoid_CMU", "run")),
-        ("dmc/humanoid_run", Place("humanoid", "run")),
-        ("dmc/jaco_reach_top_left", Place("jaco", "reach_top_left")),
+        ("dmc/walker", DMCTask("walker", None)),
+        ("dmc/walker_run", DMCTask("walker", "run")),
+        ("dmc/Ball-in-cup_catch", DMCTask("ball_in_cup", "catch")),
+        ("dmc/humanoid_cmu_run", DMCTask("humanoid_CMU", "run")),
+        ("dmc/humanoid_run", DMCTask("humanoid", "run")),
+        ("dmc/jaco_reach_top_left", DMCTask("jaco", "reach_top_left")),
         ("atari/pong", None),
         ("voidrl/PixelMaze-v0", None),
     ],
 )
 def test_names_are_found_in_any_spelling(env, place):
-    assert find_place(env) == place
+    assert find_dmc_task(env) == place
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_names_are_found_in_any_spelling(env, place):
 )
 def test_unknown_names_are_answered_with_the_nearest(env, words):
     with pytest.raises(ConfigError) as error:
-        find_place(env)
+        find_dmc_task(env)
     for word in words:
         assert word in str(error.value)
     assert "\n" not in str(error.value)

@@ -303,17 +303,17 @@ def test_the_lonely_point_earns_most():
 @pytest.mark.parametrize("search", [knn_distances, random_distances])
 def test_errors_name_the_value_what_there_is_and_the_remedy(search):
     z = points(8, 3)
-    with pytest.raises(NeighborError, match=r"k = 0 neighbors .* 8 particles .* choose k from 1 to 8"):
+    with pytest.raises(NeighborError, match=r"k = 0 neighbors .* 8 particles.* expected 1 to 8"):
         search(z, z, 0)
-    with pytest.raises(NeighborError, match=r"k = 9 neighbors .* 8 particles .* larger batch or pool"):
+    with pytest.raises(NeighborError, match=r"k = 9 neighbors .* 8 particles.* larger batch or pool"):
         search(z, z, 9)
-    with pytest.raises(NeighborError, match=r"k = 8 neighbors .* 7 other particles .* choose k from 1 to 7"):
+    with pytest.raises(NeighborError, match=r"k = 8 neighbors .* 7 other particles.* expected 1 to 7"):
         search(z, z, 8, exclude_self=True)
     with pytest.raises(ConfigError, match=r"queries \(8, 3\) and particles \(8, 2\)"):
         search(z, z[:, :2], 1)
     with pytest.raises(ConfigError, match=r"queries \(3,\) and particles \(8, 3\)"):
         search(z[0], z, 1)
-    with pytest.raises(ConfigError, match=r"begins with the queries.*\(8, 3\) and particles \(4, 3\)"):
+    with pytest.raises(ConfigError, match=r"starts with the queries.*\(8, 3\) and particles \(4, 3\)"):
         search(z, z[:4], 1, exclude_self=True)
 
 
@@ -325,9 +325,9 @@ def test_whole_numbers_are_widened():
 
 def test_errors_of_the_reward():
     z = points(8, 3)
-    with pytest.raises(NeighborError, match=r"k = 9 .* 7 other .* the point itself .* choose k from 2 to 8"):
+    with pytest.raises(NeighborError, match=r"k = 9 .* 7 other .* the point itself .*expected 2 to 8"):
         particle_reward(z, k=9, include_self=True)
-    with pytest.raises(NeighborError, match="choose k from 2 to 8"):
+    with pytest.raises(NeighborError, match="expected 2 to 8"):
         particle_reward(z, k=1, include_self=True)
     with pytest.raises(NeighborError, match="0 other particles"):
         particle_entropy(z[:1])

@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("triton")
 
 from voidrl import augment
-from voidrl.augment import Augment, arranged, network_input
+from voidrl.augment import Augment, network_input, to_layout
 from voidrl.config import AugmentConfig
 from voidrl.kernels.images import images
 from voidrl.types import Frames, Layout
@@ -38,7 +38,7 @@ def check(source, index, shift, noise, dtype, channels, fold=1):
     want = torch.nn.functional.pixel_unshuffle(plain(source, index, shift, noise, dtype), fold)
     real = want.shape[1]
     assert made.shape == (len(want), channels, *want.shape[2:])
-    assert made.shape == arranged(plain(source, index, shift, noise, dtype), layout).shape
+    assert made.shape == to_layout(plain(source, index, shift, noise, dtype), layout).shape
     assert made.dtype == dtype
     assert made.is_contiguous(memory_format=torch.channels_last)
     assert (made[:, real:] == 0).all()

@@ -6,7 +6,7 @@ from helpers import shake
 from torch import nn
 
 from voidrl import nets
-from voidrl.augment import arranged, images
+from voidrl.augment import images, to_layout
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
 from voidrl.nets import (
@@ -106,7 +106,7 @@ def test_padded_channels_change_nothing(stack, iterations, last):
     torch.manual_seed(0)
     config = EncoderConfig(stack, feature_dim=4, spectral_norm_iterations=iterations)
     encoder, image = shake(Encoder((9, 40, 40), config), 0.1).eval(), torch.rand(2, 9, 40, 40) - 0.5
-    padded = arranged(image, encoder.layout).contiguous()
+    padded = to_layout(image, encoder.layout).contiguous()
     assert padded.shape[1] % 16 == 0
     expected = encoder(image)
     expected.sum().backward()
@@ -134,7 +134,7 @@ def test_folded_images_change_nothing(kernel, stride, fold, last):
     layer.spectral = SpectralNorm(layer.weight, 2)
     layer.layout = Layout(fold, 8)
     layer.eval()
-    folded = arranged(image, layer.layout)
+    folded = to_layout(image, layer.layout)
     assert folded.shape[1] % 8 == 0
     expected = layer(image)
     gradient = torch.autograd.grad(expected.square().sum(), layer.weight)[0]

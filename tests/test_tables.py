@@ -9,7 +9,7 @@ from pseudo_terminals import PseudoTerminal, widest
 
 from voidrl.cli import main as cli
 from voidrl.terminal.screen import in_notebook, is_log, is_terminal, width_of
-from voidrl.terminal.tables import described, fit, print_table
+from voidrl.terminal.tables import described, print_table, wrap_text
 
 COLUMNS = ("method", "seeds", "score", "about")
 ROWS = [
@@ -119,20 +119,20 @@ def test_no_rows():
 def test_sentences_are_broken_between_words_on_terminals_alone():
     sentence = "return   1.500 ± 0.250 over 10 episodes, 3 of them different\nlength   4.0"
     with PseudoTerminal(40) as terminal:
-        assert fit(sentence, indent=9, file=terminal.stream).split("\n") == [
+        assert wrap_text(sentence, indent=9, file=terminal.stream).split("\n") == [
             "return   1.500 ± 0.250 over 10 episodes,",
             "         3 of them different",
             "length   4.0",
         ]
         path = "a/folder/whose/name/is/longer/than/the/terminal/is/wide"
-        assert path in fit(f"see {path}", file=terminal.stream)
+        assert path in wrap_text(f"see {path}", file=terminal.stream)
         rows = {"--out DIR": "the run folder; by default a new one", "--overwrite": "replace the run"}
         assert described(rows, file=terminal.stream).split("\n") == [
             "  --out DIR    the run folder; by",
             "               default a new one",
             "  --overwrite  replace the run",
         ]
-    assert fit(sentence, file=io.StringIO()) == sentence
+    assert wrap_text(sentence, file=io.StringIO()) == sentence
     assert described(rows, file=io.StringIO()).split("\n")[0].endswith("by default a new one")
 
 

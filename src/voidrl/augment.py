@@ -1,7 +1,6 @@
-"""Images as the networks take them, and DrQ's augmentation: random shift with repeated edges, jitter.
+"""Network input from stored images, and DrQ's augmentation: random shift with repeated edges, and jitter.
 
-On CUDA one kernel does it all; the same in plain PyTorch runs on the CPU and is what the kernel is tested
-against.
+On CUDA one kernel does everything. The plain PyTorch version runs on the CPU and is the reference in tests.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from voidrl.kernels import usable
 from voidrl.types import Frames, Layout
 
 PLAIN = Layout()
-NOTHING = AugmentConfig(shift_pixels=0, intensity_scale=0.0)
+NO_AUGMENTATION = AugmentConfig(shift_pixels=0, intensity_scale=0.0)
 
 
 def images(obs: Tensor, layout: Layout = PLAIN) -> Tensor:
-    """(B, C, H, W) uint8 → network input: x/255 − 0.5 in autocast's type, on CUDA in this layout."""
-    return network_input(obs, None, NOTHING, None, None, layout)
+    """Convert (B, C, H, W) uint8 to network input x/255 − 0.5 in autocast's dtype, on CUDA in this layout."""
+    return network_input(obs, None, NO_AUGMENTATION, None, None, layout)
 
 
 class Augment:
-    """Observations as the losses see them: images augmented and as network input, vectors unchanged."""
+    """Converts observations for the losses: images to augmented network input; vectors are unchanged."""
 
     def __init__(self, config: AugmentConfig) -> None:
         self.config = config
 
     def __call__(self, frames: Frames, layout: Layout = PLAIN) -> Tensor:
-        """A fresh augmentation of each observation; images lie in this layout on CUDA, channels last."""
+        """Augment each observation with new random numbers; on CUDA in this layout, channels last."""
         source, index = frames
         if source.dtype != torch.uint8:
             return frames.stacked()
@@ -51,7 +50,7 @@ def network_input(
     noise: Tensor | None,
     layout: Layout,
 ) -> Tensor:
-    """What `Augment` does once chance has spoken: `shift` (2, B) and `noise` (B,), None to leave it out."""
+    """Apply an augmentation with given random numbers, `shift` (2, B) and `noise` (B,); None to skip one."""
     kind = source.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
     if usable(source):
@@ -62,32 +61,32 @@ def network_input(
         return made
     obs = source if index is None else Frames(source, index).stacked()
     if shift is not None:
-        obs = shifted(obs, shift, config.shift_pixels)
+        obs = shift_images(obs, shift, config.shift_pixels)
     x = obs.float().div_(255)
     if noise is not None:
-        x.mul_(gain(noise, config.intensity_scale)[:, None, None, None])
+        x.mul_(jitter_gain(noise, config.intensity_scale)[:, None, None, None])
     x = x.sub_(0.5).to(dtype)
-    return arranged(x, layout) if x.is_cuda else x
+    return to_layout(x, layout) if x.is_cuda else x
 
 
-def arranged(x: Tensor, layout: Layout) -> Tensor:
-    """Plain images in this layout, channels last."""
+def to_layout(x: Tensor, layout: Layout) -> Tensor:
+    """Convert plain images to this layout, channels last."""
     x = F.pixel_unshuffle(x, layout.fold)
     padding = (0, 0, 0, 0, 0, -x.shape[1] % layout.multiple)
     return F.pad(x, padding).contiguous(memory_format=torch.channels_last)
 
 
-def shifted(images: Tensor, shift: Tensor, pixels: int) -> Tensor:
-    """Pixel (y, x) of the result is (y + dy, x + dx), or the edge nearest to it; (2, B) shifts ≤ `pixels`.
+def shift_images(images: Tensor, shift: Tensor, pixels: int) -> Tensor:
+    """Shift images by (2, B) up to `pixels`: pixel (y, x) becomes (y + dy, x + dx), clamped to the edges.
 
-    The rows are widened by repeating their ends; then each row of the result is a run of bytes that begins
-    somewhere in the widened ones, and copying runs is many times faster than gathering pixels.
+    Rows are padded by repeating their ends; then each row of the result is a contiguous run of bytes in a
+    padded row, and copying runs is many times faster than gathering pixels.
     """
     b, c, h, w = images.shape
     wide = w + 2 * pixels
     rows = images.reshape(-1, w)  # (B · C · H, W)
-    ends = rows[:, :1].expand(-1, pixels), rows[:, -1:].expand(-1, pixels)
-    flat = torch.cat([ends[0], rows, ends[1]], 1).flatten()
+    left, right = rows[:, :1].expand(-1, pixels), rows[:, -1:].expand(-1, pixels)
+    flat = torch.cat([left, rows, right], 1).flatten()
     y = (torch.arange(h, device=images.device) + shift[0, :, None]).clamp(0, h - 1)  # (B, H)
     begin = y * wide + pixels + shift[1, :, None]  # (B, H) within a plane
     planes = torch.arange(0, b * c * h * wide, h * wide, device=images.device).view(b, c, 1)
@@ -95,6 +94,6 @@ def shifted(images: Tensor, shift: Tensor, pixels: int) -> Tensor:
     return runs.index_select(0, (planes + begin[:, None]).flatten()).view(b, c, h, w)
 
 
-def gain(noise: Tensor, scale: float) -> Tensor:
-    """What jitter multiplies an image by: 1 + scale · clip(noise, −2, 2)."""
+def jitter_gain(noise: Tensor, scale: float) -> Tensor:
+    """The factor of intensity jitter: 1 + scale · clip(noise, −2, 2)."""
     return 1 + scale * noise.clamp(-2, 2)

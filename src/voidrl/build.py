@@ -40,7 +40,7 @@ from voidrl.methods.base import Latents
 from voidrl.metrics import import_wandb
 from voidrl.protocols.presets import default_preset, protocol_for, recipe
 from voidrl.replay import Replay, make_replay
-from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_place
+from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
 from voidrl.types import Batch, EnvSpec
 
 Env = str | EnvFactory
@@ -362,7 +362,7 @@ def rehearse_reward(agent: Agent) -> None:
 
 def require_same_spaces(agent: EnvSpec, home: str, env: EnvSpec, name: str) -> None:
     """Refuse to put an agent from environment `home` into another body, or one that looks different."""
-    mine, other = find_place(home), find_place(name)
+    mine, other = find_dmc_task(home), find_dmc_task(name)
     if mine is not None and other is not None and mine.domain != other.domain:
         raise SpaceError(
             f"the agent was made for {home!r} with {agent.describe()} and environment {name!r} has "

@@ -1,7 +1,7 @@
-"""How spread out particles are: nearest-neighbor distances, particle entropy (eq. 1) and reward (eq. 5).
+"""k-nearest-neighbor distances, particle entropy (eq. 1) and particle reward (eq. 5).
 
-Everything here takes and returns tensors, can be used alone, and may run inside a captured CUDA graph: shapes
-are static and nothing is read by the host.
+Everything here takes and returns tensors, works without the rest of voidrl, and may run inside a captured
+CUDA graph: shapes are static and there are no host reads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from voidrl.errors import ConfigError, NeighborError, UnknownNameError
 from voidrl.kernels import usable
 
-# Queries and floats held at once, however many queries and particles there are: 16 MiB, or 64 to fill a GPU.
+# Queries and distances held at once: 16 MiB on a CPU, 64 MiB to fill a GPU.
 _MAX_QUERIES = 1024
 _MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**24}
 
@@ -24,12 +24,13 @@ _MAX_ELEMENTS = {"cpu": 2**22, "cuda": 2**24}
 def knn_distances(queries: Tensor, particles: Tensor, k: int, *, exclude_self: bool = False) -> Tensor:
     """Euclidean distances from each query to its k nearest particles, ascending.
 
-    Exact to float32 rounding, also for close points far from the origin: distances come from differences,
-    never from ‖a‖² + ‖b‖² − 2ab, which cancels. They are made in blocks: memory grows with n + m, not n × m.
+    Exact to float32 rounding, even for close points far from the origin: distances come from differences,
+    never from ‖a‖² + ‖b‖² − 2ab, which cancels. Distances are computed in blocks: memory grows with n + m,
+    not n × m.
 
     Args:
         queries: (n, d), any float dtype; float64 is computed in float64, narrower ones in float32.
-        particles: (m, d), the pool in which the neighbors are sought.
+        particles: (m, d), the pool of possible neighbors.
         k: number of neighbors.
         exclude_self: `particles[i]` is `queries[i]` for every i < n, and is not its own neighbor. The index
             is masked, not the value: another copy of a point is a neighbor at distance 0.
@@ -75,12 +76,12 @@ def particle_entropy(z: Tensor, k: int = 3) -> Tensor:
 
     The bias correction is b(k) = log k − ψ(k). Eq. 1 is kept as printed, with log n. The k-th of n − 1 others
     has E[log mass] = ψ(k) − ψ(n), so this is 1/2n too high and log(n − 1) would be 1/2n too low: neither
-    shows beside the estimator's own error.
+    matters next to the estimator's error.
 
     A particle with k or more exact copies has radius 0 and would make the estimate −inf. In continuous data
-    such copies come from rounding (20000 float32 draws from [0, 1) hold some ten pairs), so the spacing of
-    floats at that place is taken as the radius, which is right for them. Where copies are many, there is no
-    density: the estimate is finite and very low, and says only that. NaN in z gives NaN.
+    such copies come from rounding (20000 float32 draws from [0, 1) contain about ten pairs), so the spacing
+    of floats at that point is used as the radius. With many copies there is no density: the estimate is
+    finite and very low, and means no more than that. NaN in z gives NaN.
 
     Args:
         z: (n, d) particles.
@@ -116,11 +117,10 @@ def particle_reward(
 
     Args:
         z: (n, d) the particles to reward.
-        particles: (m, d) other points among which the neighbors are sought, none of which is left out.
-            By default they are sought in z itself.
+        particles: (m, d) pool of possible neighbors, none of which is excluded; by default z itself.
         k: number of neighbors.
-        c: the constant of eq. 4, at least 0; 0 rewards a point that equals all its neighbors with −inf.
-        distance_power: the exponent p. The paper prints the dimension of z (`"dim"`), its code has 1.
+        c: the constant of eq. 4, at least 0; with 0 a point that equals all its neighbors gets −inf.
+        distance_power: the exponent p. The paper has the dimension of z (`"dim"`), its code 1.
         include_self: count the point itself as one of its k neighbors, as the authors' code does: k = 12 is
             then the mean of 11 distances and a zero.
         average: False uses the k-th neighbor alone (eq. 3).
@@ -130,13 +130,13 @@ def particle_reward(
         (n,) float32.
     """
     pool = z if particles is None else particles
-    exclude_self = particles is None  # and where the point itself counts, its zero is added below
+    exclude_self = particles is None  # with include_self, the point's zero is added below
     _check(z, pool, k, exclude_self, include_self)
     power = z.shape[1] if distance_power == "dim" else distance_power
     if isinstance(power, str) or not power > 0:
-        raise ConfigError(f"distance_power = {power!r} is no exponent; use a number above 0, or 'dim'.")
+        raise ConfigError(f"distance_power = {power!r} cannot be used: expected a number above 0, or 'dim'")
     if not c >= 0:
-        raise ConfigError(f"c = {c} may lead to the logarithm of a negative number; use 1, or at least 0.")
+        raise ConfigError(f"c = {c} cannot be used: expected at least 0, usually 1")
     search = {"nearest": knn_distances, "random": random_distances}.get(neighbors)
     if search is None:
         raise UnknownNameError("choice of neighbors", neighbors, ("nearest", "random"))
@@ -144,8 +144,8 @@ def particle_reward(
     distances = search(z, pool, k - int(include_self), exclude_self=exclude_self)  # (n, k) or (n, k − 1)
     if not average:
         distances = distances[:, -1:]  # (n, 1)
-    count = k if average else 1  # of distances: the point's own is 0, so it only counts
-    if power == 1:  # few small kernels
+    count = k if average else 1  # includes the point's own distance of 0
+    if power == 1:  # fewer kernels
         mean = distances.mean(dim=1) if count == distances.shape[1] else distances.sum(dim=1) / count  # (n,)
         return mean.log1p() if c == 1 else (mean + c).log()
     # In logarithms, since ‖·‖^d overflows for wide z: log(c + mean) = logaddexp(log c, logsumexp − log k).
@@ -154,7 +154,7 @@ def particle_reward(
 
 
 class RunningMean(nn.Module):
-    """Running mean of a stream of positive numbers, by which the reward is divided to keep its scale.
+    """Running mean of a stream of positive numbers; dividing the reward by it keeps its scale.
 
     The state is three buffers, changed in place: `total` and `count` in float64 (so that a long run does not
     stop moving) and `mean`, their quotient, in float32. Before the first update the mean is 1: no scaling.
@@ -172,17 +172,17 @@ class RunningMean(nn.Module):
     def __init__(self, momentum: float | None = None, floor: float = 1e-8) -> None:
         super().__init__()
         if momentum is not None and not 0 <= momentum < 1:
-            raise ConfigError(f"momentum = {momentum} is not in [0, 1); use None for the mean of everything.")
+            raise ConfigError(f"momentum = {momentum} cannot be used: expected a number in [0, 1), or None")
         self.momentum = momentum
         self.floor = floor
         self.register_buffer("mean", torch.ones(()))
-        # Not 0-d: torch.compile takes 0-d float64 for Python numbers and loses what is written to them.
+        # Not 0-d: torch.compile treats 0-d float64 tensors as Python numbers and loses writes to them.
         self.register_buffer("total", torch.zeros(1, dtype=torch.float64))
         self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
-        """Take in a batch of any shape; an empty one changes nothing."""
+        """Add a batch of any shape; an empty one changes nothing."""
         if x.numel() == 0:
             return
         if self.momentum is not None:
@@ -253,16 +253,16 @@ def _check(
 ) -> None:
     shapes = f"got queries {tuple(queries.shape)} and particles {tuple(particles.shape)}"
     if queries.ndim != 2 or particles.ndim != 2 or queries.shape[1] != particles.shape[1]:
-        raise ConfigError(f"neighbors are sought between tensors (n, d) and (m, d) of one width; {shapes}.")
+        raise ConfigError(f"neighbors need tensors (n, d) and (m, d) with the same d; {shapes}")
     if exclude_self and len(queries) > len(particles):
-        raise ConfigError(f"exclude_self needs a pool that begins with the queries themselves; {shapes}.")
+        raise ConfigError(f"exclude_self needs a pool that starts with the queries themselves; {shapes}")
     available = max(0, len(particles) - int(exclude_self))  # int: torch.compile cannot trace n − True
     fewest, most = 1 + int(include_self), available + int(include_self)
     if not fewest <= k <= most:
         raise NeighborError(
-            f"k = {k} neighbors were asked for where {available} {'other ' * exclude_self}particles are "
-            f"available{', and the point itself counts as one' * include_self}; choose k from {fewest} to "
-            f"{most}, or give more particles (a larger batch or pool)."
+            f"k = {k} neighbors cannot be found among {available} {'other ' * exclude_self}particles"
+            f"{', where the point itself counts as a neighbor' * include_self}: expected {fewest} to {most}; "
+            f"lower k, or use more particles (a larger batch or pool)"
         )
 
 
@@ -275,7 +275,7 @@ def _knn_distances(queries: Tensor, particles: Tensor, k: int, exclude_self: boo
         nearest = block.new_empty(len(block), 0)  # (q, 0): grows to (q, k)
         for j, chunk in enumerate(particles.split(chunk_size)):
             distances = torch.cdist(block, chunk, compute_mode="donot_use_mm_for_euclid_dist")  # (q, c)
-            if exclude_self:  # NaN: after every distance, and all there is for a query that is NaN itself
+            if exclude_self:  # NaN sorts after every distance; a NaN query gets only NaN
                 distances.diagonal(i * _MAX_QUERIES - j * chunk_size).fill_(math.nan)
             found = _smallest(distances, k)  # (q, ≤ k)
             nearest = found if j == 0 else _smallest(torch.cat([nearest, found], dim=1), k)

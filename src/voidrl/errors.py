@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each message is one sentence: the value, what was expected, and the remedy."""
+"""Errors for users. Each message is one sentence with the value, what was expected, and the remedy."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ class VoidrlError(Exception):
 
 
 class VoidrlWarning(UserWarning):
-    """Something a user should know that does not stop the run."""
+    """A problem that does not stop the run."""
 
 
 class ConfigError(VoidrlError, ValueError):
-    """A value in a config, a command line or a call that cannot be used."""
+    """An invalid value in a config, a command line or a call."""
 
 
 class UnknownNameError(ConfigError):
-    """A name that is not known, answered with the nearest known ones."""
+    """An unknown name; the message suggests similar ones."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], remedy: str = "") -> None:
         spelled = {k.lower(): k for k in sorted(known)}
@@ -33,27 +33,27 @@ class UnknownNameError(ConfigError):
 
 
 class NeighborError(ConfigError):
-    """More neighbors were asked for than there are particles."""
+    """More neighbors than particles."""
 
 
 class CaptureError(ConfigError):
-    """An update that cannot be captured in a CUDA graph, because something in it reads the host."""
+    """An update that cannot be captured in a CUDA graph, because it contains a host read."""
 
 
 class SpaceError(VoidrlError, TypeError):
-    """An observation or action space that voidrl does not support, or two that do not fit each other."""
+    """An unsupported observation or action space, or two that do not match."""
 
 
 class RunFolderError(VoidrlError):
-    """A folder that is no run, or that already holds one."""
+    """A folder that is not a run, or that already holds one."""
 
 
 class CheckpointError(VoidrlError):
-    """A checkpoint that is missing, damaged or made for another agent."""
+    """A checkpoint that is missing, damaged or from another agent."""
 
 
 class HubError(VoidrlError):
-    """The Hugging Face Hub has not what was asked for, refuses, or cannot be reached."""
+    """The Hugging Face Hub does not have a file, refuses access, or cannot be reached."""
 
 
 class NonFiniteError(VoidrlError, ArithmeticError):
@@ -61,7 +61,7 @@ class NonFiniteError(VoidrlError, ArithmeticError):
 
 
 class EnvironmentFailedError(VoidrlError, RuntimeError):
-    """A user's environment raised, named with the step at which it did."""
+    """An environment raised an error; the message names the step."""
 
 
 class ReplayMemoryError(VoidrlError, MemoryError):
@@ -76,4 +76,4 @@ class MissingExtraError(VoidrlError, ImportError):
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """A signal stopped the run after it wrote a checkpoint; not an Exception, so that nothing swallows it."""
+    """A signal stopped the run after a checkpoint; not an Exception, so that nothing swallows it."""

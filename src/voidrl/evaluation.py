@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes in environments of their own, with seeds of their own."""
+"""Evaluation: whole episodes in separate environments with separate seeds."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ EVALUATION_STREAM = 1  # keeps evaluation seeds apart from the training seeds of
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a policy did in whole episodes."""
+    """Returns, lengths and successes of whole episodes."""
 
     returns: list[float]
-    """Sum of the environment's rewards, undiscounted."""
+    """Undiscounted return of each episode."""
     lengths: list[int]
-    """Steps of each episode."""
+    """Steps in each episode."""
     successes: list[bool] | None
-    """Whether `info["success"]` was ever true in the episode; None where the environment does not say."""
+    """Whether `info["success"]` was ever true in each episode; None if the environment does not report it."""
     counted_steps: int = 0
-    """Steps of which the states were counted."""
+    """Steps whose states were counted."""
     counts: dict[str, float] = field(default_factory=dict)
-    """Distinct states seen in them, by what is taken for a state, on DMControl with the `entropy` of the
-    physics states; empty where they are not counted."""
+    """Distinct states in these steps by measure, on DMControl also the `entropy` of the physics states; empty
+    if states were not counted."""
     game: str | None = None
-    """The Atari game, if a human's score is known for it."""
+    """The Atari game, if a human score is known for it."""
 
     @property
     def mean_return(self) -> float:
@@ -43,12 +43,12 @@ class Evaluation:
 
     @property
     def success_rate(self) -> float | None:
-        """Share of successful episodes."""
+        """Fraction of successful episodes."""
         return None if self.successes is None else float(np.mean(self.successes))
 
     @property
     def human_normalized(self) -> float | None:
-        """Where the mean return lies between a random policy's, 0, and a human's, 1; Atari only."""
+        """The human-normalized mean return: 0 for a random policy, 1 for the human tester; Atari only."""
         return None if self.game is None else human_normalized(self.game, self.mean_return)
 
     def metrics(self) -> dict[str, float]:
@@ -59,12 +59,12 @@ class Evaluation:
             "eval/length": float(np.mean(self.lengths)),
             "eval/episodes": len(self.returns),
         }
-        told = {"eval/success": self.success_rate, "eval/human_normalized": self.human_normalized}
-        return row | {name: value for name, value in told.items() if value is not None}
+        optional = {"eval/success": self.success_rate, "eval/human_normalized": self.human_normalized}
+        return row | {name: value for name, value in optional.items() if value is not None}
 
 
 def run_seed(seed: int, *path: int) -> int:
-    """A seed that depends on all its arguments, far from those of neighboring arguments."""
+    """A seed derived from all arguments; similar arguments give unrelated seeds."""
     return int(np.random.SeedSequence([seed, *path]).generate_state(1)[0] >> 2)
 
 
@@ -80,37 +80,46 @@ def evaluate_agent(
     epsilon: float = 0.0,
     watch: Callable[[StepResult | None], None] | None = None,
 ) -> Evaluation:
-    """Play `episodes` whole episodes. Draws its own random numbers and leaves the run's untouched.
+    """Play whole episodes. Uses its own random numbers and leaves the run's untouched.
 
-    Each environment plays a share fixed in advance: whichever episodes end first would be the short ones.
-    With `steps`, it begins episodes as long as it has not used up its share of them, and ends what it began;
-    states are counted in exactly that share. `epsilon` is the share of uniformly random actions. `watch` is
-    called with what each step gave, and with None at the reset before the first.
+    Args:
+        agent: The agent to evaluate.
+        envs: Environments created for evaluation.
+        episodes: Number of episodes, divided among the environments in advance: taking whichever end first
+            would favor short ones.
+        seed: Seed of the environments and of the agent's random numbers.
+        steps: Play this many steps instead of a number of episodes. Each environment starts episodes until
+            its part is used up, and finishes the last one; states are counted in exactly this many steps.
+        deterministic: Take the agent's best action instead of sampling.
+        epsilon: Probability of a uniformly random action.
+        watch: Called with the result of each step, and with None at the first reset.
     """
     n = envs.num_envs
     total = episodes if steps is None else steps
-    share = np.array([total // n + (i < total % n) for i in range(n)])
-    used, taken = np.zeros(n, np.int64), np.zeros(n, np.int64)  # of the share, by whole episodes; steps
-    played: list[list[tuple[float, int, bool]]] = [[] for _ in share]  # return, length, success
+    budget = np.array([total // n + (i < total % n) for i in range(n)])  # episodes or steps
+    used, taken = np.zeros(n, np.int64), np.zeros(n, np.int64)  # of the budget by whole episodes; steps
+    played: list[list[tuple[float, int, bool]]] = [[] for _ in budget]  # return, length, success
     score, length = np.zeros(n), np.zeros(n, np.int64)
-    succeeded, ended, tells, counted_steps = np.zeros(n, bool), np.zeros(n, bool), False, 0
+    succeeded, ended = np.zeros(n, bool), np.zeros(n, bool)
+    reports_success, counted_steps = False, 0
     with seeded(seed, agent.device):
         frames, _ = envs.reset(seed)
         if watch is not None:
             watch(None)
-        # The smallest replay there is stacks frames exactly as training does.
+        # The smallest possible replay stacks frames exactly as in training.
         history = Replay(envs.spec, n, 1, agent.method.skill_dim, agent.device, agent.device)
         history.reset(frames)
         skill = agent.new_skills(n)
-        while (playing := used < share).any():
+        while (playing := used < budget).any():
             chosen = agent.choose(history.latest(), skill, deterministic=deterministic)
             if epsilon:
-                anything = agent.random_actions(n)
-                random = torch.rand(n, device=agent.device) < epsilon
-                chosen = torch.where(random.reshape(n, *[1] * (chosen.ndim - 1)), anything, chosen)
+                random_actions = agent.random_actions(n)
+                explore = torch.rand(n, device=agent.device) < epsilon
+                explore = explore.reshape(n, *[1] * (chosen.ndim - 1))
+                chosen = torch.where(explore, random_actions, chosen)
             action = chosen.cpu().numpy()
-            real = ~ended  # where an episode had ended, this step is its reset
-            counted = real & playing & (True if steps is None else taken < share)
+            real = ~ended  # after the end of an episode, this step is the reset
+            counted = real & playing & (True if steps is None else taken < budget)
             envs.send(action)
             result = envs.recv(counted)
             if watch is not None:
@@ -124,7 +133,7 @@ def evaluate_agent(
             taken, counted_steps = taken + real, counted_steps + int(counted.sum())
             score, length = score + np.where(real, result.score, 0), length + real
             if "success" in result.info:
-                tells = True
+                reports_success = True
                 succeeded |= np.asarray(result.info["success"], bool) & real
             ended = result.ended & real
             for i in np.flatnonzero(ended):
@@ -134,5 +143,5 @@ def evaluate_agent(
                 score[i], length[i], succeeded[i] = 0, 0, False
         counts = {} if envs.counter is None else dict(envs.counter.counts())
     returns, lengths, successes = zip(*chain(*played), strict=True)
-    told = [*successes] if tells else None
-    return Evaluation([*returns], [*lengths], told, counted_steps, counts, envs.game)
+    known_successes = [*successes] if reports_success else None
+    return Evaluation([*returns], [*lengths], known_successes, counted_steps, counts, envs.game)

@@ -1,4 +1,4 @@
-"""Numbers on their way out: device scalars → one host read per row → `metrics.jsonl`, TensorBoard, W&B."""
+"""Metrics: device scalars → one host read per row → `metrics.jsonl`, TensorBoard, W&B."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from voidrl.errors import ConfigError, MissingExtraError, RunFolderError
-from voidrl.runs.metrics import FILE_NAME
+
+FILE_NAME = "metrics.jsonl"
 
 
 class Accumulator:
     """Means of device scalars between two log rows, kept on the device until `flush`.
 
-    All scalars live on one device. Adds with the same keys share one vector, which stays where it is for
-    good: an add may be part of a captured CUDA graph, and costs three small kernels however many metrics.
+    All scalars live on one device. Adds with the same keys share one vector, which is never reallocated: an
+    add may be part of a captured CUDA graph. It costs three small kernels for any number of metrics.
     """
 
     def __init__(self) -> None:
@@ -30,13 +31,13 @@ class Accumulator:
         self._adds: dict[tuple[str, ...], Tensor] = {}  # (1,) each
 
     def add(self, metrics: Mapping[str, Tensor]) -> None:
-        """Add 0-d tensors without reading them; a key may be missing from some of the adds."""
+        """Add 0-d tensors without a host read; a key may be missing from some adds."""
         if not metrics:
             return
         for key, value in metrics.items():
             if value.ndim:
                 raise ConfigError(
-                    f"metric {key!r} has shape {tuple(value.shape)}; a metric is one number: reduce it "
+                    f"metric {key!r} has shape {tuple(value.shape)}: expected a single number; reduce it "
                     "first, for instance with .mean()"
                 )
         keys = tuple(metrics)
@@ -59,16 +60,16 @@ class Accumulator:
             for key in keys:
                 sums[key] = sums.get(key, 0.0) + next(values)
                 adds[key] = adds.get(key, 0.0) + count
-        for kept in (*self._sums.values(), *self._adds.values()):
-            kept.zero_()
+        for buffer in (*self._sums.values(), *self._adds.values()):
+            buffer.zero_()
         return {key: total / adds[key] for key, total in sums.items() if adds[key]}
 
 
 class MetricsWriter:
-    """Appends rows to `metrics.jsonl`, and to TensorBoard (`tb/`) and Weights & Biases where asked.
+    """Appends rows to `metrics.jsonl` and optionally to TensorBoard (`tb/`) and Weights & Biases.
 
     A resumed run passes the `offset` and the step of its checkpoint as `resume_bytes` and `step`: rows
-    written after the checkpoint are cut off, because the resumed run writes them again.
+    written after the checkpoint are removed, because the resumed run writes them again.
     """
 
     def __init__(
@@ -81,18 +82,18 @@ class MetricsWriter:
         step: int = 0,
     ) -> None:
         folder = Path(folder)
-        wandb = import_wandb() if wandb_project else None  # fails before anything is cut or created
+        wandb = import_wandb() if wandb_project else None  # fails before anything is removed or created
         path = folder / FILE_NAME
         folder.mkdir(parents=True, exist_ok=True)
-        _cut(path, resume_bytes)
-        self._file = path.open("ab", buffering=0)  # nothing is left to be written when it is closed
+        _truncate(path, resume_bytes)
+        self._file = path.open("ab", buffering=0)  # closing has nothing left to write
         self._offset = path.stat().st_size
         self._tensorboard: Any = None
         self._wandb: Any = None
         if tensorboard:
-            from torch.utils.tensorboard import SummaryWriter  # a second of imports: only where it is used
+            from torch.utils.tensorboard import SummaryWriter  # takes a second to import
 
-            # Hide the events after the checkpoint; its own row has already been written.
+            # Hide the events after the checkpoint, but not those of its own step.
             purge_step = None if resume_bytes is None else step + 1
             self._tensorboard = SummaryWriter(str(folder / "tb"), purge_step=purge_step)
         if wandb is not None:
@@ -100,38 +101,38 @@ class MetricsWriter:
 
     def write(self, step: int, row: Mapping[str, float | int | str | None]) -> None:
         """Write one row: `step`, then the keys of `row` in order; NaN and infinity become null."""
-        assert "step" not in row, "step is an argument of its own"
+        assert "step" not in row, "step is a separate argument"
         record = {"step": int(step)} | {key: _plain(row[key]) for key in sorted(row)}
         self._append(json.dumps(record, allow_nan=False).encode() + b"\n")
         numeric = {key: float(row[key]) for key in sorted(row) if _is_number(row[key])}  # type: ignore[arg-type]
         if self._tensorboard is not None:
             for key, value in numeric.items():
                 self._tensorboard.add_scalar(key, value, step)
-            self._tensorboard.flush()  # a kill must not lose rows that no resumed run writes again
+            self._tensorboard.flush()  # a kill must not lose rows before the checkpoint
         if self._wandb is not None:
             self._wandb.log(numeric, step=step)
 
     def _append(self, line: bytes) -> None:
         try:
             written = self._file.write(line)
-            if written < len(line):  # what a disk does with the last of its room
+            if written < len(line):  # a full disk may write part of a line
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise RunFolderError(
-                f"cannot write to {self._file.name} ({error.strerror or error}); make room, then `voidrl "
-                f"resume` goes on from the last checkpoint"
+                f"cannot write to {self._file.name} ({error.strerror or error}); free some space, then "
+                f"`voidrl resume` continues from the last checkpoint"
             ) from error
         self._offset += written
 
     @property
     def offset(self) -> int:
-        """Bytes of `metrics.jsonl` after the last row, as stored in a checkpoint."""
+        """Size of `metrics.jsonl` after the last row, for the checkpoint."""
         if not self._file.closed:
-            os.fsync(self._file.fileno())  # a checkpoint must never point past what is on the disk
+            os.fsync(self._file.fileno())  # a checkpoint must never point past the end of the file
         return self._offset
 
     def close(self) -> None:
-        """Close every sink; closing twice does nothing."""
+        """Close all outputs; closing twice does nothing."""
         self._file.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
@@ -146,8 +147,8 @@ class MetricsWriter:
         self.close()
 
 
-def _cut(path: Path, resume_bytes: int | None) -> None:
-    """Cut the file at the checkpoint's offset, or, where there is none, after its last whole line."""
+def _truncate(path: Path, resume_bytes: int | None) -> None:
+    """Truncate the file at the checkpoint's offset or, without one, after its last whole line."""
     data = path.read_bytes() if path.exists() else b""
     keep = data.rfind(b"\n") + 1 if resume_bytes is None else resume_bytes
     if keep > len(data):
@@ -169,7 +170,7 @@ def _is_number(value: object) -> bool:
 
 
 def _plain(value: Any) -> float | int | str | bool | None:
-    """Return a value strict JSON can hold; NumPy scalars become Python's, NaN and infinity null."""
+    """Convert to strict JSON: NumPy scalars become Python's, NaN and infinity null."""
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, numbers.Integral):
@@ -179,7 +180,7 @@ def _plain(value: Any) -> float | int | str | bool | None:
 
 
 def import_wandb() -> Any:
-    """The package, or an error that says how to install it."""
+    """Import wandb, or raise an error that says how to install it."""
     try:
         import wandb
     except ImportError:

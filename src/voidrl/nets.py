@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl import registry
-from voidrl.augment import arranged, images
+from voidrl.augment import images, to_layout
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
 from voidrl.kernels import usable
@@ -262,7 +262,7 @@ def _probe(stack: nn.Module, obs_shape: tuple[int, ...], name: str, layout: Layo
     x = torch.zeros(2, *obs_shape)
     was_training = stack.training
     try:
-        output = stack.eval()(x if layout == Layout() else arranged(x, layout))
+        output = stack.eval()(x if layout == Layout() else to_layout(x, layout))
     except Exception as error:
         if ":" in name:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Spaces: which are supported, and how observations and actions cross the border. Does not import torch."""
+"""Supported spaces, and the conversion of observations and actions. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from voidrl.types import EnvSpec
 
 
 def spec_of(observation: gym.Space, action: gym.Space, frame_stack: int) -> EnvSpec:
-    """What the agent must know of an environment with these spaces."""
+    """The spec of an environment with these spaces."""
     num_actions, low, high = _actions_of(action)
     shape = observation.shape or ()
     pixels = observation.dtype == np.uint8 and len(shape) in (2, 3)
@@ -24,8 +24,8 @@ def spec_of(observation: gym.Space, action: gym.Space, frame_stack: int) -> EnvS
     frame = shape
     if pixels:
         frame = (1, *shape) if len(shape) == 2 else (shape[2], *shape[:2]) if channels_last(shape) else shape
-    taken = () if num_actions else tuple(action.shape or ())
-    return EnvSpec(frame, pixels, frame_stack, num_actions, low, high, raw_shape=shape, action_shape=taken)
+    action_shape = () if num_actions else tuple(action.shape or ())
+    return EnvSpec(frame, pixels, frame_stack, num_actions, low, high, shape, action_shape)
 
 
 def _actions_of(space: gym.Space) -> tuple[int, tuple[float, ...], tuple[float, ...]]:
@@ -33,7 +33,7 @@ def _actions_of(space: gym.Space) -> tuple[int, tuple[float, ...], tuple[float, 
     if isinstance(space, spaces.Discrete):
         if space.start != 0:
             raise SpaceError(
-                f"action space {space} is not supported: expected actions numbered from 0; "
+                f"action space {space} is not supported: expected actions that start at 0; "
                 f"wrap the environment in a gymnasium.ActionWrapper that shifts them"
             )
         return int(space.n), (), ()
@@ -56,7 +56,7 @@ def channels_last(shape: tuple[int, ...]) -> bool:
 
 
 def to_frames(obs: np.ndarray, spec: EnvSpec) -> np.ndarray:
-    """(N, *raw_shape) as the environment gives it → (N, *frame_shape)."""
+    """Convert observations (N, *raw_shape) to frames (N, *frame_shape)."""
     if not spec.pixels:
         return np.ascontiguousarray(obs, dtype=np.float32)
     if channels_last(spec.raw_shape):
@@ -65,16 +65,16 @@ def to_frames(obs: np.ndarray, spec: EnvSpec) -> np.ndarray:
 
 
 def to_picture(frame: np.ndarray) -> np.ndarray:
-    """An image (C, H, W) as it can be shown, (H, W, 3): of stacked ones the newest, which is the last."""
+    """Convert a frame (C, H, W) to a picture (H, W, 3); of stacked frames it shows the newest."""
     shown = frame[-3:] if len(frame) % 3 == 0 else frame[-1:].repeat(3, axis=0)
     return np.ascontiguousarray(shown.transpose(1, 2, 0))
 
 
 def env_action(action: np.ndarray, spec: EnvSpec, dtype: npt.DTypeLike = np.float32) -> np.ndarray:
-    """(N,) numbers as they are, or (N, action_dim) in [−1, 1] → what the environment takes."""
+    """Scale continuous actions (N, action_dim) from [−1, 1] to the environment's range."""
     if spec.discrete:
         return action
     low, high = np.array(spec.action_low), np.array(spec.action_high)  # float64: the span may exceed float32
-    share = (action.astype(np.float64) + 1) / 2
-    scaled = np.clip(low * (1 - share) + high * share, low, high)
+    fraction = (action.astype(np.float64) + 1) / 2
+    scaled = np.clip(low * (1 - fraction) + high * fraction, low, high)
     return scaled.reshape(len(action), *spec.action_shape).astype(dtype)

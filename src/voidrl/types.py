@@ -35,7 +35,7 @@ class EnvSpec:
 
     @property
     def discrete(self) -> bool:
-        """Whether actions are numbered rather than real vectors."""
+        """Whether actions are discrete rather than continuous."""
         return self.num_actions > 0
 
     @property

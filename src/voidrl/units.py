@@ -1,4 +1,4 @@
-"""Counts and durations as people write and read them: `100k`, `2h03m`."""
+"""Human-readable counts and durations: `100k`, `2h03m`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _ZEROS = {"k": 3, "m": 6, "b": 9, "g": 9}
 
 
 def parse_count(value: str | float, name: str = "steps") -> int:
-    """Read a positive whole number such as `"1M"`, `"100k"`, `"2.5k"`, `"1e6"`, `"1_000_000"` or `1000`."""
+    """Parse a positive whole number such as `"1M"`, `"100k"`, `"2.5k"`, `"1e6"`, `"1_000_000"` or `1000`."""
     exact = Decimal(0)
     if isinstance(value, str) and (match := _COUNT.fullmatch(value.strip())):
         digits, exponent, unit = match.groups()
         exact = Decimal(digits).scaleb(int(exponent or 0) + _ZEROS.get((unit or "").lower(), 0))
     elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        exact = Decimal(value)  # 1e6 is a float in Python, and what many people type
+        exact = Decimal(value)  # 1e6 is a float in Python
     if exact <= 0 or exact != exact.to_integral_value():
         raise ConfigError(
             f"{name} must be a positive whole number such as 1M, 100k, 1e6 or 1_000_000; got {value!r}"
@@ -28,7 +28,7 @@ def parse_count(value: str | float, name: str = "steps") -> int:
 
 
 def human_count(value: float) -> str:
-    """Write a number with three significant digits and a unit: 12345 → `12.3k`."""
+    """Format a number with three significant digits and a unit: 12345 → `12.3k`."""
     if not math.isfinite(value):
         return str(value)
     for unit in ("", "k", "M", "B", "T"):
@@ -39,7 +39,7 @@ def human_count(value: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """Write a duration with its two largest units: 73 → `1m13s`, 7380 → `2h03m`."""
+    """Format a duration with its two largest units: 73 → `1m13s`, 7380 → `2h03m`."""
     if not math.isfinite(seconds):
         return "?"
     whole = max(0, round(seconds))

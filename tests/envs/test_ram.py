@@ -256,24 +256,24 @@ def test_a_shadow_that_went_astray_is_noticed(counter_of):
 def test_frame_lives_and_score_must_agree():
     played = recording("breakout", 150, 9)
     shadow = shadow_of("breakout")
-    shadow.follow(LOAD, 0, played.start[0], -1, 0)
+    shadow.repeat(LOAD, 0, played.start[0], -1, 0)
     for t, step in enumerate(played.steps):
         action, fresh, _, frame, lives, score = (values[0] for values in step)
         if t == 40:
             with pytest.raises(DisagreementError, match=rf"step 41: frame {frame}, .* frame {frame + 1}, "):
-                shadow.follow(STEP, action, frame + 1, lives, score)
+                shadow.repeat(STEP, action, frame + 1, lives, score)
         elif t == 41:
             with pytest.raises(DisagreementError, match=rf"step 42: .* lives {lives} .* lives {lives - 1} "):
-                shadow.follow(STEP, action, frame, lives - 1, score)
+                shadow.repeat(STEP, action, frame, lives - 1, score)
         elif t == 42:
             with pytest.raises(DisagreementError, match=rf"step 43: .* score {score} .* score {score + 1} "):
-                shadow.follow(STEP, action, frame, lives, score + 1)
+                shadow.repeat(STEP, action, frame, lives, score + 1)
         elif fresh:
-            with pytest.raises(DisagreementError, match=r"step \d+: the game went on after its end"):
-                shadow.follow(STEP, action, frame, lives, score)
+            with pytest.raises(DisagreementError, match=r"step \d+: the game continued after its end"):
+                shadow.repeat(STEP, action, frame, lives, score)
             break
         else:
-            shadow.follow(STEP, action, frame, lives, score)
+            shadow.repeat(STEP, action, frame, lives, score)
     assert t > 100
 
 
@@ -284,17 +284,17 @@ def test_a_shadow_shows_the_screens_of_its_game(rom):
     shadow, compared = shadow_of(rom), 0
     for t, screen in enumerate(played.screens):
         if t == 0:
-            shadow.follow(LOAD, 0, played.start[0], -1, 0)
+            shadow.repeat(LOAD, 0, played.start[0], -1, 0)
         else:
             action, fresh, _, frame, lives, score = (values[0] for values in played.steps[t - 1])
-            shadow.follow(FRESH if fresh else STEP, action, frame, lives, score)
+            shadow.repeat(FRESH if fresh else STEP, action, frame, lives, score)
         if not shadow.ended:  # the last frame of a game is not drawn by ALE's vector environment
             assert np.array_equal(shadow.ale.getScreenGrayscale().reshape(screen[0].shape), screen[0])
             compared += 1
     assert compared > 110
     assert played.fresh.sum() >= 3
     with pytest.raises(DisagreementError, match="game 0 at its step 121: frame"):
-        shadow.follow(FRESH, 0, 1000, 0, 0)
+        shadow.repeat(FRESH, 0, 1000, 0, 0)
 
 
 def test_what_a_random_policy_sees_in_ms_pacman(counter_of):

@@ -113,9 +113,9 @@ def test_a_picture_that_is_none_is_a_sentence():
             raise gym.error.DependencyNotInstalled("no pygame: pip install pygame")
 
     for factory, sentence in [
-        (Floats, r"drew float64 of shape \(2, 2\): expected a uint8 picture"),
+        (Floats, r"rendered float64 of shape \(2, 2\): expected a uint8 picture"),
         (Broken, r"'test' raised RuntimeError\('the bulb is out'\)"),
-        (Missing, "cannot be drawn: no pygame: pip install pygame"),
+        (Missing, "cannot be rendered: no pygame: pip install pygame"),
     ]:
         envs = envs_of(factory)
         envs.reset(0)
@@ -241,5 +241,5 @@ def test_simulations_are_drawn_at_any_size_and_stay_what_they_are():
 def test_without_opengl_a_video_of_states_does_not_propose_states(monkeypatch):
     pytest.importorskip("dm_control")
     monkeypatch.setattr(gl, "_failure", lambda name: "not here")
-    with pytest.raises(ConfigError, match="libosmesa6\\), or do without a video"):
+    with pytest.raises(ConfigError, match="libosmesa6\\), or record no video"):
         make_envs(EnvConfig(id="dmc/walker"), None, 1, evaluation=True, render_height=64)

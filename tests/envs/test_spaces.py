@@ -78,7 +78,7 @@ def test_observations_that_are_not_supported_are_named(space):
         (spaces.MultiDiscrete([2, 3]), "expected Discrete, or Box of floats"),
         (spaces.MultiBinary(3), "expected Discrete, or Box of floats"),
         (spaces.Box(0, 9, (2,), np.int64), "expected Discrete, or Box of floats"),
-        (spaces.Discrete(3, start=1), "expected actions numbered from 0"),
+        (spaces.Discrete(3, start=1), "expected actions that start at 0"),
         (spaces.Box(-np.inf, np.inf, (2,)), "expected finite bounds"),
         (
             spaces.Box(np.array([0, 0], np.float32), np.array([1, np.inf], np.float32)),

@@ -228,7 +228,7 @@ def test_a_factory_that_makes_no_environment(backend):
 
 
 def test_a_factory_that_raises():
-    with pytest.raises(EnvironmentFailedError, match=r"raised OSError\('no display'\) when it was made"):
+    with pytest.raises(EnvironmentFailedError, match=r"raised OSError\('no display'\) when it was created"):
         make_envs(EnvConfig(f"{HERE}:broken"))
 
 

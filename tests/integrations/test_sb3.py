@@ -326,7 +326,7 @@ def test_memory_mean_and_encoder_come_back(tmp_path):
     assert {tuple(row.tolist()) for row in one._particles.all()} == {
         tuple(row.tolist()) for row in other._particles.all()
     }
-    with pytest.raises(CheckpointError, match="is not of an APTReward like this one"):
+    with pytest.raises(CheckpointError, match="does not match this APTReward"):
         APTReward(pictures(2)).load(tmp_path / "apt.safetensors")
     with pytest.raises(CheckpointError, match="cannot be read"):
         other.load(tmp_path / "nothing")
@@ -380,20 +380,20 @@ def test_values_that_cannot_be_used():
         APTReward(line(0), encoder="simcrl")
     with pytest.raises(ConfigError, match="representation 'identity' cannot be used on pixels"):
         APTReward(pictures(), encoder="identity")
-    with pytest.raises(SpaceError, match=r"reads observations of shape \(4,\) and these .* give \(1,\)"):
+    with pytest.raises(SpaceError, match=r"expects observations of shape \(4,\), got \(1,\)"):
         APTReward(line(0), encoder=make_agent(CONTINUOUS))
-    with pytest.raises(SpaceError, match=r"the encoder made \(1,\) of 1 observations: expected \(1, d\)"):
+    with pytest.raises(SpaceError, match=r"returned \(1,\) for 1 observations: expected \(1, d\)"):
         walk(APTReward(line(0, 1), encoder=lambda obs: obs[:, 0]), 1)
-    with pytest.raises(NeighborError, match="k = 5 neighbors were asked for where 3 other particles"):
+    with pytest.raises(NeighborError, match="k = 5 neighbors cannot be found among 3 other"):
         filled().sample(4)
 
 
 def test_what_is_not_finite_is_said():
-    with pytest.raises(NonFiniteError, match="APT's reward of environment 0 is nan: expected observations"):
+    with pytest.raises(NonFiniteError, match="reward of environment 0 is nan: expected finite observations"):
         walk(APTReward(line(0, float("nan"), 1), k=1), 2)
     buffer = filled()
     buffer.next_observations[:] = float("nan")
-    with pytest.raises(NonFiniteError, match="APT's reward of transition 0 is nan: expected observations"):
+    with pytest.raises(NonFiniteError, match="reward of transition 0 is nan: expected finite observations"):
         buffer.sample(8)
 
 

@@ -129,5 +129,5 @@ def test_far_states_earn_more_than_crowded_ones():
 
 def test_too_many_neighbors_are_refused_before_training():
     agent = make_agent(DISCRETE, method__k=16)
-    with pytest.raises(Exception, match="k = 16 neighbors were asked for where 15 other particles"):
+    with pytest.raises(Exception, match="k = 16 neighbors cannot be found among 15 other particles"):
         agent.step(fill_replay())

@@ -187,8 +187,13 @@ def test_an_environment_named_by_a_download_is_never_called(hub, run, tmp_path, 
 
 @pytest.mark.parametrize(
     "named",
-    [{"method": {"name": "evil:Piece"}}, {"learner": "evil:Piece"}, {"representation.name": "evil.a?:Piece"}],
-    ids=["nested", "short", "dotted"],
+    [
+        {"method": {"name": "evil:Piece"}},
+        {"learner": "evil:Piece"},
+        {"representation.name": "evil.a?:Piece"},
+        {"learner.encoder.stack": "evil:Piece"},
+    ],
+    ids=["nested", "short", "dotted", "encoder"],
 )
 def test_a_piece_named_by_a_download_is_not_imported(hub, agent, tmp_path, monkeypatch, named):
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')")

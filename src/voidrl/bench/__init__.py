@@ -1,1 +1,1 @@
-"""`voidrl bench`: how fast it is on this machine, and how near to what the machine allows."""
+"""`voidrl bench`: speed on this machine, compared with what its hardware allows."""

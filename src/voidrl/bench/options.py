@@ -1,22 +1,25 @@
-"""The options of `voidrl bench`. Does not import torch, so that the help is there at once."""
+"""The options of `voidrl bench`. Does not import torch, so that `--help` is instant."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 
-from voidrl.bench.workloads import WORKS
+from voidrl.bench.workloads import WORKLOADS, find_workload
+from voidrl.config import merge, require
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.terminal.tables import described, fit
+from voidrl.protocols.presets import default_preset, find_preset
+from voidrl.terminal.tables import described, wrap_text
+from voidrl.units import parse_count
 
 ENGINES = ("auto", "eager", "graph", "compile")
 PRECISIONS = ("auto", "fp32", "bf16")
 DEFAULT_ENV = "voidrl/PixelMaze-v0"
-MAX_SECONDS = 3600  # of a measurement
+MAX_SECONDS = 3600
+LOG_ROWS = 20  # of a run in `bench train`; more rows would mean more host reads than a real run has
 ABOUT = {
     "update": "updates per second of named workloads, and where their time goes",
-    "knn": "the search for nearest neighbors",
+    "knn": "the k-nearest-neighbor search",
     "sample": "reading a learner's batch of images: gather, stack, shift, scale",
     "train": "a whole run: environments, replay and updates together",
     "env": "environments alone, with random actions",
@@ -24,14 +27,71 @@ ABOUT = {
 
 
 def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
-    """Read a command line into options, checked as far as that is possible without torch."""
+    """Parse and check a command line."""
     if argv and not argv[0].startswith("-") and argv[0] not in ABOUT:
         raise UnknownNameError("benchmark", argv[0], ABOUT, "See `voidrl bench --help`.")
-    kinds = parser.add_subparsers(dest="what", required=True, metavar="{" + ",".join(ABOUT) + "}")
-    for name, add in ADDERS.items():
-        add(_benchmark(kinds, name))
+    subparsers = parser.add_subparsers(dest="what", required=True, metavar="{" + ",".join(ABOUT) + "}")
+    for name, about in ABOUT.items():
+        _add_options(
+            name,
+            subparsers.add_parser(
+                name,
+                help=about,
+                description=wrap_text(f"Measure {about}.", indent=0),
+                allow_abbrev=False,
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            ),
+        )
     options = parser.parse_args(argv)
     options.argv = argv
+    _check(options)
+    return options
+
+
+def _add_options(name: str, parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--json", type=Path, metavar="FILE", help="also write all figures to this file")
+    if name == "update":
+        parser.epilog = f"workloads:\n{described({name: w.about for name, w in WORKLOADS.items()})}"
+        help_text = "workloads, from the list below (default: all on CUDA, maze on a CPU)"
+        add("workloads", nargs="*", metavar="WORKLOAD", help=help_text)
+        add(
+            "--profile",
+            type=Path,
+            metavar="FILE",
+            help="write a Chrome trace of one workload",
+        )
+    elif name == "knn":
+        help_text = "queries, particles, dimension and neighbors, such as 512,1M,15,10 (default: five sizes)"
+        add("sizes", nargs="*", metavar="N,M,D,K", help=help_text)
+    elif name == "sample":
+        add("--batch-size", type=int, default=512, help="observations per batch (default: 512)")
+    else:
+        add("env", nargs="?", default=DEFAULT_ENV, metavar="ENV", help=f"(default: {DEFAULT_ENV})")
+    if name == "train":
+        add("--preset", help="(default: the environment's, else maze-demo)")
+        add("--steps", default="8k", help="of all environments together (default: 8k)")
+        add("--num-envs", type=int, help="(default: the preset's)")
+        add("--updates-per-step", type=float, help="(default: the preset's)")
+    if name == "env":
+        add("--num-envs", type=int, nargs="+", default=[1, 16, 64], help="(default: 1 16 64)")
+        add("--backend", choices=("auto", "native", "sync", "async"), default="auto")
+        add("--preset", help="take the environment's options from this preset (default: its own)")
+    else:
+        add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
+    if name != "train":
+        add("--seconds", type=float, default=2.0, help="per measurement (default: 2)")
+    if name in ("update", "train"):
+        add("--engine", choices=ENGINES, default="auto", help="how updates run (default: auto)")
+        add("--against", choices=ENGINES[1:], help="an engine to compare with")
+    if name in ("knn", "sample"):
+        add("--against", choices=("torch",), help="compare with plain PyTorch")
+    if name in ("update", "train", "sample"):
+        add("--precision", choices=PRECISIONS, default="auto", help="(default: auto)")
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Check the values, and replace sizes and counts by numbers."""
     if not 0 < getattr(options, "seconds", 1) <= MAX_SECONDS:
         raise ConfigError(
             f"--seconds {options.seconds} cannot be used: expected more than 0 and at most {MAX_SECONDS}"
@@ -39,100 +99,42 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
     for name in ("json", "profile"):
         path = getattr(options, name, None)
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise ConfigError(f"--{name} {path} cannot be written: expected a file in a folder that is there")
-    return options
+            raise ConfigError(f"--{name} {path} cannot be written: expected a file in an existing folder")
+    if options.what == "update":
+        for name in options.workloads:
+            find_workload(name)
+        if options.profile is not None and len(options.workloads) != 1:
+            raise ConfigError(
+                f"--profile {options.profile} holds the trace of one workload, got {len(options.workloads)}: "
+                f"expected `voidrl bench update WORKLOAD --profile FILE`"
+            )
+    elif options.what == "knn":
+        options.sizes = [_parse_size(text) for text in options.sizes]
+    elif options.what == "sample":
+        require(options.batch_size > 0, "batch_size", options.batch_size, "1 or more")
+    elif options.what == "env":
+        for n in options.num_envs:
+            require(n > 0, "num_envs", n, "1 or more")
+    else:
+        options.preset = options.preset or default_preset(options.env) or "maze-demo"
+        values = find_preset(options.preset).values
+        if options.num_envs is None:
+            options.num_envs = merge(values).get("env", {}).get("num_envs", 1)
+        options.steps = parse_count(options.steps)
+        least = 2 * LOG_ROWS * options.num_envs
+        if options.steps < least:
+            raise ConfigError(
+                f"--steps {options.steps} cannot be used with {options.num_envs} environments: expected at "
+                f"least {least}, since the first ones do not count"
+            )
 
 
-def _benchmark(kinds: argparse._SubParsersAction, name: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = kinds.add_parser(
-        name,
-        help=ABOUT[name],
-        description=fit(f"Measure {ABOUT[name]}.", indent=0),
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
-    return parser
-
-
-def _add_seconds(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default: 2)")
-
-
-def _add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
-
-
-def _add_engine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--engine", choices=ENGINES, default="auto", help="how updates run (default: auto)")
-    parser.add_argument("--precision", choices=PRECISIONS, default="auto", help="of products (default: auto)")
-    parser.add_argument("--against", choices=ENGINES[1:], help="an engine measured beside it")
-
-
-def _add_update(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = f"workloads:\n{described({name: work.about for name, work in WORKS.items()})}"
-    parser.add_argument(
-        "works",
-        nargs="*",
-        metavar="WORK",
-        help="workloads, from the list below (default: all on CUDA, maze on a CPU)",
-    )
-    _add_device(parser)
-    _add_seconds(parser)
-    _add_engine(parser)
-    parser.add_argument(
-        "--profile", type=Path, metavar="FILE", help="write a Chrome trace of some updates of one workload"
-    )
-
-
-def _add_knn(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "sizes",
-        nargs="*",
-        metavar="N,M,D,K",
-        help="queries, particles, width and neighbors, such as 512,1M,15,10 (default: some)",
-    )
-    _add_device(parser)
-    _add_seconds(parser)
-    parser.add_argument("--against", choices=("torch",), help="torch.cdist and topk, measured beside it")
-
-
-def _add_sample(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--batch-size", type=int, default=512, help="observations at once (default: 512)")
-    _add_device(parser)
-    _add_seconds(parser)
-    parser.add_argument(
-        "--precision", choices=PRECISIONS, default="auto", help="of the images (default: auto)"
-    )
-    parser.add_argument("--against", choices=("torch",), help="plain PyTorch, measured beside it")
-
-
-def _add_train(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "env", nargs="?", default=DEFAULT_ENV, metavar="ENV", help=f"(default: {DEFAULT_ENV})"
-    )
-    parser.add_argument("--preset", help="(default: the environment's own, else maze-demo)")
-    parser.add_argument("--steps", default="8k", help="of all environments together (default: 8k)")
-    parser.add_argument("--num-envs", type=int, help="stepped together (default: the preset's)")
-    parser.add_argument("--updates-per-step", type=float, help="(default: the preset's)")
-    _add_device(parser)
-    _add_engine(parser)
-
-
-def _add_env(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "env", nargs="?", default=DEFAULT_ENV, metavar="ENV", help=f"(default: {DEFAULT_ENV})"
-    )
-    parser.add_argument("--num-envs", type=int, nargs="+", default=[1, 16, 64], help="(default: 1 16 64)")
-    parser.add_argument("--backend", choices=("auto", "native", "sync", "async"), default="auto")
-    parser.add_argument("--preset", help="whose options of environments are taken (default: its own)")
-    _add_seconds(parser)
-
-
-ADDERS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
-    "update": _add_update,
-    "knn": _add_knn,
-    "sample": _add_sample,
-    "train": _add_train,
-    "env": _add_env,
-}
+def _parse_size(text: str) -> tuple[int, ...]:
+    """Parse `512,1M,15,10` into n, m, d, k."""
+    words = text.split(",")
+    if len(words) != 4:
+        raise ConfigError(f"size {text!r} cannot be read: expected N,M,D,K, such as 512,1M,15,10")
+    n, m, d, k = (parse_count(word, name) for word, name in zip(words, "nmdk", strict=True))
+    if k > m - (n == m):
+        raise ConfigError(f"size {text!r} cannot be used: {m} particles have no {k} neighbors; lower K")
+    return n, m, d, k

@@ -1,58 +1,73 @@
-"""Runs one benchmark: rows are printed as they come, and written to JSON after each."""
+"""Runs one benchmark, printing each row and rewriting the JSON file as soon as the row is measured."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+import textwrap
 from argparse import Namespace
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
-from voidrl import checkpoint
-from voidrl.bench import report
-from voidrl.bench.peaks import find_peaks
+from voidrl.bench.results import Result
+from voidrl.bench.roofline import find_peaks
+from voidrl.checkpoint import write_json_atomic
 from voidrl.device import pick_device, seeded
 from voidrl.errors import ConfigError
+from voidrl.runs.folder import environment_info
 
-WITH_FLOOR = ("update", "knn", "sample")
+WITH_ROOFLINE = ("update", "knn", "sample")
+TABLE_WIDTH = 100
+LEAST_COLUMN_WIDTH = 8
 
 
-def run(options: Namespace) -> list[report.Row]:
-    """What `voidrl bench` does; returns the rows."""
-    benchmark = importlib.import_module(f"voidrl.bench.{options.what}")
+def run(options: Namespace) -> list[dict[str, Any]]:
+    """Run `voidrl bench` with parsed options; returns the figures of every row."""
     device = pick_device(getattr(options, "device", "cpu"))
-    benchmark.check(options)
     if device.type != "cuda" and "graph" in (getattr(options, "engine", ""), getattr(options, "against", "")):
         raise ConfigError(f"engine = 'graph' cannot be used on {device}: expected a CUDA device; use eager")
-    extra: dict[str, Any] = {}
-    print(report.summary(device))
+    benchmark = importlib.import_module(f"voidrl.bench.{options.what}")
+    info = environment_info()
+    document = {**info, "command": " ".join(["voidrl", "bench", *options.argv]), "device": str(device)}
+    document["threads"] = torch.get_num_threads()
+    cpu = f"{info['cpu']['model']}, {document['threads']} threads"
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu
+    print(f"{hardware}; " + ", ".join(f"{name} {info['versions'][name]}" for name in ("voidrl", "torch")))
     peaks = None
-    if options.what in WITH_FLOOR:
+    if options.what in WITH_ROOFLINE:
         peaks = find_peaks(device)
-        extra["peaks"] = vars(peaks)
+        document["peaks"] = vars(peaks)
         print(peaks.describe())
-    columns = benchmark.columns(options)
-    print(f"\n{report.header(columns)}", flush=True)
-    rows: list[report.Row] = []
-    with _current(device), seeded(0, device):
-        for row in benchmark.rows(options, device, peaks, say):
-            rows.append(row)
-            print(report.line(columns, row), flush=True)
-            for text in benchmark.details(row):
-                print(report.details(text), flush=True)
+    rows: list[dict[str, Any]] = []
+    current_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    with current_device, seeded(0, device):  # streams and graphs are created on the current device
+        for result in benchmark.results(options, device, peaks, say):
+            _print_result(result, benchmark.NAME_WIDTH, header=not rows)
+            rows.append(result.figures)
             if options.json is not None:
-                document = report.document(options.argv, device, extra, rows)
-                checkpoint.write_json_atomic(options.json, document)
+                write_json_atomic(options.json, {**document, "rows": rows})
     return rows
 
 
-def _current(device: torch.device) -> AbstractContextManager[Any]:
-    """Streams and graphs are made on the current device."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
 def say(text: str) -> None:
-    """What a user should know beside the table."""
+    """Print a message to stderr, apart from the table."""
     print(text, file=sys.stderr, flush=True)
+
+
+def _table_line(cells: Iterable[str], widths: Sequence[int]) -> str:
+    """The first column is left-aligned, the others are right-aligned."""
+    aligned = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
+    return " ".join([aligned[0].lstrip().ljust(widths[0]), *aligned[1:]])
+
+
+def _print_result(result: Result, name_width: int, *, header: bool) -> None:
+    widths = [name_width, *(max(LEAST_COLUMN_WIDTH, len(title)) for title in [*result.cells][1:])]
+    if header:
+        titles = _table_line(result.cells, widths)
+        print(f"\n{titles}\n{'─' * len(titles)}")
+    print(_table_line(result.cells.values(), widths))
+    for note in result.notes:
+        print(textwrap.indent(textwrap.fill(note, TABLE_WIDTH - 2, break_on_hyphens=False), "  "), flush=True)

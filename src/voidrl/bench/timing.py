@@ -1,4 +1,4 @@
-"""Timing: the device is waited for before and after, first calls never count, several repeats."""
+"""Timing: synchronize before and after, discard the first calls, take the median of several repeats."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import torch
 REPEATS = 5
 CALLS_PER_GRAPH = 16
 MIB = 2**20
+Run = Callable[[int], object]  # runs something `count` times
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call, in each of the repeats."""
+    """Seconds per call in each of the repeats."""
 
     repeats: tuple[float, ...]
 
@@ -27,72 +28,79 @@ class Timing:
         """The median."""
         return statistics.median(self.repeats)
 
-    def rates(self, prefix: str, each: float = 1.0) -> dict[str, Any]:
-        """Median, slowest and fastest as `each` per second, for a row."""
-        rates = [each / seconds for seconds in self.repeats]
-        return {
-            prefix: each / self.seconds,
-            f"{prefix}_min": min(rates),
-            f"{prefix}_max": max(rates),
-            f"{prefix}_repeats": rates,
-        }
+    def rates(self, key: str, items_per_call: float = 1.0) -> dict[str, Any]:
+        """Items per second: the median, the slowest and the fastest repeat, and all repeats."""
+        return rate_figures(key, [items_per_call / seconds for seconds in self.repeats])
+
+
+def rate_figures(key: str, rates: Sequence[float]) -> dict[str, Any]:
+    """Median, minimum, maximum and the repeats themselves, named after `key`."""
+    return {
+        key: statistics.median(rates),
+        f"{key}_min": min(rates),
+        f"{key}_max": max(rates),
+        f"{key}_repeats": list(rates),
+    }
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what was launched."""
+    """Wait until the device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def measure(
-    runs: Sequence[Callable[[int], object]], device: torch.device, seconds: float, multiple: int = 1
-) -> list[Timing]:
-    """Time `run(count)` for each of the runs, in turn, so that what the machine does beside it hits all.
+def measure(runs: Sequence[Run], device: torch.device, seconds: float, multiple: int = 1) -> list[Timing]:
+    """Time each run, with alternating repeats, so that other load on the machine affects all alike.
 
     Args:
         runs: Each runs something `count` times.
-        device: What is waited for.
-        seconds: For all repeats of one run together.
+        device: The device to synchronize with.
+        seconds: Time budget for all repeats of one run.
         multiple: Counts are multiples of this.
     """
-    counts = [_count(run, device, seconds / REPEATS, multiple) for run in runs]
-    taken: list[list[float]] = [[] for _ in runs]
+    counts = [_choose_count(run, device, seconds / REPEATS, multiple) for run in runs]
+    times: list[list[float]] = [[] for _ in runs]
     for _ in range(REPEATS):
-        for run, count, mine in zip(runs, counts, taken, strict=True):
-            mine.append(_time(run, count, device) / count)
-    return [Timing(tuple(mine)) for mine in taken]
+        for run, count, repeats in zip(runs, counts, times, strict=True):
+            repeats.append(time_run(run, count, device) / count)
+    return [Timing(tuple(repeats)) for repeats in times]
 
 
-def _count(run: Callable[[int], object], device: torch.device, seconds: float, multiple: int) -> int:
-    """How many fill the time; what runs here is not counted."""
-    run(multiple)  # whatever is made at first, such as a graph, is made now
+def _choose_count(run: Run, device: torch.device, seconds: float, multiple: int) -> int:
+    """How many calls fill the given time."""
+    run(multiple)  # one-time setup, such as capturing a graph, happens here
     count = multiple
-    while (took := _time(run, count, device)) < seconds / 8:
+    while (elapsed := time_run(run, count, device)) < seconds / 8:
         count *= 4
-    return max(1, math.ceil(count * seconds / took / multiple)) * multiple
+    return max(1, math.ceil(count * seconds / elapsed / multiple)) * multiple
 
 
-def _time(run: Callable[[int], object], count: int, device: torch.device) -> float:
+def time_run(run: Run, count: int, device: torch.device) -> float:
+    """Seconds that `run(count)` takes."""
     synchronize(device)
-    began = time.perf_counter()
+    start = time.perf_counter()
     run(count)
     synchronize(device)
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
-def repeated(call: Callable[[], object], device: torch.device) -> tuple[Callable[[int], None], int]:
-    """`run(count)` of a call, and the multiple in which it counts.
+def measure_calls(
+    calls: Sequence[Callable[[], object]], device: torch.device, seconds: float
+) -> list[Timing]:
+    """Time functions without arguments, on CUDA as a captured graph, as they run inside an update.
 
-    On CUDA the call is captured, as it is inside an update: else the launches of small kernels are timed.
+    Without a graph, launching small kernels would dominate the time.
     """
-    if device.type != "cuda":
+    if device.type == "cuda":
+        return measure([_captured(call, device) for call in calls], device, seconds, CALLS_PER_GRAPH)
 
-        def run(count: int) -> None:
-            for _ in range(count):
-                call()
+    def repeated(call: Callable[[], object]) -> Run:
+        return lambda count: [call() for _ in range(count)]
 
-        return run, 1
+    return measure([repeated(call) for call in calls], device, seconds)
 
+
+def _captured(call: Callable[[], object], device: torch.device) -> Run:
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
@@ -108,23 +116,22 @@ def repeated(call: Callable[[], object], device: torch.device) -> tuple[Callable
         for _ in range(count // CALLS_PER_GRAPH):
             graph.replay()
 
-    return replay, CALLS_PER_GRAPH
+    return replay
 
 
 class PeakMemory:
-    """Bytes allocated on a CUDA device at most, above what there was before; None elsewhere."""
+    """Peak memory allocated on a CUDA device since this object was created; None on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device if device.type == "cuda" else None
-        self._base = 0
-        if self._device is not None:
-            synchronize(self._device)
-            torch.cuda.reset_peak_memory_stats(self._device)
-            self._base = torch.cuda.memory_allocated(self._device)
+        self._device = device
+        if device.type == "cuda":
+            synchronize(device)
+            torch.cuda.reset_peak_memory_stats(device)
+            self._base = torch.cuda.memory_allocated(device)
 
     def mib(self) -> float | None:
-        """Since this was made."""
-        if self._device is None:
+        """The peak in MiB, above what was allocated at the start."""
+        if self._device.type != "cuda":
             return None
         synchronize(self._device)
         return (torch.cuda.max_memory_allocated(self._device) - self._base) / MIB

@@ -1,4 +1,4 @@
-"""A whole run, as `voidrl pretrain` does it: environments, replay and updates together."""
+"""A whole run as in `voidrl pretrain`: environments, replay and updates together."""
 
 from __future__ import annotations
 
@@ -13,68 +13,55 @@ from typing import Any
 import torch
 
 from voidrl.agent import Agent
-from voidrl.bench.report import Column, Row, number, percent, ratio, shown
+from voidrl.bench.options import LOG_ROWS
+from voidrl.bench.results import Result, number, percent, speedup, value_range
 from voidrl.build import build_config, layers_for
 from voidrl.config import EnvConfig, merge, update
 from voidrl.engine import Engine
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, RunInterrupted
 from voidrl.loop import Loop, LoopState
-from voidrl.protocols.presets import default_preset, find_preset
 from voidrl.replay import make_replay
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
-from voidrl.units import parse_count
 
-LOG_ROWS = 20  # in a run; more would be more host reads than a run has
-DROPPED_ROWS = 2  # with updates: graphs are captured in the first of them
-
-
-def check(options: Namespace) -> None:
-    """Refuse runs too short to be cut into rows."""
-    options.preset = options.preset or default_preset(options.env) or "maze-demo"
-    values = find_preset(options.preset).values
-    if options.num_envs is None:
-        options.num_envs = values.get("env", {}).get("num_envs", 1)
-    if parse_count(options.steps) < 2 * LOG_ROWS * options.num_envs:
-        raise ConfigError(
-            f"--steps {options.steps} cannot be used with {options.num_envs} environments: expected at least "
-            f"{2 * LOG_ROWS * options.num_envs}, of which most are left out of the figures"
-        )
+NAME_WIDTH = 24
+DROPPED_ROWS = 2  # of those with updates: graphs are captured in the first of them
 
 
-def columns(options: Namespace) -> list[Column]:
-    """One row for each engine."""
-    return [
-        Column("environment", 24, lambda row: row["env"][:24]),
-        Column("engine", 7, lambda row: row["engine"]),
-        Column("envs", 4, lambda row: str(row["num_envs"])),
-        Column("updates/step", 12, lambda row: f"{row['updates_per_step']:g}"),
-        Column("steps/s", 9, shown("steps_per_second")),
-        Column("frames/s", 9, lambda row: number(row["steps_per_second"] * row["frames_per_step"])),
-        Column("updates/s", 9, shown("updates_per_second")),
-        *([Column(f"× {options.against}", 9, ratio)] if options.against else []),
-        Column("learner waits", 13, lambda row: percent(row["learner_waits"])),
-    ]
+def results(
+    options: Namespace, device: torch.device, peaks: None, say: Callable[[str], None]
+) -> Iterator[Result]:
+    """Measure one run; with `--against`, also one with a second engine."""
+    engines = [options.engine, *([options.against] if options.against else [])]
+    runs = [_run(options, engine, device, say) for engine in engines]
+    if len(runs) > 1:
+        ratio = runs[0]["steps_per_second"] / runs[1]["steps_per_second"]
+        runs = [run | {"against": runs[1]["engine"], "ratio": None} for run in runs]
+        runs[0]["ratio"] = ratio
+    yield from map(_result, runs)
 
 
-def details(row: Row) -> list[str]:
-    """What was counted."""
-    span = f"{row['steps']} steps in {number(row['seconds'])} s counted, in {row['log_rows']} parts of "
-    return [f"{span}{number(row['steps_per_second_min'])}–{number(row['steps_per_second_max'])} steps/s"]
+def _result(figures: dict[str, Any]) -> Result:
+    cells = {
+        "environment": figures["env"][:NAME_WIDTH],
+        "engine": figures["engine"],
+        "envs": str(figures["num_envs"]),
+        "updates/step": f"{figures['updates_per_step']:g}",
+        "steps/s": number(figures["steps_per_second"]),
+        "frames/s": number(figures["steps_per_second"] * figures["frames_per_step"]),
+        "updates/s": number(figures["updates_per_second"]),
+        **speedup(figures),
+        "learner waits": percent(figures["learner_waits"]),
+    }
+    note = f"{figures['steps']} steps in {number(figures['seconds'])} s counted, over {figures['log_rows']} "
+    note += f"log rows at {value_range(figures, 'steps_per_second')} steps/s"
+    return Result(figures, cells, (note,))
 
 
-def rows(options: Namespace, device: torch.device, peaks: None, say: Callable[[str], None]) -> Iterator[Row]:
-    """One run with the engine asked for, and one with that which it is compared with."""
-    found = [_run(options, options.engine, device, say)]
-    if options.against:
-        found.append(_run(options, options.against, device, say))
-        found[0]["against"] = found[1]["engine"]
-        found[0]["ratio"] = found[0]["steps_per_second"] / found[1]["steps_per_second"]
-    yield from found
-
-
-def _run(options: Namespace, engine_name: str, device: torch.device, say: Callable[[str], None]) -> Row:
+def _run(
+    options: Namespace, engine_name: str, device: torch.device, say: Callable[[str], None]
+) -> dict[str, Any]:
     layers = _layers(options, engine_name)
     env_config = update(EnvConfig(), merge(*layers)["env"])
     with (
@@ -97,12 +84,12 @@ def _run(options: Namespace, engine_name: str, device: torch.device, say: Callab
             "num_envs": envs.num_envs,
             "frames_per_step": envs.frames_per_step,
             "updates_per_step": config.updates_per_step,
-            **steady(read_metrics(home.path)),
+            **steady_rates(read_metrics(home.path)),
         }
 
 
 def _layers(options: Namespace, engine: str) -> list[Mapping[str, Any]]:
-    steps = parse_count(options.steps)
+    steps = options.steps
     base = merge(*(layer.values for layer in layers_for(options.env, "pretrain", options.preset)))
     log = {"log_every_steps": max(1, steps // LOG_ROWS), "checkpoint_every_steps": steps + 1}
     log |= {"eval_every_steps": 0, "tensorboard": False}
@@ -111,7 +98,7 @@ def _layers(options: Namespace, engine: str) -> list[Mapping[str, Any]]:
         "steps": steps,
         "engine": engine,
         "precision": options.precision,
-        "warmup_steps": min(base.get("warmup_steps", steps), steps // 4),  # not what is measured
+        "warmup_steps": min(base.get("warmup_steps", steps), steps // 4),  # not measured
         "log": log,
     }
     if options.updates_per_step is not None:
@@ -119,17 +106,18 @@ def _layers(options: Namespace, engine: str) -> list[Mapping[str, Any]]:
     return [base, changes]
 
 
-def steady(rows: list[dict[str, Any]]) -> Row:
-    """Rates over the rows of a run in which it is under way: after the warm-up and the first updates."""
+def steady_rates(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rates over the log rows after the warm-up and the first updates."""
     spans = [
         (row["step"] - before["step"], row)
         for before, row in pairwise([{"step": 0, "updates": 0}, *rows])
         if row["updates"] > before["updates"]
     ][DROPPED_ROWS:]
     if not spans:
-        raise ConfigError("the run was over before its rates were steady: give more --steps")
+        raise ConfigError("the run ended before its rates were steady: use more --steps")
     seconds = [steps / row["time/steps_per_second"] for steps, row in spans]
-    total, rates = sum(seconds), [row["time/steps_per_second"] for _, row in spans]
+    total = sum(seconds)
+    rates = [row["time/steps_per_second"] for _, row in spans]
 
     def mean(name: str) -> float:
         return float(sum(row[name] * time for (_, row), time in zip(spans, seconds, strict=True)) / total)

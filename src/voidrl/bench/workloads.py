@@ -9,11 +9,11 @@ from voidrl.errors import UnknownNameError
 from voidrl.protocols.presets import DEMO_ENV, preset_values
 from voidrl.types import EnvSpec
 
-DEFAULT_ON_CPU = ("maze",)  # the others take seconds for one update there
+DEFAULT_ON_CPU = ("maze",)  # one update of the others takes seconds on a CPU
 
 
-class Work(NamedTuple):
-    """One kind of update."""
+class Workload(NamedTuple):
+    """One kind of update: an environment's shape and a config."""
 
     about: str
     spec: Callable[[], EnvSpec]
@@ -22,7 +22,7 @@ class Work(NamedTuple):
 
 
 def continuous(frame_shape: tuple[int, ...], frame_stack: int = 1, action_dim: int = 6) -> EnvSpec:
-    """Frames, or vectors, and continuous actions."""
+    """An environment with images or vectors and continuous actions."""
     return EnvSpec(
         frame_shape,
         len(frame_shape) == 3,
@@ -36,12 +36,12 @@ def continuous(frame_shape: tuple[int, ...], frame_stack: int = 1, action_dim: i
 
 
 def discrete(frame_shape: tuple[int, ...], frame_stack: int, num_actions: int) -> EnvSpec:
-    """Frames and numbered actions."""
+    """An environment with images and discrete actions."""
     return EnvSpec(frame_shape, True, frame_stack, num_actions, raw_shape=frame_shape)
 
 
 def demo_maze() -> EnvSpec:
-    """What the demo's maze looks like."""
+    """The spec of the demo's maze."""
     from voidrl.config import EnvConfig
     from voidrl.envs.make import make_envs
 
@@ -66,53 +66,55 @@ PIXELS_DRQ = {
     "learner": {"batch_size": 256},
 }
 
-WORKS = {
-    "vectors": Work(
-        "24-d states, DDPG, batch 1024, z learned and 512 wide, only the n-th step scored (URLB)",
+WORKLOADS = {
+    "vectors": Workload(
+        "24-d states, DDPG, batch 1024, z of 512 from the learner, reward of the n-th step alone (URLB)",
         lambda: continuous((24,)),
         (VECTORS, {"learner.intrinsic_n_step": "single"}),
     ),
-    "vectors-summed": Work(
-        "the same with every one of the n steps scored",
+    "vectors-summed": Workload(
+        "the same with the rewards of all n steps",
         lambda: continuous((24,)),
         (VECTORS, {"learner.intrinsic_n_step": "summed"}),
     ),
-    "urlb-states": Work(
-        "24-d states, preset urlb-states: DDPG with trunks, z from dynamics, batches 1024",
+    "urlb-states": Workload(
+        "24-d states, preset urlb-states: DDPG with trunks, z from ICM, batches 1024",
         lambda: continuous((24,)),
         (preset_values("urlb-states"),),
     ),
-    "urlb-pixels": Work(
-        "3 frames of 3×84×84, preset urlb-pixels: DDPG and contrast on DrQ's convolutions, batches 256",
+    "urlb-pixels": Workload(
+        "3 frames of 3×84×84, preset urlb-pixels: DDPG, contrastive loss, DrQ's convolutions, batches 256",
         lambda: continuous((3, 84, 84), 3),
         (preset_values("urlb-pixels"),),
     ),
-    "pixels-drq": Work(
-        "3 frames of 3×84×84, SAC and contrast on DrQ's convolutions, both batches 256",
+    "pixels-drq": Workload(
+        "3 frames of 3×84×84, SAC, contrastive loss, DrQ's convolutions, batches 256",
         lambda: continuous((3, 84, 84), 3),
         (preset_values("dmc-paper"), PIXELS_DRQ),
     ),
-    "pixels-paper": Work(
+    "pixels-paper": Workload(
         "3 frames of 3×84×84, preset dmc-paper, both batches 512",
         lambda: continuous((3, 84, 84), 3),
         (preset_values("dmc-paper"),),
     ),
-    "discrete": Work(
+    "discrete": Workload(
         "4 frames of 1×84×84, 18 actions, preset atari-paper, batches 32 and 512",
         lambda: discrete((1, 84, 84), 4, 18),
         (preset_values("atari-paper"),),
     ),
-    "atari-fast": Work(
+    "atari-fast": Workload(
         "4 frames of 1×84×84, 18 actions, preset atari-fast, both batches 256",
         lambda: discrete((1, 84, 84), 4, 18),
         (preset_values("atari-fast"),),
     ),
-    "maze": Work("what `voidrl demo` runs, preset maze-demo", demo_maze, (preset_values("maze-demo"),)),
+    "maze": Workload(
+        "the update of `voidrl demo`, preset maze-demo", demo_maze, (preset_values("maze-demo"),)
+    ),
 }
 
 
-def find_work(name: str) -> Work:
-    """By name, or an error with the nearest ones."""
-    if name not in WORKS:
-        raise UnknownNameError("workload", name, WORKS, "See `voidrl bench update --help`.")
-    return WORKS[name]
+def find_workload(name: str) -> Workload:
+    """The workload with this name, or an error that suggests similar names."""
+    if name not in WORKLOADS:
+        raise UnknownNameError("workload", name, WORKLOADS, "See `voidrl bench update --help`.")
+    return WORKLOADS[name]

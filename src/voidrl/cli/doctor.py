@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from voidrl.cli.options import make_parser
 from voidrl.terminal.screen import has_unicode, is_log, width_of
-from voidrl.terminal.tables import LEAST_PROSE, fit, make_console, writable
+from voidrl.terminal.tables import LEAST_PROSE, make_console, wrap_text, writable
 
 if TYPE_CHECKING:
     from voidrl.doctor.probes import Finding
@@ -37,7 +37,7 @@ def doctor(argv: list[str]) -> int:
         found = [dataclasses.asdict(finding) for finding in findings]
         print(json.dumps({"ready": ready, "summary": summary(findings), "findings": found}, indent=2))
     else:
-        print(fit(f"\n{summary(findings)}", indent=0))
+        print(wrap_text(f"\n{summary(findings)}", indent=0))
     return 0 if ready else 1
 
 
@@ -57,7 +57,7 @@ def _print(finding: Finding, stream: TextIO) -> None:
     indent = len(sign) + wide + 2
     if width_of(stream) - indent < LEAST_PROSE:
         wide, indent = 0, len(sign)
-    text = Text(fit(f"{sign}{finding.name:<{wide}}  {found}", indent=indent, file=stream))
+    text = Text(wrap_text(f"{sign}{finding.name:<{wide}}  {found}", indent=indent, file=stream))
     text.stylize(STYLES[finding.state], 0, len(sign))
     console = make_console(stream)
     console.print(text, soft_wrap=True)

@@ -7,7 +7,7 @@ import json
 
 from voidrl.cli.options import TRUST_HELP, make_parser
 from voidrl.errors import ConfigError
-from voidrl.terminal.tables import fit
+from voidrl.terminal.tables import wrap_text
 
 STATES = {
     "ram": "whole RAM vectors (they hold timers and saturate)",
@@ -91,7 +91,7 @@ def evaluate(argv: list[str]) -> None:
 
 
 def _say(text: str) -> None:
-    print(fit(text, indent=9))  # the name of the line takes nine columns
+    print(wrap_text(text, indent=9))  # the name of the line takes nine columns
 
 
 def score(argv: list[str]) -> None:
@@ -115,7 +115,7 @@ def score(argv: list[str]) -> None:
         runs = [dataclasses.asdict(one) for one in scores]
         print(json.dumps({"runs": runs, **dataclasses.asdict(summary)}))
         return
-    print(fit(summary.table()))
+    print(wrap_text(summary.table()))
     steps = sorted({one.steps for one in scores})
     between = f"{steps[0]} to {steps[-1]}" if len(steps) > 1 else f"{steps[0]}"
-    print(fit(f"{len(scores)} runs of {scores[0].kind!r}, evaluated after {between} steps."))
+    print(wrap_text(f"{len(scores)} runs of {scores[0].kind!r}, evaluated after {between} steps."))

@@ -18,7 +18,7 @@ from voidrl.cli.sharing import push
 from voidrl.cli.training import config, finetune, pretrain, resume, train
 from voidrl.cli.video import video
 from voidrl.errors import RunInterrupted, UnknownNameError, VoidrlError
-from voidrl.terminal.tables import described, fit
+from voidrl.terminal.tables import described, wrap_text
 
 INTERRUPTED = 75  # sysexits' EX_TEMPFAIL: stopped with a checkpoint, run `voidrl resume`
 BAD_INPUT = 2
@@ -79,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
 def _overview() -> str:
     about = "voidrl: pre-train agents without rewards, then adapt them to a task in a few steps."
     rows = described({name: (what.__doc__ or "").replace("`", "") for name, what in COMMANDS.items()})
-    return f"""{fit(about, indent=0)}
+    return f"""{wrap_text(about, indent=0)}
 
 usage: voidrl COMMAND …
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn
 
 from voidrl.config import SET_BY_COMMAND, Config, field_docs
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.terminal.tables import described, fit
+from voidrl.terminal.tables import described, wrap_text
 from voidrl.units import parse_count
 
 HELP = ["-h", "--help"]
@@ -61,9 +61,9 @@ def _pairs(words: list[str]) -> dict[str, str]:
         name = name.replace("_", "-")
         if not word.startswith("--"):
             raise ConfigError(f"{word!r} was not expected here: options look like --name value")
-        if name in FLAGS and not equals:
-            value = "True"
-        elif not equals:
+        if name in FLAGS and equals:
+            raise ConfigError(f"option {name} takes no value, got {value!r}: give it, or leave it out")
+        if not equals and name not in FLAGS:
             value = next(rest, "--")
             if value.startswith("--"):
                 raise ConfigError(f"option {name} has no value: expected `{name} VALUE`")
@@ -127,8 +127,10 @@ def read_as(text: str, hint: Any) -> Any:
 
 def print_help(config: Config, usage: str, about: str | None, own: Mapping[str, str]) -> None:
     """The options of a command, then every field of the config with its value here and its docstring."""
-    print(f"{fit(f'usage: {usage} [OPTION …]', indent=7)}\n\n{fit(about or '')}\n\n{described(own)}\n")
-    print(fit("Fields of the config, with the values that they have here:"))
+    print(
+        f"{wrap_text(f'usage: {usage} [OPTION …]', indent=7)}\n\n{wrap_text(about or '')}\n\n{described(own)}\n"
+    )
+    print(wrap_text("Fields of the config, with the values that they have here:"))
     sections: dict[str, dict[str, str]] = {}
     for name, option in config_options(config):
         shown = ",".join(map(str, option.value)) or "[]" if isinstance(option.value, tuple) else option.value

@@ -16,7 +16,7 @@ from voidrl.cli.options import (
     split_words,
 )
 from voidrl.errors import UnknownNameError
-from voidrl.terminal.tables import described, fit, print_table
+from voidrl.terminal.tables import described, print_table, wrap_text
 
 if TYPE_CHECKING:
     from voidrl.build import Layer
@@ -91,7 +91,7 @@ def config(argv: list[str]) -> None:
     usage = f"voidrl config {{{','.join(PHASES)}}} …"
     if command in HELP:
         more = described({**CONFIG, "…": "the arguments and options of that command"})
-        print(f"{fit(f'usage: {usage}', indent=7)}\n\n{fit(config.__doc__ or '')}\n\n{more}")
+        print(f"{wrap_text(f'usage: {usage}', indent=7)}\n\n{wrap_text(config.__doc__ or '')}\n\n{more}")
         return
     if command not in PHASES:
         raise UnknownNameError("command", command, PHASES, f"Expected `{usage}`.")

@@ -1,7 +1,7 @@
 """Atari games on ALE's native vector environment: `atari/ms_pacman`. Does not import torch.
 
-One frame of 84 × 84 gray pixels per step; the replay stacks them. How this differs from other set-ups, and
-why, stands in docs/environments/atari.md.
+Each step returns one frame of 84 × 84 gray pixels; the replay stacks them. docs/environments/atari.md lists
+the differences from other setups, and the reasons.
 """
 
 from __future__ import annotations
@@ -24,23 +24,22 @@ if TYPE_CHECKING:
     from voidrl.envs.ram import StateCounter
 
 FRAMES_PER_SECOND = 60  # of the console
-STICKY = 0.25  # probability that an action is repeated, as `sticky=true` turns it on
+STICKY = 0.25  # probability of repeating the last action with `sticky=true`
 OPTIONS = {
     "sticky": (0.0, f"true ({STICKY}), false, or a probability below 1"),
-    "full_actions": (False, "true for all 18 actions, or false for those that the game reacts to"),
+    "full_actions": (False, "true for all 18 actions, or false for the game's minimal action set"),
     "noop_max": (30, "a whole number of frames, 0 or more"),
     "max_frames": (108_000, "a whole number of frames above 0"),
     "life_loss": (True, "true or false"),
     "clip_rewards": (True, "true or false"),
 }
-"""Default and meaning of what may stand in the query."""
+"""Options in the id's query: the default and what is expected."""
 
 
 class AtariEnvs(Envs):
-    """N games of one kind. In training a lost life terminates, though the game goes on; rewards are clipped.
+    """N copies of a game. In training a lost life terminates, though the game continues; rewards are clipped.
 
-    Both are done here and not by ALE: its `episodic_life` resets the whole game, and with its clipping the
-    score would be lost.
+    ALE does neither here: its `episodic_life` resets the whole game, and its clipping loses the score.
     """
 
     vector: AtariVectorEnv
@@ -70,7 +69,7 @@ class AtariEnvs(Envs):
 
     @property
     def counter(self) -> StateCounter | None:
-        """Made when it is first needed: environments that are only looked at start no processes."""
+        """The counter of visited states, created on first use: a mere probe starts no processes."""
         if self._watched and self._counter is None:
             from voidrl.envs.ram import StateCounter
 
@@ -78,34 +77,34 @@ class AtariEnvs(Envs):
         return self._counter
 
     def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin new games; game i draws its number of no-ops with seed + i."""
+        """Start new games; game i draws its number of no-ops with seed + i."""
         frames, info = super().reset(seed)
         self._lives, self._ended = info["lives"], np.zeros(self.num_envs, bool)
         if self._color is not None:
-            self._see(*self._color.reset(seed=seed), info)
+            self._keep_picture(*self._color.reset(seed=seed), info)
         if self.counter is not None:
             self.counter.reset(info["episode_frame_number"][: self._watched])
         return frames, info
 
     def send(self, action: np.ndarray) -> None:
-        """Begin one step of each, in ALE's threads."""
-        assert 0 <= action.min() <= action.max() < self.spec.num_actions, "ALE would never answer"
+        """Start one step of each game in ALE's threads."""
+        assert 0 <= action.min() <= action.max() < self.spec.num_actions, "ALE hangs on an invalid action"
         self._actions = action
         self._guarded(lambda: self.vector.send(action))
         if self._color is not None:
             self._color.send(action[:1])
 
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
-        """What came of it."""
+        """Wait for the results of the step."""
         frames, score, terminated, truncated, info = self._guarded(self.vector.recv)
         score, fresh, ended = score.astype(np.float32), self._ended, (terminated | truncated)
         if self._color is not None:
-            picture, _, _, _, its_info = self._color.recv()
-            self._see(picture, its_info, info)
+            picture, _, _, _, color_info = self._color.recv()
+            self._keep_picture(picture, color_info, info)
         if self.counter is not None:
             counted = ~fresh if counted is None else counted & ~fresh
-            told = (self._actions, fresh, counted, info["episode_frame_number"], info["lives"], score)
-            self.counter.step(*(values[: self._watched] for values in told))
+            step = (self._actions, fresh, counted, info["episode_frame_number"], info["lives"], score)
+            self.counter.step(*(values[: self._watched] for values in step))
         died = (info["lives"] < self._lives) & ~fresh
         self._lives, self._ended = info["lives"], ended & ~fresh
         reward = np.clip(score, -1, 1) if self._clips else score
@@ -115,26 +114,26 @@ class AtariEnvs(Envs):
 
     @property
     def steps_per_second(self) -> float:
-        """How many steps of the agent are a second of the game."""
+        """Agent steps per second of the game."""
         return FRAMES_PER_SECOND / FRAME_SKIP
 
     def render(self) -> np.ndarray:
-        """Game 0 as it is now, (210, 160, 3), in color; of the last two frames the brighter pixels."""
-        assert self._picture is not None, "made without a `render_height`, or not reset yet"
+        """The current color picture of game 0, (210, 160, 3): the maximum of the last two frames."""
+        assert self._picture is not None, "created without a `render_height`, or not reset yet"
         return self._picture
 
-    def _see(self, picture: np.ndarray, its_info: dict[str, Any], info: dict[str, Any]) -> None:
-        """Keep the picture that came of the same seed and actions, if the same came of them otherwise."""
+    def _keep_picture(self, picture: np.ndarray, color_info: dict[str, Any], info: dict[str, Any]) -> None:
+        """Keep the color picture, after checking that the color game is in the same state as game 0."""
         for key in ("episode_frame_number", "lives"):
-            if its_info[key][0] != info[key][0]:
+            if color_info[key][0] != info[key][0]:
                 raise EnvironmentFailedError(
                     f"environment {self.name!r} cannot be shown: a second game with the same seed and "
-                    f"actions has {key} {its_info[key][0]} where the first has {info[key][0]}"
+                    f"actions has {key} {color_info[key][0]} where the first has {info[key][0]}"
                 )
         self._picture = picture[0, -1]
 
     def close(self) -> None:
-        """Free what they hold."""
+        """End the games and their processes."""
         if self._color is not None:
             self._color.close()
         if self._counter is not None:
@@ -145,7 +144,7 @@ class AtariEnvs(Envs):
 def make_atari(
     config: EnvConfig, num_envs: int, query: dict[str, Any], *, evaluation: bool, render: bool = False
 ) -> AtariEnvs:
-    """N games of the kind that the id names."""
+    """Create N copies of the game in the id."""
     if config.backend not in ("auto", "native"):
         raise ConfigError(
             f"env.backend = {config.backend!r} cannot be used with environment {config.id!r}, which ALE "
@@ -160,13 +159,13 @@ def make_atari(
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     rom = find_game(atari_game(config.id) or "", roms.get_all_rom_ids())
     path = str(roms.get_rom_path(rom))
-    if ale_py.ALEInterface.isSupportedROM(path) is None:  # loading it ends the process
+    if ale_py.ALEInterface.isSupportedROM(path) is None:  # loading it would kill the process
         raise ConfigError(f"environment {config.id!r} cannot be made: ALE has the game but cannot play it")
     options = _options(config.id, query)
     if config.count_states and options["sticky"]:
         raise ConfigError(
-            f"env.count_states = True cannot be used with sticky actions (environment {config.id!r}): a "
-            f"second emulator, whose memory is read, could not repeat them; set it to False, or play without"
+            f"env.count_states = True cannot be used with sticky actions (environment {config.id!r}), which "
+            f"the emulator that counts cannot repeat: set it to False, or play without sticky actions"
         )
     make = partial(
         AtariVectorEnv,
@@ -174,14 +173,14 @@ def make_atari(
         stack_num=1,
         repeat_action_probability=options["sticky"],
         full_action_space=options["full_actions"],
-        noop_max=options["noop_max"] + 1,  # ALE draws a number below it
+        noop_max=options["noop_max"] + 1,  # ALE's bound is exclusive
         max_num_frames_per_episode=options["max_frames"],
         use_fire_reset=False,
         reward_clipping=False,
     )
     color = None
     if render:
-        # With the seed of game 0, a second one does exactly the same, with sticky actions too.
+        # With the seed of game 0, a second game does exactly the same, even with sticky actions.
         console = ale_py.ALEInterface()
         console.loadROM(path)
         height, width = console.getScreenDims()
@@ -190,7 +189,7 @@ def make_atari(
 
 
 def _options(name: str, query: dict[str, Any]) -> dict[str, Any]:
-    """The options of an id, checked."""
+    """The options of an id with defaults, checked."""
     for key in query:
         if key not in OPTIONS:
             raise UnknownNameError(f"option of environment {name!r}:", key, OPTIONS)
@@ -199,7 +198,7 @@ def _options(name: str, query: dict[str, Any]) -> dict[str, Any]:
         values["sticky"] = STICKY
     for key, value in values.items():
         default, expected = OPTIONS[key]
-        # JSON has no other numbers than these; True is an int to Python, but not what is meant.
+        # True is an int in Python, but not a number of frames.
         fits = isinstance(value, type(default)) or (key == "sticky" and value == 0)
         if key in ("noop_max", "max_frames"):
             fits = fits and not isinstance(value, bool) and (key == "max_frames") <= value < 2**31 - 1

@@ -1,7 +1,7 @@
-"""How much of a continuous world was visited: bins of the body's pose, and the entropy of physics states.
+"""State coverage in DMControl: visited bins of the body's pose, and the entropy of the physics states.
 
-Two states of a simulation are hardly ever equal, so distinct ones cannot be counted as on Atari. Bins say
-what was reached; the entropy says how widely all that moves was spread. Imports neither torch nor dm_control.
+Two states of a simulation are almost never equal, so distinct states cannot be counted as on Atari. Bins
+measure what was reached, the entropy how spread out the states are. Imports neither torch nor dm_control.
 """
 
 from __future__ import annotations
@@ -14,69 +14,71 @@ import numpy as np
 
 from voidrl.errors import CheckpointError, EnvironmentFailedError
 
-# Bins are small against what bodies can do (the walker stands 1.3 m high and walks at 1 m/s), and large
-# against the trembling of one that rests. They are centerd on multiples of their size: 0 is no border.
+# Bins are small compared with what bodies can do (the walker stands 1.3 m high and walks at 1 m/s), and large
+# compared with the jitter of a body at rest. They are centered on multiples of their size, so 0 is no border.
 HEIGHT_BIN_M = 0.05
 ANGLE_BINS = 36  # of 10°
 VELOCITY_BIN_MPS = 0.25
-MAX_HEIGHT_M, MAX_VELOCITY_MPS = 10.0, 25.0  # up and down, back and forth; what is beyond shares the last bin
+MAX_HEIGHT_M, MAX_VELOCITY_MPS = 10.0, 25.0  # in both directions; anything beyond falls into the last bin
 
-VELOCITY_SCALE_S = 0.1  # joints spread over 0.1 to 1 rad and 2 to 6 rad/s: so both weigh alike
+VELOCITY_SCALE_S = 0.1  # joints spread over 0.1 to 1 rad and 2 to 6 rad/s: this gives both equal weight
 RESOLUTION = 0.01  # m and rad; 0.1 m/s and rad/s
-SAMPLE_STATES = 1024  # few, so that neighbors are not the step before and after; a walker's take 20 ms
-FEWEST_STATES = 64  # of which there is an entropy
+SAMPLE_STATES = (
+    1024  # few, so that neighbors are not consecutive steps; the entropy of a walker's takes 20 ms
+)
+LEAST_STATES = 64  # below, no entropy is reported
 NEIGHBOR = 3
 
-POSE = 3  # height, angle and velocity, which come before the physics state
+POSE = 3  # height, angle and velocity come before the physics state
 FREE, BALL, SLIDE, HINGE = range(4)  # MuJoCo's mjtJoint
 
 
-class Layout(NamedTuple):
-    """Where a model has what is measured."""
+class StateIndex(NamedTuple):
+    """Where the measured values are in a model's `qpos` and in the measured state."""
 
     body: int
-    single: tuple[np.ndarray, np.ndarray]  # positions of one number: where in qpos, where in what is measured
-    hinges: np.ndarray  # where in what is measured
-    rotations: list[tuple[int, int]]  # quaternions: where in qpos, where in what is measured
-    velocities: int  # where they begin in what is measured
-    spatial: np.ndarray  # (6,) to write a body's velocity to
+    scalars: tuple[np.ndarray, np.ndarray]  # scalar positions: indices into qpos, and into the state
+    hinges: np.ndarray  # into the state
+    rotations: list[tuple[int, int]]  # quaternions: start in qpos, and in the state
+    velocities: int  # start in the state
+    spatial: np.ndarray  # (6,) buffer for a body's velocity
 
     @classmethod
-    def of(cls, model: Any) -> Layout:
-        """That of MuJoCo's `model`."""
+    def of_model(cls, model: Any) -> StateIndex:
+        """The index for MuJoCo's `model`."""
         root = int(np.argmax(model.body_jntnum > 0))
         sources: list[int] = []
         targets: list[int] = []
-        hinges, rotations, place = [], [], POSE
+        hinges, rotations, at = [], [], POSE
         for joint in range(model.njnt):
             kind, address = int(model.jnt_type[joint]), int(model.jnt_qposadr[joint])
             of_root = model.jnt_bodyid[joint] == root
             if kind == FREE:
                 taken = [address + 2] if of_root else [address, address + 1, address + 2]
-            elif kind == BALL or (of_root and _says_only_how_far(model, joint)):
+            elif kind == BALL or (of_root and _is_endless_slide(model, joint)):
                 taken = []
             else:
                 taken = [address]
             if kind == HINGE:
-                hinges.append(place)
+                hinges.append(at)
             sources += taken
-            targets += range(place, place + len(taken))
-            place += len(taken)
+            targets += range(at, at + len(taken))
+            at += len(taken)
             if kind in (FREE, BALL):
-                rotations.append((address + 3 if kind == FREE else address, place))
-                place += 3
-        single = np.array(sources, np.intp), np.array(targets, np.intp)
-        return cls(_body(model, root), single, np.array(hinges, np.intp), rotations, place, np.zeros(6))
+                rotations.append((address + 3 if kind == FREE else address, at))
+                at += 3
+        scalars = np.array(sources, np.intp), np.array(targets, np.intp)
+        return cls(_body(model, root), scalars, np.array(hinges, np.intp), rotations, at, np.zeros(6))
 
 
-def _says_only_how_far(model: Any, joint: int) -> bool:
-    """A slide along an endless floor; between stops or against a spring, places differ."""
+def _is_endless_slide(model: Any, joint: int) -> bool:
+    """Whether a joint slides along an endless floor, without stops or springs that make positions differ."""
     level = model.jnt_type[joint] == SLIDE and abs(model.jnt_axis[joint, 2]) < 1e-6
     return bool(level and not model.jnt_limited[joint] and not np.any(model.jnt_stiffness[joint]))
 
 
 def _body(model: Any, root: int) -> int:
-    """The root, if it can go anywhere; else it is the base of an arm, of which the last link says more."""
+    """The root if it can move freely; otherwise it is the base of an arm, and the last link is used."""
     first = model.body_jntadr[root]
     if np.isin(model.jnt_type[first : first + model.body_jntnum[root]], (FREE, SLIDE)).any():
         return root
@@ -84,47 +86,46 @@ def _body(model: Any, root: int) -> int:
     return int(np.flatnonzero(links)[-1])
 
 
-_layouts: weakref.WeakKeyDictionary[Any, Layout] = weakref.WeakKeyDictionary()
+_indices: weakref.WeakKeyDictionary[Any, StateIndex] = weakref.WeakKeyDictionary()
 
 
 def measure(physics: Any) -> np.ndarray:
-    """What a simulation of dm_control looks like now: (S,) float64, the pose of its body and its whole state.
+    """The current pose and physics state of a dm_control simulation, (S,) float64.
 
     The pose is height (m), angle (rad) and velocity (m/s): z of the body's frame, its pitch in (−π, π], its
-    velocity along x. The body is the first one with a joint, in arms the last. What the world does not let it
-    do stays constant.
+    velocity along x. The body is the first one with a joint, for arms the last.
 
-    The state is `qpos` and, times 0.1 s, `qvel`. Angles of hinges lie in (−π, π]. A quaternion becomes a
-    rotation vector, the same one for q and −q. Where on an endless floor the first body is is left out: the
-    same posture elsewhere is no new state.
+    The physics state is `qpos` and, times 0.1 s, `qvel`. Hinge angles lie in (−π, π]. A quaternion becomes a
+    rotation vector, the same for q and −q. The root's position on an endless floor is left out: the same
+    posture elsewhere is not a new state.
     """
     import mujoco
 
     model, data = physics.model.ptr, physics.data.ptr
-    layout = _layouts.get(model)
-    if layout is None:  # a new simulation; or an arm's next episode, for which its world is compiled anew
-        layout = _layouts[model] = Layout.of(model)
-    state, qpos, axes = np.empty(layout.velocities + model.nv), data.qpos, data.xmat[layout.body]
-    mujoco.mj_objectVelocity(model, data, mujoco.mjtObj.mjOBJ_XBODY, layout.body, layout.spatial, 0)
-    state[0] = data.xpos[layout.body, 2]
-    state[1] = wrap(math.atan2(axes[2], axes[8]))  # of the frame's z axis, x against z
-    state[2] = layout.spatial[3]  # after the three of the rotation
-    sources, targets = layout.single
+    index = _indices.get(model)
+    if index is None:  # a new simulation, or an arm's next episode, which recompiles the model
+        index = _indices[model] = StateIndex.of_model(model)
+    state, qpos, axes = np.empty(index.velocities + model.nv), data.qpos, data.xmat[index.body]
+    mujoco.mj_objectVelocity(model, data, mujoco.mjtObj.mjOBJ_XBODY, index.body, index.spatial, 0)
+    state[0] = data.xpos[index.body, 2]
+    state[1] = wrap(math.atan2(axes[2], axes[8]))  # of the body's z axis in the x–z plane
+    state[2] = index.spatial[3]  # the linear part follows the three angular velocities
+    sources, targets = index.scalars
     state[targets] = qpos[sources]
-    state[layout.hinges] = wrap(state[layout.hinges])
-    for source, target in layout.rotations:
+    state[index.hinges] = wrap(state[index.hinges])
+    for source, target in index.rotations:
         state[target : target + 3] = rotation_vector(*qpos[source : source + 4].tolist())
-    np.multiply(data.qvel, VELOCITY_SCALE_S, out=state[layout.velocities :])
+    np.multiply(data.qvel, VELOCITY_SCALE_S, out=state[index.velocities :])
     return state
 
 
 def wrap(angle: Any) -> Any:
-    """The same angle in (−π, π]; what lies there already is kept to the last bit."""
+    """The same angle in (−π, π]; angles already in that range stay bit-identical."""
     return angle - 2 * np.pi * np.ceil((angle - np.pi) / (2 * np.pi))
 
 
 def rotation_vector(w: float, x: float, y: float, z: float) -> tuple[float, float, float]:
-    """Axis times angle, 0 to π, of a quaternion of any length: as many numbers as degrees of freedom."""
+    """Axis times angle, 0 to π, of a quaternion of any norm: one number per degree of freedom."""
     if (w, x, y, z) < (0.0, 0.0, 0.0, 0.0):  # q and −q are the same rotation
         w, x, y, z = -w, -x, -y, -z
     sine = math.hypot(x, y, z)
@@ -137,15 +138,15 @@ class PhysicsCoverage:
 
     `bins` is the number of distinct bins of height, angle and velocity, of 5 cm, 10° and 0.25 m/s.
 
-    `entropy` is the particle entropy (eq. 1), in nats, of a uniform sample of the visited physics states. The
-    data do not scale it, so that runs in one domain can be compared; domains cannot be, as the states of each
-    have a dimension of their own. States count as known to 1 cm, 0.01 rad, 0.1 m/s or 0.1 rad/s: an error of
-    this size is added, the same in all runs. Without it states that repeat, or coordinates that never change,
-    would give −∞; with it such a coordinate adds log 0.01, and what is spread wider hardly changes.
+    `entropy` is the particle entropy (eq. 1), in nats, of a uniform sample of the visited physics states. It
+    is not normalized by the data, so runs in one domain can be compared; domains cannot, since their states
+    differ in dimension. Noise of 1 cm, 0.01 rad, 0.1 m/s or 0.1 rad/s, the same in all runs, is added to the
+    states. Without it, repeated states or constant coordinates would give −∞; with it a constant coordinate
+    adds log 0.01, and coordinates with a larger spread hardly change.
 
     Args:
-        domain: Its name.
-        width: S of `measure` in it.
+        domain: The domain's name.
+        width: S of `measure` in this domain.
     """
 
     def __init__(self, domain: str, width: int) -> None:
@@ -156,34 +157,34 @@ class PhysicsCoverage:
         self._random = _random(0)
 
     def add(self, states: np.ndarray) -> None:
-        """Take in (n, S) visited states, as `measure` gives them."""
+        """Add (n, S) visited states, as `measure` returns them."""
         if not np.isfinite(states).all():
-            raise EnvironmentFailedError(f"the physics of {self.domain!r} are in a state that is not finite")
+            raise EnvironmentFailedError(f"the physics state of {self.domain!r} has become NaN or infinite")
         self._bins.update(_bin_numbers(states[:, :POSE]).tolist())
         # Algorithm R: the t-th state replaces one of the sample with probability SAMPLE_STATES / t.
         seen = self._seen + np.arange(len(states))
         drawn = (self._random.random(len(states)) * (seen + 1)).astype(np.int64)
         slots = np.where(seen < SAMPLE_STATES, seen, drawn)
         taken = slots < SAMPLE_STATES
-        self._sample[slots[taken]] = states[taken, POSE:]  # of two in one slot the later stays
+        self._sample[slots[taken]] = states[taken, POSE:]  # of two in one slot the later one stays
         self._seen += len(states)
 
     def counts(self) -> dict[str, float]:
-        """Both measures of all states so far; the entropy of 64 or more."""
+        """Both measures over all states so far; the entropy needs at least 64."""
         found: dict[str, float] = {"bins": len(self._bins)}
         sample = self._filled()  # (n, d)
-        if len(sample) >= FEWEST_STATES:
+        if len(sample) >= LEAST_STATES:
             import torch
 
             from voidrl.entropy import particle_entropy
 
-            error = np.random.default_rng(0).random(sample.shape) - 0.5
-            blurred = torch.from_numpy(sample + RESOLUTION * error)
-            found["entropy"] = float(particle_entropy(blurred, NEIGHBOR))
+            noise = np.random.default_rng(0).random(sample.shape) - 0.5
+            noisy = torch.from_numpy(sample + RESOLUTION * noise)
+            found["entropy"] = float(particle_entropy(noisy, NEIGHBOR))
         return found
 
     def state(self) -> dict[str, np.ndarray]:
-        """What a resumed run needs."""
+        """The state for a checkpoint."""
         return {
             "domain": np.frombuffer(self.domain.encode(), np.uint8).copy(),
             "bins": np.array(sorted(self._bins), np.int64),
@@ -192,7 +193,7 @@ class PhysicsCoverage:
         }
 
     def load(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from what `state` returned, in place of what was visited so far."""
+        """Restore what `state` returned, replacing everything visited so far."""
         if state.keys() != self.state().keys():
             raise CheckpointError(
                 f"the visited states cannot be loaded: expected {sorted(self.state())} of domain "
@@ -204,7 +205,7 @@ class PhysicsCoverage:
             raise CheckpointError(
                 f"the visited states cannot be loaded: expected {min(seen, SAMPLE_STATES)} of {seen}, of "
                 f"{self.width} numbers in domain {self.domain!r}, got {len(sample)} of {width} numbers in "
-                f"{domain!r}; they were visited in another world"
+                f"{domain!r}; they come from another domain"
             )
         self._bins = set(state["bins"].tolist())
         self._sample[: len(sample)] = sample
@@ -215,7 +216,7 @@ class PhysicsCoverage:
 
 
 def _random(drawn: int) -> np.random.Generator:
-    """The sampler's numbers from the given one on: each state takes one, so `seen` says where it stands."""
+    """The sampler's generator after `drawn` draws, one per state, so that `seen` alone restores it."""
     return np.random.Generator(np.random.PCG64(0).advance(drawn))
 
 

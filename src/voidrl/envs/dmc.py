@@ -1,6 +1,6 @@
 """DMControl: `dmc/walker_run`, and `dmc/walker` for the domain without a reward. Does not import torch.
 
-What each task is, and how this differs from other set-ups, stands in docs/environments/dmcontrol.md.
+docs/environments/dmcontrol.md describes the tasks and the differences from other setups.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from voidrl.envs.dmc_worker import (
 from voidrl.envs.gl import find_gl
 from voidrl.envs.ids import DMC
 from voidrl.envs.vector import Envs, StepResult
-from voidrl.envs.workers import Worker, end
+from voidrl.envs.workers import Worker, kill_workers
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
 from voidrl.machine import whole_cores
 from voidrl.spaces import spec_of
@@ -51,52 +51,52 @@ from voidrl.suites.dmcontrol import (
     REPEATS,
     STATES_REPEAT,
     TASKS,
-    find_place,
+    find_dmc_task,
     require_task,
 )
 from voidrl.types import EnvSpec
 
 SHARED = "/dev/shm"
-WAIT_S = 1.0  # between two looks at whether a worker is still waited for
+WAIT_S = 1.0  # how often the time-out is checked
 PACKAGES = {"dm-control": ((1, 0, 50), (2,)), "mujoco": ((3, 17), (4,))}  # as in pyproject.toml
 
 
 class DMControlVector(VectorEnv):
-    """N simulations of one task, in processes of their own or in this one."""
+    """N simulations of one task, in worker processes or in this one."""
 
     def __init__(self, settings: Settings, processes: int, timeout_s: float) -> None:
         self.num_envs = settings["num_envs"]
         self._name, self._timeout_s = settings["name"], timeout_s
-        self._workers: list[_Simulation] = []
-        self._end = weakref.finalize(self, end, self._workers, os.getpid())  # also at exit
+        self._workers: list[_SimulationWorker] = []
+        self._end = weakref.finalize(self, kill_workers, self._workers, os.getpid())  # also at exit
         self._own: Simulators | None = None
         self._steps = 0
         if processes:
-            described = self._start(settings, min(processes, self.num_envs))
+            described = self._start_workers(settings, min(processes, self.num_envs))
         else:
-            described = self._begin_here(settings)
+            described = self._start_here(settings)
         self.described = described
         self.single_observation_space, self.single_action_space = _spaces(described, settings)
         rate = 1 / (described["control_timestep_s"] * settings["action_repeat"])
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_fps": rate}
         self.render_mode = "rgb_array" if settings["view_size"] else None
 
-    def _begin_here(self, settings: Settings) -> Description:
+    def _start_here(self, settings: Settings) -> Description:
         self._own = _simulate_here(settings)
         described = self._own.describe()
         self.arrays = self._own.arrays = Arrays.over(self.num_envs, described, settings)
         return described
 
-    def _start(self, settings: Settings, processes: int) -> Description:
+    def _start_workers(self, settings: Settings, processes: int) -> Description:
         environment = {"MUJOCO_GL": _gl_for(settings)}
-        # A file without a name, in memory, that is gone with the last process that has it.
+        # An unnamed file in memory, which disappears with the last process that uses it.
         with tempfile.TemporaryFile(dir=SHARED if os.access(SHARED, os.W_OK) else None) as file:
             for envs in np.array_split(np.arange(self.num_envs), processes):
                 part: Settings = {
                     **settings, "first_env": int(envs[0]), "num_envs": len(envs), "memory": file.fileno(),
                 }  # fmt: skip
-                self._workers.append(_Simulation(part, file.fileno(), environment))
-            answers = [json.loads(text) for text in self._answers("was being made")]
+                self._workers.append(_SimulationWorker(part, file.fileno(), environment))
+            answers = [json.loads(text) for text in self._answers("started")]
             for answer in answers:
                 if "failed" in answer:
                     self._fail(_not_made(self._name, answer["failed"]))
@@ -104,87 +104,83 @@ class DMControlVector(VectorEnv):
             size = Arrays.size(self.num_envs, described, settings)
             file.truncate(size)
             memory = mmap.mmap(file.fileno(), size)
-            self._tell(MAP + str(self.num_envs).encode())
-            self._await()
+            self._send_all(MAP + str(self.num_envs).encode())
+            self._await_answers()
         self.arrays = Arrays.over(self.num_envs, described, settings, memory)
         return described
 
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin new episodes; environment i is seeded with seed + i."""
+        """Start new episodes; environment i is seeded with seed + i."""
         start = int(np.random.default_rng().integers(2**31)) if seed is None else int(seed)
         if self._own is not None:
-            self._here(lambda own: own.reset(start))
+            self._call_here(lambda own: own.reset(start))
         else:
-            self._tell(RESET + str(start).encode())
-            self._await()
+            self._send_all(RESET + str(start).encode())
+            self._await_answers()
         return self.arrays.obs.copy(), {}
 
     def send(self, action: np.ndarray) -> None:
-        """Begin one step of each."""
+        """Start one step of each simulation."""
         self.arrays.action[:] = action
         self._steps += 1
-        self._tell(STEP)
+        self._send_all(STEP)
 
     def recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """What came of it."""
+        """Wait for the results of the step."""
         if self._own is not None:
-            self._here(Simulators.step)
+            self._call_here(Simulators.step)
         else:
-            self._await()
+            self._await_answers()
         arrays = self.arrays
-        info = {"success": arrays.success.copy()} if self.described["tells_success"] else {}
-        return (
-            arrays.obs.copy(),
-            arrays.reward.copy(),
-            arrays.terminated.copy(),
-            arrays.truncated.copy(),
-            info,
-        )
+        info = {"success": arrays.success.copy()} if self.described["reports_success"] else {}
+        results = (arrays.obs, arrays.reward, arrays.terminated, arrays.truncated)
+        obs, reward, terminated, truncated = (array.copy() for array in results)
+        return obs, reward, terminated, truncated, info
 
     def step(
         self, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One step of each."""
+        """Step every simulation once."""
         self.send(actions)
         return self.recv()
 
     def render(self) -> tuple[np.ndarray]:  # type: ignore[override]
-        """A picture of environment 0, for those made with a `view_size`."""
-        self._tell(VIEW)
-        self._await()
+        """A picture of environment 0; needs a `view_size`."""
+        self._send_all(VIEW)
+        self._await_answers()
         return (self.arrays.view.copy(),)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """End the processes."""
+        """End the worker processes."""
         self._end()
         self._own = None
 
-    def _here(self, call: Any) -> None:
+    def _call_here(self, call: Any) -> None:
         try:
             call(self._own)
         except SimulationError as error:
             raise EnvironmentFailedError(str(error)) from error
 
-    def _tell(self, message: bytes) -> None:
+    def _send_all(self, message: bytes) -> None:
         for worker in self._workers:
             try:
                 worker.pipe.send_bytes(message)
             except OSError:
                 self._lost(worker)
 
-    def _await(self) -> None:
+    def _await_answers(self) -> None:
         for sentence in self._answers(f"was at its step {self._steps}"):
             if sentence:
                 self._fail(sentence)
 
     def _answers(self, doing: str) -> list[str]:
-        """One from each, in their order, or who gives none."""
+        """One answer from each worker, in order; fails for a worker that is dead or too slow."""
         waiting, found = {worker.pipe: worker for worker in self._workers}, {}
         waited = 0.0
         while waiting:
-            # Counted in small parts and not by the clock, which goes on while a run is suspended.
+            # Counted in small parts and not by the clock, which keeps running while the process is suspended.
             part = min(WAIT_S, self._timeout_s)
             ready = wait([*waiting], part)
             waited = 0.0 if ready else waited + part
@@ -192,7 +188,7 @@ class DMControlVector(VectorEnv):
                 worker = next(iter(waiting.values()))
                 self._fail(
                     f"worker process {worker.process.pid} of environment {self._name!r} ({worker.envs}) has "
-                    f"given no answer for {self._timeout_s:g} s, as long as env.dmc.timeout_s says, while it "
+                    f"given no answer for {self._timeout_s:g} s, the limit of env.dmc.timeout_s, while it "
                     f"{doing}"
                 )
             for pipe in ready:
@@ -203,7 +199,7 @@ class DMControlVector(VectorEnv):
                     self._lost(worker)
         return [found[worker] for worker in self._workers]
 
-    def _lost(self, worker: _Simulation) -> NoReturn:
+    def _lost(self, worker: _SimulationWorker) -> NoReturn:
         self._fail(f"{worker.death()}, which simulated environment {self._name!r} ({worker.envs})")
 
     def _fail(self, sentence: str) -> NoReturn:
@@ -211,7 +207,7 @@ class DMControlVector(VectorEnv):
         raise EnvironmentFailedError(sentence) from None
 
 
-class _Simulation(Worker):
+class _SimulationWorker(Worker):
     """A worker that simulates some of the environments."""
 
     def __init__(self, settings: Settings, memory: int, environment: dict[str, str]) -> None:
@@ -221,7 +217,7 @@ class _Simulation(Worker):
 
 
 class DMControlEnvs(Envs):
-    """N simulations as frames and [−1, 1] actions; they measure what they visit where that is asked for."""
+    """N simulations with frames and actions in [−1, 1], and optional state coverage."""
 
     vector: DMControlVector
     _counter: PhysicsCoverage | None = None
@@ -231,27 +227,27 @@ class DMControlEnvs(Envs):
         self._watched = np.arange(self.num_envs) < (config.counted_envs or self.num_envs)
         self.frames_per_step = config.dmc.action_repeat
         if config.count_states:
-            place = find_place(config.id)
-            assert place is not None
-            self._counter = PhysicsCoverage(place.domain, vector.described["state_dim"])
+            found = find_dmc_task(config.id)
+            assert found is not None
+            self._counter = PhysicsCoverage(found.domain, vector.described["state_dim"])
         self._ended = np.zeros(self.num_envs, bool)
 
     @property
     def counter(self) -> PhysicsCoverage | None:
-        """What measures which states are visited."""
+        """The measure of visited states."""
         return self._counter
 
     def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin new episodes; environment i is seeded with seed + i."""
+        """Start new episodes; environment i is seeded with seed + i."""
         self._ended[:] = False
         return super().reset(seed)
 
     def send(self, action: np.ndarray) -> None:
-        """Begin one step of each."""
+        """Start one step of each simulation."""
         self._guarded(lambda: self.vector.send(self._env_action(action)))
 
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
-        """What came of it."""
+        """Wait for the results of the step."""
         result = self._result(self._guarded(self.vector.recv))
         if self._counter is not None:
             real = self._watched & ~self._ended & (True if counted is None else counted)
@@ -261,25 +257,25 @@ class DMControlEnvs(Envs):
 
 
 def resolve(config: EnvConfig) -> EnvConfig:
-    """What is left to the domain, written down, and its name as it is spelled."""
-    place, dmc = find_place(config.id), config.dmc
-    if place is None:
+    """Fill in the domain's default action repeat, and the canonical spelling of the id."""
+    found, dmc = find_dmc_task(config.id), config.dmc
+    if found is None:
         return config
     pixels = dmc.observation == "pixels"
-    own = REPEATS.get(place.domain, PIXELS_REPEAT) if pixels else STATES_REPEAT
-    dmc = dataclasses.replace(dmc, action_repeat=dmc.action_repeat or own)
-    return dataclasses.replace(config, id=f"{DMC}{place.name}", dmc=dmc)
+    default = REPEATS.get(found.domain, PIXELS_REPEAT) if pixels else STATES_REPEAT
+    dmc = dataclasses.replace(dmc, action_repeat=dmc.action_repeat or default)
+    return dataclasses.replace(config, id=f"{DMC}{found.name}", dmc=dmc)
 
 
 def make_dmc(config: EnvConfig, num_envs: int, *, evaluation: bool, render_height: int = 0) -> Envs:
-    """N simulations of the domain or task that `config.id` names."""
+    """Create N simulations of the domain or task in `config.id`."""
     config = resolve(config)
-    if evaluation and not (config.count_states or render_height):  # what can be measured or seen without one
+    if evaluation and not (config.count_states or render_height):  # coverage and videos need no reward
         require_task(config.id, "an evaluation needs one")
     settings = _settings(config, num_envs, render_height)
-    here = config.backend == "sync" and not render_height  # elsewhere they do just the same
+    here = config.backend == "sync" and not render_height  # worker processes give the same results
     if config.backend == "native" or (here and settings["renders"]):
-        remedy = "what is rendered is simulated in processes of its own" if here else "sync is this process"
+        remedy = "rendering needs worker processes" if here else "sync simulates in this process"
         raise ConfigError(
             f"env.backend = {config.backend!r} cannot be used with environment {config.id!r}: expected auto "
             f"or async; {remedy}"
@@ -289,37 +285,37 @@ def make_dmc(config: EnvConfig, num_envs: int, *, evaluation: bool, render_heigh
 
 
 def probe_dmc(config: EnvConfig) -> EnvSpec:
-    """What the environments will look like, without rendering anything."""
+    """The spec of the environments, without rendering anything."""
     settings = _settings(resolve(config), 1)
-    plain: Settings = {**settings, "image_size": 0, "renders": False, "measured": False}
+    plain: Settings = {**settings, "image_size": 0, "renders": False, "measures": False}
     described = _described(json.dumps(plain), config.backend == "sync", config.dmc.timeout_s)
     return spec_of(*_spaces(described, settings), config.frame_stack)
 
 
 @cache
 def _described(settings: str, here: bool, timeout_s: float) -> Description:
-    """Looked at in a process of its own: what dm_control does when it is imported depends on MUJOCO_GL."""
+    """Describe a simulation, in its own process: importing dm_control depends on MUJOCO_GL."""
     vector = DMControlVector(json.loads(settings), 0 if here else 1, timeout_s)
     vector.close()
     return vector.described
 
 
 def _settings(config: EnvConfig, num_envs: int, view_size: int = 0) -> Settings:
-    place, dmc = find_place(config.id), config.dmc
-    assert place is not None
+    found, dmc = find_dmc_task(config.id), config.dmc
+    assert found is not None
     _require_dm_control(config.id)
     return {
         "name": config.id,
-        "domain": place.domain,
-        "task": place.task or TASKS[place.domain][0],
-        "rewarded": place.task is not None,
+        "domain": found.domain,
+        "task": found.task or TASKS[found.domain][0],
+        "rewarded": found.task is not None,
         "action_repeat": dmc.action_repeat,
         "image_size": dmc.image_size if dmc.observation == "pixels" else 0,
         "view_size": view_size,
-        "renders": dmc.observation == "pixels" or view_size > 0 or place.name in NEED_GL,
-        "camera": CAMERAS.get(place.domain, 0) if dmc.camera == -1 else dmc.camera,
+        "renders": dmc.observation == "pixels" or view_size > 0 or found.name in NEED_GL,
+        "camera": CAMERAS.get(found.domain, 0) if dmc.camera == -1 else dmc.camera,
         "fast": dmc.render_quality == "fast",
-        "measured": config.count_states,
+        "measures": config.count_states,
         "first_env": 0,
         "num_envs": num_envs,
         "memory": -1,
@@ -330,14 +326,14 @@ def _gl_for(settings: Settings) -> str:
     if not settings["renders"]:
         return "disabled"
     if settings["view_size"] and not settings["image_size"]:
-        return find_gl(settings["name"], otherwise="do without a video")
+        return find_gl(settings["name"], otherwise="record no video")
     return find_gl(settings["name"])
 
 
 def _simulate_here(settings: Settings) -> Simulators:
     try:
         with warnings.catch_warnings():
-            # Of an OpenGL that this process never uses.
+            # About an OpenGL that this process never uses.
             warnings.filterwarnings("ignore", message=".*DISPLAY")
             return Simulators(settings)
     except Exception as error:
@@ -345,11 +341,11 @@ def _simulate_here(settings: Settings) -> Simulators:
 
 
 def _not_made(name: str, error: str) -> str:
-    return f"environment {name!r} raised {error} when it was made"
+    return f"environment {name!r} raised {error} when it was created"
 
 
 def _spaces(described: Description, settings: Settings) -> tuple[gym.spaces.Box, gym.spaces.Box]:
-    """Of observations and actions."""
+    """The spaces of observations and actions."""
     image_size, camera, cameras = settings["image_size"], settings["camera"], described["cameras"]
     drawn = image_size or settings["view_size"]
     if drawn and camera not in (*cameras, *range(len(cameras))):
@@ -359,7 +355,7 @@ def _spaces(described: Description, settings: Settings) -> tuple[gym.spaces.Box,
             f"expected {known}"
         )
     low, high = np.array(described["action_low"]), np.array(described["action_high"])
-    action = gym.spaces.Box(low, high, dtype=np.float64)  # the bounds to the last bit
+    action = gym.spaces.Box(low, high, dtype=np.float64)  # float64 keeps the exact bounds
     if image_size:
         return gym.spaces.Box(0, 255, (image_size, image_size, 3), np.uint8), action
     return gym.spaces.Box(-np.inf, np.inf, (described["obs_dim"],), np.float32), action
@@ -373,7 +369,7 @@ def _require_dm_control(name: str) -> None:
         if not least <= _numbers(version) < below:
             wanted = f"{package}>={'.'.join(map(str, least))},<{below[0]}"
             raise ConfigError(
-                f"environment {name!r} cannot be made with {package} {version}, which it was not tried with: "
+                f"environment {name!r} cannot be made with the untested {package} {version}: "
                 f"pip install '{wanted}'"
             )
 

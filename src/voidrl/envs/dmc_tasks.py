@@ -1,9 +1,8 @@
-"""Tasks that dm_control's suite does not have: the paper's sparse ones and URLB's. Does not import torch.
+"""Tasks missing from dm_control's suite: the paper's sparse tasks and URLB's. Does not import torch.
 
-Models, observations, control steps and time limits are those of the suite's own tasks, so that an agent that
-was pre-trained in a domain fits all of its tasks. The paper does not give its heights and distances; ours are
-out of reach of uniform random actions, measured in 1000 episodes of 1000 control steps each by
-benchmarks/dmc_sparse_tasks.py:
+Models, observations, control steps and time limits are those of the suite, so that an agent pre-trained in a
+domain fits all of its tasks. The paper does not give its heights and distances. Ours are out of reach of
+uniform random actions, as measured by benchmarks/dmc_sparse_tasks.py in 1000 episodes of 1000 control steps:
 
     task                    goal                             threshold  random's best  its successes
     cheetah_jump_sparse     height of the torso                  1.3 m         0.93 m     0 of 1000
@@ -14,7 +13,7 @@ benchmarks/dmc_sparse_tasks.py:
     walker_reach_sparse     x of the torso                      10.0 m         7.16 m     0 of 1000
     walker_turnover_sparse  height of the torso, if upright      1.2 m         1.28 m     3 of 1000
 
-That each can be done is shown by the actions in tests/envs/dmc_proofs.json.
+The actions in tests/envs/dmc_proofs.json show that each task can be solved.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from dm_control.suite import cheetah, hopper, quadruped, walker
 from dm_control.utils import rewards
 
 INFINITY = float("inf")
-LQR_TIME_LIMIT = 30.0  # s, 1000 control steps as everywhere
+LQR_TIME_LIMIT = 30.0  # s, 1000 control steps as in all other domains
 UPRIGHT = 0.9  # cosine of the angle between the torso's axis and the vertical, 26°
 
 
 class Sparse:
-    """Reward 1 and the end of the episode once `measure` is at `threshold`; before, no reward at all.
+    """Reward 1 and the end of the episode once `measure` reaches `threshold`, and 0 before.
 
-    Both are functions of the state alone, so that a state that is restored is judged as it was.
+    Both depend on the physics state alone, so that a restored state gets the same reward.
     """
 
     threshold: float  # m
 
     def measure(self, physics: Any) -> float:
-        """What has to be brought to the threshold."""
+        """The value to compare with the threshold."""
         raise NotImplementedError
 
     def succeeded(self, physics: Any) -> bool:
@@ -54,37 +53,37 @@ class Sparse:
         return float(self.succeeded(physics))
 
     def get_termination(self, physics: Any) -> float | None:
-        """A last discount of 0 at the goal, with which dm_control terminates."""
+        """A discount of 0 at the goal, which terminates the episode in dm_control."""
         return 0.0 if self.succeeded(physics) else None
 
 
 class Jump(Sparse):
-    """The torso's height. Thresholds are above what any pose on the floor has, rearing and tiptoes included.
+    """The torso's height. Thresholds exceed the height of any pose on the floor, even rearing or on tiptoe.
 
-    The suite drops the walker and the hopper from a height. Here they begin in the same poses on the floor,
-    so that no fall can be turned into height.
+    The suite drops the walker and the hopper from a height. Here they start in the same poses on the floor,
+    so that the energy of the fall does not help.
     """
 
     def initialize_episode(self, physics: Any) -> None:
-        """The suite's random pose, set down."""
+        """Set the suite's random pose down on the floor."""
         super().initialize_episode(physics)  # type: ignore[misc]
         set_down(physics)
 
     def measure(self, physics: Any) -> float:
-        """Height of the torso's middle."""
+        """Height of the torso's center."""
         return float(physics.named.data.xpos["torso", "z"])
 
 
 class Reach(Sparse):
-    """How far the torso has come along x. Episodes begin near 0."""
+    """The torso's position along x. Episodes start near 0."""
 
     def measure(self, physics: Any) -> float:
-        """Position of the torso's middle."""
+        """Position of the torso's center."""
         return float(physics.named.data.xpos["torso", "x"])
 
 
 def clearance(physics: Any) -> float:
-    """Distance of the body's lowest point from the floor in the planar domains, whose bodies are capsules."""
+    """Height of the body's lowest point above the floor, in the planar domains, whose bodies are capsules."""
     model, data = physics.model, physics.data
     radius, half_length = model.geom_size[1:, 0], model.geom_size[1:, 1]  # geom 0 is the floor
     axis_z = data.geom_xmat[1:, 8]
@@ -98,57 +97,57 @@ def set_down(physics: Any) -> None:
 
 
 class CheetahJump(Jump, cheetah.Cheetah):
-    """Leap: the torso is at 0.6 m in a standing cheetah, and at 1.23 m in one that stands upright."""
+    """Leap: the torso is at 0.6 m when standing, and at 1.23 m when standing upright."""
 
     threshold = 1.3
 
 
 class CheetahReach(Reach, cheetah.Cheetah):
-    """Run to a place."""
+    """Run to a position."""
 
     threshold = 5.0
 
 
 class HopperJump(Jump, hopper.Hopper):
-    """Jump: the torso is at 0.95 m in a standing hopper, at 1.08 m in one on tiptoe."""
+    """Jump: the torso is at 0.95 m when standing, and at 1.08 m on tiptoe."""
 
     threshold = 1.1
 
 
 class HopperReach(Reach, hopper.Hopper):
-    """Hop to a place."""
+    """Hop to a position."""
 
     threshold = 3.0
 
 
 class WalkerJump(Jump, walker.PlanarWalker):
-    """Jump: the torso is at 1.3 m in a standing walker, at 1.42 m in one on tiptoe."""
+    """Jump: the torso is at 1.3 m when standing, and at 1.42 m on tiptoe."""
 
     threshold = 1.6
 
 
 class WalkerReach(Reach, walker.PlanarWalker):
-    """Walk to a place."""
+    """Walk to a position."""
 
     threshold = 10.0
 
 
 class WalkerTurnover(Sparse, walker.PlanarWalker):
-    """From standing on its head to standing on its feet, as high as the suite's stand task wants it.
+    """Get from its head to its feet, as high as in the suite's stand task.
 
-    To be upright is not enough: a walker that is thrown about by random actions often sits.
+    An upright torso is not enough: with random actions the walker often sits upright.
     """
 
     threshold = 1.2
 
     def initialize_episode(self, physics: Any) -> None:
-        """The suite's random joints, upside down and with the head on the floor."""
+        """Place the suite's random pose upside down, with the head on the floor."""
         super().initialize_episode(physics)
         physics.named.data.qpos["rooty"] = np.pi
         set_down(physics)
 
     def measure(self, physics: Any) -> float:
-        """Height of an upright torso's middle; 0 if it is not upright."""
+        """Height of the torso's center if it is upright, else 0."""
         return float(physics.torso_height()) if physics.torso_upright() >= UPRIGHT else 0.0
 
 
@@ -199,15 +198,15 @@ TASKS: dict[str, dict[str, Any]] = {
         "turnover_sparse": WalkerTurnover,
     },
 }
-# The suite's task that lends its physics, the time limit in seconds (1000 control steps), and what the
-# suite's class wants to be told, though its reward is not used.
+# The suite's task that provides the physics, the time limit in seconds (1000 control steps), and arguments
+# that the suite's class requires, though its reward is not used.
 SUITE: dict[str, tuple[str, int, dict[str, Any]]] = {
     "cheetah": ("run", 10, {}),
     "hopper": ("hop", 20, {"hopping": True}),
     "quadruped": ("walk", 20, {"desired_speed": 0}),  # URLB's two have the floor of its walk task too
     "walker": ("walk", 25, {"move_speed": 0}),
 }
-# Where the brick lies that the hand has to reach, m; seen from the camera in front, y points away from it.
+# Position of the brick to reach, m; seen from the front camera, y points away from it.
 JACO = {
     "reach_bottom_left": (-0.09, -0.09),
     "reach_bottom_right": (0.09, -0.09),
@@ -218,41 +217,41 @@ CUSTOM: dict[str, tuple[str, ...]] = {
     **{domain: tuple(tasks) for domain, tasks in TASKS.items()},
     "jaco": tuple(JACO),
 }
-"""The tasks that are not the suite's, by domain."""
+"""The tasks defined here, by domain."""
 
 
 def load(domain: str, task: str, seed: int) -> Any:
-    """An environment of dm_control with a task of the suite or of this file.
+    """Load a dm_control environment with a task of the suite or of this file.
 
-    All of its randomness is in `task.random`, with jaco in `random_state`: seeded again in place, it begins
-    as a new one does.
+    All of its randomness comes from `task.random`, for jaco from `random_state`: reseeding it in place is the
+    same as creating a new environment.
     """
     if domain == "jaco":
         return _load_jaco(task, seed)
     if task not in CUSTOM.get(domain, ()):
-        # The suite's regulators go on until they are at rest, which is perhaps never.
+        # The suite's regulators run until they are at rest, which may never happen.
         limit = {"time_limit": LQR_TIME_LIMIT} if domain == "lqr" else {}
         return suite.load(domain, task, task_kwargs={"random": seed, **limit})
     name, time_limit, arguments = SUITE[domain]
-    lender = suite.load(domain, name)
+    base = suite.load(domain, name)
     return control.Environment(
-        lender.physics,
+        base.physics,
         TASKS[domain][task](**arguments, random=seed),
         time_limit=time_limit,
-        control_timestep=lender.control_timestep(),
+        control_timestep=base.control_timestep(),
     )
 
 
 def _load_jaco(task: str, seed: int) -> Any:
-    """URLB's four tasks: dm_control's `reach_duplo_features` with the brick in one place, in any rotation."""
-    from dm_control import composer  # here, because the other domains do without all of this
+    """Load one of URLB's four tasks: dm_control's `reach_duplo_features` with a fixed brick position."""
+    from dm_control import composer  # not needed by other domains
     from dm_control.entities import props
     from dm_control.manipulation import reach
     from dm_control.manipulation.shared import arenas, constants, observations, robots, workspaces
 
-    place = (*JACO[task], 0.001)  # just above the floor, onto which it settles
+    position = (*JACO[task], 0.001)  # just above the floor, onto which the brick settles
     workspace = SimpleNamespace(
-        target_bbox=workspaces.BoundingBox(lower=place, upper=place),
+        target_bbox=workspaces.BoundingBox(lower=position, upper=position),
         tcp_bbox=workspaces.BoundingBox(lower=(-0.1, -0.1, 0.2), upper=(0.1, 0.1, 0.4)),
         arm_offset=robots.ARM_OFFSET,
     )

@@ -1,9 +1,9 @@
-"""dm_control's simulations, some of N in one process, written into arrays that others may see.
+"""dm_control simulations, some of N in one process, writing into shared arrays.
 
-`Simulators` runs them, in any process. This file is also run as a process, by `dmc.DMControlVector`, with the
-arguments of `workers.Worker`. First it sends a description of its simulations as JSON, or what `failed`. Then
-it reads messages, a letter (MAP, RESET, STEP or VIEW) and what belongs to it, and answers each with a
-sentence of what went wrong, which is empty if nothing did. The arrays lie in a file that both have in memory.
+`Simulators` runs them in any process. `dmc.DMControlVector` also runs this file as a worker process, with the
+arguments of `workers.Worker`. The worker first sends a description of its simulations as JSON, or the error
+as `failed`. Then it reads messages, a letter (MAP, RESET, STEP or VIEW) with an argument, and answers each
+with an error message, empty on success. The arrays are in a memory-mapped file shared with the parent.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ import numpy as np
 from voidrl.envs.coverage import measure
 
 MAP, RESET, STEP, VIEW = b"m", b"r", b"s", b"v"
-PARENT_S = 1.0  # between two looks whether the parent lives, in case a fork of it holds the pipe open
+PARENT_S = 1.0  # how often to check that the parent lives, in case a fork of it keeps the pipe open
 ALIGNMENT = 64
-UNBOUNDED = 1e9  # the linear-quadratic regulators take any force: there, an action of ±1 is one of ±1 N
+UNBOUNDED = 1e9  # the linear-quadratic regulators take any force: there, an action of ±1 means ±1 N
 
 
 class Settings(TypedDict):
-    """What a group of simulations is told."""
+    """The settings of a group of simulations."""
 
-    name: str  # the id, for what is told to the user
+    name: str  # the environment id, for error messages
     domain: str
     task: str
-    rewarded: bool  # False: whatever the task rewards, the reward is 0
+    rewarded: bool  # False: the reward is always 0
     action_repeat: int
     image_size: int  # 0 for states
-    view_size: int  # of a picture of environment 0 for people to look at; 0 for none
+    view_size: int  # of rendered pictures of environment 0; 0 for none
     renders: bool  # whether OpenGL is needed
     camera: int | str
-    fast: bool  # of rendering
-    measured: bool  # whether physics states are written too
+    fast: bool  # rendering without shadows and antialiasing
+    measures: bool  # whether to write physics states as well
     first_env: int
     num_envs: int
-    memory: int  # the descriptor of the file that both have in memory; −1 for none
+    memory: int  # descriptor of the shared file; −1 for none
 
 
 class Description(TypedDict):
-    """What a simulation looks like."""
+    """The sizes and bounds of a simulation."""
 
     obs_dim: int  # width of the states
     action_low: list[float]
     action_high: list[float]
-    tells_success: bool
-    state_dim: int  # width of what `coverage.measure` gives
+    reports_success: bool
+    state_dim: int  # width of `coverage.measure`
     cameras: list[str]
     control_timestep_s: float
 
 
 class Arrays(NamedTuple):
-    """N environments side by side."""
+    """The shared arrays of N environments."""
 
-    action: np.ndarray  # (N, A) float64, in the task's own bounds
+    action: np.ndarray  # (N, A) float64, within the task's bounds
     obs: np.ndarray  # (N, d) float32 or (N, H, W, 3) uint8
     reward: np.ndarray  # (N,) float32
     terminated: np.ndarray  # (N,) bool
@@ -71,7 +71,7 @@ class Arrays(NamedTuple):
 
     @classmethod
     def over(cls, num_envs: int, described: Description, settings: Settings, memory: Any = None) -> Arrays:
-        """Views of `memory`, or arrays of their own; `size` bytes are needed."""
+        """Views into `memory` of at least `size` bytes, or new arrays."""
         blocks = cls._blocks(num_envs, described, settings)
         if memory is None:
             return cls(*(np.zeros(shape, kind) for shape, kind in blocks))
@@ -83,7 +83,7 @@ class Arrays(NamedTuple):
 
     @classmethod
     def size(cls, num_envs: int, described: Description, settings: Settings) -> int:
-        """Bytes."""
+        """Bytes needed in `memory`."""
         blocks = cls._blocks(num_envs, described, settings)
         return sum(_aligned(math.prod(shape) * np.dtype(kind).itemsize) for shape, kind in blocks)
 
@@ -108,11 +108,11 @@ def _aligned(size: int) -> int:
 
 
 class SimulationError(Exception):
-    """What went wrong in which environment, as one sentence."""
+    """An environment raised; the message is one sentence."""
 
 
 class Simulators:
-    """Some of N environments, stepped one after the other; an ended episode is reset by the next step."""
+    """Some of N environments, stepped one by one; the step after an episode's end resets it."""
 
     def __init__(self, settings: Settings) -> None:
         from voidrl.envs import dmc_tasks  # imports dm_control
@@ -125,13 +125,13 @@ class Simulators:
         self.cameras: dict[tuple[int, int], tuple[Any, Any]] = {}  # by environment and size
         self.ended = np.zeros(len(self.envs), bool)
         self.steps = np.zeros(len(self.envs), np.int64)
-        self.tells_success = settings["rewarded"] and hasattr(self.envs[0].task, "succeeded")
+        self.reports_success = settings["rewarded"] and hasattr(self.envs[0].task, "succeeded")
         if settings["image_size"] or settings["view_size"]:
-            for env in self.envs:  # now: some worlds begin to render in their first reset
+            for env in self.envs:  # now, since some tasks render in their first reset
                 _prepare_rendering(env.physics.model, settings)
 
     def describe(self) -> Description:
-        """What they look like."""
+        """Sizes and bounds, the same for all of them."""
         env = self.envs[0]
         action, observed = env.action_spec(), env.observation_spec()
         unbounded = (action.maximum - action.minimum) > UNBOUNDED
@@ -139,27 +139,27 @@ class Simulators:
             "obs_dim": sum(math.prod(spec.shape) for spec in observed.values()),
             "action_low": np.where(unbounded, -1.0, action.minimum).tolist(),
             "action_high": np.where(unbounded, 1.0, action.maximum).tolist(),
-            "tells_success": self.tells_success,
-            "state_dim": len(measure(env.physics)) if self.settings["measured"] else 0,
+            "reports_success": self.reports_success,
+            "state_dim": len(measure(env.physics)) if self.settings["measures"] else 0,
             "cameras": [env.physics.model.id2name(i, "camera") for i in range(env.physics.model.ncam)],
             "control_timestep_s": float(env.control_timestep()),
         }
 
     def reset(self, seed: int) -> None:
-        """Begin new episodes; environment i of all is seeded with seed + i."""
+        """Start new episodes; environment i of N is seeded with seed + i."""
         for i, env in enumerate(self.envs):
-            # Re-seeded in place, the random numbers are those of an environment made with this seed.
+            # Seeding in place gives the random numbers of an environment created with this seed.
             random = env.random_state if hasattr(env, "random_state") else env.task.random
             random.seed((seed + self.settings["first_env"] + i) % 2**32)
             self._guarded(i, self._begin)
 
     def step(self) -> None:
-        """One step of each, with the actions in the arrays."""
+        """Step each environment once, with the actions in the arrays."""
         for i, ended in enumerate(self.ended):
             self._guarded(i, self._begin if ended else self._advance)
 
     def view(self) -> None:
-        """Draw environment 0 of all, if it is one of these, as it is now."""
+        """Render environment 0 of N, if it is one of these."""
         if self.settings["first_env"] == 0:
             self._guarded(0, self._draw)
 
@@ -189,9 +189,9 @@ class Simulators:
             reward += timestep.reward or 0.0
             if timestep.last():
                 break
-        success = self.tells_success and bool(env.task.succeeded(env.physics))
-        # Where only its time is up, a value is to be expected. A goal reached in the last step of all has the
-        # discount of an episode whose time is up.
+        success = self.reports_success and bool(env.task.succeeded(env.physics))
+        # A time-out bootstraps. A goal reached in the very last step has the discount of a time-out, so
+        # success decides.
         over = timestep.last()
         terminated = over and (timestep.discount == 0.0 or success)
         self._write(
@@ -206,7 +206,7 @@ class Simulators:
     def _write(
         self, i: int, observation: Any, reward: float, *, terminated: bool, truncated: bool, success: bool
     ) -> None:
-        assert self.arrays is not None, "`arrays` are given before the first reset"
+        assert self.arrays is not None, "`arrays` must be set before the first reset"
         arrays, at = self.arrays, self.settings["first_env"] + i
         arrays.reward[at], arrays.terminated[at], arrays.truncated[at] = reward, terminated, truncated
         arrays.success[at] = success
@@ -215,16 +215,16 @@ class Simulators:
             arrays.obs[at] = self._camera(i, self.settings["image_size"]).render()
         else:
             arrays.obs[at] = np.concatenate([np.ravel(value) for value in observation.values()])
-        if self.settings["measured"]:
+        if self.settings["measures"]:
             arrays.state[at] = measure(self.envs[i].physics)
 
     def _camera(self, i: int, size: int) -> Any:
-        """Kept as long as its world is: a new one for each image would take most of the time."""
+        """The camera of an environment, kept as long as its model: creating one costs more than rendering."""
         from dm_control.mujoco import Camera
 
         model = self.envs[i].physics.model
         world, camera = self.cameras.get((i, size), (None, None))
-        if world is not model.ptr:  # an arm's is compiled anew for each episode
+        if world is not model.ptr:  # arms recompile their model for each episode
             _prepare_rendering(model, self.settings)
             camera = Camera(self.envs[i].physics, size, size, self.settings["camera"])
             self.cameras[i, size] = (model.ptr, camera)
@@ -232,7 +232,7 @@ class Simulators:
 
 
 def _prepare_rendering(model: Any, settings: Settings) -> None:
-    """Before the first image. A buffer of dm_control's 640 × 480 would be cleared and sampled as a whole."""
+    """Shrink the image buffer from 640 × 480, all of which would be cleared and sampled, before first use."""
     size = max(settings["image_size"], settings["view_size"])
     model.vis.global_.offwidth = model.vis.global_.offheight = size
     if settings["fast"]:
@@ -240,10 +240,10 @@ def _prepare_rendering(model: Any, settings: Settings) -> None:
 
 
 def main(descriptor: int, parent: int, settings: Settings) -> None:
-    """Simulate until the parent closes the pipe, or kills this process."""
+    """Simulate until the parent closes the pipe or kills this process."""
     from absl import logging
 
-    logging.set_verbosity(logging.ERROR)  # else the suite's own models are complained about
+    logging.set_verbosity(logging.ERROR)  # silence warnings about the suite's own models
     pipe: Connection = Connection(descriptor)
     try:
         try:

@@ -1,7 +1,7 @@
-"""Which OpenGL renders images without a display: found by trying, in processes of their own.
+"""Finds an OpenGL that renders without a display, by trying each one in a separate process.
 
-MuJoCo chooses its OpenGL when it is imported, by the variable MUJOCO_GL, and a wrong one may take the whole
-process with it.
+MuJoCo chooses its OpenGL from the variable MUJOCO_GL when it is imported, and a wrong one may crash the
+process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 
 from voidrl.errors import ConfigError
 
-CANDIDATES = ("egl", "osmesa")  # the first renders on the GPU where there is one, both on a CPU
+CANDIDATES = ("egl", "osmesa")  # EGL uses a GPU if there is one; both work on a CPU
 TIMEOUT_S = 120.0
 TRIAL = """
 from dm_control import mujoco
@@ -23,11 +23,11 @@ assert mujoco.Physics.from_xml_string(world).render(16, 16).any(), 'the image is
 
 
 def find_gl(env: str, otherwise: str = "take env.dmc.observation = 'states'") -> str:
-    """The value of MUJOCO_GL that works here; the user's own is the only one that is tried.
+    """The value of MUJOCO_GL that works here; if the user has set one, only that is tried.
 
     Args:
-        env: For which environment.
-        otherwise: What a user can do who has none.
+        env: The environment to render, for the error message.
+        otherwise: What a user without OpenGL can do instead.
     """
     chosen = os.environ.get("MUJOCO_GL")
     tried = {}
@@ -46,7 +46,7 @@ def find_gl(env: str, otherwise: str = "take env.dmc.observation = 'states'") ->
 
 @cache
 def _failure(name: str) -> str | None:
-    """Why this one renders nothing, as its last word; None if it does."""
+    """The last line of the error with this OpenGL; None if it works."""
     environment = {**os.environ, "MUJOCO_GL": name, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""How environments are named: `atari/ms_pacman`, `dmc/walker_run`, `voidrl/PixelMaze-v0?goal=far`.
+"""Environment ids: `atari/ms_pacman`, `dmc/walker_run`, `voidrl/PixelMaze-v0?goal=far`.
 
 Imports no Gymnasium.
 """
@@ -10,25 +10,26 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from voidrl.errors import ConfigError
+from voidrl.suites import dmcontrol
 
 ATARI = "atari/"
-DMC = "dmc/"
-PYTHON_VALUES = {"True": True, "False": False, "None": None}  # as words they would all count as true
+DMC = dmcontrol.PREFIX
+PYTHON_VALUES = {"True": True, "False": False, "None": None}  # as strings they would all be true
 
 
 def atari_game(env: str) -> str | None:
-    """The game's name in `atari/<game>?…`, as it stands there; None for other environments."""
+    """The game in `atari/<game>?…`, as spelled there; None for other environments."""
     return env.removeprefix(ATARI).partition("?")[0] if env.startswith(ATARI) else None
 
 
 def is_importable(env: str) -> bool:
-    """Whether another process can make this environment: no function of a script, lambda or object."""
+    """Whether another process can import this environment: no function of a script, lambda or object."""
     name = env.partition("?")[0]
     return not (":" in name and (name.startswith("__main__:") or "<" in name or name.endswith("()")))
 
 
 def parse_id(text: str) -> tuple[str, dict[str, Any]]:
-    """`id?key=value&…` → the id and its options, values as JSON or as Python spells them."""
+    """Split `id?key=value&…` into the id and its options, with values as JSON or Python literals."""
     name, _, query = text.partition("?")
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []

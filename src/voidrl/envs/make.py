@@ -1,4 +1,4 @@
-"""N environments from an id or a factory. Does not import torch."""
+"""Creates N environments from an id or a factory. Does not import torch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SIMULATORS = {"ALE": ("ale_py", "ale-py", "atari")}
 EnvFactory = Callable[[], gym.Env]
 Made = TypeVar("Made", gym.Env, VectorEnv)
 
-register()  # the maze, as an id of Gymnasium
+register()  # the maze's Gymnasium id
 
 
 def make_envs(
@@ -51,22 +51,22 @@ def make_envs(
     evaluation: bool = False,
     render_height: int = 0,
 ) -> Envs:
-    """N environments from an id or a factory.
+    """Create N environments from an id or a factory.
 
     Args:
-        config: Which.
-        factory: A function that makes one; else `config.id` names it.
-        num_envs: N, if not as many as the config says.
-        evaluation: Atari plays the real game.
-        render_height: Above 0, `Envs.render` gives pictures of environment 0, as high as this where a world
-            can be drawn at any size. They cost time; nothing else changes.
+        config: The environment and its options.
+        factory: A function that creates one environment, used instead of `config.id`.
+        num_envs: N, by default `config.num_envs`.
+        evaluation: For evaluation: Atari plays whole games and keeps the raw score.
+        render_height: Above 0, `Envs.render` returns pictures of environment 0, of this height if the world
+            can be drawn at any size. Nothing else changes.
     """
     n = num_envs or config.num_envs
     name, options = (config.id, {}) if factory is not None else parse_id(config.id)
     if config.counted_envs > config.num_envs:
         raise ConfigError(
             f"env.counted_envs = {config.counted_envs} cannot be used with env.num_envs = {config.num_envs}: "
-            f"expected 0 (all of them) or up to that many"
+            f"expected at most that many, or 0 for all"
         )
     if factory is None and name.startswith(DMC):
         return make_dmc(config, n, evaluation=evaluation, render_height=render_height)
@@ -75,14 +75,14 @@ def make_envs(
         option, value = given[0].name, getattr(config.dmc, given[0].name)
         raise ConfigError(
             f"env.dmc.{option} = {value!r} cannot be used with environment {config.id!r}: expected "
-            f"{DMC}<domain>_<task>, which alone has these options"
+            f"{DMC}<domain>_<task>, since only DMControl has these options"
         )
     if factory is None and name.startswith(ATARI):
         return make_atari(config, n, options, evaluation=evaluation, render=render_height > 0)
     if config.count_states:
         raise ConfigError(
             f"env.count_states = True cannot be used with environment {config.id!r}: expected {ATARI}… or "
-            f"{DMC}…, whose states can be read, or env.count_states = False"
+            f"{DMC}…, whose states can be counted, or env.count_states = False"
         )
     native, renders = False, render_height > 0
     if factory is None and ":" in name and not GYM_ID.search(name):
@@ -93,7 +93,7 @@ def make_envs(
                 raise
             raise ConfigError(
                 f"environment {name!r} is a function that cannot be imported from here: pass it as env=…, or "
-                f"name one that can be with --env module:function"
+                f"name an importable one with --env module:function"
             ) from error
         if not callable(found):
             raise ConfigError(
@@ -110,38 +110,38 @@ def make_envs(
     try:
         if native and config.backend in ("auto", "native"):
             make = partial(gym.make_vec, name, n, vectorization_mode="vector_entry_point", **options)
-            vector = _drawing(make(), make) if renders else make()
+            vector = _with_render_mode(make(), make) if renders else make()
         else:
             vector = _vectorize(factory, config.id, n, config.backend, renders)
     except VoidrlError:
         raise
     except Exception as error:
-        # A wrong option, a missing simulator, a bad version: the sentence that came with it is clear.
+        # A wrong option, a missing simulator or a bad version comes with a clear message.
         if isinstance(error, gym.error.Error) or "unexpected keyword" in str(error):
             raise ConfigError(f"environment {config.id!r} cannot be made: {error}") from error
         raise EnvironmentFailedError(
-            f"environment {config.id!r} raised {error!r} when it was made"
+            f"environment {config.id!r} raised {error!r} when it was created"
         ) from error
     envs = Envs(vector, config.id, config.frame_stack)
     if renders and vector.render_mode != "rgb_array" and not envs.spec.pixels:
         envs.close()
         raise ConfigError(
             f"environment {config.id!r} cannot be shown: it has no render mode 'rgb_array' and its "
-            f"observations are no images; give it a render() and metadata = {{'render_modes': ['rgb_array']}}"
+            f"observations are not images; add a render() and metadata = {{'render_modes': ['rgb_array']}}"
         )
     return envs
 
 
-def _drawing(made: Made, make: Callable[..., Made]) -> Made:
-    """What `make` made, or makes anew, such that it draws itself if it can."""
+def _with_render_mode(made: Made, make: Callable[..., Made]) -> Made:
+    """The environment, or a new one from `make`, that renders pictures if it can."""
     if made.render_mode is not None or "rgb_array" not in (made.metadata.get("render_modes") or ()):
         return made
     if _takes_render_mode(make):
-        with suppress(TypeError):  # it lists the mode, and takes no such argument
-            drawing = make(render_mode="rgb_array")
+        with suppress(TypeError):  # it lists the mode but takes no such argument
+            rendering = make(render_mode="rgb_array")
             made.close()
-            return drawing
-    made.unwrapped.render_mode = "rgb_array"  # environments look at it when they draw
+            return rendering
+    made.unwrapped.render_mode = "rgb_array"  # environments read it when they render
     return made
 
 
@@ -150,12 +150,12 @@ def _takes_render_mode(make: Callable[..., Any]) -> bool:
         return True
     try:
         return "render_mode" in inspect.signature(make).parameters
-    except (TypeError, ValueError):  # some callables do not tell
+    except (TypeError, ValueError):  # some callables have no signature
         return False
 
 
 def probe_env(config: EnvConfig, factory: EnvFactory | None = None) -> tuple[EnvSpec, EnvConfig]:
-    """What one of the environments looks like, and the config in which nothing is left for it to decide."""
+    """The spec of the environment, and the config with the environment's defaults filled in."""
     if factory is None and config.id.startswith(DMC):
         return probe_dmc(config), resolve(config)
     with closing(make_envs(config, factory, num_envs=1)) as envs:
@@ -168,7 +168,7 @@ def _vectorize(factory: EnvFactory, name: str, n: int, backend: str, renders: bo
     def guarded(index: int) -> EnvFactory:
         def make() -> gym.Env:
             if os.getpid() != home:
-                # A terminal sends Ctrl-C to the workers too; they must live on until the run has been saved.
+                # A terminal sends Ctrl-C to the workers too; they must survive until the run is saved.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
             env = factory()
             if not isinstance(env, gym.Env):
@@ -176,7 +176,7 @@ def _vectorize(factory: EnvFactory, name: str, n: int, backend: str, renders: bo
                     f"the factory of environment {name!r} returned {type(env).__name__}: "
                     f"expected a gymnasium.Env"
                 )
-            return Guarded(_drawing(env, factory) if renders else env, name, index)
+            return Guarded(_with_render_mode(env, factory) if renders else env, name, index)
 
         return make
 
@@ -204,7 +204,7 @@ def _find(name: str) -> gym.envs.registration.EnvSpec:
     except ImportError as error:
         raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
     except gym.error.Error:
-        remedy = "Your own: 'module:factory', or `voidrl list envs`."
+        remedy = "A custom one is 'module:factory'; see `voidrl list envs`."
         if namespace.lower() in ("dmc", "dm_control"):
             raise UnknownNameError(
                 "environment", name, NAMES, f"DMControl is {DMC}<domain>_<task>."

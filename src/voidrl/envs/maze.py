@@ -1,7 +1,7 @@
-"""PixelMaze: a walled maze seen as an image, with an optional sparse goal.
+"""PixelMaze: a maze observed as an image, with an optional sparse goal.
 
-One numpy implementation moves N agents at once (`PixelMazeVector`); `PixelMaze` is the same code with N = 1.
-Coordinates are (row, col) in cells, with integers at the centers of cells.
+`PixelMazeVector` moves N agents at once in NumPy; `PixelMaze` is the same code with N = 1. Coordinates are
+(row, col) in cells, with integers at the centers of cells.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from voidrl.errors import ConfigError
 
 ENV_ID = "voidrl/PixelMaze-v0"
-# Brightness in gray: 42, 118, 177, 236, so that the four stay apart without color.
+# Their gray levels are 42, 118, 177 and 236, so that the four differ without color.
 WALL, AGENT, GOAL, FLOOR = (36, 42, 62), (236, 70, 54), (128, 214, 118), (240, 236, 224)
 MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])  # up, down, left, right
-RADIUS = 0.25  # half the width of a continuous agent's body in cells: thin enough to turn into side corridors
+RADIUS = 0.25  # half the width of a continuous agent in cells: thin enough to turn into side corridors
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}
 Cell = tuple[int, int]
 Array = NDArray[Any]
@@ -27,11 +27,11 @@ Info = dict[str, Any]
 
 
 def make_walls(size: int, layout_seed: int, loops: float) -> NDArray[np.bool_]:
-    """Carve a maze whose rooms are the odd cells: a spanning tree, then a fraction `loops` of the rest."""
+    """Carve a maze whose rooms are the odd cells: a spanning tree, plus a fraction `loops` of the rest."""
     rng = np.random.default_rng(layout_seed)
     walls, path = np.ones((size, size), dtype=np.bool_), [(1, 1)]
     walls[1, 1] = False
-    while path:  # recursive backtracker: walk to unseen rooms, step back where there are none
+    while path:  # recursive backtracker: go to unseen rooms, step back if there are none
         row, col = path[-1]
         rooms = [(row + 2 * dr, col + 2 * dc) for dr, dc in MOVES.tolist()]
         rooms = [(r, c) for r, c in rooms if 0 < r < size and 0 < c < size and walls[r, c]]
@@ -58,18 +58,18 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
     """N agents in one maze, each seeing an RGB image of it; an ended episode is reset on the next step.
 
     Args:
-        num_envs: Number of agents; they do not meet.
+        num_envs: Number of agents, which do not interact.
         size: Cells per side with the border walls, odd.
         layout_seed: Which maze; independent of the seed given to `reset`.
         loops: Fraction of the inner walls between two rooms that are opened; 0 is a perfect maze.
         image_size: Pixels per side of the observation; a cell is `image_size // size` pixels wide.
         continuous: False: four actions of one cell each; True: a displacement (down, right) in [-1, 1]².
         speed: Cells per step at full action, along each axis; continuous only.
-        goal: None, "far" for the cell with the longest way from the start, or (row, col).
+        goal: None, "far" for the cell farthest from the start, or (row, col).
         show_goal: Whether the observation shows the goal.
-        start: Where every episode begins, (row, col); None is the top-left room (1, 1).
+        start: The start of every episode, (row, col); None is the top-left room (1, 1).
         slip: Probability that an action is replaced by a uniformly random one.
-        max_episode_steps: Steps until truncation; None for never.
+        max_episode_steps: Steps until truncation; None for no limit.
         render_mode: None or "rgb_array".
     """
 
@@ -122,8 +122,8 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, self.num_envs)
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self.num_envs)
         self._cell_pixels, self._margin = image_size // size, image_size % size // 2
-        self._scene = self._draw_scene(image_size, self.goal_cell)  # what `render` shows
-        self._background = self._scene if show_goal else self._draw_scene(image_size, None)  # what agents see
+        self._scene = self._draw_scene(image_size, self.goal_cell)  # for `render`
+        self._background = self._scene if show_goal else self._draw_scene(image_size, None)  # for agents
         self._goal_index = -1 if self.goal_cell is None else self.goal_cell[0] * self.size + self.goal_cell[1]
         self._start = np.array(self.start_cell, dtype=np.float64 if continuous else np.int64)
         self._rngs: list[np.random.Generator] = []  # one per agent, made by the first reset
@@ -133,7 +133,7 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
         pair = np.asarray(cell)
         inside = pair.shape == (2,) and pair.dtype.kind in "iu" and 0 < pair.min() <= pair.max() < self.size
         is_open = inside and not self.walls[tuple(pair)]
-        _require(is_open, name, cell, "an open cell (row, col), such as (1, 1); `walls` tells which are open")
+        _require(is_open, name, cell, "an open cell (row, col), such as (1, 1), where `walls` is False")
         return int(pair[0]), int(pair[1])
 
     def _restart(self) -> None:
@@ -141,16 +141,16 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
         self._steps, self._done = np.zeros(self.num_envs, np.int64), np.zeros(self.num_envs, np.bool_)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        """Begin all episodes; with `seed`, agent i draws from its own stream seeded `seed + i`."""
+        """Start all episodes; with `seed`, agent i has its own random stream, seeded `seed + i`."""
         super().reset(seed=seed)
         if seed is not None or not self._rngs:
-            first = self.np_random_seed or 0  # Gymnasium drew one if none was given
+            first = self.np_random_seed or 0  # Gymnasium draws one if none is given
             self._rngs = [gym.utils.seeding.np_random(first + i)[0] for i in range(self.num_envs)]
         self._restart()
         return self._images(self._background), self._info(self._cells(), np.zeros(self.num_envs, np.bool_))
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, Info]:
-        """Move all agents; those whose episode ended on the previous step begin a new one instead."""
+        """Move all agents; those whose episode ended on the previous step start a new one instead."""
         if not self._rngs:
             raise gym.error.ResetNeeded("PixelMaze was stepped before its first reset; call reset() first.")
         fresh = self._done  # (N,), at the start with 0 steps, so neither at the goal nor at the limit
@@ -165,19 +165,19 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
         return self._images(self._background), terminated.astype(np.float64), terminated, truncated, info
 
     def render(self) -> tuple[Array, ...] | None:  # type: ignore[override]
-        """One enlarged picture per agent, with the goal even where agents do not see it."""
+        """One enlarged picture per agent, with the goal even if observations do not show it."""
         if self.render_mode is None:
             return None
         scale = -(-256 // self._scene.shape[0])  # at least 256 pixels
         return tuple(self._images(self._scene).repeat(scale, axis=1).repeat(scale, axis=2))
 
     def shortest_path_lengths(self, from_cell: Cell | None = None) -> NDArray[np.int64]:
-        """Steps from a cell (by default the start) to every other, (size, size); -1 at walls."""
+        """Steps from a cell (by default the start) to every cell, (size, size); -1 at walls."""
         cell = self.start_cell if from_cell is None else self._open_cell("from_cell", from_cell)
         lengths = np.full(self.walls.shape, -1, dtype=np.int64)
         front = np.zeros_like(self.walls)
         front[cell] = True
-        while front.any():  # a wave, one cell further at a time
+        while front.any():  # breadth-first
             lengths[front] = lengths.max() + 1
             around = [np.roll(front, move, axis=(0, 1)) for move in MOVES]
             front = np.logical_or.reduce(around) & ~self.walls & (lengths < 0)
@@ -205,7 +205,7 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
     def _move(self, actions: Array) -> Array:
         if self.continuous:
             position = self._position.copy()  # (N, 2)
-            for axis in (0, 1):  # rows, then columns: a blocked axis leaves the other free, so agents slide
+            for axis in (0, 1):  # rows, then columns: agents slide along a wall that blocks one axis
                 position[:, axis] = self._slide(position, self.speed * np.clip(actions[:, axis], -1, 1), axis)
             return position
         target = self._position + MOVES[actions]  # (N, 2)
@@ -215,7 +215,7 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
         """Coordinates along `axis` after a move of `delta` (at most 1), stopped at walls."""
         walls = self.walls if axis == 0 else self.walls.T
         across, sign = position[:, 1 - axis], np.sign(delta)
-        low = np.floor(across - RADIUS + 0.5).astype(np.int64)  # the one or two lanes that the body covers
+        low = np.floor(across - RADIUS + 0.5).astype(np.int64)  # the one or two cells that the body covers
         high = np.ceil(across + RADIUS - 0.5).astype(np.int64)
         target = position[:, axis] + delta
         front = target + sign * RADIUS
@@ -240,7 +240,7 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
         return np.array([WALL, FLOOR, GOAL], dtype=np.uint8)[np.pad(kinds, margins)]  # (H, W, 3)
 
     def _images(self, scene: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        images = scene[None].repeat(self.num_envs, axis=0)  # (N, H, W, 3), new every time: callers keep them
+        images = scene[None].repeat(self.num_envs, axis=0)  # (N, H, W, 3), a new array: callers keep it
         corner = self._margin + np.floor(self._position * self._cell_pixels + 0.5).astype(np.int64)  # (N, 2)
         square = corner[:, :, None] + np.arange(self._cell_pixels)  # (N, 2, pixels)
         agents = np.arange(self.num_envs)[:, None, None]
@@ -249,7 +249,7 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
 
 
 class PixelMaze(gym.Env[Array, Any]):
-    """One agent in a maze, seeing an RGB image of it; arguments as in `PixelMazeVector`."""
+    """One agent in a maze, observing an RGB image of it; arguments as in `PixelMazeVector`."""
 
     metadata = METADATA
 
@@ -263,14 +263,14 @@ class PixelMaze(gym.Env[Array, Any]):
         self.shortest_path_lengths = self._maze.shortest_path_lengths
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        """Begin an episode at the start cell."""
+        """Start an episode at the start cell."""
         super().reset(seed=seed)
         images, info = self._maze.reset()
-        self._maze._rngs = [self.np_random]  # Gymnasium's own stream of this env
+        self._maze._rngs = [self.np_random]  # this env's stream in Gymnasium
         return images[0], self._single(info)
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, Info]:
-        """Move the agent; after the end of an episode, `reset` must come first."""
+        """Move the agent; after the end of an episode, call `reset` first."""
         if self._maze._done[0]:
             raise gym.error.ResetNeeded(
                 "PixelMaze was stepped after the end of an episode; call reset() first."
@@ -279,7 +279,7 @@ class PixelMaze(gym.Env[Array, Any]):
         return images[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), self._single(info)
 
     def render(self) -> Array | None:  # type: ignore[override]
-        """An enlarged picture, with the goal even where the agent does not see it."""
+        """An enlarged picture, with the goal even if observations do not show it."""
         frames = self._maze.render()
         return None if frames is None else frames[0]
 
@@ -288,13 +288,13 @@ class PixelMaze(gym.Env[Array, Any]):
         return {"position": info["position"][0], "cell": info["cell"][0], "success": bool(info["success"][0])}
 
 
-def _made(**maze: Any) -> PixelMaze:
-    """Entry point of `gymnasium.make`, which counts the steps itself (its TimeLimit)."""
+def _make(**maze: Any) -> PixelMaze:
+    """Entry point for `gymnasium.make`, whose TimeLimit counts the steps."""
     return PixelMaze(**{"max_episode_steps": None, **maze})
 
 
 def register() -> None:
-    """Make `voidrl/PixelMaze-v0` known to `gymnasium.make` and `make_vec`; safe to repeat."""
+    """Register `voidrl/PixelMaze-v0` with Gymnasium; safe to repeat."""
     if ENV_ID not in gym.registry:
-        single, vector = f"{__name__}:_made", f"{__name__}:PixelMazeVector"
+        single, vector = f"{__name__}:_make", f"{__name__}:PixelMazeVector"
         gym.register(ENV_ID, single, max_episode_steps=100, vector_entry_point=vector)

@@ -1,11 +1,11 @@
-"""How many distinct states of the emulator were visited, counted exactly. Imports neither torch nor ALE.
+"""Exact counts of the distinct emulator states visited on Atari. Imports neither torch nor ALE.
 
-ALE's vector environment shows no memory, so for each of its games a second emulator, its *shadow*, repeats
+ALE's vector environment does not expose the RAM, so for each game a second emulator, its *shadow*, repeats
 the same no-ops and actions and reads the 128 bytes. Without sticky actions the emulator is deterministic. At
-every step both must agree in the number of the frame, the lives and the score, in which two games that part
-soon differ.
+every step both must agree on the frame number, the lives and the score, which soon differ between diverging
+games.
 
-The shadows run in processes of their own, because ALE holds Python's lock while it emulates.
+The shadows run in worker processes, because ALE holds Python's GIL while it emulates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from voidrl.envs import ram_worker
 from voidrl.envs.ram_worker import FRESH, KEY_BYTES, LOAD, RECORD, STEP, Settings, key_bytes
-from voidrl.envs.workers import Worker, end
+from voidrl.envs.workers import Worker, kill_workers
 from voidrl.errors import (
     CheckpointError,
     ConfigError,
@@ -33,19 +33,19 @@ from voidrl.errors import (
 from voidrl.machine import whole_cores
 
 MEASURES = ("ram", "variables", "positions")
-"""What is counted, from fine to coarse.
+"""The kinds of state that are counted, from fine to coarse.
 
-`ram`: all 128 bytes. It saturates, as they hold timers: nearly every step arrives in a new one.
-`variables`: the annotated variables, in the 24 games that have annotations.
-`positions`: where the player is, `player_x` and `player_y` as far as they are annotated, and in which room.
+`ram`: all 128 bytes. It saturates: they include timers, so nearly every step reaches a new state.
+`variables`: the annotated variables, in the 24 games with annotations.
+`positions`: the player's position, `player_x` and `player_y` as far as they are annotated, and the room.
 """
 
 RAM_BYTES = 128
 POSITION = ("player_x", "player_y", "room_number", "current_room")
-MESSAGE_STEPS = 256  # steps of games in a message: some 0.1 s of work, which a call of `counts` waits for
-MESSAGES_AHEAD = 32  # that a worker may be behind; then `step` waits
-MERGE_BYTES = 1 << 18  # of keys are collected before they are looked up, all at once
-PART_ROWS = 1 << 20  # of a table are copied at a time, to need no second one for temporaries
+MESSAGE_STEPS = 256  # game steps per message: about 0.1 s of work, which `counts` waits for
+MESSAGES_AHEAD = 32  # how far a worker may lag before `step` waits
+MERGE_BYTES = 1 << 18  # keys are collected up to this size, then inserted together
+PART_ROWS = 1 << 20  # rows of a table copied at a time, to keep temporaries small
 
 
 def _annotations() -> dict[str, dict[str, int]]:
@@ -59,7 +59,7 @@ def _annotations() -> dict[str, dict[str, int]]:
 
 
 def addresses_of(rom: str) -> dict[str, list[int]]:
-    """The measures of a game, each with the addresses whose bytes tell two of its states apart."""
+    """The measures of a game, each with the RAM addresses that identify a state."""
     variables = _annotations().get(rom, {})
     found = {
         "ram": list(range(RAM_BYTES)),
@@ -70,9 +70,9 @@ def addresses_of(rom: str) -> dict[str, list[int]]:
 
 
 class KeySet:
-    """A set of byte strings of one width: a hash table with linear probing, that takes many at a time.
+    """A set of byte strings of one width: a hash table with linear probing and batched inserts.
 
-    A Python set would need 100 bytes for each of them, and for millions of states that is too much.
+    A Python set would need 100 bytes per key, too much for millions of states.
     """
 
     def __init__(self, width: int) -> None:
@@ -82,13 +82,13 @@ class KeySet:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all."""
-        self._table = np.zeros((1 << 12, 2), np.uint64)  # zeros are an empty cell
+        """Remove all keys."""
+        self._table = np.zeros((1 << 12, 2), np.uint64)  # zeros mark an empty cell
         self._size = 0
         self._new, self._new_bytes = [], 0
 
     def add(self, keys: bytes) -> None:
-        """Add keys, one after the other in `keys`; any of them may be known already."""
+        """Add the concatenated `keys`; duplicates are fine."""
         self._new.append(keys)
         self._new_bytes += len(keys)
         if self._new_bytes >= MERGE_BYTES:
@@ -110,8 +110,8 @@ class KeySet:
         padded = np.zeros((len(rows), KEY_BYTES), np.uint8)
         padded[:, : self.width] = rows
         if self.width < KEY_BYTES:
-            padded[:, -1] = 1  # so that no key is an empty cell
-        # A power of two, of which no more than half are filled: then a few probes find a key.
+            padded[:, -1] = 1  # so that no key looks like an empty cell
+        # A power of two, at most half full, so that a few probes find a key.
         cells = 1 << (2 * (self._size + len(rows)) - 1).bit_length()
         if cells > len(self._table):
             old = self._table
@@ -126,7 +126,7 @@ class KeySet:
         cell = (mixed >> np.uint64(64 - bits)).astype(np.int64)  # (n,)
         while len(keys):
             empty = np.flatnonzero(~self._table[cell].any(axis=1))
-            _, first = np.unique(cell[empty], return_index=True)  # of those that want the same cell
+            _, first = np.unique(cell[empty], return_index=True)  # one key per cell
             winners = empty[first]
             self._table[cell[winners]] = keys[winners]
             self._size += len(winners)
@@ -137,20 +137,20 @@ class KeySet:
 class StateCounter:
     """Counts the distinct states that N games of ALE's `AtariVectorEnv` visit.
 
-    That must have been made with `frameskip=4`, without sticky actions, fire at resets, `episodic_life` and
-    clipped rewards, and autoreset on the next step. A state counts when a step that counts arrives in it; the
-    state in which a game starts does not, so there are never more states than steps.
+    The vector environment must use `frameskip=4`, no sticky actions, no fire at resets, no `episodic_life`,
+    no reward clipping, and autoreset on the next step. A state counts when a counted step reaches it; the
+    start state of a game does not, so there are never more states than steps.
 
-    Keys of up to 15 bytes are kept whole, longer ones as digests of 16 bytes: the count is exact but for two
-    states that share a digest, which among 10⁹ has a probability below 10⁻²⁰. A million distinct states need
-    32 to 64 MB in each of `ram` and `variables`. One thread at a time may use a counter.
+    Keys of up to 15 bytes are stored whole, longer ones as digests of 16 bytes: the count is exact unless two
+    states share a digest, which among 10⁹ states has a probability below 10⁻²⁰. A million distinct states
+    need 32 to 64 MB in each of `ram` and `variables`. A counter is not thread-safe.
 
     Args:
-        rom: The game, as ALE names its ROM.
+        rom: ALE's name of the game's ROM.
         num_envs: N.
-        full_actions: Whether actions are numbers of all 18, or of those that the game reacts to.
-        workers: Processes that run the shadows. They need about the time that the games do; unless told, half
-            of this machine's cores.
+        full_actions: Whether actions index all 18 actions or the game's minimal set.
+        workers: Processes that run the shadows, by default half of the cores. They need about as much CPU
+            time as the games.
     """
 
     def __init__(
@@ -165,8 +165,8 @@ class StateCounter:
         rom_path, addresses = _rom_path(rom), addresses_of(rom)
         self._sets = {measure: KeySet(key_bytes(len(found))) for measure, found in addresses.items()}
         self._failure = ""
-        self._workers: list[_Shadows] = []
-        self._end = weakref.finalize(self, end, self._workers, os.getpid())  # also at exit
+        self._workers: list[_ShadowWorker] = []
+        self._end = weakref.finalize(self, kill_workers, self._workers, os.getpid())  # also at exit
         for envs in np.array_split(np.arange(num_envs), count):
             settings: Settings = {
                 "rom_path": rom_path,
@@ -175,15 +175,15 @@ class StateCounter:
                 "num_envs": len(envs),
                 "measures": list(addresses.values()),
             }
-            self._workers.append(_Shadows(settings))
+            self._workers.append(_ShadowWorker(settings))
         self._rows = np.zeros((max(1, MESSAGE_STEPS * count // num_envs), num_envs), RECORD)
         self._filled, self._loaded = 0, False
 
     def reset(self, frame_numbers: np.ndarray) -> None:
-        """After `reset(seed=…)` of all games, which loads the ROM anew.
+        """Follow `reset(seed=…)` of all games, which reloads the ROM.
 
         Args:
-            frame_numbers: (N,) `episode_frame_number`, which tells how many no-ops were done.
+            frame_numbers: (N,) `episode_frame_number`, from which the number of no-ops follows.
         """
         self._loaded = True
         self._add(LOAD, False, 0, frame_numbers, -1, 0)
@@ -197,21 +197,21 @@ class StateCounter:
         lives: np.ndarray,
         score: np.ndarray,
     ) -> None:
-        """One step of all games; returns at once unless the workers are far behind.
+        """Follow one step of all games; returns immediately unless the workers lag far behind.
 
         Args:
-            actions: (N,) as they were taken.
-            fresh: (N,) whether this step began a new game, in which case the action was ignored.
-            counted: (N,) which of the others count.
+            actions: (N,) actions taken.
+            fresh: (N,) whether this step started a new game, so that the action was ignored.
+            counted: (N,) which of the other steps count.
             frame_numbers: (N,) `episode_frame_number` after the step.
             lives: (N,) after the step.
-            score: (N,) that the step gave, not clipped.
+            score: (N,) unclipped reward of the step.
         """
-        assert self._loaded, "reset comes before step"
+        assert self._loaded, "call reset before step"
         self._add(np.where(fresh, FRESH, STEP), counted, actions, frame_numbers, lives, score)
 
     def counts(self) -> dict[str, int]:
-        """The number of distinct states by measure, of all steps so far; waits for the workers."""
+        """The number of distinct states by measure over all steps so far; waits for the workers."""
         self._drain()
         return {measure: len(keys) for measure, keys in self._sets.items()}
 
@@ -221,7 +221,7 @@ class StateCounter:
         return {measure: keys.array() for measure, keys in self._sets.items()}
 
     def load(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from what `state` returned, in place of what was counted so far."""
+        """Restore what `state` returned, replacing everything counted so far."""
         expected = {measure: keys.width for measure, keys in self._sets.items()}
         given = {measure: rows.shape[1] if rows.ndim == 2 else None for measure, rows in state.items()}
         if given != expected or any(rows.dtype != np.uint8 for rows in state.values()):
@@ -236,7 +236,7 @@ class StateCounter:
                 self._sets[measure].add(part.tobytes())
 
     def close(self) -> None:
-        """End the workers; what they have not answered is lost. A second call does nothing."""
+        """Kill the workers; steps they have not processed are lost. A second call does nothing."""
         self._end()
 
     def _add(self, kind: Any, counted: Any, actions: Any, frame_numbers: Any, lives: Any, score: Any) -> None:
@@ -259,7 +259,7 @@ class StateCounter:
             worker.unanswered += 1
         self._filled = 0
 
-    def _receive(self, worker: _Shadows) -> None:
+    def _receive(self, worker: _ShadowWorker) -> None:
         try:
             sentence = worker.pipe.recv_bytes().decode()
             keys = [worker.pipe.recv_bytes() for _ in self._sets if not sentence]
@@ -283,17 +283,17 @@ class StateCounter:
         if self._failure:
             raise EnvironmentFailedError(self._failure)
         if not self._end.alive:
-            raise EnvironmentFailedError(f"the counter of {self.rom!r} was closed: make another")
+            raise EnvironmentFailedError(f"the counter of {self.rom!r} was closed: create a new one")
 
     def _fail(self, what: str) -> NoReturn:
         self._failure = (
-            f"the states of {self.rom!r} cannot be counted, {what}; without env.count_states the run needs "
-            f"no second emulator"
+            f"the states of {self.rom!r} cannot be counted: {what}; run without counting by "
+            f"env.count_states = False"
         )
         raise EnvironmentFailedError(self._failure) from None
 
 
-class _Shadows(Worker):
+class _ShadowWorker(Worker):
     """A worker that runs the shadows of some of the games."""
 
     def __init__(self, settings: Settings) -> None:
@@ -311,7 +311,7 @@ def _rom_path(rom: str) -> str:
     if rom not in roms.get_all_rom_ids():
         raise UnknownNameError("game", rom, roms.get_all_rom_ids())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # None says the same
+        warnings.simplefilter("ignore")  # handled below
         path = roms.get_rom_path(rom)
     if path is None:
         raise ConfigError(f"the ROM of {rom!r} cannot be read: expected the file that ale-py installs")

@@ -1,10 +1,10 @@
-"""A process of emulators that shadow the games of `ram.StateCounter` and read their memory.
+"""A worker process with emulators that shadow the games of `ram.StateCounter` and read their RAM.
 
-It is run as a file, not as `-m voidrl.envs.ram_worker`: that would import the package, of which it needs
-nothing. Arguments: the descriptor of its end of a pipe, the parent's process id and `Settings` as JSON.
+It runs as a file, not as `-m voidrl.envs.ram_worker`, which would import the package for nothing. Arguments:
+the descriptor of its end of a pipe, the parent's process id and `Settings` as JSON.
 
-Of the parent it reads messages of `RECORD`s, (T, n) of them each. To each it answers with a sentence of what
-went wrong, which is empty if nothing did, and then with one message of keys per measure.
+It reads messages of (T, n) `RECORD`s each, and answers each with an error message, empty on success, and then
+one message of keys per measure.
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ from typing import Any, TypedDict
 import numpy as np
 
 FRAME_SKIP = 4
-KEY_BYTES = 16  # of a digest: among n states two share theirs with a probability below n² / 2^129
+KEY_BYTES = 16  # of a digest: two of n states collide with a probability below n² / 2^129
 STEP, FRESH, LOAD = 0, 1, 2  # a step, the start of the next game, the first start after loading the ROM
 RECORD = np.dtype(
     [
         ("kind", np.uint8),
         ("counted", np.bool_),
         ("action", np.int32),
-        ("frame", np.int32),  # number of frames of this game, no-ops included
-        ("lives", np.int32),  # −1 where it is not known
+        ("frame", np.int32),  # frames of this game so far, no-ops included
+        ("lives", np.int32),  # −1 if unknown
         ("score", np.float64),  # unclipped
     ]
 )
-PARENT_S = 1.0  # between two looks whether the parent lives, in case a fork of it holds the pipe open
+PARENT_S = 1.0  # how often to check that the parent lives, in case a fork of it keeps the pipe open
 
 
 class Settings(TypedDict):
-    """What a worker is told."""
+    """The settings of a worker."""
 
     rom_path: str
     full_actions: bool
     first_env: int
     num_envs: int
-    measures: list[list[int]]  # the addresses that make each measure's key
+    measures: list[list[int]]  # RAM addresses of each measure's key
 
 
 class DisagreementError(Exception):
-    """The shadow is not in the state of the game it follows."""
+    """The shadow is not in the state of its game."""
 
 
 def key_bytes(num_addresses: int) -> int:
-    """Width of a measure's keys: a few bytes are kept as they are, more become a digest."""
+    """Width of a measure's keys: up to 15 bytes are stored whole, more become a digest."""
     return num_addresses if num_addresses < KEY_BYTES else KEY_BYTES
 
 
 class Shadow:
     """One emulator that repeats what one game of ALE's vector environment did.
 
-    It must live as long as that game's: `reset_game` draws the console's timer from a generator that goes on
-    from game to game and does not clear the memory, so in some games (berzerk, frostbite, …) the third game
-    starts in another state than the first. The generator starts over when a ROM is loaded, always the same:
+    It must live as long as the game's emulator: `reset_game` draws the console's timer from a generator that
+    is not reset between games and does not clear the RAM, so in some games (berzerk, frostbite, …) the third
+    game starts in another state than the first. Loading a ROM resets the generator, always to the same state:
     ALE's seed is for sticky actions only.
     """
 
@@ -74,8 +74,8 @@ class Shadow:
         self.actions: list[Any] = []
         self.steps, self.ended = 0, False
 
-    def follow(self, kind: int, action: int, frame: int, lives: int, score: float) -> None:
-        """Do the same, and see that the same came of it."""
+    def repeat(self, kind: int, action: int, frame: int, lives: int, score: float) -> None:
+        """Repeat a step or reset, and check that it has the same result."""
         if kind == LOAD:
             self.ale.loadROM(self.settings["rom_path"])
             full = self.settings["full_actions"]
@@ -83,8 +83,8 @@ class Shadow:
             self.steps = 0
         else:
             self.steps += 1
-        mine = self._step(action, frame) if kind == STEP else self._start(frame)
-        here = (self.ale.getEpisodeFrameNumber(), self.ale.lives() if lives >= 0 else lives, mine)
+        own_score = self._step(action, frame) if kind == STEP else self._start(frame)
+        here = (self.ale.getEpisodeFrameNumber(), self.ale.lives() if lives >= 0 else lives, own_score)
         if here != (frame, lives, score):
             raise self._disagreement(
                 f"frame {here[0]}, lives {here[1]} and score {here[2]} in the shadow, "
@@ -92,7 +92,7 @@ class Shadow:
             )
 
     def _start(self, frame: int) -> int:
-        """A new game, with as many no-ops. Some games count frames of their menu before the first of them."""
+        """Start a new game with as many no-ops. Some games count the frames of their menu before them."""
         self.ale.reset_game()
         for _ in range(frame - self.ale.getEpisodeFrameNumber()):
             self.ale.act(self.noop)
@@ -100,13 +100,13 @@ class Shadow:
         return 0
 
     def _step(self, action: int, frame: int) -> int:
-        """One action; the score it gave.
+        """Take one action and return its score.
 
-        ALE breaks off the skipped frames where the game is over, and where the episode is cut at its greatest
-        length, which is seen by the number of the frame. A lost life does neither.
+        ALE stops skipping frames when the game is over, and at the maximum length of an episode, which shows
+        in the frame number. It does not stop at a lost life.
         """
         if self.ended:
-            raise self._disagreement("the game went on after its end")
+            raise self._disagreement("the game continued after its end")
         score, before = 0, self.ale.getEpisodeFrameNumber()
         for _ in range(min(FRAME_SKIP, frame - before)):
             score += self.ale.act(self.actions[action])
@@ -123,18 +123,18 @@ class Shadows:
     """The emulators of one worker."""
 
     def __init__(self, ale_py: Any, settings: Settings) -> None:
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # else it greets on stderr
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner on stderr
         self.shadows = [
             Shadow(ale_py, settings, settings["first_env"] + i) for i in range(settings["num_envs"])
         ]
         self.addresses = [np.array(addresses) for addresses in settings["measures"]]
 
     def play(self, records: np.ndarray) -> list[bytes]:
-        """The keys of the counted states in which (T, n) steps arrived, per measure and each of them once."""
+        """Repeat (T, n) steps; the distinct keys of the counted states they reached, per measure."""
         found: list[set[bytes]] = [set() for _ in self.addresses]
         for shadow, column in zip(self.shadows, records.T, strict=True):
             for kind, counted, *step in column.tolist():
-                shadow.follow(kind, *step)
+                shadow.repeat(kind, *step)
                 if kind == STEP and counted:
                     ram = shadow.ale.getRAM()  # (128,)
                     for keys, addresses in zip(found, self.addresses, strict=True):
@@ -146,10 +146,10 @@ class Shadows:
 
 
 def main(descriptor: int, parent: int, settings: Settings) -> None:
-    """Follow until the parent closes the pipe, or kills this process."""
+    """Repeat steps until the parent closes the pipe or kills this process."""
     pipe: Connection = Connection(descriptor)
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    # Always ready to read: the parent may send on while this process waits for it to read an answer.
+    # Always ready to read: the parent may send more while this process waits for it to read an answer.
     reader = threading.Thread(target=_read, args=(pipe, parent, inbox), daemon=True)
     reader.start()
     try:
@@ -160,21 +160,21 @@ def main(descriptor: int, parent: int, settings: Settings) -> None:
             for message in answer:
                 pipe.send_bytes(message)
     except ConnectionError:
-        pass  # the parent is gone, which ends the reader and with it this process
+        pass  # the parent is gone; the reader then ends this process
     except Exception as error:
         text = str(error) if isinstance(error, DisagreementError) else f"a worker raised {error!r}"
         with contextlib.suppress(ConnectionError):
             pipe.send_bytes(text.encode())
-    reader.join()  # the parent reads the sentence and ends this process
+    reader.join()  # the parent reads the message and ends this process
 
 
 def _import_ale() -> Any:
-    """ALE without its environments: importing Gymnasium for them takes longer than all else here."""
+    """Import ALE without Gymnasium, which takes longer to import than everything else here."""
     hidden: dict[str, Any] = sys.modules
     hidden["gymnasium"] = None
     try:
         return importlib.import_module("ale_py")
-    except ImportError:  # another version, that cannot be without
+    except ImportError:  # another version, which needs it
         del hidden["gymnasium"]
         return importlib.import_module("ale_py")
 
@@ -187,7 +187,7 @@ def _read(pipe: Connection, parent: int, inbox: queue.SimpleQueue[bytes]) -> Non
                     os._exit(1)
             inbox.put(pipe.recv_bytes())
     except (EOFError, OSError):
-        os._exit(0)  # at once, in the middle of a game too
+        os._exit(0)  # immediately, even in the middle of a game
 
 
 if __name__ == "__main__":

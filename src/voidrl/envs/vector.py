@@ -1,7 +1,7 @@
-"""One interface to N environments, whatever is behind it. Does not import torch.
+"""One interface to N environments of any kind. Does not import torch.
 
 All of them autoreset on the *next* step (Gymnasium's NEXT_STEP): the step after an episode's end ignores the
-action and returns the new episode's first frame. The replay knows and records no transition for it.
+action and returns the new episode's first frame. The replay stores no transition for it.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from voidrl.types import EnvSpec
 
 
 class Counter(Protocol):
-    """What measures which states are visited."""
+    """Counts or measures the visited states."""
 
     def counts(self) -> Mapping[str, float]:
-        """By measure, of all steps so far."""
+        """The value of each measure over all steps so far."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """What a resumed run needs."""
+        """The state for a checkpoint."""
 
     def load(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from what `state` returned."""
+        """Restore what `state` returned."""
 
 
 class StepResult(NamedTuple):
-    """What one step of N environments gave."""
+    """The result of one step of N environments."""
 
     frames: np.ndarray  # (N, *frame_shape)
     reward: np.ndarray  # (N,) float32
-    terminated: np.ndarray  # (N,) bool: nothing is to be expected after this step
+    terminated: np.ndarray  # (N,) bool: the value after this step is 0
     truncated: np.ndarray  # (N,) bool
     info: dict[str, Any]
     ended: np.ndarray  # (N,) bool: the episode is over, and the next step resets it
-    score: np.ndarray  # (N,) float32: what is reported; `reward`, unless that is clipped
+    score: np.ndarray  # (N,) float32: the unclipped reward, for reports
 
 
 class Envs:
-    """N environments stepped together, as frames and [−1, 1] actions."""
+    """N environments stepped together, with frames and actions in [−1, 1]."""
 
     game: str | None = None
-    """The Atari game, if a human's score is known for it."""
+    """The Atari game, if a human score is known for it."""
     frames_per_step: int = 1
-    """Frames, or control steps, of the world in one step of the agent."""
-    _newest: np.ndarray  # (N, *frame_shape), what was seen last
+    """Frames or control steps per agent step (the action repeat)."""
+    _newest: np.ndarray  # (N, *frame_shape), the latest frames
 
     def __init__(self, vector: VectorEnv, name: str, frame_stack: int) -> None:
         self.vector, self.name = vector, name
@@ -70,7 +70,7 @@ class Envs:
         if mode is not AutoresetMode.NEXT_STEP:
             raise ConfigError(
                 f"vector environment {self.name!r} has autoreset_mode {getattr(mode, 'name', mode)}: "
-                f"expected NEXT_STEP; build it so, or use env.backend = 'sync'"
+                f"expected NEXT_STEP; change it, or use env.backend = 'sync'"
             )
         try:
             return spec_of(self.vector.single_observation_space, self.vector.single_action_space, frame_stack)
@@ -78,50 +78,50 @@ class Envs:
             raise SpaceError(f"environment {self.name!r}: {error}") from None
 
     def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin new episodes; environment i is seeded with seed + i."""
+        """Start new episodes; environment i is seeded with seed + i."""
         obs, info = self._guarded(lambda: self.vector.reset(seed=seed))
         self._newest = to_frames(obs, self.spec)
         return self._newest, info
 
     def send(self, action: np.ndarray) -> None:
-        """Begin one step of each. Where environments run beside this thread, `recv` waits for them."""
+        """Start one step of each environment; `recv` waits for those that run in parallel."""
         self._sent = self._env_action(action)
         if isinstance(self.vector, AsyncVectorEnv):
             self._guarded(partial(self.vector.step_async, self._sent))
 
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
-        """What came of the step that was sent; `counted` (N,) tells whose states the `counter` counts."""
+        """Wait for the results of the step; `counted` (N,) says which states the `counter` counts."""
         step: Callable[[], Any] = partial(self.vector.step, self._sent)
         if isinstance(self.vector, AsyncVectorEnv):
             step = self.vector.step_wait
         return self._result(self._guarded(step))
 
     def _env_action(self, action: np.ndarray) -> np.ndarray:
-        """As the environments take it."""
+        """The action in the environment's own range and shape."""
         return env_action(action, self.spec, self.vector.single_action_space.dtype or np.float32)
 
     def _result(self, stepped: tuple[Any, Any, Any, Any, dict[str, Any]]) -> StepResult:
-        """What they gave, as we have it."""
+        """Convert what the vector environment returned."""
         obs, reward, terminated, truncated, info = stepped
         reward = np.asarray(reward, np.float32)
         self._newest, ended = to_frames(obs, self.spec), terminated | truncated
         return StepResult(self._newest, reward, terminated, truncated, info, ended, reward)
 
     def step(self, action: np.ndarray) -> StepResult:
-        """One step of each."""
+        """Step every environment once."""
         self.send(action)
         return self.recv()
 
     @property
     def steps_per_second(self) -> float | None:
-        """How many steps of the agent are a second of its world; None where nobody says."""
+        """Agent steps per second of simulated time; None if unknown."""
         rate = self.vector.metadata.get("render_fps")
         return float(rate) if rate else None
 
     def render(self) -> np.ndarray:
-        """A picture of environment 0 as it is now, (H, W, 3) uint8, for those made with a `render_height`.
+        """The current picture of environment 0, (H, W, 3) uint8; needs a `render_height`.
 
-        What the agent sees, where the environment does not draw itself.
+        An environment that cannot render shows its observation.
         """
         if self.vector.render_mode != "rgb_array":
             return to_picture(self._newest[0])
@@ -129,28 +129,28 @@ class Envs:
             drawn = self._guarded(self.vector.render)
         except EnvironmentFailedError as error:
             missing = error.__cause__
-            if isinstance(missing, gym.error.DependencyNotInstalled):  # it says what to install
+            if isinstance(missing, gym.error.DependencyNotInstalled):  # its message says what to install
                 raise EnvironmentFailedError(
-                    f"environment {self.name!r} cannot be drawn: {missing}"
+                    f"environment {self.name!r} cannot be rendered: {missing}"
                 ) from error
             raise
         picture = np.asarray(drawn[0] if drawn is not None else None)
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] not in (3, 4):
             raise EnvironmentFailedError(
-                f"environment {self.name!r} drew {picture.dtype} of shape {picture.shape}: expected a uint8 "
-                f"picture (height, width, 3) from its render()"
+                f"environment {self.name!r} rendered {picture.dtype} of shape {picture.shape}: expected a "
+                f"uint8 picture (height, width, 3) from its render()"
             )
         return picture[..., :3]
 
     @property
     def counter(self) -> Counter | None:
-        """What counts the states that are visited, where that was asked for."""
+        """The counter of visited states, if the config asks for one."""
         return None
 
     def close(self) -> None:
-        """Free what they hold."""
+        """Close the environments."""
         if self._failed and isinstance(self.vector, AsyncVectorEnv):
-            self.vector._state = AsyncState.DEFAULT  # else it waits for the answer of a worker that is gone
+            self.vector._state = AsyncState.DEFAULT  # otherwise it waits for a dead worker
             self.vector.close(terminate=True)
         else:
             self.vector.close()
@@ -170,41 +170,38 @@ class Envs:
 
 
 class Guarded(gym.Wrapper):
-    """Says which environment raised, and at which of its own steps."""
+    """Reports which environment raised, and at which step."""
 
     def __init__(self, env: gym.Env, name: str, index: int) -> None:
         super().__init__(env)
         self.name, self.index, self.steps = name, index, 0
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """One step, counted."""
+        """Step the environment and count the steps."""
         self.steps += 1
-        try:
-            result = self.env.step(action)
-        except Exception as error:
-            raise EnvironmentFailedError(
-                f"environment {self.index} ({self.name!r}) raised {error!r} at its own step {self.steps}"
-            ) from error
-        self._check(result[0], f"at its own step {self.steps}")
+        result: tuple[Any, Any, bool, bool, dict[str, Any]]
+        result = self._checked(partial(self.env.step, action), f"at its own step {self.steps}")
         return result
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """A new episode."""
-        try:
-            result = self.env.reset(seed=seed, options=options)
-        except Exception as error:
-            raise EnvironmentFailedError(
-                f"environment {self.index} ({self.name!r}) raised {error!r} in reset after {self.steps} steps"
-            ) from error
-        self._check(result[0], f"in reset after {self.steps} steps")
+        """Start a new episode."""
+        reset = partial(self.env.reset, seed=seed, options=options)
+        result: tuple[Any, dict[str, Any]] = self._checked(reset, f"in reset after {self.steps} steps")
         return result
 
-    def _check(self, obs: Any, when: str) -> None:
-        expected = self.observation_space.shape
-        if expected is not None and np.shape(obs) != expected:
+    def _checked(self, call: Callable[[], Any], when: str) -> Any:
+        try:
+            result = call()
+        except Exception as error:
             raise EnvironmentFailedError(
-                f"environment {self.index} ({self.name!r}) returned an observation of shape {np.shape(obs)} "
-                f"{when}: expected {expected}, as its observation_space says"
+                f"environment {self.index} ({self.name!r}) raised {error!r} {when}"
+            ) from error
+        expected, shape = self.observation_space.shape, np.shape(result[0])
+        if expected is not None and shape != expected:
+            raise EnvironmentFailedError(
+                f"environment {self.index} ({self.name!r}) returned an observation of shape {shape} {when}: "
+                f"expected {expected}, as in its observation_space"
             )
+        return result

@@ -1,4 +1,4 @@
-"""Processes that run a file of ours beside this one, each at the other end of a pipe. Imports no torch."""
+"""Worker processes that run one of our files, connected by a pipe. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 
 
 class Worker:
-    """A process that is given the descriptor of its end of the pipe, the parent's process id and settings.
+    """A process started with the descriptor of its end of the pipe, the parent's process id and settings.
 
-    It finds what this process finds, and no thread pool of NumPy's is waiting in it.
+    It has this process's import path and starts no NumPy thread pool.
 
     Args:
-        script: The file that it runs.
-        settings: What it is told, as JSON.
-        files: Descriptors that it inherits, beside its end of the pipe.
-        environment: Variables that it has in addition.
+        script: The file to run.
+        settings: Settings, passed as JSON.
+        files: Further file descriptors to inherit.
+        environment: Additional environment variables.
     """
 
     def __init__(
@@ -36,8 +36,9 @@ class Worker:
         self.pipe, theirs = Pipe()
         arguments = [str(theirs.fileno()), str(os.getpid()), json.dumps(settings)]
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-        # A terminal sends Ctrl-C to the workers too, and a scheduler SIGTERM: both come to the parent, which
-        # saves the run before it ends them. Blocked here, as otherwise they could come while Python starts.
+        # A terminal sends Ctrl-C to the workers too, and a scheduler SIGTERM. The parent handles both: it
+        # saves the run, then ends the workers. Blocked before the start, so that none arrives while Python
+        # starts.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
             self.process = subprocess.Popen(
@@ -52,7 +53,7 @@ class Worker:
             theirs.close()
 
     def death(self) -> str:
-        """What became of it."""
+        """Describe how the process ended."""
         try:
             code = self.process.wait(5)
         except subprocess.TimeoutExpired:
@@ -61,10 +62,10 @@ class Worker:
         return f"worker process {self.process.pid} ended {how}"
 
 
-def end(workers: Iterable[Worker], owner: int) -> None:
-    """Not asked to end but ended: they hold nothing that could be lost. Only their owner may."""
+def kill_workers(workers: Iterable[Worker], owner: int) -> None:
+    """Kill the workers, which hold nothing that could be lost, unless called in a fork of their owner."""
     if os.getpid() != owner:
-        return  # a fork of the owner: they are not its own
+        return
     workers = list(workers)
     for worker in workers:
         worker.process.kill()

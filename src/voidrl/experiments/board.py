@@ -16,7 +16,7 @@ from rich.text import Text
 from voidrl.experiments.plan import Cell
 from voidrl.runs.metrics import last_row
 from voidrl.terminal.screen import is_terminal, width_of
-from voidrl.terminal.tables import fit, make_console
+from voidrl.terminal.tables import make_console, wrap_text
 from voidrl.units import human_count, human_seconds
 
 DRAW_EVERY_SECONDS = 0.5
@@ -66,9 +66,9 @@ class Board:
     def say(self, text: str) -> None:
         """Print a line that stays."""
         if self._live is not None:
-            self._live.console.print(Text(fit(text, file=self._stream)))
+            self._live.console.print(Text(wrap_text(text, file=self._stream)))
         else:
-            print(fit(text, file=self._stream), file=self._stream, flush=True)
+            print(wrap_text(text, file=self._stream), file=self._stream, flush=True)
 
     def done(self, text: str) -> None:
         """Count one more done."""

@@ -11,7 +11,7 @@ from voidrl.experiments import estimate
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.state import CellState, differences, state_of
 from voidrl.runs import locks
-from voidrl.terminal.tables import described, fit, print_table
+from voidrl.terminal.tables import described, print_table, wrap_text
 from voidrl.units import human_count, human_seconds
 
 NAMES = {"done": "done", "trained": "to be evaluated", "partial": "partial", "missing": "missing"}
@@ -37,9 +37,9 @@ def print_plan(plan: Plan, jobs: int, file: TextIO | None = None) -> None:
     head = [plan.experiment.title, *filter(None, [plan.experiment.about]), ""]
     tail = ["", f"{len(plan.cells)} runs in {plan.out}: {counted}"]
     tail += [*_time(plan, states, estimates, jobs), *_disk(plan, states, estimates), *plan.notes]
-    print(fit("\n".join(head), file=stream), file=stream)
+    print(wrap_text("\n".join(head), file=stream), file=stream)
     print_table(("run", "phase", "steps", "time", "state"), rows, file=stream)
-    print(fit("\n".join(tail), file=stream), file=stream)
+    print(wrap_text("\n".join(tail), file=stream), file=stream)
     print_missing(plan, stream)
 
 

@@ -20,7 +20,7 @@ from voidrl.experiments.record import write_record
 from voidrl.experiments.run import Outcome, run_plan
 from voidrl.experiments.state import require_same_settings, state_of
 from voidrl.experiments.table import print_results
-from voidrl.terminal.tables import fit
+from voidrl.terminal.tables import wrap_text
 
 FAILED = 1
 SIMULATORS = {ATARI: ("ale_py", "ale-py", "atari"), DMC: ("dm_control", "dm-control", "dmc")}
@@ -112,4 +112,4 @@ def _require_simulators(plan: Plan) -> None:
 
 
 def _say(text: str) -> None:
-    print(fit(text, file=sys.stderr), file=sys.stderr, flush=True)
+    print(wrap_text(text, file=sys.stderr), file=sys.stderr, flush=True)

@@ -26,7 +26,7 @@ from voidrl.experiments.scale import (
 )
 from voidrl.experiments.tasks import NamedEnv, Task, select
 from voidrl.protocols.presets import default_preset, protocol_for
-from voidrl.suites.dmcontrol import find_place
+from voidrl.suites.dmcontrol import find_dmc_task
 from voidrl.units import parse_count
 
 Layers = list[Mapping[str, Any]]
@@ -331,7 +331,7 @@ class _Planner:
             return None
         spec = _change_evaluation(self.preset_changes.evaluation or arm.evaluation, self.evaluation_changes)
         spec = scale_evaluation(spec, self.request.steps_scale)
-        found = find_place(config.env.id)
+        found = find_dmc_task(config.env.id)
         if found is not None and found.task is None and not spec.count_states:
             raise ConfigError(
                 f"method {arm.name!r} ends in {config.env.id!r}, which has no reward that could be "

@@ -13,7 +13,7 @@ from voidrl.envs.dmc import resolve
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.envs.make import probe_env
 from voidrl.errors import VoidrlError
-from voidrl.suites.dmcontrol import find_place
+from voidrl.suites.dmcontrol import find_dmc_task
 from voidrl.types import EnvSpec
 
 ATARI_SIZE = 84
@@ -48,7 +48,7 @@ def probe(config: EnvConfig) -> EnvProbe:
         return EnvProbe(EnvSpec(frame, pixels=True, frame_stack=stack, num_actions=18), config)
     if not config.id.startswith(DMC):
         return EnvProbe(*probe_env(config))
-    place = find_place(config.id)
+    place = find_dmc_task(config.id)
     assert place is not None
     state, action = STATE_DIMS.get(place.domain, (1, 1))
     low, high = (-1.0,) * action, (1.0,) * action

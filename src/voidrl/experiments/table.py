@@ -15,7 +15,7 @@ from voidrl.experiments.state import cell_evaluation, state_of
 from voidrl.runs.metrics import last_row, read_metrics
 from voidrl.scores.statistics import aggregate, percent
 from voidrl.suites import published
-from voidrl.terminal.tables import fit, print_table
+from voidrl.terminal.tables import print_table, wrap_text
 from voidrl.units import human_count
 
 EVALUATION_KEYS = {"return": "mean_return", "human_normalized": "human_normalized"}
@@ -116,7 +116,7 @@ def print_results(plan: Plan, file: TextIO | None = None) -> None:
     print_table(columns, shown, title=plan.experiment.title, file=file)
     for lines in (_aggregates(plan, rows), _caveats(plan, rows)):
         if lines:
-            print(fit("\n".join(["", *lines]), file=file), file=file)
+            print(wrap_text("\n".join(["", *lines]), file=file), file=file)
 
 
 def _show(measure: str, value: float) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from voidrl.envs.ids import ATARI, DMC, atari_game
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.suites.atari import GAMES, GAMES_26, find_game
-from voidrl.suites.dmcontrol import SPARSE, URLB, find_place
+from voidrl.suites.dmcontrol import SPARSE, URLB, find_dmc_task
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 def make_task(env: str) -> Task:
     """Make a task with its default name: DMControl pre-trains in the domain, others in the task itself."""
     here = NamedEnv(task_name(env), env)
-    found = find_place(env)
+    found = find_dmc_task(env)
     if found is not None and found.task is not None:
         return Task(here.name, env, NamedEnv(found.domain, DMC + found.domain))
     return Task(here.name, env, here)
@@ -52,7 +52,7 @@ def make_task(env: str) -> Task:
 
 def task_name(env: str) -> str:
     """`atari/MsPacman` → `ms_pacman`, `dmc/walker_run` → `walker_run`, `module:make?n=3` → `module-make`."""
-    game, place = atari_game(env), find_place(env)
+    game, place = atari_game(env), find_dmc_task(env)
     if place is not None:
         return place.name
     if game is not None:

@@ -1,14 +1,13 @@
-"""APT's reward for Stable-Baselines3: a wrapper around its environments, and a replay buffer.
+"""APT's reward for Stable-Baselines3: a `VecEnv` wrapper and a replay buffer.
 
-What a state is worth depends on the other states that were seen, so the reward needs a memory of them.
+APT rewards a state by its distance to other visited states, so the reward needs a memory of them.
 
-- `APTReward` wraps a `VecEnv` and rewards each step as it is made. It is the one for PPO and A2C, whose
-  advantages are computed before any callback hears that a rollout has ended. Others can use it too, but what
-  they keep in a replay is then worth for ever what it was worth when it was new.
-- `APTReplayBuffer` rewards each transition when it is sampled, among the others of its minibatch, as APT
-  itself does: the one for DQN, SAC and TD3.
+- `APTReward` wraps a `VecEnv` and computes the reward at each step. Use it with PPO and A2C, which compute
+  advantages before any callback runs. With other algorithms, rewards in the replay would become outdated.
+- `APTReplayBuffer` computes the reward when a transition is sampled, among its minibatch, as APT does. Use it
+  with DQN, SAC and TD3.
 
-Both give `intrinsic_scale · r_APT + extrinsic_scale · r_environment`.
+Both return `intrinsic_scale · r_APT + extrinsic_scale · r_environment`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -45,35 +44,35 @@ except ImportError:
     raise MissingExtraError("stable-baselines3", "sb3", "voidrl.integrations.sb3") from None
 
 Encoder = Literal["auto", "identity", "fixed", "simclr"] | Agent | Callable[[Tensor], Tensor]
-NAMES = ("auto", "identity", "fixed", "simclr")
-CONTRAST_BATCH = 256
+ENCODERS = ("auto", "identity", "fixed", "simclr")
+TRAIN_BATCH = 256
 
 
 class APTReward(VecEnvWrapper):
-    """Adds to each step how far its state lies from those that were seen before.
+    """Adds APT's reward to each step: how far its state is from earlier states.
 
-    A step is rewarded by eq. 5 among `pool` states drawn from the last `memory` ones, its own episode's too,
-    divided by the running mean of such rewards; while fewer than `k` are known, by 0. Where an episode ends,
-    it is the last state that counts, not the first of the next episode. `info` tells both rewards apart, as
-    `apt_reward` and `env_reward`. Statistics of SB3's `Monitor` are of the environment's reward alone.
+    The reward is eq. 5 with neighbors among `pool` states drawn from the last `memory` ones, including the
+    current episode, divided by its running mean. It is 0 while fewer than `k` states are known. At the end of
+    an episode the last state counts, not the first of the next episode. `info` holds both rewards, as
+    `apt_reward` and `env_reward`. SB3's `Monitor` records the environment's reward alone.
 
     Args:
         venv: Environments with images or vectors as observations.
-        encoder: The space in which distances are taken: `identity`, the observation itself; `fixed`, features
-            of a random network; `simclr`, features of a network trained by contrast on the memory; those of a
-            voidrl agent; or a function from a batch of observations to (n, d). `auto` is `identity` for
-            vectors and `fixed` for images.
-        intrinsic_scale: Weight of APT's reward, about 1 on average. It may be changed at any time; with 0
-            nothing is computed or remembered, which is what an evaluation wants.
+        encoder: The space of the distances: `identity`, the observation itself; `fixed`, features of a random
+            network; `simclr`, features of a network with a contrastive loss, trained on the memory; a voidrl
+            agent, for its representation; or a function from a batch of observations to (n, d). `auto` is
+            `identity` for vectors and `fixed` for images.
+        intrinsic_scale: Weight of APT's reward, which is about 1 on average. It may be changed at any time;
+            with 0, as in evaluations, nothing is computed or remembered.
         extrinsic_scale: Weight of the environment's reward; 0 to pre-train without it.
-        k: Neighbors.
-        memory: States that are kept, the newest ones.
-        pool: States drawn from them at each step, among which the neighbors are sought.
+        k: Number of neighbors.
+        memory: Number of states kept, the newest ones.
+        pool: Number of states drawn from the memory at each step as possible neighbors.
         normalize: Divide by the running mean.
         train_every_steps: With `simclr`: environment steps between two trainings of the encoder.
-        train_updates: With `simclr`: updates in each.
-        device: Of the encoder and the memory.
-        seed: Of the encoder and of what is drawn.
+        train_updates: With `simclr`: updates in each training.
+        device: Device of the encoder and the memory.
+        seed: Seed of the encoder and of the draws from the memory.
     """
 
     def __init__(
@@ -102,12 +101,12 @@ class APTReward(VecEnvWrapper):
         self.train_every_steps, self.train_updates = train_every_steps, train_updates
         self.latent = LatentSpace(venv.observation_space, encoder, normalize, device, seed)
         self._rng = np.random.default_rng(seed)
-        self._particles = Ring(memory)  # f of the states
-        self._states = Ring(memory)  # the states themselves, for an encoder that is trained on them
+        self._particles = Ring(memory)  # encoded states
+        self._states = Ring(memory)  # the states themselves, to train the encoder on
         self._untrained_steps = 0
 
     def reset(self) -> np.ndarray:
-        """Reset all environments; their first states are remembered."""
+        """Reset all environments and remember their first states."""
         obs = self.venv.reset()
         assert isinstance(obs, np.ndarray)
         if self.intrinsic_scale:
@@ -115,18 +114,18 @@ class APTReward(VecEnvWrapper):
         return obs
 
     def step_wait(self) -> VecEnvStepReturn:
-        """What the environments give, with the other reward."""
+        """Return the results of the step with the new reward."""
         obs, rewards, dones, infos = self.venv.step_wait()
         if not self.intrinsic_scale:
             return obs, (self.extrinsic_scale * rewards).astype(np.float32), dones, infos
         assert isinstance(obs, np.ndarray)
         ended = np.flatnonzero(dones)
         arrived = obs.copy()
-        for i in ended:  # SB3 has already begun the next episode
+        for i in ended:  # obs[i] is already the next episode's first state
             if infos[i].get("terminal_observation") is None:
                 raise SpaceError(
                     f"environment {i} ended an episode without info['terminal_observation']: expected a "
-                    f"VecEnv that tells the last state, as Stable-Baselines3's own do"
+                    f"VecEnv that reports the last state, as Stable-Baselines3's do"
                 )
             arrived[i] = infos[i]["terminal_observation"]
         states = self.latent.frames(arrived)
@@ -135,15 +134,15 @@ class APTReward(VecEnvWrapper):
         if len(ended):
             self._remember(self.latent.frames(obs[ended]))
         self._train(len(obs))
-        for info, apt, own in zip(infos, intrinsic, rewards, strict=True):
-            info["apt_reward"], info["env_reward"] = float(apt), float(own)
+        for info, apt, extrinsic in zip(infos, intrinsic, rewards, strict=True):
+            info["apt_reward"], info["env_reward"] = float(apt), float(extrinsic)
         mixed = self.intrinsic_scale * intrinsic + self.extrinsic_scale * rewards
         return obs, mixed.astype(np.float32), dones, infos
 
     def _score(self, states: Tensor) -> np.ndarray:
         if len(self._particles) < self.k:
             return np.zeros(len(states), np.float32)
-        particles = self._particles.drawn(self.pool, self._rng)
+        particles = self._particles.sample(self.pool, self._rng)
         reward = self.latent.reward(self.latent.encode(states), particles, self.k)
         _require_finite(reward, "environment")
         return reward.cpu().numpy()
@@ -154,33 +153,33 @@ class APTReward(VecEnvWrapper):
             self._states.add(states)
 
     def _train(self, steps: int) -> None:
-        """Between two trainings f stands still, so that all particles lie in one space."""
+        """Train the encoder every `train_every_steps`, then encode the memory again with it."""
         self._untrained_steps += steps
         if self.latent.optimizer is None or self._untrained_steps < self.train_every_steps:
             return
         self._untrained_steps = 0
         for _ in range(self.train_updates):
-            self.latent.learn(self._states.drawn(CONTRAST_BATCH, self._rng))
-        known = self._states.all().split(CONTRAST_BATCH)
-        self._particles.replace(torch.cat([self.latent.encode(states) for states in known]))
+            self.latent.learn(self._states.sample(TRAIN_BATCH, self._rng))
+        batches = self._states.all().split(TRAIN_BATCH)
+        self._particles.all().copy_(torch.cat([self.latent.encode(states) for states in batches]))
 
     def save(self, path: str | Path) -> None:
-        """Write memory, running mean and encoder as safetensors; SB3's `model.save` has nothing of them."""
+        """Write memory, running mean and encoder as safetensors; SB3's `model.save` does not include them."""
         path = Path(path).expanduser()
         state = {f"latent.{name}": value for name, value in self.latent.state_dict().items()}
         state |= {f"particles.{name}": value for name, value in self._particles.state().items()}
         state |= {f"states.{name}": value for name, value in self._states.state().items()}
-        scrap = path.with_name(f".tmp-{path.name}")
+        temporary = path.with_name(f".tmp-{path.name}")
         try:
-            checkpoint.write_tensors(scrap, state)
-            scrap.replace(path)
+            checkpoint.write_tensors(temporary, state)
+            temporary.replace(path)
         except OSError as e:
             raise CheckpointError(f"cannot write {path}: {e.strerror or e}") from e
 
     def load(self, path: str | Path) -> None:
-        """The inverse of `save`, for a wrapper made with the same arguments.
+        """Restore what `save` wrote, into a wrapper created with the same arguments.
 
-        Random draws and the optimizer of an encoder that is trained begin afresh.
+        The random generator and the encoder's optimizer start from scratch.
         """
         saved = checkpoint.read_tensors(Path(path).expanduser())
 
@@ -193,31 +192,29 @@ class APTReward(VecEnvWrapper):
             self._states.load(part("states."), self.latent.device)
         except (KeyError, RuntimeError) as e:
             raise CheckpointError(
-                f"{path} is not of an APTReward like this one ({str(e).splitlines()[0]}): make it with the "
-                f"arguments and for the observations of the one that was saved"
+                f"{path} does not match this APTReward ({str(e).splitlines()[0]}): create it with the "
+                f"arguments and the observation space of the saved one"
             ) from e
 
 
 class APTReplayBuffer(ReplayBuffer):
-    """A replay whose transitions are rewarded anew at every sample, among the others of their minibatch.
+    """A replay buffer that computes APT's reward at every sample, among the transitions of the minibatch.
 
     `DQN("MlpPolicy", env, replay_buffer_class=APTReplayBuffer, replay_buffer_kwargs={"extrinsic_scale": 0})`.
-    An encoder that learns is trained by one update per sample. Transitions are single steps.
+    A `simclr` encoder is trained by one update per sample. Transitions are single steps.
 
     Args:
-        buffer_size: As in SB3, like all up to `handle_timeout_termination`; the algorithm passes them.
+        buffer_size: As in SB3.
         observation_space: Images or vectors.
-        action_space: Any.
-        device: Also of the encoder.
-        n_envs: Number of environments.
-        optimize_memory_usage: As in SB3.
-        handle_timeout_termination: As in SB3.
-        encoder: As in `APTReward`; here `simclr` is trained on the observations that are sampled.
-        intrinsic_scale: Weight of APT's reward, about 1 on average.
+        action_space: As in SB3.
+        device: Device of the samples and the encoder.
+        encoder: As in `APTReward`; here `simclr` is trained on the sampled observations.
+        intrinsic_scale: Weight of APT's reward, which is about 1 on average.
         extrinsic_scale: Weight of the environment's reward.
-        k: Neighbors, fewer than there are transitions in a minibatch.
+        k: Number of neighbors, less than the size of a minibatch.
         normalize: Divide by the running mean.
-        seed: Of the encoder.
+        seed: Seed of the encoder.
+        **kwargs: Further arguments of SB3's `ReplayBuffer`, which the algorithm passes.
     """
 
     def __init__(
@@ -226,9 +223,6 @@ class APTReplayBuffer(ReplayBuffer):
         observation_space: spaces.Space,
         action_space: spaces.Space,
         device: torch.device | str = "auto",
-        n_envs: int = 1,
-        optimize_memory_usage: bool = False,
-        handle_timeout_termination: bool = True,
         *,
         encoder: Encoder = "auto",
         intrinsic_scale: float = 1.0,
@@ -236,20 +230,11 @@ class APTReplayBuffer(ReplayBuffer):
         k: int = 5,
         normalize: bool = True,
         seed: int = 0,
+        **kwargs: Any,
     ) -> None:
         require(k >= 1, "k", k, "1 or more")
-        latent = LatentSpace(
-            observation_space, encoder, normalize, str(device), seed
-        )  # refuses before memory is taken
-        super().__init__(
-            buffer_size,
-            observation_space,
-            action_space,
-            device,
-            n_envs=n_envs,
-            optimize_memory_usage=optimize_memory_usage,
-            handle_timeout_termination=handle_timeout_termination,
-        )
+        latent = LatentSpace(observation_space, encoder, normalize, str(device), seed)  # may refuse: first
+        super().__init__(buffer_size, observation_space, action_space, device, **kwargs)
         self.latent, self.k = latent, k
         self.intrinsic_scale, self.extrinsic_scale = intrinsic_scale, extrinsic_scale
 
@@ -268,13 +253,13 @@ class APTReplayBuffer(ReplayBuffer):
 
 
 class LatentSpace(nn.Module):
-    """Where distances are taken: an encoder f, and the running mean of the rewards that come of them."""
+    """The space of the distances: an encoder f, and the running mean of the rewards."""
 
     def __init__(
         self, observation_space: spaces.Space, encoder: Encoder, normalize: bool, device: str, seed: int
     ) -> None:
         super().__init__()
-        spec = spec_of(observation_space, spaces.Discrete(2), frame_stack=1)  # any actions will do
+        spec = spec_of(observation_space, spaces.Discrete(2), frame_stack=1)  # actions do not matter
         self.spec, self.device, self.normalize = spec, pick_device(device), normalize
         self.function: Callable[[Tensor], Tensor] | None = None
         self.representation: Representation | None = None
@@ -282,29 +267,29 @@ class LatentSpace(nn.Module):
         self.mean = RunningMean()
         with seeded(seed, self.device):
             if isinstance(encoder, Agent):
-                self.representation = _taken_from(encoder, spec)
+                self.representation = _copy_from_agent(encoder, spec)
             elif isinstance(encoder, str):
-                self.representation = _made(encoder, spec)
+                self.representation = _make_representation(encoder, spec)
             else:
                 self.function = encoder
         self.to(self.device).eval()
-        if encoder == "simclr" and self.representation is not None:  # an agent's stands still
+        if encoder == "simclr" and self.representation is not None:  # an agent's is frozen
             self.augment = Augment(AugmentConfig())
             rate = self.representation.config.learning_rate
             self.optimizer = torch.optim.Adam(self.representation.parameters(), rate)
 
     def frames(self, obs: np.ndarray | Tensor) -> Tensor:
-        """Observations as SB3 has them → (n, *frame_shape), images as uint8 and channels first."""
-        given = torch.as_tensor(obs, device=self.device)
+        """Convert SB3's observations to (n, *frame_shape), images as uint8 and channels first."""
+        frames = torch.as_tensor(obs, device=self.device)
         if not self.spec.pixels:
-            return given.float()
+            return frames.float()
         if channels_last(self.spec.raw_shape):
-            given = given.permute(0, 3, 1, 2)
-        return given.reshape(len(given), *self.spec.frame_shape).contiguous()
+            frames = frames.permute(0, 3, 1, 2)
+        return frames.reshape(len(frames), *self.spec.frame_shape).contiguous()
 
     @torch.no_grad()
     def encode(self, frames: Tensor) -> Tensor:
-        """The encoder's features of them, (n, d)."""
+        """Encode frames as features, (n, d)."""
         if self.representation is not None:
             return self.representation.encode(frames).float()
         assert self.function is not None
@@ -312,12 +297,12 @@ class LatentSpace(nn.Module):
         if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != len(frames):
             got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
             raise SpaceError(
-                f"the encoder made {got} of {len(frames)} observations: expected ({len(frames)}, d)"
+                f"the encoder returned {got} for {len(frames)} observations: expected ({len(frames)}, d)"
             )
         return z.to(self.device).float()
 
     def reward(self, z: Tensor, particles: Tensor | None, k: int) -> Tensor:
-        """(n,) eq. 5 among the particles, or among z itself, on a scale of about 1."""
+        """The normalized reward of eq. 5, (n,), with neighbors among the particles or z itself."""
         reward = particle_reward(z, particles=particles, k=k)
         if not self.normalize or not torch.isfinite(reward).all():
             return reward
@@ -326,11 +311,11 @@ class LatentSpace(nn.Module):
         return scaled
 
     def learn(self, frames: Tensor) -> None:
-        """One update of an encoder that is trained by contrast."""
+        """Update the encoder once with its contrastive loss."""
         f = self.representation
         assert isinstance(f, SimCLR)
         assert self.optimizer is not None
-        index = torch.arange(len(frames), device=self.device).repeat(2)[:, None]  # two views of each
+        index = torch.arange(len(frames), device=self.device).repeat(2)[:, None]  # two views each
         f.train()
         loss, _ = f.contrast(self.augment(Frames(frames, index), f.layout))
         self.optimizer.zero_grad(set_to_none=True)
@@ -340,49 +325,45 @@ class LatentSpace(nn.Module):
 
 
 class Ring:
-    """The last rows that were added."""
+    """A ring buffer of rows."""
 
     def __init__(self, capacity: int) -> None:
-        self.capacity, self.count = capacity, 0  # of all that was ever added
-        self.rows: Tensor | None = None  # (capacity, …), once it is known how wide they are
+        self.capacity, self.count = capacity, 0  # rows ever added
+        self.rows: Tensor | None = None  # (capacity, …), allocated by the first add
 
     def __len__(self) -> int:
         return min(self.count, self.capacity)
 
     def add(self, rows: Tensor) -> None:
-        """Add some, which take the places of the oldest."""
+        """Add rows, replacing the oldest."""
         if self.rows is None:
             self.rows = torch.empty(self.capacity, *rows.shape[1:], dtype=rows.dtype, device=rows.device)
         rows = rows[-self.capacity :]
-        places = torch.arange(self.count, self.count + len(rows), device=rows.device) % self.capacity
-        self.rows[places] = rows
+        slots = torch.arange(self.count, self.count + len(rows), device=rows.device) % self.capacity
+        self.rows[slots] = rows
         self.count += len(rows)
 
     def all(self) -> Tensor:
-        """All that are there."""
+        """All stored rows, in any order."""
         assert self.rows is not None
         return self.rows[: len(self)]
 
-    def replace(self, rows: Tensor) -> None:
-        """New rows in the places of those that are there."""
-        self.all().copy_(rows)
-
-    def drawn(self, n: int, rng: np.random.Generator) -> Tensor:
-        """Different ones at random, or all of them if they are no more than n."""
+    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
+        """Draw n different rows, or return all of them if there are no more than n."""
         if len(self) <= n:
             return self.all()
         chosen = torch.from_numpy(rng.choice(len(self), n, replace=False, shuffle=False))
         return self.all()[chosen.to(self.all().device)]
 
     def state(self) -> dict[str, Tensor]:
-        """All that `load` needs: the rows, oldest first."""
+        """The state for `load`: the rows, oldest first."""
         if self.rows is None:
             return {}
         oldest = self.count % self.capacity if self.count > self.capacity else 0
         return {"rows": self.all().roll(-oldest, 0)}
 
     def load(self, state: dict[str, Tensor], device: torch.device) -> None:
-        """The inverse of `state`; a smaller one keeps the newest."""
+        """Restore what `state` returned; a smaller buffer keeps the newest rows."""
         self.count, self.rows = 0, None
         if state:
             self.add(state["rows"].to(device))
@@ -393,26 +374,25 @@ def _require_finite(reward: Tensor, what: str) -> None:
     if len(bad):
         i = int(bad[0])
         raise NonFiniteError(
-            f"APT's reward of {what} {i} is {float(reward[i])}: expected observations and features without "
-            f"NaN or infinity"
+            f"APT's reward of {what} {i} is {float(reward[i])}: expected finite observations and features"
         )
 
 
-def _made(name: str, spec: EnvSpec) -> Representation:
-    if name not in NAMES:
-        remedy = "Or a voidrl agent, or a function from observations to (n, d)."
-        raise UnknownNameError("encoder", name, NAMES, remedy)
+def _make_representation(name: str, spec: EnvSpec) -> Representation:
+    if name not in ENCODERS:
+        remedy = "It may also be a voidrl agent, or a function from observations to (n, d)."
+        raise UnknownNameError("encoder", name, ENCODERS, remedy)
     name = ("fixed" if spec.pixels else "identity") if name == "auto" else name
     config = build_config(spec, [{"representation": name}]).representation
     cls: type[Representation] = registry.find("representation", name)
     return cls(spec, config, cls.make_encoder(spec, config))
 
 
-def _taken_from(agent: Agent, spec: EnvSpec) -> Representation:
-    """A copy, which stands still. SB3 stacks frames along the channels, as the agent's replay does."""
+def _copy_from_agent(agent: Agent, spec: EnvSpec) -> Representation:
+    """A frozen copy. SB3 stacks frames along the channels, like the agent's replay."""
     if (agent.spec.obs_shape, agent.spec.pixels) != (spec.obs_shape, spec.pixels):
         raise SpaceError(
-            f"the agent reads observations of shape {agent.spec.obs_shape} and these environments give "
-            f"{spec.obs_shape}: expected those the agent was trained in, with their frames stacked"
+            f"the agent expects observations of shape {agent.spec.obs_shape}, got {spec.obs_shape}: use the "
+            f"environments it was trained in, with frames stacked"
         )
     return copy.deepcopy(agent.representation).requires_grad_(False)

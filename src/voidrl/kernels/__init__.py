@@ -1,6 +1,6 @@
-"""Triton kernels: each has a plain PyTorch counterpart that is the reference and serves the CPU.
+"""Triton kernels. Each has a plain PyTorch counterpart for the CPU, the reference in tests.
 
-They are tested equal. Importing this package imports no Triton; its modules do.
+Importing this package does not import Triton; its modules do.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _TRITON = importlib.util.find_spec("triton") is not None  # it comes with PyTorc
 
 
 def usable(tensor: Tensor) -> bool:
-    """Whether kernels can work on this tensor: it lies on a CUDA device, and Triton is there."""
+    """Whether the kernels work on this tensor: it is on a CUDA device, and Triton works."""
     return _TRITON and tensor.is_cuda
 
 
 def check(device: torch.device, say: Callable[[str], None]) -> None:
-    """Try the smallest kernel: without a C compiler, or on an old GPU, Triton is there and does not work."""
+    """Try a tiny kernel: without a C compiler or on an old GPU, Triton is installed but does not work."""
     global _TRITON
     if not _TRITON:
         return
@@ -31,4 +31,4 @@ def check(device: torch.device, say: Callable[[str], None]) -> None:
         images(pixel, None, None, None, 0.0, 1, 1, torch.float32)
     except Exception as error:
         _TRITON = False
-        say(f"kernels: plain PyTorch, which is slower, since Triton does not work here ({error!r})")
+        say(f"kernels: plain PyTorch, which is slower, because Triton does not work here ({error!r})")

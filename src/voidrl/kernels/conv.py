@@ -1,12 +1,12 @@
 """A stack of small convolutions as one operation: products of windows, with bias and activation inside.
 
-Each layer is y = act(conv(x, W, stride) + b) without padding. Images are bfloat16 with the channels inmost,
-so that a row of a window is contiguous and one product takes it whole: (groups, span · channels) × (span ·
+Each layer is y = act(conv(x, W, stride) + b) without padding. Images are bfloat16 with channels innermost, so
+that a row of a window is contiguous and one product takes it whole: (groups, span · channels) × (span ·
 channels, pixels of a group · out channels), summed in float32. A *sweep* is such a product over all windows.
-Forwards, a group is a pixel or, where their common window then fills a power of two, a pair of neighbors: a
-quarter of the weights is zeros, but a third less is read. Backwards, it is the `stride` pixels of a line that
-see the same gradients, so that no tap of the wrong parity is touched. Plain loads find overlapping windows in
-the L1 cache, which asynchronous copies (more than one stage) would pass by.
+In the forward pass, a group is a pixel or, if their common window then fills a power of two, a pair of
+neighbors: a quarter of the weights is zero, but a third less is read. In the backward pass, it is the
+`stride` pixels of a line that see the same gradients, so that no tap of the wrong parity is read. Plain loads
+hit the L1 cache for overlapping windows, which asynchronous copies (more than one stage) would bypass.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from voidrl.kernels import conv_kernels as kernels
 
 BLOCK, WARPS, STAGES = 128, 8, 1  # of a sweep: groups in a product
 REGISTERS = 128  # of a thread: two programs of 8 warps on a multiprocessor
-CHUNKS = (128, 64, 32)  # elements of a window's row in a product: what wastes least, then the largest
-PAIRS = True  # pairs of pixels as groups where they suit
+CHUNKS = (128, 64, 32)  # elements of a window's row per product: the least waste, then the largest
+PAIRS = True  # pairs of pixels as groups where possible
 ROUNDS = 4  # blocks that a program takes, with the weights kept in shared memory, …
-ENOUGH_PROGRAMS = 1024  # … if that leaves so many programs; …
+ENOUGH_PROGRAMS = 1024  # … if at least this many programs remain; …
 KEPT_BYTES = 100_000  # … more weights than this are read again for each block
 
 GRADIENT_BLOCK, GRADIENT_WARPS, GRADIENT_STAGES = 64, 8, 3  # of weight gradients
 GRADIENT_REGISTERS: int | None = None
-GRADIENT_CHUNKS = (128, 64)  # fewer rows than 64 would be no work for a warp group
-GRADIENT_SUMS = 24576  # that a program holds in registers: 96 of a thread's 255
+GRADIENT_CHUNKS = (128, 64)  # fewer than 64 rows would idle a warp group
+GRADIENT_SUMS = 24576  # sums that a program keeps in registers: 96 of a thread's 255
 GRADIENT_PROGRAMS = 264  # two for each multiprocessor of an H200; each writes its own sums
 
 PACK_BLOCK, GATHER_BLOCK, GATHER_PROGRAMS, PIXEL_BLOCK = 1024, 128, 32, 64
@@ -51,7 +51,7 @@ class Sweep(NamedTuple):
     out_channels: int
     step_y: int  # pixels from window to window
     step_x: int
-    pad_y: int  # the first window begins so far outside the image
+    pad_y: int  # how far outside the image the first window starts
     pad_x: int
     rows: int  # of a window
     span: int  # pixels in a row of a window
@@ -121,7 +121,7 @@ def _layers(x: Tensor, shapes: Sequence[Sequence[int]], strides: Sequence[int]) 
 
 
 def suits(x: Tensor, shapes: Sequence[Sequence[int]], strides: Sequence[int]) -> bool:
-    """Whether the kernels take a stack of such weights; device and precision are the caller's to decide."""
+    """Whether the kernels support a stack of these shapes; the caller checks device and precision."""
     if x.dim() != 4 or any(len(shape) != 4 for shape in shapes) or not 0 < len(shapes) == len(strides):
         return False
     layers = _layers(x, shapes, strides)
@@ -150,7 +150,7 @@ def conv_stack_reference(
 
 
 def _pack(weights: Sequence[Tensor], layers: Sequence[Layer], back: bool) -> list[Tensor]:
-    """Weights as the sweeps take them, bfloat16; all layers in one launch."""
+    """Pack the weights for the sweeps, in bfloat16; all layers in one launch."""
     sizes: list[int] = []
     starts = [0]
     for layer in layers:
@@ -176,7 +176,7 @@ def _sweep(
     blocks = triton.cdiv(groups, BLOCK)
     rounds = max(1, min(ROUNDS, blocks * sweep.group_y // ENOUGH_PROGRAMS))
     constants = sweep.constants(CHUNKS)
-    sums = BLOCK * constants["TILE"] // (32 * WARPS)  # of a thread; where they are many, no limit can be held
+    sums = BLOCK * constants["TILE"] // (32 * WARPS)  # per thread; many sums allow no limit
     options = {"num_warps": WARPS, "num_stages": STAGES, "maxnreg": REGISTERS if sums <= 64 else None}
     options |= {"ELU": elu, "KEEP": 2 * packed.numel() // sweep.group_y <= KEPT_BYTES, "BLOCK": BLOCK}
     kernels.sweep[(triton.cdiv(blocks, rounds), sweep.group_y)](
@@ -191,7 +191,7 @@ def _weight_gradient(layer: Layer, source: Tensor, gradient: Tensor) -> Tensor:
     constants = sweep.constants(GRADIENT_CHUNKS)
     steps, sums = sweep.rows * constants["CHUNKS"], constants["CHUNK"] * constants["TILE"]
     fits = [n for n in range(1, steps + 1) if steps % n == 0 and (n == 1 or n * sums <= GRADIENT_SUMS)]
-    taken = fits[-1]  # steps of a program; the rest is a matter of other programs
+    taken = fits[-1]  # steps per program; other programs do the rest
     most = GRADIENT_PROGRAMS * (2 if 4 * taken * sums <= GRADIENT_SUMS else 1) * taken // steps
     groups = sweep.groups(source.shape[0])
     rounds = triton.cdiv(triton.cdiv(groups, GRADIENT_BLOCK), max(1, most))
@@ -206,7 +206,7 @@ def _weight_gradient(layer: Layer, source: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _gather(partials: Sequence[Tensor], layers: Sequence[Layer]) -> Tensor:
-    """All gradients, layer by layer the weights' and the bias's, flat; one launch."""
+    """Sum up all gradients in one launch: flat, layer by layer, weights and then bias."""
     sizes: list[int] = []
     starts = [0, *accumulate(map(_parameters, layers))]
     for layer, partial, start in zip(layers, partials, starts, strict=False):

@@ -2,9 +2,9 @@
 
 A program makes a block of one observation's pixels with all their channels. Neighboring threads read
 neighboring pixels of one channel's plane and write neighboring pixels of the result, in which the channels
-lie innermost. What it must move is all it moves: every frame is read once and every value written once. Where
-nothing is folded, channels are read one by one, at places computed once, and joined in registers: those that
-only pad cost no reads.
+are innermost. Memory traffic is minimal: every frame is read once and every value written once. Without
+folding, channels are read one by one, at offsets computed once, and joined in registers: padding channels
+cost no reads.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-BLOCK_VALUES = 4096  # that a program makes
+BLOCK_VALUES = 4096  # values per program
 NUM_WARPS = 4
-MAX_JOINED = 32  # channels; each is a read of its own in the code
+MAX_JOINED = 32  # channels; each is a separate read in the code
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -94,7 +94,7 @@ def _images(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _clamped(at: tl.tensor, SIZE: tl.constexpr) -> tl.tensor:  # noqa: N803
-    return tl.minimum(tl.maximum(at, 0), SIZE - 1)  # what comes in from outside repeats the edge
+    return tl.minimum(tl.maximum(at, 0), SIZE - 1)  # outside the image, repeat the edge
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -125,8 +125,8 @@ def images(
 ) -> Tensor:
     """x/255 · (1 + scale · clip(noise, −2, 2)) − 0.5 of shifted stacks, channels last in a `Layout`.
 
-    `source` is (S, C, H, W) uint8; `index` (B, stack) says which of its frames make up an observation, oldest
-    first, and None that each is one. `shift` is (2, B), rows then columns, and `noise` (B,).
+    `source` is (S, C, H, W) uint8; `index` (B, stack) lists the frames of each observation, oldest first;
+    None means that each frame is an observation. `shift` is (2, B), rows then columns, and `noise` (B,).
     """
     out = _empty(source, index, fold, multiple, dtype)
     source = source.contiguous()

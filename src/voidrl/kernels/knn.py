@@ -1,19 +1,20 @@
 """Nearest-neighbor distances on a GPU; the reference is the plain path of `voidrl.entropy.knn_distances`.
 
-A distance is a sum of squared differences in float32: two lane instructions for each coordinate of a pair,
-and the kernels below hardly do anything else. Particles are packed once into tiles (tiles, d, T), in which T
-of them lie side by side, one coordinate after the other. A warp reads T values of a coordinate by one wide
-load, and coordinates of queries at fixed offsets from one address; each thread keeps a block of pairs in
-registers. Three ways lead from there to the k nearest:
+A distance is a sum of squared differences in float32: two instructions per coordinate of a pair, and the
+kernels below do little else. Particles are packed once into tiles (tiles, d, T): T particles side by side,
+coordinate by coordinate. A warp reads T values of a coordinate with one wide load, and coordinates of queries
+at fixed offsets from one address; each thread keeps a block of pairs in registers. There are three ways to
+find the k nearest:
 
-- `by_rows`, few narrow particles: one program makes a query's distances and selects in registers;
-- `by_matrix`, few wide ones: distances are costly, so pairs are shared out in blocks, and only half of them
-  are made where the queries are the particles; rows of the matrix are selected from afterwards;
-- `by_tiles`, large pools: of each tile only the smallest distance is kept, and the tiles that can hold a
-  neighbor are looked at again. Memory stays linear in queries and particles.
+- `by_rows`, for few low-dimensional particles: one program computes a query's distances and selects in
+  registers;
+- `by_matrix`, for few high-dimensional ones: distances are expensive, so programs compute blocks of a matrix,
+  only half of it if the queries are the particles; then each row is selected from;
+- `by_tiles`, for large pools: only the smallest distance of each tile is kept, and the tiles that may contain
+  a neighbor are searched again. Memory stays linear in queries and particles.
 
-Values are selected by their bits: floats that are not negative are ordered as their bit patterns are, and NaN
-comes last, as in `torch.topk`.
+Selection compares bits: non-negative floats have the order of their bit patterns, and NaN comes last, as in
+`torch.topk`.
 """
 
 from __future__ import annotations
@@ -23,31 +24,31 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-MAX_K = 128  # above, selecting one after the other is no longer the way
+MAX_K = 128  # above, selecting one by one is too slow
 
-TILE = 128  # particles of a tile: four for each thread of a warp
-MAX_ROWS_PARTICLES = 2048  # `by_rows`: values that are selected from in registers
-MAX_ROWS_DIM = 32  # above, reading particles anew for each query costs more than writing distances
+TILE = 128  # particles per tile: four for each thread of a warp
+MAX_ROWS_PARTICLES = 2048  # `by_rows`: values to select from in registers
+MAX_ROWS_DIM = 32  # above, rereading particles for each query costs more than writing distances
 MAX_MATRIX_PARTICLES = 8192
 MAX_ELEMENTS = 2**24  # of a matrix of distances or minima alive at once: 64 MiB
-MAX_TILES = 2**14  # minima that one program selects from
+MAX_TILES = 2**14  # minima per program
 MAX_PACKED = 2**26  # floats of packed particles alive at once: 256 MiB
 
 QUERY_ROWS = 8  # queries against which a tile is held in registers
-MATRIX_ROWS, MATRIX_TILE = 32, 64  # the same of the matrix, whose tiles are more square
+MATRIX_ROWS, MATRIX_TILE = 32, 64  # the same for the matrix, with tiles closer to squares
 QUERY_LOOPS = 4  # such blocks of queries one after the other, while a tile's particles are in the L1 cache
-SPLIT_DIM = 64  # from this width on, the coordinates of a pair are shared by …
-SPLIT = 4  # … so many warps, for enough of them where pairs are few
-UNROLL = 8  # coordinates between two jumps of the loop over them
-SELECT_PER_WARP = 1024  # values that a warp selects from
-PACK_DIM = 32  # coordinates that a program packs
+SPLIT_DIM = 64  # from this dimension on, the coordinates of a pair are split among …
+SPLIT = 4  # … this many warps, to occupy the GPU when pairs are few
+UNROLL = 8  # coordinates per iteration of the loop
+SELECT_PER_WARP = 1024  # values per warp in a selection
+PACK_DIM = 32  # coordinates per program
 
-_NAN = tl.constexpr(0x7FC00000)  # the bits of a NaN lie between these, after all numbers;
-_TAKEN = tl.constexpr(0x7FFFFFFF)  # and these, again of a NaN, stand for what is no candidate
+_NAN = tl.constexpr(0x7FC00000)  # a NaN, larger than the bits of all numbers
+_TAKEN = tl.constexpr(0x7FFFFFFF)  # a larger NaN, which marks what is not a candidate
 
 
 def by_rows(queries: Tensor, particles: Tensor, k: int, exclude_self: bool, *, tile: int = TILE) -> Tensor:
-    """Distances of each query to all particles, selected from in the registers of one program."""
+    """One program per query computes all distances and selects from them in registers."""
     return nearest(_rows(queries), pack(particles, tile), None, k, 0 if exclude_self else None)
 
 
@@ -60,7 +61,7 @@ def by_matrix(
     tile: int = MATRIX_TILE,
     max_elements: int = MAX_ELEMENTS,
 ) -> Tensor:
-    """Distances as a matrix, some queries at a time; of a symmetric one only half is computed."""
+    """Compute a matrix of distances, some queries at a time; only half of a symmetric one."""
     rows, packed, m = _rows(queries), pack(particles, tile), len(particles)  # (n, d), (tiles, d, T)
     chunk = max(1, max_elements // m)
     symmetric = _same(queries, particles) and chunk >= m
@@ -82,9 +83,9 @@ def by_tiles(
     max_tiles: int = MAX_TILES,
     max_packed: int = MAX_PACKED,
 ) -> Tensor:
-    """The smallest distance of each tile first; then the k nearest in the k tiles where it is smallest.
+    """Find the smallest distance in each tile, then the k nearest in the k tiles where it is smallest.
 
-    That is exact: where a particle lies in none of these tiles, each of the k holds one at least as near.
+    This is exact: for a particle outside these tiles, each of the k tiles has one at least as near.
     """
     rows = _rows(queries)  # (n, d)
     segment = tile * max(1, min(max_tiles, max_packed // (tile * rows.shape[1])))
@@ -115,8 +116,8 @@ def knn_distances(queries: Tensor, particles: Tensor, k: int, exclude_self: bool
     """Distances from each query to its k nearest particles, ascending, as `voidrl.entropy.knn_distances`.
 
     Args:
-        queries: (n, d), any dtype of 32 bits or less; distances are made in float32.
-        particles: (m, d), the pool in which the neighbors are sought; perhaps the queries themselves.
+        queries: (n, d), any dtype of 32 bits or less; distances are computed in float32.
+        particles: (m, d), the pool of possible neighbors, or the queries themselves.
         k: number of neighbors, from 1 to `MAX_K` and to the number of particles.
         exclude_self: `particles[i]` is `queries[i]` for every i < n, and is not its own neighbor.
 
@@ -143,7 +144,7 @@ def _(queries: Tensor, particles: Tensor, k: int, exclude_self: bool) -> Tensor:
 
 
 def pack(points: Tensor, tile: int = TILE) -> Tensor:
-    """Points (m, d) of any strides as (tiles, d, T) float32; the last tile is filled up with NaN."""
+    """Pack points (m, d) of any strides into (tiles, d, T) float32; the last tile is padded with NaN."""
     m, d = points.shape
     packed = points.new_empty(triton.cdiv(m, tile), d, tile, dtype=torch.float32)
     block = min(PACK_DIM, triton.next_power_of_2(d))
@@ -162,7 +163,7 @@ def squared_matrix(
     split: int | None = None,
     unroll: int = UNROLL,
 ) -> Tensor:
-    """Squared distances (n, m); `symmetric` where the queries are the particles, which halves the work."""
+    """Squared distances (n, m); `symmetric` if the queries are the particles, which halves the work."""
     (n, d), (tiles, _, tile) = queries.shape, packed.shape
     rows, split = _at_most(rows, n), split or _split(d)
     squares = queries.new_empty(n, m)
@@ -183,7 +184,7 @@ def tile_minima(
     split: int | None = None,
     unroll: int = UNROLL,
 ) -> Tensor:
-    """Smallest squared distance of each query in each tile (n, tiles); row i leaves out particle i + own."""
+    """Smallest squared distance of each query in each tile (n, tiles); row i skips particle i + own."""
     (n, d), (tiles, _, tile) = queries.shape, packed.shape
     rows, split = _at_most(rows, n), split or _split(d)
     loops = min(loops, triton.cdiv(n, rows))
@@ -199,9 +200,9 @@ def tile_minima(
 def smallest(
     squares: Tensor, k: int, *, indices: bool = False, own: int | None = None, warps: int | None = None
 ) -> Tensor:
-    """Roots of the k smallest values of each row, ascending (n, k), or where they are, as int32.
+    """Square roots of the k smallest values of each row, ascending (n, k), or their int32 indices.
 
-    The values are not negative or NaN. Row i leaves out column i + own.
+    Values are non-negative or NaN. Row i skips column i + own.
     """
     n, width = squares.shape
     out = squares.new_empty(n, k, dtype=torch.int32 if indices else torch.float32)
@@ -221,7 +222,7 @@ def nearest(
     *,
     warps: int | None = None,
 ) -> Tensor:
-    """The k nearest (n, k) in the tiles that `where` (n, t) names for each query, or in all."""
+    """The k smallest distances (n, k) in the tiles `where` (n, t) of each query, or in all tiles."""
     (n, d), (tiles, _, tile) = queries.shape, packed.shape
     count = tiles if where is None else where.shape[1]
     out = queries.new_empty(n, k)
@@ -248,7 +249,7 @@ def _cat(found: list[Tensor]) -> Tensor:
 
 
 def _at_most(rows: int, n: int) -> int:
-    return min(rows, 1 << (n.bit_length() - 1))  # a power of two, and no more than there are
+    return min(rows, 1 << (n.bit_length() - 1))  # a power of two, at most n
 
 
 def _split(d: int) -> int:
@@ -294,9 +295,9 @@ def _squared(
 ) -> tl.tensor:
     """Squared distances (rows, T) of the queries at q_ptr, row after row, to the packed tile at p_ptr.
 
-    Warp s takes coordinates s, s + split, …; each of its threads holds rows × T/32 pairs. That layout is the
-    one of the tile's load, which has a value or more for each thread. The queries' has fewer, so every thread
-    reads them all, from the cache. Offsets are constants: the loop is loads and arithmetic, nothing else.
+    Warp s takes coordinates s, s + split, …; each of its threads holds rows × T/32 pairs. This is the layout
+    of the tile's load, which has at least one value per thread. The queries' load has fewer, so every thread
+    reads them all from the cache. Offsets are constants: the loop contains only loads and arithmetic.
     """
     part = tl.arange(0, split)[:, None, None]
     q_at = tl.arange(0, rows)[None, :, None] * dim + part  # (split, rows, 1)
@@ -321,7 +322,7 @@ def _squared(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _bits(squares: tl.tensor) -> tl.tensor:
-    return squares.to(tl.int32, bitcast=True) & 0x7FFFFFFF  # a NaN may have a sign
+    return squares.to(tl.int32, bitcast=True) & 0x7FFFFFFF  # a NaN may have a sign bit
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -332,10 +333,10 @@ def _take(
     k: tl.tensor,
     indices: tl.constexpr,
 ) -> None:
-    """Write the k smallest of a row, one after the other: the root of the value, or its place."""
+    """Write the k smallest of a row one by one: the square root of the value, or its index."""
     for j in range(k):
         low = tl.min(bits, axis=0)
-        first = tl.min(tl.where(bits == low, at, _TAKEN), axis=0)  # of several copies only one
+        first = tl.min(tl.where(bits == low, at, _TAKEN), axis=0)  # only one of several copies
         if indices:
             tl.store(out_ptr + j, first)
         else:
@@ -358,9 +359,9 @@ def _knn_matrix(
     symmetric: tl.constexpr,
 ) -> None:
     block, number = tl.program_id(0), tl.program_id(1)
-    # A tile below the diagonal is the mirror image of parts of others.
+    # A tile below the diagonal mirrors parts of other tiles.
     if not symmetric or (number + 1) * tile > block * rows:
-        start = tl.minimum(block * rows, n - rows)  # the last block may do some rows again, to no harm
+        start = tl.minimum(block * rows, n - rows)  # the last block may repeat some rows
         squares = _squared(q_ptr + start * dim, p_ptr + number * (dim * tile), dim, rows, tile, split, unroll)
         row = start + tl.arange(0, rows)[:, None]  # (rows, 1)
         col = number * tile + tl.arange(0, tile)[None, :]  # (1, T)
@@ -389,7 +390,7 @@ def _knn_minima(
     p_ptr += number * (dim * tile)
     row, col = tl.arange(0, rows), tl.arange(0, tile)
     for i in range(loops):
-        start = tl.minimum((tl.program_id(0) * loops + i) * rows, n - rows)  # the last rows perhaps again
+        start = tl.minimum((tl.program_id(0) * loops + i) * rows, n - rows)  # the last rows may repeat
         bits = _bits(_squared(q_ptr + start * dim, p_ptr, dim, rows, tile, split, unroll))  # (rows, T)
         if exclude:
             shift = start + own - number * tile
@@ -413,7 +414,7 @@ def _knn_smallest(
     row = tl.program_id(0)
     at = tl.arange(0, block)
     bits = _bits(tl.load(x_ptr + row * width + at, mask=at < width, other=0.0))
-    bits = tl.where(at < width, tl.minimum(bits, _NAN), _TAKEN)  # so a place is never given twice
+    bits = tl.where(at < width, tl.minimum(bits, _NAN), _TAKEN)  # so that no index is selected twice
     if exclude:
         bits = tl.where(at == row + own, _TAKEN, bits)
     _take(bits, at, out_ptr + row * k, k, indices)
@@ -438,7 +439,7 @@ def _knn_nearest(
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, block)
     inside = at < count * tile
-    number = tl.minimum(at // tile, count - 1)  # beyond the last, any that can be read
+    number = tl.minimum(at // tile, count - 1)  # beyond the last, any readable tile
     if gather:
         number = tl.load(where_ptr + row * count + number)
     q_ptr += row * dim

@@ -26,7 +26,7 @@ from voidrl.errors import EnvironmentFailedError, MissingExtraError, VoidrlError
 from voidrl.evaluation import evaluate_agent
 from voidrl.media.mp4 import encode, prepare_target
 from voidrl.sharing import pretrained as share
-from voidrl.suites.dmcontrol import find_place
+from voidrl.suites.dmcontrol import find_dmc_task
 from voidrl.units import human_count
 
 HEIGHT = 420  # twice the height of most Atari games, so that their pixels stay square
@@ -157,7 +157,7 @@ def record(
         build.require_same_spaces(agent.spec, trained_in.id, envs.spec, config.id)
         steps_per_second = envs.steps_per_second or DEFAULT_STEPS_PER_SECOND
         every = 1 if fps is not None else math.ceil(steps_per_second / MAX_FPS)
-        place = find_place(config.id) if factory is None else None
+        place = find_dmc_task(config.id) if factory is None else None
         recording = Recording(
             label_of(agent) if label is None else label,
             config.id,

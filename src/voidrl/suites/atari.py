@@ -1,4 +1,4 @@
-"""The 57 Atari games: their names however they are spelled, and the scores that normalize them."""
+"""The 57 Atari games: their names in any spelling, and random and human scores."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from voidrl.errors import ConfigError, UnknownNameError
 
 
 def _read(file: str) -> dict[str, dict[str, float]]:
-    """Game → column → number, of a table in `data/`."""
+    """Read a table in `data/` as game → column → number."""
     text = importlib.resources.files("voidrl.suites").joinpath("data", file).read_text(encoding="utf-8")
     rows = list(csv.DictReader(text.splitlines()))
     return {row.pop("game"): {column: float(value) for column, value in row.items()} for row in rows}
 
 
 def paper_table(games: Literal[26, 57]) -> dict[str, dict[str, float]]:
-    """The paper's table, game → column → number as printed, misprints included (`data/README.md` lists them).
+    """The paper's table as printed, game → column → number, with its misprints (listed in `data/README.md`).
 
-    Its columns `random_printed` and `human_printed` are for comparison only: `baseline` has the right ones.
+    Its columns `random_printed` and `human_printed` are for comparison only; use `baseline`.
     """
     if games not in (26, 57):
         raise ConfigError(f"no table of {games!r} games: expected 26 or 57, the two that the paper prints")
@@ -31,12 +31,12 @@ def paper_table(games: Literal[26, 57]) -> dict[str, dict[str, float]]:
 _BASELINES = _read("atari57_scores.csv")
 
 GAMES: tuple[str, ...] = tuple(sorted(_BASELINES))
-"""The 57 games by the names of their ROMs in ALE."""
+"""The names of their ROMs in ALE."""
 
 GAMES_26: tuple[str, ...] = tuple(sorted(paper_table(26)))
-"""The 26 of them on which learning from 100K steps is compared."""
+"""The 26 games of the Atari 100K benchmark."""
 
-# Titles whose letters are not those of the ROM; the others differ in case, spaces and punctuation only.
+# Titles whose letters differ from the ROM's name; the others differ in case, spaces and punctuation only.
 _ALIASES = {
     "3dtictactoe": "tic_tac_toe_3d",
     "atlantisii": "atlantis2",
@@ -53,8 +53,8 @@ _ALIASES = {
     "upanddown": "up_n_down",
 }
 
-# Gymnasium's ids, with what has been registered over the years: `ALE/Pong-v5`, `ale_py:ALE/Pong-ram-v5`,
-# `PongNoFrameskip-v4`, `Pong-ramDeterministic-v0`; and `atari/pong`, which is voidrl's own.
+# Gymnasium's ids of all versions: `ALE/Pong-v5`, `ale_py:ALE/Pong-ram-v5`,
+# `PongNoFrameskip-v4`, `Pong-ramDeterministic-v0`; and voidrl's `atari/pong`.
 _GYMNASIUM_ID = re.compile(
     r"(?:ale_py:)?(?:ALE/|atari/)?(?P<game>.+?)(?:-ram)?(?:NoFrameskip|Deterministic)?(?:-v\d+)?",
     re.IGNORECASE,
@@ -62,10 +62,10 @@ _GYMNASIUM_ID = re.compile(
 
 
 def find_game(name: str, known: Iterable[str] = GAMES) -> str:
-    """The name in `known` that `name` means, whether spelled as ALE, Gymnasium, a paper or the box spells it.
+    """The game in `known` that `name` means, spelled as in ALE, Gymnasium, a paper or on the box.
 
-    Case and all but letters and digits are ignored, so `ms_pacman`, `ALE/MsPacman-v5` and "Ms. Pac-Man"
-    are one game. A name that is only near is an error, as nobody would notice a score under another game.
+    Only letters and digits count, in any case: `ms_pacman`, `ALE/MsPacman-v5` and "Ms. Pac-Man" are one game.
+    A name that is merely similar is an error, since nobody would notice a score under another game.
     """
     spelled = {_letters(game): game for game in known}
     match = _GYMNASIUM_ID.fullmatch(name.strip())
@@ -79,7 +79,7 @@ def find_game(name: str, known: Iterable[str] = GAMES) -> str:
 
 
 def baseline(game: str) -> tuple[float, float]:
-    """Scores of the random policy and of the human tester, which are 0 and 1 after normalization."""
+    """Scores of a random policy and of the human tester, which normalize to 0 and 1."""
     row = _BASELINES[find_game(game)]
     return row["random"], row["human"]
 

@@ -1,4 +1,4 @@
-"""How a run shows where it is: a bar on a terminal, one line in a notebook, sparse lines in a log file."""
+"""Progress of a run: a bar on a terminal, one line in a notebook, sparse lines in a log file."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from voidrl.terminal.tables import make_console
 from voidrl.units import human_count, human_seconds
 
 _BAR_EVERY_SECONDS = 0.1
-_NOTEBOOK_EVERY_SECONDS = 1.0  # each time is kept in the notebook's file
-_LOG_EVERY_SECONDS = 60.0  # at most: a run of many hours need not say so every few seconds
+_NOTEBOOK_EVERY_SECONDS = 1.0  # the notebook's file keeps every update
+_LOG_EVERY_SECONDS = 60.0  # at most, for runs of many hours
 _RATE_WINDOW_SECONDS = 30.0
-_BAR_COLUMNS = (6, 40)  # the bar takes what the numbers leave, within these
+_BAR_COLUMNS = (6, 40)  # least and greatest width of the bar
 
 
 def _width(numbers: Mapping[str, Text]) -> int:
@@ -38,9 +38,9 @@ class _Sample(NamedTuple):
 class Progress:
     """Shows a run's progress on `stream` (stderr by default) while used as a context manager.
 
-    `initial_step` and `initial_updates` are where a resumed run starts, so that its rates count only its own
-    work. Calling `update` at every step is fine: it draws at most ten times a second on a terminal, once a
-    second in a notebook, and elsewhere once every `plain_every_seconds`, after two hours once a minute.
+    `initial_step` and `initial_updates` are where a resumed run starts, so that rates count only new steps.
+    Calling `update` at every step is fine: it draws at most ten times a second on a terminal, once a
+    second in a notebook, and elsewhere every `plain_every_seconds`, after two hours every minute.
     """
 
     def __init__(
@@ -68,15 +68,15 @@ class Progress:
         self._every = plain_every_seconds
         self._on_terminal = is_terminal(self._stream)
         self._in_notebook = not self._on_terminal and in_notebook(self._stream)
-        self._written = 0  # how long the line in the notebook is
+        self._written = 0  # length of the line in the notebook
 
     def __enter__(self) -> Self:
         if self._on_terminal:
             console = make_console(self._stream)
             if self._title:
                 console.print(Text(self._title, style="bold"), soft_wrap=True)
-            # No refresh thread: it would contend with training for the interpreter. What the environment
-            # prints goes above the bar, except where stdout is a pipe or a file and must keep it.
+            # No refresh thread: it would compete with training for the GIL. What the environment prints goes
+            # above the bar, unless stdout is a pipe or a file.
             self._live = Live(console=console, auto_refresh=False, redirect_stdout=sys.stdout.isatty())
             self._every = _BAR_EVERY_SECONDS
             self._live.start()
@@ -96,7 +96,7 @@ class Progress:
     def update(
         self, step: int, fields: Mapping[str, float] | None = None, *, updates: int | None = None
     ) -> None:
-        """Show that `step` steps and `updates` gradient updates are done; fields not given keep theirs."""
+        """Show the number of steps and updates done; fields that are not given keep their values."""
         self._fields.update(fields or {})
         self._counts_updates |= updates is not None
         self._now = _Sample(self._clock(), step, self._now.updates if updates is None else updates)
@@ -105,7 +105,7 @@ class Progress:
             self._draw()
 
     def _pause(self) -> float:
-        """Seconds between two drawings; in a log file they grow to a hundredth of what has passed."""
+        """Seconds between two drawings; in a log file a hundredth of the elapsed time."""
         if self._on_terminal or self._in_notebook:
             return self._every
         passed = self._now.seconds - self._start.seconds
@@ -113,13 +113,13 @@ class Progress:
 
     def _draw(self) -> None:
         if self._drawn is not None and self._drawn.updates == self._start.updates < self._now.updates:
-            self._window = deque([self._drawn])  # steps of the warm-up are faster than what follows
+            self._window = deque([self._drawn])  # steps of the warm-up are faster than later ones
         self._window.append(self._now)
         while len(self._window) > 2 and self._now.seconds - self._window[0].seconds > _RATE_WINDOW_SECONDS:
             self._window.popleft()
         self._drawn, self._pending = self._now, False
         if self._live is not None:
-            self._live.console.width = columns = width_of(self._stream)  # the window may have changed
+            self._live.console.width = columns = width_of(self._stream)  # the window may have been resized
             self._live.update(self._bar_line(columns), refresh=True)
         elif self._in_notebook:
             line = self._plain_line()
@@ -141,7 +141,7 @@ class Progress:
         return "  ".join(part for part in parts if part)
 
     def _bar_line(self, columns: int) -> Table:
-        """Lay out one line: percentage, bar, and as many of the numbers as fit, the important ones first."""
+        """Lay out one line: percentage, bar, and as many numbers as fit, the important ones first."""
         least, most = _BAR_COLUMNS
         room = columns - len("100% ") - least
         numbers = self._numbers(" steps/s", " updates/s")
@@ -158,7 +158,7 @@ class Progress:
         return line
 
     def _numbers(self, steps_unit: str, updates_unit: str) -> dict[str, Text]:
-        """Return the numbers beside the bar, each padded so that it stands still while it changes."""
+        """The numbers next to the bar, padded so that they do not move when they change."""
         steps_rate, updates_rate = self._rates()
         numbers = {
             "steps": Text(f"  {human_count(self._now.steps):>5}/{human_count(self._total)}"),
@@ -175,7 +175,7 @@ class Progress:
         return min(100, 100 * self._now.steps // max(1, self._total))
 
     def _rates(self) -> tuple[float, float]:
-        """Steps and updates per second: of the last half minute, or of the whole run once it is done."""
+        """Steps and updates per second over the last half minute, or over the whole run once it is done."""
         first = self._start if self._now.steps >= self._total else self._window[0]
         seconds = self._now.seconds - first.seconds or math.inf  # no time, no rate
         return (self._now.steps - first.steps) / seconds, (self._now.updates - first.updates) / seconds

@@ -1,4 +1,4 @@
-"""Tables and sentences for people: wrapped to the terminal, and in a pipe whole lines, one for each row."""
+"""Tables and text: wrapped on a terminal, and in a pipe one whole line per row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 GAP = 2
 UNKNOWN_HEIGHT = 25
-LEAST_PROSE = 24  # columns in which a sentence can still be read
+LEAST_PROSE = 24  # narrowest readable column of text
 
 
 def print_table(
@@ -24,11 +24,11 @@ def print_table(
     title: str | None = None,
     file: TextIO | None = None,
 ) -> None:
-    """Print rows under the names of their columns, aligned; numbers stand at the right of theirs.
+    """Print aligned rows under the names of their columns; numbers are right-aligned.
 
-    On a terminal the last column is wrapped to the width; where even that leaves it no room, each row becomes
-    a small block. Elsewhere nothing is wrapped, cut or colored. A cell of None is empty, a float is shown as
-    `%g`, anything else as `str` has it, on one line.
+    On a terminal the last column is wrapped to the width; if there is no room even for that, each row becomes
+    a small block. Elsewhere nothing is wrapped, cut or colored. A cell of None is empty, a float is formatted
+    with `%g`, anything else with `str`, on one line.
     """
     stream = sys.stdout if file is None else file
     body: list[Sequence[object]] = list(rows)
@@ -53,8 +53,8 @@ def print_table(
         _print_blocks(console, shown)
 
 
-def fit(text: str, *, indent: int = 2, file: TextIO | None = None) -> str:
-    """The text with lines too long for the terminal broken between words, and the rest of them indented."""
+def wrap_text(text: str, *, indent: int = 2, file: TextIO | None = None) -> str:
+    """Wrap lines that are too long for the terminal, indenting the continuation lines."""
     stream = sys.stdout if file is None else file
     if is_log(stream):
         return text
@@ -70,24 +70,24 @@ def fit(text: str, *, indent: int = 2, file: TextIO | None = None) -> str:
 
 
 def described(rows: Mapping[str, str], *, file: TextIO | None = None) -> str:
-    """Names, and what each means beside it, as in the help of a command."""
+    """A list of names and their descriptions, as in the help of a command."""
     stream = sys.stdout if file is None else file
     longest = max(map(len, rows))
     indent = longest + 2 * GAP
     if width_of(stream) - indent < LEAST_PROSE:
         longest, indent = 0, 2 * GAP
     lines = (f"{' ' * GAP}{name:<{longest}}{' ' * GAP}{text}" for name, text in rows.items())
-    return "\n".join(fit(line, indent=indent, file=stream) for line in lines)
+    return "\n".join(wrap_text(line, indent=indent, file=stream) for line in lines)
 
 
 def make_console(stream: TextIO) -> Console:
-    """A rich console that writes plain text where color is not wanted, and never HTML into a notebook."""
+    """A rich console that writes plain text if color is off, and never HTML into a notebook."""
     from rich.console import Console
 
     return Console(
         file=stream,
         width=width_of(stream),
-        height=UNKNOWN_HEIGHT,  # without it rich takes 80 columns for a terminal that calls itself dumb
+        height=UNKNOWN_HEIGHT,  # otherwise rich assumes 80 columns on a dumb terminal
         force_terminal=is_terminal(stream),
         color_system="auto" if has_color(stream) else None,
         force_jupyter=False,
@@ -104,20 +104,20 @@ def _shown(cell: object) -> str:
     if cell is None:
         return ""
     text = f"{cell:g}" if isinstance(cell, float) else str(cell)
-    return "".join(sign if sign.isprintable() else " " for sign in text)
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def writable(text: str, stream: TextIO) -> str:
-    """The same with what the stream's encoding has no sign for in a plainer spelling."""
+    """Replace characters that the stream's encoding lacks by plainer ones."""
     if has_unicode(stream):
         return text
-    for sign, plain in {"…": "...", "–": "-", "−": "-", "×": "x", "·": "-", "→": "->", "½": ".5"}.items():
-        text = text.replace(sign, plain)
+    for char, plain in {"…": "...", "–": "-", "−": "-", "×": "x", "·": "-", "→": "->", "½": ".5"}.items():
+        text = text.replace(char, plain)
     return text.encode(stream.encoding, "replace").decode(stream.encoding)
 
 
 def _aligned(rows: list[list[str]], numeric: list[bool]) -> Iterable[str]:
-    """Whole lines, without spaces at their ends."""
+    """Aligned lines without trailing spaces."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = zip(row, widths, numeric, strict=True)
@@ -144,12 +144,12 @@ def _print_grid(console: Console, rows: list[list[str]], numeric: list[bool]) ->
 
 
 def _print_blocks(console: Console, rows: list[list[str]]) -> None:
-    """The name of each row, and indented below it what is said of it: short cells first, then the last."""
+    """Print each row's name and, indented below it, the short cells and then the last one."""
     from rich.padding import Padding
     from rich.text import Text
 
     names, *body = rows
-    prose = max(len(row[-1]) for row in rows) > LEAST_PROSE  # which speaks for itself
+    prose = max(len(row[-1]) for row in rows) > LEAST_PROSE  # text needs no label
     labelled = len(names) - 1 if prose else len(names)
     for row in body:
         console.print(Text(row[0], "cyan", overflow="fold"))

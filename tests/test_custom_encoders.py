@@ -1,0 +1,83 @@
+"""Encoders of one's own, for the learner and for the representation, by name and by class."""
+
+import custom_encoders
+import pytest
+import torch
+from custom_encoders import Folded, TinyConv, TinyMLP
+from helpers import DISCRETE, PIXELS, config, fill_replay, make_agent, moved, parameters_of, snapshot
+
+import voidrl
+from voidrl.errors import ConfigError
+
+
+@pytest.mark.parametrize("stack", [TinyConv, "custom_encoders:TinyConv"], ids=["class", "name"])
+@pytest.mark.parametrize("piece", ["learner", "representation"])
+def test_a_custom_stack_is_built_trained_and_named_in_the_config(piece, stack):
+    agent = make_agent(PIXELS, representation="simclr", **{f"{piece}__encoder__stack": stack})
+    encoder = getattr(agent, piece).encoder
+    assert isinstance(encoder.stack, TinyConv)
+    assert getattr(agent.config, piece).encoder.stack == "custom_encoders:TinyConv"
+    assert encoder.feature_dim == getattr(agent.config, piece).encoder.feature_dim
+    before = snapshot(parameters_of(encoder.stack))
+    agent.step(fill_replay(PIXELS))
+    assert moved(before, parameters_of(encoder.stack)) == set(before)
+
+
+def test_without_layers_behind_it_the_features_are_its_own():
+    for spec, stack, width in ((DISCRETE, TinyMLP, 5), (PIXELS, Folded, 4 * 16 * 16)):
+        agent = make_agent(spec, learner__encoder={"stack": stack, "feature_dim": 0, "hidden_dim": 0})
+        assert agent.learner.encoder.feature_dim == width
+        agent.step(fill_replay(spec))
+
+
+def test_it_can_be_shared_with_the_representation():
+    encoder = {"stack": TinyConv, "activation": "relu"}
+    options = {"learner__encoder": encoder, "representation__encoder": encoder, "share_encoder": "stack"}
+    agent = make_agent(PIXELS, representation="simclr", **options)
+    assert agent.learner.encoder.stack is agent.representation.encoder.stack
+    spr = make_agent(PIXELS, representation="spr", learner__encoder__stack=TinyConv)
+    assert torch.isfinite(spr.step(fill_replay(PIXELS))["spr_loss"])
+
+
+def test_a_run_with_one_is_saved_and_loaded(tmp_path):
+    changes = config(learner__encoder__stack=TinyMLP, learner__encoder__feature_dim=8)
+    agent = voidrl.train("CartPole-v1", steps=220, out=tmp_path / "run", config=changes)
+    loaded = voidrl.load(tmp_path / "run", device="cpu")
+    assert not moved(agent.tensors(), loaded.tensors())
+    assert isinstance(loaded.learner.encoder.stack, TinyMLP)
+
+
+@pytest.mark.parametrize(
+    ("spec", "stack", "sentence"),
+    [
+        (DISCRETE, "WrongDim", r"'custom_encoders:WrongDim' has dim = 6 and gives 5 features.*leave dim out"),
+        (
+            DISCRETE,
+            "WrongShape",
+            r"maps 2 observations of 4 to \(2,\): expected a tensor",
+        ),
+        (DISCRETE, "WrongBatch", r"maps 2 observations of 4 to \(1, 5\)"),
+        (DISCRETE, "Returns", "maps 2 observations of 4 to list: expected a tensor"),
+        (DISCRETE, "NeedsMore", r"cannot be built \(TypeError.*whose only required argument is obs_shape"),
+        (
+            DISCRETE,
+            "Broken",
+            r"cannot read observations of 4 \(RuntimeError.*expected a network",
+        ),
+        (DISCRETE, "NoModule", r"expected a subclass of torch\.nn\.Module"),
+        (DISCRETE, "Missing", r"encoder stack 'custom_encoders:Missing' cannot be imported"),
+        (PIXELS, "WrongLayout", r"has layout = 'channels_last': expected a voidrl\.types\.Layout"),
+        (PIXELS, "OtherLayout", "cannot read observations of 6×36×36"),
+    ],
+)
+def test_what_does_not_fit_is_refused_when_the_agent_is_built(spec, stack, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        make_agent(spec, learner__encoder__stack=f"{custom_encoders.__name__}:{stack}")
+
+
+def test_fields_that_mean_nothing_for_it_are_refused():
+    encoder = {"stack": TinyConv, "spectral_norm_iterations": 2}
+    with pytest.raises(ConfigError, match="spectral_norm_iterations = 2 cannot be used with encoder stack"):
+        make_agent(PIXELS, learner__encoder=encoder)
+    with pytest.raises(ConfigError, match="stack = 'resnet' cannot be used: expected auto, nature"):
+        make_agent(PIXELS, learner__encoder__stack="resnet")

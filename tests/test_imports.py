@@ -1,0 +1,50 @@
+"""Which modules an import loads."""
+
+import subprocess
+import sys
+
+import pytest
+
+CORE = "import voidrl.agent, voidrl.loop, voidrl.engine, voidrl.replay, voidrl.evaluation"
+ENVIRONMENTS = ("atari", "coverage", "dmc", "dmc_tasks", "dmc_worker", "make", "maze", "ram", "ram_worker")
+
+
+def loaded_by(statement):
+    code = f"{statement}; import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.fixture(scope="module")
+def core_modules():
+    return loaded_by(CORE)
+
+
+def test_the_core_loads_no_environments(core_modules):
+    assert "voidrl.loop" in core_modules
+    assert not core_modules & {f"voidrl.envs.{name}" for name in ENVIRONMENTS}
+    assert not core_modules & {"ale_py", "dm_control", "mujoco"}
+
+
+def test_the_core_loads_no_recipes_and_no_hub(core_modules):
+    unwanted = (
+        "voidrl.protocols.",
+        "voidrl.experiments.",
+        "voidrl.report.",
+        "voidrl.sharing.",
+        "voidrl.cli.",
+    )
+    assert not [name for name in core_modules if name.startswith(unwanted)]
+    assert not core_modules & {"huggingface_hub", "stable_baselines3", "matplotlib"}
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".envs.make", ".suites.atari", ".suites.dmcontrol", ".spaces", ".units", ".terminal.tables"]
+)
+def test_light_modules_do_not_load_torch(name):
+    assert "torch" not in loaded_by(f"import voidrl{name}")
+
+
+def test_suites_do_not_load_environments():
+    loaded = loaded_by("import voidrl.suites.atari, voidrl.suites.dmcontrol")
+    assert not [name for name in loaded if name.startswith(("voidrl.envs", "gymnasium"))]
