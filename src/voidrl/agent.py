@@ -503,8 +503,8 @@ class Agent(nn.Module):
         )
         self.load_tensors(tensors, skip=fresh, remedy=remedy)
         if self.config.finetune.heads == "actor":
-            # In URLB the target stays as it was made, with a trunk and heads of its own draw, and only drifts
-            # towards the critic. Ours equals it, in the trunk too.
+            # URLB's target keeps its random initialization, trunk included, and only drifts towards the
+            # critic. Here it starts equal to the critic, in the trunk too.
             for name in {head.partition(".")[0] for head in self.learner.critic_heads}:
                 if isinstance(target := getattr(self.learner, f"target_{name}", None), nn.Module):
                     polyak_update(target, self.learner.get_submodule(name), tau=1.0)

@@ -1,7 +1,7 @@
 """Everything that determines a run, as frozen dataclasses; to and from JSON.
 
-The pieces that can be swapped (method, representation, learner) define their own config class in their own
-file; what they have in common stands here. This file does not import torch.
+The swappable pieces (method, representation, learner) define their config class in their own file; the fields
+that they have in common are here. This file does not import torch.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ def require_positive(config: object, *names: str) -> None:
 
 @dataclass(frozen=True)
 class DMControlConfig:
-    """How the environments `dmc/…` are seen and stepped; no other environment has these options."""
+    """Observations and simulation of the environments `dmc/…`; no other environment has these options."""
 
     observation: Literal["states", "pixels"] = "states"
-    """What the agent sees: the task's own observations as one vector, or images."""
+    """The task's own observations as one vector, or images."""
     action_repeat: int = 0
-    """Control steps in which an action is held, which make one step of the agent. 0, the domain's own: 1 for
-    states; for pixels the paper's, 4 for the cheetah and 2 for all others."""
+    """Control steps per agent step, in which the action is held. 0 is the domain's default: 1 for states; for
+    pixels the paper's, 4 for the cheetah and 2 for all others."""
     image_size: int = 84
     """Height and width of images in pixels."""
     camera: int | str = -1
-    """Number or name of the camera that takes them; −1, the one URLB uses: 2 for the quadruped, `front_close`
-    for jaco, 0 for all others."""
+    """Number or name of the camera; −1 is the one URLB uses: 2 for the quadruped, `front_close` for jaco,
+    0 for all others."""
     render_quality: Literal["default", "fast"] = "default"
-    """`default`, as dm_control renders; `fast`, without shadows and multisampling: other pixels."""
+    """`default`, as dm_control renders; `fast`, without shadows and multisampling: the pixels differ."""
     processes: int = 0
-    """Processes that simulate, unless `env.backend` is `sync`; 0, one per environment up to the number of CPU
+    """Simulator processes, unless `env.backend` is `sync`; 0 is one per environment, up to the number of CPU
     cores."""
     timeout_s: float = 120.0
-    """Seconds after which a process that gives no answer counts as hung."""
+    """Seconds after which a process that does not answer counts as hung."""
 
     def __post_init__(self) -> None:
         require_positive(self, "timeout_s")
@@ -74,24 +74,24 @@ class DMControlConfig:
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """Which environment, and how many of them."""
+    """The environment and the number of copies."""
 
     id: str = ""
     """`atari/<game>`, `dmc/<domain>_<task>`, a Gymnasium id or `module:factory`; options as a query:
     `atari/pong?sticky=true`."""
     num_envs: int = 1
-    """Environments stepped together."""
+    """Environments stepped in parallel."""
     backend: Literal["auto", "native", "sync", "async"] = "auto"
     """How they are stepped: natively vectorized, in this process, or in worker processes.
     `auto` takes the native version where the environment has one; else `sync`, on DMControl `async`."""
     frame_stack: int = 1
     """Consecutive frames that make one observation; stacked by the replay, not by the environment."""
     count_states: bool = False
-    """Measure what is visited. On Atari distinct states of the game's memory, which costs a second emulation
-    of every step in processes beside the run; on DMControl bins of (height, angle, velocity) and the entropy
-    of the physics states."""
+    """Measure coverage. On Atari the distinct states of the game's memory, for which worker processes emulate
+    every step a second time; on DMControl bins of (height, angle, velocity) and the entropy of the physics
+    states."""
     counted_envs: int = 0
-    """Count them in this many of the environments alone, which is cheaper; 0 for all of them."""
+    """Number of environments in which states are counted, fewer being cheaper; 0 for all of them."""
     dmc: DMControlConfig = field(default_factory=DMControlConfig)
     """DMControl."""
 
@@ -133,7 +133,7 @@ class EncoderConfig:
 
 @dataclass(frozen=True)
 class PieceConfig:
-    """What every swappable piece has: the name under which its class is found."""
+    """The part of the config that every swappable piece has: the name of its class."""
 
     name: str = ""
     """File name in `voidrl.methods`, `.representations` or `.learners`, or `module:Class`."""
@@ -225,13 +225,13 @@ class LearnerConfig(PieceConfig):
         require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "0 or more")
 
 
-# Pieces that the environment may choose: until it does, they have what all of their kind have.
+# Pieces that `auto` leaves to the environment: until then they have the fields common to their kind.
 AUTOMATIC: dict[str, type[PieceConfig]] = {"representation": RepresentationConfig, "learner": LearnerConfig}
 
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """DrQ's augmentation, drawn afresh at every sample; pixels only."""
+    """DrQ's augmentation, drawn for every sample; pixels only."""
 
     shift_pixels: int = 4
     """Largest random shift in each direction; edges are repeated."""
@@ -245,12 +245,12 @@ class AugmentConfig:
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """Where experience is kept."""
+    """The replay buffer."""
 
     capacity_steps: Count = 100_000
     """Environment steps kept, over all environments together; the last frame of an episode takes up one."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` keeps the replay beside the networks if it fits there, else in main memory, and says so."""
+    """`auto` keeps the replay on the networks' device if it fits there, else in main memory, and says so."""
 
     def __post_init__(self) -> None:
         require_positive(self, "capacity_steps")
@@ -295,14 +295,14 @@ class FinetuneConfig:
 
 @dataclass(frozen=True)
 class LogConfig:
-    """What is written down, and how often."""
+    """Metrics, evaluations and checkpoints."""
 
     log_every_steps: Count = 1000
-    """Steps between two rows of metrics; the only time they are read from the device."""
+    """Steps between two rows of metrics, the only time that they are read from the device."""
     eval_every_steps: Count = 0
     """Steps between two evaluations; 0 turns them off."""
     eval_episodes: int = 10
-    """Episodes of one evaluation, in environments and with seeds of their own."""
+    """Episodes of one evaluation, in separate environments with separate seeds."""
     eval_epsilon: float = 0.0
     """Probability of a random action in evaluations; with 0, every episode of a deterministic environment is
     the same."""
@@ -315,7 +315,7 @@ class LogConfig:
     """Steps of the run at which the agent alone is kept, for good, under `snapshots/`: `100k,500k` on the
     command line. Several environments may step past one; folders are named by the agent's true steps."""
     tensorboard: bool = True
-    """Write TensorBoard files beside `metrics.jsonl`."""
+    """Write TensorBoard files as well as `metrics.jsonl`."""
     wandb_project: str | None = None
     """Also log to this Weights & Biases project (extra `wandb`)."""
 
@@ -346,8 +346,8 @@ class Config:
     per launch; `compile`, fused by torch.compile and then, on CUDA, captured: the fastest, after up to a
     minute of compiling. `auto`: `graph` on CUDA, else `eager`."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of convolutions and matrix products; distances, losses, targets, normalizers and optimizers are always
-    fp32. `auto`: `bf16` on CUDA devices that have it, else `fp32`."""
+    """Precision of convolutions and matrix products; distances, losses, targets, normalizers and optimizers
+    are always fp32. `auto`: `bf16` on CUDA devices that have it, else `fp32`."""
     warmup_steps: Count = 1000
     """Steps with uniform random actions before the first update."""
     updates_per_step: float = 2.0
@@ -371,11 +371,11 @@ class Config:
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     """Augmentation of pixels."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
-    """Where experience is kept."""
+    """Replay buffer."""
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
-    """Adapting to a task."""
+    """Fine-tuning."""
     log: LogConfig = field(default_factory=LogConfig)
-    """What is written down."""
+    """Logging."""
 
     def __post_init__(self) -> None:
         require(self.steps > 0, "steps", self.steps, "a positive number of environment steps, such as 100k")

@@ -241,9 +241,9 @@ class Loop:
             state.updates = due
 
     def _count_visits(self, info: dict[str, Any]) -> None:
-        cells, told = np.asarray(info.get("cell", ())), np.asarray(info.get("_cell", True))
+        cells, reported = np.asarray(info.get("cell", ())), np.asarray(info.get("_cell", True))
         if cells.shape == (self.envs.num_envs,) and cells.dtype.kind in "iu":
-            cells = cells[told & (cells >= 0) & (cells < MAX_CELLS)]
+            cells = cells[reported & (cells >= 0) & (cells < MAX_CELLS)]
             counts = np.bincount(cells.astype(np.int64), minlength=len(self.state.visits))
             counts[: len(self.state.visits)] += self.state.visits
             self.state.visits = counts

@@ -66,7 +66,7 @@ class Conv(nn.Conv2d):
         return (self.out_channels, self.in_channels * fold**2, side, side), self.stride[0] // fold
 
     def fold_of(self, channels: int) -> int:
-        """How images with so many channels are folded: plain ones are not."""
+        """The fold of images with this number of channels; 1 for plain ones."""
         return 1 if channels == self.in_channels else self.layout.fold
 
 
@@ -107,7 +107,7 @@ class Linear(nn.Linear):
         self.spectral: SpectralNorm | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs), or images that have so many values, → (B, outputs)."""
+        """(B, inputs), or images with that number of values, → (B, outputs)."""
         weight: Tensor = self.weight if self.spectral is None else self.spectral(self.weight)
         if x.ndim == 4:
             if x.is_contiguous(memory_format=torch.channels_last):  # turn the weight, not the images
@@ -508,7 +508,7 @@ def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:
     """Target ← (1 − τ) target + τ online, for weights and buffers, in one foreach call.
 
     A target averages weights as its original uses them, after normalization: a convex combination of matrices
-    of norm 1 has at most norm 1, so it needs no iterations of its own.
+    of norm 1 has at most norm 1, so the target needs no power iterations.
     """
     mine = _floats(target)
     if mine:  # an encoder that passes vectors through has no weights

@@ -73,7 +73,7 @@ class Replay:
         self.ending = empty(dtype=torch.uint8)
         self.age = empty(dtype=torch.int32)  # steps since the episode began, up to a full stack
         self.skill = empty(skill_dim, dtype=torch.float32)
-        self.starts = empty(dtype=torch.int64)  # a ring of its own
+        self.starts = empty(dtype=torch.int64)  # a separate ring
         positions = torch.zeros(3, dtype=torch.int64, device=storage)
         self.head, self.starts_head, self.starts_count = positions.unbind()  # head: row of the newest frames
         self._one = torch.ones((), device=storage)
@@ -462,7 +462,7 @@ def make_replay(
     device: torch.device,
     say: Callable[[str], None],
 ) -> Replay:
-    """A replay where it fits: beside the networks, else in main memory, else an error with what to lower."""
+    """A replay on the networks' device if it fits, else in main memory, else an error with what to lower."""
     if config.device == "cuda" and device.type != "cuda":
         raise ConfigError(
             f"replay.device = 'cuda' cannot be used with networks on {device}: expected 'auto' or 'cpu'"
