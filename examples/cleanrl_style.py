@@ -7,13 +7,14 @@ for novelty, the car learns to swing and reaches the flag. Prints how many state
     python examples/cleanrl_style.py --intrinsic-scale 0   # no reward at all
 """
 
+import argparse
+import dataclasses
 from dataclasses import dataclass
 
 import gymnasium as gym
 import numpy as np
 import torch
 import torch.nn.functional as F
-import tyro
 from torch import nn
 
 from voidrl.entropy import RunningMean, particle_reward
@@ -114,4 +115,8 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    parser = argparse.ArgumentParser()
+    for field in dataclasses.fields(Args):
+        option = f"--{field.name.replace('_', '-')}"
+        parser.add_argument(option, type=type(field.default), default=field.default)
+    main(Args(**vars(parser.parse_args())))

@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 
 from voidrl.agent import Agent
-from voidrl.api import build_config
+from voidrl.build import build_config
 from voidrl.config import EnvConfig, merge
 from voidrl.engine import Engine
 from voidrl.envs.make import make_envs

@@ -163,7 +163,7 @@ def test_config_json_makes_the_same_run_again(tmp_path):
     voidrl.pretrain(Walk, out=tmp_path / "from json", config=written)
     assert_same_run(tmp_path / "first", tmp_path / "from json", steps=20)
 
-    from voidrl.api import config_from_json
+    from voidrl.build import config_from_json
 
     as_object = config_from_json(written)
     assert isinstance(as_object, Config)
@@ -308,7 +308,7 @@ def test_a_run_on_a_function_is_importable_goes_on_from_the_shell(tmp_path, caps
         capture_output=True,
         text=True,
     )
-    assert "go on with `voidrl.resume('run', env=Mine)`" in done.stderr
+    assert "resume with `voidrl.resume('run', env=Mine)`" in done.stderr
     run = str(tmp_path / "run")
     assert cli.main(["resume", run]) == 2
     assert "pass it as env=…, or name one that can be with --env module:function" in capsys.readouterr().err

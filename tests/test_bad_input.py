@@ -191,7 +191,7 @@ CALLS = {
         Walk,
         {"config": {"share_encoder": 1}},
         errors.ConfigError,
-        "share_encoder = 1.*expected bool",
+        "share_encoder = 1.*expected 'nothing' or 'stack'",
     ),
     "one of a few": (
         Walk,

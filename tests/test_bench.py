@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from voidrl import kernels
-from voidrl.api import build_config
 from voidrl.bench import knn, sample, train
 from voidrl.bench import profile as parts
 from voidrl.bench.timing import REPEATS, measure, measure_calls
 from voidrl.bench.workloads import WORKLOADS
+from voidrl.build import build_config
 from voidrl.cli import main as cli
 from voidrl.entropy import knn_distances
 from voidrl.errors import ConfigError

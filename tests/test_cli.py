@@ -10,7 +10,8 @@ from tiny_runs import MAZE, newest
 
 from voidrl import __version__, registry
 from voidrl.cli import main as cli
-from voidrl.cli.options import config_fields, default_config
+from voidrl.cli.options import config_options, read_as
+from voidrl.cli.training import DEFAULT_ENV, read_request
 from voidrl.config import Config
 from voidrl.protocols.presets import PRESETS
 
@@ -140,7 +141,7 @@ def test_pieces_and_presets_are_switched_and_their_own_fields_follow(started):
 
 VALUES = {
     "--learner.log-std-min": ("-5", -5.0),
-    "--share-encoder": ("true", True),
+    "--share-encoder": ("stack", "stack"),
     "--method.distance-power": ("dim", "dim"),
     "--method.mean-momentum": ("0.5", 0.5),
     "--log.wandb-project": ("100k", "100k"),
@@ -169,13 +170,12 @@ def test_every_field_is_an_option_with_help(capsys, command):
     words = [command, "--help"] if command == "finetune" else [command, "--learner", "dqn", "--help"]
     assert run(*words) == 0
     said = capsys.readouterr().out
-    options = dict(config_fields(default_config("", {}, command)))
+    options = dict(config_options(read_request("train", [DEFAULT_ENV]).config))
     assert len(options) > 60
-    lines = [line.strip("│ ").split() for line in said.splitlines()]
-    for option in options:
-        found = [i for i, words in enumerate(lines) if words and words[0] == option]
-        assert len(found) == 1, option
-        assert len(lines[found[0] + 1]) > 1, f"{option} has no help text"
+    lines = [line.split(maxsplit=2) for line in said.splitlines()]
+    for name, option in options.items():
+        (found,) = [words for words in lines if words and words[0] == name]
+        assert option.doc in found[2], f"{name} has no help text"
     assert "--overwrite" in said
     assert not any(f"--{hidden} " in said for hidden in ("phase", "env.id", "method.name"))
 
@@ -204,8 +204,53 @@ def test_modules_beside_the_caller_are_found_by_the_installed_command(tmp_path):
     assert "unknown option '--stepz'" in done.stderr  # and not an environment that cannot be imported
 
 
-def test_the_default_config_is_a_config():
-    assert isinstance(default_config("", {}, "train"), Config)
+@pytest.mark.parametrize(
+    ("text", "hint", "value"),
+    [
+        ("1M", int, 1_000_000),
+        ("0", int, 0),
+        ("-3", int, -3),
+        ("1.5", int, "1.5"),  # refused later, with the field's name
+        ("1e-3", float, 1e-3),
+        ("none", float | None, None),
+        ("None", str | None, None),
+        ("true", bool, True),
+        ("1", bool, "1"),
+        ("front", int | str, "front"),
+        ("2", int | str, 2),
+        ("100k,2M", tuple[int, ...], (100_000, 2_000_000)),
+        ("[learner, method]", tuple[str, ...], ("learner", "method")),
+        ("[]", tuple[str, ...], ()),
+    ],
+)
+def test_texts_are_read_as_the_type_of_their_field(text, hint, value):
+    found = read_as(text, hint)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_options_that_only_fit_together_may_come_in_any_order(started):
+    """One at a time, `c` = 0 would be refused: the default normalization needs 1."""
+    for words in (
+        ["--method.c", 0, "--method.normalize", "none"],
+        ["--method.normalize", "none", "--method.c", 0],
+    ):
+        assert run("pretrain", "tiny_runs:Walk", *words) == 0
+        assert started.pop().method.c == 0
+    assert run("pretrain", "tiny_runs:Walk", "--method.c", 0) == 2
+
+
+def test_help_shows_values_and_choices_of_what_was_named(capsys):
+    assert run("pretrain", "--preset", "atari-paper", "--learner.n-step", "7", "--help") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:2] == ["--learner.n-step", "7"] for line in lines)
+    assert any(line.split()[:2] == ["--learner.adam-eps", "0.00015"] for line in lines)
+    noise = next(line for line in lines if "--finetune.noise" in line)
+    assert noise.endswith("One of end, restart.")
+
+
+def test_the_request_of_a_command_is_a_config():
+    assert isinstance(read_request("train", [DEFAULT_ENV]).config, Config)
 
 
 def test_help_shows_the_options_of_the_environment_and_the_pieces_that_were_named(capsys):
@@ -213,6 +258,6 @@ def test_help_shows_the_options_of_the_environment_and_the_pieces_that_were_name
     shown = capsys.readouterr().out
     assert "--learner.initial-temperature" in shown  # sac, for continuous actions
     assert "--overwrite" in shown
-    assert "replace the run that is there" in shown
+    assert "replace the run in it" in shown
     assert cli.main(["pretrain", "Pendulum-v1", "--learner", "ddpg", "--help"]) == 0
     assert "--learner.stddev-end" in capsys.readouterr().out

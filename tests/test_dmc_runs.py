@@ -8,9 +8,10 @@ import pytest
 import voidrl
 from voidrl import checkpoint
 from voidrl.api import load
+from voidrl.build import layers_for
+from voidrl.config import Config, merge, update
 from voidrl.envs.dmc import DMControlVector
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
-from voidrl.protocols.presets import preset_for
 from voidrl.runs.metrics import read_metrics
 
 pytest.importorskip("dm_control")
@@ -49,6 +50,7 @@ def test_a_domain_is_pretrained_and_adapted_to_its_task(pretrained, tmp_path):
 
 def test_frames_are_counted_beside_steps(tmp_path):
     changes = {**TINY, "env": {**TINY["env"], "dmc": {"action_repeat": 4}}}
+    del changes["representation"]  # APT's
     voidrl.pretrain("dmc/pendulum", "random", steps=40, config=changes, out=tmp_path / "run")
     assert [row["frames"] for row in read_metrics(tmp_path / "run")] == [80, 160]
 
@@ -79,7 +81,7 @@ def test_an_agent_of_another_domain_is_refused_with_both_sides(call, pretrained)
 
 
 def test_equal_spaces_do_not_make_another_domain_the_same(pretrained):
-    from voidrl.api import require_same_spaces
+    from voidrl.build import require_same_spaces
 
     spec = load(pretrained).spec
     with pytest.raises(SpaceError, match="expected a task of domain 'pendulum', not of 'acrobot'"):
@@ -92,7 +94,7 @@ def test_an_agent_elsewhere_shows_both_sides(pretrained):
 
 
 def test_a_task_that_shows_more_is_refused_with_those_that_do_not():
-    from voidrl.api import require_same_spaces
+    from voidrl.build import require_same_spaces
     from voidrl.config import EnvConfig
     from voidrl.envs.make import probe_env
 
@@ -151,10 +153,15 @@ def test_a_run_in_processes_goes_on_as_if_it_had_not_stopped(tmp_path):
 
 @pytest.mark.parametrize("phase", ["pretrain", "train"])
 def test_from_scratch_an_agent_has_what_one_has_to_be_fine_tuned(phase):
-    values = preset_for("dmc/walker_run", None, phase)
+    def values(env, preset):
+        layers = layers_for(env, phase, preset)
+        return update(Config(), merge({"method": "apt"}, *(layer.values for layer in layers)))
+
+    states = values("dmc/walker_run", None)
     expected = {"pretrain": (2_000_000, (100_000, 500_000, 1_000_000, 2_000_000)), "train": (100_000, ())}
-    assert (values["steps"], values["log"]["snapshot_steps"]) == expected[phase]
-    fast = preset_for("atari/pong", "atari-fast", phase)
+    assert (states.steps, states.log.snapshot_steps) == expected[phase]
+    fast = values("atari/pong", "atari-fast")
     expected = {"pretrain": (10_000_000, 0.0625, 20_000), "train": (100_000, 0.125, 1600)}
-    assert (fast["steps"], fast["updates_per_step"], fast["warmup_steps"]) == expected[phase]
-    assert preset_for("", "maze-demo", phase)["warmup_steps"] == 1000  # which does not say how long
+    assert (fast.steps, fast.updates_per_step, fast.warmup_steps) == expected[phase]
+    paper = values("atari/pong", "atari-paper")
+    assert paper.learner.learning_rate == {"pretrain": 1e-4, "train": 1e-3}[phase]

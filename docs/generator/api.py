@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import voidrl
-from generator.formatting import NOTE, field_docs, plain, table, wrapped
+from generator.formatting import NOTE, plain, table, wrapped
+from voidrl.config import field_docs
 
 FIRST = ("pretrain", "finetune", "train", "evaluate", "resume", "load")  # in the order of use
 AGENT = ("act",)  # the members that users call

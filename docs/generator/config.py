@@ -8,9 +8,9 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from generator.formatting import NOTE, code, field_docs, plain, table, wrapped
+from generator.formatting import NOTE, code, plain, table, wrapped
 from voidrl import registry
-from voidrl.config import PIECES, Config
+from voidrl.config import PIECES, SET_BY_COMMAND, Config, field_docs
 
 
 def config() -> str:
@@ -22,8 +22,8 @@ def config() -> str:
         wrapped(
             "Look up a field and its default. Set a field in Python with "
             '`config={"learner.n_step": 3}`, and on the command line with `--learner.n-step 3`. '
-            "`voidrl pretrain ENV --help` shows the values for a run on ENV. A run records its config in "
-            "`config.json`. [Presets](presets.md) are named sets of these values."
+            "`voidrl config pretrain ENV` shows the values for a run on ENV, and their sources. A run "
+            "records its config in `config.json`. [Presets](presets.md) are named sets of these values."
         ),
         "## Run\n",
         _fields(root),
@@ -64,7 +64,7 @@ def _fields(piece: Any, path: str = "", base: Any = None) -> str:
     rows = []
     for field in dataclasses.fields(piece):
         value, name = getattr(piece, field.name), f"{path}.{field.name}".lstrip(".")
-        if field.name in ("name", "phase") or name == "env.id":
+        if name in SET_BY_COMMAND:
             continue
         if base is not None and getattr(base, field.name, ...) == value:
             continue

@@ -1,10 +1,7 @@
-"""Format tables, text and values as Markdown, and read the docstrings of dataclass fields."""
+"""Format tables, text and values as Markdown."""
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-import inspect
 import re
 import textwrap
 from collections.abc import Iterable
@@ -43,22 +40,3 @@ def count(value: object) -> str:
             if value % size == 0:
                 return f"{value // size}{unit}"
     return str(value)
-
-
-def field_docs(cls: type) -> dict[str, str]:
-    """Return the docstring under each field of a dataclass, including inherited fields."""
-    found: dict[str, str] = {}
-    for home in reversed(cls.__mro__):
-        if not dataclasses.is_dataclass(home):
-            continue
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(home))).body
-        assert isinstance(tree, ast.ClassDef)
-        for field, below in zip(tree.body, tree.body[1:], strict=False):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(below, ast.Expr)
-                and isinstance(below.value, ast.Constant)
-            ):
-                found[field.target.id] = str(below.value.value)
-    return found

@@ -1,73 +1,94 @@
-"""docs/presets.md: what each preset is for, and how it differs from its base."""
+"""docs/presets.md: the protocols and recipes as their files have them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from importlib.resources import files
 
-from generator.formatting import NOTE, code, plain, table, wrapped
-from generator.preset_sources import SOURCES, Source
-from voidrl.api import build_config
-from voidrl.config import PIECES, to_json
+from generator.formatting import NOTE, plain, table, wrapped
+from voidrl import protocols
 from voidrl.protocols.presets import PRESETS
-from voidrl.types import EnvSpec
+
+ABOUT = {
+    "maze-demo": (
+        "Used by `voidrl demo`: small networks and batches, one update every four steps. The values were "
+        "tuned on seeds 1 and 2 of the demo's maze ([limits](demo.md#what-it-does-not-show)).",
+        "voidrl pretrain 'voidrl/PixelMaze-v0?size=13&loops=0.1' --preset maze-demo --steps 16k",
+    ),
+    "atari-paper": (
+        "The paper's hyperparameters, with [our choices](paper.md#where-the-paper-contradicts-itself) where"
+        " its tables are incomplete or contradict its text. It is the default for `atari/…`. On one H200 "
+        "its 250M steps would take 8 days.",
+        "voidrl pretrain atari/ms_pacman --preset atari-paper --engine compile",
+    ),
+    "atari-fast": (
+        "For hours on one GPU instead of days. Steps are cheap and updates are not, so it makes 32 times "
+        "fewer updates, on larger batches. It has been run only to measure its speed. The "
+        "[results](../results/atari/README.md) used half its updates and another `target_tau`.",
+        "voidrl pretrain atari/ms_pacman --preset atari-fast --engine compile",
+    ),
+    "atari-demo": (
+        "Shows how things work, not how well: narrow networks, small batches, and visited states are "
+        "counted.",
+        "voidrl pretrain atari/ms_pacman --preset atari-demo",
+    ),
+    "dmc-paper": (
+        "The paper's hyperparameters for DMControl from pixels. The paper specifies neither the length of "
+        "fine-tuning nor the encoder's hidden layer. We have not run it at full scale.",
+        "voidrl pretrain dmc/walker --preset dmc-paper --engine compile",
+    ),
+    "dmc-fast": (
+        "The paper's networks for less than an hour on one GPU: more parallel simulations, cheaper images, "
+        "an eighth of the updates, half the batch size.",
+        "voidrl pretrain dmc/walker --preset dmc-fast --engine compile",
+    ),
+    "urlb-states": (
+        "The protocol of [URLB](https://arxiv.org/abs/2110.15191) and its code's APT, from states. It is "
+        "the default for `dmc/…`. [DMControl](environments/dmcontrol.md#presets) lists the differences from"
+        " URLB's code.",
+        "voidrl pretrain dmc/walker --engine compile",
+    ),
+    "urlb-pixels": (
+        "The same from images. A step repeats its action for two frames, so the step counts are halved.",
+        "voidrl pretrain dmc/walker --preset urlb-pixels --engine compile",
+    ),
+}
 
 
 def presets() -> str:
-    """Return the page: what each preset is for, and how it differs from its base."""
+    """Every protocol and every recipe."""
+    home = files(protocols)
     parts = [
         NOTE,
         "# Presets\n",
         wrapped(
-            "Choose a named set of [config](config.md) values with `--preset NAME` on the command line or "
-            '`preset="NAME"` in Python. Other options override the preset. The default is `atari-paper` for '
-            "`atari/…` and `urlb-states` for `dmc/…`. Other environments have no preset."
+            '`--preset NAME` on the command line, or `preset="NAME"` in Python, chooses a **protocol**: '
+            "environment, learner, steps, fine-tuning, evaluation and the shape of the encoder f. A method "
+            "adds its **recipe** for that protocol: its own values, and the representation that it needs. "
+            "What you give yourself wins over both. A method without a recipe takes its defaults."
+        ),
+        wrapped(
+            "`atari/…` takes `atari-paper` and `dmc/…` takes `urlb-states` unless you name another; other "
+            "environments take the [defaults](config.md). `voidrl config` shows the result, and where each "
+            "value comes from:"
+        ),
+        "```sh\nvoidrl config pretrain dmc/walker --method apt --learner.n-step 5\n```\n",
+        wrapped(
+            "Naming a piece changes that piece alone: `--representation fixed` keeps the shape of f, and "
+            "`--learner sac` keeps the batch size. `voidrl train`, from scratch, takes its steps, updates, "
+            "warm-up and learning rate from `finetune`, so that it can be compared with a fine-tuned agent."
         ),
         table(["preset", "for"], ([f"[{n}](#{n})", plain(p.about)] for n, p in PRESETS.items())) + "\n",
     ]
-    for name in PRESETS:
-        source = SOURCES[name]
-        parts += [f"## {name}\n", f"{PRESETS[name].about}\n", wrapped(source.text)]
-        parts += ["```sh\n" + source.command + "\n```\n"]
-        parts += [_differences(name, source)]
+    for name, preset in PRESETS.items():
+        text, command = ABOUT[name]
+        lines = home.joinpath(f"{name}.toml").read_text("utf-8").splitlines()
+        values = "\n".join(line for line in lines if not line.startswith("about =")).strip()
+        parts += [f"## {name}\n", f"{preset.about}\n", wrapped(text), f"```sh\n{command}\n```\n"]
+        parts += [f"```toml\n{values}\n```\n"]
+    parts += ["## Recipes\n", "A table is for one preset, or for all whose names begin with its word.\n"]
+    for file in sorted(home.joinpath("recipes").iterdir(), key=lambda file: file.name):
+        parts += [
+            f"### {file.name.removesuffix('.toml')}\n",
+            f"```toml\n{file.read_text('utf-8').strip()}\n```\n",
+        ]
     return "\n".join(parts)
-
-
-def _differences(name: str, source: Source) -> str:
-    spec = _spec(source)
-    values = PRESETS[name].values
-    mine = _flat(to_json(build_config(spec, [values])))
-    if source.base is None:
-        pieces = {kind: mine[f"{kind}.name"] for kind in PIECES}
-        chosen = build_config(spec, [])
-        other, whose = _flat(to_json(build_config(spec, [pieces]))), "default"
-        for kind in PIECES:
-            other[f"{kind}.name"] = getattr(chosen, kind).name
-    else:
-        below = build_config(_spec(SOURCES[source.base]), [PRESETS[source.base].values])
-        other, whose = _flat(to_json(below)), f"`{source.base}`"
-    notes = dict(source.notes)
-    rows = []
-    for field, value in mine.items():
-        before = other.get(field, ...)
-        if value != before:
-            shown = "" if before is ... else code(before)
-            rows.append([f"`{field}`".replace(".name", ""), code(value), shown, notes.pop(field, "")])
-    assert not notes, f"preset_sources has notes on fields that {name} does not change: {sorted(notes)}"
-    return table(["field", "value", whose, "source or reason"], rows) + "\n"
-
-
-def _spec(source: Source) -> EnvSpec:
-    """Return the spec of an environment that the preset is for, which decides every `auto`."""
-    box = {"action_low": (-1.0,), "action_high": (1.0,), "action_shape": (1,)}
-    shape = (3, 84, 84) if source.pixels else (24,)
-    if source.discrete:
-        return EnvSpec(shape, source.pixels, 1, num_actions=18, raw_shape=shape)
-    return EnvSpec(shape, source.pixels, 1, num_actions=0, raw_shape=shape, **box)
-
-
-def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= _flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {path + key: value}
-    return found

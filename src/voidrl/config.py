@@ -6,43 +6,26 @@ that they have in common are here. This file does not import torch.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
 import math
+import textwrap
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar
-
-import tyro
+from typing import Any, Literal, TypeVar
 
 from voidrl import registry
 from voidrl.errors import ConfigError, UnknownNameError
 
 T = TypeVar("T")
 
-# tyro shows it as COUNT in the help; the command line reads 1M, 100k, 1e6 and 1_000_000.
-Count = Annotated[
-    int,
-    tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="COUNT",
-        instance_from_str=lambda words: int(words[0]),
-        is_instance=lambda value: isinstance(value, int),
-        str_from_instance=lambda value: [str(value)],
-    ),
-]
-Counts = Annotated[
-    tuple[int, ...],
-    tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="COUNT,…",
-        instance_from_str=lambda words: tuple(map(int, words[0].split(","))),
-        is_instance=lambda value: isinstance(value, tuple),
-        str_from_instance=lambda value: [",".join(map(str, value))],
-    ),
-]
+Count = int  # which the command line also reads as 1M, 100k, 1e6 and 1_000_000
 PIECES = ("method", "representation", "learner")
+SET_BY_COMMAND = frozenset({"phase", "env.id", *(f"{kind}.name" for kind in PIECES)})  # no options
 STACKS = ("auto", "nature", "impala", "drq", "paper", "mlp")
 Trainer = Literal["representation", "method", "learner"]
 
@@ -93,7 +76,7 @@ class DMControlConfig:
 class EnvConfig:
     """The environment and the number of copies."""
 
-    id: Annotated[str, tyro.conf.Suppress] = ""
+    id: str = ""
     """`atari/<game>`, `dmc/<domain>_<task>`, a Gymnasium id or `module:factory`; options as a query:
     `atari/pong?sticky=true`."""
     num_envs: int = 1
@@ -152,7 +135,7 @@ class EncoderConfig:
 class PieceConfig:
     """The part of the config that every swappable piece has: the name of its class."""
 
-    name: Annotated[str, tyro.conf.Suppress] = ""
+    name: str = ""
     """File name in `voidrl.methods`, `.representations` or `.learners`, or `module:Class`."""
 
 
@@ -328,7 +311,7 @@ class LogConfig:
     from it exact. One more is written where a run stops."""
     keep_last: int = 2
     """Checkpoints kept."""
-    snapshot_steps: Counts = ()
+    snapshot_steps: tuple[Count, ...] = ()
     """Steps of the run at which the agent alone is kept, for good, under `snapshots/`: `100k,500k` on the
     command line. Several environments may step past one; folders are named by the agent's true steps."""
     tensorboard: bool = True
@@ -350,7 +333,7 @@ class Config:
 
     env: EnvConfig = field(default_factory=EnvConfig)
     """The environment."""
-    phase: Annotated[Literal["pretrain", "finetune", "train"], tyro.conf.Suppress] = "pretrain"
+    phase: Literal["pretrain", "finetune", "train"] = "pretrain"
     """Set by the command."""
     steps: Count = 100_000
     """Environment steps of this run."""
@@ -420,19 +403,19 @@ def update(config: T, changes: Mapping[str, Any], path: str = "") -> T:
         if isinstance(config, EncoderConfig) and key == "stack" and isinstance(value, type):
             value = registry.register_encoder(value)
         if isinstance(current, PieceConfig):
-            current, value = _switched(key, current, value)
+            current, value = _switch_piece(key, current, value)
         if dataclasses.is_dataclass(current) and isinstance(value, Mapping):
             values[key] = update(current, value, f"{path}{key}.")
         else:
-            values[key] = _checked(value, hints[key], path + key)
+            values[key] = _require_type(value, hints[key], path + key)
     try:
         return dataclasses.replace(config, **values)  # type: ignore[type-var]
-    except ConfigError as error:  # the piece itself does not know where in the config it stands
+    except ConfigError as error:  # a nested config does not know its own path
         raise ConfigError(f"{path}{error}") from None
 
 
-def _switched(kind: str, current: PieceConfig, value: Any) -> tuple[PieceConfig, Mapping[str, Any]]:
-    """A piece given by name or class, or by a mapping with a new name, brings its own config."""
+def _switch_piece(kind: str, current: PieceConfig, value: Any) -> tuple[PieceConfig, Mapping[str, Any]]:
+    """The config to change and the changes: a piece given by a new name or class starts from its defaults."""
     if not isinstance(value, Mapping):
         value = {"name": value}
     if "name" in value:
@@ -444,7 +427,7 @@ def _switched(kind: str, current: PieceConfig, value: Any) -> tuple[PieceConfig,
 
 
 def default_piece(kind: str, name: str | type) -> PieceConfig:
-    """The config with which a method, representation or learner starts."""
+    """The default config of a method, representation or learner."""
     if name == "auto" and kind in AUTOMATIC:
         return AUTOMATIC[kind]("auto")
     cls = registry.find(kind, name)  # imports torch
@@ -464,20 +447,20 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
             value = _as_mapping(head, {rest: value} if rest else value)
             old = _as_mapping(head, merged.get(head))
             if isinstance(value, Mapping):
-                keeps = isinstance(old, Mapping) and not (head in PIECES and _other_piece(head, old, value))
+                keeps = isinstance(old, Mapping) and not (head in PIECES and _names_another(head, old, value))
                 value = merge(old if keeps else {}, value)
             merged[head] = value
     return merged
 
 
 def _as_mapping(head: str, value: Any) -> Any:
-    """A config object as its values, a piece's name or class as its `name`; anything else as it is."""
+    """A config object as its values, a piece's name or class as its `name`; anything else unchanged."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {k: v for k, v in to_json(value).items() if (k, v) != ("name", "")}
     return {"name": value} if head in PIECES and isinstance(value, str | type) else value
 
 
-def _other_piece(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+def _names_another(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Whether both are named, and differently."""
     names = [
         registry.name_of(kind, n) if isinstance(n, type) else n for n in (old.get("name"), new.get("name"))
@@ -485,8 +468,8 @@ def _other_piece(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> b
     return "auto" != names[0] != names[1] and None not in names
 
 
-def _checked(value: Any, hint: Any, name: str) -> Any:
-    """The value as its declared type, or a sentence that says what was expected."""
+def _require_type(value: Any, hint: Any, name: str) -> Any:
+    """The value as its declared type, or an error that says what was expected."""
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     expected: list[str] = []
     for option in options:
@@ -502,8 +485,7 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
         if kind is int and number and value == value // 1:
             return int(value)
         if kind is tuple and isinstance(value, list | tuple):
-            kinds = typing.get_args(option)
-            return tuple(_checked(v, kinds[0], name) for v in value) if kinds[1:] == (...,) else tuple(value)
+            return tuple(_require_type(v, typing.get_args(option)[0], name) for v in value)
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
         expected.append({types.NoneType: "None", tuple: "a list"}.get(kind, kind.__name__))
@@ -516,4 +498,18 @@ def flat(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     for name, value in nested.items():
         inside = isinstance(value, Mapping)
         found |= flat(value, f"{path}{name}.") if inside else {f"{path}{name}": value}
+    return found
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """The docstring under each field of a dataclass, and of those it derives from."""
+    found: dict[str, str] = {}
+    for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+        with suppress(OSError):  # a class typed into an interpreter has no source
+            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+            assert isinstance(tree, ast.ClassDef)
+            for above, below in zip(tree.body, tree.body[1:], strict=False):
+                match above, below:
+                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                        found[name] = " ".join(text.split())
     return found

@@ -6,7 +6,7 @@ import math
 import subprocess
 from types import SimpleNamespace
 
-from voidrl import api, units
+from voidrl import api, build, units
 from voidrl.cli import video
 from voidrl.config import EnvConfig
 from voidrl.doctor import checkup as doctor
@@ -72,8 +72,8 @@ def make_tiny(monkeypatch, *, quick):
     if quick:
         monkeypatch.setattr(doctor, "examine", lambda folder: iter(()))
     for name in ("build_config", "config_from_json"):
-        make = getattr(api, name)
-        monkeypatch.setattr(api, name, lambda *args, make=make: shrink(make(*args)))
+        make = getattr(build, name)
+        monkeypatch.setattr(build, name, lambda *args, make=make: shrink(make(*args)))
 
     def parse_count(value, name="steps"):
         count = units.parse_count(value, name)

@@ -342,8 +342,8 @@ def test_fine_tuning_takes_the_papers_100k_steps_unless_told_otherwise(tmp_path)
     agent = voidrl.pretrain(
         "atari/pong", steps=16, out=tmp_path / "run", config=TINY, preset="atari-paper", device="cpu"
     )
-    assert voidrl.api.task_config(agent.config).steps == 100_000
-    assert voidrl.api.task_config(agent.config).phase == "finetune"
+    assert voidrl.build.task_config(agent.config).steps == 100_000
+    assert voidrl.build.task_config(agent.config).phase == "finetune"
 
 
 def test_the_papers_protocol_is_the_default(tmp_path):

@@ -5,15 +5,15 @@ import dataclasses
 import pytest
 import torch
 
-from voidrl import api
+from voidrl import build
 from voidrl.agent import Agent
-from voidrl.config import to_json, update
+from voidrl.config import merge, to_json, update
 from voidrl.envs.make import probe_env
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment, shipped
 from voidrl.experiments.plan import Request, flat, make_plan
 from voidrl.experiments.scale import count_updates, scale_config, warmup_steps
-from voidrl.protocols.presets import DEMO_ENV, PRESETS, preset_for
+from voidrl.protocols.presets import DEMO_ENV, PRESETS
 
 
 def plan_of(name, **request):
@@ -49,7 +49,7 @@ def test_every_cell_has_a_config_that_builds(name):
     kinds = {(cell.arm.name, cell.phase): cell for cell in plan.cells}
     for cell in kinds.values():
         config, spec = cell.config, cell.probe.spec
-        assert api.build_config(spec, [to_json(config)]) == config  # nothing is left open
+        assert build.build_config(spec, [to_json(config)]) == config  # nothing is left open
         Agent(spec, update(config, narrow(config)), torch.device("cpu"))  # its pieces fit each other
 
 
@@ -71,22 +71,23 @@ def test_sizes_of_the_papers_experiments():
 
 
 def test_the_demos_cells_are_the_runs_that_its_numbers_were_made_with():
-    preset = preset_for(DEMO_ENV, "maze-demo", "pretrain")
     plan = plan_of("demo")
     cells = {cell.arm.name: cell for cell in plan.cells}
     spec, env = probe_env(cells["apt"].config.env)
     task = {"log.eval_every_steps": 800, "updates_per_step": 0.5}
 
-    def config(*layers):
-        return api.build_config(spec, [preset, {"env": to_json(env), "seed": 2, "device": "auto"}, *layers])
+    def config(*changes, phase="pretrain"):
+        layers = build.layers_for(DEMO_ENV, phase, "maze-demo", merge({"seed": 2}, *changes))
+        return build.build_config(spec, [*(layer.values for layer in layers), {"env": to_json(env)}])
 
     pretrained = config({"steps": 16_000})
     assert cells["apt"].config == pretrained
     assert cells["random"].config == config({"method": "random"}, {"steps": 16_000})
     goal = {"env.id": f"{DEMO_ENV}&goal=[11,5]"}
-    assert cells["scratch"].config == config({"steps": 8000, "phase": "train"}, task, goal)
-    tuned = to_json(api.task_config(pretrained))
-    assert cells["finetuned"].config == api.build_config(spec, [tuned, {"steps": 8000}, task, goal])
+    scratch = config({"steps": 8000, "warmup_steps": 1000}, task, phase="train")
+    assert cells["scratch"].config == update(scratch, goal)
+    tuned = to_json(build.task_config(pretrained))
+    assert cells["finetuned"].config == build.build_config(spec, [tuned, {"steps": 8000}, task, goal])
     assert cells["finetuned"].source == "maze/apt/seed2"
     assert cells["apt"].evaluation is None
     assert cells["finetuned"].evaluation["episodes"] == 32
@@ -108,7 +109,7 @@ def test_ablations_differ_from_apt_in_what_they_are_named_for_and_nothing_else()
     fixed = differences(apt["pretrain"], cells["fixed_encoder", "pretrain"].config)
     contrast = ("temperature", "projection_hidden", "projection_dim", "decoupled")
     gone = {f"representation.{name}": None for name in contrast}
-    assert fixed == {"representation.name": "fixed", "encoder_owner": "auto", **gone}
+    assert fixed == {"representation.name": "fixed", "encoder_trainers": [], **gone}
     without = by_arm(plan_of("table3", tasks=("alien",), seeds=(1,)))["apt_no_contrast", "pretrain"].config
     assert without.representation.name == "learner"
     # With another preset too: half of its own updates, in both phases.
@@ -139,6 +140,7 @@ def test_from_scratch_an_agent_trains_as_one_is_fine_tuned():
         assert scratch.steps == tuned.steps
         assert scratch.updates_per_step == tuned.updates_per_step
         assert scratch.warmup_steps == tuned.finetune.warmup_steps
+        assert scratch.learner.learning_rate == (tuned.finetune.learning_rate or tuned.learner.learning_rate)
         assert count_updates(scratch) == count_updates(tuned) > 0
 
 

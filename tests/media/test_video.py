@@ -12,7 +12,7 @@ from tiny_runs import MAZE, TINY, Walk, tiny
 
 import voidrl
 from voidrl.agent import Agent
-from voidrl.api import build_config
+from voidrl.build import build_config
 from voidrl.cli.main import main
 from voidrl.config import EnvConfig, update
 from voidrl.envs import gl

@@ -7,7 +7,7 @@ from helpers import DISCRETE, fill_replay, make_agent, watch_losses
 
 from voidrl.entropy import particle_reward
 from voidrl.methods.base import Latents
-from voidrl.protocols.presets import preset as find_preset
+from voidrl.protocols.presets import preset_values
 
 
 def rewards_and_raw(agent, replay, raw, updates=3):
@@ -64,7 +64,7 @@ def urlb_reward(batches, k=12, clip=1e-4):
 
 def test_the_reward_of_the_urlb_presets_is_that_of_urlbs_code():
     for preset in ("urlb-states", "urlb-pixels"):
-        method = make_agent(method=find_preset(preset)["method"]).method
+        method = make_agent(method=preset_values(preset)["method"]).method
         torch.manual_seed(0)
         batches = [scale * torch.randn(40, 6) for scale in (1.0, 3.0, 0.5)]
         for i, z in enumerate(batches):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, PIXELS, fill_replay, line_replay, make_agent, shake
 
-from voidrl.api import build_config
+from voidrl.build import build_config
 from voidrl.engine import HostReads
 from voidrl.errors import ConfigError
 from voidrl.representations.icm import ICMConfig

@@ -17,7 +17,7 @@ from voidrl.bench.timing import REPEATS, rate_figures
 from voidrl.config import EnvConfig, merge, update
 from voidrl.envs.make import make_envs
 from voidrl.envs.vector import Envs
-from voidrl.protocols.presets import preset_for
+from voidrl.protocols.presets import default_preset, protocol_for
 
 NAME_WIDTH = 40
 ACTION_SETS = 64  # drawn in advance and used in turn
@@ -29,7 +29,7 @@ def results(
     """Measure each number of environments. Steps in which an environment resets do not count."""
     for n in options.num_envs:
         given = {"id": options.env, "num_envs": n, "backend": options.backend}
-        values = preset_for(options.env, options.preset, "pretrain")
+        values = protocol_for(options.env, options.preset or default_preset(options.env))
         config = update(EnvConfig(), merge(values["env"], given))
         with closing(make_envs(config)) as envs:
             rates, frames_per_step = _rates(envs, options.seconds), envs.frames_per_step

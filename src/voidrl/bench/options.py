@@ -8,7 +8,7 @@ from pathlib import Path
 from voidrl.bench.workloads import WORKLOADS, find_workload
 from voidrl.config import merge, require
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.protocols.presets import default_preset, preset
+from voidrl.protocols.presets import default_preset, find_preset
 from voidrl.terminal.tables import described, wrap_text
 from voidrl.units import parse_count
 
@@ -117,7 +117,7 @@ def _check(options: argparse.Namespace) -> None:
             require(n > 0, "num_envs", n, "1 or more")
     else:
         options.preset = options.preset or default_preset(options.env) or "maze-demo"
-        values = preset(options.preset)
+        values = find_preset(options.preset).values
         if options.num_envs is None:
             options.num_envs = merge(values).get("env", {}).get("num_envs", 1)
         options.steps = parse_count(options.steps)

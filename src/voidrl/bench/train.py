@@ -13,15 +13,14 @@ from typing import Any
 import torch
 
 from voidrl.agent import Agent
-from voidrl.api import build_config
 from voidrl.bench.options import LOG_ROWS
 from voidrl.bench.results import Result, number, percent, speedup, value_range
+from voidrl.build import build_config, layers_for
 from voidrl.config import EnvConfig, merge, update
 from voidrl.engine import Engine
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, RunInterrupted
 from voidrl.loop import Loop, LoopState
-from voidrl.protocols.presets import preset_for
 from voidrl.replay import make_replay
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
@@ -91,7 +90,7 @@ def _run(
 
 def _layers(options: Namespace, engine: str) -> list[Mapping[str, Any]]:
     steps = options.steps
-    base = preset_for(options.env, options.preset, "pretrain")
+    base = merge(*(layer.values for layer in layers_for(options.env, "pretrain", options.preset)))
     log = {"log_every_steps": max(1, steps // LOG_ROWS), "checkpoint_every_steps": steps + 1}
     log |= {"eval_every_steps": 0, "tensorboard": False}
     changes: dict[str, Any] = {
@@ -99,7 +98,7 @@ def _layers(options: Namespace, engine: str) -> list[Mapping[str, Any]]:
         "steps": steps,
         "engine": engine,
         "precision": options.precision,
-        "warmup_steps": min(merge(base).get("warmup_steps", steps), steps // 4),  # not measured
+        "warmup_steps": min(base.get("warmup_steps", steps), steps // 4),  # not measured
         "log": log,
     }
     if options.updates_per_step is not None:

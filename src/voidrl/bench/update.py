@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from voidrl.agent import Agent
-from voidrl.api import build_config
 from voidrl.bench.data import random_replay
 from voidrl.bench.profile import Profile, profile_updates, write_trace
 from voidrl.bench.results import MISSING, Result, number, percent, speedup, value_range
 from voidrl.bench.roofline import Floor, Peaks, count_floor, mean_floor
 from voidrl.bench.timing import PeakMemory, Timing, measure, synchronize
 from voidrl.bench.workloads import DEFAULT_ON_CPU, WORKLOADS, find_workload
+from voidrl.build import build_config
 from voidrl.config import Config
 from voidrl.device import uses_bf16
 from voidrl.engine import Engine

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from voidrl.errors import UnknownNameError
-from voidrl.protocols.presets import DEMO_ENV, preset
+from voidrl.protocols.presets import DEMO_ENV, preset_values
 from voidrl.types import EnvSpec
 
 DEFAULT_ON_CPU = ("maze",)  # one update of the others takes seconds on a CPU
@@ -18,7 +18,7 @@ class Workload(NamedTuple):
     about: str
     spec: Callable[[], EnvSpec]
     layers: tuple[Mapping[str, Any], ...]
-    """For `voidrl.api.build_config`."""
+    """For `voidrl.build.build_config`."""
 
 
 def continuous(frame_shape: tuple[int, ...], frame_stack: int = 1, action_dim: int = 6) -> EnvSpec:
@@ -80,34 +80,36 @@ WORKLOADS = {
     "urlb-states": Workload(
         "24-d states, preset urlb-states: DDPG with trunks, z from ICM, batches 1024",
         lambda: continuous((24,)),
-        (preset("urlb-states"),),
+        (preset_values("urlb-states"),),
     ),
     "urlb-pixels": Workload(
         "3 frames of 3×84×84, preset urlb-pixels: DDPG, contrastive loss, DrQ's convolutions, batches 256",
         lambda: continuous((3, 84, 84), 3),
-        (preset("urlb-pixels"),),
+        (preset_values("urlb-pixels"),),
     ),
     "pixels-drq": Workload(
         "3 frames of 3×84×84, SAC, contrastive loss, DrQ's convolutions, batches 256",
         lambda: continuous((3, 84, 84), 3),
-        (preset("dmc-paper"), PIXELS_DRQ),
+        (preset_values("dmc-paper"), PIXELS_DRQ),
     ),
     "pixels-paper": Workload(
         "3 frames of 3×84×84, preset dmc-paper, both batches 512",
         lambda: continuous((3, 84, 84), 3),
-        (preset("dmc-paper"),),
+        (preset_values("dmc-paper"),),
     ),
     "discrete": Workload(
         "4 frames of 1×84×84, 18 actions, preset atari-paper, batches 32 and 512",
         lambda: discrete((1, 84, 84), 4, 18),
-        (preset("atari-paper"),),
+        (preset_values("atari-paper"),),
     ),
     "atari-fast": Workload(
         "4 frames of 1×84×84, 18 actions, preset atari-fast, both batches 256",
         lambda: discrete((1, 84, 84), 4, 18),
-        (preset("atari-fast"),),
+        (preset_values("atari-fast"),),
     ),
-    "maze": Workload("the update of `voidrl demo`, preset maze-demo", demo_maze, (preset("maze-demo"),)),
+    "maze": Workload(
+        "the update of `voidrl demo`, preset maze-demo", demo_maze, (preset_values("maze-demo"),)
+    ),
 }
 
 

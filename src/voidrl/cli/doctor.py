@@ -20,7 +20,7 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(argv: list[str]) -> int:
-    """What works on this machine, what does not, and the command that mends it: `voidrl doctor`."""
+    """What works on this machine, what does not, and the command that fixes it: `voidrl doctor`."""
     parser = make_parser("doctor", doctor.__doc__)
     parser.add_argument("--out", default="runs", metavar="DIR", help="where runs would go (default: runs)")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")

@@ -24,14 +24,16 @@ def evaluate(argv: list[str]) -> None:
         "run", help="the folder of a run, a checkpoint or a saved agent, or user/name on the Hub"
     )
     parser.add_argument("--env", help="by default the one it was trained in")
-    parser.add_argument("--episodes", help="how many (default: 10)")
-    parser.add_argument("--steps", help="in place of episodes, how many steps (the paper on Atari: 125k)")
-    parser.add_argument("--seed", type=int, default=0, help="of environments and random actions (default: 0)")
+    parser.add_argument("--episodes", help="number of episodes (default: 10)")
+    parser.add_argument("--steps", help="number of steps instead (the paper on Atari: 125k)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of environments and random actions (default: 0)"
+    )
     parser.add_argument("--stochastic", action="store_true", help="act with exploration noise")
     parser.add_argument(
-        "--epsilon", type=float, help="share of random actions (default: log.eval_epsilon of the run)"
+        "--epsilon", type=float, help="probability of a random action (default: log.eval_epsilon of the run)"
     )
-    parser.add_argument("--num-envs", type=int, help="played side by side (default: as fits)")
+    parser.add_argument("--num-envs", type=int, help="environments in parallel (default: as fits)")
     parser.add_argument(
         "--count-states", action="store_true", help="count the distinct states visited (Atari, DMControl)"
     )
@@ -100,7 +102,7 @@ def score(argv: list[str]) -> None:
     )
     parser.add_argument(
         "--over", choices=["seeds", "games", "both"], default="seeds",
-        help="what intervals would draw anew (default: seeds)",
+        help="what the intervals resample (default: seeds)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(argv)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
+from contextlib import suppress
 from typing import Any
 
-from voidrl.cli.options import make_parser, read_value
+from voidrl.cli.options import WORDS, make_parser
 from voidrl.errors import ConfigError
 from voidrl.terminal.screen import width_of
+from voidrl.units import parse_count
 
 
 def demo(argv: list[str]) -> int:
@@ -44,16 +46,18 @@ def demo(argv: list[str]) -> int:
 
 
 def experiment(argv: list[str]) -> int:
-    """Run an experiment of the paper, or your own, cell by cell: `voidrl experiment demo --jobs 2`."""
+    """Run an experiment of the paper, or a custom one: `voidrl experiment demo --jobs 2`."""
     from voidrl.experiments.format import shipped
     from voidrl.terminal.tables import described
 
     parser = make_parser("experiment", experiment.__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter  # for the list; it wraps no sentence
     parser.description = textwrap.fill(parser.description or "", width_of(sys.stdout) - 2)
-    own = {"FILE.toml": "Your own, as docs/experiments.md describes it"}
+    own = {"FILE.toml": "a custom experiment, as docs/experiments.md describes it"}
     parser.epilog = f"experiments:\n{described({**shipped(), **own})}"
-    parser.add_argument("name", metavar="NAME|FILE.toml", nargs="?", help="one of those below, or your own")
+    parser.add_argument(
+        "name", metavar="NAME|FILE.toml", nargs="?", help="one of those below, or a custom one"
+    )
     parser.add_argument(
         "--tasks", "--games", nargs="+", action="extend", default=[], metavar="TASK",
         help="these alone, by name, or others by id (default: all of the experiment's)",
@@ -61,7 +65,9 @@ def experiment(argv: list[str]) -> int:
     parser.add_argument(
         "--methods", nargs="+", action="extend", default=[], metavar="NAME", help="these alone (default: all)"
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[], help="(default: the experiment's)")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[], help="seeds of the runs (default: the experiment's)"
+    )
     parser.add_argument(
         "--steps-scale", type=float, default=1.0, metavar="X",
         help="multiplies the steps of all runs, and shortens what goes with them: 0.01 (default: 1)",
@@ -117,9 +123,17 @@ def _changes(words: list[str]) -> dict[str, Any]:
         name, equals, text = word.partition("=")
         if not equals or not name:
             raise ConfigError(f"--set {word} cannot be used: expected NAME=VALUE, such as learner.n_step=5")
-        several = tuple(read_value(part) for part in text.split(",")) if "," in text else None
-        changes[name.replace("-", "_")] = read_value(text) if several is None else several
+        several = tuple(_read_value(part) for part in text.split(",")) if "," in text else None
+        changes[name.replace("-", "_")] = _read_value(text) if several is None else several
     return changes
+
+
+def _read_value(text: str) -> Any:
+    """The number, truth value or None that a text spells; which fields runs have is not known yet."""
+    for read in (lambda text: WORDS[text.lower()], parse_count, int, float):
+        with suppress(KeyError, ValueError):
+            return read(text)
+    return text
 
 
 def _positive(option: str, value: float) -> None:

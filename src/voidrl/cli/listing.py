@@ -24,7 +24,7 @@ SHOWN_NAMES = 12  # of one kind, in the overview on a terminal
 
 
 class Count(int):
-    """A number that people read as 250M, and scripts as it is."""
+    """A number that prints as 250M, and is exact in JSON."""
 
     def __str__(self) -> str:
         from voidrl.units import human_count
@@ -33,14 +33,14 @@ class Count(int):
 
 
 class Bytes(int):
-    """A size that people read as 7.1 GB, and scripts as it is."""
+    """A size that prints as 7.1 GB, and is exact in JSON."""
 
     def __str__(self) -> str:
         return f"{self / GB:.1f} GB"
 
 
 class Listing(NamedTuple):
-    """All there is of a kind; the first column is the name by which other commands know it."""
+    """Everything of a kind; the first column is the name that other commands take."""
 
     title: str
     columns: tuple[str, ...]
@@ -48,10 +48,10 @@ class Listing(NamedTuple):
 
 
 def list_(argv: list[str]) -> None:
-    """What there is: `voidrl list methods`, or presets, envs, games, tasks, experiments."""
+    """List what is available: `voidrl list methods`, or presets, envs, games, tasks, experiments."""
     parser = make_parser("list", list_.__doc__)
     parser.epilog = f"KIND is one of {', '.join(KINDS)}; without one, all of them in short."
-    parser.add_argument("kind", nargs="?", metavar="KIND", help="of what (default: an overview)")
+    parser.add_argument("kind", nargs="?", metavar="KIND", help="what to list (default: an overview)")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     options = parser.parse_args(argv)
     if options.kind is not None and options.kind not in KINDS:
@@ -79,12 +79,12 @@ def _overview(*, as_json: bool) -> None:
         rows.append((kind, len(names), ", ".join(shown)))
     print_table(("kind", "count", "names"), rows)
     if not whole:
-        print("\n`voidrl list KIND` says what they are.")
+        print("\n`voidrl list KIND` describes them.")
 
 
 def _methods() -> Listing:
     rows = [(name, _page(f"docs/methods/{name}.md"), about) for name, about in _files("methods")]
-    return Listing("Methods: what is rewarded", ("method", "page", "about"), rows)
+    return Listing("Methods: intrinsic rewards", ("method", "page", "about"), rows)
 
 
 def _representations() -> Listing:
@@ -93,7 +93,7 @@ def _representations() -> Listing:
 
 
 def _learners() -> Listing:
-    title = "Learners: how reward becomes behavior"
+    title = "Learners: RL algorithms"
     return Listing(title, ("learner", "about"), _files("learners"))
 
 
@@ -112,7 +112,7 @@ def _files(package: str) -> list[tuple[Any, ...]]:
 
 
 def _page(path: str) -> str | None:
-    """Where it is explained, in a checkout; an installed package comes without."""
+    """The page about it, in a checkout; an installed package comes without."""
     return path if (Path(__file__).parents[3] / path).is_file() else None
 
 
@@ -125,9 +125,9 @@ def _environments() -> Listing:
         ),
         ("dmc/<domain>", "dmc", "DMControl without a task, to pre-train, such as dmc/walker"),
         ("dmc/<domain>_<task>", "dmc", "the same with a reward, such as dmc/walker_run (voidrl list tasks)"),
-        ("voidrl/PixelMaze-v0", None, "a maze seen as an image; options as a query: ?size=13&goal=far"),
+        ("voidrl/PixelMaze-v0", None, "a maze observed as an image; options as a query: ?size=13&goal=far"),
         ("any Gymnasium id", None, "images or vectors, Discrete or Box actions, such as Pendulum-v1"),
-        ("module:factory", None, "your own function that returns a gymnasium.Env"),
+        ("module:factory", None, "a custom function that returns a gymnasium.Env"),
     ]
     return Listing("Environments", ("environment", "extra", "about"), rows)
 
@@ -150,7 +150,7 @@ def _tasks() -> Listing:
             name = f"{domain}_{task}"
             origin = ", ".join(label for label, found in sources.items() if task in found.get(domain, ()))
             origin += ", needs OpenGL" if name in NEED_GL else ""
-            # An agent that was pre-trained on the domain does not fit what it would see there.
+            # These have other observations than their domain, on which agents would be pre-trained.
             before = None if name in OTHER_OBSERVATIONS else f"dmc/{domain}"
             rows.append((f"dmc/{name}", before, origin))
     title = "DMControl tasks, and the domain without a task on which an agent for them is pre-trained"
@@ -173,7 +173,7 @@ def _presets() -> Listing:
         )
         for name, preset in PRESETS.items()
     ]
-    title = "Presets: values for a purpose; the replay takes so much memory, of the GPU if it is there"
+    title = "Presets: protocols, and the memory of their replay, on the GPU if there is one"
     return Listing(title, ("preset", "for", "steps", "replay", "about"), rows)
 
 
@@ -182,10 +182,12 @@ def _experiments() -> Listing:
     home = files("voidrl").joinpath("experiments")
     for file in sorted(home.iterdir(), key=lambda file: file.name) if home.is_dir() else ():
         if file.name.endswith(".toml"):
-            told = tomllib.loads(file.read_text("utf-8"))
-            arms, missing = len(told.get("methods", ())), len(told.get("missing", ()))
-            rows.append((file.name.removesuffix(".toml"), told.get("preset"), arms, missing, told["title"]))
-    title = "Experiments: `voidrl experiment NAME --dry-run` says what they take"
+            values = tomllib.loads(file.read_text("utf-8"))
+            arms, missing = len(values.get("methods", ())), len(values.get("missing", ()))
+            rows.append(
+                (file.name.removesuffix(".toml"), values.get("preset"), arms, missing, values["title"])
+            )
+    title = "Experiments: `voidrl experiment NAME --dry-run` shows their runs and how long they take"
     return Listing(title, ("experiment", "preset", "arms", "missing", "about"), rows)
 
 

@@ -1,4 +1,4 @@
-"""The `voidrl` command. What each of its commands does is in `voidrl.commands`; `--help` imports no torch."""
+"""The `voidrl` command; `--help` imports no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voidrl.cli.listing import list_
 from voidrl.cli.options import HELP
 from voidrl.cli.report import report
 from voidrl.cli.sharing import push
-from voidrl.cli.training import finetune, pretrain, resume, train
+from voidrl.cli.training import config, finetune, pretrain, resume, train
 from voidrl.cli.video import video
 from voidrl.errors import RunInterrupted, UnknownNameError, VoidrlError
 from voidrl.terminal.tables import described, wrap_text
@@ -29,6 +29,7 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "train": train,
     "evaluate": evaluate,
     "resume": resume,
+    "config": config,
     "experiment": experiment,
     "report": report,
     "video": video,
@@ -42,12 +43,12 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; a user's mistake is one sentence on stderr, without a traceback."""
+    """Run one command; bad input is answered by one sentence on stderr, without a traceback."""
     args = sys.argv[1:] if argv is None else argv
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows no "…" shows "?", not a traceback
-    if "" not in sys.path:  # the installed command does not look for module:factory where it is called
+            stream.reconfigure(errors="replace")  # a terminal without "…" shows "?", not a traceback
+    if "" not in sys.path:  # so that the installed command finds module:factory in the current folder
         sys.path.insert(0, "")
     try:
         if not args or args[0] in HELP:
@@ -67,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
     except RunInterrupted as stop:
         print(f"voidrl: {stop}", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
     except KeyboardInterrupt:
         print("voidrl: stopped at once; older checkpoints are untouched", file=sys.stderr)

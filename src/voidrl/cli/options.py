@@ -1,24 +1,24 @@
-"""How `voidrl` reads its options, many of them made from the config dataclasses. Imports no torch itself."""
+"""How `voidrl` reads its options, many of them fields of the config. Imports no torch itself."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import operator
-import sys
+import types
+import typing
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, Literal, NoReturn
 
+from voidrl.config import SET_BY_COMMAND, Config, field_docs
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.terminal.screen import has_color
 from voidrl.terminal.tables import described, wrap_text
-
-if TYPE_CHECKING:
-    from voidrl.config import Config
+from voidrl.units import parse_count
 
 HELP = ["-h", "--help"]
+FLAGS = ("--overwrite", "--trust-code", "--json", "--all")
 TRUST_HELP = "let an agent from the Hub name Python code (module:name), which is then run here"
+WORDS = {"true": True, "false": False, "none": None}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -34,7 +34,7 @@ def make_parser(command: str, about: str | None) -> argparse.ArgumentParser:
 
 
 def split_words(argv: list[str], command: str, what: str, meaning: str) -> tuple[str, dict[str, str], bool]:
-    """What stands first, the options after it, and whether help is asked for: then none need be first."""
+    """The first argument, the options after it, and whether help is asked for, which needs no argument."""
     words = [word for word in argv if word not in HELP]
     wants_help = len(words) < len(argv)
     if words and not words[0].startswith("-"):
@@ -53,7 +53,7 @@ def pop_own(given: dict[str, str], own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _pairs(words: list[str]) -> dict[str, str]:
-    """`--name value` and `--name=value`, names as they are listed: with hyphens."""
+    """`--name value` and `--name=value`, with hyphens in names as in the help."""
     found: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
@@ -61,9 +61,9 @@ def _pairs(words: list[str]) -> dict[str, str]:
         name = name.replace("_", "-")
         if not word.startswith("--"):
             raise ConfigError(f"{word!r} was not expected here: options look like --name value")
-        if name in ("--overwrite", "--trust-code") and not equals:
-            value = "True"
-        elif not equals:
+        if name in FLAGS and equals:
+            raise ConfigError(f"option {name} takes no value, got {value!r}: give it, or leave it out")
+        if not equals and name not in FLAGS:
             value = next(rest, "--")
             if value.startswith("--"):
                 raise ConfigError(f"option {name} has no value: expected `{name} VALUE`")
@@ -71,89 +71,71 @@ def _pairs(words: list[str]) -> dict[str, str]:
     return found
 
 
-def default_config(env: str, options: Mapping[str, str], phase: str) -> Config:
-    """The config before the options for its fields: it depends on the environment and the pieces chosen."""
-    from voidrl.api import build_config
-    from voidrl.config import EnvConfig, merge, to_json, update
-    from voidrl.envs.make import probe_env
-    from voidrl.protocols.presets import preset_for
+class Option(typing.NamedTuple):
+    """A field of the config on the command line."""
 
-    pieces = {
-        kind: options[f"--{kind}"]
-        for kind in ("method", "representation", "learner")
-        if f"--{kind}" in options
-    }
-    values = preset_for(env, options.get("--preset"), phase)
-    layers: list[Mapping[str, Any]] = [values, pieces, {"phase": phase}]
-    env_config = update(EnvConfig(), {**merge(*layers).get("env", {}), "id": env or "voidrl/PixelMaze-v0"})
-    looked_at = dataclasses.replace(env_config, count_states=False)  # which an option may still turn off
-    return build_config(probe_env(looked_at)[0], [*layers, {"env": to_json(env_config)}])
+    field: str
+    """Its dotted name."""
+    section: str
+    value: Any
+    type: Any
+    doc: str
 
 
-def with_options(config: Config, given: Mapping[str, str], command: str, own: Mapping[str, str]) -> Config:
-    """The config with what stands on the command line."""
-    from voidrl.config import update
-
-    fields = dict(config_fields(config))
-    for name, text in given.items():
-        if name not in fields:
-            known = [*fields, *(usage.partition(" ")[0] for usage in own)]
-            raise UnknownNameError("option", name, known, f"See `voidrl {command} --help`.")
-        if isinstance(operator.attrgetter(fields[name])(config), tuple):
-            config = update(config, {fields[name]: _read_list(text)})
-            continue
-        try:
-            config = update(config, {fields[name]: read_value(text)})
-        except ConfigError as error:
-            try:  # what looks like a number can also be meant as it stands
-                config = update(config, {fields[name]: text})
-            except ConfigError:
-                raise error from None
-    return config
-
-
-def _read_list(text: str) -> tuple[Any, ...]:
-    """Words between commas, perhaps in brackets."""
-    return tuple(read_value(word.strip()) for word in text.strip("[]").split(",") if word.strip())
-
-
-def read_value(text: str) -> Any:
-    """A word as the number, truth value or None that it spells."""
-    from voidrl.units import parse_count
-
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    for read in (parse_count, int, float):
-        with suppress(ValueError):
-            return read(text)
-    return text
-
-
-def config_fields(config: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """(option, dotted field) of everything that is not set by the command itself."""
+def config_options(config: Any, path: str = "") -> Iterator[tuple[str, Option]]:
+    """Every field as (`--name`, option), except for those that the command sets."""
+    hints, docs = typing.get_type_hints(type(config)), field_docs(type(config))
+    nested = []
     for field in dataclasses.fields(config):
         value, here = getattr(config, field.name), path + field.name
         if dataclasses.is_dataclass(value):
-            yield from config_fields(value, f"{here}.")
-        elif here not in ("phase", "env.id") and not here.endswith(".name"):
-            yield f"--{here.replace('_', '-')}", here
+            nested.append((value, f"{here}."))
+        elif here not in SET_BY_COMMAND:
+            option = Option(here, path.rstrip("."), value, hints[field.name], docs.get(field.name, ""))
+            yield f"--{here.replace('_', '-')}", option
+    for value, here in nested:
+        yield from config_options(value, here)
 
 
-def print_help(config: Config, prog: str, about: str | None, own: Mapping[str, str]) -> None:
-    """Every field with its docstring, as tyro lays them out."""
-    import tyro
+def read_options(
+    config: Config, given: Mapping[str, str], command: str, own: Mapping[str, str]
+) -> dict[str, Any]:
+    """The values of options for the fields of `config`, by dotted names."""
+    options = dict(config_options(config))
+    for name in given:
+        if name not in options:
+            known = [*options, *(usage.partition(" ")[0] for usage in own)]
+            raise UnknownNameError("option", name, known, f"See `voidrl {command} --help`.")
+    return {options[name].field: read_as(text, options[name].type) for name, text in given.items()}
 
-    # tyro breaks no line of a description, and joins those that begin with a letter: hence the indents.
-    fields = wrap_text("Fields of the config, with the values they have here:")
-    about = f"{wrap_text(about or '')}\n\n{described(own)}\n\n{fields}"
-    tyro._experimental_options["ansi_codes"] = has_color(sys.stdout)
-    with suppress(SystemExit):
-        tyro.cli(
-            type(config),
-            prog=prog,
-            description=about,
-            args=["--help"],
-            default=config,
-            config=(tyro.conf.FlagConversionOff,),
-        )
+
+def read_as(text: str, hint: Any) -> Any:
+    """The value that a text spells for a field of this type; the text itself if it spells none."""
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    for kind in kinds:
+        if typing.get_origin(kind) is tuple:
+            words = (word.strip() for word in text.strip("[]()").split(","))
+            return tuple(read_as(word, typing.get_args(kind)[0]) for word in words if word)
+        if kind in (bool, types.NoneType) and isinstance(value := WORDS.get(text.lower(), text), kind):
+            return value
+        if kind in (int, float):
+            for read in (parse_count, kind):
+                with suppress(ValueError):
+                    return read(text)
+    return text
+
+
+def print_help(config: Config, usage: str, about: str | None, own: Mapping[str, str]) -> None:
+    """The options of a command, then every field of the config with its value here and its docstring."""
+    print(
+        f"{wrap_text(f'usage: {usage} [OPTION …]', indent=7)}\n\n{wrap_text(about or '')}\n\n{described(own)}\n"
+    )
+    print(wrap_text("Fields of the config, with the values that they have here:"))
+    sections: dict[str, dict[str, str]] = {}
+    for name, option in config_options(config):
+        shown = ",".join(map(str, option.value)) or "[]" if isinstance(option.value, tuple) else option.value
+        choices = typing.get_args(option.type) if typing.get_origin(option.type) is Literal else ()
+        text = f"{option.doc} One of {', '.join(choices)}." if choices else option.doc
+        sections.setdefault(option.section, {})[f"{name} {shown}"] = text
+    for section, rows in sections.items():
+        print(f"\n{section or 'run'}\n{described(rows)}")

@@ -6,7 +6,7 @@ from voidrl.cli.options import make_parser
 
 
 def report(argv: list[str]) -> None:
-    """One page of what runs learned, to look at and to send: `voidrl report RUNS -o report.html`."""
+    """Write the results of runs to one page: `voidrl report RUNS -o report.html`."""
     parser = make_parser("report", report.__doc__)
     parser.add_argument(
         "paths", nargs="+", metavar="PATH",
@@ -17,9 +17,9 @@ def report(argv: list[str]) -> None:
         help="what to write: .html, .md for text or .csv with a row for each run (default: report.html)",
     )  # fmt: skip
     parser.add_argument(
-        "--format", choices=["html", "md", "csv"], help="if the name of the file does not say (default: html)"
+        "--format", choices=["html", "md", "csv"], help="if the file name does not say (default: html)"
     )
-    parser.add_argument("--title", help="of the page (default: the experiment's)")
+    parser.add_argument("--title", help="title of the page (default: the experiment's)")
     parser.add_argument(
         "--no-media", action="store_true", help="leave out videos and maps, which take most of the time"
     )

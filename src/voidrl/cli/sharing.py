@@ -12,10 +12,10 @@ def push(argv: list[str]) -> None:
     """Publish an agent on the Hugging Face Hub: `voidrl push RUN user/name`."""
     parser = make_parser("push", push.__doc__)
     parser.add_argument("run", metavar="RUN", help="the folder of a run, a checkpoint or a saved agent")
-    parser.add_argument("repo_id", metavar="user/name", help="where it goes; made if it is not there")
+    parser.add_argument("repo_id", metavar="user/name", help="the repository; created if it does not exist")
     parser.add_argument("--private", action="store_true", help="make it private")
-    parser.add_argument("--message", help="of the commit (default: what was trained, and how long)")
-    parser.add_argument("--revision", help="a branch, made if it is not there (default: main)")
+    parser.add_argument("--message", help="commit message (default: what was trained, and how long)")
+    parser.add_argument("--revision", help="a branch, created if it does not exist (default: main)")
     parser.add_argument("--license", help="for the card, such as mit (default: none is stated)")
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would be uploaded, and upload nothing"

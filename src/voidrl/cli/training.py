@@ -1,21 +1,56 @@
-"""pretrain · train · finetune · resume."""
+"""pretrain · train · finetune · resume · config."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
 from voidrl.cli.options import (
+    HELP,
     TRUST_HELP,
-    default_config,
     make_parser,
     pop_own,
     print_help,
+    read_options,
     split_words,
-    with_options,
 )
+from voidrl.errors import UnknownNameError
+from voidrl.terminal.tables import described, print_table, wrap_text
 
+if TYPE_CHECKING:
+    from voidrl.build import Layer
+    from voidrl.config import Config
+
+DEFAULT_ENV = "voidrl/PixelMaze-v0"  # whose values a help without an environment shows
 OUTPUT = {
     "--out DIR": "the run folder; by default a new one under runs/",
-    "--overwrite": "replace the run that is there",
+    "--overwrite": "replace the run in it",
 }
+START = {
+    "--preset NAME": "the protocol, from `voidrl list presets`",
+    "--method NAME": "the intrinsic reward, from `voidrl list methods`, or module:Class",
+    "--representation NAME": "from `voidrl list representations`, or module:Class",
+    "--learner NAME": "the RL algorithm, from `voidrl list learners`, or module:Class",
+    **OUTPUT,
+}
+FINETUNE = {
+    "--env ENV": "the task; by default the environment of pre-training",
+    **OUTPUT,
+    "--trust-code": TRUST_HELP,
+}
+CONFIG = {"--all": "also show fields that have their default", "--json": "print every field as JSON"}
+
+
+class Request(NamedTuple):
+    """What a command line asks for."""
+
+    subject: Any
+    """The environment, or the pre-trained agent."""
+    options: dict[str, str]
+    config: Config
+    layers: list[Layer]
+    wants_help: bool
 
 
 def pretrain(argv: list[str]) -> None:
@@ -28,60 +63,120 @@ def train(argv: list[str]) -> None:
     _start("train", argv)
 
 
+def finetune(argv: list[str]) -> None:
+    """Adapt a pre-trained agent to a reward: `voidrl finetune RUN --env 'voidrl/PixelMaze-v0?goal=far'`."""
+    _start("finetune", argv)
+
+
 def _start(command: str, argv: list[str]) -> None:
-    meaning = "atari/<game>, dmc/<domain>, a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory"
-    env, given, wants_help = split_words(argv, command, "ENV", meaning)
-    own = {
-        "--preset NAME": "values for a purpose, from `voidrl list presets`",
-        "--method NAME": "what is rewarded, from `voidrl list methods`, or module:Class",
-        "--representation NAME": "from `voidrl list representations`, or module:Class",
-        "--learner NAME": "from `voidrl list learners`, or module:Class",
-        **OUTPUT,
-    }
-    options = pop_own(given, own)
-    config = with_options(default_config(env, options, command), given, command, own)
-    if wants_help:
-        print_help(
-            config, f"voidrl {command} ENV", {"pretrain": pretrain, "train": train}[command].__doc__, own
-        )
+    request = read_request(command, argv)
+    if request.wants_help:
+        own, what = (FINETUNE, "RUN") if command == "finetune" else (START, "ENV")
+        print_help(request.config, f"voidrl {command} {what}", PHASES[command].__doc__, own)
         return
     from voidrl import api
 
-    start = api.pretrain if command == "pretrain" else api.train
-    start(env, config=config, out=options.get("--out"), overwrite="--overwrite" in options)
+    options = request.options
+    where: dict[str, Any] = {"out": options.get("--out"), "overwrite": "--overwrite" in options}
+    if command == "finetune":
+        api.finetune(request.subject, options.get("--env"), config=request.config, **where)
+    else:
+        run = api.pretrain if command == "pretrain" else api.train
+        run(request.subject, config=request.config, **where)
 
 
-def finetune(argv: list[str]) -> None:
-    """Adapt a pre-trained agent to a reward: `voidrl finetune RUN --env 'voidrl/PixelMaze-v0?goal=far'`."""
+def config(argv: list[str]) -> None:
+    """What a command would do, and where each value comes from: `voidrl config pretrain ENV …`."""
+    command = argv[0] if argv else "--help"
+    usage = f"voidrl config {{{','.join(PHASES)}}} …"
+    if command in HELP:
+        more = described({**CONFIG, "…": "the arguments and options of that command"})
+        print(f"{wrap_text(f'usage: {usage}', indent=7)}\n\n{wrap_text(config.__doc__ or '')}\n\n{more}")
+        return
+    if command not in PHASES:
+        raise UnknownNameError("command", command, PHASES, f"Expected `{usage}`.")
+    if any(word in HELP for word in argv):
+        PHASES[command](argv[1:])
+        return
+    request = read_request(command, argv[1:], CONFIG)
+    from voidrl.build import config_sources
+    from voidrl.config import SET_BY_COMMAND, flat, to_json
+
+    sources = config_sources(request.config, request.layers)
+    values = flat(to_json(request.config))
+    if "--json" in request.options:
+        both = {field: {"value": value, "source": sources[field]} for field, value in values.items()}
+        print(json.dumps(both, indent=2))
+        return
+    shown = [
+        field
+        for field in values
+        if "--all" in request.options or sources[field] != "default" or field in SET_BY_COMMAND
+    ]
+    sections: dict[str, list[tuple[str, str, str]]] = {}
+    for field in sorted(shown, key=lambda field: field.count(".") > 0):  # those of the run itself first
+        section, _, name = field.partition(".") if "." in field else ("run", "", field)
+        value = values[field]
+        text = ",".join(map(str, value)) or "[]" if isinstance(value, list) else str(value)
+        sections.setdefault(section, []).append((name, text, sources[field]))
+    for section, rows in sections.items():
+        print_table((section, "value", "from"), rows)
+        print()
+    if len(shown) < len(values):
+        print(f"and {len(values) - len(shown)} defaults; --all shows them")
+
+
+def read_request(command: str, argv: list[str], more: dict[str, str] | None = None) -> Request:
+    """Resolve the config that a command line asks for; `more` are further options of the command."""
+    if command == "finetune":
+        return _read_finetune(argv, more or {})
+    meaning = "atari/<game>, dmc/<domain>, a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory"
+    env, given, wants_help = split_words(argv, command, "ENV", meaning)
+    own = {**START, **(more or {})}
+    options = pop_own(given, own)
+    from voidrl import build
+    from voidrl.config import PIECES, Config, merge, update
+
+    pieces = {kind: options[f"--{kind}"] for kind in PIECES if f"--{kind}" in options}
+
+    def layers_with(changes: dict[str, Any]) -> list[Layer]:
+        return build.layers_for(env, command, options.get("--preset"), changes, pieces)
+
+    # The environment decides which pieces there are, and pieces decide which options.
+    env_options = {name: text for name, text in given.items() if name.startswith("--env.")}
+    layers = layers_with(read_options(Config(), env_options, command, own))
+    probed = build.probe(env or DEFAULT_ENV, layers)
+    chosen = build.name_pieces(probed.spec, merge(*(layer.values for layer in layers)))
+    fields = update(Config(), {kind: piece["name"] for kind, piece in chosen.items()})
+    layers = layers_with(read_options(fields, given, command, own))
+    return Request(env, options, build.config_for(probed, layers), layers, wants_help)
+
+
+def _read_finetune(argv: list[str], more: dict[str, str]) -> Request:
     run, given, wants_help = split_words(
         argv, "finetune", "RUN", "the folder of a run or a saved agent, or user/name on the Hugging Face Hub"
     )
-    own = {
-        "--env ENV": "the task; by default the environment of pre-training",
-        **OUTPUT,
-        "--trust-code": TRUST_HELP,
-    }
+    own = {**FINETUNE, **more}
     options = pop_own(given, own)
     if not run:
-        print_help(default_config("", {}, "finetune"), "voidrl finetune RUN", finetune.__doc__, own)
-        return
-    from voidrl import api
+        return read_request("train", [DEFAULT_ENV, "--help"])
+    from voidrl import api, build
+    from voidrl.sharing import pretrained as share
 
-    agent = api.load(run, device="cpu", trust_code=options.get("--trust-code") == "True")
-    config = with_options(api.task_config(agent.config), given, "finetune", own)
-    if wants_help:
-        print_help(config, "voidrl finetune RUN", finetune.__doc__, own)
-        return
-    out, overwrite = options.get("--out"), "--overwrite" in options
-    api.finetune(agent, options.get("--env"), config=config, out=out, overwrite=overwrite)
+    agent = api.load(run, device="cpu", trust_code="--trust-code" in options)
+    layers = build.finetune_layers(
+        agent.config, read_options(build.task_config(agent.config), given, "finetune", own)
+    )
+    env = options.get("--env") or share.own_env(agent)
+    return Request(agent, options, build.config_for(build.probe(env, layers), layers), layers, wants_help)
 
 
 def resume(argv: list[str]) -> None:
-    """Go on with a run that stopped: `voidrl resume RUN`."""
+    """Resume a run that stopped: `voidrl resume RUN`."""
     parser = make_parser("resume", resume.__doc__)
     parser.add_argument("run", help="the run folder")
     parser.add_argument("--steps", help="a new total of environment steps")
-    parser.add_argument("--env", help="module:function, for a run that a script began with its own function")
+    parser.add_argument("--env", help="module:function, for a run started by a script with its own function")
     parser.add_argument("--device", help="auto, cpu, cuda or cuda:N (default: as it was started)")
     parser.add_argument("--engine", help="auto, eager, graph or compile (default: as it was started)")
     options = parser.parse_args(argv)
@@ -89,3 +184,6 @@ def resume(argv: list[str]) -> None:
 
     env, device, engine = options.env, options.device, options.engine
     api.resume(options.run, steps=options.steps, env=env, device=device, engine=engine)
+
+
+PHASES: dict[str, Callable[[list[str]], None]] = {"pretrain": pretrain, "finetune": finetune, "train": train}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from voidrl.agent import Agent
     from voidrl.media.video import Recording
 
-FIRST_MINUTE_S = 60.0  # of the one episode that is shown unless told otherwise
+FIRST_MINUTE_S = 60.0  # of one episode, shown by default
 
 
 def video(argv: list[str]) -> None:
@@ -29,20 +29,24 @@ def video(argv: list[str]) -> None:
         help="by default in the folder videos/ of the run, or here for several runs",
     )  # fmt: skip
     parser.add_argument("--env", help="by default the one each was trained in")
-    parser.add_argument("--episodes", help="how many (default: one, or its first minute)")
-    parser.add_argument("--seconds", type=float, help="of video, over as many episodes as it takes")
-    parser.add_argument("--seed", type=int, default=0, help="of environments and random actions (default: 0)")
+    parser.add_argument("--episodes", help="number of episodes (default: one, or its first minute)")
+    parser.add_argument(
+        "--seconds", type=float, help="length of the video, over as many episodes as it takes"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of environments and random actions (default: 0)"
+    )
     parser.add_argument("--stochastic", action="store_true", help="act with exploration noise")
     parser.add_argument(
-        "--epsilon", type=float, help="share of random actions (default: log.eval_epsilon of the run)"
+        "--epsilon", type=float, help="probability of a random action (default: log.eval_epsilon of the run)"
+    )
+    parser.add_argument("--untrained", action="store_true", help="also show the first agent before training")
+    parser.add_argument(
+        "--fps", type=float, help="steps shown per second (default: real time of the environment)"
     )
     parser.add_argument(
-        "--untrained", action="store_true", help="show the first agent as it was before training, too"
+        "--height", type=int, default=420, help="height of each picture in pixels (default: 420)"
     )
-    parser.add_argument(
-        "--fps", type=float, help="steps shown in a second (default: at the world's own pace)"
-    )
-    parser.add_argument("--height", type=int, default=420, help="of each picture in pixels (default: 420)")
     parser.add_argument("--plain", action="store_true", help="pictures alone, without text above them")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     parser.add_argument("--trust-code", action="store_true", help=TRUST_HELP)
@@ -56,7 +60,7 @@ def video(argv: list[str]) -> None:
     seconds = options.seconds
     if episodes is None and seconds is None:
         episodes, seconds = 1, FIRST_MINUTE_S
-    mp4.find_ffmpeg()  # what is missing is said before anything is played
+    mp4.find_ffmpeg()  # a missing ffmpeg is reported before anything is played
     trust = options.trust_code
     agents = [api.load(run, device=options.device, trust_code=trust) for run in options.runs]
     target = Path(
@@ -90,7 +94,7 @@ def video(argv: list[str]) -> None:
 
 
 def _summary(recording: Recording, *, asked: bool) -> str:
-    """What came of it, in a line."""
+    """The result in one line."""
     whole = [
         f"return {score:g} in {steps} steps"
         for score, steps in zip(recording.returns, recording.lengths, strict=True)

@@ -104,10 +104,10 @@ def do_job(job: Job) -> None:
 
 def _train(job: Job, folder: Path) -> None:
     """Start, resume or keep the run."""
-    from voidrl import api, checkpoint
+    from voidrl import api, build, checkpoint
     from voidrl.experiments.state import last_checkpoint
 
-    config, checkpoints = api.config_from_json(job["config"]), folder / "checkpoints"
+    config, checkpoints = build.config_from_json(job["config"]), folder / "checkpoints"
     if checkpoint.list_steps(checkpoints):
         if checkpoint.latest(checkpoints, _say).step < config.steps:
             api.resume(folder, device=config.device, engine=config.engine)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from voidrl import api
+from voidrl import build
 from voidrl.config import PIECES, Config, EnvConfig, default_piece, flat, merge, require, to_json, update
 from voidrl.envs.dmc import resolve
 from voidrl.envs.ids import ATARI, DMC
@@ -25,7 +25,7 @@ from voidrl.experiments.scale import (
     warmup_steps,
 )
 from voidrl.experiments.tasks import NamedEnv, Task, select
-from voidrl.protocols.presets import default_preset, preset_for
+from voidrl.protocols.presets import default_preset, protocol_for
 from voidrl.suites.dmcontrol import find_dmc_task
 from voidrl.units import parse_count
 
@@ -112,7 +112,10 @@ class Plan:
         """The table to compare with; None where agents have other observations than there."""
         theirs, ours = (
             [
-                preset_for(task.env, name, "train").get("env", {}).get("dmc", {}).get("observation")
+                protocol_for(task.env, name or default_preset(task.env))
+                .get("env", {})
+                .get("dmc", {})
+                .get("observation")
                 for task in self.experiment.tasks
             ]
             for name in (self.experiment.preset, self.request.preset or self.experiment.preset)
@@ -252,15 +255,11 @@ class _Planner:
         arm_phase = arm.by_phase.get(phase, PhaseSpec()).config
         if phase == "finetune":
             pretrained = self._prepare(self._source_arm(arm), "pretrain", task).config
-            layers: Layers = [to_json(api.task_config(pretrained)), self._file_config(phase)]
+            layers: Layers = [to_json(build.task_config(pretrained)), self._file_config(phase)]
             layers += [] if arm.source is None else [arm.config]
+            merged = _layered([*layers, arm_phase])
         else:
-            values = preset_for(env_id, self._preset_name(env_id), "pretrain")
-            base = _layered([values, self.experiment.config, self.preset_changes.config, self.changes])
-            base = _like_finetuning(base) if phase == "train" else base
-            layers = [base, self._file_config(phase), self.phase_changes[phase]]
-            layers += [{} if arm.method is None else {"method": arm.method}, arm.config]
-        merged = _layered([*layers, arm_phase])
+            merged = self._from_preset(arm, phase, env_id)
         if phase != "finetune" or arm.source is not None:
             _multiply(merged, arm.times)
         for name in [*flat(arm.config), *flat(arm_phase)]:
@@ -272,8 +271,27 @@ class _Planner:
         env = merged.get("env", {})
         require(isinstance(env, Mapping), "env", env, "a mapping; the id is the task's")
         env_probe = probe(update(EnvConfig(), {**env, "id": env_id}, "env."))
-        config = api.build_config(env_probe.spec, [merged, {"env": to_json(env_probe.env)}])
+        if phase != "finetune":
+            self._drop_foreign(merged, build.name_pieces(env_probe.spec, merged))
+        config = build.build_config(env_probe.spec, [merged, {"env": to_json(env_probe.env)}])
         return _Prepared(config, env_probe, agent_bytes(env_probe.spec, config))
+
+    def _from_preset(self, arm: ArmSpec, phase: str, env: str) -> dict[str, Any]:
+        """Pre-training and training from scratch: protocol, recipe, and the changes of file and command."""
+        shared = _layered([self.experiment.config, self.preset_changes.config, self.changes])
+        method = {} if arm.method is None else {"method": arm.method}
+        own = [self._file_config(phase), self.phase_changes[phase], method, arm.config]
+        own.append(arm.by_phase.get(phase, PhaseSpec()).config)
+        layers = build.layers_for(env, phase, self._preset_name(env), _layered(own), shared=shared)
+        return _layered([layer.values for layer in layers])
+
+    def _drop_foreign(self, merged: dict[str, Any], pieces: Mapping[str, Any]) -> None:
+        """Drop values for all runs that the pieces of this one do not have, such as `k` of a random agent."""
+        shared = merge(self.experiment.config, self.preset_changes.config, self.changes)
+        for kind, piece in pieces.items():
+            fields = {f.name for f in dataclasses.fields(default_piece(kind, piece["name"]))}
+            for name in shared.get(kind, {}).keys() - fields:
+                merged[kind].pop(name, None)
 
     def _file_config(self, phase: str) -> dict[str, Any]:
         """The file's changes for a phase, except what the command line changes for all phases."""
@@ -293,8 +311,10 @@ class _Planner:
         """Steps in the experiment's own protocol, converted to this action repeat."""
         key = (arm.name, phase, env)
         if key not in self.protocol_steps:
-            merged = merge(preset_for(env, self.experiment.preset, "pretrain"), self.experiment.config)
-            default = (_like_finetuning(merged) if phase == "train" else merged).get("steps", Config().steps)
+            started = "train" if phase == "train" else "pretrain"
+            layers = build.layers_for(env, started, self.experiment.preset, self.experiment.config)
+            merged = merge(*(layer.values for layer in layers))
+            default = merged.get("steps", Config().steps)
             if phase == "finetune":
                 default = merged.get("finetune", {}).get("steps") or default
             steps = int(_file_steps(phase, arm, self.experiment) or default)
@@ -354,16 +374,6 @@ def _file_steps(phase: str, *specs: ArmSpec | PresetChanges | ExperimentSpec) ->
     names = (phase, "finetune") if phase == "train" else (phase,)
     found = (spec.by_phase.get(name, PhaseSpec()).steps for name in names for spec in specs)
     return next((steps for steps in found if steps is not None), None)
-
-
-def _like_finetuning(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Train from scratch with the steps and updates of fine-tuning, for comparison."""
-    finetune = values.get("finetune", {})
-    if not finetune.get("steps"):
-        return dict(values)
-    names = ("steps", "updates_per_step", "warmup_steps")
-    given = {name: finetune[name] for name in names if finetune.get(name) is not None}
-    return merge(values, given, {"log": {"snapshot_steps": ()}})
 
 
 def _layered(layers: Layers) -> dict[str, Any]:

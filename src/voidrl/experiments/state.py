@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from voidrl import api, checkpoint
+from voidrl import build, checkpoint
 from voidrl.config import flat, to_json
 from voidrl.errors import CheckpointError, RunFolderError
 from voidrl.experiments.plan import Cell, Plan
@@ -68,7 +68,7 @@ def differences(cell: Cell, folder: Path) -> list[str]:
     path = folder / "config.json"
     if not path.is_file():
         return []
-    there = api.config_from_json(checkpoint.read_json(path, "the config of a run"))
+    there = build.config_from_json(checkpoint.read_json(path, "the config of a run"))
     found, wanted = flat(to_json(there)), flat(to_json(cell.config))
     names = [name for name in {**wanted, **found} if name not in HARDWARE_FIELDS]
     if cell.phase == "pretrain":  # which does not depend on fine-tuning

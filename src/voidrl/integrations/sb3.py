@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from voidrl import checkpoint, registry
 from voidrl.agent import Agent
-from voidrl.api import build_config
 from voidrl.augment import Augment
+from voidrl.build import build_config
 from voidrl.config import AugmentConfig, require
 from voidrl.device import pick_device, seeded
 from voidrl.entropy import RunningMean, particle_reward

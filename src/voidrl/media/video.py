@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from voidrl import api
+from voidrl import api, build
 from voidrl.agent import Agent
 from voidrl.config import require
 from voidrl.device import seeded
@@ -113,7 +113,7 @@ class Recording:
 
 def record(
     source: Agent | str | Path,
-    env: api.Env | None = None,
+    env: build.Env | None = None,
     *,
     episodes: int | None = 1,
     seconds: float | None = None,
@@ -151,10 +151,10 @@ def record(
     epsilon = agent.config.log.eval_epsilon if epsilon is None else epsilon
     require(0 <= epsilon <= 1, "epsilon", epsilon, "a probability in [0, 1]")
     trained_in = agent.config.env
-    config, factory = api.env_for(share.own_env(agent) if env is None else env, trained_in)
+    config, factory = build.env_for(share.own_env(agent) if env is None else env, trained_in)
     config = dataclasses.replace(config, count_states=False, counted_envs=0)
     with closing(make_envs(config, factory, 1, evaluation=True, render_height=height)) as envs:
-        api.require_same_spaces(agent.spec, trained_in.id, envs.spec, config.id)
+        build.require_same_spaces(agent.spec, trained_in.id, envs.spec, config.id)
         steps_per_second = envs.steps_per_second or DEFAULT_STEPS_PER_SECOND
         every = 1 if fps is not None else math.ceil(steps_per_second / MAX_FPS)
         place = find_dmc_task(config.id) if factory is None else None

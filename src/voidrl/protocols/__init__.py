@@ -1,1 +1,1 @@
-"""Presets."""
+"""Presets as data: protocols, and recipes of methods for them."""

@@ -42,7 +42,7 @@ def newest_agent(run_folder: Path) -> tuple[Agent, Saved, dict[str, Any]]:
     Unlike `voidrl.load` it reads only the weights: a checkpoint can hold gigabytes of replay.
     """
     from voidrl.agent import Agent
-    from voidrl.api import config_from_json
+    from voidrl.build import config_from_json
     from voidrl.checkpoint import MANIFEST, check_file, read_json, read_tensors
     from voidrl.device import placed
     from voidrl.report.saved import newest

@@ -1,0 +1,384 @@
+"""From an environment, a preset and changes to a config; from a config to everything that a run needs.
+
+Layers of values, later ones win: defaults < protocol < recipe < command. `config_sources` says which of them
+a value comes from.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from voidrl import registry
+from voidrl.agent import Agent
+from voidrl.config import (
+    PIECES,
+    Config,
+    DMControlConfig,
+    EnvConfig,
+    LearnerConfig,
+    flat,
+    merge,
+    require,
+    to_json,
+    update,
+)
+from voidrl.device import placed, seeded
+from voidrl.engine import Engine
+from voidrl.envs.ids import DMC, atari_game
+from voidrl.envs.make import EnvFactory, make_envs, probe_env
+from voidrl.envs.vector import Envs
+from voidrl.errors import ConfigError, SpaceError
+from voidrl.methods.base import Latents
+from voidrl.metrics import import_wandb
+from voidrl.protocols.presets import default_preset, protocol_for, recipe
+from voidrl.replay import Replay, make_replay
+from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
+from voidrl.types import Batch, EnvSpec
+
+Env = str | EnvFactory
+Overrides = Mapping[str, Any] | Config
+NATURE_LEAST = 36  # pixels a side: below, its strides leave nothing
+MLP_HIDDEN = 256  # width of the hidden layer in the encoder that `auto` gives to vectors
+AS_FINETUNED = {  # fields of `finetune`, and what they are for an agent that is trained from scratch
+    "steps": "steps",
+    "updates_per_step": "updates_per_step",
+    "warmup_steps": "warmup_steps",
+    "learning_rate": "learner.learning_rate",
+}
+
+
+# Layers of values
+
+
+class Layer(NamedTuple):
+    """Values of a config, nested, and where they come from."""
+
+    source: str
+    values: Mapping[str, Any]
+
+
+def layers_for(
+    env: Env,
+    phase: str,
+    preset: str | None = None,
+    config: Overrides | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    shared: Mapping[str, Any] | None = None,
+) -> list[Layer]:
+    """The layers of a run that starts from scratch: protocol, recipe and command.
+
+    Naming a piece replaces that piece alone. Another representation keeps the protocol's shape of f and drops
+    what the recipe says about its own. Another learner keeps the protocol's values for what all learners
+    have. Training from scratch is set up as fine-tuning is, so that the two can be compared.
+
+    Args:
+        env: The environment.
+        phase: `pretrain` or `train`.
+        preset: By default the environment's own.
+        config: Changes, or a whole `Config`, which leaves out protocol and recipe.
+        arguments: More changes, which win over `config`.
+        shared: Changes that all runs of an experiment have in common; in `train`, the values for fine-tuning
+            win over them.
+    """
+    arguments = {**(arguments or {}), "phase": phase}
+    if isinstance(config, Config):
+        if preset is not None:
+            raise ConfigError(
+                f"preset = {preset!r} cannot be used with a whole voidrl.Config, which has a value for every "
+                f"field: pass one of the two, or the changes alone as a mapping"
+            )
+        return [Layer("config", to_json(config)), Layer("command", arguments)]
+    preset = preset or default_preset(env)
+    command = merge(changes(config), arguments)
+    named = merge(shared or {}, command)
+    method = _piece_name("method", named) or Config().method.name
+    protocol, chosen = protocol_for(env, preset), recipe(method, preset)
+    learner, representation = (_piece_name(kind, named) for kind in ("learner", "representation"))
+    if learner not in (None, _piece_name("learner", protocol)):
+        common = {f.name for f in dataclasses.fields(LearnerConfig)} - {"name"}
+        protocol, chosen = (
+            {**values, "learner": {k: v for k, v in values.get("learner", {}).items() if k in common}}
+            for values in (protocol, chosen)
+        )
+    if representation not in (None, _piece_name("representation", chosen)):
+        chosen = {key: value for key, value in chosen.items() if key != "representation"}
+        if "representation" in chosen.get("encoder_trainers", ()):
+            chosen = {**chosen, "encoder_trainers": ()}
+    if phase == "train" and "log" in protocol:  # snapshots are taken of pre-training
+        protocol = {**protocol, "log": {k: v for k, v in protocol["log"].items() if k != "snapshot_steps"}}
+    below = [
+        Layer(f"protocol {preset}", protocol),
+        Layer(f"recipe {method}", chosen),
+        Layer("experiment", merge(shared or {})),
+    ]
+    scratch = _as_finetuned([*below, Layer("command", command)]) if phase == "train" else []
+    return [*below, *scratch, Layer("command", command)]
+
+
+def finetune_layers(
+    pretrained: Config, config: Overrides | None, arguments: Mapping[str, Any] | None = None
+) -> list[Layer]:
+    """The layers of a run that adapts a pre-trained agent."""
+    command = merge(changes(config), {**(arguments or {}), "phase": "finetune"})
+    return [Layer("pre-trained run", to_json(task_config(pretrained))), Layer("command", command)]
+
+
+def changes(config: Overrides | None) -> dict[str, Any]:
+    """Changes to a config as a mapping."""
+    if isinstance(config, Config):
+        return dict(to_json(config))
+    require(isinstance(config, Mapping | None), "config", config, "a mapping of values or a voidrl.Config")
+    return dict(config or {})
+
+
+def task_config(pretrained: Config) -> Config:
+    """The config with which an agent of this one is fine-tuned, before any changes to it."""
+    tuning = pretrained.finetune
+    return dataclasses.replace(
+        pretrained,
+        phase="finetune",
+        steps=tuning.steps or pretrained.steps,
+        updates_per_step=tuning.updates_per_step or pretrained.updates_per_step,
+        finetune=dataclasses.replace(tuning, updates_per_step=None),  # so that changes to either count
+        log=dataclasses.replace(pretrained.log, snapshot_steps=()),  # those were of pre-training
+    )
+
+
+def _as_finetuned(layers: Sequence[Layer]) -> Iterator[Layer]:
+    """Equal to a fine-tuned agent in all that is not pre-trained."""
+    tuning = merge(*(layer.values for layer in layers)).get("finetune", {})
+    for name, field in AS_FINETUNED.items():
+        if tuning.get(name) is not None:
+            source = [layer.source for layer in layers if name in layer.values.get("finetune", {})][-1]
+            yield Layer(source, merge({field: tuning[name]}))
+
+
+def _piece_name(kind: str, values: Mapping[str, Any]) -> str | None:
+    piece = values.get(kind)
+    name = piece.get("name") if isinstance(piece, Mapping) else None
+    if isinstance(name, type):
+        return registry.name_of(kind, registry.find(kind, name))
+    return name if isinstance(name, str) else None
+
+
+# Configs
+
+
+class Probed(NamedTuple):
+    """What is known of an environment before a run is built."""
+
+    spec: EnvSpec
+    env: EnvConfig
+    """With nothing left for the environment to decide."""
+    factory: EnvFactory | None
+
+
+def probe(env: Env, layers: Sequence[Layer]) -> Probed:
+    """Look at the environment that the layers describe."""
+    values = merge(*(layer.values for layer in layers)).get("env", {})
+    require(isinstance(values, Mapping), "env", values, "a mapping; the id is an argument of its own")
+    config, factory = env_for(env, update(EnvConfig(), values, "env."))
+    spec, config = probe_env(config, factory)
+    return Probed(spec, config, factory)
+
+
+def config_for(probed: Probed, layers: Sequence[Layer]) -> Config:
+    """The config of a run in an environment that has been probed."""
+    return build_config(probed.spec, [*(layer.values for layer in layers), {"env": to_json(probed.env)}])
+
+
+def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
+    """Defaults, then the layers in turn; what is `auto` is decided by environment and method."""
+    merged = merge(*layers)
+    config = update(Config(), merged | name_pieces(spec, merged))
+    small = spec.pixels and min(spec.frame_shape[1:]) < NATURE_LEAST
+    stack = "mlp" if not spec.pixels else "nature" if spec.discrete and not small else "drq"
+    for kind in ("representation", "learner"):
+        encoder = getattr(config, kind).encoder
+        if spec.pixels and encoder.stack == "mlp":
+            raise ConfigError(
+                f"{kind}.encoder.stack = 'mlp' cannot be used with {spec.describe()}: expected convolutions; "
+                f"DMControl from pixels has the presets urlb-pixels, dmc-paper and dmc-fast"
+            )
+        if encoder.stack == "auto":
+            # LayerNorm straight on a linear map would forget the length of a vector.
+            hidden = encoder.hidden_dim or (MLP_HIDDEN if stack == "mlp" else 0)
+            config = update(config, {f"{kind}.encoder": {"stack": stack, "hidden_dim": hidden}})
+    return config
+
+
+def name_pieces(spec: EnvSpec, merged: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What is said about each piece, with the name of the one that `auto` stands for."""
+    pieces = {}
+    for kind in PIECES:
+        given = merged.get(kind, {})
+        require(isinstance(given, Mapping), kind, given, "a name, a class or a mapping of values")
+        pieces[kind] = {"name": getattr(Config(), kind).name, **given}
+    if pieces["learner"]["name"] == "auto":
+        pieces["learner"]["name"] = "dqn" if spec.discrete else "sac"
+    if pieces["representation"]["name"] == "auto":
+        method = registry.find("method", pieces["method"]["name"])
+        pieces["representation"]["name"] = method.default_representation(spec)
+    return pieces
+
+
+def config_sources(config: Config, layers: Sequence[Layer]) -> dict[str, str]:
+    """Where the value of each field comes from.
+
+    A layer's source, `default`, `environment` where `auto` was decided by it, or `method NAME` where that
+    decided.
+    """
+    defaults = flat(to_json(update(Config(), {kind: getattr(config, kind).name for kind in PIECES})))
+    automatic = {"learner.name": "environment", "representation.name": f"method {config.method.name}"}
+    given_by = [(layer.source, flat(layer.values)) for layer in layers]
+    found = {}
+    for field, value in flat(to_json(config)).items():
+        source, given = automatic.get(field, "default"), defaults[field]
+        for layer, values in given_by:
+            if field in values and not (field in automatic and values[field] == "auto"):
+                source, given = layer, to_json(values[field])
+        resolved = given != value and not isinstance(given, type)  # a class has become its name
+        found[field] = ("command" if field == "env.id" else "environment") if resolved else source
+    return found
+
+
+def config_from_json(data: Any) -> Config:
+    """The inverse of `to_json`."""
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"the config of a run is a {type(data).__name__}: expected a mapping")
+    return update(Config(), data)
+
+
+def env_for(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
+    """The config of an id or a factory, with the other values of `base`; and the factory, if it is one."""
+    if base.id.startswith(DMC) and not (isinstance(env, str) and env.startswith(DMC)):
+        base = dataclasses.replace(base, dmc=DMControlConfig())  # options that no other environment has
+    if isinstance(env, str):
+        return dataclasses.replace(base, id=env), None
+    if not callable(env) or isinstance(env, gym.Env):
+        raise ConfigError(
+            f"environment {env!r} cannot be used: expected an id or a function that returns a gymnasium.Env"
+        )
+    # A callable object, such as a partial, is not what its class's name would import: the () says so.
+    name = getattr(env, "__qualname__", f"{type(env).__qualname__}()")
+    return dataclasses.replace(base, id=f"{env.__module__}:{name}"), env
+
+
+# Runs
+
+
+class Assembly(NamedTuple):
+    """Everything that a run needs, except its folder."""
+
+    envs: Envs
+    eval_envs: Envs | None
+    agent: Agent
+    replay: Replay
+    engine: Engine
+
+
+@contextmanager
+def assemble(
+    config: Config,
+    factory: EnvFactory | None,
+    say: Callable[[str], None],
+    *,
+    trained_in: EnvSpec | None = None,
+) -> Iterator[Assembly]:
+    """Build a run, for its duration; combinations that cannot work are refused here.
+
+    Args:
+        config: The config, with nothing left to decide.
+        factory: Makes one environment; None takes `config.env.id`.
+        say: Takes what the user should know, as sentences.
+        trained_in: The spaces of a run that is resumed, which must still be the same.
+    """
+    if config.log.wandb_project:
+        import_wandb()
+    with (
+        closing(_make_envs(config, factory)) as envs,
+        _eval_envs(config, factory) as eval_envs,
+        placed(config.device, config.seed) as device,
+    ):
+        if trained_in is not None:
+            require_same_spaces(trained_in, config.env.id, envs.spec, config.env.id)
+        agent = Agent(envs.spec, config, device)
+        replay = make_replay(config.replay, envs.spec, envs.num_envs, agent.method.skill_dim, device, say)
+        yield Assembly(envs, eval_envs, agent, replay, Engine(agent, replay, say))
+
+
+def _make_envs(config: Config, factory: EnvFactory | None) -> Envs:
+    try:
+        return make_envs(config.env, factory)
+    except ConfigError as error:
+        if factory is None and ":" in config.env.id and "cannot be imported" in str(error):
+            raise ConfigError(f"{error}; or pass the factory as env=…") from error
+        raise
+
+
+@contextmanager
+def _eval_envs(config: Config, factory: EnvFactory | None) -> Iterator[Envs | None]:
+    """The environments of evaluations, if there are any."""
+    if not config.log.eval_every_steps:
+        yield None
+        return
+    num_envs = min(config.env.num_envs, config.log.eval_episodes)
+    env = dataclasses.replace(config.env, count_states=False)
+    with closing(make_envs(env, factory, num_envs, evaluation=True)) as envs:
+        yield envs
+
+
+@torch.no_grad()
+def rehearse_reward(agent: Agent) -> None:
+    """Ask the method for rewards of made-up states, so that what cannot work fails before training."""
+    if not (agent.pretraining and agent.learns):
+        return
+    n, spec, device = agent.config.learner.batch_size, agent.spec, agent.device
+    obs = torch.zeros(n, *spec.obs_shape, dtype=torch.uint8 if spec.pixels else torch.float32, device=device)
+    one = torch.ones(n, device=device)
+
+    def z(count: int = n) -> Tensor:
+        return torch.randn(count, agent.representation.dim, device=device)
+
+    with seeded(agent.config.seed, device):
+        batch = Batch(obs, agent.random_actions(n), one, one, obs, agent.method.sample_skill(n, device))
+        copied = copy.deepcopy(agent.method)  # running means must not move
+        reward = copied.reward(batch, Latents(z, z, pool=z))
+    if reward.shape != (n,):
+        raise ConfigError(
+            f"method {agent.config.method.name!r} gave rewards of shape {tuple(reward.shape)} for {n} "
+            f"transitions: expected ({n},)"
+        )
+
+
+def require_same_spaces(agent: EnvSpec, home: str, env: EnvSpec, name: str) -> None:
+    """Refuse to put an agent from environment `home` into another body, or one that looks different."""
+    mine, other = find_dmc_task(home), find_dmc_task(name)
+    if mine is not None and other is not None and mine.domain != other.domain:
+        raise SpaceError(
+            f"the agent was made for {home!r} with {agent.describe()} and environment {name!r} has "
+            f"{env.describe()}: expected a task of domain {mine.domain!r}, not of {other.domain!r}"
+        )
+    if agent == env:
+        return
+    fields = [k for k, v in agent.to_json().items() if v != env.to_json()[k]]
+    ours, theirs = (", ".join(f"{k} {getattr(spec, k)}" for k in fields) for spec in (agent, env))
+    remedy = "expected the same spaces on both sides"
+    if mine is not None and other is not None:
+        fitting = [task for task in TASKS[mine.domain] if f"{mine.domain}_{task}" not in OTHER_OBSERVATIONS]
+        remedy += f"; those of the domain itself have its tasks {', '.join(fitting)}"
+    if fields == ["num_actions"] and atari_game(name) and atari_game(home):
+        remedy += "; with ?full_actions=true after the name, in pre-training too, all games have 18 actions"
+    raise SpaceError(
+        f"the agent was made for {home!r} with {agent.describe()} and environment {name!r} has "
+        f"{env.describe()} ({ours} against {theirs}): {remedy}"
+    )

@@ -1,0 +1,194 @@
+"""`voidrl config`: what a command would do, and where each value comes from."""
+
+import json
+
+import pytest
+from tiny_runs import MAZE, Walk, tiny
+
+import voidrl
+from voidrl.cli import main as cli
+
+
+def resolved(capsys, *words):
+    assert cli.main(["config", *map(str, words), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    values = {field: entry["value"] for field, entry in found.items()}
+    return values, {field: entry["source"] for field, entry in found.items()}
+
+
+WALKER = ("pretrain", "dmc/walker")
+# A command, the one that it is compared with, and every field outside `representation` that differs.
+COMBINATIONS = {
+    "another method": (
+        (*WALKER, "--method", "rnd"),
+        WALKER,
+        {"method.name": ("rnd", "command"), "representation.name": ("learner", "method rnd")},
+    ),
+    "a method with skills": (
+        (*WALKER, "--method", "diayn"),
+        WALKER,
+        {
+            "method.name": ("diayn", "command"),
+            "representation.name": ("identity", "method diayn"),
+            "finetune.warmup_actions": ("policy", "recipe diayn"),
+        },
+    ),
+    "a method that reads its representation": (
+        (*WALKER, "--method", "icm"),
+        WALKER,
+        {
+            "method.name": ("icm", "command"),
+            "representation.encoder.feature_dim": (0, "recipe icm"),
+        },
+    ),
+    "random actions": (
+        (*WALKER, "--method", "random"),
+        WALKER,
+        {"method.name": ("random", "command"), "representation.name": ("learner", "method random")},
+    ),
+    "raw states": (
+        (*WALKER, "--representation", "identity"),
+        WALKER,
+        {"representation.name": ("identity", "command")},
+    ),
+    "a fixed encoder": (
+        (*WALKER, "--representation", "fixed"),
+        WALKER,
+        {"representation.name": ("fixed", "command")},
+    ),
+    "another learner": (
+        (*WALKER, "--learner", "sac"),
+        WALKER,
+        {"learner.name": ("sac", "command")},
+    ),
+    "a value": (
+        (*WALKER, "--method", "rnd", "--learner.n-step", "5"),
+        (*WALKER, "--method", "rnd"),
+        {"learner.n_step": (5, "command")},
+    ),
+    "a fixed encoder on images": (
+        ("pretrain", MAZE, "--preset", "atari-paper", "--representation", "fixed"),
+        ("pretrain", MAZE, "--preset", "atari-paper"),
+        {"representation.name": ("fixed", "command"), "encoder_trainers": ([], "recipe apt")},
+    ),
+    "from scratch": (
+        ("train", MAZE, "--preset", "atari-paper"),
+        ("pretrain", MAZE, "--preset", "atari-paper"),
+        {
+            "phase": ("train", "command"),
+            "steps": (100_000, "protocol atari-paper"),
+            "learner.learning_rate": (1e-3, "protocol atari-paper"),
+        },
+    ),
+    "another protocol": (
+        ("pretrain", MAZE, "--preset", "maze-demo", "--method", "positive"),
+        ("pretrain", MAZE, "--preset", "maze-demo"),
+        {"method.name": ("positive", "command"), "representation.name": ("learner", "method positive")},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", COMBINATIONS)
+def test_what_changes_and_what_does_not(capsys, case):
+    words, others, expected = COMBINATIONS[case]
+    if "dmc/walker" in words:
+        pytest.importorskip("dm_control")
+    values, sources = resolved(capsys, *words)
+    before, _ = resolved(capsys, *others)
+    # Values of a piece that was replaced are its own: of these, only what all pieces have is compared.
+    replaced = tuple(f"{kind}." for kind in ("method", "representation", "learner")
+                     if values[f"{kind}.name"] != before[f"{kind}.name"])  # fmt: skip
+    own = {field for field in values if field.startswith(replaced) and ".encoder." not in field}
+    fields = {field for field in values.keys() & before.keys() if values[field] != before[field]}
+    found = {field: (values[field], sources[field]) for field in fields
+             if field not in own or field.endswith(".name")}  # fmt: skip
+    assert found == expected
+
+
+def test_where_values_come_from(capsys):
+    pytest.importorskip("dm_control")
+    values, sources = resolved(capsys, *WALKER, "--seed", 3, "--env.dmc.action-repeat", 0)
+    expected = {
+        "seed": "command",
+        "env.id": "command",
+        "env.num_envs": "protocol urlb-states",
+        "method.name": "default",
+        "method.k": "recipe apt",
+        "representation.name": "recipe apt",
+        "representation.encoder.feature_dim": "protocol urlb-states",
+        "learner.adam_eps": "default",
+        "env.dmc.action_repeat": "environment",
+    }
+    assert {field: sources[field] for field in expected} == expected
+    assert values["steps"] == 2_000_000
+    values, sources = resolved(capsys, "pretrain", "tiny_runs:Walk")
+    assert (values["learner.name"], sources["learner.name"]) == ("dqn", "environment")
+    assert (values["learner.encoder.stack"], sources["learner.encoder.stack"]) == ("mlp", "environment")
+    assert sources["learner.encoder.hidden_dim"] == "environment"
+    assert (values["representation.name"], sources["representation.name"]) == ("identity", "method apt")
+
+
+def test_a_run_starts_with_what_config_shows(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["tiny_runs:Walk", "--steps", "9", "--log.tensorboard", "false", "--learner.batch-size", "8"]
+    for command in ("pretrain", "train"):
+        values, _ = resolved(capsys, command, *words)
+        assert not [path for path in tmp_path.iterdir() if path.name not in ("pretrain", "train")]
+        assert cli.main([command, *words, "--out", command]) == 0
+        capsys.readouterr()
+        from voidrl.config import flat
+
+        assert flat(json.loads((tmp_path / command / "config.json").read_text())) == values
+
+
+def test_fine_tuning_shows_the_values_of_the_pre_trained_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    voidrl.pretrain(Walk, steps=9, out="run", config=tiny(finetune__steps=12, learner__n_step=2))
+    before = sorted(tmp_path.rglob("*"))
+    values, sources = resolved(
+        capsys, "finetune", "run", "--finetune.heads", "random", "--env", "tiny_runs:Walk?length=4"
+    )
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (values["phase"], values["steps"], values["learner.n_step"]) == ("finetune", 12, 2)
+    assert sources["learner.n_step"] == "pre-trained run"
+    assert (values["finetune.heads"], sources["finetune.heads"]) == ("random", "command")
+    assert (values["env.id"], sources["env.id"]) == ("tiny_runs:Walk?length=4", "command")
+
+
+def test_tables_fold_defaults_away(capsys):
+    assert cli.main(["config", "pretrain", "tiny_runs:Walk", "--learner.n-step", "2"]) == 0
+    short = capsys.readouterr().out
+    assert ["n_step", "2", "command"] in [line.split() for line in short.splitlines()]
+    assert ["name", "apt", "default"] in [line.split() for line in short.splitlines()]
+    assert "target_every_updates" not in short
+    assert short.rstrip().endswith("defaults; --all shows them")
+    assert cli.main(["config", "pretrain", "tiny_runs:Walk", "--all"]) == 0
+    whole = capsys.readouterr().out
+    assert ["target_every_updates", "1", "default"] in [line.split() for line in whole.splitlines()]
+    assert "--all shows them" not in whole
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["pretran", "x"], "unknown command 'pretran'; did you mean 'pretrain'"),
+        (["pretrain"], "no ENV was given"),
+        (["pretrain", "tiny_runs:Walk", "--learner.n-stepp", "3"], "did you mean '--learner.n-step'"),
+        (["pretrain", "tiny_runs:Walk", "--learner.n-step", "x"], "learner.n_step = 'x' cannot be used"),
+        (["finetune", "nowhere"], "there is nothing at nowhere"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path, monkeypatch, capsys, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["config", *words]) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert len(said.err.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_help(capsys):
+    assert cli.main(["config", "--help"]) == cli.main(["config"]) == 0
+    assert "--json" in capsys.readouterr().out
+    assert cli.main(["config", "pretrain", "--help"]) == 0
+    assert "--learner.n-step" in capsys.readouterr().out

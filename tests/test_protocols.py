@@ -1,0 +1,212 @@
+"""Protocols and recipes: values as they were recorded, and what naming a piece changes and what not."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from voidrl import build, registry
+from voidrl.agent import Agent
+from voidrl.config import Config, flat, to_json
+from voidrl.errors import ConfigError
+from voidrl.protocols.presets import PRESETS, default_preset, preset_values, recipe
+from voidrl.types import EnvSpec
+
+RECORDED = json.loads((Path(__file__).parent / "data" / "preset_values.json").read_text())
+ENVS = {"maze": "voidrl/PixelMaze-v0", "atari": "atari/pong", "dmc": "dmc/walker", "urlb": "dmc/walker"}
+
+
+def spec_of(preset):
+    shape = (24,) if preset == "urlb-states" else (3, 84, 84)
+    if preset.startswith(("maze", "atari")):
+        return EnvSpec(shape, True, 1, num_actions=18, raw_shape=shape)
+    box = {"action_low": (-1.0,), "action_high": (1.0,), "action_shape": (1,)}
+    return EnvSpec(shape, len(shape) == 3, 1, num_actions=0, raw_shape=shape, **box)
+
+
+def resolve(preset, phase="pretrain", **changes):
+    """The config of a command with this preset, and where its values come from."""
+    changes = {name.replace("__", "."): value for name, value in changes.items()}
+    layers = build.layers_for(ENVS[preset.partition("-")[0]], phase, preset, changes)
+    config = build.build_config(spec_of(preset), [layer.values for layer in layers])
+    return config, build.config_sources(config, layers)
+
+
+def changed(one, other):
+    """The fields of both that differ."""
+    a, b = flat(to_json(one)), flat(to_json(other))
+    return {name for name in a.keys() & b.keys() if a[name] != b[name]}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_apt_has_the_values_that_presets_always_had(preset):
+    recorded = RECORDED[preset]["pretrain"]
+    config = flat(to_json(resolve(preset)[0]))
+    assert {name: config[name] for name in recorded} == recorded
+    defaults = flat(to_json(Config()))
+    assert {name: config[name] for name in config.keys() - recorded.keys()} == {
+        name: defaults[name] for name in config.keys() - recorded.keys()
+    }
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_from_scratch_only_the_learning_rate_and_the_warm_up_of_the_maze_are_new(preset):
+    recorded = {**RECORDED[preset]["pretrain"], **RECORDED[preset]["train"]}
+    config = flat(to_json(resolve(preset, "train")[0]))
+    new = {name for name in recorded if config[name] != recorded[name]}
+    assert new == {
+        "atari-paper": {"learner.learning_rate"},
+        "maze-demo": {"warmup_steps"},
+    }.get(preset, set())
+    tuned = build.task_config(resolve(preset)[0])
+    assert config["updates_per_step"] == tuned.updates_per_step
+    assert config["warmup_steps"] == tuned.finetune.warmup_steps
+    assert config["learner.learning_rate"] == tuned.finetune.learning_rate or tuned.learner.learning_rate
+    assert tuned.finetune.steps in (None, config["steps"])
+
+
+def test_from_scratch_the_command_wins_over_the_values_of_fine_tuning():
+    changes = {"steps": 5, "learner__learning_rate": 3e-4, "finetune__warmup_steps": 17}
+    config, sources = resolve("atari-fast", "train", **changes)
+    assert (config.steps, config.learner.learning_rate) == (5, 3e-4)
+    assert (config.warmup_steps, sources["warmup_steps"]) == (17, "command")
+    assert (config.updates_per_step, sources["updates_per_step"]) == (0.125, "protocol atari-fast")
+    config, _ = resolve("atari-fast", "train", finetune__updates_per_step=None)
+    assert config.updates_per_step == 0.0625
+    rates = {"encoder_learning_rate": 0.0, "first_layer_learning_rate": 0.0}
+    config, _ = resolve("atari-fast", "train", finetune=rates)
+    assert config.learner.learning_rate == 2.5e-4
+
+
+def test_a_method_changes_its_recipe_and_nothing_of_the_protocol():
+    apt, _ = resolve("urlb-states")
+    for method in ("rnd", "diayn", "icm", "random", "positive"):
+        other, sources = resolve("urlb-states", method=method)
+        moved = {name for name in changed(apt, other) if not name.startswith(("method.", "representation."))}
+        assert moved == ({"finetune.warmup_actions"} if method == "diayn" else set()), method
+        assert sources["method.name"] == "command"
+        assert other.representation.encoder.stack == "mlp"
+
+
+@pytest.mark.parametrize(
+    ("preset", "method", "representation", "source"),
+    [
+        ("urlb-states", "apt", "icm", "recipe apt"),
+        ("urlb-pixels", "apt", "simclr", "recipe apt"),
+        ("urlb-states", "rnd", "learner", "method rnd"),
+        ("urlb-pixels", "rnd", "learner", "method rnd"),
+        ("dmc-paper", "rnd", "learner", "method rnd"),
+        ("urlb-states", "diayn", "identity", "method diayn"),
+        ("urlb-pixels", "diayn", "learner", "recipe diayn"),
+        ("urlb-states", "icm", "icm", "recipe icm"),
+        ("urlb-pixels", "icm", "icm", "recipe icm"),
+        ("atari-fast", "icm", "icm", "method icm"),
+        ("atari-paper", "random", "learner", "method random"),
+        ("maze-demo", "positive", "learner", "method positive"),
+    ],
+)
+def test_every_method_has_the_representation_that_it_wants(preset, method, representation, source):
+    config, sources = resolve(preset, method=method)
+    assert (config.representation.name, sources["representation.name"]) == (representation, source)
+    if source.startswith("method"):  # no recipe: nothing is shared, and nobody is named to train f
+        assert (config.share_encoder, config.encoder_trainers) == ("nothing", ())
+
+
+@pytest.mark.parametrize("preset", ["urlb-states", "urlb-pixels", "atari-demo", "maze-demo", "dmc-fast"])
+@pytest.mark.parametrize("method", registry.names("method"))
+def test_every_method_fits_every_protocol(preset, method):
+    """Nothing is refused when the agent is built."""
+    config, _ = resolve(preset, method=method)
+    assert Agent(spec_of(preset), config, torch.device("cpu")).config.method.name == method
+
+
+def test_the_recipes_of_urlb():
+    rnd = resolve("urlb-states", method="rnd")[0].method
+    assert (rnd.learning_rate, rnd.rep_dim, rnd.hidden_dim) == (1e-4, 512, 1024)
+    for preset in ("urlb-states", "urlb-pixels"):
+        config, _ = resolve(preset, method="diayn")
+        skills = config.method
+        assert (skills.num_skills, skills.skill_every_steps, skills.hidden_dim) == (16, 50, 1024)
+        assert config.finetune.warmup_actions == "policy"
+    assert config.encoder_trainers == ("method", "learner")
+    states, pixels = (resolve(preset, method="icm")[0] for preset in ("urlb-states", "urlb-pixels"))
+    encoder = states.representation.encoder
+    assert (encoder.feature_dim, encoder.hidden_dim, states.representation.batch_size) == (0, 0, 0)
+    assert (pixels.share_encoder, pixels.encoder_trainers) == ("all", ("representation",))
+    assert pixels.representation.encoder.feature_dim == 50
+
+
+@pytest.mark.parametrize("preset", ["atari-paper", "atari-fast", "dmc-paper", "urlb-pixels", "urlb-states"])
+def test_another_representation_keeps_the_shape_of_f(preset):
+    apt, _ = resolve(preset)
+    fixed, sources = resolve(preset, representation="fixed")
+    assert fixed.representation.encoder == apt.representation.encoder
+    assert sources["representation.name"] == "command"
+    outside = {name for name in changed(apt, fixed) if not name.startswith("representation.")}
+    assert outside == ({"encoder_trainers"} if apt.encoder_trainers else set())
+    assert fixed.encoder_trainers == ()
+    assert fixed.method == apt.method
+
+
+def test_naming_the_representation_of_the_recipe_changes_nothing():
+    assert resolve("atari-fast", representation="simclr")[0] == resolve("atari-fast")[0]
+    assert (
+        resolve("urlb-states", representation={"name": "icm", "batch_size": 7})[
+            0
+        ].representation.learning_rate
+        == 1e-4
+    )
+    own = resolve("urlb-states", representation="auto")[0]
+    assert own.representation.name == "identity"  # of APT where nothing else is said
+
+
+def test_another_learner_keeps_what_all_learners_have():
+    ddpg, _ = resolve("urlb-states")
+    sac, sources = resolve("urlb-states", learner="sac")
+    assert (sac.learner.batch_size, sac.learner.n_step, sac.learner.hidden_layers) == (1024, 3, 1)
+    assert sac.learner.encoder == ddpg.learner.encoder
+    assert sources["learner.batch_size"] == "protocol urlb-states"
+    assert {sources[f"learner.{name}"] for name in ("log_std_min", "initial_temperature")} == {"default"}
+    assert not {name for name in changed(ddpg, sac) if not name.startswith("learner.")}
+
+
+def test_the_shared_layer_of_an_experiment_lies_below_the_values_of_fine_tuning():
+    shared = {"updates_per_step": 1.0, "finetune.warmup_steps": 9}
+    layers = build.layers_for("atari/pong", "train", "atari-fast", {"seed": 3}, shared=shared)
+    config = build.build_config(spec_of("atari-fast"), [layer.values for layer in layers])
+    assert (config.updates_per_step, config.warmup_steps, config.seed) == (0.125, 9, 3)
+
+
+def test_a_whole_config_has_neither_protocol_nor_recipe():
+    (values, command) = build.layers_for("dmc/walker", "pretrain", None, Config())
+    assert values.values == to_json(Config())
+    assert command.values == {"phase": "pretrain"}
+    with pytest.raises(ConfigError, match="cannot be used with a whole"):
+        build.layers_for("dmc/walker", "pretrain", "urlb-states", Config())
+
+
+def test_options_of_dmcontrol_are_left_out_elsewhere():
+    layers = build.layers_for("Pendulum-v1", "pretrain", "urlb-states")
+    assert layers[0].values["env"] == {"num_envs": 8}
+    assert PRESETS["urlb-states"].values["env"]["dmc"]["action_repeat"] == 1  # and are still in the preset
+
+
+def test_presets_of_environments():
+    found = {env: default_preset(env) for env in ("atari/pong", "dmc/walker", "CartPole-v1", "")}
+    assert found == {"atari/pong": "atari-paper", "dmc/walker": "urlb-states", "CartPole-v1": None, "": None}
+    assert default_preset(lambda: None) is None
+
+
+def test_tables_of_families_come_before_those_of_presets():
+    assert recipe("apt", "atari-paper")["representation"]["batch_size"] == 512
+    assert recipe("apt", "atari-fast")["representation"]["batch_size"] == 256
+    assert recipe("apt", None) == recipe("module:Class", "atari-fast") == {}
+    assert preset_values("urlb-pixels")["method"]["k"] == 12
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_protocols_name_no_method_and_no_representation(preset):
+    values = PRESETS[preset].values
+    assert not {"method", "share_encoder", "encoder_trainers"} & values.keys()
+    assert values.get("representation", {}).keys() <= {"encoder", "warmup_updates"}
