@@ -267,8 +267,8 @@ def _require_known_pieces(repo_id: str, config: Mapping[str, Any]) -> None:
         if isinstance(name, str) and ":" in name:
             raise ConfigError(
                 f"{field} = {name!r} of the model {repo_id!r} on the Hugging Face Hub would run code named "
-                f"by a downloaded file: expected a name from `voidrl list`; if you trust its author, load the "
-                f"agent with trust_code=True (--trust-code)"
+                f"by a downloaded file: expected a name from `voidrl list`; if you trust its author, load "
+                f"the agent with trust_code=True (--trust-code)"
             )
 
 
