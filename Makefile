@@ -34,12 +34,13 @@ docs: $(READY) ## build the site of the docs in build/docs; broken links are err
 	@$(BIN)/python -m sphinx -E -W --keep-going --quiet -b html -c docs . build/docs
 	@echo "build/docs/index.html"
 
-check: $(READY) ## lint, formatting and types
+check: $(READY) ## lint, formatting, types and the directions of imports
 	@$(BIN)/python -m ruff check
 	@$(BIN)/python -m ruff format --check
 	@$(BIN)/python -m mypy
+	@$(BIN)/lint-imports --no-cache
 
-lock: ## resolve the dependencies anew; TORCH=2.x.y moves torch
+lock: ## resolve the dependencies again; TORCH=2.x.y moves torch
 	@echo "Resolving $(LOCK) with torch $(TORCH), in a virtual environment of its own …"
 	@$(CHECK_PYTHON); rm -rf build/lock && $(PYTHON) -m venv build/lock
 	@build/lock/bin/python $(PIP_INSTALL) "torch==$(TORCH)"
@@ -55,7 +56,7 @@ clean: ## remove .venv, build output and caches; run folders stay
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# `pip --version` also fails for a half-made environment and for one whose Python is gone: both are made anew.
+# `pip --version` also fails for a half-made environment and for one whose Python is gone: both are made again.
 $(READY): pyproject.toml $(LOCK)
 	@echo "Setting up .venv (some minutes the first time, most of them for torch) …"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { $(CHECK_PYTHON); $(PYTHON) -m venv --clear .venv; }

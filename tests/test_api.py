@@ -311,6 +311,6 @@ def test_a_run_on_a_function_is_importable_goes_on_from_the_shell(tmp_path, caps
     assert "resume with `voidrl.resume('run', env=Mine)`" in done.stderr
     run = str(tmp_path / "run")
     assert cli.main(["resume", run]) == 2
-    assert "pass it as env=…, or name one that can be with --env module:function" in capsys.readouterr().err
+    assert "pass it as env=…, or name an importable one with --env module:function" in capsys.readouterr().err
     assert cli.main(["resume", run, "--env", "tiny_runs:Walk"]) == 0
     assert rows(run)[-1]["step"] >= 400

@@ -267,6 +267,10 @@ COMMAND_LINES = {
         ["pretrain", "tiny_runs:Walk", "--out", "--overwrite"],
         "option --out has no value",
     ),
+    "a value for a flag": (
+        ["pretrain", "tiny_runs:Walk", "--overwrite=false"],
+        "option --overwrite takes no value, got 'false'",
+    ),
     "a stray word": (["pretrain", "tiny_runs:Walk", "fast"], "'fast' was not expected here"),
     "method": (["pretrain", "tiny_runs:Walk", "--method", "atp"], "did you mean 'apt'"),
     "learner": (["pretrain", "tiny_runs:Walk", "--learner", "dqm"], "did you mean 'dqn'"),

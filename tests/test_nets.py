@@ -20,7 +20,7 @@ from voidrl.nets import (
     mlp,
     target_copy,
 )
-from voidrl.spectral import SpectralNorm
+from voidrl.nets.spectral import SpectralNorm
 from voidrl.types import Layout
 
 SMALLEST = {"nature": 36, "drq": 15, "paper": 31, "impala": 1}

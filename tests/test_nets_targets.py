@@ -7,7 +7,7 @@ from torch import nn
 
 from voidrl.config import EncoderConfig
 from voidrl.nets import Conv, Encoder, polyak_update, target_copy
-from voidrl.spectral import SpectralNorm
+from voidrl.nets.spectral import SpectralNorm
 
 STACKS = ("nature", "drq", "paper", "impala", "mlp")
 

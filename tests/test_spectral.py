@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from voidrl.spectral import GRAM_SIDE, GRAM_SIZE, SpectralNorm, iterate
+from voidrl.nets.spectral import GRAM_SIDE, GRAM_SIZE, SpectralNorm, iterate
 
 SHAPES = {
     "convolution": (32, 9, 3, 3),

@@ -320,7 +320,7 @@ def _make_envs(config: Config, factory: EnvFactory | None) -> Envs:
     try:
         return make_envs(config.env, factory)
     except ConfigError as error:
-        if factory is None and ":" in config.env.id and "cannot be imported" in str(error):
+        if factory is None and "cannot be imported" in str(error) and "env=…" not in str(error):
             raise ConfigError(f"{error}; or pass the factory as env=…") from error
         raise
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, NonFiniteError, ReplayMemoryError
-from voidrl.fusion import fusable
+from voidrl.kernels.fusion import fusable
 from voidrl.machine import memory
 from voidrl.types import Batch, EnvSpec, Frames
 

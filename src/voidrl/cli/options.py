@@ -127,9 +127,8 @@ def read_as(text: str, hint: Any) -> Any:
 
 def print_help(config: Config, usage: str, about: str | None, own: Mapping[str, str]) -> None:
     """The options of a command, then every field of the config with its value here and its docstring."""
-    print(
-        f"{wrap_text(f'usage: {usage} [OPTION …]', indent=7)}\n\n{wrap_text(about or '')}\n\n{described(own)}\n"
-    )
+    print(wrap_text(f"usage: {usage} [OPTION …]", indent=7))
+    print(f"\n{wrap_text(about or '')}\n\n{described(own)}\n")
     print(wrap_text("Fields of the config, with the values that they have here:"))
     sections: dict[str, dict[str, str]] = {}
     for name, option in config_options(config):

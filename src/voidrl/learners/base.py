@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from voidrl.config import LearnerConfig
-from voidrl.fusion import fusable
+from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, polyak_update
 from voidrl.types import Batch, EnvSpec, Loss
 

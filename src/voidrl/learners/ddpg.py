@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from voidrl.config import Count, LearnerConfig, require, require_positive
-from voidrl.fusion import fusable
+from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import Learner, frozen, linear_schedule
 from voidrl.nets import Encoder, TrunkQ, TwinQ, join, mlp, target_copy, trunk
 from voidrl.types import Batch, EnvSpec, Loss, Metrics

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import Count, EncoderConfig, LearnerConfig, require
-from voidrl.fusion import fusable
+from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import Learner, linear_schedule
 from voidrl.nets import DuelingQ, Encoder, target_copy
 from voidrl.types import Batch, EnvSpec, Loss, Metrics

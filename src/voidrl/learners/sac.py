@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import Count, LearnerConfig, require, require_positive
-from voidrl.fusion import fusable
+from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import Learner, frozen
 from voidrl.nets import Encoder, TwinQ, join, mlp, target_copy
 from voidrl.types import Batch, EnvSpec, Loss, Metrics

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from voidrl.config import MethodConfig, require, require_positive
 from voidrl.entropy import RunningMean, particle_reward
-from voidrl.fusion import fusable
+from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import Latents, Method
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Metrics

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl.config import SkillConfig, require, require_positive
-from voidrl.fusion import fusable
+from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import Latents, Method
 from voidrl.nets import mlp
 from voidrl.representations.base import Representation

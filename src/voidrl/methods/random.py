@@ -13,7 +13,6 @@ class Random(Method):
     """Acts at random."""
 
     learns = False
-    reads_latents = False
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """0 everywhere."""

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from voidrl.config import Count, EncoderConfig, MethodConfig, require, require_positive
 from voidrl.entropy import RunningMoments
-from voidrl.fusion import fusable
+from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import Latents, Method
 from voidrl.nets import Encoder, mlp
+from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
-from voidrl.spectral import full_precision
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 SMALL_IMAGE = 36  # pixels: smaller images do not survive the strides of the nature stack

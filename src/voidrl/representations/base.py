@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from voidrl.augment import Augment
 from voidrl.config import RepresentationConfig
-from voidrl.fusion import fusable
+from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder
+from voidrl.nets.spectral import full_precision
 from voidrl.replay import Replay, Segment
-from voidrl.spectral import full_precision
 from voidrl.types import Batch, EnvSpec, Layout, Metrics, Sequence
 
 

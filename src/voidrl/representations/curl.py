@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from voidrl.config import RepresentationConfig, require, require_positive
 from voidrl.errors import ConfigError
-from voidrl.fusion import fusable
+from voidrl.kernels.fusion import fusable
 from voidrl.nets import (
     Encoder,
     FullPrecisionLayerNorm,
@@ -29,8 +29,8 @@ from voidrl.nets import (
     polyak_update,
     target_copy,
 )
+from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation, Views
-from voidrl.spectral import full_precision
 from voidrl.types import EnvSpec, Metrics
 
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl.config import EncoderConfig, RepresentationConfig, require_positive
-from voidrl.fusion import fusable
+from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, action_vectors, join, mlp
 from voidrl.representations.base import Representation, Views
 from voidrl.types import EnvSpec, Metrics

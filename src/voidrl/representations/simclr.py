@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl.config import RepresentationConfig, require_positive
-from voidrl.fusion import fusable
+from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, mlp
 from voidrl.representations.base import Representation, Views
 from voidrl.types import EnvSpec, Metrics

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from voidrl.config import RepresentationConfig, require, require_positive
 from voidrl.errors import ConfigError
-from voidrl.fusion import fusable
+from voidrl.kernels.fusion import fusable
 from voidrl.nets import (
     Conv,
     Encoder,

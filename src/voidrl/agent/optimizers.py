@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from voidrl.errors import ConfigError
-from voidrl.spectral import full_precision
+from voidrl.nets.spectral import full_precision
 
 
 class Part(NamedTuple):

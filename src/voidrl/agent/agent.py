@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from voidrl import checkpoint, registry
+from voidrl.agent.optimizers import Optimizers, Part
+from voidrl.agent.trainers import Pieces, check_combination, encoder_trainers, trains_representation
 from voidrl.augment import Augment
 from voidrl.config import Config, to_json
 from voidrl.device import uses_bf16
@@ -19,11 +21,9 @@ from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.learners.base import Learner
 from voidrl.methods.base import Latents, Method
 from voidrl.nets import Encoder, polyak_update
-from voidrl.optimizers import Optimizers, Part
 from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Representation, Views
 from voidrl.spaces import env_action, to_frames
-from voidrl.trainers import Pieces, check_combination, encoder_trainers, trains_representation
 from voidrl.types import Batch, EnvSpec, Metrics
 
 

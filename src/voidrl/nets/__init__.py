@@ -1,0 +1,38 @@
+"""Networks: encoders, heads, layers and targets."""
+
+from voidrl.nets.encoder import STACKS, ConvStack, Encoder
+from voidrl.nets.heads import DuelingQ, TrunkQ, TwinQ
+from voidrl.nets.layers import (
+    Conv,
+    EnsembleLinear,
+    FullPrecisionLayerNorm,
+    FullPrecisionLinear,
+    Linear,
+    action_vectors,
+    init_orthogonal,
+    join,
+    mlp,
+    trunk,
+)
+from voidrl.nets.targets import polyak_update, target_copy
+
+__all__ = [
+    "STACKS",
+    "Conv",
+    "ConvStack",
+    "DuelingQ",
+    "Encoder",
+    "EnsembleLinear",
+    "FullPrecisionLayerNorm",
+    "FullPrecisionLinear",
+    "Linear",
+    "TrunkQ",
+    "TwinQ",
+    "action_vectors",
+    "init_orthogonal",
+    "join",
+    "mlp",
+    "polyak_update",
+    "target_copy",
+    "trunk",
+]

@@ -1,0 +1,238 @@
+"""Encoders: stack → FC → LayerNorm → tanh, with built-in stacks or a custom one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from voidrl import registry
+from voidrl.augment import images, to_layout
+from voidrl.config import EncoderConfig
+from voidrl.errors import ConfigError
+from voidrl.kernels import usable
+from voidrl.nets.layers import Conv, Linear, activation, init_orthogonal, trunk_layers
+from voidrl.nets.spectral import SpectralNorm
+from voidrl.types import Layout
+
+STACKS = {  # (channels, kernel, stride) of each layer
+    "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al. 2015
+    "drq": ((32, 3, 2), (32, 3, 1), (32, 3, 1), (32, 3, 1)),  # Kostrikov et al. 2020
+    "paper": ((32, 3, 2), (32, 3, 2), (32, 3, 2), (32, 3, 1)),  # APT's table for DMControl
+}
+IMPALA_CHANNELS = (16, 32, 32)  # Espeholt et al. 2018, without the LSTM
+CHANNELS = 16  # and so it is with channels
+
+
+class ConvStack(nn.Sequential):
+    """Convolutions, each followed by the activation; on CUDA in bf16 as one fused operation."""
+
+    def __init__(self, channels: int, config: EncoderConfig) -> None:
+        layers: list[nn.Module] = []
+        for out, kernel, stride in STACKS[config.stack]:
+            out = max(1, round(out * config.width))
+            layers += [Conv(channels, out, kernel, stride), activation(config.activation)]
+            channels = out
+        super().__init__(*layers)
+        self.activation = config.activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) → (B, C', H', W')."""
+        if usable(x) and torch.is_autocast_enabled("cuda"):
+            from voidrl.kernels import conv  # imports Triton
+
+            layers = [layer for layer in self if isinstance(layer, Conv)]
+            inputs = [x.shape[1], *(layer.in_channels for layer in layers[1:])]
+            shapes = [layer.shape_for(count) for layer, count in zip(layers, inputs, strict=True)]
+            strides = [stride for _, stride in shapes]
+            if conv.suits(x, [shape for shape, _ in shapes], strides):
+                weights = [layer.weight_for(count)[0] for layer, count in zip(layers, inputs, strict=True)]
+                biases = [layer.bias for layer in layers if layer.bias is not None]
+                return conv.conv_stack(x, weights, biases, strides, self.activation)
+        features: Tensor = super().forward(x)
+        return features
+
+
+class Encoder(nn.Module):
+    """Observations → features. Takes uint8 images, the output of `augment`, or vectors.
+
+    With a `feature_dim` the features are float32, under autocast too; otherwise they are the stack's.
+
+    Args:
+        obs_shape: (C, H, W) of stacked images, or (d,).
+        config: The stack by name, or a custom one, and the layers behind it.
+        stack_of: Another encoder whose stack this one shares; `config` then shapes the layers behind it.
+    """
+
+    def __init__(
+        self, obs_shape: tuple[int, ...], config: EncoderConfig, stack_of: Encoder | None = None
+    ) -> None:
+        super().__init__()
+        self.pixels = len(obs_shape) == 3
+        self.stack: nn.Module
+        self.layout: Layout
+        if stack_of is not None:
+            self.stack, self.layout = stack_of.stack, stack_of.layout
+        elif ":" in config.stack:
+            self.stack = _custom_stack(obs_shape, config)
+            self.layout = getattr(self.stack, "layout", Layout())
+        else:
+            self.stack, self.layout = _built_in_stack(obs_shape, config)
+        # `layout` is the one in which images are read fastest on CUDA; plain ones can be read too.
+        self.feature_dim = _output_width(self.stack, obs_shape, config.stack)
+        layers: list[nn.Module] = []
+        if config.hidden_dim:
+            layers += [Linear(self.feature_dim, config.hidden_dim), activation(config.activation)]
+            self.feature_dim = config.hidden_dim
+        if config.feature_dim:
+            layers += trunk_layers(self.feature_dim, config.feature_dim)
+            self.feature_dim = config.feature_dim
+        self.trunk = nn.Sequential(*layers)
+        built = nn.ModuleList([self.trunk])
+        if stack_of is None and ":" not in config.stack:
+            built.insert(0, self.stack)
+        built.apply(init_orthogonal)
+        if not self.pixels and config.hidden_dim:
+            # With zero biases ReLU scales with its input, and LayerNorm would remove a vector's length. A row
+            # of the orthogonal weights maps a unit vector to about 1 / √hidden_dim: biases of the same size.
+            bound = config.hidden_dim**-0.5
+            nn.init.uniform_(self.trunk[0].bias, -bound, bound)  # type: ignore[arg-type]
+        if config.spectral_norm_iterations:
+            for module in built.modules():
+                if isinstance(module, Conv | Linear):
+                    module.spectral = SpectralNorm(module.weight, config.spectral_norm_iterations)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """(B, *obs_shape) → (B, feature_dim)."""
+        if self.pixels and obs.dtype == torch.uint8:
+            obs = images(obs, self.layout)
+        features: Tensor = self.trunk(self.stack(obs))
+        return features.flatten(1)
+
+
+def _built_in_stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> tuple[nn.Module, Layout]:
+    pixels = len(obs_shape) == 3
+    known = (*STACKS, "impala") if pixels else ("mlp",)
+    if config.stack not in known:
+        kind, size = "images" if pixels else "vectors", "×".join(map(str, obs_shape))
+        raise ConfigError(
+            f"encoder stack {config.stack!r} cannot read {kind} of {size}: expected {' or '.join(known)}"
+        )
+    if not pixels:
+        return nn.Identity(), Layout()
+    stack, layout = _stack(obs_shape, config), _layout(obs_shape, config)
+    stack[0].layout = layout  # type: ignore[assignment]
+    return stack, layout
+
+
+def _custom_stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> nn.Module:
+    """A user's network; whatever does not fit the contract is refused here, before anything runs."""
+    name = config.stack
+    if config.spectral_norm_iterations:
+        raise ConfigError(
+            f"spectral_norm_iterations = {config.spectral_norm_iterations} cannot be used with encoder stack "
+            f"{name!r}: expected 0, since a custom stack normalizes its own layers"
+        )
+    cls = registry.find_encoder(name)
+    try:
+        stack: nn.Module = cls(obs_shape)
+    except Exception as error:
+        raise ConfigError(
+            f"encoder stack {name!r} cannot be built ({type(error).__name__}: {error}): expected a class "
+            f"whose only required argument is obs_shape, here {obs_shape}"
+        ) from error
+    layout = getattr(stack, "layout", Layout())
+    if not isinstance(layout, Layout):
+        raise ConfigError(
+            f"encoder stack {name!r} has layout = {layout!r}: expected a voidrl.types.Layout, or no layout "
+            f"at all for plain images"
+        )
+    if layout != Layout():
+        plain, arranged_in = (_probe(stack, obs_shape, name, wanted) for wanted in (Layout(), layout))
+        if plain.shape != arranged_in.shape:
+            raise ConfigError(
+                f"encoder stack {name!r} maps images in its layout {layout} to {tuple(arranged_in.shape)} "
+                f"and plain ones to {tuple(plain.shape)}: expected the same, or no layout at all"
+            )
+    return stack
+
+
+def _output_width(stack: nn.Module, obs_shape: tuple[int, ...], name: str) -> int:
+    """Features of one observation, as a trial pass has them."""
+    output = _probe(stack, obs_shape, name, Layout())
+    width = output.flatten(1).shape[1]
+    declared = getattr(stack, "dim", width)
+    if declared != width:
+        raise ConfigError(
+            f"encoder stack {name!r} has dim = {declared!r} and gives {width} features for observations of "
+            f"{'×'.join(map(str, obs_shape))}: expected the same; leave dim out and it is measured"
+        )
+    return width
+
+
+@torch.no_grad()
+def _probe(stack: nn.Module, obs_shape: tuple[int, ...], name: str, layout: Layout) -> Tensor:
+    size = "×".join(map(str, obs_shape))
+    x = torch.zeros(2, *obs_shape)
+    was_training = stack.training
+    try:
+        output = stack.eval()(x if layout == Layout() else to_layout(x, layout))
+    except Exception as error:
+        if ":" in name:
+            raise ConfigError(
+                f"encoder stack {name!r} cannot read observations of {size} ({type(error).__name__}: "
+                f"{error}): expected a network from (B, {', '.join(map(str, obs_shape))}) to (B, dim) or "
+                f"(B, channels, height, width)"
+            ) from error
+        raise ConfigError(
+            f"encoder stack {name!r} cannot read images of {'×'.join(map(str, obs_shape[1:]))}: they are too "
+            f"small for its strides; use larger images, or 'drq' for representation.encoder.stack and "
+            f"learner.encoder.stack"
+        ) from error
+    finally:
+        stack.train(was_training)
+    if not (isinstance(output, Tensor) and output.ndim in (2, 4) and len(output) == 2):
+        given = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ConfigError(
+            f"encoder stack {name!r} maps 2 observations of {size} to {given}: expected a tensor of shape "
+            f"(2, dim) or (2, channels, height, width)"
+        )
+    return output
+
+
+def _stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> nn.Sequential:
+    if config.stack != "impala":
+        return ConvStack(obs_shape[0], config)
+    layers: list[nn.Module] = []
+    channels = obs_shape[0]
+    for out in (max(1, round(c * config.width)) for c in IMPALA_CHANNELS):
+        layers += [Conv(channels, out, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
+        layers += [Residual(out, config.activation), Residual(out, config.activation)]
+        channels = out
+    return nn.Sequential(*layers, activation(config.activation))
+
+
+def _layout(obs_shape: tuple[int, ...], config: EncoderConfig) -> Layout:
+    """Where the first stride divides the kernel, folding it into channels leaves a small dense convolution.
+
+    8×8 at stride 4 on 4 channels, of which tensor cores make little, is 2×2 on 64.
+    """
+    _, kernel, stride = (0, 3, 1) if config.stack == "impala" else STACKS[config.stack][0]
+    divides = all(size % stride == 0 for size in (kernel, *obs_shape[1:]))
+    return Layout(stride if divides else 1, CHANNELS)
+
+
+class Residual(nn.Module):
+    """Two 3×3 convolutions with a bypass, as in IMPALA."""
+
+    def __init__(self, channels: int, nonlinearity: str) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(
+            activation(nonlinearity),
+            Conv(channels, channels, 3, padding=1),
+            activation(nonlinearity),
+            Conv(channels, channels, 3, padding=1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The input plus what the branch makes of it."""
+        return x + self.branch(x)  # type: ignore[no-any-return]

@@ -1,0 +1,46 @@
+"""Target networks and their Polyak averages."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from voidrl.nets.layers import Conv, Linear
+from voidrl.nets.spectral import SpectralNorm
+
+
+def target_copy(module: nn.Module) -> nn.Module:
+    """A frozen copy for `polyak_update`; its weights are the original's after spectral normalization."""
+    target = copy.deepcopy(module).requires_grad_(False)
+    for layer in target.modules():
+        if isinstance(layer, Conv | Linear) and layer.spectral is not None:
+            layer.weight.copy_(layer.spectral.effective(layer.weight))
+            layer.spectral = None
+    return target
+
+
+@torch.no_grad()
+def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:
+    """Target ← (1 − τ) target + τ online, for weights and buffers, in one foreach call.
+
+    A target averages weights as its original uses them, after normalization: a convex combination of matrices
+    of norm 1 has at most norm 1, so the target needs no power iterations.
+    """
+    mine = _floats(target)
+    if mine:  # an encoder that passes vectors through has no weights
+        torch._foreach_lerp_(mine, _floats(online), tau)
+
+
+def _floats(module: nn.Module) -> list[Tensor]:
+    """Weights and buffers as a target has them, in its order: those under normalization as they are used."""
+    found: dict[Tensor, Tensor] = {}  # a shared one once
+    for part in module.modules():
+        if isinstance(part, SpectralNorm):
+            continue
+        tensors = (*part._parameters.values(), *part._buffers.values())
+        found |= {t: t for t in tensors if t is not None and t.is_floating_point()}
+        if isinstance(part, Conv | Linear) and part.spectral is not None:
+            found[part.weight] = part.spectral.effective(part.weight)
+    return list(found.values())
