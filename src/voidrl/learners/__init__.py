@@ -1,1 +1,1 @@
-"""How reward becomes behavior: one file each."""
+"""RL algorithms, one file each."""

@@ -1,1 +1,1 @@
-"""What is rewarded: one file each."""
+"""Intrinsic rewards, one file each."""
