@@ -69,7 +69,7 @@ def presets() -> str:
         wrapped(
             "`atari/…` takes `atari-paper` and `dmc/…` takes `urlb-states` unless you name another; other "
             "environments take the [defaults](config.md). `voidrl config` shows the result, and where each "
-            "value comes from:"
+            "value comes from ([configuring a run](configuring.md)):"
         ),
         "```sh\nvoidrl config pretrain dmc/walker --method apt --learner.n-step 5\n```\n",
         wrapped(
@@ -84,11 +84,11 @@ def presets() -> str:
         lines = home.joinpath(f"{name}.toml").read_text("utf-8").splitlines()
         values = "\n".join(line for line in lines if not line.startswith("about =")).strip()
         parts += [f"## {name}\n", f"{preset.about}\n", wrapped(text), f"```sh\n{command}\n```\n"]
-        parts += [f"```toml\n{values}\n```\n"]
+        parts += [f"```toml\n# protocols/{name}.toml\n{values}\n```\n"]
     parts += ["## Recipes\n", "A table is for one preset, or for all whose names begin with its word.\n"]
     for file in sorted(home.joinpath("recipes").iterdir(), key=lambda file: file.name):
         parts += [
             f"### {file.name.removesuffix('.toml')}\n",
-            f"```toml\n{file.read_text('utf-8').strip()}\n```\n",
+            f"```toml\n# protocols/recipes/{file.name}\n{file.read_text('utf-8').strip()}\n```\n",
         ]
     return "\n".join(parts)

@@ -25,7 +25,7 @@ QUICK = {"README.md", "CONTRIBUTING.md"}
 QUICK |= {f"docs/{name}.md" for name in ("quickstart", "own_environment", "own_method", "integrations")}
 SHELL = {"", "sh", "bash", "shell"}
 SHOWN = {"text", "json", "{toctree}"}
-FILE = re.compile(r"# ([\w/]+\.(?:py|toml))\n")
+FILE = re.compile(r"# ([\w/-]+\.(?:py|toml))\n")
 MOST_SKIPPED = 6
 
 
@@ -74,6 +74,7 @@ def test_every_block_runs(name, workplace, monkeypatch):
 def execute(block, shell, namespace):
     file = FILE.match(block.text)
     if file:
+        Path(file[1]).parent.mkdir(parents=True, exist_ok=True)
         Path(file[1]).write_text(block.text, "utf-8")
     if block.language == "toml":
         assert file, "a TOML block begins with the name of its file, so that commands find it"
