@@ -44,7 +44,7 @@ COMBINATIONS = {
     "random actions": (
         (*WALKER, "--method", "random"),
         WALKER,
-        {"method.name": ("random", "command"), "representation.name": ("learner", "method random")},
+        {"method.name": ("random", "command"), "representation.name": ("identity", "method random")},
     ),
     "raw states": (
         (*WALKER, "--representation", "identity"),

@@ -15,11 +15,11 @@ from voidrl.nets import (
     Encoder,
     FullPrecisionLinear,
     TwinQ,
-    activation,
     join,
     mlp,
     target_copy,
 )
+from voidrl.nets.layers import activation
 from voidrl.nets.spectral import SpectralNorm
 from voidrl.types import Layout
 

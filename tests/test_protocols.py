@@ -102,7 +102,7 @@ def test_a_method_changes_its_recipe_and_nothing_of_the_protocol():
         ("urlb-states", "icm", "icm", "recipe icm"),
         ("urlb-pixels", "icm", "icm", "recipe icm"),
         ("atari-fast", "icm", "icm", "method icm"),
-        ("atari-paper", "random", "learner", "method random"),
+        ("atari-paper", "positive", "learner", "method positive"),
         ("maze-demo", "positive", "learner", "method positive"),
     ],
 )

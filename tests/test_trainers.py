@@ -110,6 +110,15 @@ def test_two_losses_of_one_encoder_are_one_gradient():
     assert not torch.allclose(alone, joint)
 
 
+def test_a_method_can_train_f_while_the_representations_loss_trains_its_heads():
+    options = {"method": "diayn", "method__num_skills": 3, "representation": "simclr"}
+    agent = make_agent(PIXELS, encoder_trainers=("method",), **options)
+    seen = record_steps(agent, fill_replay(PIXELS, skill_dim=3))
+    f = {f"representation.encoder.{name}" for name, _ in agent.representation.encoder.named_parameters()}
+    assert not seen[frozenset({"representation"})] & f
+    assert seen[frozenset({"method", "encoder"})] >= f
+
+
 @pytest.mark.parametrize(
     ("spec", "options", "sentence"),
     [

@@ -209,13 +209,9 @@ def test_only_what_is_shown_is_read(tmp_path):
 # What cannot be mapped
 
 
-@pytest.mark.parametrize(
-    ("method", "sentence"),
-    [("random", "method 'random' trains none"), ("positive", "method 'positive' trains none")],
-)
-def test_a_method_without_a_representation_is_a_sentence(tmp_path, method, sentence):
-    voidrl.pretrain(MAZE, method, steps=10, config=tiny(), out=tmp_path / "run")
-    with pytest.raises(ConfigError, match=sentence):
+def test_a_method_without_a_representation_is_a_sentence(tmp_path):
+    voidrl.pretrain(MAZE, "random", steps=10, config=tiny(), out=tmp_path / "run")
+    with pytest.raises(ConfigError, match="method 'random' trains none"):
         latent_map(tmp_path / "run")
 
 

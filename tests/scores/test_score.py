@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+import voidrl
 from voidrl import api, checkpoint
 from voidrl.cli import main as cli
+from voidrl.config import update
 from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
 from voidrl.evaluation import Evaluation
 from voidrl.metrics import MetricsWriter
@@ -123,7 +125,7 @@ def test_runs_from_scratch_are_of_one_kind_whatever_method_their_config_names(tm
 
 def test_what_evaluate_prints_is_what_score_reads(tmp_path, monkeypatch, capsys):
     class Loaded:
-        config = api.update(api.Config(), {"env.id": "atari/ms_pacman", "seed": 4, "log.eval_epsilon": 0.01})
+        config = update(voidrl.Config(), {"env.id": "atari/ms_pacman", "seed": 4, "log.eval_epsilon": 0.01})
         steps = 123
 
     asked = {}

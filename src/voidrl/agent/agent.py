@@ -159,10 +159,15 @@ class Agent(nn.Module):
                 max_grad_norm=config.learner.max_grad_norm,
             )
         if self.pretraining or self._trains_representation:
-            rate = self.representation_rate if config.representation.warmup_updates else None
+            rate = config.representation.learning_rate
+            warmed_up = self.representation_rate if config.representation.warmup_updates else rate
             own = [p for p in self.representation.parameters() if id(p) not in taken]
-            part = Part(own, config.representation.learning_rate if rate is None else rate)
-            optimizers.add("representation", [part])
+            if self._trains_representation and "representation" not in self.trainers:
+                f = self.representation.encoder  # others train it, and this loss the heads alone
+                encoder = {id(p) for p in f.parameters()} if f is not None else set()
+                optimizers.add("encoder", [Part([p for p in own if id(p) in encoder], rate)])
+                own = [p for p in own if id(p) not in encoder]
+            optimizers.add("representation", [Part(own, warmed_up)])
         if self.pretraining:
             for name, parameters in self.method.groups().items():
                 own = [p for p in parameters if id(p) not in taken]
@@ -264,15 +269,14 @@ class Agent(nn.Module):
         loss, metrics = self.representation.loss(views)
         self.representation.eval()
         if "representation" in self.trainers and len(self.trainers) > 1:
-            joint.add(config.loss_weight * loss, self._own_optimizer)
+            joint.add(config.loss_weight * loss, self._optimizer_of_f())
         else:
             self.optimizers.minimize(["representation"], loss)
         return metrics
 
-    @property
-    def _own_optimizer(self) -> list[str]:
-        """The optimizer of what the learner does not train of f and its heads, if there is anything."""
-        return ["representation"] if "representation" in self.optimizers else []
+    def _optimizer_of_f(self) -> list[str]:
+        """The optimizer of what the learner does not train of f, if there is anything."""
+        return [name for name in ("encoder", "representation") if name in self.optimizers][:1]
 
     def _learner_batch(self, replay: Replay, segment: Segment) -> Batch:
         """Each segment as one n-step transition between augmented observations."""
@@ -308,7 +312,7 @@ class Agent(nn.Module):
         for loss in self.method.losses(batch, latents):
             metrics |= loss.metrics
             if trains_f:
-                joint.add(loss.value, [loss.optimizer, *self._own_optimizer])
+                joint.add(loss.value, [loss.optimizer, *self._optimizer_of_f()])
             else:
                 self.optimizers.minimize([loss.optimizer], loss.value)
         self.method.eval()
