@@ -5,7 +5,6 @@ import torch
 from helpers import shake
 from torch import nn
 
-from voidrl import nets
 from voidrl.augment import images, to_layout
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
@@ -19,6 +18,7 @@ from voidrl.nets import (
     mlp,
     target_copy,
 )
+from voidrl.nets import encoder as encoder_module
 from voidrl.nets.layers import activation
 from voidrl.nets.spectral import SpectralNorm
 from voidrl.types import Layout
@@ -350,7 +350,7 @@ def test_a_stack_that_does_not_suit_the_kernels_is_normalized_once(monkeypatch):
     for layer in encoder.stack:
         if isinstance(layer, Conv):
             layer.spectral.register_forward_hook(lambda module, args, output: calls.append(module))
-    monkeypatch.setattr(nets, "usable", lambda x: True)
+    monkeypatch.setattr(encoder_module, "usable", lambda x: True)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: kind == "cuda")
     encoder.stack(torch.zeros(1, 3, 40, 40))
     assert len(calls) == 3
