@@ -190,7 +190,8 @@ class Loop:
         check_finite(result.reward, "the reward", state.steps)
         real = ~self.ended  # where an episode had ended, this step was its reset
         self.skill_age = np.where(real, self.skill_age + 1, 0)
-        period = agent.skill_every_steps
+        tries = agent.pretraining or not state.updates  # with the first update the task's skill is chosen
+        period = agent.skill_every_steps if tries else 0
         changes = real & (self.skill_age >= period) if period else np.zeros_like(real)
         state.steps += self.replay.add(
             action,

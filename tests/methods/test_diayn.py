@@ -103,7 +103,7 @@ def test_a_skill_lasts_its_period_and_returns_stop_where_it_changes(tmp_path):
 
 def test_fine_tuning_tries_every_skill_in_turn_and_keeps_the_best(tmp_path):
     options = {"method": "diayn", "method__num_skills": 3, "method__skill_every_steps": 5}
-    agent = make_agent(spec_of(Rooms), phase="finetune", steps=130, finetune__warmup_steps=120, **options)
+    agent = make_agent(spec_of(Rooms), phase="finetune", steps=150, finetune__warmup_steps=120, **options)
 
     def act(obs, skill, deterministic):
         return skill.argmax(1)  # skill i always takes action i, of which the last pays
@@ -115,3 +115,5 @@ def test_fine_tuning_tries_every_skill_in_turn_and_keeps_the_best(tmp_path):
     assert counts.min() > 30  # dealt evenly, 40 steps each
     assert agent.task_skill.argmax() == 2
     assert agent.task_skill_chosen
+    later = sorted(loop.replay.starts[: len(loop.replay)].tolist())[124:]
+    assert not (loop.replay.ending[later] == SKILL_ENDED).any()  # the chosen skill stays
