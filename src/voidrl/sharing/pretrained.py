@@ -20,7 +20,7 @@ from typing import Any
 
 from voidrl import __version__, checkpoint
 from voidrl.agent import Agent
-from voidrl.config import PIECES, Config, flat, merge, to_json, update
+from voidrl.config import Config, flat, merge, to_json, update
 from voidrl.device import placed
 from voidrl.envs.ids import is_importable
 from voidrl.errors import CheckpointError, ConfigError, HubError, VoidrlError, VoidrlWarning
@@ -259,12 +259,8 @@ def _names_code(env: str) -> bool:
 
 def _require_known_pieces(repo_id: str, config: Mapping[str, Any]) -> None:
     """Refuse names of code before anything is imported; `merge` unifies the ways to write a name."""
-    merged = flat(merge(config))
-    fields = [f"{kind}.name" for kind in PIECES]
-    fields += [f"{kind}.encoder.stack" for kind in ("representation", "learner")]
-    for field in fields:
-        name = merged.get(field)
-        if isinstance(name, str) and ":" in name:
+    for field, name in flat(merge(config)).items():
+        if field.endswith((".name", ".stack")) and isinstance(name, str) and ":" in name:
             raise ConfigError(
                 f"{field} = {name!r} of the model {repo_id!r} on the Hugging Face Hub would run code named "
                 f"by a downloaded file: expected a name from `voidrl list`; if you trust its author, load "
