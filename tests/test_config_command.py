@@ -69,7 +69,7 @@ COMBINATIONS = {
     "a fixed encoder on images": (
         ("pretrain", MAZE, "--preset", "atari-paper", "--representation", "fixed"),
         ("pretrain", MAZE, "--preset", "atari-paper"),
-        {"representation.name": ("fixed", "command"), "encoder_trainers": ([], "recipe apt")},
+        {"representation.name": ("fixed", "command"), "encoder_trainers": ([], "default")},
     ),
     "from scratch": (
         ("train", MAZE, "--preset", "atari-paper"),
@@ -103,6 +103,11 @@ def test_what_changes_and_what_does_not(capsys, case):
     found = {field: (values[field], sources[field]) for field in fields
              if field not in own or field.endswith(".name")}  # fmt: skip
     assert found == expected
+
+
+def test_what_cannot_work_is_refused_here_already(capsys):
+    assert cli.main(["config", *WALKER, "--method", "icm", "--encoder-trainers", "method"]) == 2
+    assert "method 'icm', whose losses do not reach f" in capsys.readouterr().err
 
 
 def test_where_values_come_from(capsys):

@@ -289,6 +289,7 @@ def _start(
         if pretrained is not None:
             agent.load_pretrained({k: v.to(agent.device) for k, v in pretrained.tensors().items()})
             agent.steps = pretrained.steps
+        build.rehearse_representation(agent)
         build.rehearse_reward(agent)
         warmup = config.finetune.warmup_steps if config.phase == "finetune" else config.warmup_steps
         if agent.learns and config.steps <= warmup:

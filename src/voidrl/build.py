@@ -13,11 +13,13 @@ from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor
 
 from voidrl import registry
 from voidrl.agent import Agent
+from voidrl.agent.trainers import Pieces, check_combination
 from voidrl.config import (
     PIECES,
     Config,
@@ -40,6 +42,7 @@ from voidrl.methods.base import Latents
 from voidrl.metrics import import_wandb
 from voidrl.protocols.presets import default_preset, protocol_for, recipe
 from voidrl.replay import Replay, make_replay
+from voidrl.representations.base import Views
 from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
 from voidrl.types import Batch, EnvSpec
 
@@ -238,6 +241,14 @@ def name_pieces(spec: EnvSpec, merged: Mapping[str, Any]) -> dict[str, dict[str,
     return pieces
 
 
+def require_fitting(probed: Probed, config: Config) -> None:
+    """Refuse pieces and fields that cannot work together, without building any network."""
+    names = (config.representation.name, config.method.name, config.learner.name)
+    kinds = ("representation", "method", "learner")
+    found = (registry.find(kind, name) for kind, name in zip(kinds, names, strict=True))
+    check_combination(probed.spec, config, Pieces(*found))
+
+
 def config_sources(config: Config, layers: Sequence[Layer]) -> dict[str, str]:
     """Where the value of each field comes from.
 
@@ -364,6 +375,52 @@ def rehearse_reward(agent: Agent) -> None:
         raise ConfigError(
             f"method {agent.config.method.name!r} gave rewards of shape {tuple(reward.shape)} for {n} "
             f"transitions: expected ({n},)"
+        )
+
+
+def rehearse_representation(agent: Agent) -> None:
+    """Try a custom representation on made-up transitions, so that a mistake is a sentence before training."""
+    representation, name = agent.representation, agent.config.representation.name
+    if ":" not in name:
+        return
+    spec, device, n = agent.spec, agent.device, 2
+    zeros = np.zeros((n, *spec.frame_shape), np.uint8 if spec.pixels else np.float32)
+    replay = Replay(spec, n, 16 * n, 0, device, device)
+    with seeded(agent.config.seed, device), agent.precision():
+        replay.reset(zeros)
+        for _ in range(8):
+            action = agent.random_actions(n).cpu().numpy()
+            no = np.zeros(n, bool)
+            replay.add(action, np.zeros(n), no, no, zeros, torch.zeros(n, 0, device=device))
+        copied = copy.deepcopy(representation)  # running statistics must not move
+        segment = replay.segment(replay.sample(2), 1, 1.0)
+        try:
+            z = copied.encode(replay.observations(segment.slots[:, 0]))
+            views = Views(replay, segment, agent.augment, copied.layout)
+            returned = copied.train().loss(views) if copied.has_loss else None
+        except Exception as error:
+            raise ConfigError(
+                f"representation {name!r} fails on 2 made-up transitions ({type(error).__name__}: {error})"
+            ) from error
+    if z.shape != (2, copied.dim):
+        raise ConfigError(
+            f"encode of representation {name!r} maps 2 observations to {tuple(z.shape)}: expected "
+            f"(2, {copied.dim}), since its dim is {copied.dim}"
+        )
+    if returned is None:
+        return
+    fits = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)
+    if not fits or not isinstance(returned[0], Tensor) or returned[0].shape != ():
+        given = getattr(returned[0] if fits else returned, "shape", type(returned).__name__)
+        given = tuple(given) if not isinstance(given, str) else given
+        raise ConfigError(
+            f"loss of representation {name!r} returned {given}: expected a scalar tensor and a dictionary of "
+            f"metrics"
+        )
+    if not returned[0].requires_grad:
+        raise ConfigError(
+            f"loss of representation {name!r} has no gradient: expected one that depends on trainable "
+            f"weights; look for .detach() or torch.no_grad()"
         )
 
 

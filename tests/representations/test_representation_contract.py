@@ -2,10 +2,12 @@
 
 import pytest
 import torch
-from helpers import DISCRETE, PIXELS, fill_replay, make_agent, moved, snapshot
+from helpers import DISCRETE, PIXELS, config, fill_replay, make_agent, moved, snapshot
 
+import voidrl
 from voidrl import registry
 from voidrl.errors import ConfigError
+from voidrl.representations.base import Representation
 
 REPRESENTATIONS = registry.names("representation")
 
@@ -69,3 +71,50 @@ def test_fixed_never_moves_not_even_its_normalization(share):
         agent.step(replay, i % agent.learner.period)
     assert not moved(before, agent.representation.state_dict())
     assert torch.equal(agent.representation.encode(obs), z)
+
+
+class Mistaken(Representation):
+    """A contrastive loss with one mistake at a time."""
+
+    has_loss = True
+    returns = "vector"
+
+    def loss(self, views):
+        z = self.encode(views.obs())
+        wrong = {
+            "vector": (z.sum(0), {}),
+            "alone": z.sum(),
+            "detached": (z.detach().sum(), {}),
+            "raises": None,
+        }
+        return wrong[self.returns] if self.returns != "raises" else z @ z
+
+
+class Narrow(Mistaken):
+    def encode(self, obs):
+        return super().encode(obs)[:, 1:]
+
+
+class Unminimized(Representation):
+    def loss(self, views):
+        return self.encode(views.obs()).sum(), {}
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        ("vector", r"loss of representation '.*:Mistaken' returned \(15,\): expected a scalar tensor"),
+        ("alone", r"returned \(\): expected a scalar tensor and a dictionary of metrics"),
+        ("detached", "has no gradient: expected one that depends on trainable weights"),
+        ("raises", r"fails on 2 made-up transitions \(RuntimeError"),
+        (Narrow, r"encode of representation .* maps 2 observations to \(2, 14\): expected \(2, 15\)"),
+        (Unminimized, "has a loss that would never be minimized: set has_loss = True"),
+    ],
+)
+def test_mistakes_in_a_custom_representation_are_sentences(mistake, sentence, tmp_path, monkeypatch):
+    if isinstance(mistake, str):
+        monkeypatch.setattr(Mistaken, "returns", mistake)
+        mistake = Mistaken
+    with pytest.raises(ConfigError, match=sentence):
+        voidrl.pretrain("CartPole-v1", steps=10, out=tmp_path / "run", config=config(representation=mistake))
+    assert not (tmp_path / "run").exists()

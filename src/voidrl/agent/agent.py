@@ -70,6 +70,11 @@ class Agent(nn.Module):
 
         f, encoder = self._make_encoders(pieces)
         self.representation = pieces.representation(spec, config.representation, f)
+        if type(self.representation).loss is not Representation.loss and not pieces.representation.has_loss:
+            raise ConfigError(
+                f"representation {config.representation.name!r} has a loss that would never be minimized: "
+                f"set has_loss = True in its class"
+            )
         method = pieces.method(spec, config.method, self.representation)
         critic = method.make_critic(encoder.feature_dim, config.learner)
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
@@ -129,15 +134,24 @@ class Agent(nn.Module):
         config, learner, f = self.config, self.learner, self.representation.encoder
         weights = list(learner.encoder.parameters())
         never_learns = bool(weights) and not any(p.requires_grad for p in weights)
+        f_weights = [] if f is None else list(f.parameters())
+        all_frozen = bool(f_weights) and not any(p.requires_grad for p in f_weights)
+        if all_frozen and "representation" in self.trainers:
+            raise ConfigError(
+                f"the loss of representation {config.representation.name!r} cannot train its encoder, all of "
+                f"whose weights are frozen (requires_grad = False): leave some trainable, or add layers "
+                f"behind it with representation.encoder.feature_dim"
+            )
         if self.pretraining and config.encoder_trainers:
-            name = config.representation.name
-            if f is None or (list(f.parameters()) and not any(p.requires_grad for p in f.parameters())):
+            if f is None or all_frozen:
                 why = "which has no encoder" if f is None else "whose encoder never learns"
                 raise ConfigError(
                     f"encoder_trainers = {config.encoder_trainers} cannot be used with representation "
-                    f"{name!r}, {why}: leave it out, or use simclr or icm"
+                    f"{config.representation.name!r}, {why}: leave it out, or use simclr or icm"
                 )
         whole = f is learner.encoder
+        if whole and never_learns:
+            self.trainers -= {"learner"}
         stack = isinstance(f, Encoder) and not whole and f.stack is learner.encoder.stack and self.spec.pixels
         frozen = config.phase == "finetune" and config.finetune.encoder_learning_rate == 0
         learner.trains_encoder = not never_learns and not frozen and ("learner" in self.trainers or not whole)

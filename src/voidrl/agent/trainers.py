@@ -83,20 +83,22 @@ def _check_sharing(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
                 f"share_encoder = 'stack' cannot be used with {spec.describe()}: vectors pass no "
                 f"convolutions that could be shared; use 'nothing' or 'all'"
             )
-        for field in COMPARED_STACK:
+        custom = ":" in config.learner.encoder.stack  # whose layers are its own
+        for field in COMPARED_STACK[: 1 if custom else None]:
             mine = getattr(config.representation.encoder, field)
             other = getattr(config.learner.encoder, field)
             if mine != other:
                 raise ConfigError(
                     f"share_encoder = 'stack' cannot be used with representation.encoder.{field} = {mine!r} "
-                    f"and learner.encoder.{field} = {other!r}: expected the same for both"
+                    f"and learner.encoder.{field} = {other!r}: expected the same for both; set "
+                    f"representation.encoder.{field} = {other!r}"
                 )
     unread = config.phase != "pretrain" and not is_shared(config, pieces.representation)
     if unread and trains_representation(config, pieces):
         raise ConfigError(
             f"representation.auxiliary = True cannot be used with representation {name!r} and share_encoder "
             f"= 'nothing' in phase {config.phase!r}: its loss would train an encoder that nothing reads; use "
-            f"share_encoder = 'all', or representation.auxiliary = False"
+            f"share_encoder = 'stack' or 'all' from pre-training on, or representation.auxiliary = False"
         )
 
 

@@ -19,7 +19,7 @@ from voidrl.errors import UnknownNameError
 from voidrl.terminal.tables import described, print_table, wrap_text
 
 if TYPE_CHECKING:
-    from voidrl.build import Layer
+    from voidrl.build import Layer, Probed
     from voidrl.config import Config
 
 DEFAULT_ENV = "voidrl/PixelMaze-v0"  # whose values a help without an environment shows
@@ -48,6 +48,7 @@ class Request(NamedTuple):
     subject: Any
     """The environment, or the pre-trained agent."""
     options: dict[str, str]
+    probed: Probed
     config: Config
     layers: list[Layer]
     wants_help: bool
@@ -99,7 +100,9 @@ def config(argv: list[str]) -> None:
         PHASES[command](argv[1:])
         return
     request = read_request(command, argv[1:], CONFIG)
-    from voidrl.build import config_sources
+    from voidrl.build import config_sources, require_fitting
+
+    require_fitting(request.probed, request.config)
     from voidrl.config import SET_BY_COMMAND, flat, to_json
 
     sources = config_sources(request.config, request.layers)
@@ -149,7 +152,7 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
     chosen = build.name_pieces(probed.spec, merge(*(layer.values for layer in layers)))
     fields = update(Config(), {kind: piece["name"] for kind, piece in chosen.items()})
     layers = layers_with(read_options(fields, given, command, own))
-    return Request(env, options, build.config_for(probed, layers), layers, wants_help)
+    return Request(env, options, probed, build.config_for(probed, layers), layers, wants_help)
 
 
 def _read_finetune(argv: list[str], more: dict[str, str]) -> Request:
@@ -168,7 +171,8 @@ def _read_finetune(argv: list[str], more: dict[str, str]) -> Request:
         agent.config, read_options(build.task_config(agent.config), given, "finetune", own)
     )
     env = options.get("--env") or share.own_env(agent)
-    return Request(agent, options, build.config_for(build.probe(env, layers), layers), layers, wants_help)
+    probed = build.probe(env, layers)
+    return Request(agent, options, probed, build.config_for(probed, layers), layers, wants_help)
 
 
 def resume(argv: list[str]) -> None:
