@@ -134,7 +134,7 @@ def test_auto_falls_back_and_says_so_once(tmp_path, capsys):
     assert capsys.readouterr().err.count("engine: eager, since the networks are on cpu") == 1
 
 
-def test_a_run_may_go_on_with_another_engine(tmp_path, capsys):
+def test_a_run_can_resume_with_another_engine(tmp_path, capsys):
     voidrl.pretrain(MAZE, steps=20, out=tmp_path / "run", config=tiny())
     with pytest.raises(ConfigError, match="engine = 'graph' cannot be used"):
         voidrl.resume(tmp_path / "run", steps=40, engine="graph")

@@ -195,7 +195,7 @@ def steps_taken(folder):
     return int(path.read_text() or 0) if path.exists() else 0
 
 
-def test_the_first_sigint_saves_and_tells_how_to_go_on(tmp_path, monkeypatch, capsys):
+def test_the_first_sigint_saves_and_says_how_to_resume(tmp_path, monkeypatch, capsys):
     process = start_process(tmp_path, steps=29)
     wait_for(lambda: steps_taken(tmp_path) >= 6, process)
     process.send_signal(signal.SIGINT)

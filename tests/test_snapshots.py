@@ -1,4 +1,4 @@
-"""Agents kept for good at given steps: which, under what names, and without a trace in the run."""
+"""Agents kept permanently at given steps: which, under what names, and without a trace in the run."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ def test_a_resumed_run_writes_them_again_and_no_others(tmp_path):
     stale, again = voidrl.load(run / "snapshots", device="cpu"), straight[1]
     # Of another past: the same one, one that was passed by a step later, and others of other numbers.
     for stale.steps in (again, 25 + 26 - again, 28, 300):
-        stale.save_beside(run / "snapshots", keep_last=100)
+        stale.save_checkpoint(run / "snapshots", keep_last=100)
     voidrl.resume(run, steps=40)
     assert kept(run) == [*straight, 300]
     for steps in straight:

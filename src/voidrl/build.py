@@ -184,11 +184,11 @@ def _piece_name(kind: str, values: Mapping[str, Any]) -> str | None:
 
 
 class Probed(NamedTuple):
-    """What is known of an environment before a run is built."""
+    """An environment's spec and settings, found before a run is built."""
 
     spec: EnvSpec
     env: EnvConfig
-    """With nothing left for the environment to decide."""
+    """With the environment's defaults filled in."""
     factory: EnvFactory | None
 
 
@@ -227,7 +227,7 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
 
 
 def name_pieces(spec: EnvSpec, merged: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What is said about each piece, with the name of the one that `auto` stands for."""
+    """The given values of method, representation and learner, with `auto` resolved to a name."""
     pieces = {}
     for kind in PIECES:
         given = merged.get(kind, {})

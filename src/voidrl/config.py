@@ -312,7 +312,7 @@ class LogConfig:
     keep_last: int = 2
     """Checkpoints kept."""
     snapshot_steps: tuple[Count, ...] = ()
-    """Steps of the run at which the agent alone is kept, for good, under `snapshots/`: `100k,500k` on the
+    """Steps of the run at which the agent alone is kept permanently under `snapshots/`: `100k,500k` on the
     command line. Several environments may step past one; folders are named by the agent's true steps."""
     tensorboard: bool = True
     """Write TensorBoard files as well as `metrics.jsonl`."""

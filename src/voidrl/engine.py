@@ -32,7 +32,7 @@ from voidrl.metrics import Accumulator
 from voidrl.replay import Replay
 
 Mode = Literal["eager", "graph", "compile"]
-WARMUP_RUNS = 2  # before a capture: what is made lazily, such as the optimizers' state, must lie before it
+WARMUP_RUNS = 2  # before a capture, so that lazily created state, such as the optimizers', exists
 MAX_BURST = 16  # updates in one graph
 MAX_GRAPHS = 16  # with an odd ratio of updates to steps few bursts come back; single updates always do
 RECOMPILE_LIMIT = 256  # all optimizers of a process share the code of one `step`
@@ -301,7 +301,7 @@ def _pick_mode(agent: Agent, replay: Replay, say: Callable[[str], None]) -> Mode
         obstacle = f"the networks are on {agent.device}{there}"
     elif replay.frames.device != agent.device:
         obstacle = (
-            f"the replay lies in main memory (replay.device = {agent.config.replay.device!r}, "
+            f"the replay is in main memory (replay.device = {agent.config.replay.device!r}, "
             f"replay.capacity_steps = {agent.config.replay.capacity_steps})"
         )
     if wanted == "auto":

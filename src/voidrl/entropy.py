@@ -225,7 +225,7 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
-        """Take in (n, *shape); an empty batch changes nothing."""
+        """Update with a batch (n, *shape); an empty batch changes nothing."""
         n = len(x)
         if n == 0:
             return

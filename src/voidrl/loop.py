@@ -108,12 +108,13 @@ class Loop:
         if state.steps < config.steps:
             self.folder.log(f"stopped by {stop.requested} at step {state.steps}")
             self.folder.status.stop(stop.requested, state.steps)
-            go_on = f"voidrl resume {shlex.quote(str(self.folder.path))}"
+            resume_command = f"voidrl resume {shlex.quote(str(self.folder.path))}"
             if not is_importable(config.env.id):
-                go_on = f"voidrl.resume({str(self.folder.path)!r}, env={config.env.id.rpartition(':')[2]})"
+                env = config.env.id.rpartition(":")[2]
+                resume_command = f"voidrl.resume({str(self.folder.path)!r}, env={env})"
             raise RunInterrupted(
                 f"stopped by {stop.requested} at step {state.steps} of {config.steps}; checkpoint "
-                f"{path.name} written, resume with `{go_on}`"
+                f"{path.name} written, resume with `{resume_command}`"
             )
 
     def _train(self, stop: StopSignals) -> Path:
@@ -140,8 +141,8 @@ class Loop:
                 result = self.envs.recv()
                 self._record(chosen.numpy(), skill, result)
             last = state.steps >= self.config.steps or stop.requested
-            at_border = last or crossed(before, state.steps, log.checkpoint_every_steps)
-            if at_border:
+            at_checkpoint = last or crossed(before, state.steps, log.checkpoint_every_steps)
+            if at_checkpoint:
                 self._update_agent()  # no update is due in what is saved
             if crossed(before, state.steps, log.eval_every_steps):
                 self._evaluate()
@@ -149,8 +150,8 @@ class Loop:
                 self._log()
             self.progress.update(state.steps, updates=state.updates)
             if self._snapshots_by(state.steps) > self._snapshots_by(before):
-                self._snapshot()  # before the checkpoint: a run resumed from that would not come by again
-            if at_border:
+                self._snapshot()  # before the checkpoint: a run resumed there would not pass this step again
+            if at_checkpoint:
                 path = self._checkpoint()
                 if last or stop.requested:  # a signal that came while it was written needs no other
                     return path
@@ -317,9 +318,9 @@ class Loop:
         """Save the agent as it is, without running the updates that are due."""
         self._require_finite_weights()
         agent, root, number = self.agent, self.folder.snapshots_path, self._snapshots_by(self.state.steps)
-        path = agent.save_beside(root, keep_last=sys.maxsize)
+        path = agent.save_checkpoint(root, keep_last=sys.maxsize)
         self.folder.log(f"snapshot {path.name}")
-        # In a run that was resumed from before, the same one may be there from less than a vector step away.
+        # Before it was resumed, the run may have saved this snapshot already, less than a vector step away.
         for steps in checkpoint.list_steps(root):
             near = 0 < abs(steps - agent.steps) < self.envs.num_envs
             if near and self._snapshots_by(steps - self.initial_agent_steps) == number:

@@ -10,7 +10,7 @@ from voidrl.errors import ConfigError, UnknownNameError
 
 KINDS = {"method": "methods", "representation": "representations", "learner": "learners"}
 
-_given: dict[tuple[str, str], type] = {}  # classes handed over in this process, which need not be importable
+_given: dict[tuple[str, str], type] = {}  # classes passed in by this process; they may not be importable
 
 
 def names(kind: str) -> list[str]:
@@ -71,7 +71,7 @@ def name_of(kind: str, cls: type) -> str:
 
 
 def import_path(kind: str, path: str) -> object:
-    """What `module:name` names."""
+    """Import the object at `module:name`."""
     module, _, name = path.partition(":")
     if not module or module.startswith(".") or not name:
         raise ConfigError(f"{kind} {path!r} cannot be imported: expected 'module:name'")

@@ -311,7 +311,7 @@ class Replay:
     # Checkpoints
 
     def state(self) -> dict[str, Tensor]:
-        """What is small: positions and counters. The stored steps come from `chunks`."""
+        """Positions and counters. The stored steps come from `chunks`."""
         self._sum_chunks()
         counters = (self._row, self._filled_rows, self._starts_head, self._size)
         arrays = {name: torch.from_numpy(array.copy()) for name, array in self._host_arrays().items()}
@@ -338,10 +338,10 @@ class Replay:
                 tensor.copy_(tensors[key])
 
     def _sum_chunks(self) -> None:
-        """Sum up the chunks that changed. The sum tells apart runs that went on from one checkpoint.
+        """Checksum the chunks that changed. The sums tell apart runs resumed from the same checkpoint.
 
-        A chunk that changed is written in whole with the next checkpoint: there its sum costs little, and in
-        `add` it would cost more than all the rest.
+        A changed chunk is written in full with the next checkpoint, where its sum costs little; in `add` it
+        would cost more than everything else.
         """
         for i in np.flatnonzero(self._chunk_writes != self._summed_writes).tolist():
             self._chunk_sums[i] = checksum(self._part(self._chunk(i)).values())
@@ -396,7 +396,7 @@ class Upload:
                 targets.append(self._stored[name][begin : begin + len(content)])
                 contents.append(content)
                 begins.append(length)
-                length += -(-len(content) // 16) * 16  # aligned, as wide copies want it
+                length += -(-len(content) // 16) * 16  # aligned for vectorized copies
         self._reserve(length)
         packed = self._packed.numpy()
         for begin, content in zip(begins, contents, strict=True):
@@ -412,7 +412,7 @@ class Upload:
 
     def _reserve(self, length: int) -> None:
         if self._copied is not None:
-            self._copied.synchronize()  # host synchronization: the last copy left long ago, as a rule
+            self._copied.synchronize()  # host synchronization: the last copy has usually already finished
         if len(self._packed) < length:
             self._packed = torch.empty(length, dtype=torch.uint8, pin_memory=self._on_cuda)
             self._arrived = torch.empty(length, dtype=torch.uint8, device=self._device)

@@ -250,7 +250,7 @@ def test_samples_are_rewarded_among_their_minibatch():
     expected = 2 * particle_reward(samples.next_observations, k=3) + 0.5 * torch.arange(20.0)
     torch.testing.assert_close(samples.rewards[:, 0], expected)
     among_others = buffer._get_samples(np.array([0, *range(40, 60)])).rewards[0]
-    assert among_others != samples.rewards[0]  # nothing is stored for good
+    assert among_others != samples.rewards[0]  # rewards are not stored
     assert (buffer.rewards[:, 0] == np.arange(64)).all()
 
 

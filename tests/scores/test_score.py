@@ -164,8 +164,8 @@ def test_what_evaluate_prints_is_what_score_reads(tmp_path, monkeypatch, capsys)
     assert found.score == pytest.approx(307.3)
 
 
-def test_another_game_under_the_same_name_is_not_put_together(tmp_path):
-    """Options make another game: its scores are no more comparable than those of another method."""
+def test_scores_with_different_environment_options_are_not_pooled(tmp_path):
+    """Options change the game, so its scores are no more comparable than those of another method."""
     runs = [make_run(tmp_path / "a", game="pong", seed=1, scores=[1.0])]
     runs.append(make_run(tmp_path / "b", game="pong?sticky=true", seed=2, scores=[1.0]))
     with pytest.raises(ConfigError, match=r"'apt' and .* 'apt with \?sticky=true'"):

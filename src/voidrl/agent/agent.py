@@ -43,7 +43,7 @@ class JointLoss:
 
 
 class Agent(nn.Module):
-    """What is trained, saved and handed to the user."""
+    """Encoder, representation, method and learner as one module."""
 
     representation: Representation
     method: Method
@@ -520,8 +520,8 @@ class Agent(nn.Module):
         self.optimizers.load(tensors)
         self.generation += 1
 
-    def save_beside(self, folder: Path, *, keep_last: int) -> Path:
-        """Write the agent as a checkpoint into a folder of them, of which the last by steps are kept."""
+    def save_checkpoint(self, folder: Path, *, keep_last: int) -> Path:
+        """Write the agent as a checkpoint into `folder`, which keeps the `keep_last` with the most steps."""
         files = {"agent.safetensors": checkpoint.Group(self.tensors())}
         meta = {"agent_steps": self.steps, "spec": self.spec.to_json(), "config": to_json(self.config)}
         return checkpoint.save(folder, self.steps, files, meta, keep_last=keep_last)

@@ -20,7 +20,7 @@ def demo(argv: list[str]) -> int:
     parser.add_argument(
         "--out",
         default="runs/demo",
-        help="where runs, picture and report go; what is there is kept (default: runs/demo)",
+        help="where runs, picture and report go; existing runs are kept (default: runs/demo)",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[2], help="one or more (default: 2)")
     parser.add_argument(
@@ -82,7 +82,7 @@ def experiment(argv: list[str]) -> int:
     parser.add_argument(
         "--engine", default="auto", choices=["auto", "eager", "graph", "compile"], help="(default: auto)"
     )
-    parser.add_argument("--out", help="where runs and report go; what is there is kept (default: runs/NAME)")
+    parser.add_argument("--out", help="where runs and report go; existing runs are kept (default: runs/NAME)")
     parser.add_argument("--dry-run", action="store_true", help="print the runs and what they would take")
     parser.add_argument("--no-report", action="store_true", help="make no report.html")
     options = parser.parse_args(argv)

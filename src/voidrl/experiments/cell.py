@@ -45,7 +45,7 @@ class Job(TypedDict):
 
 
 def main() -> int:
-    """Do what is missing of one cell; the exit code."""
+    """Run the missing parts of one cell; returns the exit code."""
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent passes on a terminal's Ctrl-C
     job: Job = json.loads(sys.stdin.buffer.readline())

@@ -36,7 +36,7 @@ def run_experiment(
     report: bool = True,
     command: Sequence[str] | None = None,
 ) -> int:
-    """Do what is missing of an experiment and show the results; the exit code of the command.
+    """Run the missing cells of an experiment and show the results; returns the exit code of the command.
 
     Args:
         name: One that comes with voidrl, or the path of a file.

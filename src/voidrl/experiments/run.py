@@ -53,7 +53,7 @@ class Outcome:
 
 
 def run_plan(plan: Plan, *, jobs: int = 1, command: Sequence[str], board: Board) -> Outcome:
-    """Do what is missing; returns when nothing is left that could be done."""
+    """Run the missing cells; returns when none is left that can be run."""
     device = pick_device(plan.request.device)
     threads = plan.experiment.threads
     if threads is None and device.type == "cpu" and jobs > 1:

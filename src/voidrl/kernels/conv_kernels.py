@@ -194,7 +194,7 @@ def weight_gradient(
         bias += g.to(tl.float32)
     partial += tl.program_id(0) * ((lines + 1) * TILE)
     for step in tl.static_range(STEPS):
-        # With pairs, the products of a pixel and what lies outside its own window are nobody's gradient.
+        # With pairs, the products of a pixel with pixels outside its window contribute no gradient.
         tap = ((first + step) % CHUNKS * CHUNK + k)[:, None] // CHANNELS - (n // OUT_CHANNELS * stride)[
             None, :
         ]

@@ -53,7 +53,7 @@ class Learner(nn.Module):
 
     @property
     def first_layers(self) -> list[nn.Module]:
-        """The layers of critic and actor that read the features; a critic without the property has none."""
+        """The layers of critic and actor that read the features; empty if the critic does not define them."""
         return list(getattr(self.critic, "first_layers", ()))
 
     def groups(self) -> dict[str, list[nn.Parameter]]:

@@ -100,7 +100,7 @@ class Method(nn.Module):
         """Change state in place after an update (queues, moving averages); captured in CUDA graphs."""
 
     def observe(self, obs: Tensor, skill: Tensor) -> None:
-        """Take in the states that environments have just reached, (n, *obs_shape), each exactly once.
+        """Update with the states that environments have just reached, (n, *obs_shape), each exactly once.
 
         Called eagerly at every environment step of pre-training, if overridden: for visit counts and running
         statistics. Write to buffers in place.

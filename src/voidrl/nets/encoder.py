@@ -20,7 +20,7 @@ STACKS = {  # (channels, kernel, stride) of each layer
     "paper": ((32, 3, 2), (32, 3, 2), (32, 3, 2), (32, 3, 1)),  # APT's table for DMControl
 }
 IMPALA_CHANNELS = (16, 32, 32)  # Espeholt et al. 2018, without the LSTM
-CHANNELS = 16  # and so it is with channels
+CHANNELS = 16  # convolutions in bf16 are slower with input channels that are not a multiple of this
 
 
 class ConvStack(nn.Sequential):
@@ -234,5 +234,5 @@ class Residual(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """The input plus what the branch makes of it."""
+        """The input plus its residual branch."""
         return x + self.branch(x)  # type: ignore[no-any-return]

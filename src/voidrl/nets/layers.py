@@ -103,7 +103,7 @@ def in_bf16(x: Tensor) -> bool:
 
 
 def trunk_layers(inputs: int, outputs: int) -> list[nn.Module]:
-    """FC → LayerNorm → tanh; what comes out is float32, under autocast too."""
+    """FC → LayerNorm → tanh; the output is float32, even under autocast."""
     return [Linear(inputs, outputs), FullPrecisionLayerNorm(outputs), nn.Tanh()]
 
 
@@ -164,7 +164,7 @@ class EnsembleLinear(nn.Module):
             return product + self.bias.to(product.dtype)
         with full_precision(x):
             x = x.to(self.weight.dtype)
-            if self.weight.shape[2] == 1:  # no product to speak of, and fused with what comes before
+            if self.weight.shape[2] == 1:  # a dot product, which fuses with the previous layer
                 return (x * self.weight.transpose(1, 2)).sum(-1, keepdim=True) + self.bias
             return torch.baddbmm(self.bias, x, self.weight)
 

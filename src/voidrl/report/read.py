@@ -131,7 +131,7 @@ class Collection:
 
 
 def read_all(paths: Sequence[str | Path], say: Callable[[str], None]) -> Collection:
-    """Read every run under the paths; an error if none can be read. What is skipped is said and kept."""
+    """Read every run under the paths; an error if none can be read. Skipped runs are reported."""
     found = find_runs(paths, say)
     runs, skipped = [], [*found.skipped]
     for folder in found.folders:

@@ -1,4 +1,4 @@
-"""Nothing besides the learner: f is the encoder that its loss trains (the paper's "APT w/o CL")."""
+"""No representation loss: f is the learner's encoder, trained by the RL loss (the paper's "APT w/o CL")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a run: config, environment, status, metrics, checkpoints, snapshots and a log for people."""
+"""The folder of a run: config, environment, status, metrics, checkpoints, snapshots and a text log."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RunFolder:
         self.environment_path = self.path / "environment.json"  # machine, versions, command line
         self.checkpoints_path = self.path / "checkpoints"
         self.snapshots_path = self.path / "snapshots"  # agents that are never deleted
-        self.log_path = self.path / "log.txt"  # for people: nothing reads it back
+        self.log_path = self.path / "log.txt"  # for humans; voidrl never reads it
         self.lock_path = self.path / locks.RUN_LOCK  # held by the process that trains
         self.status = StatusWriter(self.path)
 

@@ -1,7 +1,7 @@
 """`status.json`: the state of a run as data, written atomically.
 
-Whether a run is alive is decided by the lock on its folder, which the kernel releases with its process. A
-run whose file says `running` and whose lock is free was killed without a word: it reads as `interrupted`.
+The lock on its folder decides whether a run is alive; the kernel releases it when the process ends. A run
+whose file says `running` but whose lock is free was killed before it could write: it reads as `interrupted`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RunStatus:
     """What a run is doing, or how it ended."""
 
     state: State
-    """`interrupted` is never written: it is how a run reads whose process died without a word."""
+    """`interrupted` is never written; it is reported if the process ended without writing a final state."""
     steps: int = 0
     """Environment steps at the last heartbeat; exact once the run has stopped, failed or is done."""
     total_steps: int = 0
@@ -44,13 +44,13 @@ class RunStatus:
     pid: int = 0
     host: str = ""
     started: str = ""
-    """When this process took the run, in UTC; with host and pid it names the process for good."""
+    """When this process acquired the run, in UTC; with host and pid it identifies the process uniquely."""
     heartbeat: str = ""
     """When the file was last written, in UTC."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether a process is at work on the run."""
+        """Whether a process is working on the run."""
         return self.state in ("starting", "running")
 
 
@@ -63,7 +63,7 @@ class StatusWriter:
         self._last_write = 0.0
 
     def start(self, total_steps: int, steps: int = 0) -> None:
-        """`starting`: this process has taken the run, at the checkpoint of `steps` if there is one."""
+        """`starting`: this process has acquired the run, at the checkpoint of `steps` if there is one."""
         fresh = {"signal": None, "error": None, "pid": os.getpid(), "started": utc_now()}
         self._write("starting", steps=steps, total_steps=total_steps, checkpoint=steps or None, **fresh)
 

@@ -140,7 +140,7 @@ def _score_of(path: Path, saved: dict[str, Any]) -> Score:
 
 
 def _kind(phase: str, method: str, env: str) -> str:
-    """Name what was trained. Training from scratch uses no method, and options make another game."""
+    """Name what was trained. Training from scratch uses no method; environment options are included."""
     kind = {"pretrain": method, "train": "scratch"}.get(phase, f"{phase} {method}")
     options = env.partition("?")[2]
     return f"{kind} with ?{options}" if options else kind
