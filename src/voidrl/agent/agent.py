@@ -142,13 +142,12 @@ class Agent(nn.Module):
                 f"whose weights are frozen (requires_grad = False): leave some trainable, or add layers "
                 f"behind it with representation.encoder.feature_dim"
             )
-        if self.pretraining and config.encoder_trainers:
-            if f is None or all_frozen:
-                why = "which has no encoder" if f is None else "whose encoder never learns"
-                raise ConfigError(
-                    f"encoder_trainers = {config.encoder_trainers} cannot be used with representation "
-                    f"{config.representation.name!r}, {why}: leave it out, or use simclr or icm"
-                )
+        if self.pretraining and config.encoder_trainers and (f is None or all_frozen):
+            why = "which has no encoder" if f is None else "whose encoder never learns"
+            raise ConfigError(
+                f"encoder_trainers = {config.encoder_trainers} cannot be used with representation "
+                f"{config.representation.name!r}, {why}: leave it out, or use simclr or icm"
+            )
         whole = f is learner.encoder
         if whole and never_learns:
             self.trainers -= {"learner"}
