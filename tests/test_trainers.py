@@ -188,7 +188,7 @@ def test_a_method_can_train_f_while_the_representations_loss_trains_its_heads():
         (
             PIXELS,
             {"representation": "simclr", "representation__auxiliary": True, "phase": "train"},
-            "would train an encoder that nothing reads; use share_encoder = 'all'",
+            "would train an encoder that nothing reads; use share_encoder = 'stack' or 'all'",
         ),
         (
             DISCRETE,
