@@ -48,9 +48,9 @@ PHASE_PREFIXES = ("pretrain", "train")  # of `--set`; `finetune` is a part of th
 class Request:
     """What the command line asks for; by default the experiment as in its file."""
 
-    tasks: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
+    tasks: Sequence[str] = ()
+    methods: Sequence[str] = ()
+    seeds: Sequence[int] = ()
     steps_scale: float = 1.0
     preset: str | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
