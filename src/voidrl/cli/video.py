@@ -55,19 +55,9 @@ def video(argv: list[str]) -> None:
         recordings: list[Recording] = []
         for label, agent in shown:
             print(f"{label}: playing {options.env or agent.config.env.id}", file=sys.stderr, flush=True)
-            recording = record(
-                agent,
-                options.env,
-                episodes=episodes,
-                seconds=seconds,
-                seed=options.seed,
-                deterministic=not options.stochastic,
-                epsilon=options.epsilon,
-                fps=options.fps,
-                height=options.height,
-                label=label,
-            )
-            recordings.append(stack.enter_context(recording))
+            how = {name: getattr(options, name) for name in ("env", "seed", "epsilon", "fps", "height")}
+            how |= {"episodes": episodes, "seconds": seconds, "deterministic": not options.stochastic}
+            recordings.append(stack.enter_context(record(agent, label=label, **how)))
         write_video(recordings, target, height=options.height, labels=not options.plain)
         for recording in recordings:
             print(_summary(recording, asked=options.episodes is not None or options.seconds is not None))
@@ -76,10 +66,8 @@ def video(argv: list[str]) -> None:
 
 def _summary(recording: Recording, *, asked: bool) -> str:
     """The result in one line."""
-    whole = [
-        f"return {score:g} in {steps} steps"
-        for score, steps in zip(recording.returns, recording.lengths, strict=True)
-    ]
+    episodes = zip(recording.returns, recording.lengths, strict=True)
+    whole = [f"return {score:g} in {steps} steps" for score, steps in episodes]
     last = recording.moments[-1]
     if len(whole) < last.episode:
         hint = "" if asked else "; --episodes 1 shows all of it"
