@@ -116,7 +116,8 @@ def _captured(call: Callable[[], object], device: torch.device) -> Run:
     with torch.cuda.graph(graph, stream=stream):
         for _ in range(CALLS_PER_GRAPH):
             call()
-    return lambda count: [graph.replay() for _ in range(count // CALLS_PER_GRAPH)]
+    replay = _repeated(graph.replay)
+    return lambda count: replay(count // CALLS_PER_GRAPH)
 
 
 class PeakMemory:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, cast
 
 from voidrl.terminal.screen import has_color, has_unicode, is_log, is_terminal, width_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, JustifyMethod
 
 GAP = 2
 UNKNOWN_HEIGHT = 25
@@ -126,8 +126,8 @@ def _print_grid(console: Console, rows: list[list[str]], numeric: list[bool]) ->
     grid = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
     last = len(numeric) - 1
     for i, (name, right) in enumerate(zip(rows[0], numeric, strict=True)):
-        style, justify = "cyan" if i == 0 else "", "right" if right else "left"
-        grid.add_column(Text(name), style=style, justify=justify, no_wrap=i < last, overflow="fold")
+        style, side = "cyan" if i == 0 else "", cast("JustifyMethod", "right" if right else "left")
+        grid.add_column(Text(name), style=style, justify=side, no_wrap=i < last, overflow="fold")
     for row in rows[1:]:
         grid.add_row(*map(Text, row))
     console.print(grid)
