@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, TextIO
 
 from voidrl.terminal.screen import has_color, has_unicode, is_log, is_terminal, width_of
 
@@ -126,7 +126,8 @@ def _print_grid(console: Console, rows: list[list[str]], numeric: list[bool]) ->
     grid = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
     last = len(numeric) - 1
     for i, (name, right) in enumerate(zip(rows[0], numeric, strict=True)):
-        style, side = "cyan" if i == 0 else "", cast("JustifyMethod", "right" if right else "left")
+        side: JustifyMethod = "right" if right else "left"
+        style = "cyan" if i == 0 else ""
         grid.add_column(Text(name), style=style, justify=side, no_wrap=i < last, overflow="fold")
     for row in rows[1:]:
         grid.add_row(*map(Text, row))
