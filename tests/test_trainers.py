@@ -82,6 +82,8 @@ def test_an_encoder_is_trained_by_its_declared_losses_alone(representation, shar
     if phase != "pretrain":
         learns = shared and phase != "frozen" and representation != "fixed"
         expected = ({"critic"} if learns else set()) | ({"representation"} if auxiliary else set())
+    if phase == "pretrain":  # every optimizer has something to do
+        assert set().union(*seen) == set(agent.optimizers)
     part = agent.representation.encoder.stack
     weights = {names[p] for p in part.parameters()}
     stepped = [together for together, touched in seen.items() if touched & weights]
@@ -99,15 +101,26 @@ def test_the_stack_is_shared_and_the_trunks_are_not():
 
 
 def test_two_losses_of_one_encoder_are_one_gradient():
-    """The joint step is the one that a single Adam takes on the weighted sum of both losses."""
-    agents = [make_agent(PIXELS, representation="spr", representation__loss_weight=w) for w in (1e-9, 5.0)]
-    grads = []
-    for agent in agents:
+    """The gradient is linear in the weight of the representation's loss."""
+    grads = {}
+    for weight in (1.0, 2.0, 4.0):
+        options = {"representation__loss_weight": weight, "learner__max_grad_norm": 0}
+        agent = make_agent(PIXELS, representation="spr", **options)
         torch.manual_seed(0)
         agent.step(fill_replay(PIXELS))
-        grads.append(agent.learner.encoder.stack[0].weight.grad.clone())
-    alone, joint = grads
-    assert not torch.allclose(alone, joint)
+        grads[weight] = agent.learner.encoder.stack[0].weight.grad.clone()
+    once = grads[2.0] - grads[1.0]
+    assert once.abs().max() > 0
+    torch.testing.assert_close(grads[4.0] - grads[2.0], 2 * once, atol=1e-6, rtol=1e-3)
+
+
+def test_a_trunk_that_the_learner_does_not_share_is_trained_by_the_representation():
+    encoder = {"activation": "relu", "feature_dim": 7}
+    options = {"share_encoder": "stack", "encoder_trainers": ("learner",), "representation": "simclr"}
+    agent = make_agent(PIXELS, representation__encoder=encoder, learner__encoder=encoder, **options)
+    before = snapshot(parameters_of(agent.representation.encoder.trunk))
+    agent.step(fill_replay(PIXELS))
+    assert moved(before, parameters_of(agent.representation.encoder.trunk)) == set(before)
 
 
 def test_a_method_can_train_f_while_the_representations_loss_trains_its_heads():
@@ -155,7 +168,17 @@ def test_a_method_can_train_f_while_the_representations_loss_trains_its_heads():
         (
             PIXELS,
             {"representation": "fixed", "share_encoder": "all", "encoder_trainers": ("learner",)},
-            "'fixed', whose encoder never learns: leave out 'learner'",
+            "'fixed', whose encoder never learns: leave it out, or use simclr or icm",
+        ),
+        (
+            DISCRETE,
+            {"method": "diayn", "representation": "identity", "encoder_trainers": ("method",)},
+            "'identity', which has no encoder: leave it out",
+        ),
+        (
+            PIXELS,
+            {"method": "rnd", "representation": "simclr", "encoder_trainers": ("representation",)},
+            "method 'rnd', which does not read f, and share_encoder = 'nothing'.*would serve nothing",
         ),
         (
             PIXELS,
@@ -192,14 +215,13 @@ def test_a_method_can_train_f_while_the_representations_loss_trains_its_heads():
         ),
         (
             DISCRETE,
-            {"method": "diayn", "phase": "finetune", "finetune__warmup_actions": "random"},
+            {"method": "diayn", "finetune__warmup_actions": "random"},
             r"finetune\.warmup_actions = 'random' cannot be used with method 'diayn'.*use 'policy'",
         ),
         (
             CONTINUOUS,
             {
                 "learner": "ddpg",
-                "phase": "finetune",
                 "finetune__encoder_learning_rate": 1e-4,
                 "learner__encoder": {"stack": "mlp", "hidden_dim": 0, "feature_dim": 0},
             },

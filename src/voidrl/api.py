@@ -151,6 +151,7 @@ def resume(
             f"with `voidrl finetune`"
         )
     folder = RunFolder.open(run)
+    checkpoint.require_readable(folder.checkpoints_path)
     config = build.config_from_json(checkpoint.read_json(folder.config_path, "the config of a run"))
     config = update(config, _arguments(steps=steps, device=device, engine=engine))
     factory = _resumable_factory(env, config.env.id)

@@ -110,9 +110,8 @@ def layers_for(
             for values in (protocol, chosen)
         )
     if representation not in (None, _piece_name("representation", chosen)):
-        chosen = {key: value for key, value in chosen.items() if key != "representation"}
-        if "representation" in chosen.get("encoder_trainers", ()):
-            chosen = {**chosen, "encoder_trainers": ()}
+        replaced = ("representation", "encoder_trainers")  # who trains f depends on the representation
+        chosen = {key: value for key, value in chosen.items() if key not in replaced}
     if phase == "train" and "log" in protocol:  # snapshots are taken of pre-training
         protocol = {**protocol, "log": {k: v for k, v in protocol["log"].items() if k != "snapshot_steps"}}
     below = [
@@ -129,6 +128,11 @@ def finetune_layers(
 ) -> list[Layer]:
     """The layers of a run that adapts a pre-trained agent."""
     command = merge(changes(config), {**(arguments or {}), "phase": "finetune"})
+    if "warmup_steps" in command and not isinstance(config, Config):
+        raise ConfigError(
+            f"warmup_steps = {command['warmup_steps']} cannot be used while fine-tuning: it is the random "
+            f"warm-up of pre-training; use finetune.warmup_steps"
+        )
     return [Layer("pre-trained run", to_json(task_config(pretrained))), Layer("command", command)]
 
 
@@ -142,13 +146,16 @@ def changes(config: Overrides | None) -> dict[str, Any]:
 
 def task_config(pretrained: Config) -> Config:
     """The config with which an agent of this one is fine-tuned, before any changes to it."""
-    tuning = pretrained.finetune
+    tuning, learner = pretrained.finetune, pretrained.learner
+    rate = tuning.learning_rate or learner.learning_rate
     return dataclasses.replace(
         pretrained,
         phase="finetune",
         steps=tuning.steps or pretrained.steps,
         updates_per_step=tuning.updates_per_step or pretrained.updates_per_step,
-        finetune=dataclasses.replace(tuning, updates_per_step=None),  # so that changes to either count
+        learner=dataclasses.replace(learner, learning_rate=rate),
+        # None, so that changes to either field count.
+        finetune=dataclasses.replace(tuning, updates_per_step=None, learning_rate=None),
         log=dataclasses.replace(pretrained.log, snapshot_steps=()),  # those were of pre-training
     )
 

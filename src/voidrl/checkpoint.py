@@ -262,6 +262,15 @@ def require_format(path: Path, fields: Mapping[str, Any], expected: int) -> None
         )
 
 
+def require_readable(folder: Path) -> None:
+    """Refuse a folder whose newest checkpoint has another format, before anything else of it is parsed."""
+    for step in list_steps(folder)[-1:]:
+        path = folder / f"step_{step:012d}" / MANIFEST
+        with suppress(OSError, ValueError):
+            fields = json.loads(path.read_text("utf-8"))
+            require_format(path, fields if isinstance(fields, dict) else {}, FORMAT)
+
+
 def check_file(path: Path, entry: FileEntry, *, trust: bool = False) -> None:
     """Check a file's size and sha256; with `trust`, a file that this process has hashed is not read again."""
     try:

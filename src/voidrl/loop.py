@@ -171,11 +171,11 @@ class Loop:
 
     def _choose_actions(self) -> HostCopy:
         agent, steps = self.agent, self.state.steps
+        if agent.pretraining:
+            agent.method.set_progress(steps)
         if steps < self.warmup_steps and self.random_warmup:
             return HostCopy(agent.random_actions(self.envs.num_envs))
         agent.learner.set_progress(float("inf") if self.noise_at_end else steps)
-        if agent.pretraining:
-            agent.method.set_progress(steps)
         return self.engine.choose(self.skill)
 
     def _send(self, chosen: HostCopy) -> None:
@@ -190,7 +190,8 @@ class Loop:
         check_finite(result.reward, "the reward", state.steps)
         real = ~self.ended  # where an episode had ended, this step was its reset
         self.skill_age = np.where(real, self.skill_age + 1, 0)
-        period = agent.skill_every_steps
+        tries = agent.pretraining or not state.updates  # with the first update the task's skill is chosen
+        period = agent.skill_every_steps if tries else 0
         changes = real & (self.skill_age >= period) if period else np.zeros_like(real)
         state.steps += self.replay.add(
             action,
@@ -211,7 +212,8 @@ class Loop:
         self.score, self.length = self.score + np.where(real, result.score, 0), self.length + real
         if not real.all() or changes.any():
             self.skill_age[changes] = 0
-            self.skill = agent.next_skills(self.skill, torch.from_numpy(~real | changes).to(agent.device))
+            needed = torch.from_numpy(~real | changes).to(agent.device)  # host synchronization
+            self.skill = agent.next_skills(self.skill, needed)
         self.ended = result.ended & real
         for i in np.flatnonzero(self.ended):
             self.finished.append((float(self.score[i]), int(self.length[i])))
@@ -222,7 +224,7 @@ class Loop:
         """Show the method the states that were just reached; those after a reset are no steps."""
         obs = self.replay.latest()
         if not real.all():
-            index = torch.from_numpy(np.flatnonzero(real)).to(obs.device)
+            index = torch.from_numpy(np.flatnonzero(real)).to(obs.device)  # host synchronization
             obs, skill = obs[index], skill[index]
         self.agent.method.observe(obs, skill)
 
@@ -233,12 +235,24 @@ class Loop:
             return
         due = int((state.steps - self.warmup_steps) * self.updates_per_step)
         if state.updates == 0 < due and not agent.pretraining:
+            self._warn_of_untried_skills()
             agent.choose_task_skill(self.replay)
             everywhere = torch.ones(self.envs.num_envs, dtype=torch.bool, device=agent.device)
             self.skill = agent.next_skills(self.skill, everywhere)
         if state.updates < due:
             self.engine.update(state.updates, due - state.updates)
             state.updates = due
+
+    def _warn_of_untried_skills(self) -> None:
+        trials = self.agent.method.trial_skills()
+        if trials is None or self.config.phase != "finetune":
+            return
+        dealt = int(self.agent.trials_dealt)  # host synchronization, once in a run
+        if dealt < len(trials):
+            self.engine.say(
+                f"only {dealt} of {len(trials)} skills were tried before one was chosen: raise "
+                f"finetune.warmup_steps, or set method.skill_every_steps so that each takes less time"
+            )
 
     def _count_visits(self, info: dict[str, Any]) -> None:
         cells, reported = np.asarray(info.get("cell", ())), np.asarray(info.get("_cell", True))

@@ -190,6 +190,11 @@ class Replay:
         assert self._size, "nothing to sample yet"
         return self._draw(batch_size)
 
+    def newest(self, count: int) -> Tensor:
+        """Slots of the newest transitions, at most `count`, each once."""
+        back = torch.arange(min(count, self._size), device=self.starts.device)
+        return self.starts[self.starts_head - 1 - back]
+
     @fusable
     def _draw(self, batch_size: int) -> Tensor:
         # rand() times a size that lives on the device. With 2⁻²⁴ between the numbers of a float32, some of

@@ -7,42 +7,42 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from helpers import PIXELS, fill_replay, make_agent, moved, parameters_of, run_loop, snapshot, spec_of
+from helpers import (
+    CPU,
+    PIXELS,
+    fill_replay,
+    make_agent,
+    moved,
+    parameters_of,
+    run_loop,
+    snapshot,
+    spec_of,
+    watch_losses,
+)
 
-from voidrl.replay import SKILL_ENDED
-from voidrl.types import Batch
+from voidrl.replay import SKILL_ENDED, Replay
 
 K = 4
 
 
-def batch_of(skill, obs):
-    n = len(skill)
-    zero = torch.zeros(n)
-    return Batch(obs, torch.zeros(n, dtype=torch.int64), zero, zero, obs, skill)
-
-
-class Given:
-    """Latents from outside."""
-
-    def __init__(self, z):
-        self.z = self.z_next = z
-
-
 @pytest.mark.parametrize("rooms", [1, K])
 def test_k_rooms_earn_log_k_and_one_room_nothing(rooms):
-    agent = make_agent(method="diayn", method__num_skills=K, method__learning_rate=1e-2)
-    index = torch.arange(256) % K
-    skill = torch.nn.functional.one_hot(index, K).float()
-    where = index if rooms == K else torch.zeros_like(index)
-    obs = torch.nn.functional.one_hot(where, 4).float()
-    batch, latents = batch_of(skill, obs), Given(obs)
-    for _ in range(100):
-        for loss in agent.method.losses(batch, latents):
-            agent.optimizers.minimize([loss.optimizer], loss.value)
-    with torch.no_grad():
-        reward = agent.method.reward(batch, latents)
-    assert reward.max() <= math.log(K) + 1e-5
-    assert reward.mean().item() == pytest.approx(math.log(K) if rooms == K else 0, abs=0.05)
+    """A replay in which skill i stays in room i, or all skills in one, and updates of the agent."""
+    options = {"method__num_skills": K, "method__learning_rate": 1e-2, "learner__batch_size": 64}
+    agent = make_agent(method="diayn", **options)
+    replay, eye = Replay(agent.spec, K, 400, K, CPU, CPU), np.eye(K, dtype=np.float32)
+    frames = eye if rooms == K else eye[[0] * K]
+    replay.reset(frames)
+    for _ in range(60):
+        no = np.zeros(K, bool)
+        replay.add(np.zeros(K, np.int64), np.zeros(K), no, no, frames, torch.from_numpy(eye))
+    rewards = []
+    watch_losses(agent, lambda batch, reward: rewards.append(reward))
+    for _ in range(120):
+        agent.step(replay)
+    last = torch.cat(rewards[-20:])
+    assert last.max() <= math.log(K) + 1e-5
+    assert last.mean().item() == pytest.approx(math.log(K) if rooms == K else 0, abs=0.05)
 
 
 def test_from_pixels_the_classifier_can_train_the_learners_encoder():
@@ -103,7 +103,7 @@ def test_a_skill_lasts_its_period_and_returns_stop_where_it_changes(tmp_path):
 
 def test_fine_tuning_tries_every_skill_in_turn_and_keeps_the_best(tmp_path):
     options = {"method": "diayn", "method__num_skills": 3, "method__skill_every_steps": 5}
-    agent = make_agent(spec_of(Rooms), phase="finetune", steps=130, finetune__warmup_steps=120, **options)
+    agent = make_agent(spec_of(Rooms), phase="finetune", steps=150, finetune__warmup_steps=120, **options)
 
     def act(obs, skill, deterministic):
         return skill.argmax(1)  # skill i always takes action i, of which the last pays
@@ -115,3 +115,5 @@ def test_fine_tuning_tries_every_skill_in_turn_and_keeps_the_best(tmp_path):
     assert counts.min() > 30  # dealt evenly, 40 steps each
     assert agent.task_skill.argmax() == 2
     assert agent.task_skill_chosen
+    later = sorted(loop.replay.starts[: len(loop.replay)].tolist())[124:]
+    assert not (loop.replay.ending[later] == SKILL_ENDED).any()  # the chosen skill stays

@@ -27,17 +27,17 @@ def test_a_constant_stream_has_the_floor_for_its_deviation():
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_error_on_visited_states_falls_below_a_fifth_of_that_on_unseen_ones(seed):
-    agent = make_agent(method="rnd", method__hidden_dim=64, method__learning_rate=1e-3, seed=seed)
-    generator = torch.Generator().manual_seed(seed)
-    center = torch.randn(4, generator=generator)
-    visited = center + 0.5 * torch.randn(256, 4, generator=generator)
-    unseen = -center + 0.5 * torch.randn(256, 4, generator=generator)
-    agent.method.observe(torch.cat([visited, unseen]), torch.zeros(512, 0))
+    """By updates of the agent from a replay that holds the visited states alone."""
+    options = {"method__hidden_dim": 64, "method__learning_rate": 1e-3, "learner__batch_size": 64}
+    agent, replay = make_agent(method="rnd", seed=seed, **options), fill_replay(seed=seed)
+    replay.frames.copy_(0.5 * replay.frames + 1)  # around (1, 1, 1, 1)
+    visited = replay.batch(replay.newest(100), 1, 1.0).next_obs
+    unseen = visited - 2
+    agent.method.observe(torch.cat([visited, unseen]), torch.zeros(2 * len(visited), 0))
     before = agent.method.error(visited).mean() / agent.method.error(unseen).mean()
     target = snapshot(agent.method.target.state_dict())
-    for _ in range(400):
-        loss = agent.method.error(visited).mean()
-        agent.optimizers.minimize(["method"], loss)
+    for _ in range(300):
+        agent.step(replay)
     after = agent.method.error(visited).mean() / agent.method.error(unseen).mean()
     assert before > 0.5
     assert after < 0.2
@@ -62,8 +62,10 @@ def test_every_state_reached_is_observed_once(tmp_path):
     np.testing.assert_allclose(agent.method.observations.mean, reached.mean(0), atol=1e-6)
 
 
-def test_statistics_can_be_frozen_after_some_steps(tmp_path):
-    agent = make_agent(spec_of(Chain), method="rnd", steps=60, warmup_steps=10, method__statistics_steps=30)
+@pytest.mark.parametrize("warmup", [10, 40])
+def test_statistics_can_be_frozen_after_some_steps(tmp_path, warmup):
+    options = {"steps": 60, "warmup_steps": warmup, "method__statistics_steps": 30, "method__hidden_dim": 16}
+    agent = make_agent(spec_of(Chain), method="rnd", **options)
     run_loop(tmp_path / "run", Chain, agent)
     assert agent.method.observations.count.item() == 30
 

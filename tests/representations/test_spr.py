@@ -3,8 +3,21 @@
 import numpy as np
 import pytest
 import torch
-from helpers import CONTINUOUS, DISCRETE, PIXELS, fill_replay, make_agent, moved, parameters_of, snapshot
+from helpers import (
+    CONTINUOUS,
+    DISCRETE,
+    PIXELS,
+    Chain,
+    config,
+    fill_replay,
+    make_agent,
+    moved,
+    parameters_of,
+    snapshot,
+)
+from tiny_runs import rows
 
+import voidrl
 from voidrl.augment import Augment
 from voidrl.config import AugmentConfig
 from voidrl.representations.base import Views
@@ -83,6 +96,13 @@ def test_next_to_dqn_on_a_task_the_loss_falls_and_the_encoder_changes(spec):
     assert np.mean(losses[5.0][-10:]) < 0.6 * np.mean(losses[5.0][:5])
     assert np.mean(losses[5.0][-10:]) < np.mean(losses[1e-9][-10:])
     assert moved(encoders[1e-9], encoders[5.0])
+
+
+def test_on_a_task_from_scratch_the_loss_falls(tmp_path):
+    changes = config(representation="spr", updates_per_step=0.5, log__log_every_steps=100)
+    voidrl.train(Chain, steps=900, out=tmp_path / "run", config=changes)
+    losses = [row["train/spr_loss"] for row in rows(tmp_path / "run") if "train/spr_loss" in row]
+    assert np.mean(losses[-2:]) < 0.5 * losses[0]
 
 
 def test_switched_off_it_leaves_dqn_as_it_is():

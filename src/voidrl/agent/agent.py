@@ -15,7 +15,7 @@ from voidrl import checkpoint, registry
 from voidrl.agent.optimizers import Optimizers, Part
 from voidrl.agent.trainers import Pieces, check_combination, encoder_trainers, trains_representation
 from voidrl.augment import Augment
-from voidrl.config import Config, to_json
+from voidrl.config import Config, SkillConfig, to_json
 from voidrl.device import uses_bf16
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.learners.base import Learner
@@ -25,6 +25,8 @@ from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Representation, Views
 from voidrl.spaces import env_action, to_frames
 from voidrl.types import Batch, EnvSpec, Metrics
+
+SELECTION_STEPS = 4096  # of the warm-up, from which the skill for a task is selected
 
 
 class JointLoss:
@@ -97,6 +99,12 @@ class Agent(nn.Module):
         self.eval()
         if self.learns:
             self._make_optimizers(device)
+            if len(self.trainers) > 1 and "critic" not in self.learner.groups():
+                raise ConfigError(
+                    f"encoder_trainers {', '.join(sorted(self.trainers))} cannot be used with learner "
+                    f"{config.learner.name!r}: a joint loss needs a group 'critic', and it has "
+                    f"{', '.join(self.learner.groups())}"
+                )
 
     def _make_encoders(self, pieces: Pieces) -> tuple[Encoder | None, Encoder]:
         """The encoder f and the learner's, which share what `share_encoder` says."""
@@ -121,11 +129,14 @@ class Agent(nn.Module):
         config, learner, f = self.config, self.learner, self.representation.encoder
         weights = list(learner.encoder.parameters())
         never_learns = bool(weights) and not any(p.requires_grad for p in weights)
-        if never_learns and "learner" in config.encoder_trainers:
-            raise ConfigError(
-                f"encoder_trainers = {config.encoder_trainers} cannot be used with representation "
-                f"{config.representation.name!r}, whose encoder never learns: leave out 'learner'"
-            )
+        if self.pretraining and config.encoder_trainers:
+            name = config.representation.name
+            if f is None or (list(f.parameters()) and not any(p.requires_grad for p in f.parameters())):
+                why = "which has no encoder" if f is None else "whose encoder never learns"
+                raise ConfigError(
+                    f"encoder_trainers = {config.encoder_trainers} cannot be used with representation "
+                    f"{name!r}, {why}: leave it out, or use simclr or icm"
+                )
         whole = f is learner.encoder
         stack = isinstance(f, Encoder) and not whole and f.stack is learner.encoder.stack and self.spec.pixels
         frozen = config.phase == "finetune" and config.finetune.encoder_learning_rate == 0
@@ -162,8 +173,9 @@ class Agent(nn.Module):
             rate = config.representation.learning_rate
             warmed_up = self.representation_rate if config.representation.warmup_updates else rate
             own = [p for p in self.representation.parameters() if id(p) not in taken]
-            if self._trains_representation and "representation" not in self.trainers:
-                f = self.representation.encoder  # others train it, and this loss the heads alone
+            heads_only = self._trains_representation and "representation" not in self.trainers
+            if heads_only and "method" in self.trainers:
+                f = self.representation.encoder  # the method trains it, and this loss the heads alone
                 encoder = {id(p) for p in f.parameters()} if f is not None else set()
                 optimizers.add("encoder", [Part([p for p in own if id(p) in encoder], rate)])
                 own = [p for p in own if id(p) not in encoder]
@@ -174,11 +186,15 @@ class Agent(nn.Module):
                 optimizers.add(name, [Part(own, self.method.learning_rate(name))])
 
     def _part_rates(self) -> Callable[[nn.Parameter], float]:
-        """The learning rate of each weight of the learner; those with rate 0 are frozen."""
+        """The learning rate of each weight of the learner; those with rate 0 are frozen.
+
+        Rates for parts that do not exist are refused before pre-training, not after it.
+        """
         tuning, rate = self.config.finetune, self.config.learner.learning_rate
-        if self.config.phase != "finetune":
+        if self.config.phase == "train":
             return lambda parameter: rate
-        rate = tuning.learning_rate or rate
+        finetuning = self.config.phase == "finetune"
+        rate = (finetuning and tuning.learning_rate) or rate
         special: dict[int, float] = {}
         encoder = list(self.learner.encoder.parameters())
         first = [p for layer in self.learner.first_layers for p in layer.parameters()]
@@ -194,10 +210,10 @@ class Agent(nn.Module):
                     f"out, and finetune.learning_rate holds for all weights"
                 )
             special |= {id(p): given for p in parameters}
-            if given == 0:
+            if given == 0 and finetuning:
                 for parameter in parameters:
                     parameter.requires_grad_(False)
-        return lambda parameter: special.get(id(parameter), rate)
+        return lambda parameter: special.get(id(parameter), rate) if finetuning else rate
 
     def __repr__(self) -> str:
         config = self.config
@@ -266,6 +282,8 @@ class Agent(nn.Module):
             rise = config.learning_rate / config.warmup_updates
             self.representation_rate.add_(rise).clamp_(max=config.learning_rate)
         self.representation.train()
+        if "representation" not in self.trainers and self.representation.encoder is not None:
+            self.representation.encoder.eval()  # the loss trains the heads alone
         loss, metrics = self.representation.loss(views)
         self.representation.eval()
         if "representation" in self.trainers and len(self.trainers) > 1:
@@ -275,7 +293,7 @@ class Agent(nn.Module):
         return metrics
 
     def _optimizer_of_f(self) -> list[str]:
-        """The optimizer of what the learner does not train of f, if there is anything."""
+        """The optimizer of the weights of f that the learner does not train, if there are any."""
         return [name for name in ("encoder", "representation") if name in self.optimizers][:1]
 
     def _learner_batch(self, replay: Replay, segment: Segment) -> Batch:
@@ -379,7 +397,8 @@ class Agent(nn.Module):
     @property
     def skill_every_steps(self) -> int:
         """Environment steps for which a skill is kept; 0 for a whole episode."""
-        return 0 if self.config.phase == "train" else getattr(self.config.method, "skill_every_steps", 0)
+        method = self.config.method
+        return method.skill_every_steps if isinstance(method, SkillConfig) else 0
 
     def new_skills(self, n: int) -> Tensor:
         """(n, skill_dim): the task's skill once it is chosen, else samples."""
@@ -407,7 +426,7 @@ class Agent(nn.Module):
     def choose_task_skill(self, replay: Replay) -> None:
         """Choose the skill for the task, once, from the rewards of the warm-up."""
         if self.method.skill_dim and not self.task_skill_chosen:
-            batch = replay.batch(replay.sample(min(len(replay), 4096)), 1, 1.0)
+            batch = replay.batch(replay.newest(SELECTION_STEPS), 1, 1.0)
             latents = self._latents(batch, self._pool(replay))
             self.task_skill.copy_(self.method.select_skill(batch, latents))
         self.task_skill_chosen.fill_(True)

@@ -108,6 +108,12 @@ def _check_trainers(config: Config, pieces: Pieces) -> None:
             f"encoder_trainers = {given} cannot be used with representation {name!r}, which has no loss: "
             f"leave out 'representation', or use simclr, icm, curl or spr"
         )
+    if "representation" in given and not trains_representation(config, pieces):
+        raise ConfigError(
+            f"encoder_trainers = {given} cannot be used with method {config.method.name!r}, which does not "
+            f"read f, and share_encoder = 'nothing': the loss of representation {name!r} would serve "
+            f"nothing; leave encoder_trainers out, or use share_encoder = 'all'"
+        )
     if "learner" in given and not is_shared(config, pieces.representation):
         raise ConfigError(
             f"encoder_trainers = {given} cannot be used with share_encoder = 'nothing': the learner cannot "
@@ -128,7 +134,7 @@ def _check_trainers(config: Config, pieces: Pieces) -> None:
 
 
 def _check_skills(config: Config, pieces: Pieces) -> None:
-    if not isinstance(config.method, SkillConfig):
+    if not isinstance(config.method, SkillConfig) or config.phase == "train":
         return
     name, period, n = config.method.name, config.method.skill_every_steps, config.learner.n_step
     if 0 < period < n:
@@ -137,7 +143,7 @@ def _check_skills(config: Config, pieces: Pieces) -> None:
             f"must not be longer than the skill that earns it; use {n} or more, or a smaller n_step"
         )
     tuning = config.finetune
-    if config.phase == "finetune" and tuning.warmup_actions == "random" and not pieces.method.regresses_skill:
+    if tuning.warmup_actions == "random" and not pieces.method.regresses_skill:
         raise ConfigError(
             f"finetune.warmup_actions = 'random' cannot be used with method {name!r}: the warm-up tries its "
             f"skills to choose one for the task, which takes the policy; use 'policy'"

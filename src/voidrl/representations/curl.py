@@ -22,7 +22,6 @@ from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import (
     Encoder,
-    FullPrecisionLayerNorm,
     FullPrecisionLinear,
     Linear,
     init_orthogonal,
@@ -50,8 +49,8 @@ class CURLConfig(RepresentationConfig):
     """Hidden width of the projection."""
     projection_dim: int = 128
     """Width of queries and keys; 0 compares the features themselves, as on DMControl."""
-    logit_scale: float = 1.0
-    """Multiplies the logits."""
+    logit_scale: float = 0.1
+    """Multiplies the logits (Atari 0.1, DMControl 1)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,8 +77,9 @@ class CURL(Representation):
         self.projection: nn.Module = nn.Identity()
         if config.projection_dim:
             hidden = config.projection_hidden
-            layers = [Linear(self.dim, hidden), FullPrecisionLayerNorm(hidden), nn.ReLU()]
-            self.projection = nn.Sequential(*layers, FullPrecisionLinear(hidden, config.projection_dim))
+            layers = [Linear(self.dim, hidden), Standardize(), nn.ReLU()]
+            last = FullPrecisionLinear(hidden, config.projection_dim)
+            self.projection = nn.Sequential(*layers, last, Standardize())
             self.projection.apply(init_orthogonal)
         width = config.projection_dim or self.dim
         self.bilinear = nn.Parameter(torch.rand(width, width))
@@ -108,3 +108,12 @@ class CURL(Representation):
         assert self.encoder is not None
         polyak_update(self.target_encoder, self.encoder, tau)
         polyak_update(self.target_projection, self.projection, tau)
+
+
+class Standardize(nn.Module):
+    """LayerNorm without weights, in float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, d) → (B, d), each row with mean 0 and variance 1."""
+        with full_precision(x):
+            return F.layer_norm(x.float(), x.shape[-1:])

@@ -257,7 +257,7 @@ def _names_code(env: str) -> bool:
 def _require_known_pieces(repo_id: str, config: Mapping[str, Any]) -> None:
     """Refuse names of code before anything is imported; `merge` unifies the ways to write a name."""
     for field, name in flat(merge(config)).items():
-        if field.endswith((".name", ".encoder.stack")) and isinstance(name, str) and ":" in name:
+        if field.endswith((".name", ".stack")) and isinstance(name, str) and ":" in name:
             raise ConfigError(
                 f"{field} = {name!r} of the model {repo_id!r} on the Hugging Face Hub would run code named "
                 f"by a downloaded file: expected a name from `voidrl list`; if you trust its author, load "
