@@ -16,8 +16,11 @@ from voidrl.bench.timing import REPEATS, measure, measure_calls
 from voidrl.bench.workloads import WORKLOADS
 from voidrl.build import build_config
 from voidrl.cli import main as cli
+from voidrl.config import EnvConfig
 from voidrl.entropy import knn_distances
+from voidrl.envs.make import probe_env
 from voidrl.errors import ConfigError
+from voidrl.protocols.presets import DEMO_ENV
 
 CPU = torch.device("cpu")
 
@@ -281,7 +284,7 @@ def test_env(tmp_path):
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_workloads_match_their_descriptions(name):
     workload = WORKLOADS[name]
-    spec = workload.spec()
+    spec = workload.spec or probe_env(EnvConfig(id=DEMO_ENV))[0]
     config = build_config(spec, workload.layers)
     assert config.method.name == "apt"
     assert config.phase == "pretrain"

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 from pseudo_terminals import PseudoTerminal, widest
@@ -52,18 +54,14 @@ def test_what_is_said_of_them(capsys):
     assert line.split()[1:5] == ["atari/…", "250M", "7.1", "GB"]
 
 
-def test_experiments_are_those_of_their_files(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(listing, "files", lambda package: tmp_path)
-    assert len(said(capsys, "experiments").splitlines()) == 1  # there are none
-    (tmp_path / "experiments").mkdir()
-    text = (
-        'title = "Mine: a maze"\npreset = "maze-demo"\n[methods.apt]\n[methods.scratch]\n[missing]\nx = "X"\n'
-    )
-    (tmp_path / "experiments" / "mine.toml").write_text(text)
-    (tmp_path / "experiments" / "plan.py").write_text("")
-    assert said(capsys, "experiments").splitlines()[1:] == [
-        "mine        maze-demo     2        1  Mine: a maze"
-    ]
+def test_experiments_are_those_of_their_files(capsys):
+    expected = []
+    for file in sorted(Path(listing.__file__).parents[1].glob("experiments/*.toml")):
+        values = tomllib.loads(file.read_text())
+        row = {"name": file.stem, "preset": values.get("preset"), "arms": len(values["methods"])}
+        expected.append({**row, "missing": len(values.get("missing", ())), "about": values["title"]})
+    assert json.loads(said(capsys, "experiments", "--json")) == expected
+    assert any(row["missing"] for row in expected)
 
 
 def test_json_has_numbers_as_they_are(capsys):

@@ -51,9 +51,11 @@ def test_a_short_demo_ends_with_table_picture_and_numbers(tmp_path, capsys, monk
     numbers = json.loads((tmp_path / "demo.json").read_text())
     assert (numbers["steps"], numbers["task_steps"], [*numbers["seeds"]]) == (160, 80, ["2"])
     result = read_demo(plan, 2)
-    assert result.random_visits.sum() == result.apt_visits.sum() > 160  # the start of each episode counts
-    assert (result.random_visits[result.walls] == 0).all()
-    assert result.random_coverage[-1][0] == 160
+    assert (
+        result.visits["random"].sum() == result.visits["apt"].sum() > 160
+    )  # the start of each episode counts
+    assert (result.visits["random"][result.maze.walls] == 0).all()
+    assert result.curves["coverage_random"][-1][0] == 160
     assert result.summary() == numbers["seeds"]["2"]
     # What is there is kept; with another number of steps it would be another demo.
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "maze").rglob("*")}
@@ -83,8 +85,8 @@ def test_apt_explores_more_and_adapts_where_scratch_fails(tmp_path):
     assert run_demo(tmp_path, seeds=seeds, jobs=2, report=False) == 0
     for result in (read_demo(plan_of(tmp_path, seeds=seeds), seed) for seed in seeds):
         summary = result.summary()
-        assert result.apt_coverage[-1][0] >= 16_000
-        assert result.finetuned_success[-1][0] >= 8000
+        assert result.curves["coverage_apt"][-1][0] >= 16_000
+        assert result.curves["success_finetuned"][-1][0] >= 8000
         assert summary["coverage_apt"] >= 1.5 * summary["coverage_random"]
         assert summary["success_finetuned"] >= 0.8
         assert summary["success_scratch"] < 0.3

@@ -61,24 +61,21 @@ def _result(queries: Tensor, particles: Tensor, k: int, options: Namespace, peak
         "d": d,
         "k": k,
         **timing.rates("per_second"),
-        "microseconds": timing.seconds * 1e6,
-        **({"ratio": baseline[0].seconds / timing.seconds, "against": "torch"} if baseline else {}),
+        **timing.compare(baseline, floor),
         "peak_mib": peak_mib,
         "floor": {"microseconds": floor * 1e6, "gflop": flop / 1e9, "gb": size / 1e9, "bound": bound},
-        "floor_share": floor / timing.seconds,
     }
     cells = {
         "n × m × d, k": f"{n:,} × {m:,} × {d}, {k}",
-        "µs": number(timing.seconds * 1e6),
+        "µs": number(figures["microseconds"]),
         **speedup(figures),
         "peak MiB": number(peak_mib),
         "floor µs": number(floor * 1e6),
         "bound by": bound,
-        "of floor": percent(floor / timing.seconds),
+        "of floor": percent(figures["floor_share"]),
     }
-    return Result(
-        figures, cells, (f"{value_range(figures, 'per_second')} searches/s, {number(flop / 1e9)} GFLOP each",)
-    )
+    note = f"{value_range(figures, 'per_second')} searches/s, {number(flop / 1e9)} GFLOP each"
+    return Result(figures, cells, (note,))
 
 
 def reference(queries: Tensor, particles: Tensor, k: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from voidrl.bench.workloads import WORKLOADS, find_workload
 from voidrl.config import merge, require
@@ -31,17 +32,10 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
     if argv and not argv[0].startswith("-") and argv[0] not in ABOUT:
         raise UnknownNameError("benchmark", argv[0], ABOUT, "See `voidrl bench --help`.")
     subparsers = parser.add_subparsers(dest="what", required=True, metavar="{" + ",".join(ABOUT) + "}")
+    style: Any = {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
     for name, about in ABOUT.items():
-        _add_options(
-            name,
-            subparsers.add_parser(
-                name,
-                help=about,
-                description=wrap_text(f"Measure {about}.", indent=0),
-                allow_abbrev=False,
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-            ),
-        )
+        description = wrap_text(f"Measure {about}.", indent=0)
+        _add_options(name, subparsers.add_parser(name, help=about, description=description, **style))
     options = parser.parse_args(argv)
     options.argv = argv
     _check(options)
@@ -55,12 +49,7 @@ def _add_options(name: str, parser: argparse.ArgumentParser) -> None:
         parser.epilog = f"workloads:\n{described({name: w.about for name, w in WORKLOADS.items()})}"
         help_text = "workloads, from the list below (default: all on CUDA, maze on a CPU)"
         add("workloads", nargs="*", metavar="WORKLOAD", help=help_text)
-        add(
-            "--profile",
-            type=Path,
-            metavar="FILE",
-            help="write a Chrome trace of one workload",
-        )
+        add("--profile", type=Path, metavar="FILE", help="write a Chrome trace of one workload")
     elif name == "knn":
         help_text = "queries, particles, dimension and neighbors, such as 512,1M,15,10 (default: five sizes)"
         add("sizes", nargs="*", metavar="N,M,D,K", help=help_text)
@@ -113,13 +102,11 @@ def _check(options: argparse.Namespace) -> None:
     elif options.what == "sample":
         require(options.batch_size > 0, "batch_size", options.batch_size, "1 or more")
     elif options.what == "env":
-        for n in options.num_envs:
-            require(n > 0, "num_envs", n, "1 or more")
+        require(min(options.num_envs) > 0, "num_envs", min(options.num_envs), "1 or more")
     else:
         options.preset = options.preset or default_preset(options.env) or "maze-demo"
-        values = find_preset(options.preset).values
-        if options.num_envs is None:
-            options.num_envs = merge(values).get("env", {}).get("num_envs", 1)
+        env = merge(find_preset(options.preset).values).get("env", {})
+        options.num_envs = env.get("num_envs", 1) if options.num_envs is None else options.num_envs
         options.steps = parse_count(options.steps)
         least = 2 * LOG_ROWS * options.num_envs
         if options.steps < least:

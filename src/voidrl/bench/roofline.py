@@ -171,10 +171,10 @@ def traffic(op: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> float:
 
 def count_floor(call: Callable[[], object], peaks: Peaks) -> Floor:
     """The floor of everything that runs in one call."""
-    counter = CountFloor(peaks)
-    with counter:
+    with CountFloor(peaks) as counter:
         call()
-    return counter.floor
+    floor: Floor = counter.floor
+    return floor
 
 
 def mean_floor(floors: Iterable[tuple[Floor, float]]) -> Floor:

@@ -14,7 +14,7 @@ from voidrl.bench.data import random_replay
 from voidrl.bench.results import Result, number, percent, speedup, value_range
 from voidrl.bench.roofline import Peaks
 from voidrl.bench.timing import measure_calls
-from voidrl.bench.workloads import continuous, discrete
+from voidrl.bench.workloads import ATARI, PIXELS
 from voidrl.config import AugmentConfig, EncoderConfig
 from voidrl.device import uses_bf16
 from voidrl.nets import Encoder
@@ -23,8 +23,8 @@ from voidrl.types import EnvSpec, Layout
 
 NAME_WIDTH = 14
 CASES: tuple[tuple[EnvSpec, str, AugmentConfig], ...] = (
-    (continuous((3, 84, 84), 3), "paper", AugmentConfig(shift_pixels=4)),
-    (discrete((1, 84, 84), 4, 18), "nature", AugmentConfig(shift_pixels=4, intensity_scale=0.05)),
+    (PIXELS, "paper", AugmentConfig(shift_pixels=4)),
+    (ATARI, "nature", AugmentConfig(shift_pixels=4, intensity_scale=0.05)),
 )
 STEPS = 1024  # of 16 environments: 347 MB of frames, more than caches hold
 
@@ -65,11 +65,9 @@ def _result(
         "batch_size": batch,
         "dtype": str(made.dtype).removeprefix("torch."),
         **timing.rates("stacks_per_second", batch),
-        "microseconds": timing.seconds * 1e6,
+        **timing.compare(baseline, floor),
         "gb_per_second": moved / timing.seconds / 1e9,
-        **({"ratio": baseline[0].seconds / timing.seconds, "against": "torch"} if baseline else {}),
         "floor": {"microseconds": floor * 1e6, "gb": needed / 1e9},
-        "floor_share": floor / timing.seconds,
     }
     cells = {
         "frames": f"{spec.frame_stack} × {'×'.join(map(str, spec.frame_shape))}",
@@ -80,7 +78,7 @@ def _result(
         "GB/s": number(figures["gb_per_second"]),
         **speedup(figures),
         "floor µs": number(floor * 1e6),
-        "of floor": percent(floor / timing.seconds),
+        "of floor": percent(figures["floor_share"]),
     }
     rates = value_range(figures, "stacks_per_second")
     return Result(figures, cells, (f"{rates} stacks/s, {number(needed / 1e6)} MB per batch",))

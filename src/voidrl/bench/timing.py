@@ -28,6 +28,11 @@ class Timing:
         """The median."""
         return statistics.median(self.repeats)
 
+    def compare(self, baseline: Sequence[Timing], floor: float) -> dict[str, Any]:
+        """Microseconds of a call, its share of the floor in seconds, and the speedup over plain PyTorch."""
+        ratio = {"ratio": baseline[0].seconds / self.seconds, "against": "torch"} if baseline else {}
+        return {"microseconds": self.seconds * 1e6, "floor_share": floor / self.seconds, **ratio}
+
     def rates(self, key: str, items_per_call: float = 1.0) -> dict[str, Any]:
         """Items per second: the median, the slowest and the fastest repeat, and all repeats."""
         return rate_figures(key, [items_per_call / seconds for seconds in self.repeats])
@@ -93,11 +98,11 @@ def measure_calls(
     """
     if device.type == "cuda":
         return measure([_captured(call, device) for call in calls], device, seconds, CALLS_PER_GRAPH)
+    return measure([_repeated(call) for call in calls], device, seconds)
 
-    def repeated(call: Callable[[], object]) -> Run:
-        return lambda count: [call() for _ in range(count)]
 
-    return measure([repeated(call) for call in calls], device, seconds)
+def _repeated(call: Callable[[], object]) -> Run:
+    return lambda count: [call() for _ in range(count)]
 
 
 def _captured(call: Callable[[], object], device: torch.device) -> Run:
@@ -111,12 +116,8 @@ def _captured(call: Callable[[], object], device: torch.device) -> Run:
     with torch.cuda.graph(graph, stream=stream):
         for _ in range(CALLS_PER_GRAPH):
             call()
-
-    def replay(count: int) -> None:
-        for _ in range(count // CALLS_PER_GRAPH):
-            graph.replay()
-
-    return replay
+    replay = _repeated(graph.replay)
+    return lambda count: replay(count // CALLS_PER_GRAPH)
 
 
 class PeakMemory:

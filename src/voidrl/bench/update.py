@@ -19,9 +19,11 @@ from voidrl.bench.roofline import Floor, Peaks, count_floor, mean_floor
 from voidrl.bench.timing import PeakMemory, Timing, measure, synchronize
 from voidrl.bench.workloads import DEFAULT_ON_CPU, WORKLOADS, find_workload
 from voidrl.build import build_config
-from voidrl.config import Config
+from voidrl.config import Config, EnvConfig
 from voidrl.device import uses_bf16
 from voidrl.engine import Engine
+from voidrl.envs.make import probe_env
+from voidrl.protocols.presets import DEMO_ENV
 from voidrl.replay import Replay
 from voidrl.types import EnvSpec, Layout
 
@@ -38,7 +40,7 @@ def results(options: Namespace, device: torch.device, peaks: Peaks, say: Say) ->
     default = list(WORKLOADS) if device.type == "cuda" else DEFAULT_ON_CPU
     for name in options.workloads or default:
         workload = find_workload(name)
-        spec = workload.spec()
+        spec = workload.spec or probe_env(EnvConfig(id=DEMO_ENV))[0]
         engines = [options.engine, *([options.against] if options.against else [])]
         layers = [{"engine": engine, "precision": options.precision} for engine in engines]
         configs = [build_config(spec, [*workload.layers, layer]) for layer in layers]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from voidrl.errors import UnknownNameError
-from voidrl.protocols.presets import DEMO_ENV, preset_values
+from voidrl.protocols.presets import preset_values
 from voidrl.types import EnvSpec
 
 DEFAULT_ON_CPU = ("maze",)  # one update of the others takes seconds on a CPU
@@ -16,7 +16,8 @@ class Workload(NamedTuple):
     """One kind of update: an environment's shape and a config."""
 
     about: str
-    spec: Callable[[], EnvSpec]
+    spec: EnvSpec | None
+    """None for the demo's maze, which has to be made."""
     layers: tuple[Mapping[str, Any], ...]
     """For `voidrl.build.build_config`."""
 
@@ -40,16 +41,9 @@ def discrete(frame_shape: tuple[int, ...], frame_stack: int, num_actions: int) -
     return EnvSpec(frame_shape, True, frame_stack, num_actions, raw_shape=frame_shape)
 
 
-def demo_maze() -> EnvSpec:
-    """The spec of the demo's maze."""
-    from voidrl.config import EnvConfig
-    from voidrl.envs.make import make_envs
-
-    envs = make_envs(EnvConfig(id=DEMO_ENV))
-    envs.close()
-    return envs.spec
-
-
+STATES = continuous((24,))
+PIXELS = continuous((3, 84, 84), 3)
+ATARI = discrete((1, 84, 84), 4, 18)
 VECTORS = {
     "method": {"name": "apt", "k": 12},
     "representation": "learner",
@@ -69,47 +63,45 @@ PIXELS_DRQ = {
 WORKLOADS = {
     "vectors": Workload(
         "24-d states, DDPG, batch 1024, z of 512 from the learner, reward of the n-th step alone (URLB)",
-        lambda: continuous((24,)),
+        STATES,
         (VECTORS, {"learner.intrinsic_n_step": "single"}),
     ),
     "vectors-summed": Workload(
         "the same with the rewards of all n steps",
-        lambda: continuous((24,)),
+        STATES,
         (VECTORS, {"learner.intrinsic_n_step": "summed"}),
     ),
     "urlb-states": Workload(
         "24-d states, preset urlb-states: DDPG with trunks, z from ICM, batches 1024",
-        lambda: continuous((24,)),
+        STATES,
         (preset_values("urlb-states"),),
     ),
     "urlb-pixels": Workload(
         "3 frames of 3×84×84, preset urlb-pixels: DDPG, contrastive loss, DrQ's convolutions, batches 256",
-        lambda: continuous((3, 84, 84), 3),
+        PIXELS,
         (preset_values("urlb-pixels"),),
     ),
     "pixels-drq": Workload(
         "3 frames of 3×84×84, SAC, contrastive loss, DrQ's convolutions, batches 256",
-        lambda: continuous((3, 84, 84), 3),
+        PIXELS,
         (preset_values("dmc-paper"), PIXELS_DRQ),
     ),
     "pixels-paper": Workload(
         "3 frames of 3×84×84, preset dmc-paper, both batches 512",
-        lambda: continuous((3, 84, 84), 3),
+        PIXELS,
         (preset_values("dmc-paper"),),
     ),
     "discrete": Workload(
         "4 frames of 1×84×84, 18 actions, preset atari-paper, batches 32 and 512",
-        lambda: discrete((1, 84, 84), 4, 18),
+        ATARI,
         (preset_values("atari-paper"),),
     ),
     "atari-fast": Workload(
         "4 frames of 1×84×84, 18 actions, preset atari-fast, both batches 256",
-        lambda: discrete((1, 84, 84), 4, 18),
+        ATARI,
         (preset_values("atari-fast"),),
     ),
-    "maze": Workload(
-        "the update of `voidrl demo`, preset maze-demo", demo_maze, (preset_values("maze-demo"),)
-    ),
+    "maze": Workload("the update of `voidrl demo`, preset maze-demo", None, (preset_values("maze-demo"),)),
 }
 
 

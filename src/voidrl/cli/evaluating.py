@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from voidrl.cli.options import TRUST_HELP, make_parser
+from voidrl.cli.options import add_player_options, make_parser
 from voidrl.errors import ConfigError
 from voidrl.terminal.tables import wrap_text
 
@@ -20,26 +20,14 @@ STATES = {
 def evaluate(argv: list[str]) -> None:
     """Play whole episodes with a trained agent: `voidrl evaluate RUN --episodes 20`."""
     parser = make_parser("evaluate", evaluate.__doc__)
-    parser.add_argument(
-        "run", help="the folder of a run, a checkpoint or a saved agent, or user/name on the Hub"
-    )
-    parser.add_argument("--env", help="by default the one it was trained in")
-    parser.add_argument("--episodes", help="number of episodes (default: 10)")
-    parser.add_argument("--steps", help="number of steps instead (the paper on Atari: 125k)")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="seed of environments and random actions (default: 0)"
-    )
-    parser.add_argument("--stochastic", action="store_true", help="act with exploration noise")
-    parser.add_argument(
-        "--epsilon", type=float, help="probability of a random action (default: log.eval_epsilon of the run)"
-    )
-    parser.add_argument("--num-envs", type=int, help="environments in parallel (default: as fits)")
-    parser.add_argument(
-        "--count-states", action="store_true", help="count the distinct states visited (Atari, DMControl)"
-    )
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
-    parser.add_argument("--trust-code", action="store_true", help=TRUST_HELP)
-    parser.add_argument("--json", action="store_true", help="print every episode as JSON")
+    add = parser.add_argument
+    add("run", help="the folder of a run, a checkpoint or a saved agent, or user/name on the Hub")
+    add("--episodes", help="number of episodes (default: 10)")
+    add("--steps", help="number of steps instead (the paper on Atari: 125k)")
+    add("--num-envs", type=int, help="environments in parallel (default: as fits)")
+    add("--count-states", action="store_true", help="count the distinct states visited (Atari, DMControl)")
+    add("--json", action="store_true", help="print every episode as JSON")
+    add_player_options(parser)
     options = parser.parse_args(argv)
     from voidrl import api
     from voidrl.scores.score import evaluation_record
@@ -97,14 +85,11 @@ def _say(text: str) -> None:
 def score(argv: list[str]) -> None:
     """One table of many Atari runs, human-normalized, with intervals: `voidrl score RUN …`."""
     parser = make_parser("score", score.__doc__)
-    parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="run folders, or files that `voidrl evaluate --json` printed"
-    )
-    parser.add_argument(
-        "--over", choices=["seeds", "games", "both"], default="seeds",
-        help="what the intervals resample (default: seeds)",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    add = parser.add_argument
+    add("runs", nargs="+", metavar="RUN", help="run folders, or files that `voidrl evaluate --json` printed")
+    over = ["seeds", "games", "both"]
+    add("--over", choices=over, default="seeds", help="what the intervals resample (default: seeds)")
+    add("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(argv)
     from voidrl.scores.score import by_game, read_scores
     from voidrl.scores.statistics import summarize

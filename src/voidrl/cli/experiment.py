@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import textwrap
 from contextlib import suppress
@@ -17,32 +18,20 @@ from voidrl.units import parse_count
 def demo(argv: list[str]) -> int:
     """See it work in minutes: APT against random, then fine-tuned against scratch, in a pixel maze."""
     parser = make_parser("demo", demo.__doc__)
-    parser.add_argument(
-        "--out",
-        default="runs/demo",
-        help="where runs, picture and report go; existing runs are kept (default: runs/demo)",
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[2], help="one or more (default: 2)")
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="multiplies the number of steps (default: 1)"
-    )
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default: 2)")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
-    parser.add_argument("--no-report", action="store_true", help="make no report.html")
+    add = parser.add_argument
+    out_help = "where runs, picture and report go; existing runs are kept (default: runs/demo)"
+    add("--out", default="runs/demo", help=out_help)
+    add("--seeds", type=int, nargs="+", default=[2], help="one or more (default: 2)")
+    add("--scale", type=float, default=1.0, help="multiplies the number of steps (default: 1)")
+    add("--jobs", type=int, default=2, help="runs at a time (default: 2)")
+    add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    add("--no-report", dest="report", action="store_false", help="make no report.html")
     options = parser.parse_args(argv)
     _positive("--scale", options.scale)
     _positive("--jobs", options.jobs)
     from voidrl.experiments.demo import run_demo
 
-    return run_demo(
-        options.out,
-        seeds=options.seeds,
-        scale=options.scale,
-        jobs=options.jobs,
-        device=options.device,
-        report=not options.no_report,
-        command=_command(),
-    )
+    return run_demo(**vars(options), command=["voidrl", "demo", *argv])
 
 
 def experiment(argv: list[str]) -> int:
@@ -55,65 +44,36 @@ def experiment(argv: list[str]) -> int:
     parser.description = textwrap.fill(parser.description or "", width_of(sys.stdout) - 2)
     own = {"FILE.toml": "a custom experiment, as docs/experiments.md describes it"}
     parser.epilog = f"experiments:\n{described({**shipped(), **own})}"
-    parser.add_argument(
-        "name", metavar="NAME|FILE.toml", nargs="?", help="one of those below, or a custom one"
-    )
-    parser.add_argument(
-        "--tasks", "--games", nargs="+", action="extend", default=[], metavar="TASK",
-        help="these alone, by name, or others by id (default: all of the experiment's)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--methods", nargs="+", action="extend", default=[], metavar="NAME", help="these alone (default: all)"
-    )
-    parser.add_argument(
-        "--seeds", type=int, nargs="+", default=[], help="seeds of the runs (default: the experiment's)"
-    )
-    parser.add_argument(
-        "--steps-scale", type=float, default=1.0, metavar="X",
-        help="multiplies the steps of all runs, and shortens what goes with them: 0.01 (default: 1)",
-    )  # fmt: skip
-    parser.add_argument("--preset", help="from `voidrl list presets` (default: the experiment's)")
-    parser.add_argument(
-        "--set", nargs="+", metavar="NAME=VALUE", default=[], action="extend",
-        help="change the config of all runs: learner.n_step=5 pretrain.steps=2M evaluation.episodes=5",
-    )  # fmt: skip
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
-    parser.add_argument(
-        "--engine", default="auto", choices=["auto", "eager", "graph", "compile"], help="(default: auto)"
-    )
-    parser.add_argument("--out", help="where runs and report go; existing runs are kept (default: runs/NAME)")
-    parser.add_argument("--dry-run", action="store_true", help="print the runs and what they would take")
-    parser.add_argument("--no-report", action="store_true", help="make no report.html")
+    add = parser.add_argument
+    add("name", metavar="NAME|FILE.toml", nargs="?", help="one of those below, or a custom one")
+    words: Any = {"nargs": "+", "action": "extend", "default": []}
+    tasks_help = "these alone, by name, or others by id (default: all of the experiment's)"
+    add("--tasks", "--games", metavar="TASK", help=tasks_help, **words)
+    add("--methods", metavar="NAME", help="these alone (default: all)", **words)
+    add("--seeds", type=int, nargs="+", default=[], help="seeds of the runs (default: the experiment's)")
+    scale_help = "multiplies the steps of all runs, and shortens what goes with them: 0.01 (default: 1)"
+    add("--steps-scale", type=float, default=1.0, metavar="X", help=scale_help)
+    add("--preset", help="from `voidrl list presets` (default: the experiment's)")
+    set_help = "change the config of all runs: learner.n_step=5 pretrain.steps=2M evaluation.episodes=5"
+    add("--set", dest="changes", metavar="NAME=VALUE", help=set_help, **words)
+    add("--jobs", type=int, default=1, help="runs at a time (default: 1)")
+    add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    add("--engine", default="auto", choices=["auto", "eager", "graph", "compile"], help="(default: auto)")
+    add("--out", help="where runs and report go; existing runs are kept (default: runs/NAME)")
+    add("--dry-run", action="store_true", help="print the runs and what they would take")
+    add("--no-report", dest="report", action="store_false", help="make no report.html")
     options = parser.parse_args(argv)
     if options.name is None:
         parser.print_help()
         return 0
     _positive("--steps-scale", options.steps_scale)
     _positive("--jobs", options.jobs)
-    changes = _changes(options.set)
+    given = {**vars(options), "changes": _changes(options.changes)}
     from voidrl.experiments.experiment import run_experiment
     from voidrl.experiments.plan import Request
 
-    request = Request(
-        tasks=tuple(options.tasks),
-        methods=tuple(options.methods),
-        seeds=tuple(options.seeds),
-        steps_scale=options.steps_scale,
-        preset=options.preset,
-        changes=changes,
-        device=options.device,
-        engine=options.engine,
-    )
-    return run_experiment(
-        options.name,
-        request=request,
-        out=options.out,
-        jobs=options.jobs,
-        dry_run=options.dry_run,
-        report=not options.no_report,
-        command=["voidrl", "experiment", *argv],
-    )
+    request = Request(**{field.name: given.pop(field.name) for field in dataclasses.fields(Request)})
+    return run_experiment(request=request, command=["voidrl", "experiment", *argv], **given)
 
 
 def _changes(words: list[str]) -> dict[str, Any]:
@@ -139,7 +99,3 @@ def _read_value(text: str) -> Any:
 def _positive(option: str, value: float) -> None:
     if not value > 0:
         raise ConfigError(f"{option} {value} cannot be used: expected a number above 0")
-
-
-def _command() -> list[str]:
-    return ["voidrl", *sys.argv[1:]]

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import importlib.util
 import json
-import pkgutil
 import sys
-import tomllib
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,27 +82,13 @@ def _methods() -> Listing:
     return Listing("Methods: intrinsic rewards", ("method", "page", "about"), rows)
 
 
-def _representations() -> Listing:
-    title = "Representations: how the encoder f is learned"
-    return Listing(title, ("representation", "about"), _files("representations"))
-
-
-def _learners() -> Listing:
-    title = "Learners: RL algorithms"
-    return Listing(title, ("learner", "about"), _files("learners"))
-
-
 def _files(package: str) -> list[tuple[Any, ...]]:
     """Name and first line of each file, without importing it."""
-    home = importlib.import_module(f"voidrl.{package}")
     found = []
-    for module in pkgutil.iter_modules(home.__path__):
-        if module.name != "base":
-            source = importlib.util.find_spec(f"voidrl.{package}.{module.name}")
-            assert source is not None
-            assert source.origin is not None
-            text = Path(source.origin).read_text("utf-8")
-            found.append((module.name, (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]))
+    for file in sorted(Path(__file__).parents[1].joinpath(package).glob("[!_]*.py")):
+        if file.stem != "base":
+            about = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
+            found.append((file.stem, about.partition("\n")[0]))
     return found
 
 
@@ -117,12 +98,9 @@ def _page(path: str) -> str | None:
 
 
 def _environments() -> Listing:
+    games = "57 games and more, such as atari/ms_pacman?sticky=true (voidrl list games)"
     rows = [
-        (
-            "atari/<game>",
-            "atari",
-            "57 games and more, such as atari/ms_pacman?sticky=true (voidrl list games)",
-        ),
+        ("atari/<game>", "atari", games),
         ("dmc/<domain>", "dmc", "DMControl without a task, to pre-train, such as dmc/walker"),
         ("dmc/<domain>_<task>", "dmc", "the same with a reward, such as dmc/walker_run (voidrl list tasks)"),
         ("voidrl/PixelMaze-v0", None, "a maze observed as an image; options as a query: ?size=13&goal=far"),
@@ -163,38 +141,32 @@ def _presets() -> Listing:
     from voidrl.protocols.replay_size import replay_bytes
 
     places = {"maze": "PixelMaze", "atari": "atari/…", "dmc": "dmc/…", "urlb": "dmc/…"}
-    rows = [
-        (
-            name,
-            places.get(name.partition("-")[0]),
-            Count(preset.values.get("steps", Config().steps)),
-            Bytes(replay_bytes(name)),
-            preset.about,
-        )
-        for name, preset in PRESETS.items()
-    ]
+    rows: list[tuple[Any, ...]] = []
+    for name, preset in PRESETS.items():
+        steps = Count(preset.values.get("steps", Config().steps))
+        place = places.get(name.partition("-")[0])
+        rows.append((name, place, steps, Bytes(replay_bytes(name)), preset.about))
     title = "Presets: protocols, and the memory of their replay, on the GPU if there is one"
     return Listing(title, ("preset", "for", "steps", "replay", "about"), rows)
 
 
 def _experiments() -> Listing:
-    rows: list[tuple[Any, ...]] = []
-    home = files("voidrl").joinpath("experiments")
-    for file in sorted(home.iterdir(), key=lambda file: file.name) if home.is_dir() else ():
-        if file.name.endswith(".toml"):
-            values = tomllib.loads(file.read_text("utf-8"))
-            arms, missing = len(values.get("methods", ())), len(values.get("missing", ()))
-            rows.append(
-                (file.name.removesuffix(".toml"), values.get("preset"), arms, missing, values["title"])
-            )
+    from voidrl.experiments.format import read_experiment, shipped
+
+    found = map(read_experiment, shipped())
+    rows = [(each.name, each.preset, len(each.arms), len(each.missing), each.title) for each in found]
     title = "Experiments: `voidrl experiment NAME --dry-run` shows their runs and how long they take"
     return Listing(title, ("experiment", "preset", "arms", "missing", "about"), rows)
 
 
 KINDS: dict[str, Callable[[], Listing]] = {
     "methods": _methods,
-    "representations": _representations,
-    "learners": _learners,
+    "representations": lambda: Listing(
+        "Representations: how the encoder f is learned",
+        ("representation", "about"),
+        _files("representations"),
+    ),
+    "learners": lambda: Listing("Learners: RL algorithms", ("learner", "about"), _files("learners")),
     "envs": _environments,
     "games": _games,
     "tasks": _tasks,

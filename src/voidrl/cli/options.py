@@ -33,6 +33,17 @@ def make_parser(command: str, about: str | None) -> argparse.ArgumentParser:
     return _Parser(prog=f"voidrl {command}", description=(about or "").replace("`", ""), allow_abbrev=False)
 
 
+def add_player_options(parser: argparse.ArgumentParser) -> None:
+    """Add how a trained agent plays: its environment, randomness and device."""
+    add = parser.add_argument
+    add("--env", help="by default the one each was trained in")
+    add("--seed", type=int, default=0, help="seed of environments and random actions (default: 0)")
+    add("--stochastic", action="store_true", help="act with exploration noise")
+    add("--epsilon", type=float, help="probability of a random action (default: the run's log.eval_epsilon)")
+    add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    add("--trust-code", action="store_true", help=TRUST_HELP)
+
+
 def split_words(argv: list[str], command: str, what: str, meaning: str) -> tuple[str, dict[str, str], bool]:
     """The first argument, the options after it, and whether help is asked for, which needs no argument."""
     words = [word for word in argv if word not in HELP]

@@ -8,38 +8,23 @@ from voidrl.cli.options import make_parser
 def report(argv: list[str]) -> None:
     """Write the results of runs to one page: `voidrl report RUNS -o report.html`."""
     parser = make_parser("report", report.__doc__)
-    parser.add_argument(
-        "paths", nargs="+", metavar="PATH",
-        help="run folders, or folders that hold some at any depth, such as an experiment's",
-    )  # fmt: skip
-    parser.add_argument(
-        "-o", "--out", metavar="FILE",
-        help="what to write: .html, .md for text or .csv with a row for each run (default: report.html)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--format", choices=["html", "md", "csv"], help="if the file name does not say (default: html)"
-    )
-    parser.add_argument("--title", help="title of the page (default: the experiment's)")
-    parser.add_argument(
-        "--no-media", action="store_true", help="leave out videos and maps, which take most of the time"
-    )
-    parser.add_argument(
-        "--figures", metavar="DIR", help="also draw curves and heat maps for papers (extra plot)"
-    )
-    parser.add_argument(
-        "--figure-format", nargs="+", metavar="NAME", default=["png", "pdf"],
-        help="of the figures: png, pdf, svg … (default: png pdf)",
-    )  # fmt: skip
+    add = parser.add_argument
+    paths_help = "run folders, or folders that hold some at any depth, such as an experiment's"
+    add("paths", nargs="+", metavar="PATH", help=paths_help)
+    out_help = "what to write: .html, .md for text or .csv with a row for each run (default: report.html)"
+    add("-o", "--out", metavar="FILE", help=out_help)
+    forms = ["html", "md", "csv"]
+    add("--format", dest="form", choices=forms, help="if the file name does not say (default: html)")
+    add("--title", help="title of the page (default: the experiment's)")
+    media_help = "leave out videos and maps, which take most of the time"
+    add("--no-media", dest="media", action="store_false", help=media_help)
+    add("--figures", metavar="DIR", help="also draw curves and heat maps for papers (extra plot)")
+    formats_help = "of the figures: png, pdf, svg … (default: png pdf)"
+    add("--figure-format", dest="figure_formats", nargs="+", metavar="NAME", help=formats_help)
+    parser.set_defaults(figure_formats=["png", "pdf"])
     options = parser.parse_args(argv)
     from voidrl.report.page import write_report
 
-    path = write_report(
-        options.paths,
-        options.out or f"report.{options.format or 'html'}",
-        title=options.title,
-        media=not options.no_media,
-        form=options.format,
-        figures=options.figures,
-        figure_formats=options.figure_format,
-    )
+    options.out = options.out or f"report.{options.form or 'html'}"
+    path = write_report(**vars(options))
     print(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")

@@ -6,15 +6,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from voidrl.cli.options import (
-    HELP,
-    TRUST_HELP,
-    make_parser,
-    pop_own,
-    print_help,
-    read_options,
-    split_words,
-)
+from voidrl.cli.options import HELP, TRUST_HELP, make_parser, pop_own, print_help, read_options, split_words
 from voidrl.errors import UnknownNameError
 from voidrl.terminal.tables import described, print_table, wrap_text
 
@@ -111,11 +103,8 @@ def config(argv: list[str]) -> None:
         both = {field: {"value": value, "source": sources[field]} for field, value in values.items()}
         print(json.dumps(both, indent=2))
         return
-    shown = [
-        field
-        for field in values
-        if "--all" in request.options or sources[field] != "default" or field in SET_BY_COMMAND
-    ]
+    whole = "--all" in request.options
+    shown = [name for name in values if whole or sources[name] != "default" or name in SET_BY_COMMAND]
     sections: dict[str, list[tuple[str, str, str]]] = {}
     for field in sorted(shown, key=lambda field: field.count(".") > 0):  # those of the run itself first
         section, _, name = field.partition(".") if "." in field else ("run", "", field)
@@ -186,8 +175,7 @@ def resume(argv: list[str]) -> None:
     options = parser.parse_args(argv)
     from voidrl import api
 
-    env, device, engine = options.env, options.device, options.engine
-    api.resume(options.run, steps=options.steps, env=env, device=device, engine=engine)
+    api.resume(**vars(options))
 
 
 PHASES: dict[str, Callable[[list[str]], None]] = {"pretrain": pretrain, "finetune": finetune, "train": train}

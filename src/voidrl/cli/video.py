@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from voidrl.cli.options import TRUST_HELP, make_parser
+from voidrl.cli.options import add_player_options, make_parser
 
 if TYPE_CHECKING:
     from voidrl.agent import Agent
@@ -20,36 +20,18 @@ FIRST_MINUTE_S = 60.0  # of one episode, shown by default
 def video(argv: list[str]) -> None:
     """What an agent does, as an MP4: `voidrl video RUN`."""
     parser = make_parser("video", video.__doc__)
-    parser.add_argument(
-        "runs", nargs="+", metavar="RUN",
-        help="the folder of a run, a checkpoint or a saved agent; several are shown side by side",
-    )  # fmt: skip
-    parser.add_argument(
-        "-o", "--out", metavar="FILE.mp4",
-        help="by default in the folder videos/ of the run, or here for several runs",
-    )  # fmt: skip
-    parser.add_argument("--env", help="by default the one each was trained in")
-    parser.add_argument("--episodes", help="number of episodes (default: one, or its first minute)")
-    parser.add_argument(
-        "--seconds", type=float, help="length of the video, over as many episodes as it takes"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="seed of environments and random actions (default: 0)"
-    )
-    parser.add_argument("--stochastic", action="store_true", help="act with exploration noise")
-    parser.add_argument(
-        "--epsilon", type=float, help="probability of a random action (default: log.eval_epsilon of the run)"
-    )
-    parser.add_argument("--untrained", action="store_true", help="also show the first agent before training")
-    parser.add_argument(
-        "--fps", type=float, help="steps shown per second (default: real time of the environment)"
-    )
-    parser.add_argument(
-        "--height", type=int, default=420, help="height of each picture in pixels (default: 420)"
-    )
-    parser.add_argument("--plain", action="store_true", help="pictures alone, without text above them")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
-    parser.add_argument("--trust-code", action="store_true", help=TRUST_HELP)
+    add = parser.add_argument
+    runs_help = "the folder of a run, a checkpoint or a saved agent; several are shown side by side"
+    add("runs", nargs="+", metavar="RUN", help=runs_help)
+    out_help = "by default in the folder videos/ of the run, or here for several runs"
+    add("-o", "--out", metavar="FILE.mp4", help=out_help)
+    add("--episodes", help="number of episodes (default: one, or its first minute)")
+    add("--seconds", type=float, help="length of the video, over as many episodes as it takes")
+    add("--untrained", action="store_true", help="also show the first agent before training")
+    add("--fps", type=float, help="steps shown per second (default: real time of the environment)")
+    add("--height", type=int, default=420, help="height of each picture in pixels (default: 420)")
+    add("--plain", action="store_true", help="pictures alone, without text above them")
+    add_player_options(parser)
     options = parser.parse_args(argv)
     from voidrl import api
     from voidrl.media import mp4
@@ -61,11 +43,10 @@ def video(argv: list[str]) -> None:
     if episodes is None and seconds is None:
         episodes, seconds = 1, FIRST_MINUTE_S
     mp4.find_ffmpeg()  # a missing ffmpeg is reported before anything is played
-    trust = options.trust_code
-    agents = [api.load(run, device=options.device, trust_code=trust) for run in options.runs]
-    target = Path(
-        options.out or default_path(options.runs, agents[0], options.env, options.seed)
-    ).expanduser()
+    device, trust = options.device, options.trust_code
+    agents = [api.load(run, device=device, trust_code=trust) for run in options.runs]
+    target = options.out or default_path(options.runs, agents[0], options.env, options.seed)
+    target = Path(target).expanduser()
     mp4.prepare_target(target)
     shown = [(label_of(agent), agent) for agent in agents]
     if options.untrained:
@@ -74,19 +55,9 @@ def video(argv: list[str]) -> None:
         recordings: list[Recording] = []
         for label, agent in shown:
             print(f"{label}: playing {options.env or agent.config.env.id}", file=sys.stderr, flush=True)
-            recording = record(
-                agent,
-                options.env,
-                episodes=episodes,
-                seconds=seconds,
-                seed=options.seed,
-                deterministic=not options.stochastic,
-                epsilon=options.epsilon,
-                fps=options.fps,
-                height=options.height,
-                label=label,
-            )
-            recordings.append(stack.enter_context(recording))
+            how = {name: getattr(options, name) for name in ("env", "seed", "epsilon", "fps", "height")}
+            how |= {"episodes": episodes, "seconds": seconds, "deterministic": not options.stochastic}
+            recordings.append(stack.enter_context(record(agent, label=label, **how)))
         write_video(recordings, target, height=options.height, labels=not options.plain)
         for recording in recordings:
             print(_summary(recording, asked=options.episodes is not None or options.seconds is not None))
@@ -95,10 +66,8 @@ def video(argv: list[str]) -> None:
 
 def _summary(recording: Recording, *, asked: bool) -> str:
     """The result in one line."""
-    whole = [
-        f"return {score:g} in {steps} steps"
-        for score, steps in zip(recording.returns, recording.lengths, strict=True)
-    ]
+    episodes = zip(recording.returns, recording.lengths, strict=True)
+    whole = [f"return {score:g} in {steps} steps" for score, steps in episodes]
     last = recording.moments[-1]
     if len(whole) < last.episode:
         hint = "" if asked else "; --episodes 1 shows all of it"

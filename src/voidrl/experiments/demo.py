@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ import torch
 from voidrl import checkpoint
 from voidrl.envs.ids import parse_id
 from voidrl.envs.maze import PixelMazeVector
-from voidrl.experiments.demo_figure import Curve, DemoResult, draw, import_pyplot
+from voidrl.experiments.demo_figure import EXPLORERS, Curve, DemoResult, draw, import_pyplot
 from voidrl.experiments.experiment import FAILED, do_plan, make_report
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Plan, Request, make_plan
@@ -37,7 +36,7 @@ def run_demo(
 ) -> int:
     """Do the four runs of each seed, as far as they are missing, print the table and draw `demo.png`."""
     import_pyplot()  # fails now, rather than after training, if it is missing
-    request = Request(seeds=tuple(seeds), steps_scale=scale, device=device)
+    request = Request(seeds=seeds, steps_scale=scale, device=device)
     plan = make_plan(read_experiment("demo"), request, out)
     if not do_plan(plan, jobs=jobs, command=command).ok:
         return FAILED
@@ -70,19 +69,9 @@ def read_demo(plan: Plan, seed: int) -> DemoResult:
     def curve(run: str, key: str, scale: float = 1.0) -> Curve:
         return [(row["step"], row[key] * scale) for row in read_metrics(runs[run]) if key in row]
 
-    share = 1 / maze.num_open_cells
-    return DemoResult(
-        seed=seed,
-        walls=maze.walls,
-        start_cell=_pair(maze.start_cell),
-        goal_cell=_pair(maze.goal_cell),
-        random_visits=visits("random"),
-        apt_visits=visits("apt"),
-        random_coverage=curve("random", "coverage/cells", share),
-        apt_coverage=curve("apt", "coverage/cells", share),
-        finetuned_success=curve("finetuned", "eval/success"),
-        scratch_success=curve("scratch", "eval/success"),
-    )
+    curves = {f"coverage_{run}": curve(run, "coverage/cells", 1 / maze.num_open_cells) for run in EXPLORERS}
+    curves |= {f"success_{run}": curve(run, "eval/success") for run in ("finetuned", "scratch")}
+    return DemoResult(seed, maze, {run: visits(run) for run in EXPLORERS}, curves)
 
 
 def table(results: Sequence[DemoResult], steps: int, task_steps: int) -> str:
@@ -95,18 +84,11 @@ def table(results: Sequence[DemoResult], steps: int, task_steps: int) -> str:
         return f"{np.mean(values):.0%}{spread}"
 
     ratio = np.mean(columns["coverage_apt"]) / np.mean(columns["coverage_random"])
+    seen = f"{percent('coverage_apt')}, {ratio:.1f}×"
     rows = [
         ("", "random", "APT"),
-        (
-            f"maze seen in {steps} steps",
-            percent("coverage_random"),
-            f"{percent('coverage_apt')}, {ratio:.1f}×",
-        ),
+        (f"maze seen in {steps} steps", percent("coverage_random"), seen),
         ("", "from scratch", "fine-tuned from APT"),
         (f"goal reached after {task_steps} steps", percent("success_scratch"), percent("success_finetuned")),
     ]
     return "\n" + "\n".join(f"{a:<32}{b:<22}{c}".rstrip() for a, b, c in rows)
-
-
-def _pair(cell: Any) -> tuple[int, int]:
-    return int(cell[0]), int(cell[1])

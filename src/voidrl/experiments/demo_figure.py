@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from voidrl.envs.maze import PixelMazeVector
 from voidrl.errors import MissingExtraError
 
 Curve = list[tuple[int, float]]
+EXPLORERS = {"random": "Random actions", "apt": "APT, without any reward"}
 RANDOM, APT, SCRATCH = "#8a8f98", "#c8352b", "#3b6ea8"
 
 
@@ -20,54 +22,37 @@ class DemoResult:
     """The result of one seed."""
 
     seed: int
-    walls: np.ndarray  # (size, size)
-    start_cell: tuple[int, int]
-    goal_cell: tuple[int, int]
-    random_visits: np.ndarray  # (size, size)
-    apt_visits: np.ndarray
-    random_coverage: Curve
-    apt_coverage: Curve
-    finetuned_success: Curve
-    scratch_success: Curve
+    maze: PixelMazeVector
+    visits: dict[str, np.ndarray]
+    """Visits of each cell, (size, size), by run."""
+    curves: dict[str, Curve]
+    """Coverage and success by step: `coverage_apt`, `success_scratch` and so on."""
 
     def summary(self) -> dict[str, float]:
         """The four numbers of the table."""
-        return {
-            "coverage_random": self.random_coverage[-1][1],
-            "coverage_apt": self.apt_coverage[-1][1],
-            "success_finetuned": self.finetuned_success[-1][1],
-            "success_scratch": self.scratch_success[-1][1],
-        }
+        return {name: curve[-1][1] for name, curve in self.curves.items()}
 
 
 def draw(results: Sequence[DemoResult], path: Path) -> Path:
     """Draw heat maps of the first seed, and curves as mean and range over all seeds."""
     plt = import_pyplot()
-    figure, axes = plt.subplots(
-        1, 4, figsize=(14, 3.9), layout="constrained", width_ratios=[1, 1, 1.25, 1.25]
-    )
-    first = results[0]
-    seen = [f"{curve[-1][1]:.0%} of the maze seen" for curve in (first.random_coverage, first.apt_coverage)]
-    _heat_map(axes[0], first, first.random_visits, f"Random actions\n{seen[0]}")
-    _heat_map(axes[1], first, first.apt_visits, f"APT, without any reward\n{seen[1]}")
-    _curves(axes[2], [r.apt_coverage for r in results], APT, "APT")
-    _curves(axes[2], [r.random_coverage for r in results], RANDOM, "random")
-    axes[2].set(
-        title="Exploration, no reward",
-        xlabel="environment steps",
-        ylabel="share of cells visited",
-        ylim=(0, 1.03),
-    )
-    _curves(axes[3], [r.finetuned_success for r in results], APT, "fine-tuned from APT")
-    _curves(axes[3], [r.scratch_success for r in results], SCRATCH, "from scratch")
-    axes[3].set(
-        title="Then a reward at G alone",
-        xlabel="environment steps with reward",
-        ylabel="episodes that reach it",
-        ylim=(-0.03, 1.03),
-    )
+    widths = [1, 1, 1.25, 1.25]
+    figure, axes = plt.subplots(1, 4, figsize=(14, 3.9), layout="constrained", width_ratios=widths)
+    for axis, (run, title) in zip(axes, EXPLORERS.items(), strict=False):
+        seen = results[0].summary()[f"coverage_{run}"]
+        _heat_map(axis, results[0], run, f"{title}\n{seen:.0%} of the maze seen")
+    for axis, name, color, label in (
+        (axes[2], "coverage_apt", APT, "APT"),
+        (axes[2], "coverage_random", RANDOM, "random"),
+        (axes[3], "success_finetuned", APT, "fine-tuned from APT"),
+        (axes[3], "success_scratch", SCRATCH, "from scratch"),
+    ):
+        _curves(axis, [result.curves[name] for result in results], color, label)
+    axes[2].set(title="Exploration, no reward", xlabel="environment steps", ylabel="share of cells visited")
+    axes[3].set(title="Then a reward at G alone", xlabel="environment steps with reward")
+    axes[3].set(ylabel="episodes that reach it")
     for axis in axes[2:]:
-        axis.set_xlim(left=0)
+        axis.set(xlim=(0, None), ylim=(-0.03, 1.03))
         axis.legend(frameon=False, loc="upper left")
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
@@ -90,18 +75,16 @@ def import_pyplot() -> Any:
     return plt
 
 
-def _heat_map(axis: Any, result: DemoResult, visits: np.ndarray, title: str) -> None:
+def _heat_map(axis: Any, result: DemoResult, run: str, title: str) -> None:
+    maze, visits = result.maze, result.visits[run]
     shown = np.where(visits > 0, np.log1p(visits), np.nan)  # most visits are near the start
-    axis.imshow(np.where(result.walls, 0.22, 0.93), cmap="gray", vmin=0, vmax=1)
+    axis.imshow(np.where(maze.walls, 0.22, 0.93), cmap="gray", vmin=0, vmax=1)
     axis.imshow(shown, cmap="YlOrRd", vmin=0, vmax=np.log1p(visits).max())
-    for (row, column), name, color in (
-        (result.start_cell, "S", "black"),
-        (result.goal_cell, "G", "#1a7f37"),
-    ):
+    for cell, name, color in ((maze.start_cell, "S", "black"), (maze.goal_cell, "G", "#1a7f37")):
+        assert cell is not None
         disc = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": color}
-        axis.text(
-            column, row, name, ha="center", va="center", fontsize=8, weight="bold", color=color, bbox=disc
-        )
+        style = {"ha": "center", "va": "center", "fontsize": 8, "weight": "bold", "color": color}
+        axis.text(cell[1], cell[0], name, bbox=disc, **style)
     axis.set_title(title, fontsize=10)
     axis.axis("off")
 

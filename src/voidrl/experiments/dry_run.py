@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TextIO
 
+from rich.filesize import decimal
+
 from voidrl.experiments import estimate
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.state import CellState, differences, state_of
@@ -14,6 +16,7 @@ from voidrl.runs import locks
 from voidrl.terminal.tables import described, print_table, wrap_text
 from voidrl.units import human_count, human_seconds
 
+Estimates = Mapping[str, estimate.Estimate]
 NAMES = {"done": "done", "trained": "to be evaluated", "partial": "partial", "missing": "missing"}
 
 
@@ -22,16 +25,10 @@ def print_plan(plan: Plan, jobs: int, file: TextIO | None = None) -> None:
     stream = sys.stdout if file is None else file
     states = {cell.folder: state_of(cell, plan.path(cell)) for cell in plan.cells}
     estimates = estimate.estimate_all(plan, states)
-    rows = [
-        (
-            cell.folder,
-            cell.phase,
-            human_count(cell.config.steps),
-            _seconds(estimates[cell.folder]),
-            _state(plan, cell, states[cell.folder]),
-        )
-        for cell in plan.cells
-    ]
+    rows = []
+    for cell in plan.cells:
+        time, state = _seconds(estimates[cell.folder]), _state(plan, cell, states[cell.folder])
+        rows.append((cell.folder, cell.phase, human_count(cell.config.steps), time, state))
     kinds = Counter[str](state.kind for state in states.values())
     counted = ", ".join(f"{kinds[kind]} {name}" for kind, name in NAMES.items() if kinds[kind])
     head = [plan.experiment.title, *filter(None, [plan.experiment.about]), ""]
@@ -68,9 +65,7 @@ def _seconds(needed: estimate.Estimate) -> str:
     return human_seconds(needed.seconds) + (f" ({hardware})" if hardware else "")
 
 
-def _time(
-    plan: Plan, states: Mapping[str, CellState], estimates: Mapping[str, estimate.Estimate], jobs: int
-) -> list[str]:
+def _time(plan: Plan, states: Mapping[str, CellState], estimates: Estimates, jobs: int) -> list[str]:
     known = [each.seconds for each in estimates.values() if each.seconds is not None]
     unknown = len(estimates) - len(known)
     if all(state.kind == "done" for state in states.values()):
@@ -82,17 +77,14 @@ def _time(
     line = f"time: about {human_seconds(sum(known))}{f' ({hardware})' if hardware else ''}"
     line += " of training, one run at a time"
     if jobs > 1:
-        line += (
-            f", at best {human_seconds(estimate.parallel_seconds(plan, estimates, jobs))} with --jobs {jobs}"
-        )
+        best = estimate.parallel_seconds(plan, estimates, jobs)
+        line += f", at best {human_seconds(best)} with --jobs {jobs}"
     if unknown:
         line += f"; unknown for {unknown} more runs, as no such run has been measured"
     return [f"{line}; without evaluations", *estimate.sources(estimates.values())]
 
 
-def _disk(
-    plan: Plan, states: Mapping[str, CellState], estimates: Mapping[str, estimate.Estimate]
-) -> list[str]:
+def _disk(plan: Plan, states: Mapping[str, CellState], estimates: Estimates) -> list[str]:
     sizes = {folder: each.bytes for folder, each in estimates.items() if each.bytes is not None}
     unknown = len(estimates) - len(sizes)
     reasons = ", ".join(dict.fromkeys(each.why for each in estimates.values() if each.bytes is None))
@@ -100,9 +92,9 @@ def _disk(
     if not sizes:
         return [f"disk: unknown, {why}"]
     free = estimate.free_bytes(plan.out)
-    line = f"disk: about {estimate.human_bytes(sum(sizes.values()))} when all runs are complete"
+    line = f"disk: about {decimal(sum(sizes.values()))} when all runs are complete"
     line += f"; unknown for {unknown} more runs, {why}" if unknown else ""
-    line += f"; {estimate.human_bytes(free)} free"
+    line += f"; {decimal(free)} free"
     needed = sum(size for folder, size in sizes.items() if states[folder].kind == "missing")
     if needed > free:
         return [line, "that does not fit: fewer seeds or tasks, --set log.keep_last=1, or another --out"]

@@ -11,6 +11,7 @@ import json
 import shutil
 import statistics
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -103,12 +104,10 @@ def _measure(plan: Plan, states: Mapping[str, CellState]) -> tuple[dict[Kind, Ra
             continue
         kind, folder, trains = _kind(cell), plan.path(cell), learns(cell.config)
         updates[kind] = cell.config.updates_per_step if trains else 0.0
-        try:
+        with suppress(VoidrlError, statistics.StatisticsError):  # no metrics yet, or none with a rate
             rows = [row for row in read_metrics(folder) if row.get("updates") or not trains]  # after warm-up
-        except VoidrlError:
-            rows = []
-        found = [rate for row in rows if (rate := row.get("time/steps_per_second"))]
-        rates.setdefault(kind, []).extend([statistics.median(found)] if found else [])
+            found = [rate for row in rows if (rate := row.get("time/steps_per_second"))]
+            rates.setdefault(kind, []).append(statistics.median(found))
         newest = sorted((folder / "checkpoints").glob("step_*"))[-1:]
         files = [path / f"{name}.safetensors" for path in newest for name in ("agent", "optimizers")]
         size = sum(file.stat().st_size for file in files if file.is_file())
@@ -131,11 +130,10 @@ def shipped_rate(cell: Cell, has_gpu: bool) -> Rate | None:
     if not wanted:
         return None
     best = max(wanted, key=lambda each: ((each["gpu"] is not None) == has_gpu, each["engine"] == engine))
-    caution, other_hardware = "this machine may be faster or slower", ""
-    if best["gpu"] is not None and not has_gpu:
-        caution, other_hardware = "without a GPU, as here, it takes many times as long", best["gpu"]
-    if best["gpu"] is None and has_gpu:
-        other_hardware = "CPU"
+    other_hardware = "" if (best["gpu"] is not None) == has_gpu else best["gpu"] or "CPU"
+    caution = "this machine may be faster or slower"
+    if other_hardware and not has_gpu:
+        caution = "without a GPU, as here, it takes many times as long"
     hardware = f"{best['hardware']}, engine {best['engine']}, {best['date']}"
     rate, updates = best["steps_per_second"], best["updates_per_step"]
     return Rate(rate, updates, hardware, best["source"], caution, other_hardware)
@@ -168,17 +166,14 @@ def disk_bytes(cell: Cell, measured_agent: int | None = None) -> int | None:
     indices = 8 * (rows * config.env.num_envs + rows)  # of what can be sampled, written in full each time
     slot = slot_bytes(cell.probe.spec, skill_dim=0) - 8
 
-    def replay(step: int) -> int:
-        return min(step, capacity) * slot
-
     checkpoints = [*range(log.checkpoint_every_steps, steps, log.checkpoint_every_steps), steps]
     if config.phase == "finetune":
         checkpoints.insert(0, 0)  # the pre-trained agent
     kept = checkpoints[-log.keep_last :]
-    total: int = len(kept) * (agent + indices) + replay(steps) + len(log.snapshot_steps) * agent
+    total: int = len(kept) * (agent + indices) + min(steps, capacity) * slot + len(log.snapshot_steps) * agent
     for older, newer in pairwise(kept):
         overwritten = min(newer - older, capacity) * slot if newer > capacity else 0
-        total += min(replay(older), max(overwritten, CHUNK_BYTES))
+        total += min(min(older, capacity) * slot, max(overwritten, CHUNK_BYTES))
     return total
 
 
@@ -186,15 +181,6 @@ def free_bytes(out: Path) -> int:
     """Free space on the disk of a folder, which need not exist yet."""
     existing = next(each for each in (out.absolute(), *out.absolute().parents) if each.is_dir())
     return shutil.disk_usage(existing).free
-
-
-def human_bytes(count: float) -> str:
-    """12345678 → `12.3 MB`."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 999.5 or unit == "TB":
-            break
-        count /= 1000
-    return f"{count:.3g} {unit}"
 
 
 def sources(estimates: Iterable[Estimate]) -> list[str]:
@@ -206,6 +192,6 @@ def sources(estimates: Iterable[Estimate]) -> list[str]:
     for (hardware, caution), found in by_hardware.items():
         named = "; ".join(filter(None, found))
         lines.append(
-            f"measured: {hardware}{f' ({named})' if named else ''}{f'; {caution}' if caution else ''}"
+            "; ".join(filter(None, [f"measured: {hardware}" + f" ({named})" * bool(named), caution]))
         )
     return lines

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.resources
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +101,26 @@ def shipped() -> dict[str, str]:
 
 def read_experiment(name: str | Path) -> ExperimentSpec:
     """Read a shipped experiment by its name, or your own by the path of its file."""
-    text, path = _read_text(str(name))
+    path = Path(name).expanduser()
+    known, file = _shipped_names(), str(path)
+    source: Path | Traversable = path
+    if path.suffix != ".toml" and not path.is_file():
+        if name not in known:
+            remedy = "Your own is a file whose name ends in .toml."
+            raise UnknownNameError("experiment", str(name), known, remedy)
+        file = f"{name}.toml"
+        source = importlib.resources.files("voidrl.experiments").joinpath(file)
     try:
-        values = tomllib.loads(text)
+        return _experiment(file, tomllib.loads(source.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        expected = "expected an experiment's file, or a name such as demo"
+        raise ConfigError(f"there is no file {path}: {expected}") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror or error})") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} cannot be read: it is no UTF-8 text ({error.reason})") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
-    return _experiment(path, values)
+        raise ConfigError(f"{file} cannot be read as TOML: {error}") from None
 
 
 def _shipped_names() -> list[str]:
@@ -112,46 +128,21 @@ def _shipped_names() -> list[str]:
     return sorted(e.name.removesuffix(".toml") for e in folder.iterdir() if e.name.endswith(".toml"))
 
 
-def _read_text(name: str) -> tuple[str, str]:
-    """The text of the file, and its name for messages."""
-    if not name.endswith(".toml") and not Path(name).is_file():
-        if name not in _shipped_names():
-            remedy = "Your own is a file whose name ends in .toml."
-            raise UnknownNameError("experiment", name, _shipped_names(), remedy)
-        file = importlib.resources.files("voidrl.experiments").joinpath(f"{name}.toml")
-        return file.read_text(encoding="utf-8"), f"{name}.toml"
-    path = Path(name).expanduser()
-    try:
-        return path.read_text(encoding="utf-8"), str(path)
-    except FileNotFoundError:
-        raise ConfigError(
-            f"there is no file {path}: expected an experiment's file, or a name such as demo"
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror or error})") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} cannot be read: it is no UTF-8 text ({error.reason})") from None
-
-
 class _Table:
     """A table of the file, which knows its keys and names itself in errors."""
 
     def __init__(self, file: str, name: str, values: Any, known: Iterable[str]) -> None:
         self.file, self.name, self.values = file, name, values
-        if not isinstance(values, dict):
-            raise self.wrong("", values, "a table")
-        for key in values:
-            if key not in (known := [*known]):
-                where = f"[{name}]" if name else "the experiment"
-                raise UnknownNameError(f"key in {where} of {file}:", key, known)
+        self.require(isinstance(values, dict), "", values, "a table")
+        self.require_known(f"key in {f'[{name}]' if name else 'the experiment'} of", values, known)
 
     def table(self, key: str, values: Any, known: Iterable[str]) -> _Table:
         return _Table(self.file, f"{self.name}.{key}" if self.name else key, values, known)
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
         value = self.values.get(key, default)
-        if key in self.values and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-            raise self.wrong(key, value, _KINDS[kind])
+        fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+        self.require(fits or key not in self.values, key, value, _KINDS[kind])
         return value
 
     def text(self, key: str) -> str:
@@ -159,8 +150,7 @@ class _Table:
 
     def words(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
         words = self.get(key, list, [*default])
-        if not words or not all(isinstance(word, str) for word in words):
-            raise self.wrong(key, words, "a list of words")
+        self.require(words and all(isinstance(word, str) for word in words), key, words, "a list of words")
         return tuple(words)
 
     def count(self, key: str) -> int | None:
@@ -169,9 +159,20 @@ class _Table:
         except ConfigError as error:
             raise ConfigError(f"{self.file}: {error}") from None
 
-    def wrong(self, key: str, value: object, expected: str) -> ConfigError:
-        name = ".".join(filter(None, (self.name, key)))
-        return ConfigError(f"{self.file}: {name} = {value!r} cannot be used: expected {expected}")
+    def require(self, ok: object, key: str, value: object, expected: str) -> None:
+        if not ok:
+            name = ".".join(filter(None, (self.name, key)))
+            raise ConfigError(f"{self.file}: {name} = {value!r} cannot be used: expected {expected}")
+
+    def require_folder_name(self, key: str, name: str) -> None:
+        expected = f"the name of a folder, such as {folder_name(name)!r}"
+        self.require(folder_name(name) == name, key, name, expected)
+
+    def require_known(self, what: str, names: Iterable[str], known: Iterable[str], remedy: str = "") -> None:
+        known = [*known]
+        for name in names:
+            if name not in known:
+                raise UnknownNameError(f"{what} {self.file}:", name, known, remedy)
 
 
 def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
@@ -179,20 +180,15 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
     table = _Table(file, "", values, (*known, "evaluation", "methods", "missing", "presets", *PHASES))
     name = folder_name(Path(file).stem)
     preset, presets = table.get("preset", str), table.get("presets", dict, {})
-    for given in (preset, *presets):
-        if given is not None and given not in PRESETS:
-            raise UnknownNameError(f"preset in {file}:", given, PRESETS, "See `voidrl list presets`.")
-    compared = table.get("published", str)
-    if compared is not None and compared not in published.names():
-        raise UnknownNameError(f"published table in {file}:", compared, published.names())
-    threads = table.get("threads", int)
-    if threads is not None and threads < 1:
-        raise table.wrong("threads", threads, "a whole number above 0")
+    given = [*filter(None, [preset]), *presets]
+    table.require_known("preset in", given, PRESETS, "See `voidrl list presets`.")
+    compared, threads = table.get("published", str), table.get("threads", int)
+    table.require_known("published table in", filter(None, [compared]), published.names())
+    table.require(threads is None or threads > 0, "threads", threads, "a whole number above 0")
     arms, missing = _arms(table), table.get("missing", dict, {})
     for key, about in missing.items():
-        if not isinstance(about, str) or key in arms:
-            expected = f"text, and a name other than those in [methods], as {key!r}"
-            raise table.wrong(f"missing.{key}", about, expected)
+        expected = f"text, and a name other than those in [methods], as {key!r}"
+        table.require(isinstance(about, str) and key not in arms, f"missing.{key}", about, expected)
     return ExperimentSpec(
         name=name,
         path=file,
@@ -221,37 +217,30 @@ def _arms(table: _Table) -> dict[str, ArmSpec]:
     measures = table.words("measures", ("return",))
     arms = {name: _arm(name, each, evaluation, measures) for name, each in tables.items()}
     for name, arm in arms.items():
-        if arm.source is not None and arm.source not in arms:
-            raise UnknownNameError(f"source of [{tables[name].name}] in {table.file}:", arm.source, arms)
-        if arm.source is not None and "pretrain" not in arms[arm.source].phases:
-            raise tables[name].wrong("source", arm.source, "a method with the phase 'pretrain'")
-    labels = [arm.label for arm in arms.values()]
-    twice = next((label for label in labels if labels.count(label) > 1), None)
-    if twice is not None:
-        raise table.wrong("label", twice, "each label once, as tables tell methods apart by them")
+        if arm.source is not None:
+            table.require_known(f"source of [{tables[name].name}] in", [arm.source], arms)
+            pretrained = "pretrain" in arms[arm.source].phases
+            tables[name].require(pretrained, "source", arm.source, "a method with the phase 'pretrain'")
+    for label, number in Counter(arm.label for arm in arms.values()).items():
+        table.require(number == 1, "label", label, "each label once, as tables tell methods apart by them")
     return arms
 
 
 def _arm(name: str, table: _Table, evaluation: EvaluationSpec | None, measures: tuple[str, ...]) -> ArmSpec:
-    if folder_name(name) != name:
-        raise table.wrong("", name, f"the name of a folder, such as {folder_name(name)!r}")
+    table.require_folder_name("", name)
     source, method = table.get("source", str), table.get("method", str)
     phases = table.words("phases", ("finetune",) if source is not None else ("pretrain", "finetune"))
-    for phase in phases:
-        if phase not in PHASES:
-            raise UnknownNameError(f"phase in [{table.name}] of {table.file}:", phase, PHASES)
-    if phases not in ALLOWED_PHASES:
-        allowed = ", ".join(str([*each]) for each in ALLOWED_PHASES)
-        raise table.wrong("phases", [*phases], f"one of {allowed}")
-    if (source is not None) != (phases == ("finetune",)):
-        expected = "the method whose agents are fine-tuned, and phases = ['finetune']"
-        raise table.wrong("source", source, expected)
-    if method is not None and "pretrain" not in phases:
-        raise table.wrong("method", method, "none, as methods are for pre-training and it has none")
+    table.require_known(f"phase in [{table.name}] of", phases, PHASES)
+    allowed = ", ".join(str([*each]) for each in ALLOWED_PHASES)
+    table.require(phases in ALLOWED_PHASES, "phases", [*phases], f"one of {allowed}")
+    expected = "the method whose agents are fine-tuned, and phases = ['finetune']"
+    table.require((source is not None) == (phases == ("finetune",)), "source", source, expected)
+    expected = "none, as methods are for pre-training and it has none"
+    table.require(method is None or "pretrain" in phases, "method", method, expected)
     times = table.get("times", dict, {})
     for key, value in times.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise table.wrong(f"times.{key}", value, "a factor above 0")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        table.require(is_number and value > 0, f"times.{key}", value, "a factor above 0")
     return ArmSpec(
         name=name,
         label=table.get("label", str, name),
@@ -285,11 +274,10 @@ def _evaluation(table: _Table, default: EvaluationSpec | None) -> EvaluationSpec
     values = table.values.get("evaluation", default)
     if values is default or values is False:
         return None if values is False else default
-    if not isinstance(values, dict):
-        raise table.wrong("evaluation", values, "a table with episodes or steps, or false for none")
+    expected = "a table with episodes or steps, or false for none"
+    table.require(isinstance(values, dict), "evaluation", values, expected)
     inner = table.table("evaluation", values, ("episodes", "steps", "count_states"))
-    if ("episodes" in values) == ("steps" in values):
-        raise inner.wrong("", values, "one of episodes and steps")
+    inner.require(("episodes" in values) != ("steps" in values), "", values, "one of episodes and steps")
     count_states = inner.get("count_states", bool, False)
     return EvaluationSpec(inner.count("episodes"), inner.count("steps"), count_states)
 
@@ -297,8 +285,8 @@ def _evaluation(table: _Table, default: EvaluationSpec | None) -> EvaluationSpec
 def _tasks(table: _Table) -> tuple[Task, ...]:
     given = table.values.get("tasks")
     listed = [given] if isinstance(given, str) else given
-    if not isinstance(listed, list) or not listed:
-        raise table.wrong("tasks", given, f"a list of environments, or a group: {', '.join(GROUPS)}")
+    expected = f"a list of environments, or a group: {', '.join(GROUPS)}"
+    table.require(listed and isinstance(listed, list), "tasks", given, expected)
     tasks: list[Task] = []
     for entry in listed:
         if isinstance(entry, str):
@@ -313,8 +301,7 @@ def _tasks(table: _Table) -> tuple[Task, ...]:
                 f"{table.file}: {other!r} and {each.env!r} would both be named {each.name!r}; give one "
                 f'a name: {{ name = "…", env = "…" }}'
             )
-    if len({task.name for task in tasks}) < len(tasks):
-        raise table.wrong("tasks", given, "each of them once")
+    table.require(len({task.name for task in tasks}) == len(tasks), "tasks", given, "each of them once")
     return tuple(tasks)
 
 
@@ -330,17 +317,15 @@ def _task(table: _Table) -> Task:
 
 def _named_env(table: _Table) -> NamedEnv:
     env = table.get("env", str)
-    if not env:
-        raise table.wrong("", table.values, 'a table with env, such as { env = "atari/pong" }')
+    table.require(env, "", table.values, 'a table with env, such as { env = "atari/pong" }')
     name = table.get("name", str, task_name(env))
-    if folder_name(name) != name:
-        raise table.wrong("name", name, f"the name of a folder, such as {folder_name(name)!r}")
+    table.require_folder_name("name", name)
     return NamedEnv(name, env)
 
 
 def _seeds(table: _Table) -> tuple[int, ...]:
     seeds = table.get("seeds", list, [1])
     whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
-    if not seeds or not whole or len({*seeds}) < len(seeds):
-        raise table.wrong("seeds", seeds, "a list of whole numbers from 0 on, each of them once")
+    expected = "a list of whole numbers from 0 on, each of them once"
+    table.require(seeds and whole and len({*seeds}) == len(seeds), "seeds", seeds, expected)
     return tuple(seeds)

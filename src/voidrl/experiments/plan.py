@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,16 +15,9 @@ from voidrl.envs.dmc import resolve
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.evaluation import EVALUATION_STREAM, run_seed
+from voidrl.experiments import scale
 from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec, PhaseSpec, PresetChanges
 from voidrl.experiments.probe import EnvProbe, agent_bytes, probe
-from voidrl.experiments.scale import (
-    FEW_UPDATES,
-    count_updates,
-    learns,
-    scale_config,
-    scale_evaluation,
-    warmup_steps,
-)
 from voidrl.experiments.tasks import NamedEnv, Task, select
 from voidrl.protocols.presets import default_preset, protocol_for
 from voidrl.suites.dmcontrol import find_dmc_task
@@ -48,9 +42,9 @@ PHASE_PREFIXES = ("pretrain", "train")  # of `--set`; `finetune` is a part of th
 class Request:
     """What the command line asks for; by default the experiment as in its file."""
 
-    tasks: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
+    tasks: Sequence[str] = ()
+    methods: Sequence[str] = ()
+    seeds: Sequence[int] = ()
     steps_scale: float = 1.0
     preset: str | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -110,17 +104,15 @@ class Plan:
     @property
     def published(self) -> str | None:
         """The table to compare with; None where agents have other observations than there."""
-        theirs, ours = (
-            [
-                protocol_for(task.env, name or default_preset(task.env))
-                .get("env", {})
-                .get("dmc", {})
-                .get("observation")
-                for task in self.experiment.tasks
-            ]
-            for name in (self.experiment.preset, self.request.preset or self.experiment.preset)
-        )
-        return self.experiment.published if theirs == ours else None
+        default = self.experiment.preset
+        same = self._observations(default) == self._observations(self.request.preset or default)
+        return self.experiment.published if same else None
+
+    def _observations(self, preset: str | None) -> list[Any]:
+        """What agents of DMControl observe in each task; None elsewhere."""
+        envs = [task.env for task in self.experiment.tasks]
+        protocols = [flat(protocol_for(env, preset or default_preset(env))) for env in envs]
+        return [protocol.get("env.dmc.observation") for protocol in protocols]
 
     def path(self, cell: Cell | str) -> Path:
         """The run folder of a cell."""
@@ -140,42 +132,42 @@ def make_plan(experiment: ExperimentSpec, request: Request, out: str | Path | No
             raise ConfigError(f"{name} = {value!r} cannot be set for all runs: {why}")
     planner = _Planner(experiment, request)
     cells: dict[str, Cell] = {}
-    for seed in seeds:  # outermost, so that one seed of everything is done first
-        for task in tasks:
-            for arm in arms:
-                for cell in planner.cells(arm, task, seed):
-                    if cell.is_final or cell.folder not in cells:  # a pre-training may be both
-                        cells[cell.folder] = cell
+    for seed, task, arm in product(seeds, tasks, arms):  # one seed of everything is done first
+        for cell in planner.cells(arm, task, seed):
+            if cell.is_final or cell.folder not in cells:  # a pre-training may be both
+                cells[cell.folder] = cell
     planner.require_effect()
     out = Path("runs", experiment.name) if out is None else Path(out).expanduser()
-    planned = [*cells.values()]
-    return Plan(experiment, request, out, planned, [*planner.notes(), *_notes(planned)])
+    kept = planner.kept_by_arms.items()
+    notes = [f"{name} keeps its own value in {', '.join(sorted(labels))}" for name, labels in kept]
+    return Plan(experiment, request, out, [*cells.values()], [*notes, *_notes([*cells.values()])])
 
 
 def _select_arms(experiment: ExperimentSpec, names: Sequence[str]) -> list[ArmSpec]:
+    known, missing = experiment.arms, experiment.missing
     for name in names:
-        if name in experiment.missing:
+        if name in missing:
             raise ConfigError(
                 f"method {name!r} of experiment {experiment.name!r} is missing: voidrl does not have "
-                f"{experiment.missing[name]} yet; there are {', '.join(experiment.arms)}"
+                f"{missing[name]} yet; there are {', '.join(known)}"
             )
-        if name not in experiment.arms:
+        if name not in known:
             remedy = f"Methods are those of experiment {experiment.name!r}."
-            raise UnknownNameError("method", name, experiment.arms, remedy)
+            raise UnknownNameError("method", name, known, remedy)
     require(len({*names}) == len(names), "methods", [*names], "each of them once")
     return [arm for name, arm in experiment.arms.items() if not names or name in names]
 
 
 def _notes(cells: Sequence[Cell]) -> Iterator[str]:
-    idle = [cell for cell in cells if learns(cell.config) and not count_updates(cell.config)]
-    few = [cell for cell in cells if 0 < count_updates(cell.config) < FEW_UPDATES]
+    idle = [cell for cell in cells if scale.learns(cell.config) and not scale.count_updates(cell.config)]
+    few = [cell for cell in cells if 0 < scale.count_updates(cell.config) < scale.FEW_UPDATES]
     if idle:
-        steps, warmup = idle[0].config.steps, warmup_steps(idle[0].config)
+        steps, warmup = idle[0].config.steps, scale.warmup_steps(idle[0].config)
         yield f"{len(idle)} runs learn nothing: {idle[0].folder} has {steps} steps and a warm-up of {warmup}"
     if few:
         yield (
-            f"{len(few)} runs make fewer than {FEW_UPDATES} updates ({few[0].folder} "
-            f"{count_updates(few[0].config)}): they show how it works, not how well"
+            f"{len(few)} runs make fewer than {scale.FEW_UPDATES} updates ({few[0].folder} "
+            f"{scale.count_updates(few[0].config)}): they show how it works, not how well"
         )
 
 
@@ -198,8 +190,8 @@ class _Planner:
         self.phase_changes = {phase: _pop_prefix(changes, phase) for phase in PHASE_PREFIXES}
         self.changes = changes
         self.prepared: dict[tuple[str, str, str], _Prepared] = {}
-        self.protocol_steps: dict[tuple[str, str, str], int] = {}
         self.kept_by_arms: dict[str, set[str]] = {}
+        """Arms that keep their own value of what the command line sets for all."""
 
     def cells(self, arm: ArmSpec, task: Task, seed: int) -> Iterator[Cell]:
         """The runs of an arm: the pre-training first, if it has one."""
@@ -224,7 +216,7 @@ class _Planner:
             arm=arm,
             label=arm.by_phase.get(phase, PhaseSpec()).label or arm.label,
             task=config.env.id,
-            config=scale_config(dataclasses.replace(config, seed=seed), self.request.steps_scale),
+            config=scale.scale_config(dataclasses.replace(config, seed=seed), self.request.steps_scale),
             source=None if source is None else source.folder,
             evaluation=None,
             is_final=False,
@@ -309,20 +301,17 @@ class _Planner:
 
     def _protocol_steps(self, arm: ArmSpec, phase: str, env: str, action_repeat: int) -> int:
         """Steps in the experiment's own protocol, converted to this action repeat."""
-        key = (arm.name, phase, env)
-        if key not in self.protocol_steps:
-            started = "train" if phase == "train" else "pretrain"
-            layers = build.layers_for(env, started, self.experiment.preset, self.experiment.config)
-            merged = merge(*(layer.values for layer in layers))
-            default = merged.get("steps", Config().steps)
-            if phase == "finetune":
-                default = merged.get("finetune", {}).get("steps") or default
-            steps = int(_file_steps(phase, arm, self.experiment) or default)
-            if env.startswith(DMC):
-                protocol = resolve(update(EnvConfig(), {**merged.get("env", {}), "id": env}, "env."))
-                steps = steps * protocol.dmc.action_repeat // action_repeat
-            self.protocol_steps[key] = steps
-        return self.protocol_steps[key]
+        started = "train" if phase == "train" else "pretrain"
+        layers = build.layers_for(env, started, self.experiment.preset, self.experiment.config)
+        merged = merge(*(layer.values for layer in layers))
+        default = merged.get("steps", Config().steps)
+        if phase == "finetune":
+            default = merged.get("finetune", {}).get("steps") or default
+        steps = int(_file_steps(phase, arm, self.experiment) or default)
+        if not env.startswith(DMC):
+            return steps
+        protocol = resolve(update(EnvConfig(), {**merged.get("env", {}), "id": env}, "env."))
+        return steps * protocol.dmc.action_repeat // action_repeat
 
     # Evaluations
 
@@ -330,7 +319,7 @@ class _Planner:
         if arm.evaluation is None:
             return None
         spec = _change_evaluation(self.preset_changes.evaluation or arm.evaluation, self.evaluation_changes)
-        spec = scale_evaluation(spec, self.request.steps_scale)
+        spec = scale.scale_evaluation(spec, self.request.steps_scale)
         found = find_dmc_task(config.env.id)
         if found is not None and found.task is None and not spec.count_states:
             raise ConfigError(
@@ -362,11 +351,6 @@ class _Planner:
                 raise ConfigError(
                     f"{phase}.{next(iter(changes))} cannot be set: none of the runs has the phase {phase!r}"
                 )
-
-    def notes(self) -> Iterator[str]:
-        """Where an arm keeps its own value of what the command line sets for all."""
-        for name, labels in self.kept_by_arms.items():
-            yield f"{name} keeps its own value in {', '.join(sorted(labels))}"
 
 
 def _file_steps(phase: str, *specs: ArmSpec | PresetChanges | ExperimentSpec) -> int | None:

@@ -119,14 +119,14 @@ class _Child:
     def failure(self) -> str:
         """Why it ended, in one sentence: its own, or about the signal or exit status that ended it."""
         code = self.process.returncode
-        why = read_failure(self.root, self.cell.folder) if code >= 0 else ""
-        if not why:
-            why = f"its process ended with exit status {code}"
-            if code < 0:
-                hint = "; the kernel does that when memory runs out" if code == -signal.SIGKILL else ""
-                why = f"its process was ended by {signal.Signals(-code).name}{hint}"
-            with suppress(VoidrlError, OSError):
-                write_failure(self.root, self.cell.folder, why)
+        if code >= 0 and (own := read_failure(self.root, self.cell.folder)):
+            return own
+        why = f"its process ended with exit status {code}"
+        if code < 0:
+            hint = "; the kernel does that when memory runs out" if code == -signal.SIGKILL else ""
+            why = f"its process was ended by {signal.Signals(-code).name}{hint}"
+        with suppress(VoidrlError, OSError):
+            write_failure(self.root, self.cell.folder, why)
         return why
 
 

@@ -143,9 +143,7 @@ class APTReward(VecEnvWrapper):
         if len(self._particles) < self.k:
             return np.zeros(len(states), np.float32)
         particles = self._particles.sample(self.pool, self._rng)
-        reward = self.latent.reward(self.latent.encode(states), particles, self.k)
-        _require_finite(reward, "environment")
-        return reward.cpu().numpy()
+        return self.latent.reward(self.latent.encode(states), particles, self.k, "environment").cpu().numpy()
 
     def _remember(self, states: Tensor) -> None:
         self._particles.add(self.latent.encode(states))
@@ -245,8 +243,7 @@ class APTReplayBuffer(ReplayBuffer):
             if self.latent.optimizer is not None:
                 self.latent.learn(self.latent.frames(samples.observations))
             z = self.latent.encode(self.latent.frames(samples.next_observations))
-            intrinsic = self.latent.reward(z, None, self.k)
-            _require_finite(intrinsic, "transition")
+            intrinsic = self.latent.reward(z, None, self.k, "transition")
             rewards = rewards + self.intrinsic_scale * intrinsic[:, None].to(rewards.device)
         replaced: ReplayBufferSamples = samples._replace(rewards=rewards)
         return replaced
@@ -301,14 +298,17 @@ class LatentSpace(nn.Module):
             )
         return z.to(self.device).float()
 
-    def reward(self, z: Tensor, particles: Tensor | None, k: int) -> Tensor:
+    def reward(self, z: Tensor, particles: Tensor | None, k: int, what: str) -> Tensor:
         """The normalized reward of eq. 5, (n,), with neighbors among the particles or z itself."""
-        reward = particle_reward(z, particles=particles, k=k)
-        if not self.normalize or not torch.isfinite(reward).all():
-            return reward
-        self.mean.update(reward)
-        scaled: Tensor = self.mean(reward)
-        return scaled
+        reward: Tensor = particle_reward(z, particles=particles, k=k)
+        bad = (~torch.isfinite(reward)).nonzero()
+        if len(bad):
+            i, expected = int(bad[0]), "expected finite observations and features"
+            raise NonFiniteError(f"APT's reward of {what} {i} is {float(reward[i])}: {expected}")
+        if self.normalize:
+            self.mean.update(reward)
+            reward = self.mean(reward)
+        return reward
 
     def learn(self, frames: Tensor) -> None:
         """Update the encoder once with its contrastive loss."""
@@ -367,15 +367,6 @@ class Ring:
         self.count, self.rows = 0, None
         if state:
             self.add(state["rows"].to(device))
-
-
-def _require_finite(reward: Tensor, what: str) -> None:
-    bad = (~torch.isfinite(reward)).nonzero()
-    if len(bad):
-        i = int(bad[0])
-        raise NonFiniteError(
-            f"APT's reward of {what} {i} is {float(reward[i])}: expected finite observations and features"
-        )
 
 
 def _make_representation(name: str, spec: EnvSpec) -> Representation:

@@ -95,8 +95,10 @@ def _evaluated(run: Path, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
         if (agent["steps"], agent["steps_with_pretraining"]) != (meta["steps"], meta["agent_steps"]):
             return []
         length = "" if settings["steps"] is None else f" of {settings['steps']} steps"
+        successes = saved["successes"]
+        success = sum(successes) / len(successes) if successes else None
         how = f"by `voidrl evaluate`: whole episodes{length}, seed {settings['seed']}, {_policy(settings)}"
-        return [_result(settings["env"], saved, saved["successes"], how)]
+        return [_result(settings["env"], saved, success, how)]
     except (CheckpointError, RunFolderError, KeyError, TypeError):
         return []
 
@@ -113,17 +115,10 @@ def _logged(run: Path, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
         rows = [row for row in read_metrics(run) if row["step"] == meta["steps"]]
         row = next(row for row in reversed(rows) if row.get("eval/return") is not None)
         policy = _policy({"deterministic": True, "epsilon": meta["config"]["log"]["eval_epsilon"]})
-        return [
-            {
-                "env": meta["config"]["env"]["id"],
-                "mean_return": row["eval/return"],
-                "std_return": row["eval/return_std"],
-                "episodes": row["eval/episodes"],
-                "success_rate": row.get("eval/success"),
-                "human_normalized": row.get("eval/human_normalized"),
-                "how": f"during training, after step {meta['steps']}: whole episodes, {policy}",
-            }
-        ]
+        how = f"during training, after step {meta['steps']}: whole episodes, {policy}"
+        numbers = {"mean_return": row["eval/return"], "std_return": row["eval/return_std"]}
+        numbers |= {"human_normalized": row.get("eval/human_normalized"), "episodes": row["eval/episodes"]}
+        return [_result(meta["config"]["env"]["id"], numbers, row.get("eval/success"), how)]
     except (RunFolderError, StopIteration, KeyError, TypeError):
         return []
 
@@ -136,13 +131,13 @@ def result_from(agent: Agent, evaluation: Evaluation) -> dict[str, Any]:
         "episodes": len(evaluation.returns),
         "human_normalized": evaluation.human_normalized,
     }
-    return _result(agent.config.env.id, numbers, evaluation.successes, "by `voidrl.evaluate`: whole episodes")
+    how = "by `voidrl.evaluate`: whole episodes"
+    return _result(agent.config.env.id, numbers, evaluation.success_rate, how)
 
 
-def _result(env: str, numbers: Mapping[str, Any], successes: list[bool] | None, how: str) -> dict[str, Any]:
+def _result(env: str, numbers: Mapping[str, Any], success: float | None, how: str) -> dict[str, Any]:
     names = ("mean_return", "std_return", "episodes", "human_normalized")
-    rate = sum(successes) / len(successes) if successes else None
-    return {"env": env, **{name: numbers[name] for name in names}, "success_rate": rate, "how": how}
+    return {"env": env, **{name: numbers[name] for name in names}, "success_rate": success, "how": how}
 
 
 # The page
@@ -247,13 +242,10 @@ def _eval_results(result: Mapping[str, Any]) -> list[EvalResult]:
 
 def _cells(result: Mapping[str, Any]) -> dict[str, Any]:
     """Format one result for the table."""
-    returns = {name: f"{result[name]:.6g}" for name in ("mean_return", "std_return")}
-    rates = {
-        name: "" if result[name] is None else f"{result[name]:.1%}"
-        for name in ("success_rate", "human_normalized")
-    }
-    texts = {"env": _cell(describe_env(result["env"])), "how": _cell(result["how"])}
-    return {**result, **returns, **rates, **texts}
+    shown = {name: f"{result[name]:.6g}" for name in ("mean_return", "std_return")}
+    for name in ("success_rate", "human_normalized"):
+        shown[name] = "" if result[name] is None else f"{result[name]:.1%}"
+    return {**result, **shown, "env": _cell(describe_env(result["env"])), "how": _cell(result["how"])}
 
 
 def _cell(text: object) -> str:

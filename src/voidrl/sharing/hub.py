@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from voidrl import __version__
 from voidrl.errors import ConfigError, HubError, MissingExtraError
 
 _LIBRARY = {"library_name": "voidrl", "library_version": __version__}
+PUBLISHING = "publishing an agent on the Hugging Face Hub"
 _REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 
 
@@ -31,7 +32,7 @@ def require_repo_id(repo_id: str) -> None:
 
 def require_token(token: str | None) -> None:
     """Refuse to publish without a token."""
-    if token is None and _client("publishing an agent on the Hugging Face Hub").get_token() is None:
+    if token is None and _client(PUBLISHING).get_token() is None:
         raise HubError(
             "no token for the Hugging Face Hub was found: log in with `hf auth login`, or set HF_TOKEN to "
             "one from https://huggingface.co/settings/tokens"
@@ -41,19 +42,17 @@ def require_token(token: str | None) -> None:
 def download(repo_id: str, files: Sequence[str], revision: str | None, token: str | None) -> Path:
     """Download those of the files that the model has, and return their folder in the client's cache."""
     absent = f"there is no folder {repo_id!r} here, and "
-    hub = _client(f"{absent}looking for it on the Hugging Face Hub")
-    with _explained(hub, repo_id, revision, absent):
-        return Path(
-            hub.snapshot_download(
-                repo_id, revision=revision, token=token, allow_patterns=[*files], **_LIBRARY
-            )
-        )
+    with _calls(repo_id, revision, token, f"{absent}looking for it on the Hugging Face Hub", absent) as (
+        hub,
+        _,
+    ):
+        about = {"revision": revision, "token": token, "allow_patterns": [*files], **_LIBRARY}
+        return Path(hub.snapshot_download(repo_id, **about))
 
 
 def prepare(repo_id: str, *, private: bool, revision: str | None, token: str | None) -> str:
     """Create the model and the branch if necessary, and return the model's URL."""
-    hub, api = _api(token)
-    with _explained(hub, repo_id, revision):
+    with _calls(repo_id, revision, token) as (_, api):
         url = api.create_repo(repo_id, private=private or None, exist_ok=True)
         if private and not api.model_info(repo_id).private:
             raise HubError(
@@ -67,32 +66,18 @@ def prepare(repo_id: str, *, private: bool, revision: str | None, token: str | N
 
 def read_text(repo_id: str, name: str, *, revision: str | None, token: str | None) -> str | None:
     """Return the text of one file of the model; None if it has no such file."""
-    hub, api = _api(token)
-    with _explained(hub, repo_id, revision):
-        try:
-            return Path(api.hf_hub_download(repo_id, name, revision=revision)).read_text("utf-8")
-        except hub.errors.EntryNotFoundError:
-            return None
+    with _calls(repo_id, revision, token) as (hub, api), suppress(hub.errors.EntryNotFoundError):
+        return Path(api.hf_hub_download(repo_id, name, revision=revision)).read_text("utf-8")
+    return None
 
 
 def upload(
     folder: Path, repo_id: str, files: Sequence[str], *, message: str, revision: str | None, token: str | None
 ) -> None:
     """Upload these files of a folder in one commit."""
-    hub, api = _api(token)
-    with _explained(hub, repo_id, revision):
-        api.upload_folder(
-            repo_id=repo_id,
-            folder_path=folder,
-            commit_message=message,
-            revision=revision,
-            allow_patterns=[*files],
-        )
-
-
-def _api(token: str | None) -> tuple[Any, Any]:
-    hub = _client("publishing an agent on the Hugging Face Hub")
-    return hub, hub.HfApi(token=token, **_LIBRARY)
+    with _calls(repo_id, revision, token) as (_, api):
+        where = {"repo_id": repo_id, "folder_path": folder, "revision": revision}
+        api.upload_folder(commit_message=message, allow_patterns=[*files], **where)
 
 
 def _client(purpose: str) -> Any:
@@ -105,14 +90,17 @@ def _client(purpose: str) -> Any:
 
 
 @contextmanager
-def _explained(hub: Any, repo_id: str, revision: str | None, absent: str = "") -> Iterator[None]:
-    """Turn the client's errors into one sentence each.
+def _calls(
+    repo_id: str, revision: str | None, token: str | None, purpose: str = PUBLISHING, absent: str = ""
+) -> Iterator[tuple[Any, Any]]:
+    """Give access to the client and its calls, and turn its errors into one sentence each.
 
     Unless the model was found, the sentence begins with `absent`, since a folder may have been meant.
     """
+    hub = _client(purpose)
     errors, model = hub.errors, f"the model {repo_id!r} on the Hugging Face Hub"
     try:
-        yield
+        yield hub, hub.HfApi(token=token, **_LIBRARY)
     except errors.HFValidationError as e:
         raise ConfigError(f"{absent}repo_id = {repo_id!r} cannot be used: {_first_line(e)}") from e
     except errors.GatedRepoError as e:
@@ -124,13 +112,11 @@ def _explained(hub: Any, repo_id: str, revision: str | None, absent: str = "") -
         raise HubError(f"{model} has no revision {revision!r}: expected a branch, tag or commit of it") from e
     except errors.HfHubHTTPError as e:
         status = getattr(e.response, "status_code", None)
-        problem = f"the Hugging Face Hub answered {status} for {repo_id!r}: {_first_line(e)}"
+        problem = f"answered {status} for {repo_id!r}: {_first_line(e)}"
         if status in (401, 403):
-            problem = (
-                f"the Hugging Face Hub denied access to {repo_id!r} ({status}): log in with `hf auth login`"
-            )
-            problem += " and a token that may write there"
-        raise HubError(f"{absent}{problem}") from e
+            remedy = "log in with `hf auth login` and a token that may write there"
+            problem = f"denied access to {repo_id!r} ({status}): {remedy}"
+        raise HubError(f"{absent}the Hugging Face Hub {problem}") from e
     except (errors.EntryNotFoundError, errors.HTTPError, OSError) as e:
         raise HubError(
             f"{absent}the Hugging Face Hub cannot be reached for {repo_id!r} ({_first_line(e)}): check the "

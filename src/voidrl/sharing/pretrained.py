@@ -150,8 +150,7 @@ def _about(agent: Agent, sha256: str) -> dict[str, Any]:
         return model_card.describe_run(agent.origin, sha256)
     with suppress(CheckpointError, KeyError, TypeError):
         known = read_config(agent.origin)
-        if known["weights"]["sha256"] == sha256:
-            return dict(known["about"])
+        return dict(known["about"]) if known["weights"]["sha256"] == sha256 else {}
     return {}
 
 
@@ -183,9 +182,8 @@ def _card(
 
 def _edited_card(folder: Path) -> Path | None:
     path = folder / CARD
-    if not is_pretrained(folder) or not path.is_file():
-        return None
-    return path if model_card.is_edited(path.read_text("utf-8")) else None
+    saved = is_pretrained(folder) and path.is_file()
+    return path if saved and model_card.is_edited(path.read_text("utf-8")) else None
 
 
 def _note(text: str) -> None:
@@ -216,9 +214,8 @@ def from_pretrained(
     """
     path = Path(source).expanduser()
     if path.exists() and revision is not None:
-        raise ConfigError(
-            f"revision = {revision!r} cannot be used with the folder {path}: only the Hub has revisions"
-        )
+        why = "only the Hub has revisions"
+        raise ConfigError(f"revision = {revision!r} cannot be used with the folder {path}: {why}")
     trusted = trust_code or path.exists()
     folder = path if path.exists() else _download(str(source), revision, token)
     data = read_config(folder)
@@ -310,16 +307,15 @@ def _entry(data: Mapping[str, Any]) -> checkpoint.FileEntry:
 
 def _find_weights(folder: Path, entry: checkpoint.FileEntry) -> Path:
     path = folder / WEIGHTS
+    with suppress(CheckpointError):
+        checkpoint.check_file(folder / NEXT, entry)
+        return folder / NEXT
     try:
         checkpoint.check_file(path, entry)
     except CheckpointError:
-        with suppress(CheckpointError):
-            checkpoint.check_file(folder / NEXT, entry)
-            return folder / NEXT
         if path.is_file() and path.read_bytes()[:7] == b"version":
-            raise CheckpointError(
-                f"{path} is a Git LFS pointer, not the weights: fetch them with `git lfs pull`"
-            ) from None
+            remedy = "fetch them with `git lfs pull`"
+            raise CheckpointError(f"{path} is a Git LFS pointer, not the weights: {remedy}") from None
         raise
     return path
 

@@ -131,14 +131,10 @@ class Progress:
     def _plain_line(self) -> str:
         count = f"{human_count(self._now.steps)}/{human_count(self._total)}"
         steps_rate, updates_rate = self._rates()
-        parts = [self._title, count, f"{self._percent()}%", f"{human_count(steps_rate)} steps/s"]
-        if self._counts_updates:
-            parts.append(f"{human_count(updates_rate)} updates/s")
-        parts += [
-            self._time_left(),
-            *(f"{name} {human_count(value)}" for name, value in self._fields.items()),
-        ]
-        return "  ".join(part for part in parts if part)
+        updates = f"{human_count(updates_rate)} updates/s" if self._counts_updates else ""
+        fields = [f"{name} {human_count(value)}" for name, value in self._fields.items()]
+        parts = [self._title, count, f"{self._percent()}%", f"{human_count(steps_rate)} steps/s", updates]
+        return "  ".join(filter(None, [*parts, self._time_left(), *fields]))
 
     def _bar_line(self, columns: int) -> Table:
         """Lay out one line: percentage, bar, and as many numbers as fit, the important ones first."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 from voidrl.terminal.screen import has_color, has_unicode, is_log, is_terminal, width_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, JustifyMethod
 
 GAP = 2
 UNKNOWN_HEIGHT = 25
@@ -58,15 +58,10 @@ def wrap_text(text: str, *, indent: int = 2, file: TextIO | None = None) -> str:
     stream = sys.stdout if file is None else file
     if is_log(stream):
         return text
-    margin, room = " " * indent, width_of(stream)
-    return "\n".join(
-        line
-        if len(line) <= room
-        else textwrap.fill(
-            line, room, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
-        )
-        for line in text.split("\n")
-    )
+    room = width_of(stream)
+    wrapper = textwrap.TextWrapper(room, subsequent_indent=" " * indent)
+    wrapper.break_long_words = wrapper.break_on_hyphens = False
+    return "\n".join(line if len(line) <= room else wrapper.fill(line) for line in text.split("\n"))
 
 
 def described(rows: Mapping[str, str], *, file: TextIO | None = None) -> str:
@@ -131,13 +126,9 @@ def _print_grid(console: Console, rows: list[list[str]], numeric: list[bool]) ->
     grid = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
     last = len(numeric) - 1
     for i, (name, right) in enumerate(zip(rows[0], numeric, strict=True)):
-        grid.add_column(
-            Text(name),
-            style="cyan" if i == 0 else "",
-            justify="right" if right else "left",
-            no_wrap=i < last,
-            overflow="fold",
-        )
+        side: JustifyMethod = "right" if right else "left"
+        style = "cyan" if i == 0 else ""
+        grid.add_column(Text(name), style=style, justify=side, no_wrap=i < last, overflow="fold")
     for row in rows[1:]:
         grid.add_row(*map(Text, row))
     console.print(grid)
@@ -153,9 +144,8 @@ def _print_blocks(console: Console, rows: list[list[str]]) -> None:
     labelled = len(names) - 1 if prose else len(names)
     for row in body:
         console.print(Text(row[0], "cyan", overflow="fold"))
-        facts = [
-            f"{name} {cell}" for name, cell in zip(names[1:labelled], row[1:labelled], strict=True) if cell
-        ]
+        pairs = zip(names[1:labelled], row[1:labelled], strict=True)
+        facts = [f"{name} {cell}" for name, cell in pairs if cell]
         for line in (", ".join(facts), *row[labelled:]):
             if line:
                 console.print(Padding(Text(line, overflow="fold"), (0, 0, 0, GAP), expand=False))
