@@ -14,7 +14,7 @@ from typing import Any
 
 from voidrl import build, checkpoint
 from voidrl.agent import Agent
-from voidrl.build import Env, Layer, Overrides
+from voidrl.build import ConfigLayer, Env, Overrides
 from voidrl.config import require, to_json, update
 from voidrl.device import placed
 from voidrl.envs.ids import atari_game, is_importable, parse_id
@@ -270,7 +270,7 @@ def _arguments(steps: Steps | None = None, **others: Any) -> dict[str, Any]:
 
 def _start(
     env: Env,
-    layers: list[Layer],
+    layers: list[ConfigLayer],
     out: str | Path | None,
     overwrite: bool,
     *,

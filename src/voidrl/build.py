@@ -61,7 +61,7 @@ AS_FINETUNED = {  # fields of `finetune`, and what they are for an agent that is
 # Layers of values
 
 
-class Layer(NamedTuple):
+class ConfigLayer(NamedTuple):
     """Values of a config, nested, and where they come from."""
 
     source: str
@@ -76,7 +76,7 @@ def layers_for(
     arguments: Mapping[str, Any] | None = None,
     *,
     shared: Mapping[str, Any] | None = None,
-) -> list[Layer]:
+) -> list[ConfigLayer]:
     """The layers of a run that starts from scratch: protocol, recipe and command.
 
     Naming a piece replaces that piece alone. Another representation keeps the protocol's shape of f and drops
@@ -99,7 +99,7 @@ def layers_for(
                 f"preset = {preset!r} cannot be used with a whole voidrl.Config, which has a value for every "
                 f"field: pass one of the two, or the changes alone as a mapping"
             )
-        return [Layer("config", to_json(config)), Layer("command", arguments)]
+        return [ConfigLayer("config", to_json(config)), ConfigLayer("command", arguments)]
     preset = preset or default_preset(env)
     command = merge(changes(config), arguments)
     named = merge(shared or {}, command)
@@ -118,17 +118,17 @@ def layers_for(
     if phase == "train" and "log" in protocol:  # snapshots are taken of pre-training
         protocol = {**protocol, "log": {k: v for k, v in protocol["log"].items() if k != "snapshot_steps"}}
     below = [
-        Layer(f"protocol {preset}", protocol),
-        Layer(f"recipe {method}", chosen),
-        Layer("experiment", merge(shared or {})),
+        ConfigLayer(f"protocol {preset}", protocol),
+        ConfigLayer(f"recipe {method}", chosen),
+        ConfigLayer("experiment", merge(shared or {})),
     ]
-    scratch = _as_finetuned([*below, Layer("command", command)]) if phase == "train" else []
-    return [*below, *scratch, Layer("command", command)]
+    scratch = _as_finetuned([*below, ConfigLayer("command", command)]) if phase == "train" else []
+    return [*below, *scratch, ConfigLayer("command", command)]
 
 
 def finetune_layers(
     pretrained: Config, config: Overrides | None, arguments: Mapping[str, Any] | None = None
-) -> list[Layer]:
+) -> list[ConfigLayer]:
     """The layers of a run that adapts a pre-trained agent."""
     command = merge(changes(config), {**(arguments or {}), "phase": "finetune"})
     if "warmup_steps" in command and not isinstance(config, Config):
@@ -136,7 +136,7 @@ def finetune_layers(
             f"warmup_steps = {command['warmup_steps']} cannot be used while fine-tuning: it is the random "
             f"warm-up of pre-training; use finetune.warmup_steps"
         )
-    return [Layer("pre-trained run", to_json(task_config(pretrained))), Layer("command", command)]
+    return [ConfigLayer("pre-trained run", to_json(task_config(pretrained))), ConfigLayer("command", command)]
 
 
 def changes(config: Overrides | None) -> dict[str, Any]:
@@ -163,13 +163,13 @@ def task_config(pretrained: Config) -> Config:
     )
 
 
-def _as_finetuned(layers: Sequence[Layer]) -> Iterator[Layer]:
+def _as_finetuned(layers: Sequence[ConfigLayer]) -> Iterator[ConfigLayer]:
     """Equal to a fine-tuned agent in all that is not pre-trained."""
     tuning = merge(*(layer.values for layer in layers)).get("finetune", {})
     for name, field in AS_FINETUNED.items():
         if tuning.get(name) is not None:
             source = [layer.source for layer in layers if name in layer.values.get("finetune", {})][-1]
-            yield Layer(source, merge({field: tuning[name]}))
+            yield ConfigLayer(source, merge({field: tuning[name]}))
 
 
 def _piece_name(kind: str, values: Mapping[str, Any]) -> str | None:
@@ -192,7 +192,7 @@ class Probed(NamedTuple):
     factory: EnvFactory | None
 
 
-def probe(env: Env, layers: Sequence[Layer]) -> Probed:
+def probe(env: Env, layers: Sequence[ConfigLayer]) -> Probed:
     """Look at the environment that the layers describe."""
     values = merge(*(layer.values for layer in layers)).get("env", {})
     require(isinstance(values, Mapping), "env", values, "a mapping; the id is an argument of its own")
@@ -201,7 +201,7 @@ def probe(env: Env, layers: Sequence[Layer]) -> Probed:
     return Probed(spec, config, factory)
 
 
-def config_for(probed: Probed, layers: Sequence[Layer]) -> Config:
+def config_for(probed: Probed, layers: Sequence[ConfigLayer]) -> Config:
     """The config of a run in an environment that has been probed."""
     return build_config(probed.spec, [*(layer.values for layer in layers), {"env": to_json(probed.env)}])
 
@@ -249,7 +249,7 @@ def require_fitting(probed: Probed, config: Config) -> None:
     check_combination(probed.spec, config, Pieces(*found))
 
 
-def config_sources(config: Config, layers: Sequence[Layer]) -> dict[str, str]:
+def config_sources(config: Config, layers: Sequence[ConfigLayer]) -> dict[str, str]:
     """Where the value of each field comes from.
 
     A layer's source, `default`, `environment` where `auto` was decided by it, or `method NAME` where that

@@ -177,7 +177,8 @@ class RepresentationConfig(PieceConfig):
     """Observations in one representation update; 0 takes the learner's own transitions, as in URLB: s' is
     then `learner.n_step` steps after s."""
     auxiliary: bool = False
-    """Keep training f by this loss while fine-tuning and from scratch, next to the learner's loss."""
+    """Keep training f by this loss during fine-tuning and when training from scratch, next to the learner's
+    loss."""
     loss_weight: float = 1.0
     """Weight of this loss where it is added to another loss of the same weights."""
 
@@ -268,7 +269,8 @@ class FinetuneConfig:
     """Keep the policy and value heads, or reinitialize them. `actor` (URLB) keeps the policy, its temperature
     and the trunks of both, and reinitializes the critic behind its trunk, or all of it without a trunk."""
     learning_rate: float | None = None
-    """The learner's learning rate while fine-tuning and from scratch; None takes `learner.learning_rate`."""
+    """The learner's learning rate during fine-tuning and, under a protocol, when training from scratch; None
+    takes `learner.learning_rate`."""
     encoder_learning_rate: float | None = None
     """Learning rate of the learner's encoder while fine-tuning; None takes the learner's, 0 freezes it."""
     first_layer_learning_rate: float | None = None

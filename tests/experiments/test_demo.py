@@ -13,14 +13,14 @@ from voidrl.experiments import demo
 from voidrl.experiments.cell import do_job
 from voidrl.experiments.demo import read_demo, run_demo
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import Request, make_plan
+from voidrl.experiments.plan import ExperimentRequest, make_plan
 from voidrl.protocols.presets import DEMO_ENV
 
 TASK = f"{DEMO_ENV}&goal=[11,5]"
 
 
 def plan_of(out, **request):
-    return make_plan(read_experiment("demo"), Request(**request), out)
+    return make_plan(read_experiment("demo"), ExperimentRequest(**request), out)
 
 
 def do_here(plan):

@@ -14,7 +14,7 @@ from tiny_runs import rows
 from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import Request, make_plan
+from voidrl.experiments.plan import ExperimentRequest, make_plan
 from voidrl.experiments.state import state_of
 from voidrl.runs import locks
 from voidrl.runs.metrics import last_row
@@ -108,7 +108,7 @@ def owner(plan, cell):
 
 
 def test_killed_and_doubled_it_loses_nothing_and_does_nothing_twice(tmp_path, capsys):
-    request = Request(steps_scale=SCALE, changes=CHANGES, device="cpu")
+    request = ExperimentRequest(steps_scale=SCALE, changes=CHANGES, device="cpu")
     plan = make_plan(read_experiment("demo"), request, tmp_path)
     cells = {cell.arm.name: cell for cell in plan.cells}
     folder = {name: plan.path(cell) for name, cell in cells.items()}

@@ -11,13 +11,13 @@ from voidrl.config import merge, to_json, update
 from voidrl.envs.make import probe_env
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment, shipped
-from voidrl.experiments.plan import Request, flat, make_plan
+from voidrl.experiments.plan import ExperimentRequest, flat, make_plan
 from voidrl.experiments.scale import count_updates, scale_config, warmup_steps
 from voidrl.protocols.presets import DEMO_ENV, PRESETS
 
 
 def plan_of(name, **request):
-    return make_plan(read_experiment(name), Request(**request), "out")
+    return make_plan(read_experiment(name), ExperimentRequest(**request), "out")
 
 
 def narrow(config):
@@ -253,7 +253,7 @@ def test_a_file_of_ones_own_with_any_kind_of_environment(tmp_path):
         phases = ["train"]
         """
     )
-    plan = make_plan(read_experiment(path), Request(), None)
+    plan = make_plan(read_experiment(path), ExperimentRequest(), None)
     assert str(plan.out) == "runs/mine"
     folders = [cell.folder for cell in plan.cells]
     assert folders[:3] == [f"tiny_runs-Walk/{arm}/seed4" for arm in ("apt-pretrain", "apt", "scratch")]
@@ -265,7 +265,7 @@ def test_a_file_of_ones_own_with_any_kind_of_environment(tmp_path):
     domain = path.with_name("domain.toml")
     domain.write_text("tasks = ['dmc/walker_run']\n[methods.apt]\nphases = ['pretrain']")
     with pytest.raises(ConfigError, match="'dmc/walker', which has no reward that could be evaluated"):
-        make_plan(read_experiment(domain), Request(), None)
+        make_plan(read_experiment(domain), ExperimentRequest(), None)
 
 
 def test_devices_and_engines_are_part_of_no_cells_identity():

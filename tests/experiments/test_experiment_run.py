@@ -18,7 +18,7 @@ from voidrl.experiments import run
 from voidrl.experiments.board import Board
 from voidrl.experiments.experiment import run_experiment
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import Request, make_plan
+from voidrl.experiments.plan import ExperimentRequest, make_plan
 from voidrl.experiments.state import state_of
 from voidrl.runs.evaluations import start_date
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
@@ -63,7 +63,7 @@ def own(tmp_path):
 def test_a_failed_cell_is_reported_and_stops_no_other(own, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["experiment", str(own), "--out", str(out), "--jobs", "2", "--no-report", "--device", "cpu"]
-    plan = make_plan(read_experiment(own), Request(device="cpu"), out)
+    plan = make_plan(read_experiment(own), ExperimentRequest(device="cpu"), out)
     killed = make_started(plan, plan.cells[0])  # killed before its first checkpoint: it starts again
     date = start_date(killed)
     assert cli.main(words) == 1
@@ -135,14 +135,16 @@ def test_a_process_that_the_kernel_kills_is_reported(own, tmp_path, capsys):
 
 
 def state_of_good(own, out):
-    plan = make_plan(read_experiment(own), Request(tasks=("own_envs-good",)), out)
+    plan = make_plan(read_experiment(own), ExperimentRequest(tasks=("own_envs-good",)), out)
     return state_of(plan.cells[-1], plan.path(plan.cells[-1])).kind
 
 
 @pytest.mark.slow
 def test_a_signal_stops_children_with_checkpoints(own, tmp_path):
     own.write_text(OWN.replace("steps = 40", "steps = 4_000_000"))
-    plan = make_plan(read_experiment(own), Request(tasks=("own_envs-good",), device="cpu"), tmp_path)
+    plan = make_plan(
+        read_experiment(own), ExperimentRequest(tasks=("own_envs-good",), device="cpu"), tmp_path
+    )
     folder = plan.path(plan.cells[0])
     stopper = threading.Event()
 
@@ -167,7 +169,7 @@ def test_a_signal_stops_children_with_checkpoints(own, tmp_path):
 
 
 def test_the_live_table_fits_every_width(tmp_path):
-    plan = make_plan(read_experiment("table2"), Request(seeds=(1,)), tmp_path)
+    plan = make_plan(read_experiment("table2"), ExperimentRequest(seeds=(1,)), tmp_path)
     running = [(cell, plan.path(cell)) for cell in plan.cells[:3]]
     folder = make_started(plan, plan.cells[0])
     (folder / "metrics.jsonl").write_text('{"step": 125000000, "time/steps_per_second": 348.0}\n')
@@ -182,7 +184,7 @@ def test_the_live_table_fits_every_width(tmp_path):
 
 
 def test_a_log_has_a_line_for_each_run_every_ten_seconds_and_then_every_minute(tmp_path, monkeypatch):
-    plan = make_plan(read_experiment("demo"), Request(), tmp_path)
+    plan = make_plan(read_experiment("demo"), ExperimentRequest(), tmp_path)
     folder = make_started(plan, plan.cells[0])
     (folder / "metrics.jsonl").write_text('{"step": 4000, "time/steps_per_second": 100.0}\n')
     running = [(cell, plan.path(cell)) for cell in plan.cells[:2]]

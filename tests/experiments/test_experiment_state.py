@@ -14,7 +14,7 @@ from voidrl.errors import RunFolderError
 from voidrl.experiments import estimate
 from voidrl.experiments.dry_run import print_plan
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import Request, make_plan
+from voidrl.experiments.plan import ExperimentRequest, make_plan
 from voidrl.experiments.probe import STATE_DIMS
 from voidrl.experiments.record import make_record, write_record
 from voidrl.experiments.state import require_same_settings, state_of
@@ -25,7 +25,7 @@ FAST = {"preset": "atari-fast", "seeds": (1,)}
 
 
 def plan_of(out, name="demo", **request):
-    return make_plan(read_experiment(name), Request(**request), out)
+    return make_plan(read_experiment(name), ExperimentRequest(**request), out)
 
 
 def shown(print_it, *arguments):

@@ -70,9 +70,11 @@ def experiment(argv: list[str]) -> int:
     _positive("--jobs", options.jobs)
     given = {**vars(options), "changes": _changes(options.changes)}
     from voidrl.experiments.experiment import run_experiment
-    from voidrl.experiments.plan import Request
+    from voidrl.experiments.plan import ExperimentRequest
 
-    request = Request(**{field.name: given.pop(field.name) for field in dataclasses.fields(Request)})
+    request = ExperimentRequest(
+        **{field.name: given.pop(field.name) for field in dataclasses.fields(ExperimentRequest)}
+    )
     return run_experiment(request=request, command=["voidrl", "experiment", *argv], **given)
 
 

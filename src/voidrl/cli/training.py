@@ -11,7 +11,7 @@ from voidrl.errors import UnknownNameError
 from voidrl.terminal.tables import described, print_table, wrap_text
 
 if TYPE_CHECKING:
-    from voidrl.build import Layer, Probed
+    from voidrl.build import ConfigLayer, Probed
     from voidrl.config import Config
 
 DEFAULT_ENV = "voidrl/PixelMaze-v0"  # whose values a help without an environment shows
@@ -34,7 +34,7 @@ FINETUNE = {
 CONFIG = {"--all": "also show fields that have their default", "--json": "print every field as JSON"}
 
 
-class Request(NamedTuple):
+class RunRequest(NamedTuple):
     """What a command line asks for."""
 
     subject: Any
@@ -42,7 +42,7 @@ class Request(NamedTuple):
     options: dict[str, str]
     probed: Probed
     config: Config
-    layers: list[Layer]
+    layers: list[ConfigLayer]
     wants_help: bool
 
 
@@ -118,7 +118,7 @@ def config(argv: list[str]) -> None:
         print(f"and {len(values) - len(shown)} defaults; --all shows them")
 
 
-def read_request(command: str, argv: list[str], more: dict[str, str] | None = None) -> Request:
+def read_request(command: str, argv: list[str], more: dict[str, str] | None = None) -> RunRequest:
     """Resolve the config that a command line asks for; `more` are further options of the command."""
     if command == "finetune":
         return _read_finetune(argv, more or {})
@@ -131,7 +131,7 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
 
     pieces = {kind: options[f"--{kind}"] for kind in PIECES if f"--{kind}" in options}
 
-    def layers_with(changes: dict[str, Any]) -> list[Layer]:
+    def layers_with(changes: dict[str, Any]) -> list[ConfigLayer]:
         return build.layers_for(env, command, options.get("--preset"), changes, pieces)
 
     # The environment decides which pieces there are, and pieces decide which options.
@@ -141,10 +141,10 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
     chosen = build.name_pieces(probed.spec, merge(*(layer.values for layer in layers)))
     fields = update(Config(), {kind: piece["name"] for kind, piece in chosen.items()})
     layers = layers_with(read_options(fields, given, command, own))
-    return Request(env, options, probed, build.config_for(probed, layers), layers, wants_help)
+    return RunRequest(env, options, probed, build.config_for(probed, layers), layers, wants_help)
 
 
-def _read_finetune(argv: list[str], more: dict[str, str]) -> Request:
+def _read_finetune(argv: list[str], more: dict[str, str]) -> RunRequest:
     run, given, wants_help = split_words(
         argv, "finetune", "RUN", "the folder of a run or a saved agent, or user/name on the Hugging Face Hub"
     )
@@ -161,7 +161,7 @@ def _read_finetune(argv: list[str], more: dict[str, str]) -> Request:
     )
     env = options.get("--env") or share.own_env(agent)
     probed = build.probe(env, layers)
-    return Request(agent, options, probed, build.config_for(probed, layers), layers, wants_help)
+    return RunRequest(agent, options, probed, build.config_for(probed, layers), layers, wants_help)
 
 
 def resume(argv: list[str]) -> None:

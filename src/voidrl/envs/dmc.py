@@ -33,9 +33,9 @@ from voidrl.envs.dmc_worker import (
     VIEW,
     Arrays,
     Description,
-    Settings,
     SimulationError,
     Simulators,
+    SimulatorSettings,
 )
 from voidrl.envs.gl import find_gl
 from voidrl.envs.ids import DMC
@@ -64,7 +64,7 @@ PACKAGES = {"dm-control": ((1, 0, 50), (2,)), "mujoco": ((3, 17), (4,))}  # as i
 class DMControlVector(VectorEnv):
     """N simulations of one task, in worker processes or in this one."""
 
-    def __init__(self, settings: Settings, processes: int, timeout_s: float) -> None:
+    def __init__(self, settings: SimulatorSettings, processes: int, timeout_s: float) -> None:
         self.num_envs = settings["num_envs"]
         self._name, self._timeout_s = settings["name"], timeout_s
         self._workers: list[_SimulationWorker] = []
@@ -81,18 +81,18 @@ class DMControlVector(VectorEnv):
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_fps": rate}
         self.render_mode = "rgb_array" if settings["view_size"] else None
 
-    def _start_here(self, settings: Settings) -> Description:
+    def _start_here(self, settings: SimulatorSettings) -> Description:
         self._own = _simulate_here(settings)
         described = self._own.describe()
         self.arrays = self._own.arrays = Arrays.over(self.num_envs, described, settings)
         return described
 
-    def _start_workers(self, settings: Settings, processes: int) -> Description:
+    def _start_workers(self, settings: SimulatorSettings, processes: int) -> Description:
         environment = {"MUJOCO_GL": _gl_for(settings)}
         # An unnamed file in memory, which disappears with the last process that uses it.
         with tempfile.TemporaryFile(dir=SHARED if os.access(SHARED, os.W_OK) else None) as file:
             for envs in np.array_split(np.arange(self.num_envs), processes):
-                part: Settings = {
+                part: SimulatorSettings = {
                     **settings, "first_env": int(envs[0]), "num_envs": len(envs), "memory": file.fileno(),
                 }  # fmt: skip
                 self._workers.append(_SimulationWorker(part, file.fileno(), environment))
@@ -210,7 +210,7 @@ class DMControlVector(VectorEnv):
 class _SimulationWorker(Worker):
     """A worker that simulates some of the environments."""
 
-    def __init__(self, settings: Settings, memory: int, environment: dict[str, str]) -> None:
+    def __init__(self, settings: SimulatorSettings, memory: int, environment: dict[str, str]) -> None:
         super().__init__(dmc_worker.__file__, settings, (memory,), environment)
         first, last = settings["first_env"], settings["first_env"] + settings["num_envs"] - 1
         self.envs = f"number {first}" if first == last else f"numbers {first} to {last}"
@@ -287,7 +287,7 @@ def make_dmc(config: EnvConfig, num_envs: int, *, evaluation: bool, render_heigh
 def probe_dmc(config: EnvConfig) -> EnvSpec:
     """The spec of the environments, without rendering anything."""
     settings = _settings(resolve(config), 1)
-    plain: Settings = {**settings, "image_size": 0, "renders": False, "measures": False}
+    plain: SimulatorSettings = {**settings, "image_size": 0, "renders": False, "measures": False}
     described = _described(json.dumps(plain), config.backend == "sync", config.dmc.timeout_s)
     return spec_of(*_spaces(described, settings), config.frame_stack)
 
@@ -300,7 +300,7 @@ def _described(settings: str, here: bool, timeout_s: float) -> Description:
     return vector.described
 
 
-def _settings(config: EnvConfig, num_envs: int, view_size: int = 0) -> Settings:
+def _settings(config: EnvConfig, num_envs: int, view_size: int = 0) -> SimulatorSettings:
     found, dmc = find_dmc_task(config.id), config.dmc
     assert found is not None
     _require_dm_control(config.id)
@@ -322,7 +322,7 @@ def _settings(config: EnvConfig, num_envs: int, view_size: int = 0) -> Settings:
     }
 
 
-def _gl_for(settings: Settings) -> str:
+def _gl_for(settings: SimulatorSettings) -> str:
     if not settings["renders"]:
         return "disabled"
     if settings["view_size"] and not settings["image_size"]:
@@ -330,7 +330,7 @@ def _gl_for(settings: Settings) -> str:
     return find_gl(settings["name"])
 
 
-def _simulate_here(settings: Settings) -> Simulators:
+def _simulate_here(settings: SimulatorSettings) -> Simulators:
     try:
         with warnings.catch_warnings():
             # About an OpenGL that this process never uses.
@@ -344,7 +344,7 @@ def _not_made(name: str, error: str) -> str:
     return f"environment {name!r} raised {error} when it was created"
 
 
-def _spaces(described: Description, settings: Settings) -> tuple[gym.spaces.Box, gym.spaces.Box]:
+def _spaces(described: Description, settings: SimulatorSettings) -> tuple[gym.spaces.Box, gym.spaces.Box]:
     """The spaces of observations and actions."""
     image_size, camera, cameras = settings["image_size"], settings["camera"], described["cameras"]
     drawn = image_size or settings["view_size"]

@@ -26,7 +26,7 @@ ALIGNMENT = 64
 UNBOUNDED = 1e9  # the linear-quadratic regulators take any force: there, an action of ±1 means ±1 N
 
 
-class Settings(TypedDict):
+class SimulatorSettings(TypedDict):
     """The settings of a group of simulations."""
 
     name: str  # the environment id, for error messages
@@ -70,7 +70,9 @@ class Arrays(NamedTuple):
     view: np.ndarray  # (H, W, 3) uint8
 
     @classmethod
-    def over(cls, num_envs: int, described: Description, settings: Settings, memory: Any = None) -> Arrays:
+    def over(
+        cls, num_envs: int, described: Description, settings: SimulatorSettings, memory: Any = None
+    ) -> Arrays:
         """Views into `memory` of at least `size` bytes, or new arrays."""
         blocks = cls._blocks(num_envs, described, settings)
         if memory is None:
@@ -82,13 +84,15 @@ class Arrays(NamedTuple):
         return cls(*views)
 
     @classmethod
-    def size(cls, num_envs: int, described: Description, settings: Settings) -> int:
+    def size(cls, num_envs: int, described: Description, settings: SimulatorSettings) -> int:
         """Bytes needed in `memory`."""
         blocks = cls._blocks(num_envs, described, settings)
         return sum(_aligned(math.prod(shape) * np.dtype(kind).itemsize) for shape, kind in blocks)
 
     @staticmethod
-    def _blocks(n: int, described: Description, settings: Settings) -> list[tuple[tuple[int, ...], type]]:
+    def _blocks(
+        n: int, described: Description, settings: SimulatorSettings
+    ) -> list[tuple[tuple[int, ...], type]]:
         image_size, view_size = settings["image_size"], settings["view_size"]
         frame = (image_size, image_size, 3) if image_size else (described["obs_dim"],)
         return [
@@ -114,7 +118,7 @@ class SimulationError(Exception):
 class Simulators:
     """Some of N environments, stepped one by one; the step after an episode's end resets it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SimulatorSettings) -> None:
         from voidrl.envs import dmc_tasks  # imports dm_control
 
         self.settings = settings
@@ -231,7 +235,7 @@ class Simulators:
         return camera
 
 
-def _prepare_rendering(model: Any, settings: Settings) -> None:
+def _prepare_rendering(model: Any, settings: SimulatorSettings) -> None:
     """Shrink the image buffer from 640 × 480, all of which would be cleared and sampled, before first use."""
     size = max(settings["image_size"], settings["view_size"])
     model.vis.global_.offwidth = model.vis.global_.offheight = size
@@ -239,7 +243,7 @@ def _prepare_rendering(model: Any, settings: Settings) -> None:
         model.vis.quality.offsamples = model.vis.quality.shadowsize = 0
 
 
-def main(descriptor: int, parent: int, settings: Settings) -> None:
+def main(descriptor: int, parent: int, settings: SimulatorSettings) -> None:
     """Simulate until the parent closes the pipe or kills this process."""
     from absl import logging
 

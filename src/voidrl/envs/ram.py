@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from voidrl.envs import ram_worker
-from voidrl.envs.ram_worker import FRESH, KEY_BYTES, LOAD, RECORD, STEP, Settings, key_bytes
+from voidrl.envs.ram_worker import FRESH, KEY_BYTES, LOAD, RECORD, STEP, RamSettings, key_bytes
 from voidrl.envs.workers import Worker, kill_workers
 from voidrl.errors import (
     CheckpointError,
@@ -168,7 +168,7 @@ class StateCounter:
         self._workers: list[_ShadowWorker] = []
         self._end = weakref.finalize(self, kill_workers, self._workers, os.getpid())  # also at exit
         for envs in np.array_split(np.arange(num_envs), count):
-            settings: Settings = {
+            settings: RamSettings = {
                 "rom_path": rom_path,
                 "full_actions": full_actions,
                 "first_env": int(envs[0]),
@@ -296,7 +296,7 @@ class StateCounter:
 class _ShadowWorker(Worker):
     """A worker that runs the shadows of some of the games."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RamSettings) -> None:
         super().__init__(ram_worker.__file__, settings)
         first = settings["first_env"]
         self.envs = slice(first, first + settings["num_envs"])

@@ -1,7 +1,7 @@
 """A worker process with emulators that shadow the games of `ram.StateCounter` and read their RAM.
 
 It runs as a file, not as `-m voidrl.envs.ram_worker`, which would import the package for nothing. Arguments:
-the descriptor of its end of a pipe, the parent's process id and `Settings` as JSON.
+the descriptor of its end of a pipe, the parent's process id and `RamSettings` as JSON.
 
 It reads messages of (T, n) `RECORD`s each, and answers each with an error message, empty on success, and then
 one message of keys per measure.
@@ -38,7 +38,7 @@ RECORD = np.dtype(
 PARENT_S = 1.0  # how often to check that the parent lives, in case a fork of it keeps the pipe open
 
 
-class Settings(TypedDict):
+class RamSettings(TypedDict):
     """The settings of a worker."""
 
     rom_path: str
@@ -66,7 +66,7 @@ class Shadow:
     ALE's seed is for sticky actions only.
     """
 
-    def __init__(self, ale_py: Any, settings: Settings, env: int) -> None:
+    def __init__(self, ale_py: Any, settings: RamSettings, env: int) -> None:
         self.ale = ale_py.ALEInterface()
         self.ale.setFloat("repeat_action_probability", 0.0)
         self.noop = ale_py.Action.NOOP
@@ -122,7 +122,7 @@ class Shadow:
 class Shadows:
     """The emulators of one worker."""
 
-    def __init__(self, ale_py: Any, settings: Settings) -> None:
+    def __init__(self, ale_py: Any, settings: RamSettings) -> None:
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner on stderr
         self.shadows = [
             Shadow(ale_py, settings, settings["first_env"] + i) for i in range(settings["num_envs"])
@@ -145,7 +145,7 @@ class Shadows:
         return [b"".join(keys) for keys in found]
 
 
-def main(descriptor: int, parent: int, settings: Settings) -> None:
+def main(descriptor: int, parent: int, settings: RamSettings) -> None:
     """Repeat steps until the parent closes the pipe or kills this process."""
     pipe: Connection = Connection(descriptor)
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()

@@ -20,7 +20,7 @@ from voidrl.envs.maze import PixelMazeVector
 from voidrl.experiments.demo_figure import EXPLORERS, Curve, DemoResult, draw, import_pyplot
 from voidrl.experiments.experiment import FAILED, do_plan, make_report
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import Plan, Request, make_plan
+from voidrl.experiments.plan import ExperimentRequest, Plan, make_plan
 from voidrl.runs.metrics import read_metrics
 
 
@@ -36,7 +36,7 @@ def run_demo(
 ) -> int:
     """Do the four runs of each seed, as far as they are missing, print the table and draw `demo.png`."""
     import_pyplot()  # fails now, rather than after training, if it is missing
-    request = Request(seeds=seeds, steps_scale=scale, device=device)
+    request = ExperimentRequest(seeds=seeds, steps_scale=scale, device=device)
     plan = make_plan(read_experiment("demo"), request, out)
     if not do_plan(plan, jobs=jobs, command=command).ok:
         return FAILED

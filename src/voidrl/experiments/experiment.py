@@ -15,7 +15,7 @@ from voidrl.errors import MissingExtraError, VoidrlError
 from voidrl.experiments.board import Board
 from voidrl.experiments.dry_run import print_missing, print_plan
 from voidrl.experiments.format import ExperimentSpec, read_experiment
-from voidrl.experiments.plan import Plan, Request, make_plan
+from voidrl.experiments.plan import ExperimentRequest, Plan, make_plan
 from voidrl.experiments.record import write_record
 from voidrl.experiments.run import Outcome, run_plan
 from voidrl.experiments.state import require_same_settings, state_of
@@ -29,7 +29,7 @@ SIMULATORS = {ATARI: ("ale_py", "ale-py", "atari"), DMC: ("dm_control", "dm-cont
 def run_experiment(
     name: str | Path | ExperimentSpec,
     *,
-    request: Request | None = None,
+    request: ExperimentRequest | None = None,
     out: str | Path | None = None,
     jobs: int = 1,
     dry_run: bool = False,
@@ -52,7 +52,7 @@ def run_experiment(
     folder = str(Path(experiment.path).absolute().parent)
     if folder not in sys.path and Path(experiment.path).is_file():
         sys.path.append(folder)  # for module:factory in the same folder
-    plan = make_plan(experiment, request or Request(), out)
+    plan = make_plan(experiment, request or ExperimentRequest(), out)
     if dry_run:
         print_plan(plan, jobs)
         return 0

@@ -128,7 +128,7 @@ def _shipped_names() -> list[str]:
     return sorted(e.name.removesuffix(".toml") for e in folder.iterdir() if e.name.endswith(".toml"))
 
 
-class _Table:
+class _TomlTable:
     """A table of the file, which knows its keys and names itself in errors."""
 
     def __init__(self, file: str, name: str, values: Any, known: Iterable[str]) -> None:
@@ -136,8 +136,8 @@ class _Table:
         self.require(isinstance(values, dict), "", values, "a table")
         self.require_known(f"key in {f'[{name}]' if name else 'the experiment'} of", values, known)
 
-    def table(self, key: str, values: Any, known: Iterable[str]) -> _Table:
-        return _Table(self.file, f"{self.name}.{key}" if self.name else key, values, known)
+    def table(self, key: str, values: Any, known: Iterable[str]) -> _TomlTable:
+        return _TomlTable(self.file, f"{self.name}.{key}" if self.name else key, values, known)
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
         value = self.values.get(key, default)
@@ -177,7 +177,7 @@ class _Table:
 
 def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
     known = ("title", "about", "published", "preset", "seeds", "tasks", "measures", "threads", "config")
-    table = _Table(file, "", values, (*known, "evaluation", "methods", "missing", "presets", *PHASES))
+    table = _TomlTable(file, "", values, (*known, "evaluation", "methods", "missing", "presets", *PHASES))
     name = folder_name(Path(file).stem)
     preset, presets = table.get("preset", str), table.get("presets", dict, {})
     given = [*filter(None, [preset]), *presets]
@@ -207,7 +207,7 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
     )
 
 
-def _arms(table: _Table) -> dict[str, ArmSpec]:
+def _arms(table: _TomlTable) -> dict[str, ArmSpec]:
     methods = table.get("methods", dict, {})
     if not methods:
         raise ConfigError(f"{table.file} has no methods: expected at least one table [methods.NAME]")
@@ -226,7 +226,9 @@ def _arms(table: _Table) -> dict[str, ArmSpec]:
     return arms
 
 
-def _arm(name: str, table: _Table, evaluation: EvaluationSpec | None, measures: tuple[str, ...]) -> ArmSpec:
+def _arm(
+    name: str, table: _TomlTable, evaluation: EvaluationSpec | None, measures: tuple[str, ...]
+) -> ArmSpec:
     table.require_folder_name("", name)
     source, method = table.get("source", str), table.get("method", str)
     phases = table.words("phases", ("finetune",) if source is not None else ("pretrain", "finetune"))
@@ -256,12 +258,12 @@ def _arm(name: str, table: _Table, evaluation: EvaluationSpec | None, measures: 
     )
 
 
-def _preset_changes(table: _Table, name: str, values: Any) -> PresetChanges:
+def _preset_changes(table: _TomlTable, name: str, values: Any) -> PresetChanges:
     inner = table.table(f"presets.{name}", values, ("config", "evaluation", *PHASES))
     return PresetChanges(inner.get("config", dict, {}), _by_phase(inner), _evaluation(inner, None))
 
 
-def _by_phase(table: _Table, *more: str) -> dict[str, PhaseSpec]:
+def _by_phase(table: _TomlTable, *more: str) -> dict[str, PhaseSpec]:
     found = {}
     for phase in (phase for phase in PHASES if phase in table.values):
         inner = table.table(phase, table.values[phase], ("steps", "config", *more))
@@ -270,7 +272,7 @@ def _by_phase(table: _Table, *more: str) -> dict[str, PhaseSpec]:
     return found
 
 
-def _evaluation(table: _Table, default: EvaluationSpec | None) -> EvaluationSpec | None:
+def _evaluation(table: _TomlTable, default: EvaluationSpec | None) -> EvaluationSpec | None:
     values = table.values.get("evaluation", default)
     if values is default or values is False:
         return None if values is False else default
@@ -282,7 +284,7 @@ def _evaluation(table: _Table, default: EvaluationSpec | None) -> EvaluationSpec
     return EvaluationSpec(inner.count("episodes"), inner.count("steps"), count_states)
 
 
-def _tasks(table: _Table) -> tuple[Task, ...]:
+def _tasks(table: _TomlTable) -> tuple[Task, ...]:
     given = table.values.get("tasks")
     listed = [given] if isinstance(given, str) else given
     expected = f"a list of environments, or a group: {', '.join(GROUPS)}"
@@ -305,7 +307,7 @@ def _tasks(table: _Table) -> tuple[Task, ...]:
     return tuple(tasks)
 
 
-def _task(table: _Table) -> Task:
+def _task(table: _TomlTable) -> Task:
     here, pretrain = _named_env(table), table.values.get("pretrain")
     if pretrain is None:
         default = make_task(here.env)
@@ -315,7 +317,7 @@ def _task(table: _Table) -> Task:
     return Task(here.name, here.env, _named_env(table.table("pretrain", pretrain, ("name", "env"))))
 
 
-def _named_env(table: _Table) -> NamedEnv:
+def _named_env(table: _TomlTable) -> NamedEnv:
     env = table.get("env", str)
     table.require(env, "", table.values, 'a table with env, such as { env = "atari/pong" }')
     name = table.get("name", str, task_name(env))
@@ -323,7 +325,7 @@ def _named_env(table: _Table) -> NamedEnv:
     return NamedEnv(name, env)
 
 
-def _seeds(table: _Table) -> tuple[int, ...]:
+def _seeds(table: _TomlTable) -> tuple[int, ...]:
     seeds = table.get("seeds", list, [1])
     whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
     expected = "a list of whole numbers from 0 on, each of them once"

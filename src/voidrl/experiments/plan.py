@@ -39,7 +39,7 @@ PHASE_PREFIXES = ("pretrain", "train")  # of `--set`; `finetune` is a part of th
 
 
 @dataclass(frozen=True)
-class Request:
+class ExperimentRequest:
     """What the command line asks for; by default the experiment as in its file."""
 
     tasks: Sequence[str] = ()
@@ -95,7 +95,7 @@ class Plan:
     """All cells, in the order in which they start."""
 
     experiment: ExperimentSpec
-    request: Request
+    request: ExperimentRequest
     out: Path
     cells: list[Cell]
     notes: list[str]
@@ -119,7 +119,7 @@ class Plan:
         return self.out / (cell if isinstance(cell, str) else cell.folder)
 
 
-def make_plan(experiment: ExperimentSpec, request: Request, out: str | Path | None = None) -> Plan:
+def make_plan(experiment: ExperimentSpec, request: ExperimentRequest, out: str | Path | None = None) -> Plan:
     """Plan every requested run, and the pre-trainings that these start from."""
     arms = _select_arms(experiment, request.methods)
     tasks = select(experiment.tasks, request.tasks) if request.tasks else [*experiment.tasks]
@@ -182,7 +182,7 @@ class _Prepared(NamedTuple):
 class _Planner:
     """Makes cells; a config is made once for all seeds, before it is scaled."""
 
-    def __init__(self, experiment: ExperimentSpec, request: Request) -> None:
+    def __init__(self, experiment: ExperimentSpec, request: ExperimentRequest) -> None:
         self.experiment, self.request = experiment, request
         self.preset_changes = experiment.preset_changes.get(request.preset or "", PresetChanges())
         changes = dict(request.changes)

@@ -25,7 +25,7 @@ COVERAGE = "coverage/"
 
 
 @dataclass(frozen=True)
-class Result:
+class TableRow:
     """A measure of an arm on a task."""
 
     label: str
@@ -45,7 +45,7 @@ class Result:
         return min(steps / protocol for steps, protocol in self.steps)
 
 
-def results(plan: Plan) -> list[Result]:
+def results(plan: Plan) -> list[TableRow]:
     """The measures of all finished cells; of pre-trainings for other runs, their coverage alone."""
     groups: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in plan.cells:
@@ -62,7 +62,7 @@ def results(plan: Plan) -> list[Result]:
             values = [float(value) for cell in cells if (value := _value(plan, cell, measure)) is not None]
             number = _published(plan, label, task) if measure == "return" else None
             if values:
-                rows.append(Result(label, task, measure, values, steps, number, first.is_final))
+                rows.append(TableRow(label, task, measure, values, steps, number, first.is_final))
     return rows
 
 
@@ -120,7 +120,7 @@ def _show(measure: str, value: float) -> str:
     return f"{value:,.0f}" if is_count else f"{value:,.1f}"
 
 
-def _steps(row: Result) -> str:
+def _steps(row: TableRow) -> str:
     """Steps of each phase, with the protocol's where these differ."""
     return " + ".join(
         human_count(steps) + ("" if steps == protocol else f" of {human_count(protocol)}")
@@ -128,7 +128,7 @@ def _steps(row: Result) -> str:
     )
 
 
-def _aggregates(plan: Plan, rows: Sequence[Result]) -> Iterator[str]:
+def _aggregates(plan: Plan, rows: Sequence[TableRow]) -> Iterator[str]:
     """Median, mean and games above human of each arm with several Atari games."""
     games: dict[str, dict[str, list[float]]] = {}
     for row in rows:
@@ -148,7 +148,7 @@ def _aggregates(plan: Plan, rows: Sequence[Result]) -> Iterator[str]:
         yield f"{line} (published, {of} games: {numbers})" if numbers else line
 
 
-def _caveats(plan: Plan, rows: Sequence[Result]) -> Iterator[str]:
+def _caveats(plan: Plan, rows: Sequence[TableRow]) -> Iterator[str]:
     """How far the numbers can be compared."""
     if all(len(row.values) == 1 for row in rows):
         yield "One seed each: no spread is known."

@@ -42,7 +42,7 @@ class CURLConfig(RepresentationConfig):
     batch_size: int = 0
     """Observations in one update; 0 takes the learner's own transitions."""
     auxiliary: bool = True
-    """Keep training the encoder by this loss while fine-tuning and from scratch."""
+    """Keep training the encoder by this loss during fine-tuning and when training from scratch."""
     momentum: float = 0.999
     """Momentum of the key encoder (Atari 0.999, DMControl 0.95)."""
     projection_hidden: int = 512

@@ -44,7 +44,7 @@ class SPRConfig(RepresentationConfig):
     batch_size: int = 0
     """Sequences in one update; 0 starts them at the learner's own transitions."""
     auxiliary: bool = True
-    """Keep training the encoder by this loss while fine-tuning and from scratch."""
+    """Keep training the encoder by this loss during fine-tuning and when training from scratch."""
     loss_weight: float = 5.0
     """Weight of this loss next to the learner's."""
     prediction_steps: int = 5

@@ -74,7 +74,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class _Table:
+class _PublishedTable:
     title: str
     source: str
     measure: str
@@ -89,31 +89,31 @@ MISPRINTS = (
 )
 PROTOCOL = "250M steps of pre-training, then 100K steps with task reward"
 _TABLES = {
-    "table2": _Table(
+    "table2": _PublishedTable(
         "26 Atari games after 100K steps",
         f"{PAPER}, table of the 26 games",
         "score",
         (f"APT: {PROTOCOL}; means over 10 seeds.", MISPRINTS),
     ),
-    "table3": _Table(
+    "table3": _PublishedTable(
         "Unsupervised methods, with and without contrastive learning (CL)",
         f"{PAPER}, table of aggregates",
         "human-normalized score",
         (f"{PROTOCOL}; human-normalized in percent.",),
     ),
-    "table4": _Table(
+    "table4": _PublishedTable(
         "Variants of APT on 26 Atari games",
         f"{PAPER}, table of ablations",
         "human-normalized score",
         (f"{PROTOCOL}; human-normalized in percent; means over 3 seeds.",),
     ),
-    "table5": _Table(
+    "table5": _PublishedTable(
         "Pre-trained or random heads",
         f"{PAPER}, table of fine-tuning heads",
         "score",
         (f"{PROTOCOL}; means over 3 seeds.",),
     ),
-    "exploration": _Table(
+    "exploration": _PublishedTable(
         "MsPacman without task reward",
         f"{PAPER}, text of the ablation study",
         "zero-shot score",
@@ -122,7 +122,7 @@ _TABLES = {
             "The paper gives only the ratio of RAM states, not the number of steps they are counted over.",
         ),
     ),
-    "urlb": _Table(
+    "urlb": _PublishedTable(
         "URLB from states: 2M frames of pre-training, 100K with task reward",
         "README of MOSS (Zhao et al. 2022), mean returns of eleven of the twelve tasks; expert: Laskin et "
         "al. 2021, URLB",
