@@ -54,7 +54,7 @@ class Learner(nn.Module):
     @property
     def first_layers(self) -> list[nn.Module]:
         """The layers of critic and actor that read the features; empty if the critic does not define them."""
-        return list(getattr(self.critic, "first_layers", ()))
+        return list(getattr(getattr(self, "critic", None), "first_layers", ()))
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """The parameters of each optimizer by name; `critic` has those of the encoder that it trains."""
