@@ -9,13 +9,21 @@ from sphinx.util.typing import ExtensionMetadata
 from sphinx.writers.html5 import HTML5Translator
 
 
+def to_mathml(latex: str, display: str = "inline") -> str:
+    """An equation as MathML; a command that the converter does not know is an error, not text on the page."""
+    mathml: str = convert(latex, display=display)
+    if "\\" in mathml:
+        raise ValueError(f"equation {latex!r} has a LaTeX command that latex2mathml does not know")
+    return mathml
+
+
 def _inline(translator: HTML5Translator, node: nodes.math) -> None:
-    translator.body.append(convert(node.astext()))
+    translator.body.append(to_mathml(node.astext()))
     raise nodes.SkipNode
 
 
 def _block(translator: HTML5Translator, node: nodes.math_block) -> None:
-    translator.body.append(f'<div class="equation">{convert(node.astext(), display="block")}</div>\n')
+    translator.body.append(f'<div class="equation">{to_mathml(node.astext(), "block")}</div>\n')
     raise nodes.SkipNode
 
 
