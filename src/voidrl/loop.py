@@ -238,6 +238,7 @@ class Loop:
         if state.updates == 0 < due and not agent.pretraining:
             self._warn_of_untried_skills()
             agent.choose_task_skill(self.replay)
+            self._say_chosen_skill()
             everywhere = torch.ones(self.envs.num_envs, dtype=torch.bool, device=agent.device)
             self.skill = agent.next_skills(self.skill, everywhere)
         if state.updates < due:
@@ -254,6 +255,13 @@ class Loop:
                 f"only {dealt} of {len(trials)} skills were tried before one was chosen: raise "
                 f"finetune.warmup_steps, or set method.skill_every_steps so that each takes less time"
             )
+
+    def _say_chosen_skill(self) -> None:
+        skill = self.agent.task_skill.tolist()  # host synchronization, once in a run
+        if skill:
+            one_hot = sorted(skill) == [0.0] * (len(skill) - 1) + [1.0]
+            name = f"{skill.index(1.0) + 1} of {len(skill)}" if one_hot else [round(w, 3) for w in skill]
+            self.engine.say(f"skill {name} is used for the task")
 
     def _count_visits(self, info: dict[str, Any]) -> None:
         cells, reported = np.asarray(info.get("cell", ())), np.asarray(info.get("_cell", True))
