@@ -72,7 +72,7 @@ def test_the_target_gets_no_gradient():
 
 
 def test_a_perfect_prediction_costs_nothing():
-    """An identity for transition and predictor, in a world that stands still."""
+    """An identity for transition and predictor, where observations do not change."""
     agent = make_agent(CONTINUOUS, representation="spr", learner="sac")
     f = agent.representation
     f.transition.forward = lambda latent, action: latent
