@@ -210,3 +210,15 @@ def test_protocols_name_no_method_and_no_representation(preset):
     values = PRESETS[preset].values
     assert not {"method", "share_encoder", "encoder_trainers"} & values.keys()
     assert values.get("representation", {}).keys() <= {"encoder", "warmup_updates"}
+
+
+def test_one_learning_rate_and_one_warm_up_hold_while_fine_tuning():
+    """The protocol's rate becomes the learner's, where the command can still change it."""
+    pretrained, _ = resolve("atari-paper", method="apt")
+    assert (pretrained.learner.learning_rate, pretrained.finetune.learning_rate) == (1e-4, 1e-3)
+    tuned = build.task_config(pretrained)
+    assert (tuned.learner.learning_rate, tuned.finetune.learning_rate) == (1e-3, None)
+    command = build.finetune_layers(pretrained, {"learner.learning_rate": 3e-4})[-1]
+    assert command.values["learner"] == {"learning_rate": 3e-4}
+    with pytest.raises(ConfigError, match=r"warmup_steps = 5 cannot be used while fine-tuning"):
+        build.finetune_layers(pretrained, {"warmup_steps": 5})

@@ -1,5 +1,6 @@
 """A run that was stopped, killed or damaged goes on exactly as if nothing had happened."""
 
+import json
 import os
 import random
 import signal
@@ -370,3 +371,15 @@ def test_a_stop_between_two_checkpoints_adds_a_border(tmp_path):
     assert [row["step"] for row in rows(tmp_path / "stopped")][-1] == 80
     with pytest.raises(AssertionError):
         assert_same_run(tmp_path / "stopped", tmp_path / "straight")
+
+
+def test_a_run_of_an_older_version_is_refused_with_that_version(tmp_path):
+    """Before its config is read, whose fields may have had other names."""
+    voidrl.pretrain(MAZE, steps=20, out=tmp_path / "run", config=tiny())
+    (manifest,) = (tmp_path / "run" / "checkpoints").glob(f"*/{checkpoint.MANIFEST}")
+    fields = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**fields, "format": 1, "voidrl": "0.1.0"}))
+    (tmp_path / "run" / "config.json").write_text('{"method": {"name": "apt", "neighbours": "nearest"}}')
+    for use in (voidrl.resume, voidrl.load):
+        with pytest.raises(CheckpointError, match=r"written by voidrl 0\.1\.0 in format 1"):
+            use(tmp_path / "run")

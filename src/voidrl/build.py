@@ -40,6 +40,7 @@ from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, SpaceError
 from voidrl.methods.base import Latents
 from voidrl.metrics import import_wandb
+from voidrl.nets.encoder import NATURE_MIN_SIDE
 from voidrl.protocols.presets import default_preset, protocol_for, recipe
 from voidrl.replay import Replay, make_replay
 from voidrl.representations.base import Views
@@ -48,7 +49,6 @@ from voidrl.types import Batch, EnvSpec
 
 Env = str | EnvFactory
 Overrides = Mapping[str, Any] | Config
-NATURE_LEAST = 36  # pixels a side: below, its strides leave nothing
 MLP_HIDDEN = 256  # width of the hidden layer in the encoder that `auto` gives to vectors
 AS_FINETUNED = {  # fields of `finetune`, and what they are for an agent that is trained from scratch
     "steps": "steps",
@@ -210,7 +210,7 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
     """Defaults, then the layers in turn; what is `auto` is decided by environment and method."""
     merged = merge(*layers)
     config = update(Config(), merged | name_pieces(spec, merged))
-    small = spec.pixels and min(spec.frame_shape[1:]) < NATURE_LEAST
+    small = spec.pixels and min(spec.frame_shape[1:]) < NATURE_MIN_SIDE
     stack = "mlp" if not spec.pixels else "nature" if spec.discrete and not small else "drq"
     for kind in ("representation", "learner"):
         encoder = getattr(config, kind).encoder

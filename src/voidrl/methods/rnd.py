@@ -25,11 +25,10 @@ from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import Latents, Method
 from voidrl.nets import Encoder, mlp
+from voidrl.nets.encoder import NATURE_MIN_SIDE
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
-
-SMALL_IMAGE = 36  # pixels: smaller images do not survive the strides of the nature stack
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class RND(Method):
         hidden, shape = self.config.hidden_dim, self.spec.obs_shape
         if not self.spec.pixels:
             return mlp([shape[0], hidden, hidden, *[hidden] * extra_layers, self.config.rep_dim])
-        stack = "nature" if min(shape[1:]) >= SMALL_IMAGE else "drq"
+        stack = "nature" if min(shape[1:]) >= NATURE_MIN_SIDE else "drq"
         encoder = Encoder(shape, EncoderConfig(stack, feature_dim=0, activation="relu"))
         heads = mlp([encoder.feature_dim, *[hidden] * (1 + extra_layers), self.config.rep_dim])
         return nn.Sequential(encoder, *heads)

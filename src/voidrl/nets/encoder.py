@@ -19,6 +19,7 @@ STACKS = {  # (channels, kernel, stride) of each layer
     "drq": ((32, 3, 2), (32, 3, 1), (32, 3, 1), (32, 3, 1)),  # Kostrikov et al. 2020
     "paper": ((32, 3, 2), (32, 3, 2), (32, 3, 2), (32, 3, 1)),  # APT's table for DMControl
 }
+NATURE_MIN_SIDE = 36  # pixels: smaller images do not survive its strides
 IMPALA_CHANNELS = (16, 32, 32)  # Espeholt et al. 2018, without the LSTM
 CHANNELS = 16  # convolutions in bf16 are slower with input channels that are not a multiple of this
 
