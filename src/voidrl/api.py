@@ -337,10 +337,8 @@ def _resumable(folder: RunFolder, config: Config) -> Iterator[None]:
     try:
         yield
     except StoppedBySignal as stop:
-        command = resume_command(folder, config)
-        raise RunInterrupted(
-            f"{stop} before training; the run is as it was, resume with `{command}`"
-        ) from None
+        remedy = f"resume with `{resume_command(folder, config)}`"
+        raise RunInterrupted(f"{stop} before training; the run is as it was, {remedy}") from None
 
 
 def _resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:

@@ -2,7 +2,7 @@
 
 | phase | the first signal | exit status |
 |---|---|---|
-| importing, building, loading | raises `StoppedBySignal`; nothing has begun | 128 + its number; 75 for a resumed run |
+| importing, building, loading | raises `StoppedBySignal` | 128 + its number; 75 while resuming a run |
 | training, evaluating within it, saving | finishes the step and writes a checkpoint | 75 |
 | at the last step | the run is `done`; what would follow does not start | 75 |
 | the runs of an experiment | each of them writes a checkpoint | 75 |
@@ -10,13 +10,13 @@
 | any other command | raises | 128 + its number |
 
 A second one ends the process at once with status 128 + its number. Its workers and the runs of an experiment
-are killed, and the state of the run reads as `interrupted`. That does not depend on the main thread, which may
-be blocked or may swallow exceptions; only C code that never releases the GIL prevents it, and then there is
-SIGKILL. A Python or IPython session is not ended: there the second one raises KeyboardInterrupt.
+are killed, and the state of the run reads as `interrupted`. That does not depend on the main thread, which
+may be blocked or may swallow exceptions; only C code that never releases the GIL prevents it, and then there
+is SIGKILL. A Python or IPython session is not ended: there the second one raises KeyboardInterrupt.
 
 One event often sends a signal twice: `timeout` signals its child and then the process group, and when a
-terminal is closed both the kernel and the shell send SIGHUP. Signals within a tenth of a second therefore count
-as one, and SIGHUP is never the second. It stays ignored where it was ignored, as under `nohup`.
+terminal is closed both the kernel and the shell send SIGHUP. Signals within a tenth of a second therefore
+count as one, and SIGHUP is never the second. It stays ignored where it was ignored, as under `nohup`.
 """
 
 from __future__ import annotations

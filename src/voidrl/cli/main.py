@@ -31,9 +31,7 @@ from voidrl.terminal.tables import described, wrap_text
 INTERRUPTED = 75  # sysexits' EX_TEMPFAIL: stopped with a checkpoint, run `voidrl resume`
 BAD_INPUT = 2
 STOPPED = 128  # plus the number of the signal, as a shell reports a program that a signal ended
-PIPE_CLOSED = (
-    STOPPED + signal.SIGPIPE
-)  # as if by SIGPIPE: `set -o pipefail` must not take a cut result for a whole one
+PIPE_CLOSED = STOPPED + signal.SIGPIPE  # as `cat` ends: under `pipefail`, half a result is no success
 
 COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "pretrain": pretrain,

@@ -69,7 +69,7 @@ def run_experiment(
 
 @contextmanager
 def unattended(plan: Plan, command: Sequence[str]) -> Iterator[None]:
-    """Do not depend on a terminal: its output may break, and a signal leaves what the same command resumes."""
+    """Need no terminal: output that breaks is dropped, and after a signal the same command resumes."""
 
     def note(text: str) -> None:
         path = plan.out / "logs" / "experiment.log"
@@ -82,10 +82,8 @@ def unattended(plan: Plan, command: Sequence[str]) -> Iterator[None]:
         try:
             yield
         except StoppedBySignal as stop:
-            again = shlex.join(command)
-            raise RunInterrupted(
-                f"{stop}; to do what is missing, run the same command again: {again}"
-            ) from None
+            remedy = f"to do what is missing, run the same command again: {shlex.join(command)}"
+            raise RunInterrupted(f"{stop}; {remedy}") from None
 
 
 def do_plan(plan: Plan, *, jobs: int, command: Sequence[str]) -> Outcome:

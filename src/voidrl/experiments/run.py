@@ -73,7 +73,7 @@ class _Child:
         self, cell: Cell, plan: Plan, command: Sequence[str], threads: int | None, lock: int
     ) -> None:
         self.cell, self.root = cell, plan.out
-        self.log, self.is_closed = plan.out / "logs" / f"{cell.folder}.log", False
+        self.log = plan.out / "logs" / f"{cell.folder}.log"
         self.started = time.monotonic()
         clear_failure(plan.out, cell.folder)
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,6 @@ class _Child:
 
     def close(self) -> None:
         """Close the pipe, which asks the process to stop."""
-        self.is_closed = True
         with suppress(OSError):
             assert self.process.stdin is not None
             self.process.stdin.close()
@@ -165,14 +164,13 @@ class _Runner:
                 continue
             del self.running[folder]
             child.close()
-            if child.process.returncode == DONE or self._is_done(child.cell):
+            interrupted = child.process.returncode == INTERRUPTED
+            is_done = interrupted and state_of(child.cell, self.plan.path(child.cell)).kind == "done"
+            if is_done or child.process.returncode == DONE:
                 self._done(folder, f" in {human_seconds(time.monotonic() - child.started)}")
             # A scheduler signals the runs as well: they may stop before this process asks them to.
-            elif not (stop.requested and child.process.returncode == INTERRUPTED):
+            elif not (interrupted and stop.requested):
                 self._fail(child.cell, child.failure(), child.log)
-
-    def _is_done(self, cell: Cell) -> bool:
-        return state_of(cell, self.plan.path(cell)).kind == "done"
 
     def _launch(self) -> None:
         now = time.monotonic()

@@ -1,7 +1,7 @@
 """Output that survives a broken stream: a run is not its terminal, but a command is what it prints.
 
-A pipe whose reader has ended, a full disk behind a redirection, a terminal that was closed: a run drops what it
-cannot print, with one note in its log. A command whose result is what it prints fails.
+The reader of a pipe ends, the disk behind a redirection is full, a terminal is closed: a run drops what it
+cannot print and notes that in its log. A command whose result is what it prints fails.
 """
 
 from __future__ import annotations
@@ -84,6 +84,9 @@ class _Guard:
     def flush(self) -> None:
         self._attempt(self._stream.flush)
 
+    def isatty(self) -> bool:
+        return not getattr(self._stream, "closed", False) and self._stream.isatty()
+
     def _attempt(self, call: Callable[..., Any], *args: Any) -> None:
         try:
             call(*args)
@@ -148,5 +151,5 @@ def open_missing_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
-            stream = open(descriptor, "w", encoding="utf-8", closefd=False)  # noqa: PTH123, SIM115
+            stream = open(descriptor, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
