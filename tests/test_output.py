@@ -12,6 +12,7 @@ import pytest
 from pseudo_terminals import PseudoTerminal
 from tiny_runs import Walk, newest
 
+from voidrl.cli import main as cli
 from voidrl.errors import OutputError, PipeClosedError
 from voidrl.runs.status import read_status
 from voidrl.terminal.output import command_output, discard_pending, durable_output, say
@@ -105,7 +106,7 @@ def test_a_command_fails_if_its_result_cannot_be_written(monkeypatch):
         print("the result")
 
 
-# The command, in a process of its own
+# Whole commands
 
 
 class Talkative(Walk):
@@ -116,32 +117,42 @@ class Talkative(Walk):
         return super().step(action)
 
 
-def command(*words, **streams):
-    home = Path(__file__).parent
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(home), *filter(None, sys.path)])}
-    line = [sys.executable, "-m", "voidrl.cli.main", *map(str, words)]
-    return subprocess.run(line, env=environ, timeout=60, text=True, **streams)
-
-
 def closed_pipe():
     reader, writer = os.pipe()
     os.close(reader)
     return writer
 
 
-def test_a_run_whose_terminal_is_gone_trains_to_its_end(tmp_path):
-    run, pipe = tmp_path / "run", closed_pipe()
-    words = ["pretrain", "test_output:Talkative", "--steps", "20", "--out", run, "--warmup-steps", "8"]
+def test_a_run_whose_reader_is_gone_trains_to_its_end(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    words = ["pretrain", "test_output:Talkative", "--steps", "20", "--out", str(run), "--warmup-steps", "8"]
     words += ["--device", "cpu", "--log.tensorboard", "False", "--learner.batch-size", "8"]
-    words += ["--learner.hidden-dim", "8", "--representation.batch-size", "8"]
-    done = command(*words, stdout=pipe, stderr=pipe)
-    os.close(pipe)
-    assert done.returncode == 0
+    with os.fdopen(closed_pipe(), "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        monkeypatch.setattr(sys, "stderr", pipe)
+        assert cli.main(words) == 0
+        monkeypatch.undo()
     assert read_status(run).state == "done"
     assert newest(run)[1]["steps"] == 20
     lost = [line for line in (run / "log.txt").read_text().splitlines() if "output was lost" in line]
     assert len(lost) == 1
     assert "(Broken pipe); the run continues" in lost[0]
+
+
+def test_the_exit_status_is_that_of_the_script_and_not_120():
+    """Python flushes both streams when it exits, and a failure there changes the status."""
+    code = "import sys; from voidrl.terminal.output import durable_output\n"
+    code += "with durable_output(): print('held back'); print('lost', file=sys.stderr)\n"
+    code += "sys.exit(3)"
+    pipe = closed_pipe()
+    done = subprocess.run([sys.executable, "-c", code], stdout=pipe, stderr=pipe, timeout=60)
+    os.close(pipe)
+    assert done.returncode == 3
+
+
+def command(*words, **streams):
+    """`voidrl` in a process of its own."""
+    return subprocess.run([sys.executable, "-m", "voidrl.cli.main", *words], timeout=60, text=True, **streams)
 
 
 def test_a_list_on_a_full_disk_fails_with_one_sentence():

@@ -133,8 +133,15 @@ with StopSignals():
 WAITS = """
 with StopSignals() as stop:
     ready()
-    time.sleep(1.2)
+    time.sleep(0.8)
     sys.exit(75 if stop.requested else 0)
+"""
+CELL = """
+with StopSignals(raises=True, ends_at_once=False):
+    with StopSignals() as stop:
+        ready()
+        time.sleep(0.8)
+        sys.exit(75 if stop.requested else 0)
 """
 INTERACTIVE = """
 sys.ps1 = ">>> "
@@ -189,12 +196,17 @@ def test_a_second_signal_ends_a_process_whose_main_thread_is_blocked():
 
 @pytest.mark.parametrize(
     ("numbers", "pause"),
-    [((signal.SIGTERM, signal.SIGTERM), 0.01), ((signal.SIGHUP, signal.SIGHUP, signal.SIGTERM), 0.2)],
+    [((signal.SIGTERM, signal.SIGTERM), 0.01), ((signal.SIGHUP, signal.SIGHUP, signal.SIGTERM), 0.15)],
     ids=["timeout", "closed terminal"],
 )
 def test_one_event_that_sends_several_signals_is_one(numbers, pause):
     process, _ = start(WAITS)
     assert send(process, *numbers, pause=pause)[0] == 75
+
+
+def test_a_run_whose_parent_passes_signals_on_may_be_asked_twice():
+    process, _ = start(CELL)
+    assert send(process, signal.SIGTERM, signal.SIGTERM)[0] == 75
 
 
 def test_an_interactive_session_is_interrupted_and_not_ended():

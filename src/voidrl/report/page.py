@@ -27,7 +27,7 @@ from voidrl.report.published import atari_table, published_tables
 from voidrl.report.read import Collection, read_all
 from voidrl.report.results import make_results
 from voidrl.report.summary import caveats, default_title, findings, overview
-from voidrl.terminal.output import say
+from voidrl.terminal import output
 
 FORMATS = {".html": "html", ".htm": "html", ".md": "md", ".csv": "csv"}
 SCRIPTS = ("charts.js", "pictures.js", "page.js")
@@ -44,7 +44,7 @@ def write_report(
     form: str | None = None,
     figures: str | Path | None = None,
     figure_formats: Sequence[str] = ("png", "pdf"),
-    say: Callable[[str], None] = say,
+    say: Callable[[str], None] | None = None,
 ) -> Path:
     """Read all runs under `paths` and write a report about them; returns its path.
 
@@ -58,6 +58,7 @@ def write_report(
         figure_formats: `png`, `pdf` or another format that matplotlib writes.
         say: Called with progress messages and with what is skipped; by default they go to stderr.
     """
+    say = say or output.say
     path = Path(out).expanduser()
     form = _checked_format(path, form)
     if figures is not None:
