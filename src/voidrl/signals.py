@@ -107,7 +107,7 @@ class StopSignals:
 
     def _restore_handlers(self) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: one that C code set
 
 
 class _Watcher:
