@@ -1,7 +1,6 @@
 """The loop counts right: steps, updates, rows, checkpoints; and it acts, cuts and stops when it should."""
 
 import json
-import signal
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from voidrl.agent import Agent
 from voidrl.envs.vector import Envs
 from voidrl.errors import EnvironmentFailedError, NonFiniteError
 from voidrl.learners.dqn import DQN
-from voidrl.loop import StopSignals, crossed
+from voidrl.loop import crossed
 
 
 class Counted(Walk):
@@ -255,16 +254,6 @@ def test_a_skill_lasts_an_episode_until_a_task_chooses_one(tmp_path):
 
 
 # Stopping
-
-
-def test_stop_signals_ask_first_and_interrupt_second():
-    before = signal.getsignal(signal.SIGINT)
-    with StopSignals() as stop:
-        signal.raise_signal(signal.SIGTERM)
-        assert stop.requested == "SIGTERM"
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.parametrize("how", ["obs", "reward"])

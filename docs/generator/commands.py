@@ -28,7 +28,11 @@ EXIT_CODES = [
     ["1", "a run of an experiment failed, or `voidrl doctor` found a failure"],
     ["2", "invalid input or a failed run, explained in one sentence"],
     ["75", "stopped by a signal after writing a checkpoint ([more](resume.md))"],
-    ["130", "stopped at once"],
+    [
+        "129, 130, 143",
+        "stopped without a checkpoint by SIGHUP, Ctrl-C or SIGTERM, or by a second one",
+    ],
+    ["141", "the reader of the output has closed the pipe"],
 ]
 
 

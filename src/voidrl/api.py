@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from voidrl import build, checkpoint
 from voidrl.agent import Agent
 from voidrl.build import ConfigLayer, Env, Overrides
-from voidrl.config import require, to_json, update
+from voidrl.config import Config, require, to_json, update
 from voidrl.device import placed
 from voidrl.envs.ids import atari_game, is_importable, parse_id
 from voidrl.envs.make import EnvFactory, make_envs
@@ -24,15 +23,18 @@ from voidrl.errors import (
     ConfigError,
     EnvironmentFailedError,
     RunFolderError,
+    RunInterrupted,
+    StoppedBySignal,
     VoidrlError,
 )
 from voidrl.evaluation import Evaluation, evaluate_agent
-from voidrl.loop import Loop, LoopState, load_run
+from voidrl.loop import Loop, LoopState, load_run, resume_command
 from voidrl.methods.base import Method
 from voidrl.registry import import_path
 from voidrl.runs.folder import RunFolder, default_run_path
 from voidrl.sharing import pretrained as share
 from voidrl.suites.dmcontrol import require_task
+from voidrl.terminal.output import durable_output, say
 from voidrl.types import EnvSpec
 from voidrl.units import human_seconds, parse_count
 
@@ -128,6 +130,7 @@ def finetune(
     return _start(env, layers, out, overwrite, pretrained=pretrained)
 
 
+@durable_output()
 def resume(
     run: str | Path,
     *,
@@ -156,7 +159,7 @@ def resume(
     config = update(config, _arguments(steps=steps, device=device, engine=engine))
     factory = _resumable_factory(env, config.env.id)
     say = _speaker(folder)
-    with folder.lock():
+    with folder.lock(), _resumable(folder, config):
         saved = _latest(folder, say)
         if saved is None and config.phase == "finetune":
             raise CheckpointError(
@@ -246,9 +249,9 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) 
     if (path / checkpoint.MANIFEST).is_file():
         saved: checkpoint.Checkpoint | None = checkpoint.load(path)
     elif checkpoint.list_steps(path):
-        saved = checkpoint.latest(path, _say)
+        saved = checkpoint.latest(path, say)
     else:
-        saved = _latest(RunFolder.open(path), _say)
+        saved = _latest(RunFolder.open(path), say)
     if saved is None:
         raise CheckpointError(f"the run {path} holds no checkpoint yet")
     spec, config = EnvSpec.from_json(saved.meta["spec"]), build.config_from_json(saved.meta["config"])
@@ -268,6 +271,7 @@ def _arguments(steps: Steps | None = None, **others: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+@durable_output()
 def _start(
     env: Env,
     layers: list[ConfigLayer],
@@ -323,9 +327,18 @@ def _run(loop: Loop, say: Callable[[str], None]) -> None:
         loop.folder.log(f"failed: {error}")
         loop.folder.status.fail(error, loop.state.steps)
         raise
-    loop.folder.status.finish(loop.state.steps)
     took = human_seconds(time.monotonic() - began)
     say(f"{loop.folder.path}: {loop.state.steps - before} steps in {took}")
+
+
+@contextmanager
+def _resumable(folder: RunFolder, config: Config) -> Iterator[None]:
+    """A signal that comes before training leaves a run that can be resumed."""
+    try:
+        yield
+    except StoppedBySignal as stop:
+        remedy = f"resume with `{resume_command(folder, config)}`"
+        raise RunInterrupted(f"{stop} before training; the run is as it was, {remedy}") from None
 
 
 def _resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
@@ -348,13 +361,9 @@ def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpo
     return checkpoint.latest(folder.checkpoints_path, say)
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _speaker(folder: RunFolder) -> Callable[[str], None]:
-    def say(text: str) -> None:
-        _say(text)
+    def say_and_log(text: str) -> None:
+        say(text)
         folder.log(text)
 
-    return say
+    return say_and_log

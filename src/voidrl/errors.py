@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Iterable
 
 
@@ -75,5 +76,21 @@ class MissingExtraError(VoidrlError, ImportError):
         super().__init__(f"{purpose} needs {package}, which is not installed: pip install 'voidrl[{extra}]'")
 
 
+class OutputError(VoidrlError):
+    """What a command prints could not be written."""
+
+
+class PipeClosedError(OutputError):
+    """The reader of a command's output, such as `head`, has closed the pipe."""
+
+
 class RunInterrupted(KeyboardInterrupt):
     """A signal stopped the run after a checkpoint; not an Exception, so that nothing swallows it."""
+
+
+class StoppedBySignal(KeyboardInterrupt):
+    """A signal stopped what was being done outside of training."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.number = number

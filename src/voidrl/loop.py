@@ -7,17 +7,14 @@ reset with a seed made from the run's seed and the step, in uninterrupted runs a
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +22,7 @@ from torch import Tensor
 
 from voidrl import checkpoint
 from voidrl.agent import Agent
-from voidrl.config import to_json
+from voidrl.config import Config, to_json
 from voidrl.device import random_state, restore_random_state
 from voidrl.engine import Engine, HostCopy
 from voidrl.envs.ids import is_importable
@@ -36,6 +33,8 @@ from voidrl.methods.base import Method
 from voidrl.metrics import MetricsWriter
 from voidrl.replay import Replay, check_finite
 from voidrl.runs.folder import RunFolder
+from voidrl.signals import StopSignals
+from voidrl.terminal.output import durable_output
 from voidrl.terminal.progress import Progress
 
 STATES = "states/"  # before the names of what `env.count_states` counted, in a checkpoint
@@ -85,7 +84,16 @@ class Loop:
         self.finished: list[tuple[float, int]] = []  # return and length of episodes since the last row
 
     def run(self) -> None:
-        """Until `config.steps`, or until a signal; the last thing written is a checkpoint."""
+        """Train until `config.steps` or until a signal; the last thing written is a checkpoint."""
+        with durable_output(self.folder.log), StopSignals() as stop:
+            path = self._train_and_show(stop)
+            is_complete = self.state.steps >= self.config.steps
+            if is_complete:
+                self.folder.status.finish(self.state.steps)
+            if stop.requested:
+                raise self._interrupted(stop.requested, path, is_complete)
+
+    def _train_and_show(self, stop: StopSignals) -> Path:
         config, state = self.config, self.state
         title = f"{config.phase} {config.env.id}"
         with (
@@ -97,25 +105,28 @@ class Loop:
                 resume_bytes=state.metrics_bytes,
                 step=state.steps,
             ) as self.writer,
-            StopSignals() as stop,
         ):
             try:
-                path = self._train(stop)
+                return self._train(stop)
             except EnvironmentFailedError as error:
                 where = f"at step {state.steps} of the run; {self._kept()}"
                 log = f"the traceback is in {self.folder.log_path}"
                 raise EnvironmentFailedError(f"{error}, {where}, {log}") from error
-        if state.steps < config.steps:
-            self.folder.log(f"stopped by {stop.requested} at step {state.steps}")
-            self.folder.status.stop(stop.requested, state.steps)
-            resume_command = f"voidrl resume {shlex.quote(str(self.folder.path))}"
-            if not is_importable(config.env.id):
-                env = config.env.id.rpartition(":")[2]
-                resume_command = f"voidrl.resume({str(self.folder.path)!r}, env={env})"
-            raise RunInterrupted(
-                f"stopped by {stop.requested} at step {state.steps} of {config.steps}; checkpoint "
-                f"{path.name} written, resume with `{resume_command}`"
+
+    def _interrupted(self, signal: str, path: Path, is_complete: bool) -> RunInterrupted:
+        """Record the stop, unless the run is complete; returns the exception that ends the command."""
+        steps, total = self.state.steps, self.config.steps
+        self.folder.log(f"stopped by {signal} at step {steps}")
+        if is_complete:
+            return RunInterrupted(
+                f"stopped by {signal} after the last of {total} steps; the run is complete, with checkpoint "
+                f"{path.name}"
             )
+        self.folder.status.stop(signal, steps)
+        return RunInterrupted(
+            f"stopped by {signal} at step {steps} of {total}; checkpoint {path.name} written, resume with "
+            f"`{resume_command(self.folder, self.config)}`"
+        )
 
     def _train(self, stop: StopSignals) -> Path:
         log, state = self.config.log, self.state
@@ -367,27 +378,12 @@ def crossed(before: int, now: int, every: int) -> bool:
     return every > 0 and now // every > before // every
 
 
-class StopSignals:
-    """The first Ctrl-C or SIGTERM asks the loop to stop at its next step; a second one stops at once."""
-
-    def __init__(self) -> None:
-        self.requested = ""
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._on_signal)
-        return self
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = signal.Signals(number).name
-
-    def __exit__(self, *exc: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+def resume_command(folder: RunFolder, config: Config) -> str:
+    """What resumes a run: a command, or a call where its environment cannot be imported."""
+    if is_importable(config.env.id):
+        return f"voidrl resume {shlex.quote(str(folder.path))}"
+    env = config.env.id.rpartition(":")[2]
+    return f"voidrl.resume({str(folder.path)!r}, env={env})"
 
 
 # Checkpoints of a whole run

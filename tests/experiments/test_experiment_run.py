@@ -4,11 +4,13 @@ import io
 import json
 import re
 import signal
+import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from done_cells import make_started
+from done_cells import make_done, make_started
 from rich.text import Text
 from tiny_runs import rows
 
@@ -23,6 +25,7 @@ from voidrl.experiments.state import state_of
 from voidrl.runs.evaluations import start_date
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
 from voidrl.runs.status import read_status
+from voidrl.signals import StopSignals
 
 OWN = """
 title = "Walks"
@@ -124,6 +127,53 @@ def test_how_a_process_ended_in_a_sentence(tmp_path):
     clear_failure(tmp_path, "maze/apt/seed1")
     child.process.returncode = 1
     assert child.failure() == "its process ended with exit status 1"
+
+
+@pytest.fixture
+def done(own, tmp_path):
+    """The arguments of `run_experiment` for one that is done."""
+    plan = make_plan(read_experiment(own), ExperimentRequest(device="cpu"), tmp_path / "out")
+    for cell in plan.cells:
+        make_done(plan, cell)
+    return {"name": own, "request": plan.request, "out": plan.out}
+
+
+def test_a_table_that_cannot_be_printed_does_not_fail_the_experiment(done, monkeypatch, capsys):
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert run_experiment(**done, report=False) == 0
+        monkeypatch.undo()
+    lost = "output was lost (No space left on device); the run continues"
+    assert f"{lost}; all results are in {done['out']}" in capsys.readouterr().err
+    assert lost in (done["out"] / "logs/experiment.log").read_text()
+
+
+def test_a_signal_during_the_report_asks_for_the_same_command(done, monkeypatch):
+    def signalled(*args, **kwargs):
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("voidrl.report.page.write_report", signalled)
+    with (
+        pytest.raises(RunInterrupted, match="by SIGTERM; to do what is missing"),
+        StopSignals(raises=True),
+    ):
+        run_experiment(**done)
+
+
+@pytest.mark.parametrize("requested", ["SIGTERM", ""])
+def test_a_run_that_a_scheduler_stops_before_this_process_does_is_no_failure(own, tmp_path, requested):
+    plan = make_plan(read_experiment(own), ExperimentRequest(device="cpu"), tmp_path / "out")
+    runner = run._Runner(plan, 1, ["voidrl"], Board(io.StringIO()), None)
+    child = object.__new__(run._Child)
+    child.cell, child.root, child.log = plan.cells[0], plan.out, plan.out / "log"
+    child.process = SimpleNamespace(returncode=75, poll=lambda: 75, stdin=io.BytesIO())
+    runner.running[child.cell.folder] = child
+    stop = StopSignals()
+    stop.requested = requested
+    runner._reap(stop)
+    assert not runner.running
+    assert child.cell.folder in runner.left  # to be resumed
+    assert bool(runner.failed) is not bool(requested)
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 import textwrap
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
@@ -18,6 +17,7 @@ from voidrl.checkpoint import write_json_atomic
 from voidrl.device import pick_device, seeded
 from voidrl.errors import ConfigError
 from voidrl.runs.folder import environment_info
+from voidrl.terminal.output import say
 
 WITH_ROOFLINE = ("update", "knn", "sample")
 TABLE_WIDTH = 100
@@ -50,11 +50,6 @@ def run(options: Namespace) -> list[dict[str, Any]]:
             if options.json is not None:
                 write_json_atomic(options.json, {**document, "rows": rows})
     return rows
-
-
-def say(text: str) -> None:
-    """Print a message to stderr, apart from the table."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def _table_line(cells: Iterable[str], widths: Sequence[int]) -> str:

@@ -60,25 +60,25 @@ def evaluate(argv: list[str]) -> None:
     if different < len(result.returns):
         alike = "all alike in" if different == 1 else f"{different} different pairs of"
         over += f", {alike} return and length"
-    _say(f"return   {result.mean_return:.3f} ± {row['eval/return_std']:.3f} {over}")
-    _say(f"length   {row['eval/length']:.1f}")
+    _print_line(f"return   {result.mean_return:.3f} ± {row['eval/return_std']:.3f} {over}")
+    _print_line(f"length   {row['eval/length']:.1f}")
     share = result.human_normalized
     if share is not None and result.game is not None:
         from voidrl.suites.atari import baseline
 
         random, human = baseline(result.game)
         scale = f"0% is random play ({random:g}) and 100% a human ({human:g})"
-        _say(f"human    {round(share, 3) + 0.0:.1%}, where {scale}")
+        _print_line(f"human    {round(share, 3) + 0.0:.1%}, where {scale}")
     if result.success_rate is not None:
-        _say(f"success  {result.success_rate:.0%}")
+        _print_line(f"success  {result.success_rate:.0%}")
     for name, count in result.counts.items():
         if name == "entropy":
-            _say(f"entropy  {count:.1f} nats of the physics states in {result.counted_steps} steps")
+            _print_line(f"entropy  {count:.1f} nats of the physics states in {result.counted_steps} steps")
         else:
-            _say(f"states   {count} distinct {STATES.get(name, name)} in {result.counted_steps} steps")
+            _print_line(f"states   {count} distinct {STATES.get(name, name)} in {result.counted_steps} steps")
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(wrap_text(text, indent=9))  # the name of the line takes nine columns
 
 

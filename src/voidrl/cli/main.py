@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -17,11 +17,21 @@ from voidrl.cli.report import report
 from voidrl.cli.sharing import push
 from voidrl.cli.training import config, finetune, pretrain, resume, train
 from voidrl.cli.video import video
-from voidrl.errors import RunInterrupted, UnknownNameError, VoidrlError
+from voidrl.errors import (
+    PipeClosedError,
+    RunInterrupted,
+    StoppedBySignal,
+    UnknownNameError,
+    VoidrlError,
+)
+from voidrl.signals import StopSignals
+from voidrl.terminal.output import command_output, open_missing_streams, say
 from voidrl.terminal.tables import described, wrap_text
 
 INTERRUPTED = 75  # sysexits' EX_TEMPFAIL: stopped with a checkpoint, run `voidrl resume`
 BAD_INPUT = 2
+STOPPED = 128  # plus the number of the signal, as a shell reports a program that a signal ended
+PIPE_CLOSED = STOPPED + signal.SIGPIPE  # as `cat` ends: under `pipefail`, half a result is no success
 
 COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "pretrain": pretrain,
@@ -45,35 +55,51 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
 def main(argv: list[str] | None = None) -> int:
     """Run one command; bad input is answered by one sentence on stderr, without a traceback."""
     args = sys.argv[1:] if argv is None else argv
+    open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without "…" shows "?", not a traceback
     if "" not in sys.path:  # so that the installed command finds module:factory in the current folder
         sys.path.insert(0, "")
+    with command_output():
+        try:
+            with StopSignals(raises=True):
+                return _run_command(args)
+        except PipeClosedError:
+            return PIPE_CLOSED
+        except VoidrlError as error:
+            say(f"voidrl: {error}")
+            return BAD_INPUT
+        except RunInterrupted as stop:
+            say(f"voidrl: {stop}")
+            return INTERRUPTED
+        except StoppedBySignal as stop:
+            say(f"voidrl: {stop} before it was done; saved checkpoints are untouched")
+            return STOPPED + stop.number
+        except KeyboardInterrupt:
+            say("voidrl: stopped at once; older checkpoints are untouched")
+            return STOPPED + signal.SIGINT
+
+
+def _run_command(args: list[str]) -> int:
+    """Run it, and make sure that all it printed has been written."""
+    code = 0
     try:
         if not args or args[0] in HELP:
             print(_overview())
-            return 0
-        if args[0] == "--version":
+        elif args[0] == "--version":
             from voidrl import __version__
 
             print(__version__)
-            return 0
-        if args[0] not in COMMANDS:
+        elif args[0] not in COMMANDS:
             raise UnknownNameError("command", args[0], COMMANDS, "See `voidrl --help`.")
-        return COMMANDS[args[0]](args[1:]) or 0
-    except VoidrlError as error:
-        print(f"voidrl: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except RunInterrupted as stop:
-        print(f"voidrl: {stop}", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
-        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
-    except KeyboardInterrupt:
-        print("voidrl: stopped at once; older checkpoints are untouched", file=sys.stderr)
-        return 130
-    return 0
+        else:
+            code = COMMANDS[args[0]](args[1:]) or 0
+    except SystemExit:  # argparse has printed the help
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+    return code
 
 
 def _overview() -> str:

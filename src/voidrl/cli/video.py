@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voidrl.cli.options import add_player_options, make_parser
+from voidrl.terminal.output import say
 
 if TYPE_CHECKING:
     from voidrl.agent import Agent
@@ -54,7 +54,7 @@ def video(argv: list[str]) -> None:
     with ExitStack() as stack:
         recordings: list[Recording] = []
         for label, agent in shown:
-            print(f"{label}: playing {options.env or agent.config.env.id}", file=sys.stderr, flush=True)
+            say(f"{label}: playing {options.env or agent.config.env.id}")
             how = {name: getattr(options, name) for name in ("env", "seed", "epsilon", "fps", "height")}
             how |= {"episodes": episodes, "seconds": seconds, "deterministic": not options.stochastic}
             recordings.append(stack.enter_context(record(agent, label=label, **how)))

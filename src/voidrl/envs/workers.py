@@ -12,6 +12,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
+from voidrl.signals import end_with_process
+
 
 class Worker:
     """A process started with the descriptor of its end of the pipe, the parent's process id and settings.
@@ -51,6 +53,7 @@ class Worker:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
+        end_with_process(self.process)
 
     def death(self) -> str:
         """Describe how the process ended."""

@@ -1,7 +1,8 @@
 """One cell in its own process: `python -m voidrl.experiments.cell`, started by `voidrl.experiments.run`.
 
 The job comes as a line of JSON on standard input. When the parent closes that pipe, or dies, this process
-stops as on SIGTERM, with a checkpoint: no run is left training unnoticed.
+stops as on SIGTERM, with a checkpoint: no run is left training unnoticed. A scheduler may signal parent and
+child, so that this process is asked twice: the checkpoint is written all the same.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn, TypedDict
+from typing import Any, TypedDict
 
-from voidrl.errors import CheckpointError, RunInterrupted, VoidrlError
+from voidrl.errors import CheckpointError, RunInterrupted, StoppedBySignal, VoidrlError
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import write_failure
 from voidrl.runs.status import sentence_of
+from voidrl.signals import StopSignals
+from voidrl.terminal.output import durable_output, say
 
 DONE, CRASHED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 75
-_stopping = threading.Event()  # a signal during the last step of a run would be lost with the run
 
 
 class Job(TypedDict):
@@ -46,35 +47,33 @@ class Job(TypedDict):
 
 def main() -> int:
     """Run the missing parts of one cell; returns the exit code."""
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent passes on a terminal's Ctrl-C
+    try:
+        with durable_output(), StopSignals(raises=True, ends_at_once=False):
+            return _work()
+    except (RunInterrupted, StoppedBySignal) as stop:
+        say(f"voidrl: {stop}")
+        return INTERRUPTED
+
+
+def _work() -> int:
     job: Job = json.loads(sys.stdin.buffer.readline())
     locks.adopt(job["lock"])
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    sys.argv = job["command"]
     try:
-        threading.Thread(target=_stop_with_parent, daemon=True).start()
-        sys.argv = job["command"]
         do_job(job)
-    except RunInterrupted as stop:
-        _say(f"voidrl: {stop}")
-        return INTERRUPTED
     except Exception as error:
         known = isinstance(error, VoidrlError)
-        _say(f"voidrl: {error}" if known else traceback.format_exc())
+        say(f"voidrl: {error}" if known else traceback.format_exc())
         with suppress(VoidrlError, OSError):  # of a full disk
             write_failure(Path(job["root"]), job["cell"], sentence_of(error))
         return BAD_INPUT if known else CRASHED
     return DONE
 
 
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    """Stop at once: outside the training loop, which has its own handler, there is nothing to save."""
-    raise RunInterrupted(f"stopped by {signal.Signals(number).name}")
-
-
 def _stop_with_parent() -> None:
     while os.read(0, 1):
         pass
-    _stopping.set()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -92,10 +91,8 @@ def do_job(job: Job) -> None:
     _train(job, folder)
     if evaluation is None:
         return
-    if _stopping.is_set():
-        raise RunInterrupted(f"stopped after the last step of {folder}, before its evaluation")
     length = f"{evaluation['steps']} steps" if evaluation["steps"] else f"{evaluation['episodes']} episodes"
-    _say(f"{folder}: evaluating for {length}")
+    say(f"{folder}: evaluating for {length}")
     agent = api.load(folder, device=job["config"]["device"])
     options = {k: v for k, v in evaluation.items() if k != "env" and (k != "episodes" or v is not None)}
     saved = evaluation_record(agent, folder, api.evaluate(agent, **options), evaluation)
@@ -109,7 +106,7 @@ def _train(job: Job, folder: Path) -> None:
 
     config, checkpoints = build.config_from_json(job["config"]), folder / "checkpoints"
     if checkpoint.list_steps(checkpoints):
-        if checkpoint.latest(checkpoints, _say).step < config.steps:
+        if checkpoint.latest(checkpoints, say).step < config.steps:
             api.resume(folder, device=config.device, engine=config.engine)
         return
     if folder.exists() and last_checkpoint(folder) >= config.steps:
@@ -126,10 +123,6 @@ def _train(job: Job, folder: Path) -> None:
         api.train(env, config=config, out=folder, overwrite=True)
     else:
         api.pretrain(env, config=config, out=folder, overwrite=True)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from voidrl import checkpoint
 from voidrl.envs.ids import parse_id
 from voidrl.envs.maze import PixelMazeVector
 from voidrl.experiments.demo_figure import EXPLORERS, Curve, DemoResult, draw, import_pyplot
-from voidrl.experiments.experiment import FAILED, do_plan, make_report
+from voidrl.experiments.experiment import FAILED, do_plan, make_report, unattended
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import ExperimentRequest, Plan, make_plan
 from voidrl.runs.metrics import read_metrics
@@ -38,6 +38,13 @@ def run_demo(
     import_pyplot()  # fails now, rather than after training, if it is missing
     request = ExperimentRequest(seeds=seeds, steps_scale=scale, device=device)
     plan = make_plan(read_experiment("demo"), request, out)
+    with unattended(plan, command):
+        return _run_and_show(plan, seeds, jobs=jobs, report=report, command=command)
+
+
+def _run_and_show(
+    plan: Plan, seeds: Sequence[int], *, jobs: int, report: bool, command: Sequence[str]
+) -> int:
     if not do_plan(plan, jobs=jobs, command=command).ok:
         return FAILED
     results = [read_demo(plan, seed) for seed in seeds]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from voidrl.config import require
 from voidrl.device import pick_device
 from voidrl.envs.ids import ATARI, DMC
-from voidrl.errors import MissingExtraError, VoidrlError
+from voidrl.errors import MissingExtraError, RunInterrupted, StoppedBySignal, VoidrlError
 from voidrl.experiments.board import Board
 from voidrl.experiments.dry_run import print_missing, print_plan
 from voidrl.experiments.format import ExperimentSpec, read_experiment
@@ -20,7 +21,8 @@ from voidrl.experiments.record import write_record
 from voidrl.experiments.run import Outcome, run_plan
 from voidrl.experiments.state import require_same_settings, state_of
 from voidrl.experiments.table import print_results
-from voidrl.terminal.tables import wrap_text
+from voidrl.runs.status import utc_now
+from voidrl.terminal.output import durable_output, say
 
 FAILED = 1
 SIMULATORS = {ATARI: ("ale_py", "ale-py", "atari"), DMC: ("dm_control", "dm-control", "dmc")}
@@ -56,35 +58,55 @@ def run_experiment(
     if dry_run:
         print_plan(plan, jobs)
         return 0
-    outcome = do_plan(plan, jobs=jobs, command=command)
-    print_results(plan)
-    print_missing(plan, sys.stdout)
-    made = make_report(plan) if report else True
+    command = command or ["voidrl", "experiment", experiment.path]
+    with unattended(plan, command):
+        outcome = do_plan(plan, jobs=jobs, command=command)
+        print_results(plan)
+        print_missing(plan, sys.stdout)
+        made = make_report(plan) if report else True
     return 0 if outcome.ok and made else FAILED
 
 
-def do_plan(plan: Plan, *, jobs: int, command: Sequence[str] | None) -> Outcome:
+@contextmanager
+def unattended(plan: Plan, command: Sequence[str]) -> Iterator[None]:
+    """Need no terminal: output that breaks is dropped, and after a signal the same command resumes."""
+
+    def note(text: str) -> None:
+        path = plan.out / "logs" / "experiment.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{utc_now()} {text}\n")
+        say(f"{text}; all results are in {plan.out}")
+
+    with durable_output(note):
+        try:
+            yield
+        except StoppedBySignal as stop:
+            remedy = f"to do what is missing, run the same command again: {shlex.join(command)}"
+            raise RunInterrupted(f"{stop}; {remedy}") from None
+
+
+def do_plan(plan: Plan, *, jobs: int, command: Sequence[str]) -> Outcome:
     """Do everything that is missing, and say what could not be done."""
-    command = command or ["voidrl", "experiment", plan.experiment.path]
     require_same_settings(plan)
     if all(state_of(cell, plan.path(cell)).kind == "done" for cell in plan.cells):
         try:
             write_record(plan, command)
         except VoidrlError as error:  # results in a read-only folder can be shown all the same
-            _say(str(error))
+            say(str(error))
     else:
         pick_device(plan.request.device)
         _require_simulators(plan)
         write_record(plan, command)
     for note in plan.notes:
-        _say(f"note: {note}")
+        say(f"note: {note}")
     outcome = run_plan(plan, jobs=jobs, command=command, board=Board())
     for folder, why in outcome.failed.items():
-        _say(f"failed: {folder}: {why}")
+        say(f"failed: {folder}: {why}")
     for folder, source in outcome.waiting.items():
-        _say(f"not started: {folder} waits for {source}, which failed")
+        say(f"not started: {folder} waits for {source}, which failed")
     if not outcome.ok:
-        _say(f"to try again what failed and keep the rest, run the same command: {shlex.join(command)}")
+        say(f"to try again what failed and keep the rest, run the same command: {shlex.join(command)}")
     return outcome
 
 
@@ -95,9 +117,9 @@ def make_report(plan: Plan) -> bool:
     from voidrl.report.page import write_report
 
     try:
-        written = write_report([plan.out], plan.out / "report.html", title=plan.experiment.title, say=_say)
+        written = write_report([plan.out], plan.out / "report.html", title=plan.experiment.title, say=say)
     except VoidrlError as error:
-        _say(f"no report was made: {error}; try again with `voidrl report {shlex.quote(str(plan.out))}`")
+        say(f"no report was made: {error}; try again with `voidrl report {shlex.quote(str(plan.out))}`")
         return False
     print(f"report: {written}")
     return True
@@ -109,7 +131,3 @@ def _require_simulators(plan: Plan) -> None:
         needed = any(cell.task.startswith(prefix) for cell in plan.cells)
         if needed and importlib.util.find_spec(module) is None:
             raise MissingExtraError(package, extra, f"experiment {plan.experiment.name!r}")
-
-
-def _say(text: str) -> None:
-    print(wrap_text(text, file=sys.stderr), file=sys.stderr, flush=True)

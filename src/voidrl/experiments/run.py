@@ -27,10 +27,10 @@ from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, INTERRUPTED, Job
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.state import CellState, differences, state_of
-from voidrl.loop import StopSignals
 from voidrl.machine import whole_cores
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
+from voidrl.signals import StopSignals, end_with_process
 from voidrl.units import human_seconds
 
 POLL_SECONDS = 0.1
@@ -73,7 +73,7 @@ class _Child:
         self, cell: Cell, plan: Plan, command: Sequence[str], threads: int | None, lock: int
     ) -> None:
         self.cell, self.root = cell, plan.out
-        self.log, self.is_closed = plan.out / "logs" / f"{cell.folder}.log", False
+        self.log = plan.out / "logs" / f"{cell.folder}.log"
         self.started = time.monotonic()
         clear_failure(plan.out, cell.folder)
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -104,6 +104,7 @@ class _Child:
                 env={**os.environ, **variables},
                 start_new_session=True,
             )
+        end_with_process(self.process, group=True)
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended already, and its exit status says how
             self.process.stdin.write(json.dumps(job).encode() + b"\n")
@@ -111,7 +112,6 @@ class _Child:
 
     def close(self) -> None:
         """Close the pipe, which asks the process to stop."""
-        self.is_closed = True
         with suppress(OSError):
             assert self.process.stdin is not None
             self.process.stdin.close()
@@ -119,6 +119,8 @@ class _Child:
     def failure(self) -> str:
         """Why it ended, in one sentence: its own, or about the signal or exit status that ended it."""
         code = self.process.returncode
+        if code == INTERRUPTED:
+            return "a signal stopped its process, which wrote a checkpoint if it was training"
         if code >= 0 and (own := read_failure(self.root, self.cell.folder)):
             return own
         why = f"its process ended with exit status {code}"
@@ -144,7 +146,7 @@ class _Runner:
 
     def work(self, stop: StopSignals) -> Outcome:
         while True:
-            self._reap()
+            self._reap(stop)
             if stop.requested:
                 self._stop(stop)
             self._launch()
@@ -156,16 +158,18 @@ class _Runner:
             self.board.draw(running, len(self.elsewhere))
             time.sleep(POLL_SECONDS)
 
-    def _reap(self) -> None:
+    def _reap(self, stop: StopSignals) -> None:
         for folder, child in [*self.running.items()]:
             if child.process.poll() is None:
                 continue
             del self.running[folder]
-            asked_to_stop = child.is_closed
             child.close()
-            if child.process.returncode == DONE:
+            interrupted = child.process.returncode == INTERRUPTED
+            is_done = interrupted and state_of(child.cell, self.plan.path(child.cell)).kind == "done"
+            if is_done or child.process.returncode == DONE:
                 self._done(folder, f" in {human_seconds(time.monotonic() - child.started)}")
-            elif not (asked_to_stop and child.process.returncode == INTERRUPTED):
+            # A scheduler signals the runs as well: they may stop before this process asks them to.
+            elif not (interrupted and stop.requested):
                 self._fail(child.cell, child.failure(), child.log)
 
     def _launch(self) -> None:
@@ -220,7 +224,7 @@ class _Runner:
         for child in self.running.values():
             child.close()
         while self.running:
-            self._reap()
+            self._reap(stop)
             time.sleep(POLL_SECONDS)
         done = len(self.plan.cells) - len(self.left)
         raise RunInterrupted(

@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -28,6 +27,7 @@ from voidrl.report.published import atari_table, published_tables
 from voidrl.report.read import Collection, read_all
 from voidrl.report.results import make_results
 from voidrl.report.summary import caveats, default_title, findings, overview
+from voidrl.terminal import output
 
 FORMATS = {".html": "html", ".htm": "html", ".md": "md", ".csv": "csv"}
 SCRIPTS = ("charts.js", "pictures.js", "page.js")
@@ -58,7 +58,7 @@ def write_report(
         figure_formats: `png`, `pdf` or another format that matplotlib writes.
         say: Called with progress messages and with what is skipped; by default they go to stderr.
     """
-    say = say or (lambda text: print(text, file=sys.stderr, flush=True))
+    say = say or output.say
     path = Path(out).expanduser()
     form = _checked_format(path, form)
     if figures is not None:

@@ -38,7 +38,7 @@ class RunStatus:
     checkpoint: int | None = None
     """Step of the newest checkpoint, whether or not its files are still there."""
     signal: str | None = None
-    """What stopped it: SIGINT or SIGTERM."""
+    """What stopped it: SIGINT, SIGTERM or SIGHUP."""
     error: str | None = None
     """Why it failed, in one sentence."""
     pid: int = 0

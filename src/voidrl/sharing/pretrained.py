@@ -10,7 +10,6 @@ the save: a process killed at any moment leaves either the old agent or the new 
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from voidrl.errors import CheckpointError, ConfigError, HubError, VoidrlError, V
 from voidrl.evaluation import Evaluation
 from voidrl.sharing import card as model_card
 from voidrl.sharing import hub
+from voidrl.terminal.output import say
 from voidrl.types import EnvSpec
 
 FORMAT = 2
@@ -91,7 +91,7 @@ def save_pretrained(
             f"{size} bytes free"
         ) from e
     if not is_importable(env):
-        _note(
+        say(
             f"the environment {env!r} of the agent cannot be imported elsewhere: whoever loads the agent has "
             f"to pass one, unless you train with a function in a module, as 'module:factory'"
         )
@@ -175,7 +175,7 @@ def _card(
     try:
         return model_card.render(data, parameters=parameters, license=license, repo_id=repo_id)
     except ImportError:
-        _note("no model card was written: it needs huggingface_hub; pip install 'voidrl[hub]'")
+        say("no model card was written: it needs huggingface_hub; pip install 'voidrl[hub]'")
         (folder / CARD).unlink(missing_ok=True)  # it would describe the replaced agent
         return None
 
@@ -184,10 +184,6 @@ def _edited_card(folder: Path) -> Path | None:
     path = folder / CARD
     saved = is_pretrained(folder) and path.is_file()
     return path if saved and model_card.is_edited(path.read_text("utf-8")) else None
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 # Loading

@@ -1,0 +1,155 @@
+"""Output that survives a broken stream: a run is not its terminal, but a command is what it prints.
+
+The reader of a pipe ends, the disk behind a redirection is full, a terminal is closed: a run drops what it
+cannot print and notes that in its log. A command whose result is what it prints fails.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, TextIO, cast
+
+from voidrl.errors import OutputError, PipeClosedError
+
+Failure = OSError | ValueError
+
+
+def say(text: str) -> None:
+    """Print a message to stderr, or nowhere if that is broken. Not wrapped: commands in it can be copied."""
+    stream = sys.stderr
+    if stream is None:  # closed before Python started
+        return
+    try:
+        print(text, file=stream, flush=True)
+    except (OSError, ValueError) as error:
+        _require_broken(stream, error)
+        discard_pending(stream)
+
+
+@contextmanager
+def durable_output(note: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+    """Drop what cannot be written to stdout and stderr, and note that once.
+
+    Forked workers inherit this, and drop theirs without a note.
+    """
+    owner, is_noted = os.getpid(), False
+
+    def drop(error: Failure) -> None:
+        nonlocal is_noted
+        if not is_noted and os.getpid() == owner:
+            is_noted = True
+            with suppress(OSError):  # of a log on the same full disk
+                note(f"output was lost ({_reason(error)}); the run continues")
+
+    with _guarded("stdout", drop), _guarded("stderr", drop):
+        yield
+
+
+@contextmanager
+def command_output() -> Iterator[None]:
+    """Raise `OutputError` where stdout cannot be written; messages on stderr are dropped."""
+    with _guarded("stdout", _fail), _guarded("stderr", lambda error: None):
+        yield
+
+
+def _fail(error: Failure) -> None:
+    if isinstance(error, BrokenPipeError):
+        raise PipeClosedError("the reader of the output has closed the pipe") from None
+    raise OutputError(
+        f"the output of this command is incomplete, since it could not be written ({_reason(error)}): "
+        f"redirect it to another place"
+    ) from None
+
+
+def _reason(error: Failure) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+class _Guard:
+    """A stream whose failures are handled by `on_failure`; in everything else it is the stream itself."""
+
+    def __init__(self, stream: TextIO, on_failure: Callable[[Failure], None]) -> None:
+        self._stream, self._on_failure = stream, on_failure
+
+    def write(self, text: str) -> int:
+        self._attempt(self._stream.write, text)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self._attempt(self._stream.writelines, lines)
+
+    def flush(self) -> None:
+        self._attempt(self._stream.flush)
+
+    def isatty(self) -> bool:
+        return not getattr(self._stream, "closed", False) and self._stream.isatty()
+
+    def _attempt(self, call: Callable[..., Any], *args: Any) -> None:
+        try:
+            call(*args)
+        except (OSError, ValueError) as error:
+            _require_broken(self._stream, error)
+            discard_pending(self._stream)
+            self._on_failure(error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _guarded(name: str, on_failure: Callable[[Failure], None]) -> Iterator[None]:
+    """Guard `sys.stdout` or `sys.stderr`; within another guard, this one decides."""
+    with ExitStack() as stack:
+        before = getattr(sys, name)
+        stream = before._stream if isinstance(before, _Guard) else before
+        if stream is None:  # closed before Python started
+            stream = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123
+        guard = _Guard(stream, on_failure)
+        setattr(sys, name, cast(TextIO, guard))
+        try:
+            yield
+        finally:
+            if getattr(sys, name) is guard:
+                setattr(sys, name, before)
+            with suppress(OutputError):  # a command has flushed its output, or has another error to report
+                guard.flush()
+
+
+def _require_broken(stream: TextIO, error: Failure) -> None:
+    """Raise an error of what was printed, such as a character without an encoding, rather than hide it."""
+    if not isinstance(error, OSError) and not getattr(stream, "closed", False):
+        raise error
+
+
+def discard_pending(stream: TextIO) -> None:
+    """Drop what a stream holds back after a failed write.
+
+    Otherwise the next write, and Python when it exits, would try it again: the exit status would be 120.
+    """
+    with suppress(OSError, ValueError), ExitStack() as stack:  # closed, or not a file
+        descriptor = stream.fileno()
+        null, own = os.open(os.devnull, os.O_WRONLY), os.dup(descriptor)
+        stack.callback(os.close, null)
+        stack.callback(os.close, own)
+        stack.callback(os.dup2, own, descriptor)
+        os.dup2(null, descriptor)
+        stream.flush()
+
+
+def open_missing_streams() -> None:
+    """Fill standard descriptors that the caller closed (`2>&-`): the next file to be opened would get them.
+
+    They cannot be written to, so that output to them fails as it does on a closed stream.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            stream = open(descriptor, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)

@@ -1,0 +1,184 @@
+"""A broken stream never stops a run, and never loses the result of a command in silence."""
+
+import errno
+import io
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pseudo_terminals import PseudoTerminal
+from tiny_runs import Walk, newest
+
+from voidrl.cli import main as cli
+from voidrl.errors import OutputError, PipeClosedError
+from voidrl.runs.status import read_status
+from voidrl.terminal.output import command_output, discard_pending, durable_output, say
+from voidrl.terminal.progress import Progress
+
+FULL = Path("/dev/full")
+
+
+class Broken(io.StringIO):
+    """A stream that fails."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def write(self, text):
+        raise OSError(self.number, os.strerror(self.number))
+
+
+def closed_stream():
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+@pytest.mark.parametrize(
+    ("stream", "why"),
+    [(Broken(number), os.strerror(number)) for number in (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF)]
+    + [(closed_stream(), "closed file")],
+    ids=["broken pipe", "full disk", "closed terminal", "closed descriptor", "closed stream"],
+)
+def test_what_cannot_be_printed_is_dropped_with_one_note(monkeypatch, name, stream, why):
+    notes = []
+    monkeypatch.setattr(sys, name, stream)
+    with durable_output(notes.append):
+        for _ in range(3):
+            print("a line", file=getattr(sys, name), flush=True)
+        with Progress(10) as progress:
+            progress.update(10)
+        say("a message")
+    assert len(notes) == 1
+    assert why in notes[0]
+    assert notes[0].endswith("the run continues")
+    assert getattr(sys, name) is stream
+    say("a message after the run")
+
+
+def test_what_was_held_back_by_a_full_disk_is_not_written_later(monkeypatch):
+    notes = []
+    with FULL.open("w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with durable_output(notes.append):
+            print("held back until the end")
+        assert len(notes) == 1
+        stream.flush()  # as Python does at its exit
+        with pytest.raises(OSError, match="No space"):  # after the run, the stream is as it was
+            print("a result of the user's script", file=stream, flush=True)
+        discard_pending(stream)
+
+
+def test_a_guarded_stream_is_otherwise_the_stream_itself(monkeypatch):
+    with PseudoTerminal(80) as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal.stream)
+        with durable_output(), durable_output():
+            assert sys.stdout.isatty()
+            assert sys.stdout.fileno() == terminal.stream.fileno()
+            assert sys.stdout.encoding == "utf-8"
+            assert sys.stdout.buffer is terminal.stream.buffer
+            sys.stdout.writelines(["one\n", "two\n"])
+        assert sys.stdout is terminal.stream
+        monkeypatch.undo()
+        assert terminal.lines() == ["one", "two"]
+
+
+def test_an_error_of_the_text_is_not_hidden(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    with durable_output(), pytest.raises(UnicodeEncodeError):
+        print("…")
+
+
+def test_a_command_fails_if_its_result_cannot_be_written(monkeypatch):
+    with FULL.open("w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with command_output():
+            print("the result")
+            with pytest.raises(OutputError, match=r"incomplete.*No space left on device"):
+                sys.stdout.flush()
+    monkeypatch.setattr(sys, "stdout", Broken(errno.EPIPE))
+    with command_output(), pytest.raises(PipeClosedError):
+        print("the result")
+
+
+# Whole commands
+
+
+class Talkative(Walk):
+    """Prints in every step."""
+
+    def step(self, action):
+        print("a step", flush=True)
+        return super().step(action)
+
+
+def closed_pipe():
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+def test_a_run_whose_reader_is_gone_trains_to_its_end(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    words = ["pretrain", "test_output:Talkative", "--steps", "20", "--out", str(run), "--warmup-steps", "8"]
+    words += ["--device", "cpu", "--log.tensorboard", "False", "--learner.batch-size", "8"]
+    with os.fdopen(closed_pipe(), "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        monkeypatch.setattr(sys, "stderr", pipe)
+        assert cli.main(words) == 0
+        monkeypatch.undo()
+    assert read_status(run).state == "done"
+    assert newest(run)[1]["steps"] == 20
+    lost = [line for line in (run / "log.txt").read_text().splitlines() if "output was lost" in line]
+    assert len(lost) == 1
+    assert "(Broken pipe); the run continues" in lost[0]
+
+
+def test_the_exit_status_is_that_of_the_script_and_not_120():
+    """Python flushes both streams when it exits, and a failure there changes the status."""
+    code = "import sys; from voidrl.terminal.output import durable_output\n"
+    code += "with durable_output(): print('held back'); print('lost', file=sys.stderr)\n"
+    code += "sys.exit(3)"
+    pipe = closed_pipe()
+    done = subprocess.run([sys.executable, "-c", code], stdout=pipe, stderr=pipe, timeout=60)
+    os.close(pipe)
+    assert done.returncode == 3
+
+
+def command(*words, **streams):
+    """`voidrl` in a process of its own."""
+    return subprocess.run([sys.executable, "-m", "voidrl.cli.main", *words], timeout=60, text=True, **streams)
+
+
+def test_a_list_on_a_full_disk_fails_with_one_sentence():
+    with FULL.open("w") as full:
+        done = command("list", "methods", stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("voidrl: the output of this command is incomplete")
+
+
+def test_a_list_whose_reader_has_enough_ends_quietly_as_if_by_sigpipe():
+    pipe = closed_pipe()
+    done = command("list", "methods", stdout=pipe, stderr=subprocess.PIPE)
+    os.close(pipe)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_list_without_stdout_fails_too():
+    line = shlex.join([sys.executable, "-m", "voidrl.cli.main", "list", "methods"])
+    done = subprocess.run(["sh", "-c", f"exec {line} >&-"], timeout=60, text=True, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert "(Bad file descriptor)" in done.stderr
+
+
+def test_a_closed_descriptor_is_not_given_to_the_next_file(tmp_path):
+    code = "import os; from voidrl.terminal.output import open_missing_streams as fill; os.close(2); fill(); "
+    code += "print(os.open('.', os.O_RDONLY) > 2, os.get_inheritable(2))"
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, text=True, stdout=subprocess.PIPE)
+    assert done.stdout.split() == ["True", "True"]
