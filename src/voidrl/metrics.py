@@ -161,7 +161,7 @@ class MetricsWriter:
 def _truncate(path: Path, resume_bytes: int | None) -> None:
     """Truncate the file at the checkpoint's offset or, without one, after its last whole line."""
     if path.exists() and not path.is_file():
-        raise RunFolderError(f"{path} is not an ordinary file; remove it, or choose another folder for the run")
+        raise RunFolderError(f"{path} is no ordinary file; remove it, or choose another folder for the run")
     data = path.read_bytes() if path.exists() else b""
     keep = data.rfind(b"\n") + 1 if resume_bytes is None else resume_bytes
     if keep > len(data):
