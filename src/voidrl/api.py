@@ -324,9 +324,7 @@ def _require_disk(folder: Path, agent: Agent, say: Callable[[str], None]) -> Non
 
     def needed(count: int) -> int:
         total = checkpoint_bytes(agent.config, agent.spec, agent.method.skill_dim, size, count=count)
-        return max(
-            0, total - checkpoint.bytes_on_disk(folder / "checkpoints")
-        )  # of which a resumed run has some
+        return total - checkpoint.bytes_on_disk(folder / "checkpoints")  # those of a resumed run
 
     require_disk(folder, needed, agent.config.log.keep_last, say)
 

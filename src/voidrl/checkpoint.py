@@ -98,11 +98,11 @@ def save(
         raise ConfigError(f"keep_last = {keep_last} cannot be used: expected 1 or more")
     assert 0 <= step < 10**12, step
     assert all(Path(name).name == name != MANIFEST for name in files), list(files)
-    meta = json.loads(_dumps(dict(meta), "the meta of a checkpoint"))  # fail before writing gigabytes
+    plain: dict[str, Any] = json.loads(_dumps(dict(meta), "the meta of a checkpoint"))  # before gigabytes
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _sole_writer(root):
-            path = _write_checkpoint(root, step, files, meta)
+            path = _write_checkpoint(root, step, files, plain)
             return _expire(path, step, keep_last)
     except OSError as e:
         raise CheckpointError(
@@ -165,7 +165,7 @@ def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: d
         _sync(root)
     except OSError as e:
         if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise _disk_full(root, step, needed, free, e.strerror) from e
+            raise _disk_full(root, step, needed, free, str(e.strerror)) from e
         raise
     finally:
         shutil.rmtree(tmp, ignore_errors=True)  # already renamed if the save succeeded
@@ -177,7 +177,7 @@ def _disk_full(
 ) -> CheckpointError:
     there = "" if free is None else f" and {free} were free"
     return CheckpointError(
-        f"cannot save step {step} in {root}: {why}; the whole checkpoint needs {needed} bytes{there}, so free "
+        f"cannot save step {step} in {root}: {why}; the whole checkpoint needs {needed} bytes{there}: free "
         f"at least {max(needed - (free or 0), BLOCK_ON_DISK)} bytes"
     )
 

@@ -38,27 +38,28 @@ def checkpoint_bytes(config: Config, spec: EnvSpec, skill_dim: int, agent: int, 
     """
     num_envs, log = config.env.num_envs, config.log
     rows = row_count(config.replay.capacity_steps, num_envs, spec)
-    row = num_envs * (slot_bytes(spec, skill_dim) - 8)  # `starts` is in a file of its own
+    row_size = num_envs * (slot_bytes(spec, skill_dim) - 8)  # `starts` is in a file of its own
     chunk_rows = max(1, CHUNK_BYTES // (num_envs * slot_bytes(spec, skill_dim)))
     positions = 8 * (rows * num_envs + rows)  # `starts` and `row_starts`, written in full each time
 
-    saves = [*range(log.checkpoint_every_steps, config.steps, log.checkpoint_every_steps), config.steps]
-    if config.phase == "finetune":
-        saves.insert(0, 0)  # the pre-trained agent
-    # Rows written by then: one for each step of all environments, and one for each reset at a checkpoint.
-    written = [-(-steps // num_envs) + (i + 1) * (steps > 0) for i, steps in enumerate(saves)][-count:]
+    every = log.checkpoint_every_steps
+    # The numbers of the last checkpoints before the one at the end.
+    numbers = range(max(1, config.steps // every - count), -(-config.steps // every))
+    saves = [(number, number * every) for number in numbers] + [(numbers.stop, config.steps)]
+    if config.phase == "finetune" and numbers.start == 1:
+        saves.insert(0, (0, 0))  # the pre-trained agent
+    # Rows written by then: one for each step of all environments, and one for each reset after a checkpoint.
+    written = [-(-steps // num_envs) + number for number, steps in saves][-count:]
 
     def chunk(index: int, rows_by_then: int) -> int:
-        return row * min(chunk_rows, max(0, min(rows_by_then, rows) - index * chunk_rows))
+        return row_size * min(chunk_rows, max(0, min(rows_by_then, rows) - index * chunk_rows))
 
     chunks = range(-(-rows // chunk_rows))
     total = len(written) * (agent + positions) + sum(chunk(i, written[-1]) for i in chunks)
     for before, after in pairwise(written):
-        first, last = before - 1, min(after, before + rows) - 1  # the newest row then is written to again
-        changed = {r % rows // chunk_rows for r in range(first, last + 1, chunk_rows)} | {
-            last % rows // chunk_rows
-        }
-        total += sum(chunk(i, before) for i in changed if first >= 0)
+        first, last = before - 1, min(after, before + rows) - 1  # the newest row is written to once more
+        touched = [*range(first, last, chunk_rows), last] if before else []
+        total += sum(chunk(i, before) for i in {row % rows // chunk_rows for row in touched})
     return total + sum(steps <= config.steps for steps in log.snapshot_steps) * agent
 
 
@@ -79,11 +80,12 @@ def require_disk(
     fewest, most = needed(FEWEST), needed(keep_last + 1)
     if fewest > free:
         raise RunFolderError(
-            f"the disk of {folder} has {free / GB:.3g} GB free, and by its end the run needs {fewest / GB:.3g} GB "
-            f"for a checkpoint and its successor: choose another --out, or lower replay.capacity_steps"
+            f"the disk of {folder} has {free / GB:.3g} GB free, and by its end the run needs "
+            f"{fewest / GB:.3g} GB for a checkpoint and its successor: choose another --out, or lower "
+            f"replay.capacity_steps"
         )
     if most > free:
         say(
-            f"the disk of {folder} may become full: {free / GB:.3g} GB are free, and by its end the run needs "
-            f"{most / GB:.3g} GB for checkpoints; lower log.keep_last or replay.capacity_steps"
+            f"the disk of {folder} may become full: {free / GB:.3g} GB are free, and by its end the run "
+            f"needs {most / GB:.3g} GB for checkpoints; lower log.keep_last or replay.capacity_steps"
         )

@@ -1,4 +1,4 @@
-"""The memory, disk space and CPU cores that this process may use, in a container too. Does not import torch."""
+"""The memory, disk space and cores that this process may use, in a container too. Does not import torch."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def memory(root: Path = ROOT) -> Memory:
         if allowed is not None and allowed < total:
             limit = min(limit, allowed)
             left = min(left, allowed - used + _reclaimable(folder))
-    left = min(left, _address_space_left(root))
-    return Memory(total, max(0, int(min(left, limit))), limit if limit < total else None)
+    left = min(left, limit, _address_space_left(root, total))
+    return Memory(total, max(0, left), limit if limit < total else None)
 
 
-def _address_space_left(root: Path) -> float:
-    """What `ulimit -v` leaves to this process; infinite where it sets no limit."""
+def _address_space_left(root: Path, total: int) -> int:
+    """What `ulimit -v` leaves to this process; all memory where it sets no limit."""
     allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
     words = (_text(root / "proc/self/statm") or "").split()
     if allowed == resource.RLIM_INFINITY or not words:
-        return float("inf")
+        return total
     return allowed - int(words[0]) * os.sysconf("SC_PAGE_SIZE")
 
 

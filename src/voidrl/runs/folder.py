@@ -30,7 +30,7 @@ _OWN_NAMES = (
     *("config.json", "metrics.jsonl", "tb", "wandb", "checkpoints", "log.txt", "status.json", "snapshots"),
     *("evaluation.json", "videos", "report", "environment.json"),
 )
-# What a start may have written when it was killed before config.json; a folder with no more than that is free.
+# What a start may have written when it was killed before config.json: a folder with no more is free.
 _BEFORE_CONFIG = {"environment.json", "checkpoints", "status.json", "log.txt"}
 _EXPERIMENT_NAMES = ("experiment.json", locks.CELLS)
 
@@ -83,8 +83,8 @@ class RunFolder:
         if not folder.config_path.is_file():
             if folder._is_ours():
                 raise RunFolderError(
-                    f"{given} holds no config.json: its run was ended before it began; start it again with the "
-                    "same command"
+                    f"{given} holds no config.json: its run was ended before it began; start it again with "
+                    "the same command"
                 )
             inside = sorted(found.parent for found in folder.path.glob("*/config.json"))
             hint = f"; did you mean a run in it, such as {inside[0]}?" if inside else ""
@@ -165,12 +165,13 @@ class RunFolder:
             return
         if not self.config_path.exists():
             raise RunFolderError(
-                f"{self.path} holds the remains of a run without its config.json; replace it with --overwrite, "
-                "or choose another path"
+                f"{self.path} holds the remains of a run without its config.json; replace it with "
+                "--overwrite, or choose another path"
             )
+        quoted = shlex.quote(str(self.path))
         raise RunFolderError(
-            f"{self.path} already holds a run; continue it with `voidrl resume {shlex.quote(str(self.path))}`, "
-            "replace it with --overwrite, or choose another path"
+            f"{self.path} already holds a run; continue it with `voidrl resume {quoted}`, replace it with "
+            "--overwrite, or choose another path"
         )
 
     def _is_unborn(self) -> bool:
