@@ -139,7 +139,8 @@ def run_loop(folder, factory, agent, num_envs=1):
     """The training loop itself, for what the API does not hand out: returns it, with its replay."""
     envs = make_envs(EnvConfig(id="test", num_envs=num_envs), factory)
     replay = Replay(envs.spec, num_envs, 10_000, agent.method.skill_dim, CPU, CPU)
-    loop = Loop(Engine(agent, replay, print), envs, None, RunFolder.create(folder), LoopState())
+    with RunFolder.create(folder) as home:
+        loop = Loop(Engine(agent, replay, print), envs, None, home, LoopState())
     loop.run()
     envs.close()
     return loop

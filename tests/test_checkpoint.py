@@ -12,7 +12,16 @@ import torch
 from tiny_checkpoints import AGENT, REPLAY, fail, flip, hidden, quick_save, value_of
 
 from voidrl import checkpoint
-from voidrl.checkpoint import Group, latest, list_steps, load, read_json, save, write_json_atomic
+from voidrl.checkpoint import (
+    Group,
+    latest,
+    list_steps,
+    load,
+    read_json,
+    read_latest,
+    save,
+    write_json_atomic,
+)
 from voidrl.errors import CheckpointError, ConfigError
 
 TENSORS = {
@@ -201,7 +210,8 @@ def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path, monkeypatch, call)
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(
-        CheckpointError, match=r"cannot save step 2 in .*No space left.* at least \d\d+ bytes"
+        CheckpointError,
+        match=r"cannot save step 2 in .*No space left.* whole checkpoint needs \d\d+ bytes and \d+ were free",
     ):
         quick_save(tmp_path, 2)
     assert list_steps(tmp_path) == [1]
@@ -214,7 +224,7 @@ def test_a_write_that_hits_a_limit_midway_names_the_bytes_and_the_folder(tmp_pat
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
     try:
-        with pytest.raises(CheckpointError, match=r"at least 4000\d\d bytes") as caught:
+        with pytest.raises(CheckpointError, match=r"whole checkpoint needs 412\d\d\d bytes") as caught:
             save(tmp_path, 2, {AGENT: Group({"w": torch.zeros(100_000)})}, {}, keep_last=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -249,21 +259,73 @@ def test_a_root_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
         quick_save(tmp_path / "elsewhere", 1)
 
 
-def test_leftovers_of_the_dead_are_cleared_and_those_of_the_living_are_not(tmp_path):
-    dead = os.fork()
-    if dead == 0:
-        os._exit(0)
-    os.waitpid(dead, 0)
-    host, old = platform.node(), time.time() - 7200
-    names = {f".tmp-{dead}-{host}": 0, f".tmp-{os.getpid()}-{host}": 0, ".trash-step_000000000001": 0,
-             f".tmp-{os.getppid()}-{host}": 1, ".tmp-1-elsewhere": 1, ".tmp-2-elsewhere": 0}  # fmt: skip
-    for name in names:
+def test_a_checkpoint_larger_than_the_disk_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    linked = {REPLAY: Group({"frames": torch.zeros(10**6)}, "same")}
+    save(tmp_path, 1, linked, {}, keep_last=1)
+    files = {AGENT: Group({"a": torch.zeros(10**5)}), "b": Group(lambda: {"b": torch.zeros(10**5)}), **linked}
+    needed = 2 * 4 * 10**5  # a file that is linked needs nothing
+    monkeypatch.setattr(checkpoint, "free_disk", lambda folder: needed - 1)
+    monkeypatch.setattr(checkpoint, "_write", lambda *args: fail("written"))
+    with pytest.raises(
+        CheckpointError, match=rf"needs 8[0-2]\d\d\d\d bytes and {needed - 1} were free: free at"
+    ):
+        save(tmp_path, 2, files, {}, keep_last=1)
+    assert list_steps(tmp_path) == [1]
+    monkeypatch.undo()
+    monkeypatch.setattr(checkpoint, "free_disk", lambda folder: needed + 10**5)
+    save(tmp_path, 2, files, {}, keep_last=1)
+
+
+def test_leftovers_are_cleared_whoever_left_them(tmp_path):
+    for name in (f".tmp-{os.getppid()}-{platform.node()}", ".tmp-1-elsewhere", ".trash-step_000000000001"):
         (tmp_path / name).mkdir()
         (tmp_path / name / AGENT).touch()
-    os.utime(tmp_path / ".tmp-2-elsewhere", (old, old))
     quick_save(tmp_path, 1)
-    assert hidden(tmp_path) == sorted(name for name, lives in names.items() if lives)
+    assert hidden(tmp_path) == []
     assert list_steps(tmp_path) == [1]
+
+
+def test_while_one_process_saves_another_is_refused(tmp_path):
+    def save_inside():
+        with pytest.raises(CheckpointError, match="another process is saving a checkpoint in"):
+            quick_save(tmp_path, 2)
+        return {"a": torch.zeros(1)}
+
+    save(tmp_path, 1, {AGENT: Group(save_inside)}, {}, keep_last=1)
+    assert list_steps(tmp_path) == [1]
+    quick_save(tmp_path, 2)
+
+
+def test_without_locks_a_checkpoint_is_saved_all_the_same(tmp_path, monkeypatch):
+    def no_locks(*args):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    assert value_of(load(quick_save(tmp_path, 1))) == 1
+
+
+def test_a_checkpoint_deleted_while_it_is_read_is_replaced_by_the_newest(tmp_path):
+    """As a run does that trains while another process reads its checkpoints."""
+    quick_save(tmp_path, 1)
+    read = []
+
+    def rotate_and_read(found):
+        read.append(found.step)
+        if len(read) < 3:
+            quick_save(tmp_path, found.step + 1, keep_last=1)
+        return value_of(found)
+
+    assert read_latest(tmp_path, fail, rotate_and_read) == 3
+    assert read == [1, 2, 3]
+    with pytest.raises(CheckpointError, match="found none at all"):
+        read_latest(tmp_path, fail, lambda found: (checkpoint.discard(tmp_path, 3), found.tensors(AGENT)))
+
+
+def test_a_whole_checkpoint_that_does_not_fit_is_not_passed_over(tmp_path):
+    quick_save(tmp_path, 1)
+    quick_save(tmp_path, 2)
+    with pytest.raises(CheckpointError, match="has no 'critic"):
+        read_latest(tmp_path, fail, lambda found: found.tensors("critic"))
 
 
 def test_json_round_trips_and_is_replaced_as_a_whole(tmp_path):

@@ -16,6 +16,7 @@ from voidrl.agent import Agent
 from voidrl.build import ConfigLayer, Env, Overrides
 from voidrl.config import Config, require, to_json, update
 from voidrl.device import placed
+from voidrl.disk import checkpoint_bytes, require_disk, saved_bytes
 from voidrl.envs.ids import atari_game, is_importable, parse_id
 from voidrl.envs.make import EnvFactory, make_envs
 from voidrl.errors import (
@@ -30,6 +31,7 @@ from voidrl.errors import (
 from voidrl.evaluation import Evaluation, evaluate_agent
 from voidrl.loop import Loop, LoopState, load_run, resume_command
 from voidrl.methods.base import Method
+from voidrl.paths import user_path
 from voidrl.registry import import_path
 from voidrl.runs.folder import RunFolder, default_run_path
 from voidrl.sharing import pretrained as share
@@ -148,7 +150,7 @@ def resume(
         device: By default the one it was started with.
         engine: `auto`, `eager`, `graph` or `compile`; by default the one it was started with.
     """
-    if share.is_pretrained(Path(run).expanduser()):
+    if share.is_pretrained(user_path(run)):
         raise RunFolderError(
             f"{run} holds an agent without replay and optimizers, which cannot be resumed: adapt it "
             f"with `voidrl finetune`"
@@ -160,6 +162,7 @@ def resume(
     factory = _resumable_factory(env, config.env.id)
     say = _speaker(folder)
     with folder.lock(), _resumable(folder, config):
+        folder.sweep()
         saved = _latest(folder, say)
         if saved is None and config.phase == "finetune":
             raise CheckpointError(
@@ -174,6 +177,7 @@ def resume(
             if state.steps >= config.steps:
                 say(f"{folder.path} is complete at step {state.steps}; to train longer, give more steps")
                 return agent
+            _require_disk(folder.path, agent, say)
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
             folder.status.start(config.steps, state.steps)
             say(f"{folder.path}: resumed at step {state.steps}")
@@ -238,7 +242,7 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) 
     Where there is no such folder, `user/name` is loaded from the Hugging Face Hub, with `trust_code` as in
     `from_pretrained`.
     """
-    path = Path(source).expanduser()
+    path = user_path(source)
     if share.is_pretrained(path) or (not path.exists() and share.is_on_hub(source)):
         return share.from_pretrained(source, device=device, trust_code=trust_code)
     if not path.exists():
@@ -247,13 +251,14 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) 
             f"user/name on the Hugging Face Hub"
         )
     if (path / checkpoint.MANIFEST).is_file():
-        saved: checkpoint.Checkpoint | None = checkpoint.load(path)
-    elif checkpoint.list_steps(path):
-        saved = checkpoint.latest(path, say)
-    else:
-        saved = _latest(RunFolder.open(path), say)
-    if saved is None:
+        return _saved_agent(checkpoint.load(path), device)
+    root = path if checkpoint.list_steps(path) else RunFolder.open(path).checkpoints_path
+    if not checkpoint.list_steps(root):
         raise CheckpointError(f"the run {path} holds no checkpoint yet")
+    return checkpoint.read_latest(root, say, partial(_saved_agent, device=device))
+
+
+def _saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
     spec, config = EnvSpec.from_json(saved.meta["spec"]), build.config_from_json(saved.meta["config"])
     with placed(device, config.seed) as place:
         agent = Agent(spec, config, place)
@@ -304,9 +309,9 @@ def _start(
         name = {"pretrain": config.method.name.rpartition(":")[2], "train": "scratch"}
         env_name = config.env.id.partition("?")[0]
         path = out or default_run_path(env_name, name.get(config.phase, config.phase), config.seed)
-        folder = RunFolder.create(path, overwrite=overwrite)
-        agent.origin = folder.path.absolute()
-        with folder.lock():
+        _require_disk(user_path(path), agent, notes.append)
+        with RunFolder.create(path, overwrite=overwrite) as folder:
+            agent.origin = folder.path.absolute()
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
             folder.status.start(config.steps)
             folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
@@ -315,6 +320,17 @@ def _start(
                 say(note)
             _run(Loop(parts.engine, parts.envs, parts.eval_envs, folder, LoopState()), say)
     return agent
+
+
+def _require_disk(folder: Path, agent: Agent, say: Callable[[str], None]) -> None:
+    """Compare what the checkpoints of a run will need with the free space, before it begins."""
+    size = saved_bytes(agent.tensors().values(), agent.optimizers.all_parameters())
+
+    def needed(count: int) -> int:
+        total = checkpoint_bytes(agent.config, agent.spec, agent.method.skill_dim, size, count=count)
+        return total - checkpoint.bytes_on_disk(folder / "checkpoints")  # those of a resumed run
+
+    require_disk(folder, needed, agent.config.log.keep_last, say)
 
 
 def _run(loop: Loop, say: Callable[[str], None]) -> None:

@@ -38,8 +38,8 @@ from voidrl.envs.ids import DMC, atari_game
 from voidrl.envs.make import EnvFactory, make_envs, probe_env
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, SpaceError
+from voidrl.loggers import import_wandb
 from voidrl.methods.base import Latents
-from voidrl.metrics import import_wandb
 from voidrl.nets.encoder import NATURE_MIN_SIDE
 from voidrl.protocols.presets import default_preset, protocol_for, recipe
 from voidrl.replay import Replay, make_replay

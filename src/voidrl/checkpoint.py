@@ -11,19 +11,20 @@ checkpoint exists at every moment. This module knows nothing about agents.
 from __future__ import annotations
 
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import os
 import platform
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -32,10 +33,15 @@ from torch import Tensor
 
 from voidrl import __version__
 from voidrl.errors import CheckpointError, ConfigError
+from voidrl.machine import free_disk
 
+T = TypeVar("T")
 FORMAT = 2
 MANIFEST = "manifest.json"
+TEMPORARY = ".tmp-"  # begins the names of what is being written
+READ_TRIES = 5  # a run that trains deletes old checkpoints while others read them
 BLOCK_BYTES = 8 << 20
+BLOCK_ON_DISK = 4096  # what a file takes beyond its content, at most
 _DTYPES = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64",
     torch.int8: "I8", torch.int16: "I16", torch.int32: "I32", torch.int64: "I64",
@@ -48,7 +54,7 @@ _hashed: dict[tuple[int, int, int, int], str] = {}
 
 @dataclass(frozen=True)
 class Group:
-    """The tensors of one file, or a function that returns them when they are needed."""
+    """The tensors of one file, or a function that returns them, called only if the file is written."""
 
     tensors: Mapping[str, Tensor] | Callable[[], Mapping[str, Tensor]]
     tag: str | None = None
@@ -85,48 +91,104 @@ def save(
 ) -> Path:
     """Write a checkpoint, delete all but the last `keep_last` valid ones, and return its folder.
 
-    Only one process at a time may save into a root. If saving fails, earlier checkpoints are unchanged.
+    Only one process at a time may save into a root; another one is refused. If saving fails, earlier
+    checkpoints are unchanged.
     """
     if keep_last < 1:
         raise ConfigError(f"keep_last = {keep_last} cannot be used: expected 1 or more")
     assert 0 <= step < 10**12, step
     assert all(Path(name).name == name != MANIFEST for name in files), list(files)
-    meta = json.loads(_dumps(dict(meta), "the meta of a checkpoint"))  # fail before writing gigabytes
-    needed_bytes = 0
-    tmp = root / f".tmp-{os.getpid()}-{platform.node()}"
+    plain: dict[str, Any] = json.loads(_dumps(dict(meta), "the meta of a checkpoint"))  # before gigabytes
     try:
         root.mkdir(parents=True, exist_ok=True)
-        _sweep(root)
-        previous = next(_valid(_find(root)), None)
+        with _sole_writer(root):
+            path = _write_checkpoint(root, step, files, plain)
+            return _expire(path, step, keep_last)
+    except OSError as e:
+        raise CheckpointError(
+            f"cannot save step {step} in {root}: {e.strerror or e}; choose a writable folder"
+        ) from e
+
+
+@contextmanager
+def _sole_writer(root: Path) -> Iterator[None]:
+    """Lock a root, so that all temporary files in it were left by processes that died."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):  # some network file systems have no locks; the run has warned of that
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CheckpointError(
+                    f"another process is saving a checkpoint in {root}: wait until it has, or choose another "
+                    f"folder"
+                ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: dict[str, Any]) -> Path:
+    """Write all files under a hidden name and rename the whole, after comparing its size with the disk."""
+    for leftover in (*root.glob(".trash-*"), *root.glob(f"{TEMPORARY}*")):
+        shutil.rmtree(leftover, ignore_errors=True)
+    previous = next(_valid(_find(root)), None)
+    known = {} if previous is None else previous.files
+    same = {name for name, group in files.items() if group.tag is not None and name in known}
+    same = {name for name in same if files[name].tag == known[name]["tag"]}
+    serialized = {
+        name: _serialize(_tensors(group), name) for name, group in files.items() if name not in same
+    }
+    needed = sum(size for size, _ in serialized.values()) + BLOCK_ON_DISK * (len(files) + 2)
+    free = free_disk(root)
+    if free is not None and free < needed:
+        raise _disk_full(root, step, needed, free)
+    tmp = root / f"{TEMPORARY}{os.getpid()}-{platform.node()}"
+    try:
         tmp.mkdir()
         entries: dict[str, FileEntry] = {}
         for name, group in files.items():
-            known = previous.files.get(name) if previous else None
-            if previous and known and group.tag is not None and group.tag == known["tag"]:
+            if previous is not None and name in same:
                 _link(previous.path / name, tmp / name)
-                entries[name] = known
+                entries[name] = known[name]
                 continue
-            size, blocks = _serialize(group.tensors() if callable(group.tensors) else group.tensors, name)
-            needed_bytes += size
+            size, blocks = serialized.pop(name)
             sha256 = _write(tmp / name, blocks)
             _hashed[_identity(tmp / name)] = sha256
             entries[name] = {"sha256": sha256, "bytes": size, "tag": group.tag}
         manifest = {"format": FORMAT, "voidrl": __version__, "step": step, "meta": meta, "files": entries}
         _write(tmp / MANIFEST, [_dumps({**manifest, "sha256": seal(manifest)}, MANIFEST, indent=2).encode()])
         _sync(tmp)
-        revisions = [(revision, path) for other, revision, path in _find(root) if other == step]
-        final = root / f"step_{step:012d}"
-        path = tmp.rename(final.with_name(f"{final.name}.{revisions[0][0] + 1}") if revisions else final)
+        revisions = [revision for other, revision, _ in _find(root) if other == step]
+        name = f"step_{step:012d}"
+        path = tmp.rename(root / (f"{name}.{revisions[0] + 1}" if revisions else name))
         _sync(root)
     except OSError as e:
-        full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        hint = f"free at least {needed_bytes} bytes" if full else "choose a writable folder"
-        raise CheckpointError(f"cannot save step {step} in {root}: {e.strerror or e}; {hint}") from e
+        if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise _disk_full(root, step, needed, free, str(e.strerror)) from e
+        raise
     finally:
         shutil.rmtree(tmp, ignore_errors=True)  # already renamed if the save succeeded
+    return path
+
+
+def _disk_full(
+    root: Path, step: int, needed: int, free: int | None, why: str = "too little disk space"
+) -> CheckpointError:
+    there = "" if free is None else f" and {free} were free"
+    return CheckpointError(
+        f"cannot save step {step} in {root}: {why}; the whole checkpoint needs {needed} bytes{there}: free "
+        f"at least {max(needed - (free or 0), BLOCK_ON_DISK)} bytes"
+    )
+
+
+def _expire(path: Path, step: int, keep_last: int) -> Path:
+    """Delete what a new checkpoint replaces and those beyond `keep_last`; returns its final name."""
+    root, final = path.parent, path.with_name(f"step_{step:012d}")
     with suppress(OSError):  # the new one is durable; the next save tries again to delete old ones
-        for _, replaced in revisions:
-            _discard(replaced)
+        for other, _, replaced in _find(root):
+            if other == step and replaced != path:
+                _discard(replaced)
         path = path.rename(final)
         older = [found for found in _find(root) if found[0] < step]
         kept = [final, *(checkpoint.path for checkpoint in islice(_valid(older), keep_last - 1))]
@@ -137,6 +199,10 @@ def save(
     return path
 
 
+def _tensors(group: Group) -> Mapping[str, Tensor]:
+    return group.tensors() if callable(group.tensors) else group.tensors
+
+
 def load(path: Path) -> Checkpoint:
     """Open one checkpoint after checking the size and sha256 of each of its files."""
     return _open(path, trust=False)
@@ -144,19 +210,47 @@ def load(path: Path) -> Checkpoint:
 
 def latest(root: Path, warn: Callable[[str], None]) -> Checkpoint:
     """Return the newest valid checkpoint under a root, calling `warn` for newer ones that are not."""
-    problems = []
-    for _, _, path in _find(root):
-        try:
-            return load(path)
-        except CheckpointError as e:
-            problems.append(f"{path.name} ({e})")
-            warn(f"skipped {path.name}: {e}")
-    raise CheckpointError(f"no valid checkpoint in {root}; found {', '.join(problems) or 'none at all'}")
+    return read_latest(root, warn, lambda found: found)
+
+
+def read_latest(root: Path, warn: Callable[[str], None], read: Callable[[Checkpoint], T]) -> T:
+    """Read something from the newest valid checkpoint under a root, calling `warn` for newer, damaged ones.
+
+    A run that trains deletes old checkpoints. If it deletes this one meanwhile, the newest is read instead.
+    """
+    problems: dict[Path, str] = {}
+    for _ in range(READ_TRIES):
+        vanished = False
+        for _, _, path in _find(root):
+            if path in problems:
+                continue
+            found = None
+            try:
+                found = load(path)
+                return read(found)
+            except CheckpointError as e:
+                vanished = not path.exists()
+                if vanished:
+                    break  # there are newer ones now
+                if found is not None:
+                    raise  # it is whole, and does not fit what reads it
+                problems[path] = f"{path.name} ({e})"
+                warn(f"skipped {path.name}: {e}")
+        if not vanished:
+            break
+    listed = ", ".join(problems.values()) or "none at all"
+    raise CheckpointError(f"no valid checkpoint in {root}; found {listed}")
 
 
 def list_steps(root: Path) -> list[int]:
     """Return the steps with a checkpoint under a root, oldest first, without verifying them."""
     return sorted({step for step, _, _ in _find(root)})
+
+
+def bytes_on_disk(root: Path) -> int:
+    """Return the size of all checkpoints under a root, files that they share counted once."""
+    stats = [file.stat() for _, _, path in _find(root) for file in path.glob("*.safetensors")]
+    return sum({(stat.st_dev, stat.st_ino): stat.st_size for stat in stats}.values())
 
 
 def discard(root: Path, step: int) -> None:
@@ -187,7 +281,7 @@ def write_json_atomic(path: Path, obj: Any) -> None:
 
 def write_text_atomic(path: Path, text: str) -> None:
     """Write text as `write_json_atomic` writes JSON."""
-    tmp = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    tmp = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
     try:
         _write(tmp, [text.encode()])
         tmp.replace(path)
@@ -196,6 +290,13 @@ def write_text_atomic(path: Path, text: str) -> None:
         with suppress(OSError):
             tmp.unlink()
         raise CheckpointError(f"cannot write {path}: {e.strerror or e}") from e
+
+
+def remove_leftovers(path: Path) -> None:
+    """Delete temporary files of `write_text_atomic` for a path that no other process writes now."""
+    with suppress(OSError):
+        for leftover in path.parent.glob(f"{TEMPORARY}*-{glob.escape(path.name)}"):
+            leftover.unlink()
 
 
 def read_json(path: Path, what: str) -> Any:
@@ -369,21 +470,3 @@ def _sync(path: Path) -> None:
 def _discard(path: Path) -> None:
     """Delete a checkpoint, renamed first so that a half-deleted one is never mistaken for a valid one."""
     shutil.rmtree(path.rename(path.with_name(f".trash-{path.name}")), ignore_errors=True)
-
-
-def _sweep(root: Path) -> None:
-    """Delete what killed processes left behind."""
-    for path in (*root.glob(".trash-*"), *filter(_is_abandoned, root.glob(".tmp-*"))):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_abandoned(tmp: Path) -> bool:
-    if match := re.fullmatch(rf"\.tmp-(\d+)-{re.escape(platform.node())}", tmp.name):
-        if int(match[1]) == os.getpid():  # in containers, every process that saved here may have had this pid
-            return True
-        try:
-            os.kill(int(match[1]), 0)  # signal 0 only checks whether the process exists
-        except OSError as e:
-            return e.errno == errno.ESRCH
-    # A process on another machine, or a reused pid: alive as long as it creates files.
-    return time.time() - tmp.stat().st_mtime > 3600

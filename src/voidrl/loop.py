@@ -104,6 +104,7 @@ class Loop:
                 wandb_project=config.log.wandb_project,
                 resume_bytes=state.metrics_bytes,
                 step=state.steps,
+                say=self.engine.say,
             ) as self.writer,
         ):
             try:

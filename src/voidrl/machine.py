@@ -1,9 +1,10 @@
-"""The memory and CPU cores that this process may use, in a container too. Does not import torch."""
+"""The memory, disk space and cores that this process may use, in a container too. Does not import torch."""
 
 from __future__ import annotations
 
 import os
 import re
+import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,7 +44,32 @@ def memory(root: Path = ROOT) -> Memory:
         if allowed is not None and allowed < total:
             limit = min(limit, allowed)
             left = min(left, allowed - used + _reclaimable(folder))
-    return Memory(total, max(0, min(left, limit)), limit if limit < total else None)
+    left = min(left, limit, _address_space_left(root, total))
+    return Memory(total, max(0, left), limit if limit < total else None)
+
+
+def _address_space_left(root: Path, total: int) -> int:
+    """What `ulimit -v` leaves to this process; all memory where it sets no limit."""
+    allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
+    words = (_text(root / "proc/self/statm") or "").split()
+    if allowed == resource.RLIM_INFINITY or not words:
+        return total
+    return allowed - int(words[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def free_disk(folder: Path) -> int | None:
+    """Return the bytes that this process may still write to the disk of a folder, which need not exist yet.
+
+    None where the file system does not say.
+    """
+    absolute = folder.absolute()
+    existing = next((each for each in (absolute, *absolute.parents) if each.is_dir()), ROOT)
+    try:
+        disk = os.statvfs(existing)
+    except OSError:
+        return None
+    blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail  # some are reserved for root
+    return blocks * disk.f_frsize if disk.f_blocks else None
 
 
 def cores(root: Path = ROOT) -> Cores:

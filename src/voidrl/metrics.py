@@ -7,14 +7,16 @@ import json
 import math
 import numbers
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from voidrl.errors import ConfigError, MissingExtraError, RunFolderError
+from voidrl.errors import ConfigError, RunFolderError
+from voidrl.loggers import Guarded, TensorBoard, WeightsAndBiases, import_wandb
 
 FILE_NAME = "metrics.jsonl"
 
@@ -66,10 +68,11 @@ class Accumulator:
 
 
 class MetricsWriter:
-    """Appends rows to `metrics.jsonl` and optionally to TensorBoard (`tb/`) and Weights & Biases.
+    """Appends rows to `metrics.jsonl` and passes them on to TensorBoard (`tb/`) and Weights & Biases.
 
     A resumed run passes the `offset` and the step of its checkpoint as `resume_bytes` and `step`: rows
-    written after the checkpoint are removed, because the resumed run writes them again.
+    written after the checkpoint are removed, because the resumed run writes them again. A logger that fails
+    is a sentence for `say`; only `metrics.jsonl` itself can stop the run.
     """
 
     def __init__(
@@ -80,24 +83,31 @@ class MetricsWriter:
         wandb_project: str | None = None,
         resume_bytes: int | None = None,
         step: int = 0,
+        say: Callable[[str], None] = print,
     ) -> None:
         folder = Path(folder)
-        wandb = import_wandb() if wandb_project else None  # fails before anything is removed or created
+        if wandb_project:
+            import_wandb()  # fails before anything is removed or created
         path = folder / FILE_NAME
-        folder.mkdir(parents=True, exist_ok=True)
-        _truncate(path, resume_bytes)
-        self._file = path.open("ab", buffering=0)  # closing has nothing left to write
-        self._offset = path.stat().st_size
-        self._tensorboard: Any = None
-        self._wandb: Any = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _truncate(path, resume_bytes)
+            self._file = path.open("ab", buffering=0)  # closing has nothing left to write
+            self._offset = path.stat().st_size
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write to {path} ({error.strerror or error}); make it writable, or choose another "
+                f"folder for the run"
+            ) from error
+        self._loggers: list[Guarded] = []
+        resumed = resume_bytes is not None
         if tensorboard:
-            from torch.utils.tensorboard import SummaryWriter  # takes a second to import
-
             # Hide the events after the checkpoint, but not those of its own step.
-            purge_step = None if resume_bytes is None else step + 1
-            self._tensorboard = SummaryWriter(str(folder / "tb"), purge_step=purge_step)
-        if wandb is not None:
-            self._wandb = _start_wandb(wandb, folder, wandb_project, resumed=resume_bytes is not None)
+            make_tensorboard = partial(TensorBoard, folder / "tb", step + 1 if resumed else None)
+            self._loggers.append(Guarded("TensorBoard", make_tensorboard, say))
+        if wandb_project:
+            make_wandb = partial(WeightsAndBiases, folder, wandb_project, resumed=resumed)
+            self._loggers.append(Guarded("Weights & Biases", make_wandb, say))
 
     def write(self, step: int, row: Mapping[str, float | int | str | None]) -> None:
         """Write one row: `step`, then the keys of `row` in order; NaN and infinity become null."""
@@ -105,12 +115,8 @@ class MetricsWriter:
         record = {"step": int(step)} | {key: _plain(row[key]) for key in sorted(row)}
         self._append(json.dumps(record, allow_nan=False).encode() + b"\n")
         numeric = {key: float(row[key]) for key in sorted(row) if _is_number(row[key])}  # type: ignore[arg-type]
-        if self._tensorboard is not None:
-            for key, value in numeric.items():
-                self._tensorboard.add_scalar(key, value, step)
-            self._tensorboard.flush()  # a kill must not lose rows before the checkpoint
-        if self._wandb is not None:
-            self._wandb.log(numeric, step=step)
+        for logger in self._loggers:
+            logger.write(step, numeric)
 
     def _append(self, line: bytes) -> None:
         try:
@@ -118,27 +124,32 @@ class MetricsWriter:
             if written < len(line):  # a full disk may write part of a line
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            raise RunFolderError(
-                f"cannot write to {self._file.name} ({error.strerror or error}); free some space, then "
-                f"`voidrl resume` continues from the last checkpoint"
-            ) from error
+            raise self._unwritable(error) from error
         self._offset += written
 
     @property
     def offset(self) -> int:
         """Size of `metrics.jsonl` after the last row, for the checkpoint."""
         if not self._file.closed:
-            os.fsync(self._file.fileno())  # a checkpoint must never point past the end of the file
+            try:
+                os.fsync(self._file.fileno())  # a checkpoint must never point past the end of the file
+            except OSError as error:
+                raise self._unwritable(error) from error
         return self._offset
+
+    def _unwritable(self, error: OSError) -> RunFolderError:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return RunFolderError(
+            f"cannot write to {self._file.name} ({error.strerror or error}); "
+            f"{'free some space' if full else 'make it writable again'}, then `voidrl resume` continues from "
+            f"the last checkpoint"
+        )
 
     def close(self) -> None:
         """Close all outputs; closing twice does nothing."""
         self._file.close()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
-        if self._wandb is not None:
-            self._wandb.finish()
-        self._tensorboard = self._wandb = None
+        for logger in self._loggers:
+            logger.close()
 
     def __enter__(self) -> Self:
         return self
@@ -149,6 +160,8 @@ class MetricsWriter:
 
 def _truncate(path: Path, resume_bytes: int | None) -> None:
     """Truncate the file at the checkpoint's offset or, without one, after its last whole line."""
+    if path.exists() and not path.is_file():
+        raise RunFolderError(f"{path} is no ordinary file; remove it, or choose another folder for the run")
     data = path.read_bytes() if path.exists() else b""
     keep = data.rfind(b"\n") + 1 if resume_bytes is None else resume_bytes
     if keep > len(data):
@@ -177,22 +190,3 @@ def _plain(value: Any) -> float | int | str | bool | None:
         return int(value)
     value = float(value)
     return value if math.isfinite(value) else None
-
-
-def import_wandb() -> Any:
-    """Import wandb, or raise an error that says how to install it."""
-    try:
-        import wandb
-    except ImportError:
-        raise MissingExtraError("wandb", "wandb", "logging to Weights & Biases") from None
-    return wandb
-
-
-def _start_wandb(wandb: Any, folder: Path, project: str | None, *, resumed: bool) -> Any:
-    """Start a W&B run, or continue the one whose id the folder keeps; W&B itself skips the repeated steps."""
-    id_path = folder / "wandb" / "run_id.txt"
-    run_id = id_path.read_text().strip() if resumed and id_path.exists() else None
-    run = wandb.init(project=project, name=folder.resolve().name, dir=str(folder), id=run_id, resume="allow")
-    id_path.parent.mkdir(exist_ok=True)
-    id_path.write_text(run.id)
-    return run

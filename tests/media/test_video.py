@@ -358,8 +358,10 @@ def test_the_command_writes_into_the_run_folder(maze, capsys):
     assert out.splitlines()[0] == "apt, seed 3, 20 steps: " + "; ".join(episodes)
     assert "playing voidrl/PixelMaze-v0" in err
     assert len(decode(path).frames) == sum(evaluation.lengths) + 2
-    RunFolder.create(maze.parent / "other").path.joinpath("videos").mkdir()
-    RunFolder.create(maze.parent / "other", overwrite=True)
+    with RunFolder.create(maze.parent / "other") as other:
+        other.path.joinpath("videos").mkdir()
+    with RunFolder.create(maze.parent / "other", overwrite=True):
+        pass
     assert not (maze.parent / "other" / "videos").exists(), "it goes with the run that it shows"
 
 

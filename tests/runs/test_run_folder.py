@@ -14,15 +14,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from voidrl.errors import RunFolderError
+from voidrl.checkpoint import write_json_atomic
+from voidrl.errors import RunFolderError, VoidrlWarning
+from voidrl.experiments.format import read_experiment
+from voidrl.experiments.plan import ExperimentRequest, make_plan
 from voidrl.runs import folder as runfolder
 from voidrl.runs.folder import RunFolder, default_run_path, environment_info
+
+
+def create(path, *, overwrite=False):
+    with RunFolder.create(path, overwrite=overwrite) as folder:
+        return folder
 
 
 @pytest.fixture(scope="module")
 def run_template(tmp_path_factory):
     """A run with something in each of its places."""
-    folder = RunFolder.create(tmp_path_factory.mktemp("runs") / "maze")
+    folder = create(tmp_path_factory.mktemp("runs") / "maze")
     folder.config_path.write_text("{}")
     (folder.path / "metrics.jsonl").write_text('{"step": 1}\n')
     (folder.path / "tb").mkdir()
@@ -43,19 +51,19 @@ def names(path):
 
 
 def test_create_makes_a_folder_that_says_where_it_was_made(tmp_path):
-    folder = RunFolder.create(tmp_path / "deep" / "run")
-    assert names(folder.path) == ["checkpoints", "environment.json"]
+    folder = create(tmp_path / "deep" / "run")
+    assert names(folder.path) == [".lock", "checkpoints", "environment.json"]
     assert json.loads(folder.environment_path.read_text())["versions"]["torch"] == torch.__version__
 
 
 def test_create_accepts_an_empty_folder(tmp_path):
-    assert RunFolder.create(tmp_path).path == tmp_path
+    assert create(tmp_path).path == tmp_path
 
 
 def test_create_refuses_a_run_and_names_the_remedies(run):
     before = names(run.path)
     with pytest.raises(RunFolderError, match="already holds a run") as error:
-        RunFolder.create(run.path)
+        create(run.path)
     assert "--overwrite" in str(error.value)
     assert f"voidrl resume {run.path}" in str(error.value)
     assert names(run.path) == before
@@ -68,17 +76,101 @@ def test_overwrite_removes_our_files_and_only_ours(run, tmp_path):
     (elsewhere / "weights").write_text("1")
     shutil.rmtree(run.checkpoints_path)
     run.checkpoints_path.symlink_to(elsewhere)
-    RunFolder.create(run.path, overwrite=True)
+    create(run.path, overwrite=True)
     assert names(run.path) == [".lock", "checkpoints", "environment.json", "notes.md"]
     assert not run.checkpoints_path.is_symlink()
     assert (elsewhere / "weights").exists()
 
 
-def test_overwrite_works_for_a_run_that_died_before_its_config(run):
+def test_the_remains_of_a_run_are_replaced_with_overwrite_alone(run):
     run.config_path.unlink()
-    with pytest.raises(RunFolderError, match="already holds a run"):
-        RunFolder.create(run.path)
-    RunFolder.create(run.path, overwrite=True)
+    (run.checkpoints_path / "step_000000000001").mkdir()
+    with pytest.raises(RunFolderError, match=r"remains of a run without its config\.json; .*--overwrite"):
+        create(run.path)
+    create(run.path, overwrite=True)
+    assert names(run.path) == [".lock", "checkpoints", "environment.json"]
+
+
+def die_at(event, begin, tmp_path):
+    """In a child: SIGKILL at the given file event of `begin`, counted from 0; whether it came that far."""
+    pid = os.fork()
+    if pid == 0:
+        seen = [0]
+
+        def count(name, args):
+            if name in ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir") and str(tmp_path) in str(
+                args
+            ):
+                if seen[0] == event:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                seen[0] += 1
+
+        sys.addaudithook(count)
+        begin()
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_kill_at_any_file_event_of_a_start_leaves_a_folder_that_the_same_command_takes(
+    tmp_path, monkeypatch, overwrite
+):
+    monkeypatch.setattr(runfolder, "environment_info", lambda: {"date": "now", "versions": {"voidrl": "1"}})
+    killed = 0
+    for event in range(100):
+        path = default_run_path("PixelMaze-v0", "apt", 1, tmp_path)
+        assert path.name == "PixelMaze-v0_apt_s1"
+
+        def begin(path=path):
+            with RunFolder.create(path, overwrite=overwrite) as folder:
+                write_json_atomic(folder.config_path, {})
+
+        if overwrite:  # it is killed while it removes the run that is there
+            begin()
+        if not die_at(event, begin, tmp_path):
+            break
+        killed += 1
+        if path.exists() and not (path / "config.json").exists():
+            with pytest.raises(RunFolderError, match=r"same command|it holds no config\.json$"):
+                RunFolder.open(path)
+            begin()
+        assert [name for name in names(path) if name.startswith(".tmp-")] == [] or overwrite
+        shutil.rmtree(path)
+    assert killed > 5
+    assert path.exists()
+
+
+def test_a_run_and_an_experiment_never_share_a_folder(run, tmp_path):
+    experiment = tmp_path / "experiment"
+    experiment.mkdir()
+    (experiment / ".cells").mkdir()  # what a killed start of an experiment leaves
+    for overwrite in (False, True):
+        with pytest.raises(RunFolderError, match="holds an experiment, so no run can begin there"):
+            create(experiment, overwrite=overwrite)
+    with pytest.raises(RunFolderError, match="holds a run, so no experiment can be kept there"):
+        make_plan(read_experiment("demo"), ExperimentRequest(), run.path)
+
+
+def test_of_two_starts_in_one_folder_one_wins_and_the_other_changes_nothing(tmp_path):
+    with RunFolder.create(tmp_path / "run") as first:
+        before = first.environment_path.read_bytes()
+        with pytest.raises(RunFolderError, match="is in use by process"):
+            create(tmp_path / "run")
+        assert default_run_path("run", "apt", 1, tmp_path).name == "run_apt_s1"
+        assert first.environment_path.read_bytes() == before
+
+
+@pytest.mark.parametrize("obstacle", ["folder", "full"])
+def test_a_log_that_cannot_be_written_is_one_warning(run, obstacle):
+    run.log_path.unlink()
+    if obstacle == "folder":
+        run.log_path.mkdir()
+    else:
+        run.log_path.symlink_to("/dev/full")
+    with pytest.warns(VoidrlWarning, match=r"cannot write to .*log\.txt") as caught:
+        run.log("first")
+        run.log("second")
+    assert len(caught) == 1
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -90,14 +182,14 @@ def test_a_folder_that_is_no_run_is_refused_even_with_overwrite(tmp_path, overwr
         (tmp_path / "environment.json").write_text(environment)
     before = names(tmp_path)
     with pytest.raises(RunFolderError, match="holds no voidrl run"):
-        RunFolder.create(tmp_path, overwrite=overwrite)
+        create(tmp_path, overwrite=overwrite)
     assert names(tmp_path) == before
 
 
 def test_create_refuses_a_file(tmp_path):
     (tmp_path / "run").write_text("")
     with pytest.raises(RunFolderError, match="is a file"):
-        RunFolder.create(tmp_path / "run", overwrite=True)
+        create(tmp_path / "run", overwrite=True)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +297,7 @@ def test_default_run_path_counts_up_if_taken(tmp_path):
     taken = []
     for _ in range(3):
         taken.append(default_run_path("PixelMaze-v0", "apt", 1, tmp_path))
-        taken[-1].mkdir()
+        create(taken[-1]).config_path.write_text("{}")
     assert [path.name for path in taken] == [f"PixelMaze-v0_apt_s1{end}" for end in ("", "-2", "-3")]
 
 
@@ -236,7 +328,7 @@ def test_a_second_process_is_refused_and_told_who_holds_the_folder(run, other_pr
     ):
         pass
     with pytest.raises(RunFolderError, match="is in use"):
-        RunFolder.create(run.path, overwrite=True)
+        create(run.path, overwrite=True)
     assert run.config_path.exists()
     other_process.send_signal(signal.SIGKILL)  # the lock of a dead process is gone
     other_process.wait()

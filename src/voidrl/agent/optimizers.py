@@ -63,6 +63,10 @@ class Optimizers:
         """The weights of one of them, in order."""
         return [p for group in self._adams[name].param_groups for p in group["params"]]
 
+    def all_parameters(self) -> list[nn.Parameter]:
+        """The weights of all of them."""
+        return [p for name in self for p in self.parameters(name)]
+
     def minimize(self, names: Sequence[str], loss: Tensor) -> None:
         """One step of the named optimizers; only their weights receive gradients."""
         for name in names:

@@ -73,11 +73,11 @@ def _run(
         skill_dim = agent.method.skill_dim
         replay = make_replay(config.replay, envs.spec, envs.num_envs, skill_dim, device, say)
         engine = Engine(agent, replay, say)
-        home = RunFolder.create(Path(folder) / "run")
-        try:
-            Loop(engine, envs, None, home, LoopState()).run()
-        except RunInterrupted:
-            raise KeyboardInterrupt from None  # there is nothing to resume
+        with RunFolder.create(Path(folder) / "run") as home:
+            try:
+                Loop(engine, envs, None, home, LoopState()).run()
+            except RunInterrupted:
+                raise KeyboardInterrupt from None  # there is nothing to resume
         return {
             "env": config.env.id,
             "engine": engine.mode,

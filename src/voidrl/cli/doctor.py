@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from voidrl.cli.options import make_parser
+from voidrl.paths import user_path
 from voidrl.terminal.screen import has_unicode, is_log, width_of
 from voidrl.terminal.tables import LEAST_PROSE, make_console, wrap_text, writable
 
@@ -28,7 +28,7 @@ def doctor(argv: list[str]) -> int:
     from voidrl.doctor.checkup import examine, is_ready, summary
 
     findings = []
-    for finding in examine(Path(options.out).expanduser()):
+    for finding in examine(user_path(options.out)):
         findings.append(finding)
         if not options.json:
             _print(finding, sys.stdout)

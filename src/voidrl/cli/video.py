@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voidrl.cli.options import add_player_options, make_parser
+from voidrl.paths import user_path
 from voidrl.terminal.output import say
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def video(argv: list[str]) -> None:
     device, trust = options.device, options.trust_code
     agents = [api.load(run, device=device, trust_code=trust) for run in options.runs]
     target = options.out or default_path(options.runs, agents[0], options.env, options.seed)
-    target = Path(target).expanduser()
+    target = user_path(target)
     mp4.prepare_target(target)
     shown = [(label_of(agent), agent) for agent in agents]
     if options.untrained:
@@ -82,7 +83,7 @@ def default_path(runs: list[str], agent: Agent, env: str | None, seed: int) -> P
     from voidrl.errors import RunFolderError
     from voidrl.runs.folder import RunFolder
 
-    names = [Path(run).expanduser().absolute().name for run in runs]
+    names = [user_path(run).absolute().name for run in runs]
     if len(names) > 1:
         more = f"+{len(names) - 3}_more" if len(names) > 3 else ""
         return Path("+".join(names[:3]) + f"{more}.mp4")

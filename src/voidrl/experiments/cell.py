@@ -96,6 +96,7 @@ def do_job(job: Job) -> None:
     agent = api.load(folder, device=job["config"]["device"])
     options = {k: v for k, v in evaluation.items() if k != "env" and (k != "episodes" or v is not None)}
     saved = evaluation_record(agent, folder, api.evaluate(agent, **options), evaluation)
+    checkpoint.remove_leftovers(folder / FILE_NAME)  # of processes that died: this one holds the cell's lock
     checkpoint.write_json_atomic(folder / FILE_NAME, saved)
 
 

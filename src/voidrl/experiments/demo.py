@@ -55,7 +55,7 @@ def _run_and_show(
         "seeds": {str(result.seed): result.summary() for result in results},
     }
     text = json.dumps(numbers, indent=1) + "\n"
-    (plan.out / "demo.json").write_text(text, encoding="utf-8")
+    checkpoint.write_text_atomic(plan.out / "demo.json", text)
     picture = draw(results, plan.out / "demo.png")
     print(table(results, steps["apt"], steps["finetuned"]))
     print(f"\npicture: {picture}")

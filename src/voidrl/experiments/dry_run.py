@@ -12,6 +12,7 @@ from rich.filesize import decimal
 from voidrl.experiments import estimate
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.state import CellState, differences, state_of
+from voidrl.machine import free_disk
 from voidrl.runs import locks
 from voidrl.terminal.tables import described, print_table, wrap_text
 from voidrl.units import human_count, human_seconds
@@ -91,9 +92,11 @@ def _disk(plan: Plan, states: Mapping[str, CellState], estimates: Estimates) -> 
     why = f"as the size of {reasons} is not known before it is made"
     if not sizes:
         return [f"disk: unknown, {why}"]
-    free = estimate.free_bytes(plan.out)
+    free = free_disk(plan.out)
     line = f"disk: about {decimal(sum(sizes.values()))} when all runs are complete"
     line += f"; unknown for {unknown} more runs, {why}" if unknown else ""
+    if free is None:
+        return [line]
     line += f"; {decimal(free)} free"
     needed = sum(size for folder, size in sizes.items() if states[folder].kind == "missing")
     if needed > free:

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import importlib.resources
 import json
-import shutil
 import statistics
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from voidrl.disk import checkpoint_bytes
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.errors import VoidrlError
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.scale import learns
 from voidrl.experiments.state import CellState
-from voidrl.replay import CHUNK_BYTES, row_count, slot_bytes
 from voidrl.runs.metrics import read_metrics
 
 Kind = tuple[str, str]
@@ -152,35 +149,12 @@ def _shipped_rates() -> list[dict[str, Any]]:
 
 
 def disk_bytes(cell: Cell, measured_agent: int | None = None) -> int | None:
-    """Disk space of the complete run; None where the size of an observation or of the agent is unknown.
-
-    A checkpoint holds the agent and the whole replay. Parts of the replay that have not changed since the
-    checkpoint before are the same files, so another checkpoint costs an agent and what was written since.
-    """
+    """Disk space of the complete run; None where the size of an observation or of the agent is unknown."""
     agent = measured_agent or cell.agent_bytes
     if agent is None or not cell.probe.is_exact:
         return None
-    config, log = cell.config, cell.config.log
-    steps, capacity = config.steps, config.replay.capacity_steps
-    rows = row_count(capacity, config.env.num_envs, cell.probe.spec)
-    indices = 8 * (rows * config.env.num_envs + rows)  # of what can be sampled, written in full each time
-    slot = slot_bytes(cell.probe.spec, skill_dim=0) - 8
-
-    checkpoints = [*range(log.checkpoint_every_steps, steps, log.checkpoint_every_steps), steps]
-    if config.phase == "finetune":
-        checkpoints.insert(0, 0)  # the pre-trained agent
-    kept = checkpoints[-log.keep_last :]
-    total: int = len(kept) * (agent + indices) + min(steps, capacity) * slot + len(log.snapshot_steps) * agent
-    for older, newer in pairwise(kept):
-        overwritten = min(newer - older, capacity) * slot if newer > capacity else 0
-        total += min(min(older, capacity) * slot, max(overwritten, CHUNK_BYTES))
-    return total
-
-
-def free_bytes(out: Path) -> int:
-    """Free space on the disk of a folder, which need not exist yet."""
-    existing = next(each for each in (out.absolute(), *out.absolute().parents) if each.is_dir())
-    return shutil.disk_usage(existing).free
+    count = cell.config.log.keep_last
+    return checkpoint_bytes(cell.config, cell.probe.spec, skill_dim=0, agent=agent, count=count)
 
 
 def sources(estimates: Iterable[Estimate]) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.experiments.tasks import GROUPS, NamedEnv, Task, folder_name, make_task, task_name
+from voidrl.paths import user_path
 from voidrl.protocols.presets import PRESETS
 from voidrl.suites import published
 from voidrl.units import parse_count
@@ -101,7 +102,7 @@ def shipped() -> dict[str, str]:
 
 def read_experiment(name: str | Path) -> ExperimentSpec:
     """Read a shipped experiment by its name, or your own by the path of its file."""
-    path = Path(name).expanduser()
+    path = user_path(name)
     known, file = _shipped_names(), str(path)
     source: Path | Traversable = path
     if path.suffix != ".toml" and not path.is_file():

@@ -13,13 +13,15 @@ from voidrl import build
 from voidrl.config import PIECES, Config, EnvConfig, default_piece, flat, merge, require, to_json, update
 from voidrl.envs.dmc import resolve
 from voidrl.envs.ids import ATARI, DMC
-from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
 from voidrl.evaluation import EVALUATION_STREAM, run_seed
 from voidrl.experiments import scale
 from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec, PhaseSpec, PresetChanges
 from voidrl.experiments.probe import EnvProbe, agent_bytes, probe
 from voidrl.experiments.tasks import NamedEnv, Task, select
+from voidrl.paths import user_path
 from voidrl.protocols.presets import default_preset, protocol_for
+from voidrl.runs.folder import RunFolder
 from voidrl.suites.dmcontrol import find_dmc_task
 from voidrl.units import parse_count
 
@@ -137,7 +139,9 @@ def make_plan(experiment: ExperimentSpec, request: ExperimentRequest, out: str |
             if cell.is_final or cell.folder not in cells:  # a pre-training may be both
                 cells[cell.folder] = cell
     planner.require_effect()
-    out = Path("runs", experiment.name) if out is None else Path(out).expanduser()
+    out = Path("runs", experiment.name) if out is None else user_path(out)
+    if RunFolder(out).holds_run:
+        raise RunFolderError(f"{out} holds a run, so no experiment can be kept there: use another --out")
     kept = planner.kept_by_arms.items()
     notes = [f"{name} keeps its own value in {', '.join(sorted(labels))}" for name, labels in kept]
     return Plan(experiment, request, out, [*cells.values()], [*notes, *_notes([*cells.values()])])

@@ -9,6 +9,7 @@ import torch
 
 from voidrl.agent import Agent
 from voidrl.config import Config, EnvConfig
+from voidrl.disk import saved_bytes
 from voidrl.envs.dmc import resolve
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.envs.make import probe_env
@@ -17,7 +18,6 @@ from voidrl.suites.dmcontrol import find_dmc_task
 from voidrl.types import EnvSpec
 
 ATARI_SIZE = 84
-ADAM_MOMENTS = 2  # per weight
 # State and action dimensions of DMControl domains, for estimates of the replay's size.
 STATE_DIMS = {
     "walker": (24, 6),
@@ -72,7 +72,4 @@ def agent_bytes(spec: EnvSpec, config: Config) -> int | None:
         raise
     except Exception:  # custom code may read values in its constructor; the run itself will show errors
         return None
-    tensors = [*agent.state_dict().values()]
-    for optimizer in agent.optimizers.values():
-        tensors += ADAM_MOMENTS * [weight for group in optimizer.param_groups for weight in group["params"]]
-    return sum(int(tensor.numel() * tensor.element_size()) for tensor in tensors)
+    return saved_bytes(agent.tensors().values(), agent.optimizers.all_parameters())

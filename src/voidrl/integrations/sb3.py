@@ -30,6 +30,7 @@ from voidrl.config import AugmentConfig, require
 from voidrl.device import pick_device, seeded
 from voidrl.entropy import RunningMean, particle_reward
 from voidrl.errors import CheckpointError, MissingExtraError, NonFiniteError, SpaceError, UnknownNameError
+from voidrl.paths import user_path
 from voidrl.representations.base import Representation
 from voidrl.representations.simclr import SimCLR
 from voidrl.spaces import channels_last, spec_of
@@ -163,7 +164,7 @@ class APTReward(VecEnvWrapper):
 
     def save(self, path: str | Path) -> None:
         """Write memory, running mean and encoder as safetensors; SB3's `model.save` does not include them."""
-        path = Path(path).expanduser()
+        path = user_path(path)
         state = {f"latent.{name}": value for name, value in self.latent.state_dict().items()}
         state |= {f"particles.{name}": value for name, value in self._particles.state().items()}
         state |= {f"states.{name}": value for name, value in self._states.state().items()}
@@ -179,7 +180,7 @@ class APTReward(VecEnvWrapper):
 
         The random generator and the encoder's optimizer start from scratch.
         """
-        saved = checkpoint.read_tensors(Path(path).expanduser())
+        saved = checkpoint.read_tensors(user_path(path))
 
         def part(prefix: str) -> dict[str, Tensor]:
             return {k.removeprefix(prefix): v for k, v in saved.items() if k.startswith(prefix)}

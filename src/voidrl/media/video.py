@@ -25,6 +25,7 @@ from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import EnvironmentFailedError, MissingExtraError, VoidrlError
 from voidrl.evaluation import evaluate_agent
 from voidrl.media.mp4 import encode, prepare_target
+from voidrl.paths import user_path
 from voidrl.sharing import pretrained as share
 from voidrl.suites.dmcontrol import find_dmc_task
 from voidrl.units import human_count
@@ -247,7 +248,7 @@ def write_video(
         quality: The CRF of x264: lower is better and larger.
     """
     require(bool(recordings) and all(recordings), "recordings", [*recordings], "one or more, with frames")
-    target = Path(path).expanduser()
+    target = user_path(path)
     prepare_target(target)
     encode(compose(recordings, height, labels=labels), target, fps=frame_rate(recordings), quality=quality)
     return target

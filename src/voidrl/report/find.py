@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voidrl.errors import RunFolderError
+from voidrl.paths import user_path
 from voidrl.runs.experiment_record import ExperimentRecord, read_experiment_record
 
 # What a run writes besides its config: with one of them, a folder with a config.json is a run.
@@ -44,7 +45,7 @@ def find_runs(paths: Sequence[str | Path], say: Callable[[str], None]) -> Found:
     skipped: dict[Path, Skipped] = {}
     experiments: dict[Path, ExperimentRecord | None] = {}
     for given in paths:
-        path = Path(given).expanduser()
+        path = user_path(given)
         if not path.exists():
             raise RunFolderError(f"there is nothing at {path}: expected {_EXPECTED}")
         candidates = [*_candidates(path)]

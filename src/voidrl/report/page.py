@@ -16,6 +16,7 @@ from typing import Any
 from voidrl import __version__
 from voidrl.checkpoint import write_text_atomic
 from voidrl.errors import ConfigError, RunFolderError
+from voidrl.paths import user_path
 from voidrl.report import gallery, markdown
 from voidrl.report.curves import chart_data
 from voidrl.report.formatting import count
@@ -59,7 +60,7 @@ def write_report(
         say: Called with progress messages and with what is skipped; by default they go to stderr.
     """
     say = say or output.say
-    path = Path(out).expanduser()
+    path = user_path(out)
     form = _checked_format(path, form)
     if figures is not None:
         from voidrl.report.figures import require_matplotlib, write_figures
@@ -77,7 +78,7 @@ def write_report(
         text = markdown.as_markdown(collection, arms, title) if form == "md" else markdown.as_csv(arms)
     write_text_atomic(path, text)
     if figures is not None:
-        drawn = write_figures(arms, pictures.heats, Path(figures).expanduser(), figure_formats)
+        drawn = write_figures(arms, pictures.heats, user_path(figures), figure_formats)
         say(f"figures: {count(len(drawn))} files in {figures}")
     return path
 

@@ -17,6 +17,7 @@ from voidrl.checkpoint import read_json
 from voidrl.config import EnvConfig, flat
 from voidrl.envs.ids import DMC
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlError
+from voidrl.paths import user_path
 from voidrl.protocols.presets import PRESETS
 from voidrl.report.find import Skipped, find_runs
 from voidrl.report.formatting import count
@@ -155,7 +156,7 @@ def read_all(paths: Sequence[str | Path], say: Callable[[str], None]) -> Collect
     cells = [path for experiment in found.experiments for path in experiment.cells_by_path]
     order = {path: number for number, path in enumerate(cells)}
     runs.sort(key=lambda run: (order.get(run.path.resolve(), len(order)), PHASES.index(run.phase)))
-    return Collection(runs, skipped, found.experiments, [Path(path).expanduser() for path in paths])
+    return Collection(runs, skipped, found.experiments, [user_path(path) for path in paths])
 
 
 def _add_experiment(run: Run, experiment: ExperimentRecord, cell: CellRecord) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_origin, get_type_hints
 
-from voidrl.checkpoint import read_json, write_json_atomic
+from voidrl.checkpoint import read_json, remove_leftovers, write_json_atomic
 from voidrl.errors import CheckpointError, RunFolderError
 from voidrl.runs.locks import CELLS
 
@@ -79,7 +79,8 @@ class ExperimentRecord:
         return read_failure(self.root, cell.folder)
 
     def write(self) -> None:
-        """Write `experiment.json` atomically."""
+        """Write `experiment.json` atomically; under the experiment's lock, all leftovers are of the dead."""
+        remove_leftovers(self.root / FILE_NAME)
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "root"}
         data["cells"] = [dataclasses.asdict(cell) for cell in self.cells]
         write_json_atomic(self.root / FILE_NAME, {"format": FORMAT, **data})

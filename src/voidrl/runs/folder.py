@@ -11,21 +11,28 @@ import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from voidrl.checkpoint import write_json_atomic
-from voidrl.errors import RunFolderError
+from voidrl.checkpoint import TEMPORARY, list_steps, remove_leftovers, write_json_atomic
+from voidrl.errors import RunFolderError, VoidrlWarning
+from voidrl.paths import user_path
 from voidrl.runs import locks
+from voidrl.runs.status import FILE_NAME as STATUS_FILE
 from voidrl.runs.status import StatusWriter, utc_now
 
-# All that voidrl writes into a run folder: an overwrite removes these and nothing else.
+# All that voidrl writes into a run folder: an overwrite removes these and nothing else. First the one that
+# makes it a run, last the one that makes it voidrl's, so that a kill in between leaves no dead end.
 _OWN_NAMES = (
-    *("config.json", "metrics.jsonl", "tb", "wandb", "checkpoints", "log.txt", "environment.json"),
-    *("status.json", "snapshots", "evaluation.json", "videos", "report"),
+    *("config.json", "metrics.jsonl", "tb", "wandb", "checkpoints", "log.txt", "status.json", "snapshots"),
+    *("evaluation.json", "videos", "report", "environment.json"),
 )
+# What a start may have written when it was killed before config.json: a folder with no more is free.
+_BEFORE_CONFIG = {"environment.json", "checkpoints", "status.json", "log.txt"}
+_EXPERIMENT_NAMES = ("experiment.json", locks.CELLS)
 
 
 class RunFolder:
@@ -40,43 +47,31 @@ class RunFolder:
         self.log_path = self.path / "log.txt"  # for humans; voidrl never reads it
         self.lock_path = self.path / locks.RUN_LOCK  # held by the process that trains
         self.status = StatusWriter(self.path)
+        self._warned_of_log = False
 
     @classmethod
-    def create(cls, path: str | Path, *, overwrite: bool = False) -> Self:
-        """Make a folder for a new run; with `overwrite`, the run that is there is removed first.
+    @contextmanager
+    def create(cls, path: str | Path, *, overwrite: bool = False) -> Iterator[Self]:
+        """Make a folder for a new run and hold its lock; with `overwrite`, the run that is there is replaced.
 
         Only files that voidrl writes are ever removed, and a folder that holds something else is refused.
         """
-        folder = cls(Path(path).expanduser())
-        if folder.path.exists() and not folder.path.is_dir():
-            raise RunFolderError(f"{folder.path} is a file, not a folder; choose another path for the run")
-        try:
+        folder = cls(user_path(path))
+        with folder._usable():
+            folder._require_free(overwrite)  # before a lock file is added to somebody else's folder
             folder.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunFolderError(
-                f"cannot make the run folder {folder.path} ({error.strerror or error}); choose another path"
-            ) from error
-        if any(entry.name != locks.RUN_LOCK for entry in folder.path.iterdir()):
-            if not folder._is_ours():
-                raise RunFolderError(
-                    f"{folder.path} is not empty and holds no voidrl run, so it is left untouched; choose "
-                    "another path for the run"
-                )
-            if not overwrite:
-                raise RunFolderError(
-                    f"{folder.path} already holds a run; continue it with `voidrl resume {folder.path}`, "
-                    "replace it with --overwrite, or choose another path"
-                )
-            with folder.lock():  # never under a process that still trains in it
+        with folder.lock():
+            with folder._usable():
+                folder._require_free(overwrite)  # another process may have been quicker
                 folder._remove_own_files()
-        write_json_atomic(folder.environment_path, environment_info())
-        folder.checkpoints_path.mkdir(exist_ok=True)
-        return folder
+                write_json_atomic(folder.environment_path, environment_info())
+                folder.checkpoints_path.mkdir(exist_ok=True)
+            yield folder
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
         """Find a run by its folder, by a file in it, or by one of its checkpoints."""
-        given = Path(path).expanduser()
+        given = user_path(path)
         if not given.exists():
             raise RunFolderError(f"there is no run at {given}: the path does not exist")
         # Checkpoints first: they may hold a config.json of their own.
@@ -86,16 +81,41 @@ class RunFolder:
                 return cls(parent.parent)
         folder = cls(given.parent if given.is_file() else given)
         if not folder.config_path.is_file():
+            if folder._is_ours():
+                raise RunFolderError(
+                    f"{given} holds no config.json: its run was ended before it began; start it again with "
+                    "the same command"
+                )
             inside = sorted(found.parent for found in folder.path.glob("*/config.json"))
             hint = f"; did you mean a run in it, such as {inside[0]}?" if inside else ""
             raise RunFolderError(f"{given} is no run: it holds no config.json{hint}")
         return folder
 
+    @property
+    def is_free(self) -> bool:
+        """Whether a new run may begin here: nothing is there, or what a start left that was killed."""
+        return self._is_unborn() and not locks.is_held(self.lock_path)
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether a run began here, or was about to."""
+        return self._is_ours()
+
     def log(self, text: str) -> None:
-        """Append a line to log.txt, with the time in UTC; further lines of `text` are indented."""
+        """Append a line to log.txt, with the time in UTC; further lines of `text` are indented.
+
+        A log that cannot be written is a warning, once: it must neither stop a run nor hide why one failed.
+        """
         indented = text.rstrip().replace("\n", "\n    ")
-        with self.log_path.open("a", encoding="utf-8") as file:
-            file.write(f"{utc_now()} {indented}\n")
+        try:
+            # A path that is not UTF-8 may be part of the text.
+            with self.log_path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(f"{utc_now()} {indented}\n")
+        except OSError as error:
+            if not self._warned_of_log:
+                self._warned_of_log = True
+                message = f"cannot write to {self.log_path} ({error.strerror or error}); the run needs no log"
+                warnings.warn(message, VoidrlWarning, stacklevel=2)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -112,6 +132,57 @@ class RunFolder:
         finally:
             locks.unlock(descriptor)
 
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot make the run folder {self.path} ({error.strerror or error}); choose another path"
+            ) from error
+
+    def sweep(self) -> None:
+        """Delete what killed processes left of half-written files; under the lock, all of them are dead."""
+        for path in (self.config_path, self.environment_path, self.path / STATUS_FILE):
+            remove_leftovers(path)
+
+    def _require_free(self, overwrite: bool) -> None:
+        """Refuse a folder that holds something, except for a run that is to be replaced."""
+        if self.path.exists() and not self.path.is_dir():
+            raise RunFolderError(f"{self.path} is a file, not a folder; choose another path for the run")
+        if any((self.path / name).exists() for name in _EXPERIMENT_NAMES):
+            raise RunFolderError(
+                f"{self.path} holds an experiment, so no run can begin there; choose another path for the run"
+            )
+        if self._is_unborn():
+            return
+        if not self._is_ours():
+            raise RunFolderError(
+                f"{self.path} is not empty and holds no voidrl run, so it is left untouched; choose "
+                "another path for the run"
+            )
+        if overwrite:
+            return
+        if not self.config_path.exists():
+            raise RunFolderError(
+                f"{self.path} holds the remains of a run without its config.json; replace it with "
+                "--overwrite, or choose another path"
+            )
+        quoted = shlex.quote(str(self.path))
+        raise RunFolderError(
+            f"{self.path} already holds a run; continue it with `voidrl resume {quoted}`, replace it with "
+            "--overwrite, or choose another path"
+        )
+
+    def _is_unborn(self) -> bool:
+        """Whether nothing is there but what a start writes before config.json makes the folder a run."""
+        names = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
+        names = {name for name in names if name != locks.RUN_LOCK and not name.startswith(TEMPORARY)}
+        if not self._is_ours():
+            return not names and (self.path.is_dir() or not self.path.exists())
+        own = names & {*_OWN_NAMES}
+        return own <= _BEFORE_CONFIG and not list_steps(self.checkpoints_path)
+
     def _is_ours(self) -> bool:
         """Whether voidrl made this folder: its environment.json, written first and removed last, says so."""
         try:
@@ -120,6 +191,7 @@ class RunFolder:
             return False
 
     def _remove_own_files(self) -> None:
+        self.sweep()
         for name in _OWN_NAMES:
             path = self.path / name
             if path.is_dir() and not path.is_symlink():
@@ -132,7 +204,7 @@ def default_run_path(env_id: str, method: str, seed: int, root: str | Path = "ru
     """Return a free path such as `runs/PixelMaze-v0_apt_s1`, with `-2`, `-3`, … appended if it is taken."""
     name = re.sub(r"[^\w.-]+", "-", f"{env_id.rsplit('/', 1)[-1]}_{method}_s{seed}")
     path, number = Path(root) / name, 1
-    while path.exists():
+    while not RunFolder(path).is_free:
         number += 1
         path = Path(root) / f"{name}-{number}"
     return path

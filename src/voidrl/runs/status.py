@@ -10,14 +10,14 @@ import dataclasses
 import os
 import socket
 import time
-from contextlib import suppress
+import warnings
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from voidrl.checkpoint import read_json, write_json_atomic
-from voidrl.errors import CheckpointError, RunFolderError, VoidrlError
+from voidrl.errors import CheckpointError, RunFolderError, VoidrlError, VoidrlWarning
 from voidrl.runs import locks
 
 FILE_NAME = "status.json"
@@ -61,37 +61,51 @@ class StatusWriter:
         self._path = folder / FILE_NAME
         self._status = RunStatus("starting", pid=os.getpid(), host=socket.gethostname())
         self._last_write = 0.0
+        self._warned = False
 
     def start(self, total_steps: int, steps: int = 0) -> None:
         """`starting`: this process has acquired the run, at the checkpoint of `steps` if there is one."""
         fresh = {"signal": None, "error": None, "pid": os.getpid(), "started": utc_now()}
-        self._write("starting", steps=steps, total_steps=total_steps, checkpoint=steps or None, **fresh)
+        self._update("starting", steps=steps, total_steps=total_steps, checkpoint=steps or None, **fresh)
+        self._write()  # nothing is lost yet: a folder that cannot be written is refused here
 
     def beat(self, steps: int) -> None:
         """`running`: called with every logged row, written every `HEARTBEAT_SECONDS`."""
         if self._status.state != "running" or time.monotonic() - self._last_write > HEARTBEAT_SECONDS:
-            self._write("running", steps=steps)
+            self._try_write("running", steps=steps)
 
     def saved(self, steps: int) -> None:
         """`running`, with a new checkpoint."""
-        self._write("running", steps=steps, checkpoint=steps)
+        self._try_write("running", steps=steps, checkpoint=steps)
 
     def stop(self, signal: str, steps: int) -> None:
         """`stopped`: by a signal, after a checkpoint."""
-        self._write("stopped", steps=steps, signal=signal)
+        self._try_write("stopped", steps=steps, signal=signal)
 
     def fail(self, error: Exception, steps: int) -> None:
-        """`failed`: with the error's sentence. A full disk must not hide the error itself."""
-        with suppress(CheckpointError):
-            self._write("failed", steps=steps, error=sentence_of(error))
+        """`failed`: with the error's sentence."""
+        self._try_write("failed", steps=steps, error=sentence_of(error))
 
     def finish(self, steps: int) -> None:
         """`done`: all steps were taken, and a checkpoint written."""
-        self._write("done", steps=steps)
+        self._try_write("done", steps=steps)
 
-    def _write(self, state: State, **changes: Any) -> None:
+    def _try_write(self, state: State, **changes: Any) -> None:
+        """Write if possible: a file for others must neither stop a run nor hide why one failed."""
+        self._update(state, **changes)
+        try:
+            self._write()
+        except CheckpointError as error:
+            self._last_write = time.monotonic()
+            if not self._warned:
+                self._warned = True
+                warnings.warn(f"{error}; others may see an old state of the run", VoidrlWarning, stacklevel=3)
+
+    def _update(self, state: State, **changes: Any) -> None:
         changes |= {"state": state, "heartbeat": utc_now("microseconds")}
         self._status = dataclasses.replace(self._status, **changes)
+
+    def _write(self) -> None:
         write_json_atomic(self._path, dataclasses.asdict(self._status))
         self._last_write = time.monotonic()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from voidrl.checkpoint import list_steps, read_json
 from voidrl.envs.ids import atari_game
 from voidrl.errors import ConfigError, RunFolderError
+from voidrl.paths import user_path
 from voidrl.runs.evaluations import FILE_NAME, final_evaluation, read_evaluation, start_date
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
@@ -42,7 +43,7 @@ def evaluation_record(
     agent: Agent, source: str | Path, result: Evaluation, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return an evaluation as JSON: the agent, the settings, and every episode."""
-    config, row, run = agent.config, result.metrics(), Path(source).expanduser()
+    config, row, run = agent.config, result.metrics(), user_path(source)
     saved = list_steps(run / "checkpoints")
     return {
         "agent": {
@@ -68,7 +69,7 @@ def read_scores(paths: Iterable[str | Path]) -> list[Score]:
     """Read the final evaluation of each run folder or evaluation file: one kind, each seed of a game once."""
     scores: list[Score] = []
     for path in paths:
-        new = _read_score(Path(path).expanduser())
+        new = _read_score(user_path(path))
         for old in scores:
             if old.kind != new.kind:
                 raise ConfigError(

@@ -24,6 +24,7 @@ from voidrl.device import placed
 from voidrl.envs.ids import is_importable
 from voidrl.errors import CheckpointError, ConfigError, HubError, VoidrlError, VoidrlWarning
 from voidrl.evaluation import Evaluation
+from voidrl.paths import user_path
 from voidrl.sharing import card as model_card
 from voidrl.sharing import hub
 from voidrl.terminal.output import say
@@ -68,7 +69,7 @@ def save_pretrained(
             f"downloaded file, and a saved folder is trusted to run the code it names; if you trust its "
             f"author, load it with trust_code=True (--trust-code)"
         )
-    path = Path(folder).expanduser()
+    path = user_path(folder)
     try:
         _require_replaceable(path)
         path.mkdir(parents=True, exist_ok=True)
@@ -208,7 +209,7 @@ def from_pretrained(
             here: a method, representation or learner, and the environment it was trained in. A folder is
             always trusted.
     """
-    path = Path(source).expanduser()
+    path = user_path(source)
     if path.exists() and revision is not None:
         why = "only the Hub has revisions"
         raise ConfigError(f"revision = {revision!r} cannot be used with the folder {path}: {why}")

@@ -1,0 +1,91 @@
+"""The disk space that the checkpoints of a run need, compared with what is free before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from voidrl.config import Config
+from voidrl.errors import RunFolderError
+from voidrl.machine import GB, free_disk
+from voidrl.replay import CHUNK_BYTES, row_count, slot_bytes
+from voidrl.types import EnvSpec
+
+ADAM_MOMENTS = 2
+FEWEST = 2  # checkpoints that must fit: the newest is kept until its successor is complete
+
+
+def saved_bytes(tensors: Iterable[Tensor], optimized: Iterable[nn.Parameter]) -> int:
+    """Size of an agent in a checkpoint: its weights and buffers, and Adam's moments of what it trains."""
+    return sum(t.nbytes for t in tensors) + ADAM_MOMENTS * sum(p.nbytes for p in optimized)
+
+
+def checkpoint_bytes(config: Config, spec: EnvSpec, skill_dim: int, agent: int, *, count: int) -> int:
+    """Disk space of the last `count` checkpoints of a complete run, and of its snapshots.
+
+    A checkpoint holds the agent and the whole replay. Chunks of the replay that have not changed since the
+    checkpoint before are the same files, so another one costs an agent and the chunks written to since.
+
+    Args:
+        config: The config of the run.
+        spec: Of its environment.
+        skill_dim: Of its method.
+        agent: `saved_bytes` of the agent.
+        count: How many checkpoints; fewer if the run writes fewer.
+    """
+    num_envs, log = config.env.num_envs, config.log
+    rows = row_count(config.replay.capacity_steps, num_envs, spec)
+    row_size = num_envs * (slot_bytes(spec, skill_dim) - 8)  # `starts` is in a file of its own
+    chunk_rows = max(1, CHUNK_BYTES // (num_envs * slot_bytes(spec, skill_dim)))
+    positions = 8 * (rows * num_envs + rows)  # `starts` and `row_starts`, written in full each time
+
+    every = log.checkpoint_every_steps
+    # The numbers of the last checkpoints before the one at the end.
+    numbers = range(max(1, config.steps // every - count), -(-config.steps // every))
+    saves = [(number, number * every) for number in numbers] + [(numbers.stop, config.steps)]
+    if config.phase == "finetune" and numbers.start == 1:
+        saves.insert(0, (0, 0))  # the pre-trained agent
+    # Rows written by then: one for each step of all environments, and one for each reset after a checkpoint.
+    written = [-(-steps // num_envs) + number for number, steps in saves][-count:]
+
+    def chunk(index: int, rows_by_then: int) -> int:
+        return row_size * min(chunk_rows, max(0, min(rows_by_then, rows) - index * chunk_rows))
+
+    chunks = range(-(-rows // chunk_rows))
+    total = len(written) * (agent + positions) + sum(chunk(i, written[-1]) for i in chunks)
+    for before, after in pairwise(written):
+        first, last = before - 1, min(after, before + rows) - 1  # the newest row is written to once more
+        touched = [*range(first, last, chunk_rows), last] if before else []
+        total += sum(chunk(i, before) for i in {row % rows // chunk_rows for row in touched})
+    return total + sum(steps <= config.steps for steps in log.snapshot_steps) * agent
+
+
+def require_disk(
+    folder: Path, needed: Callable[[int], int], keep_last: int, say: Callable[[str], None]
+) -> None:
+    """Refuse a run whose checkpoints cannot fit on the disk of its folder; warn if not all of them may.
+
+    Args:
+        folder: The run folder, which need not exist yet.
+        needed: The disk space of a number of checkpoints, by the end of the run.
+        keep_last: How many are kept.
+        say: Takes the warning.
+    """
+    free = free_disk(folder)
+    if free is None:
+        return
+    fewest, most = needed(FEWEST), needed(keep_last + 1)
+    if fewest > free:
+        raise RunFolderError(
+            f"the disk of {folder} has {free / GB:.3g} GB free, and by its end the run needs "
+            f"{fewest / GB:.3g} GB for a checkpoint and its successor: choose another --out, or lower "
+            f"replay.capacity_steps"
+        )
+    if most > free:
+        say(
+            f"the disk of {folder} may become full: {free / GB:.3g} GB are free, and by its end the run "
+            f"needs {most / GB:.3g} GB for checkpoints; lower log.keep_last or replay.capacity_steps"
+        )

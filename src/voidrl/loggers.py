@@ -1,0 +1,167 @@
+"""TensorBoard and Weights & Biases: copies of `metrics.jsonl`, which never stop or delay a run.
+
+Each is wrapped in `Guarded`: its first failure is one warning, and then it is off.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from voidrl.errors import MissingExtraError
+
+# W&B's own limits would be 90 seconds for the start and none for the end. Its environment variables win.
+WANDB_SECONDS = {"WANDB_INIT_TIMEOUT": "5", "WANDB_FINISH_TIMEOUT": "15"}
+WANDB_CLOSE_SECONDS = 20.0  # for all that is left to do when a run ends, the start included
+
+
+class Logger(Protocol):
+    """Where the numbers of a row go."""
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        """Take one row."""
+
+    def close(self) -> None:
+        """Finish; called once."""
+
+
+class Guarded:
+    """A logger whose failure does not concern the run: the first one is said, then the logger is off."""
+
+    def __init__(self, name: str, make: Callable[[], Logger], say: Callable[[str], None]) -> None:
+        self._name, self._say = name, say
+        self._logger: Logger | None = None
+        self._logger = self._guard(make)
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        """Pass one row on."""
+        if self._logger is not None:
+            logger = self._logger
+            self._guard(lambda: logger.write(step, row))
+
+    def close(self) -> None:
+        """Finish; closing twice does nothing."""
+        logger, self._logger = self._logger, None
+        if logger is not None:
+            self._guard(logger.close)
+
+    def _guard(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:  # whatever a third party raises: the run does not depend on it
+            self._logger = None
+            why = " ".join(str(error).split()) or type(error).__name__
+            self._say(f"{self._name} is off from here on ({why}); metrics.jsonl has everything")
+            return None
+
+
+class TensorBoard:
+    """An event file in a folder.
+
+    Written here and not by torch's `SummaryWriter`, whose background thread reports a full disk with a
+    traceback on the terminal and again at some later call.
+    """
+
+    def __init__(self, folder: Path, purge_step: int | None = None) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        folder.mkdir(exist_ok=True)
+        stamp = f"{time.time_ns() // 10**9:010d}.{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}"
+        self._file = (folder / f"events.out.tfevents.{stamp}").open("xb", buffering=0)
+        self._append(file_version="brain.Event:2")
+        if purge_step is not None:  # hides the events of a run that was resumed at an earlier step
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._append(step=purge_step, session_log=start)
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        """Append one event, unbuffered: a kill must not lose rows before the checkpoint."""
+        values = [self._summary.Value(tag=key, simple_value=value) for key, value in row.items()]
+        self._append(step=step, summary=self._summary(value=values))
+
+    def _append(self, **fields: Any) -> None:
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        record = io.BytesIO()
+        RecordWriter(record).write(self._event(wall_time=time.time(), **fields).SerializeToString())
+        if self._file.write(record.getvalue()) < record.tell():
+            raise OSError("the disk is full")
+
+    def close(self) -> None:
+        """Close the file, which has nothing left to write."""
+        self._file.close()
+
+
+class WeightsAndBiases:
+    """A run on W&B, in a thread of its own: neither its start nor its end waits for a network.
+
+    A resumed run continues the one whose id the folder keeps; W&B itself skips the repeated steps.
+    """
+
+    def __init__(self, folder: Path, project: str, *, resumed: bool) -> None:
+        self._folder, self._project, self._resumed = folder, project, resumed
+        self._rows: queue.SimpleQueue[tuple[int, Mapping[str, float]] | None] = queue.SimpleQueue()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name="wandb", daemon=True)
+        self._thread.start()
+
+    def write(self, step: int, row: Mapping[str, float]) -> None:
+        """Hand over one row; raises what went wrong with an earlier one."""
+        if self._error is not None:
+            raise self._error
+        self._rows.put((step, row))
+
+    def close(self) -> None:
+        """Let W&B upload what is left, for a limited time."""
+        self._rows.put(None)
+        self._thread.join(WANDB_CLOSE_SECONDS)
+        if self._error is not None:
+            raise self._error
+        if self._thread.is_alive():
+            raise TimeoutError(
+                f"the upload has not ended after {WANDB_CLOSE_SECONDS:.0f} s, `wandb sync` can finish it"
+            )
+
+    def _work(self) -> None:
+        try:
+            run = self._start()
+            while (row := self._rows.get()) is not None:
+                run.log(row[1], step=row[0])
+            run.finish()
+        except Exception as error:  # raised again by `write` or `close`, in the thread of the run
+            self._error = error
+
+    def _start(self) -> Any:
+        wandb = import_wandb()
+        for name, seconds in WANDB_SECONDS.items():
+            os.environ.setdefault(name, seconds)
+        id_path = self._folder / "wandb" / "run_id.txt"
+        run_id = id_path.read_text().strip() if self._resumed and id_path.exists() else None
+        name = self._folder.resolve().name
+        terminal, sys.stdin = sys.stdin, io.StringIO()  # without a key, W&B would wait for someone to type it
+        try:
+            run = wandb.init(
+                project=self._project, name=name, dir=str(self._folder), id=run_id, resume="allow"
+            )
+        finally:
+            sys.stdin = terminal
+        id_path.parent.mkdir(exist_ok=True)
+        id_path.write_text(run.id)
+        return run
+
+
+def import_wandb() -> Any:
+    """Import wandb, or raise an error that says how to install it."""
+    try:
+        import wandb
+    except ImportError:
+        raise MissingExtraError("wandb", "wandb", "logging to Weights & Biases") from None
+    return wandb
