@@ -133,6 +133,8 @@ class ObservationCheck:
         found = f"observation{index} = {value}"
         if not np.isfinite(value):
             return env, (found, "expected finite numbers")
+        if self._is_float and abs(value) > LARGEST:
+            return env, (found, "expected numbers within the range of float32")
         low, high = self._space.low[at], self._space.high[at]
         remedy = "fix the one or the other; Box(-inf, inf) allows every value"
         return env, (found, f"expected a value in [{low:g}, {high:g}], as in its observation_space; {remedy}")

@@ -144,7 +144,7 @@ class ForkedVector(VectorEnv):
         if self._end.still_active() and not self._busy:
             try:
                 for i in range(self.num_envs):
-                    self._send(i, CLOSE, None)
+                    self._send(i, CLOSE, None, "when it was closed")
                 for i in range(self.num_envs):
                     self._answer(i, "when it was closed")
             except EnvironmentFailedError as error:
@@ -153,11 +153,11 @@ class ForkedVector(VectorEnv):
                 worker.process.join(self._timeout_s)
         self._end()
 
-    def _send(self, i: int, command: int, argument: Any) -> None:
+    def _send(self, i: int, command: int, argument: Any, when: str = "") -> None:
         try:
             self._workers[i].send(pickle.dumps((command, argument)))
         except WorkerLostError as lost:
-            self._fail(i, lost)
+            self._fail(i, lost, when)
 
     def _answer(self, i: int, when: str = "") -> Any:
         """The answer of a worker; what went wrong there is raised here."""

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,6 +98,11 @@ class RunFolder:
         with self.log_path.open("a", encoding="utf-8") as file:
             file.write(f"{utc_now()} {indented}\n")
 
+    def log_traceback(self, error: BaseException) -> Path:
+        """Append an error with its traceback to log.txt, whose path is returned."""
+        self.log("".join(traceback.format_exception(error)))
+        return self.log_path
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder, so that two processes never train in it; refused while another one holds it."""
@@ -126,6 +132,21 @@ class RunFolder:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+
+def log_failed_start(path: str | Path, error: BaseException) -> Path | None:
+    """Write an error to log.txt in the folder that a run would have had; None where something else is there.
+
+    A folder with nothing but a log holds no run: the next start may take it.
+    """
+    folder = RunFolder(Path(path).expanduser())
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        if {entry.name for entry in folder.path.iterdir()} <= {folder.log_path.name, locks.RUN_LOCK}:
+            return folder.log_traceback(error)
+    except OSError:  # it cannot be written, which the start itself would have refused
+        pass
+    return None
 
 
 def default_run_path(env_id: str, method: str, seed: int, root: str | Path = "runs") -> Path:
