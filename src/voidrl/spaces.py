@@ -136,8 +136,8 @@ class ObservationCheck:
         if self._is_float and abs(value) > LARGEST:
             return env, (found, "expected numbers within the range of float32")
         low, high = self._space.low[at], self._space.high[at]
-        remedy = "fix the one or the other; Box(-inf, inf) allows every value"
-        return env, (found, f"expected a value in [{low:g}, {high:g}], as in its observation_space; {remedy}")
+        expected = f"expected a value in [{low:g}, {high:g}], as in its observation_space"
+        return env, (found, f"{expected} (fix the value, or widen the space)")
 
 
 def _whole_numbers(dtype: Any) -> tuple[int, int]:

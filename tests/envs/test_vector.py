@@ -1,6 +1,7 @@
 """N environments behind one interface: backends that agree, ids and factories, failures with a name."""
 
 import inspect
+import json
 import os
 import traceback
 from pathlib import Path
@@ -233,6 +234,17 @@ def test_a_factory_that_raises_is_named_with_its_line(backend):
     name = f"environment 0 ('{HERE}:broken')"
     assert str(caught.value) == f"{name} raised OSError('no display') in {line} when it was created"
     assert 'raise OSError("no display")' in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_line_is_the_users_even_if_a_library_raised():
+    class Parsing(Walk):
+        def step(self, action):
+            return json.loads("{")
+
+    envs = make_envs(EnvConfig("mine"), Parsing)
+    envs.reset(0)
+    with pytest.raises(EnvironmentFailedError, match=line_of(Parsing.step, "json.loads")):
+        envs.step(np.zeros((1, 1), np.float32))
 
 
 class Restless(Walk):

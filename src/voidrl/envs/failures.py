@@ -12,7 +12,8 @@ import gymnasium as gym
 from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlError
 
 OURS = tuple(f"{Path(file).resolve().parent}/" for file in (Path(__file__).parent, gym.__file__))
-INSTALLED = tuple({f"{Path(path).resolve()}/" for path in sysconfig.get_paths().values()})
+PACKAGES = tuple(f"{Path(sysconfig.get_path(kind)).resolve()}/" for kind in ("purelib", "platlib"))
+STANDARD = tuple(f"{Path(sysconfig.get_path(kind)).resolve()}/" for kind in ("stdlib", "platstdlib"))
 SHOWN_CHARACTERS = 300  # of a value in a sentence
 
 
@@ -36,19 +37,19 @@ def place_of(error: BaseException) -> str:
 
     Empty if there is none.
     """
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    others = [frame for frame in frames if not _resolved(frame.filename).startswith(OURS)]
-    own = [frame for frame in others if not _resolved(frame.filename).startswith(INSTALLED)]
-    for frame in (own or others)[-1:]:
+    own, packages = "", ""
+    for frame in traceback.extract_tb(error.__traceback__):
         path = Path(frame.filename)
-        if path.is_relative_to(Path.cwd()):
-            path = path.relative_to(Path.cwd())
-        return f"{path}:{frame.lineno}"
-    return ""
-
-
-def _resolved(filename: str) -> str:
-    return str(Path(filename).resolve())
+        file = str(path.resolve())
+        shown_path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        place = f"{shown_path}:{frame.lineno}"
+        if file.startswith(OURS) or frame.filename.startswith("<frozen"):
+            continue
+        if file.startswith(PACKAGES):  # which may lie in the standard library's folder
+            packages = place
+        elif not file.startswith(STANDARD):
+            own = place
+    return own or packages
 
 
 def creation_failure(error: BaseException, name: str, number: int | None = None) -> VoidrlError:
