@@ -34,6 +34,18 @@ class Broken(gym.Env):
         raise OSError("no simulator here")
 
 
+class BrokenLater(Walk):
+    """Can be created once."""
+
+    created = 0
+
+    def __init__(self):
+        super().__init__()
+        BrokenLater.created += 1
+        if BrokenLater.created > 1:
+            raise OSError("no second simulator here")
+
+
 def spaced(**options):
     return lambda: Spaced(**options)
 
@@ -63,12 +75,6 @@ CALLS = {
     "no name in module": ("tiny_runs:nothing", {}, errors.ConfigError, "cannot be imported .*nothing"),
     "an instance": (Walk(), {}, errors.ConfigError, "expected an id or a function"),
     "no environment": (lambda: 3, {}, errors.ConfigError, "returned int: expected a gymnasium.Env"),
-    "an environment that cannot be built": (
-        Broken,
-        {},
-        errors.EnvironmentFailedError,
-        "OSError.*no simulator here.*when",
-    ),
     "dict observations": (
         spaced(observation=spaces.Dict({"a": spaces.Discrete(2)})),
         {},
@@ -379,6 +385,48 @@ def test_a_random_agent_cannot_be_fine_tuned(tmp_path):
     ):
         voidrl.finetune(agent, steps=9, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("out", ["run", None])
+@pytest.mark.parametrize("env", [Broken, BrokenLater])  # in the probe, and after it
+def test_an_environment_that_cannot_be_built_leaves_its_traceback_alone(tmp_path, monkeypatch, out, env):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(BrokenLater, "created", 0)
+    log = f"{out or f'runs/test_bad_input-{env.__name__}_apt_s1'}/log.txt"
+    what = r"raised OSError\('no .*simulator here'\) in \S*test_bad_input.py:\d+ when it was created"
+    with pytest.raises(errors.EnvironmentFailedError, match=f"{what}; the traceback is in {log}$"):
+        voidrl.pretrain(env, steps=9, out=out, seed=1, config=tiny())
+    assert 'raise OSError("no' in Path(log).read_text()
+    assert [path.name for path in Path(log).parent.iterdir()] == ["log.txt"]
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_the_command_line_names_the_line_and_the_log(tmp_path, monkeypatch, capsys, backend):
+    monkeypatch.chdir(tmp_path)
+    words = ["pretrain", "test_bad_input:Broken", "--steps", "9", "--out", "run", "--env.backend", backend]
+    assert cli.main(["config", *words]) == 2
+    assert cli.main([*words, "--help"]) == 2
+    assert not list(tmp_path.iterdir())  # neither of them is a run
+    capsys.readouterr()
+    assert cli.main(words) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"raised OSError\('no simulator here'\) in \S*test_bad_input.py:\d+", said)
+    assert said.endswith("the traceback is in run/log.txt\n")
+    assert 'raise OSError("no simulator here")' in Path("run/log.txt").read_text()
+
+
+def test_nothing_is_written_into_a_folder_that_holds_something_else(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(errors.EnvironmentFailedError, match=r"when it was created$"):
+        voidrl.pretrain(Broken, steps=9, out=tmp_path, config=tiny())
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_an_environment_that_cannot_be_built_on_resume(tmp_path):
+    voidrl.pretrain(lambda: Walk(), steps=9, out=tmp_path / "own", config=tiny())
+    with pytest.raises(errors.EnvironmentFailedError, match=r"when it was created; .* is in .*own/log.txt$"):
+        voidrl.resume(tmp_path / "own", steps=20, env=Broken)
+    assert 'raise OSError("no simulator here")' in (tmp_path / "own/log.txt").read_text()
 
 
 def test_a_failing_run_exits_with_2_and_one_sentence(tmp_path, capsys, monkeypatch):

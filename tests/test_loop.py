@@ -258,13 +258,14 @@ def test_a_skill_lasts_an_episode_until_a_task_chooses_one(tmp_path):
 
 @pytest.mark.parametrize("how", ["obs", "reward"])
 def test_a_non_finite_observation_or_reward_stops_the_run_before_it_is_stored(tmp_path, how):
-    what = {"obs": "observation of environment 0 is nan", "reward": "reward of environment 0 is inf"}[how]
-    with pytest.raises(NonFiniteError, match=f"{what} at step 24"):
+    what = {"obs": r"observation\[0\] = nan", "reward": "reward inf"}[how]
+    where = "at its own step 25: expected .*finite.*, at step 24 of the run; .* step 20 is kept"
+    with pytest.raises(EnvironmentFailedError, match=f"environment 0 .* returned {what} {where}"):
         voidrl.train(lambda: Fickle(how), steps=99, out=tmp_path / "run", config=tiny())
     tensors, meta = newest(tmp_path / "run")
     assert meta["steps"] == 20
     assert all(torch.isfinite(t).all() for t in tensors.values())
-    assert "failed: the" in (tmp_path / "run" / "log.txt").read_text()
+    assert "failed: environment 0" in (tmp_path / "run" / "log.txt").read_text()
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from tiny_replays import Oracle, frame, line, pixel_spec, vector_spec
 
 from voidrl import replay as module
 from voidrl.config import ReplayConfig
-from voidrl.errors import ConfigError, NonFiniteError, ReplayMemoryError
-from voidrl.replay import Replay, Upload, block_sums, check_finite, checksum, make_replay, write_directly
+from voidrl.errors import ConfigError, ReplayMemoryError
+from voidrl.replay import Replay, Upload, block_sums, checksum, make_replay, write_directly
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -321,15 +321,3 @@ def test_the_memory_asked_for_is_the_memory_taken(spec):
 
 def test_free_bytes_is_positive():
     assert module.free_bytes(CPU) > 2**20
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_not_finite_are_named(bad):
-    rewards = np.zeros(3, np.float32)
-    check_finite(rewards, "the reward", 7)
-    check_finite(np.zeros((3, 2), np.uint8), "the observation", 7)
-    rewards[1] = bad
-    with pytest.raises(
-        NonFiniteError, match=f"the reward of environment 1 is {bad} at step 7: expected finite"
-    ):
-        check_finite(rewards, "the reward", 7)

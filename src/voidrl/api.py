@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from voidrl import build, checkpoint
 from voidrl.agent import Agent
 from voidrl.build import ConfigLayer, Env, Overrides
-from voidrl.config import Config, require, to_json, update
+from voidrl.config import Config, EnvConfig, merge, require, to_json, update
 from voidrl.device import placed
 from voidrl.disk import checkpoint_bytes, require_disk, saved_bytes
 from voidrl.envs.ids import atari_game, is_importable, parse_id
@@ -33,7 +32,7 @@ from voidrl.loop import Loop, LoopState, load_run, resume_command
 from voidrl.methods.base import Method
 from voidrl.paths import user_path
 from voidrl.registry import import_path
-from voidrl.runs.folder import RunFolder, default_run_path
+from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start
 from voidrl.sharing import pretrained as share
 from voidrl.suites.dmcontrol import require_task
 from voidrl.terminal.output import durable_output, say
@@ -170,7 +169,9 @@ def resume(
                 f"run `voidrl finetune` again with --overwrite"
             )
         spec = None if saved is None else EnvSpec.from_json(saved.meta["spec"])
-        with build.assemble(config, factory, say, trained_in=spec) as parts:
+        with ExitStack() as stack:
+            with _traceback_written(folder.log_traceback):
+                parts = stack.enter_context(build.assemble(config, factory, say, trained_in=spec))
             agent = parts.agent
             # Without a checkpoint the run starts over, and so does metrics.jsonl.
             state = LoopState(metrics_bytes=0) if saved is None else load_run(saved, agent, parts.replay)
@@ -286,14 +287,17 @@ def _start(
     pretrained: Agent | None = None,
 ) -> Agent:
     """Build everything before the folder is made, so that bad input leaves nothing behind."""
-    probed = build.probe(env, layers)
+    with logged_start(env, layers, out):
+        probed = build.probe(env, layers)
     if pretrained is not None:
         build.require_same_spaces(pretrained.spec, pretrained.config.env.id, probed.spec, probed.env.id)
     config = build.config_for(probed, layers)
     if probed.factory is None and config.phase != "pretrain":
         require_task(config.env.id, f"to {config.phase} needs one")
     notes: list[str] = []
-    with build.assemble(config, probed.factory, notes.append) as parts:
+    with ExitStack() as stack:
+        with logged_start(env, layers, out):
+            parts = stack.enter_context(build.assemble(config, probed.factory, notes.append))
         agent = parts.agent
         if pretrained is not None:
             agent.load_pretrained({k: v.to(agent.device) for k, v in pretrained.tensors().items()})
@@ -306,9 +310,7 @@ def _start(
                 f"nothing will be learned: {config.steps} steps are not more than the warm-up of {warmup} "
                 f"({'finetune.' if config.phase == 'finetune' else ''}warmup_steps)"
             )
-        name = {"pretrain": config.method.name.rpartition(":")[2], "train": "scratch"}
-        env_name = config.env.id.partition("?")[0]
-        path = out or default_run_path(env_name, name.get(config.phase, config.phase), config.seed)
+        path = out or _default_path(config.env.id, config.phase, config.method.name, config.seed)
         _require_disk(user_path(path), agent, notes.append)
         with RunFolder.create(path, overwrite=overwrite) as folder:
             agent.origin = folder.path.absolute()
@@ -333,13 +335,45 @@ def _require_disk(folder: Path, agent: Agent, say: Callable[[str], None]) -> Non
     require_disk(folder, needed, agent.config.log.keep_last, say)
 
 
+@contextmanager
+def logged_start(env: Env, layers: list[ConfigLayer], out: str | Path | None) -> Iterator[None]:
+    """Write the traceback of an environment that fails at a start to the log that the run would have had."""
+
+    def write(error: EnvironmentFailedError) -> Path | None:
+        values = merge(*(layer.values for layer in layers))
+        method = build.piece_name("method", values) or Config().method.name
+        env_id, seed = build.env_for(env, EnvConfig())[0].id, values.get("seed", Config().seed)
+        return log_failed_start(out or _default_path(env_id, values["phase"], method, seed), error)
+
+    with _traceback_written(write):
+        yield
+
+
+@contextmanager
+def _traceback_written(write: Callable[[EnvironmentFailedError], Path | None]) -> Iterator[None]:
+    """Call `write` for an environment that fails here, and name the file that it returns in the message."""
+    try:
+        yield
+    except EnvironmentFailedError as error:
+        path = write(error)
+        if path is None:
+            raise
+        raise EnvironmentFailedError(f"{error}; the traceback is in {path}") from error
+
+
+def _default_path(env_id: str, phase: str, method: str, seed: int) -> Path:
+    """A free path for a run, under `runs/`."""
+    name = {"pretrain": method.rpartition(":")[2], "train": "scratch"}.get(phase, phase)
+    return default_run_path(env_id.partition("?")[0], name, seed)
+
+
 def _run(loop: Loop, say: Callable[[str], None]) -> None:
     began, before = time.monotonic(), loop.state.steps
     try:
         loop.run()
     except Exception as error:
         if isinstance(error, EnvironmentFailedError) or not isinstance(error, VoidrlError):
-            loop.folder.log("".join(traceback.format_exception(error)))  # to fix it, one needs the line
+            loop.folder.log_traceback(error)  # to fix it, one needs the line
         loop.folder.log(f"failed: {error}")
         loop.folder.status.fail(error, loop.state.steps)
         raise

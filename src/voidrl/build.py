@@ -103,16 +103,16 @@ def layers_for(
     preset = preset or default_preset(env)
     command = merge(changes(config), arguments)
     named = merge(shared or {}, command)
-    method = _piece_name("method", named) or Config().method.name
+    method = piece_name("method", named) or Config().method.name
     protocol, chosen = protocol_for(env, preset), recipe(method, preset)
-    learner, representation = (_piece_name(kind, named) for kind in ("learner", "representation"))
-    if learner not in (None, _piece_name("learner", protocol)):
+    learner, representation = (piece_name(kind, named) for kind in ("learner", "representation"))
+    if learner not in (None, piece_name("learner", protocol)):
         common = {f.name for f in dataclasses.fields(LearnerConfig)} - {"name"}
         protocol, chosen = (
             {**values, "learner": {k: v for k, v in values.get("learner", {}).items() if k in common}}
             for values in (protocol, chosen)
         )
-    if representation not in (None, _piece_name("representation", chosen)):
+    if representation not in (None, piece_name("representation", chosen)):
         replaced = ("representation", "encoder_trainers")  # who trains f depends on the representation
         chosen = {key: value for key, value in chosen.items() if key not in replaced}
     if phase == "train" and "log" in protocol:  # snapshots are taken of pre-training
@@ -172,7 +172,8 @@ def _as_finetuned(layers: Sequence[ConfigLayer]) -> Iterator[ConfigLayer]:
             yield ConfigLayer(source, merge({field: tuning[name]}))
 
 
-def _piece_name(kind: str, values: Mapping[str, Any]) -> str | None:
+def piece_name(kind: str, values: Mapping[str, Any]) -> str | None:
+    """The name of a piece in nested values; None if they name none."""
     piece = values.get(kind)
     name = piece.get("name") if isinstance(piece, Mapping) else None
     if isinstance(name, type):

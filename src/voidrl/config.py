@@ -62,11 +62,8 @@ class DMControlConfig:
     processes: int = 0
     """Simulator processes, unless `env.backend` is `sync`; 0 is one per environment, up to the number of CPU
     cores."""
-    timeout_s: float = 120.0
-    """Seconds after which a process that does not answer counts as hung."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "timeout_s")
         require(0 < self.image_size <= 1024, "image_size", self.image_size, "1 to 1024 pixels")
         for name in ("action_repeat", "processes"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 (chosen for you) or more")
@@ -92,11 +89,13 @@ class EnvConfig:
     states."""
     counted_envs: int = 0
     """Number of environments in which states are counted, fewer being cheaper; 0 for all of them."""
+    timeout_s: float = 300.0
+    """Seconds after which a worker process that does not answer counts as hung, which ends the run."""
     dmc: DMControlConfig = field(default_factory=DMControlConfig)
     """DMControl."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "num_envs", "frame_stack")
+        require_positive(self, "num_envs", "frame_stack", "timeout_s")
         require(self.counted_envs >= 0, "counted_envs", self.counted_envs, "0 (all) or a number of them")
 
 

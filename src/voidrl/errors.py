@@ -58,11 +58,11 @@ class HubError(VoidrlError):
 
 
 class NonFiniteError(VoidrlError, ArithmeticError):
-    """NaN or infinity in an observation, a reward, a loss or a weight."""
+    """NaN or infinity in a loss, a weight or an action."""
 
 
 class EnvironmentFailedError(VoidrlError, RuntimeError):
-    """An environment raised an error; the message names the step."""
+    """An environment raised, returned what it must not, died or hangs; the message names the step."""
 
 
 class ReplayMemoryError(VoidrlError, MemoryError):

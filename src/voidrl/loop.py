@@ -31,7 +31,7 @@ from voidrl.errors import CheckpointError, EnvironmentFailedError, NonFiniteErro
 from voidrl.evaluation import EVALUATION_STREAM, evaluate_agent, run_seed
 from voidrl.methods.base import Method
 from voidrl.metrics import MetricsWriter
-from voidrl.replay import Replay, check_finite
+from voidrl.replay import Replay
 from voidrl.runs.folder import RunFolder
 from voidrl.signals import StopSignals
 from voidrl.terminal.output import durable_output
@@ -171,7 +171,6 @@ class Loop:
 
     def _begin_episodes(self) -> None:
         frames, info = self.envs.reset(run_seed(self.config.seed, 0, self.state.steps))
-        check_finite(frames, "the first observation", self.state.steps)
         self.replay.reset(frames)
         n = self.envs.num_envs
         device = self.agent.device
@@ -199,8 +198,6 @@ class Loop:
 
     def _record(self, action: np.ndarray, skill: Tensor, result: StepResult) -> None:
         state, agent = self.state, self.agent
-        check_finite(result.frames, "the observation", state.steps)
-        check_finite(result.reward, "the reward", state.steps)
         real = ~self.ended  # where an episode had ended, this step was its reset
         self.skill_age = np.where(real, self.skill_age + 1, 0)
         tries = agent.pretraining or not state.updates  # with the first update the task's skill is chosen

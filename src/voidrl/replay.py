@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl.config import ReplayConfig
-from voidrl.errors import ConfigError, NonFiniteError, ReplayMemoryError
+from voidrl.errors import ConfigError, ReplayMemoryError
 from voidrl.kernels.fusion import fusable
 from voidrl.machine import memory
 from voidrl.types import Batch, EnvSpec, Frames
@@ -498,14 +498,3 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return memory().available
-
-
-def check_finite(array: np.ndarray, what: str, step: int) -> None:
-    """Stop before NaN or infinity enters the replay."""
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        bad = np.argwhere(~np.isfinite(array))[0]
-        raise NonFiniteError(
-            f"{what} of environment {bad[0]} is {array[tuple(bad)]} at step {step}: "
-            f"expected finite numbers; fix the environment, then resume the run from its checkpoint with "
-            f"`voidrl resume`"
-        )

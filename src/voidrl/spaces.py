@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +11,11 @@ from gymnasium import spaces
 
 from voidrl.errors import SpaceError
 from voidrl.types import EnvSpec
+
+ROUNDING = 1e-5  # relative to a bound, and absolute for bounds below 1
+LARGEST = np.finfo(np.float32).max  # frames are stored as float32
+Mismatch = tuple[str, str]
+"""What was found, and what was expected."""
 
 
 def spec_of(observation: gym.Space, action: gym.Space, frame_stack: int) -> EnvSpec:
@@ -78,3 +85,61 @@ def env_action(action: np.ndarray, spec: EnvSpec, dtype: npt.DTypeLike = np.floa
     fraction = (action.astype(np.float64) + 1) / 2
     scaled = np.clip(low * (1 - fraction) + high * fraction, low, high)
     return scaled.reshape(len(action), *spec.action_shape).astype(dtype)
+
+
+class ObservationCheck:
+    """Whether observations are what their Box says: shape, type and values.
+
+    A type that NumPy casts within its kind fits (float64 for float32, whole numbers for floats). Floats for
+    uint8 do not: an image in [0, 1] would become black. Values may exceed the bounds by a rounding error.
+    """
+
+    def __init__(self, space: spaces.Box) -> None:
+        self.dtype, self.shape = space.dtype, space.shape
+        self._space = space
+        self._is_float = self.dtype.kind == "f"
+        if self._is_float:
+            bounded = bool(space.bounded_below.any() or space.bounded_above.any())
+            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+            low = np.maximum(low - ROUNDING * np.maximum(1, np.abs(low)), -LARGEST)
+            high = np.minimum(high + ROUNDING * np.maximum(1, np.abs(high)), LARGEST)
+            wide = np.promote_types(self.dtype, np.float32)  # float16 has no room for the largest value
+            self._low, self._high = low.astype(wide), high.astype(wide)
+        else:
+            limits = (False, True) if self.dtype.kind == "b" else _whole_numbers(self.dtype)
+            bounded = bool((space.low > limits[0]).any() or (space.high < limits[1]).any())
+            self._low, self._high = space.low, space.high
+        self._bounded = bounded
+
+    def mismatch(self, obs: np.ndarray, *batch: int) -> Mismatch | None:
+        """What is wrong with the shape or the type of observations (*batch, *shape)."""
+        expected = (*batch, *self.shape)
+        if obs.shape != expected:
+            return f"of shape {obs.shape}", f"expected {expected}, as in its observation_space"
+        if obs.dtype is not self.dtype and not np.can_cast(obs.dtype, self.dtype, "same_kind"):
+            return f"of type {obs.dtype}", f"expected {self.dtype}, as in its observation_space"
+        return None
+
+    def contains(self, obs: np.ndarray) -> bool:
+        """Whether all values are finite and within the bounds."""
+        if self._bounded:
+            return bool(((obs >= self._low) & (obs <= self._high)).all())
+        return not self._is_float or bool(np.abs(obs).max(initial=0) <= LARGEST)  # never true of NaN
+
+    def violation(self, obs: np.ndarray) -> tuple[int, Mismatch]:
+        """The environment with the first value of (N, *shape) that is not contained, and what is wrong."""
+        env, *index = np.argwhere(~((obs >= self._low) & (obs <= self._high)))[0].tolist()
+        value, at = obs[(env, *index)], tuple(index)
+        found = f"observation{index} = {value}"
+        if not np.isfinite(value):
+            return env, (found, "expected finite numbers")
+        if self._is_float and abs(value) > LARGEST:
+            return env, (found, "expected numbers within the range of float32")
+        low, high = self._space.low[at], self._space.high[at]
+        expected = f"expected a value in [{low:g}, {high:g}], as in its observation_space"
+        return env, (found, f"{expected} (fix the value, or widen the space)")
+
+
+def _whole_numbers(dtype: Any) -> tuple[int, int]:
+    """The smallest and the largest number of an integer type."""
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)

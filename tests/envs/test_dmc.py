@@ -371,7 +371,8 @@ def test_a_process_that_hangs_is_named_and_ended(closing_envs):
     hung = envs.vector._workers[0].process
     os.kill(hung.pid, signal.SIGSTOP)
     began = time.monotonic()
-    with pytest.raises(EnvironmentFailedError, match=rf"{hung.pid} .*\(number 0\).* 2 s.*timeout_s.* step 1"):
+    sentence = rf"{hung.pid} .* 2 s.*env\.timeout_s.*\(number 0\).* step 1"
+    with pytest.raises(EnvironmentFailedError, match=sentence):
         envs.step(actions_of(envs, 1)[0])
     assert time.monotonic() - began < 20
     assert hung.poll() is not None

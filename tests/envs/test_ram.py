@@ -369,13 +369,33 @@ def test_a_killed_worker_is_an_error_and_not_a_wait(counter_of):
         counter.step(*played.steps[0])
 
 
+@pytest.mark.parametrize("when", ["counts", "step"])
+def test_a_worker_that_hangs_is_an_error_and_not_a_wait(counter_of, when):
+    played = recording("breakout", 150, 9)
+    counter = counter_of(workers=1)
+    played.feed(counter, upto=20)
+    counter.counts()
+    counter._timeout_s = 0.3
+    os.kill(counter._workers[0].process.pid, signal.SIGSTOP)
+
+    def go_on():
+        played.feed(counter, upto=20)
+        while when == "step":  # until no more fits into the pipe, or too many messages are unanswered
+            counter.step(*played.steps[0])
+        counter.counts()
+
+    hangs = r"'breakout' cannot be counted: worker process \d+ has given no answer for 0\.3 s \(raise env"
+    with pytest.raises(EnvironmentFailedError, match=hangs):
+        go_on()
+
+
 def test_workers_outlive_signals_to_the_group_and_load_no_torch(counter_of):
     played = recording("breakout", 150, 9)
     counter = counter_of(workers=1)
     process, counts = counter._workers[0].process, []
     played.feed(counter, upto=10)
     for steps in (played.steps[10:20], played.steps[20:30]):
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             process.send_signal(number)  # the first time while it starts
         for step in steps:
             counter.step(*step)

@@ -1,23 +1,33 @@
 """N environments behind one interface: backends that agree, ids and factories, failures with a name."""
 
+import inspect
+import json
 import os
-import signal
+import traceback
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from voidrl.config import EnvConfig
+from voidrl.envs.forked import ForkedVector
 from voidrl.envs.ids import parse_id
 from voidrl.envs.make import make_envs
 from voidrl.envs.maze import ENV_ID, PixelMazeVector
 from voidrl.envs.vector import Envs
-from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError, SpaceError, UnknownNameError
+from voidrl.errors import (
+    ConfigError,
+    EnvironmentFailedError,
+    MissingExtraError,
+    SpaceError,
+    UnknownNameError,
+    VoidrlWarning,
+)
 
 HERE = __name__
-pytestmark = pytest.mark.filterwarnings("ignore:.*Worker-:UserWarning", "ignore:.*ERROR:UserWarning")
 
 
 class Walk(gym.Env):
@@ -95,6 +105,14 @@ def played(envs, steps=9, seed=3):
     return trace
 
 
+def line_of(function, text):
+    """`file:line` of a line of code in a function, as an error message shows it."""
+    lines, first = inspect.getsourcelines(function)
+    path = Path(__file__)
+    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{path}:{first + next(i for i, line in enumerate(lines) if text in line)}"
+
+
 # --- stepping ---------------------------------------------------------------------------------------------
 
 
@@ -103,7 +121,7 @@ def test_sync_and_async_agree(make, length):
     sync = make(f"{HERE}:Walk?length={length}", num_envs=3, backend="sync")
     workers = make(f"{HERE}:Walk?length={length}", num_envs=3, backend="async")
     assert isinstance(sync.vector, SyncVectorEnv)
-    assert isinstance(workers.vector, AsyncVectorEnv)
+    assert isinstance(workers.vector, ForkedVector)
     assert sync.spec == workers.spec
     for mine, theirs in zip(played(sync), played(workers), strict=True):
         assert np.array_equal(mine, theirs)
@@ -185,7 +203,8 @@ def test_an_environment_that_raises_in_a_step_is_named(make, backend):
     envs = make("mine", lambda: Walk(fail_at=5, fail_seed=4), num_envs=3, backend=backend)
     with pytest.raises(EnvironmentFailedError) as caught:
         played(envs, seed=3)
-    assert str(caught.value) == "environment 1 ('mine') raised KeyError('lost') at its own step 5"
+    line = line_of(Walk.step, 'raise KeyError("lost")')
+    assert str(caught.value) == f"environment 1 ('mine') raised KeyError('lost') in {line} at its own step 5"
     envs.close()
 
 
@@ -195,30 +214,10 @@ def test_an_environment_that_raises_in_a_reset_is_named(make, backend, which, st
     envs = make("mine", lambda: Walk(fail_in_reset=which), num_envs=1, backend=backend)
     with pytest.raises(EnvironmentFailedError) as caught:
         played(envs)
-    sentence = f"environment 0 ('mine') raised ValueError('no start') in reset after {steps} steps"
+    line = line_of(Walk.reset, 'raise ValueError("no start")')
+    sentence = f"environment 0 ('mine') raised ValueError('no start') in {line} in reset after {steps} steps"
     assert str(caught.value) == sentence
     envs.close()
-
-
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_a_worker_that_dies_is_told_and_closed(make, which):
-    envs = make("mine", lambda: Walk(die_at=4, fail_seed=3 + which), num_envs=3, backend="async")
-    with pytest.raises(EnvironmentFailedError, match="a worker process of environment 'mine' died"):
-        played(envs)
-    envs.close()
-    assert envs.vector.closed
-    assert not any(process.is_alive() for process in envs.vector.processes)
-
-
-def test_ctrl_c_leaves_the_workers_alive(make):
-    """The terminal sends SIGINT to all of them; the run still needs them to stop in order."""
-    before = signal.getsignal(signal.SIGINT)
-    envs = make(f"{HERE}:Walk", num_envs=2, backend="async")
-    envs.reset(0)
-    for process in envs.vector.processes:
-        os.kill(process.pid, signal.SIGINT)
-    assert envs.step(np.zeros((2, 1), np.float32)).frames[:, 0].tolist() == [1, 1]
-    assert signal.getsignal(signal.SIGINT) is before  # theirs alone was changed
 
 
 @pytest.mark.parametrize("backend", ["sync", "async"])
@@ -227,9 +226,69 @@ def test_a_factory_that_makes_no_environment(backend):
         make_envs(EnvConfig(f"{HERE}:not_an_env", backend=backend))
 
 
-def test_a_factory_that_raises():
-    with pytest.raises(EnvironmentFailedError, match=r"raised OSError\('no display'\) when it was created"):
-        make_envs(EnvConfig(f"{HERE}:broken"))
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_a_factory_that_raises_is_named_with_its_line(backend):
+    with pytest.raises(EnvironmentFailedError) as caught:
+        make_envs(EnvConfig(f"{HERE}:broken", backend=backend))
+    line = line_of(broken, "raise")
+    name = f"environment 0 ('{HERE}:broken')"
+    assert str(caught.value) == f"{name} raised OSError('no display') in {line} when it was created"
+    assert 'raise OSError("no display")' in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_line_is_the_users_even_if_a_library_raised():
+    class Parsing(Walk):
+        def step(self, action):
+            return json.loads("{")
+
+    envs = make_envs(EnvConfig("mine"), Parsing)
+    envs.reset(0)
+    with pytest.raises(EnvironmentFailedError, match=line_of(Parsing.step, "json.loads")):
+        envs.step(np.zeros((1, 1), np.float32))
+
+
+class Restless(Walk):
+    """Ends Python instead of an episode."""
+
+    def __init__(self, where, error):
+        super().__init__()
+        self.where, self.error = where, error
+        self.fail("created")
+
+    def fail(self, where):
+        if where == self.where:
+            raise self.error
+
+    def reset(self, **options):
+        self.fail("reset")
+        return super().reset(**options)
+
+    def step(self, action):
+        self.fail("step")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+@pytest.mark.parametrize("where", ["created", "reset", "step"])
+def test_sys_exit_is_a_failure_of_the_environment(make, backend, where):
+    with pytest.raises(EnvironmentFailedError, match=rf"environment 0 .*SystemExit\(3\).*{where}"):
+        played(make("mine", lambda: Restless(where, SystemExit(3)), backend=backend))
+
+
+@pytest.mark.parametrize("where", ["created", "reset", "step"])
+def test_the_users_own_ctrl_c_is_none(make, where):
+    with pytest.raises(KeyboardInterrupt):
+        played(make("mine", lambda: Restless(where, KeyboardInterrupt())))
+
+
+def test_an_environment_that_fails_to_close_is_a_warning(make):
+    class Stuck(Walk):
+        def close(self):
+            raise OSError("door")
+
+    envs = make("mine", Stuck)
+    with pytest.warns(VoidrlWarning, match=r"environment 0 \('mine'\) raised OSError\('door'\) .* closed"):
+        envs.close()
 
 
 # --- ids and options --------------------------------------------------------------------------------------
@@ -320,23 +379,3 @@ def test_a_missing_simulator_is_answered_with_the_command_that_installs_it(monke
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'voidrl\[atari\]'"):
         make_envs(EnvConfig(id="ALE/Pong-v5"))
-
-
-@pytest.mark.parametrize("when", ["reset", "step"])
-def test_an_observation_of_another_shape_is_told_with_both(when):
-    class Wide(gym.Env):
-        observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2)
-
-        def reset(self, *, seed=None, options=None):
-            return np.zeros(3 if when == "reset" else 2, np.float32), {}
-
-        def step(self, action):
-            return np.zeros(3, np.float32), 0.0, False, False, {}
-
-    envs = make_envs(EnvConfig(num_envs=1), Wide)
-    if when == "step":
-        envs.reset(0)
-    act = (lambda: envs.reset(0)) if when == "reset" else (lambda: envs.step(np.zeros(1, np.int64)))
-    with pytest.raises(EnvironmentFailedError, match=r"environment 0 .*shape \(3,\) .*: expected \(2,\)"):
-        act()
-    envs.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voidrl.cli.options import HELP, TRUST_HELP, make_parser, pop_own, print_help, read_options, split_words
@@ -121,12 +122,12 @@ def config(argv: list[str]) -> None:
 def read_request(command: str, argv: list[str], more: dict[str, str] | None = None) -> RunRequest:
     """Resolve the config that a command line asks for; `more` are further options of the command."""
     if command == "finetune":
-        return _read_finetune(argv, more or {})
+        return _read_finetune(argv, more)
     meaning = "atari/<game>, dmc/<domain>, a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory"
     env, given, wants_help = split_words(argv, command, "ENV", meaning)
     own = {**START, **(more or {})}
     options = pop_own(given, own)
-    from voidrl import build
+    from voidrl import api, build
     from voidrl.config import PIECES, Config, merge, update
 
     pieces = {kind: options[f"--{kind}"] for kind in PIECES if f"--{kind}" in options}
@@ -137,18 +138,20 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
     # The environment decides which pieces there are, and pieces decide which options.
     env_options = {name: text for name, text in given.items() if name.startswith("--env.")}
     layers = layers_with(read_options(Config(), env_options, command, own))
-    probed = build.probe(env or DEFAULT_ENV, layers)
+    starts = more is None and not wants_help
+    with api.logged_start(env, layers, options.get("--out")) if starts else nullcontext():
+        probed = build.probe(env or DEFAULT_ENV, layers)
     chosen = build.name_pieces(probed.spec, merge(*(layer.values for layer in layers)))
     fields = update(Config(), {kind: piece["name"] for kind, piece in chosen.items()})
     layers = layers_with(read_options(fields, given, command, own))
     return RunRequest(env, options, probed, build.config_for(probed, layers), layers, wants_help)
 
 
-def _read_finetune(argv: list[str], more: dict[str, str]) -> RunRequest:
+def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
     run, given, wants_help = split_words(
         argv, "finetune", "RUN", "the folder of a run or a saved agent, or user/name on the Hugging Face Hub"
     )
-    own = {**FINETUNE, **more}
+    own = {**FINETUNE, **(more or {})}
     options = pop_own(given, own)
     if not run:
         return read_request("train", [DEFAULT_ENV, "--help"])
@@ -160,7 +163,9 @@ def _read_finetune(argv: list[str], more: dict[str, str]) -> RunRequest:
         agent.config, read_options(build.task_config(agent.config), given, "finetune", own)
     )
     env = options.get("--env") or share.own_env(agent)
-    probed = build.probe(env, layers)
+    starts = more is None and not wants_help
+    with api.logged_start(env, layers, options.get("--out")) if starts else nullcontext():
+        probed = build.probe(env, layers)
     return RunRequest(agent, options, probed, build.config_for(probed, layers), layers, wants_help)
 
 

@@ -60,6 +60,7 @@ class AtariEnvs(Envs):
         self.game = rom if rom in GAMES else None
         self.frames_per_step = FRAME_SKIP
         self._rom, self._full_actions = rom, bool(options["full_actions"])
+        self._timeout_s = config.timeout_s
         self._life_loss = bool(options["life_loss"]) and not evaluation
         self._clips = bool(options["clip_rewards"]) and not evaluation
         n = vector.num_envs
@@ -73,7 +74,9 @@ class AtariEnvs(Envs):
         if self._watched and self._counter is None:
             from voidrl.envs.ram import StateCounter
 
-            self._counter = StateCounter(self._rom, self._watched, full_actions=self._full_actions)
+            self._counter = StateCounter(
+                self._rom, self._watched, full_actions=self._full_actions, timeout_s=self._timeout_s
+            )
         return self._counter
 
     def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:

@@ -9,14 +9,9 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import json
-import mmap
-import os
 import re
-import tempfile
 import warnings
-import weakref
 from functools import cache
-from multiprocessing.connection import wait
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -37,10 +32,12 @@ from voidrl.envs.dmc_worker import (
     Simulators,
     SimulatorSettings,
 )
+from voidrl.envs.failures import raised
 from voidrl.envs.gl import find_gl
 from voidrl.envs.ids import DMC
+from voidrl.envs.memory import allocate, shared_file
 from voidrl.envs.vector import Envs, StepResult
-from voidrl.envs.workers import Worker, kill_workers
+from voidrl.envs.workers import ScriptWorker, WorkerLostError, kill_with
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
 from voidrl.machine import whole_cores
 from voidrl.spaces import spec_of
@@ -56,8 +53,6 @@ from voidrl.suites.dmcontrol import (
 )
 from voidrl.types import EnvSpec
 
-SHARED = "/dev/shm"
-WAIT_S = 1.0  # how often the time-out is checked
 PACKAGES = {"dm-control": ((1, 0, 50), (2,)), "mujoco": ((3, 17), (4,))}  # as in pyproject.toml
 
 
@@ -68,7 +63,7 @@ class DMControlVector(VectorEnv):
         self.num_envs = settings["num_envs"]
         self._name, self._timeout_s = settings["name"], timeout_s
         self._workers: list[_SimulationWorker] = []
-        self._end = weakref.finalize(self, kill_workers, self._workers, os.getpid())  # also at exit
+        self._end = kill_with(self, self._workers)
         self._own: Simulators | None = None
         self._steps = 0
         if processes:
@@ -89,21 +84,18 @@ class DMControlVector(VectorEnv):
 
     def _start_workers(self, settings: SimulatorSettings, processes: int) -> Description:
         environment = {"MUJOCO_GL": _gl_for(settings)}
-        # An unnamed file in memory, which disappears with the last process that uses it.
-        with tempfile.TemporaryFile(dir=SHARED if os.access(SHARED, os.W_OK) else None) as file:
+        with shared_file() as file:
             for envs in np.array_split(np.arange(self.num_envs), processes):
                 part: SimulatorSettings = {
                     **settings, "first_env": int(envs[0]), "num_envs": len(envs), "memory": file.fileno(),
                 }  # fmt: skip
                 self._workers.append(_SimulationWorker(part, file.fileno(), environment))
-            answers = [json.loads(text) for text in self._answers("started")]
+            answers = [json.loads(text) for text in self._answers("when it started")]
             for answer in answers:
                 if "failed" in answer:
                     self._fail(_not_made(self._name, answer["failed"]))
             described: Description = answers[0]
-            size = Arrays.size(self.num_envs, described, settings)
-            file.truncate(size)
-            memory = mmap.mmap(file.fileno(), size)
+            memory = allocate(file, Arrays.size(self.num_envs, described, settings), self._name)
             self._send_all(MAP + str(self.num_envs).encode())
             self._await_answers()
         self.arrays = Arrays.over(self.num_envs, described, settings, memory)
@@ -166,48 +158,34 @@ class DMControlVector(VectorEnv):
     def _send_all(self, message: bytes) -> None:
         for worker in self._workers:
             try:
-                worker.pipe.send_bytes(message)
-            except OSError:
-                self._lost(worker)
+                worker.send(message)
+            except WorkerLostError as lost:
+                self._lost(worker, lost, f"at its step {self._steps}")
 
     def _await_answers(self) -> None:
-        for sentence in self._answers(f"was at its step {self._steps}"):
+        for sentence in self._answers(f"at its step {self._steps}"):
             if sentence:
                 self._fail(sentence)
 
-    def _answers(self, doing: str) -> list[str]:
+    def _answers(self, when: str) -> list[str]:
         """One answer from each worker, in order; fails for a worker that is dead or too slow."""
-        waiting, found = {worker.pipe: worker for worker in self._workers}, {}
-        waited = 0.0
-        while waiting:
-            # Counted in small parts and not by the clock, which keeps running while the process is suspended.
-            part = min(WAIT_S, self._timeout_s)
-            ready = wait([*waiting], part)
-            waited = 0.0 if ready else waited + part
-            if waited >= self._timeout_s:
-                worker = next(iter(waiting.values()))
-                self._fail(
-                    f"worker process {worker.process.pid} of environment {self._name!r} ({worker.envs}) has "
-                    f"given no answer for {self._timeout_s:g} s, the limit of env.dmc.timeout_s, while it "
-                    f"{doing}"
-                )
-            for pipe in ready:
-                worker = waiting.pop(pipe)  # type: ignore[call-overload]
-                try:
-                    found[worker] = worker.pipe.recv_bytes().decode()
-                except (EOFError, OSError):
-                    self._lost(worker)
-        return [found[worker] for worker in self._workers]
+        answers = []
+        for worker in self._workers:
+            try:
+                answers.append(worker.receive(self._timeout_s).decode())
+            except WorkerLostError as lost:
+                self._lost(worker, lost, when)
+        return answers
 
-    def _lost(self, worker: _SimulationWorker) -> NoReturn:
-        self._fail(f"{worker.death()}, which simulated environment {self._name!r} ({worker.envs})")
+    def _lost(self, worker: _SimulationWorker, lost: WorkerLostError, when: str) -> NoReturn:
+        self._fail(f"{lost}, while it simulated environment {self._name!r} ({worker.envs}) {when}")
 
     def _fail(self, sentence: str) -> NoReturn:
         self._end()
         raise EnvironmentFailedError(sentence) from None
 
 
-class _SimulationWorker(Worker):
+class _SimulationWorker(ScriptWorker):
     """A worker that simulates some of the environments."""
 
     def __init__(self, settings: SimulatorSettings, memory: int, environment: dict[str, str]) -> None:
@@ -230,17 +208,11 @@ class DMControlEnvs(Envs):
             found = find_dmc_task(config.id)
             assert found is not None
             self._counter = PhysicsCoverage(found.domain, vector.described["state_dim"])
-        self._ended = np.zeros(self.num_envs, bool)
 
     @property
     def counter(self) -> PhysicsCoverage | None:
         """The measure of visited states."""
         return self._counter
-
-    def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start new episodes; environment i is seeded with seed + i."""
-        self._ended[:] = False
-        return super().reset(seed)
 
     def send(self, action: np.ndarray) -> None:
         """Start one step of each simulation."""
@@ -248,11 +220,11 @@ class DMControlEnvs(Envs):
 
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
         """Wait for the results of the step."""
+        real = ~self._resets
         result = self._result(self._guarded(self.vector.recv))
         if self._counter is not None:
-            real = self._watched & ~self._ended & (True if counted is None else counted)
+            real &= self._watched & (True if counted is None else counted)
             self._counter.add(self.vector.arrays.state[real])
-        self._ended = result.ended & ~self._ended
         return result
 
 
@@ -281,14 +253,14 @@ def make_dmc(config: EnvConfig, num_envs: int, *, evaluation: bool, render_heigh
             f"or async; {remedy}"
         )
     processes = 0 if here else config.dmc.processes or whole_cores()
-    return DMControlEnvs(DMControlVector(settings, processes, config.dmc.timeout_s), config)
+    return DMControlEnvs(DMControlVector(settings, processes, config.timeout_s), config)
 
 
 def probe_dmc(config: EnvConfig) -> EnvSpec:
     """The spec of the environments, without rendering anything."""
     settings = _settings(resolve(config), 1)
     plain: SimulatorSettings = {**settings, "image_size": 0, "renders": False, "measures": False}
-    described = _described(json.dumps(plain), config.backend == "sync", config.dmc.timeout_s)
+    described = _described(json.dumps(plain), config.backend == "sync", config.timeout_s)
     return spec_of(*_spaces(described, settings), config.frame_stack)
 
 
@@ -337,11 +309,11 @@ def _simulate_here(settings: SimulatorSettings) -> Simulators:
             warnings.filterwarnings("ignore", message=".*DISPLAY")
             return Simulators(settings)
     except Exception as error:
-        raise EnvironmentFailedError(_not_made(settings["name"], repr(error))) from error
+        raise EnvironmentFailedError(_not_made(settings["name"], raised(error))) from error
 
 
-def _not_made(name: str, error: str) -> str:
-    return f"environment {name!r} raised {error} when it was created"
+def _not_made(name: str, raised_what: str) -> str:
+    return f"environment {name!r} {raised_what} when it was created"
 
 
 def _spaces(described: Description, settings: SimulatorSettings) -> tuple[gym.spaces.Box, gym.spaces.Box]:

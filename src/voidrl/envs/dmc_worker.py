@@ -1,9 +1,9 @@
 """dm_control simulations, some of N in one process, writing into shared arrays.
 
 `Simulators` runs them in any process. `dmc.DMControlVector` also runs this file as a worker process, with the
-arguments of `workers.Worker`. The worker first sends a description of its simulations as JSON, or the error
-as `failed`. Then it reads messages, a letter (MAP, RESET, STEP or VIEW) with an argument, and answers each
-with an error message, empty on success. The arrays are in a memory-mapped file shared with the parent.
+arguments of `workers.ScriptWorker`. The worker first sends a description of its simulations as JSON, or the
+error as `failed`. Then it reads messages, a letter (MAP, RESET, STEP or VIEW) with an argument, and answers
+each with an error message, empty on success. The arrays are in a memory-mapped file shared with the parent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import mmap
-import os
 import sys
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, TypedDict
@@ -19,9 +18,9 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 
 from voidrl.envs.coverage import measure
+from voidrl.envs.workers import end_with_parent
 
 MAP, RESET, STEP, VIEW = b"m", b"r", b"s", b"v"
-PARENT_S = 1.0  # how often to check that the parent lives, in case a fork of it keeps the pipe open
 ALIGNMENT = 64
 UNBOUNDED = 1e9  # the linear-quadratic regulators take any force: there, an action of ±1 means ±1 N
 
@@ -245,6 +244,7 @@ def _prepare_rendering(model: Any, settings: SimulatorSettings) -> None:
 
 def main(descriptor: int, parent: int, settings: SimulatorSettings) -> None:
     """Simulate until the parent closes the pipe or kills this process."""
+    end_with_parent(parent)
     from absl import logging
 
     logging.set_verbosity(logging.ERROR)  # silence warnings about the suite's own models
@@ -254,13 +254,10 @@ def main(descriptor: int, parent: int, settings: SimulatorSettings) -> None:
             simulators = Simulators(settings)
             described = simulators.describe()
         except Exception as error:
-            pipe.send_bytes(json.dumps({"failed": repr(error)}).encode())
+            pipe.send_bytes(json.dumps({"failed": f"raised {error!r}"}).encode())
             return
         pipe.send_bytes(json.dumps(described).encode())
         while True:
-            while not pipe.poll(PARENT_S):
-                if os.getppid() != parent:
-                    return
             message = pipe.recv_bytes()
             sentence = ""
             try:

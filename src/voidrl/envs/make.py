@@ -6,30 +6,24 @@ import dataclasses
 import importlib
 import importlib.util
 import inspect
-import os
 import re
-import signal
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any, TypeVar
 
 import gymnasium as gym
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from voidrl.config import EnvConfig
 from voidrl.envs.atari import make_atari
 from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
+from voidrl.envs.failures import creation_failure
+from voidrl.envs.forked import ForkedVector
 from voidrl.envs.ids import ATARI, DMC, is_importable, parse_id
 from voidrl.envs.maze import register
 from voidrl.envs.vector import Envs, Guarded
-from voidrl.errors import (
-    ConfigError,
-    EnvironmentFailedError,
-    MissingExtraError,
-    UnknownNameError,
-    VoidrlError,
-)
+from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError, VoidrlError
 from voidrl.registry import import_path
 from voidrl.suites.atari import find_game
 from voidrl.suites.dmcontrol import NAMES
@@ -95,6 +89,10 @@ def make_envs(
                 f"environment {name!r} is a function that cannot be imported from here: pass it as env=…, or "
                 f"name an importable one with --env module:function"
             ) from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise creation_failure(error, name) from error
         if not callable(found):
             raise ConfigError(
                 f"environment {name!r} cannot be used: expected a function that returns a gymnasium.Env"
@@ -112,16 +110,11 @@ def make_envs(
             make = partial(gym.make_vec, name, n, vectorization_mode="vector_entry_point", **options)
             vector = _with_render_mode(make(), make) if renders else make()
         else:
-            vector = _vectorize(factory, config.id, n, config.backend, renders)
-    except VoidrlError:
+            vector = _vectorize(factory, config, n, renders)
+    except (VoidrlError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        # A wrong option, a missing simulator or a bad version comes with a clear message.
-        if isinstance(error, gym.error.Error) or "unexpected keyword" in str(error):
-            raise ConfigError(f"environment {config.id!r} cannot be made: {error}") from error
-        raise EnvironmentFailedError(
-            f"environment {config.id!r} raised {error!r} when it was created"
-        ) from error
+    except BaseException as error:  # SystemExit too: it is not the environment's to end the run
+        raise creation_failure(error, config.id) from error
     envs = Envs(vector, config.id, config.frame_stack)
     if renders and vector.render_mode != "rgb_array" and not envs.spec.pixels:
         envs.close()
@@ -162,28 +155,25 @@ def probe_env(config: EnvConfig, factory: EnvFactory | None = None) -> tuple[Env
         return envs.spec, config
 
 
-def _vectorize(factory: EnvFactory, name: str, n: int, backend: str, renders: bool) -> VectorEnv:
-    home = os.getpid()
+def _vectorize(factory: EnvFactory, config: EnvConfig, n: int, renders: bool) -> VectorEnv:
+    makers = [partial(_make_guarded, factory, config.id, i, renders) for i in range(n)]
+    if config.backend == "async":
+        return ForkedVector(makers, config.id, config.timeout_s)
+    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
 
-    def guarded(index: int) -> EnvFactory:
-        def make() -> gym.Env:
-            if os.getpid() != home:
-                # A terminal sends Ctrl-C to the workers too; they must survive until the run is saved.
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-            env = factory()
-            if not isinstance(env, gym.Env):
-                raise ConfigError(
-                    f"the factory of environment {name!r} returned {type(env).__name__}: "
-                    f"expected a gymnasium.Env"
-                )
-            return Guarded(_with_render_mode(env, factory) if renders else env, name, index)
 
-        return make
-
-    factories = [guarded(i) for i in range(n)]
-    if backend == "async":
-        return AsyncVectorEnv(factories, autoreset_mode=AutoresetMode.NEXT_STEP)
-    return SyncVectorEnv(factories, autoreset_mode=AutoresetMode.NEXT_STEP)
+def _make_guarded(factory: EnvFactory, name: str, number: int, renders: bool) -> gym.Env:
+    try:
+        env = factory()
+        if not isinstance(env, gym.Env):
+            raise ConfigError(
+                f"the factory of environment {name!r} returned {type(env).__name__}: expected a gymnasium.Env"
+            )
+        return Guarded(_with_render_mode(env, factory) if renders else env, name, number)
+    except (VoidrlError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # SystemExit too
+        raise creation_failure(error, name, number) from error
 
 
 def _find(name: str) -> gym.envs.registration.EnvSpec:

@@ -13,16 +13,15 @@ from __future__ import annotations
 import importlib
 import importlib.resources
 import json
-import os
 import warnings
-import weakref
 from typing import Any, NoReturn
 
 import numpy as np
 
+from voidrl.config import EnvConfig
 from voidrl.envs import ram_worker
 from voidrl.envs.ram_worker import FRESH, KEY_BYTES, LOAD, RECORD, STEP, RamSettings, key_bytes
-from voidrl.envs.workers import Worker, kill_workers
+from voidrl.envs.workers import ScriptWorker, WorkerLostError, kill_with
 from voidrl.errors import (
     CheckpointError,
     ConfigError,
@@ -151,22 +150,29 @@ class StateCounter:
         full_actions: Whether actions index all 18 actions or the game's minimal set.
         workers: Processes that run the shadows, by default half of the cores. They need about as much CPU
             time as the games.
+        timeout_s: Seconds without an answer after which a worker counts as hung.
     """
 
     def __init__(
-        self, rom: str, num_envs: int, *, full_actions: bool = False, workers: int | None = None
+        self,
+        rom: str,
+        num_envs: int,
+        *,
+        full_actions: bool = False,
+        workers: int | None = None,
+        timeout_s: float = EnvConfig.timeout_s,
     ) -> None:
         if num_envs < 1:
             raise ConfigError(f"states of {num_envs} games cannot be counted: expected 1 or more")
         if workers is not None and workers < 1:
             raise ConfigError(f"states cannot be counted by {workers} workers: expected 1 or more")
-        self.rom, self.num_envs = rom, num_envs
+        self.rom, self.num_envs, self._timeout_s = rom, num_envs, timeout_s
         count = min(num_envs, workers or max(1, whole_cores() // 2))
         rom_path, addresses = _rom_path(rom), addresses_of(rom)
         self._sets = {measure: KeySet(key_bytes(len(found))) for measure, found in addresses.items()}
         self._failure = ""
         self._workers: list[_ShadowWorker] = []
-        self._end = weakref.finalize(self, kill_workers, self._workers, os.getpid())  # also at exit
+        self._end = kill_with(self, self._workers)
         for envs in np.array_split(np.arange(num_envs), count):
             settings: RamSettings = {
                 "rom_path": rom_path,
@@ -253,18 +259,18 @@ class StateCounter:
             while worker.unanswered >= MESSAGES_AHEAD or (worker.unanswered and worker.pipe.poll()):
                 self._receive(worker)
             try:
-                worker.pipe.send_bytes(self._rows[: self._filled, worker.envs].tobytes())
-            except OSError:
-                self._fail(worker.death())
+                worker.send(self._rows[: self._filled, worker.envs].tobytes(), self._timeout_s)
+            except WorkerLostError as lost:
+                self._fail(str(lost))
             worker.unanswered += 1
         self._filled = 0
 
     def _receive(self, worker: _ShadowWorker) -> None:
         try:
-            sentence = worker.pipe.recv_bytes().decode()
-            keys = [worker.pipe.recv_bytes() for _ in self._sets if not sentence]
-        except (EOFError, OSError):
-            self._fail(worker.death())
+            sentence = worker.receive(self._timeout_s).decode()
+            keys = [worker.receive(self._timeout_s) for _ in self._sets if not sentence]
+        except WorkerLostError as lost:
+            self._fail(str(lost))
         if sentence:
             self._fail(sentence)
         worker.unanswered -= 1
@@ -282,7 +288,7 @@ class StateCounter:
     def _check(self) -> None:
         if self._failure:
             raise EnvironmentFailedError(self._failure)
-        if not self._end.alive:
+        if not self._end.still_active():
             raise EnvironmentFailedError(f"the counter of {self.rom!r} was closed: create a new one")
 
     def _fail(self, what: str) -> NoReturn:
@@ -293,7 +299,7 @@ class StateCounter:
         raise EnvironmentFailedError(self._failure) from None
 
 
-class _ShadowWorker(Worker):
+class _ShadowWorker(ScriptWorker):
     """A worker that runs the shadows of some of the games."""
 
     def __init__(self, settings: RamSettings) -> None:

@@ -1,7 +1,7 @@
 """A worker process with emulators that shadow the games of `ram.StateCounter` and read their RAM.
 
-It runs as a file, not as `-m voidrl.envs.ram_worker`, which would import the package for nothing. Arguments:
-the descriptor of its end of a pipe, the parent's process id and `RamSettings` as JSON.
+It runs as a file, with the arguments of `workers.ScriptWorker`: the descriptor of its end of a pipe, the
+parent's process id and `RamSettings` as JSON.
 
 It reads messages of (T, n) `RECORD`s each, and answers each with an error message, empty on success, and then
 one message of keys per measure.
@@ -22,6 +22,8 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from voidrl.envs.workers import end_with_parent
+
 FRAME_SKIP = 4
 KEY_BYTES = 16  # of a digest: two of n states collide with a probability below n² / 2^129
 STEP, FRESH, LOAD = 0, 1, 2  # a step, the start of the next game, the first start after loading the ROM
@@ -35,7 +37,6 @@ RECORD = np.dtype(
         ("score", np.float64),  # unclipped
     ]
 )
-PARENT_S = 1.0  # how often to check that the parent lives, in case a fork of it keeps the pipe open
 
 
 class RamSettings(TypedDict):
@@ -147,10 +148,11 @@ class Shadows:
 
 def main(descriptor: int, parent: int, settings: RamSettings) -> None:
     """Repeat steps until the parent closes the pipe or kills this process."""
+    end_with_parent(parent)
     pipe: Connection = Connection(descriptor)
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     # Always ready to read: the parent may send more while this process waits for it to read an answer.
-    reader = threading.Thread(target=_read, args=(pipe, parent, inbox), daemon=True)
+    reader = threading.Thread(target=_read, args=(pipe, inbox), daemon=True)
     reader.start()
     try:
         shadows = Shadows(_import_ale(), settings)
@@ -179,12 +181,9 @@ def _import_ale() -> Any:
         return importlib.import_module("ale_py")
 
 
-def _read(pipe: Connection, parent: int, inbox: queue.SimpleQueue[bytes]) -> None:
+def _read(pipe: Connection, inbox: queue.SimpleQueue[bytes]) -> None:
     try:
         while True:
-            while not pipe.poll(PARENT_S):
-                if os.getppid() != parent:
-                    os._exit(1)
             inbox.put(pipe.recv_bytes())
     except (EOFError, OSError):
         os._exit(0)  # immediately, even in the middle of a game

@@ -6,18 +6,22 @@ action and returns the new episode's first frame. The replay stores no transitio
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
-from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector import AutoresetMode, VectorEnv
 
-from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
-from voidrl.spaces import env_action, spec_of, to_frames, to_picture
+from voidrl.envs.failures import raised, shown
+from voidrl.envs.forked import ForkedVector
+from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning
+from voidrl.spaces import Mismatch, ObservationCheck, env_action, spec_of, to_frames, to_picture
 from voidrl.types import EnvSpec
+
+NUMBERS, FLAGS = "fiub", "biu"  # kinds of NumPy types that can be a reward, and a flag
 
 
 class Counter(Protocol):
@@ -57,13 +61,16 @@ class Envs:
     def __init__(self, vector: VectorEnv, name: str, frame_stack: int) -> None:
         self.vector, self.name = vector, name
         self.num_envs = vector.num_envs
-        self._failed = False
         self._sent: np.ndarray | None = None
+        self._own_steps = np.zeros(self.num_envs, np.int64)  # of each environment; resets do not count
+        self._resets = np.ones(self.num_envs, bool)  # where the call under way starts an episode
         try:
             self.spec: EnvSpec = self._check(frame_stack)
         except VoidrlError:
             self.close()
             raise
+        assert isinstance(vector.single_observation_space, gym.spaces.Box)  # as any other is refused
+        self._check_obs = ObservationCheck(vector.single_observation_space)
 
     def _check(self, frame_stack: int) -> EnvSpec:
         mode = self.vector.metadata.get("autoreset_mode")
@@ -79,21 +86,23 @@ class Envs:
 
     def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
         """Start new episodes; environment i is seeded with seed + i."""
+        self._resets[:] = True
         obs, info = self._guarded(lambda: self.vector.reset(seed=seed))
-        self._newest = to_frames(obs, self.spec)
+        self._newest = to_frames(self._valid_obs(obs), self.spec)
+        self._resets = np.zeros(self.num_envs, bool)
         return self._newest, info
 
     def send(self, action: np.ndarray) -> None:
         """Start one step of each environment; `recv` waits for those that run in parallel."""
         self._sent = self._env_action(action)
-        if isinstance(self.vector, AsyncVectorEnv):
-            self._guarded(partial(self.vector.step_async, self._sent))
+        if isinstance(self.vector, ForkedVector):
+            self._guarded(partial(self.vector.send, self._sent))
 
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
         """Wait for the results of the step; `counted` (N,) says which states the `counter` counts."""
         step: Callable[[], Any] = partial(self.vector.step, self._sent)
-        if isinstance(self.vector, AsyncVectorEnv):
-            step = self.vector.step_wait
+        if isinstance(self.vector, ForkedVector):
+            step = self.vector.recv
         return self._result(self._guarded(step))
 
     def _env_action(self, action: np.ndarray) -> np.ndarray:
@@ -101,11 +110,57 @@ class Envs:
         return env_action(action, self.spec, self.vector.single_action_space.dtype or np.float32)
 
     def _result(self, stepped: tuple[Any, Any, Any, Any, dict[str, Any]]) -> StepResult:
-        """Convert what the vector environment returned."""
+        """Check and convert what the vector environment returned."""
         obs, reward, terminated, truncated, info = stepped
-        reward = np.asarray(reward, np.float32)
-        self._newest, ended = to_frames(obs, self.spec), terminated | truncated
+        self._own_steps += ~self._resets
+        self._newest = to_frames(self._valid_obs(obs), self.spec)
+        reward = self._valid_reward(reward)
+        terminated = self._valid_flag("terminated", terminated)
+        truncated = self._valid_flag("truncated", truncated)
+        ended = terminated | truncated
+        self._resets = ended & ~self._resets
         return StepResult(self._newest, reward, terminated, truncated, info, ended, reward)
+
+    def _valid_obs(self, obs: Any) -> np.ndarray:
+        """The observations of all environments (N, *raw_shape), after a check against their space."""
+        found = np.asarray(obs)
+        mismatch = self._check_obs.mismatch(found, self.num_envs)
+        if mismatch is not None:
+            raise EnvironmentFailedError(
+                f"vector environment {self.name!r} returned observations {mismatch[0]}: {mismatch[1]}"
+            )
+        if not self._check_obs.contains(found):
+            self._refuse(*self._check_obs.violation(found))
+        return found
+
+    def _valid_reward(self, reward: Any) -> np.ndarray:
+        """The rewards of all environments (N,)."""
+        found = np.asarray(reward)
+        if found.dtype.kind not in NUMBERS or found.shape != (self.num_envs,):
+            raise EnvironmentFailedError(
+                f"vector environment {self.name!r} returned rewards of type {found.dtype} and shape "
+                f"{found.shape}: expected {self.num_envs} numbers"
+            )
+        found = found.astype(np.float32)
+        if not np.isfinite(found).all():
+            env = int(np.flatnonzero(~np.isfinite(found))[0])
+            self._refuse(env, (f"reward {found[env]}", "expected a finite number"))
+        return found
+
+    def _valid_flag(self, name: str, flag: Any) -> np.ndarray:
+        """`terminated` or `truncated` of all environments (N,)."""
+        found = np.asarray(flag)
+        if found.dtype.kind not in FLAGS or found.shape != (self.num_envs,):
+            raise EnvironmentFailedError(
+                f"vector environment {self.name!r} returned {name} of type {found.dtype} and shape "
+                f"{found.shape}: expected {self.num_envs} values True or False"
+            )
+        return found.astype(bool, copy=False)
+
+    def _refuse(self, env: int, mismatch: Mismatch) -> NoReturn:
+        steps, (found, expected) = self._own_steps[env], mismatch
+        when = f"in reset after {steps} steps" if self._resets[env] else f"at its own step {steps}"
+        raise EnvironmentFailedError(f"environment {env} ({self.name!r}) returned {found} {when}: {expected}")
 
     def step(self, action: np.ndarray) -> StepResult:
         """Step every environment once."""
@@ -125,15 +180,7 @@ class Envs:
         """
         if self.vector.render_mode != "rgb_array":
             return to_picture(self._newest[0])
-        try:
-            drawn = self._guarded(self.vector.render)
-        except EnvironmentFailedError as error:
-            missing = error.__cause__
-            if isinstance(missing, gym.error.DependencyNotInstalled):  # its message says what to install
-                raise EnvironmentFailedError(
-                    f"environment {self.name!r} cannot be rendered: {missing}"
-                ) from error
-            raise
+        drawn = self._guarded(self.vector.render)
         picture = np.asarray(drawn[0] if drawn is not None else None)
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] not in (3, 4):
             raise EnvironmentFailedError(
@@ -149,59 +196,121 @@ class Envs:
 
     def close(self) -> None:
         """Close the environments."""
-        if self._failed and isinstance(self.vector, AsyncVectorEnv):
-            self.vector._state = AsyncState.DEFAULT  # otherwise it waits for a dead worker
-            self.vector.close(terminate=True)
-        else:
-            self.vector.close()
+        self.vector.close()
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except Exception as error:
-            self._failed = True
-            if isinstance(error, VoidrlError):
-                raise
-            if isinstance(error, EOFError | ConnectionError):
-                sentence = f"a worker process of environment {self.name!r} died ({error!r})"
-            else:
-                sentence = f"environment {self.name!r} raised {error!r}"
-            raise EnvironmentFailedError(sentence) from error
+        except (VoidrlError, KeyboardInterrupt):
+            raise
+        except gym.error.DependencyNotInstalled as error:  # its message says what to install
+            raise EnvironmentFailedError(f"environment {self.name!r} cannot be rendered: {error}") from error
+        except BaseException as error:  # SystemExit too: it is not the environment's to end the run
+            raise EnvironmentFailedError(f"environment {self.name!r} {raised(error)}") from error
 
 
 class Guarded(gym.Wrapper):
-    """Reports which environment raised, and at which step."""
+    """Names the environment and the step of everything that goes wrong in it.
+
+    The values of observations and rewards are checked by `Envs`, for all environments at once.
+    """
 
     def __init__(self, env: gym.Env, name: str, index: int) -> None:
         super().__init__(env)
         self.name, self.index, self.steps = name, index, 0
+        space = self.observation_space
+        self._check = ObservationCheck(space) if isinstance(space, gym.spaces.Box) else None
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment and count the steps."""
+        """Step the environment, count the steps, and check what it returns."""
         self.steps += 1
-        result: tuple[Any, Any, bool, bool, dict[str, Any]]
-        result = self._checked(partial(self.env.step, action), f"at its own step {self.steps}")
-        return result
+        try:
+            result = self.env.step(action)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too: it is not the environment's to end the run
+            self._fail(raised(error), self._at_step(), error)
+        if not isinstance(result, tuple) or len(result) != 5:
+            self._refuse(
+                result, "5 values: observation, reward, terminated, truncated, info", self._at_step()
+            )
+        obs, reward, terminated, truncated, info = result
+        obs = self._valid_obs(obs, self._at_step)
+        if type(reward) is not float:
+            reward = self._valid_reward(reward)
+        if type(terminated) is not bool:
+            terminated = self._valid_flag("terminated", terminated)
+        if type(truncated) is not bool:
+            truncated = self._valid_flag("truncated", truncated)
+        if not isinstance(info, dict):
+            self._refuse(info, "a dictionary as info", self._at_step())
+        return obs, reward, terminated, truncated, info
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start a new episode."""
-        reset = partial(self.env.reset, seed=seed, options=options)
-        result: tuple[Any, dict[str, Any]] = self._checked(reset, f"in reset after {self.steps} steps")
-        return result
-
-    def _checked(self, call: Callable[[], Any], when: str) -> Any:
         try:
-            result = call()
-        except Exception as error:
-            raise EnvironmentFailedError(
-                f"environment {self.index} ({self.name!r}) raised {error!r} {when}"
-            ) from error
-        expected, shape = self.observation_space.shape, np.shape(result[0])
-        if expected is not None and shape != expected:
-            raise EnvironmentFailedError(
-                f"environment {self.index} ({self.name!r}) returned an observation of shape {shape} {when}: "
-                f"expected {expected}, as in its observation_space"
-            )
-        return result
+            result = self.env.reset(seed=seed, options=options)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._fail(raised(error), self._in_reset(), error)
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+            self._refuse(result, "2 values: observation and info, a dictionary", self._in_reset())
+        return self._valid_obs(result[0], self._in_reset), result[1]
+
+    def render(self) -> Any:
+        """A picture."""
+        try:
+            return self.env.render()
+        except (KeyboardInterrupt, gym.error.DependencyNotInstalled):
+            raise
+        except BaseException as error:
+            self._fail(raised(error), f"when it rendered after {self.steps} steps", error)
+
+    def close(self) -> None:
+        """Close the environment; a failure is a warning, since the run no longer needs it."""
+        try:
+            self.env.close()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            sentence = f"environment {self.index} ({self.name!r}) {raised(error)} when it was closed"
+            warnings.warn(sentence, VoidrlWarning, stacklevel=2)
+
+    def _valid_obs(self, obs: Any, when: Callable[[], str]) -> Any:
+        if self._check is None:
+            return obs
+        try:
+            found = np.asarray(obs)
+        except Exception as error:  # whatever an object's own code raises
+            self._fail(f"returned an observation that is no array ({shown(error)})", when(), error)
+        mismatch = self._check.mismatch(found)
+        if mismatch is not None:
+            self._fail(f"returned an observation {mismatch[0]}", f"{when()}: {mismatch[1]}")
+        return found
+
+    def _valid_reward(self, reward: Any) -> float:
+        found = np.asarray(reward)
+        if found.dtype.kind not in NUMBERS or found.ndim:
+            self._refuse(reward, "a number as reward", self._at_step())
+        return float(found)
+
+    def _valid_flag(self, name: str, flag: Any) -> bool:
+        found = np.asarray(flag)
+        if found.dtype.kind not in FLAGS or found.ndim:
+            self._refuse(flag, f"True or False as {name}", self._at_step())
+        return bool(found)
+
+    def _at_step(self) -> str:
+        return f"at its own step {self.steps}"
+
+    def _in_reset(self) -> str:
+        return f"in reset after {self.steps} steps"
+
+    def _refuse(self, value: Any, expected: str, when: str) -> NoReturn:
+        self._fail(f"returned {shown(value)}", f"{when}: expected {expected}")
+
+    def _fail(self, what: str, when: str, cause: BaseException | None = None) -> NoReturn:
+        raise EnvironmentFailedError(f"environment {self.index} ({self.name!r}) {what} {when}") from cause

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from voidrl.checkpoint import TEMPORARY, list_steps, remove_leftovers, write_json_atomic
-from voidrl.errors import RunFolderError, VoidrlWarning
+from voidrl.errors import CheckpointError, RunFolderError, VoidrlWarning
 from voidrl.paths import user_path
 from voidrl.runs import locks
 from voidrl.runs.status import FILE_NAME as STATUS_FILE
@@ -117,6 +118,11 @@ class RunFolder:
                 message = f"cannot write to {self.log_path} ({error.strerror or error}); the run needs no log"
                 warnings.warn(message, VoidrlWarning, stacklevel=2)
 
+    def log_traceback(self, error: BaseException) -> Path:
+        """Append an error with its traceback to log.txt, whose path is returned."""
+        self.log("".join(traceback.format_exception(error)))
+        return self.log_path
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder, so that two processes never train in it; refused while another one holds it."""
@@ -198,6 +204,22 @@ class RunFolder:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+
+def log_failed_start(path: str | Path, error: BaseException) -> Path | None:
+    """Write an error to log.txt in the folder that a run would have had; None where something else is there.
+
+    The folder stays free: the next start takes it.
+    """
+    folder = RunFolder(user_path(path))
+    try:
+        if not folder.is_free:
+            return None
+        folder.path.mkdir(parents=True, exist_ok=True)
+        write_json_atomic(folder.environment_path, environment_info())
+    except (OSError, CheckpointError):  # it cannot be written, which the start itself would have refused
+        return None
+    return folder.log_traceback(error)
 
 
 def default_run_path(env_id: str, method: str, seed: int, root: str | Path = "runs") -> Path:

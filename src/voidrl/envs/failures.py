@@ -1,0 +1,61 @@
+"""Sentences about environments that fail. Does not import torch."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlError
+
+OURS = tuple(f"{Path(file).resolve().parent}/" for file in (Path(__file__).parent, gym.__file__))
+PACKAGES = tuple(f"{Path(sysconfig.get_path(kind)).resolve()}/" for kind in ("purelib", "platlib"))
+STANDARD = tuple(f"{Path(sysconfig.get_path(kind)).resolve()}/" for kind in ("stdlib", "platstdlib"))
+SHOWN_CHARACTERS = 300  # of a value in a sentence
+
+
+def shown(value: Any) -> str:
+    """The `repr` of a user's object on one line, shortened."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception as error:
+        text = f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+
+
+def raised(error: BaseException) -> str:
+    """What was raised, and in which line of the user's code."""
+    place = place_of(error)
+    return f"raised {shown(error)}{f' in {place}' if place else ''}"
+
+
+def place_of(error: BaseException) -> str:
+    """`file:line` of the innermost frame of the user's code, else of a package other than Gymnasium.
+
+    Empty if there is none.
+    """
+    own, packages = "", ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        path = Path(frame.filename)
+        file = str(path.resolve())
+        shown_path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        place = f"{shown_path}:{frame.lineno}"
+        if file.startswith(OURS) or frame.filename.startswith("<frozen"):
+            continue
+        if file.startswith(PACKAGES):  # which may lie in the standard library's folder
+            packages = place
+        elif not file.startswith(STANDARD):
+            own = place
+    return own or packages
+
+
+def creation_failure(error: BaseException, name: str, number: int | None = None) -> VoidrlError:
+    """The error for an environment that raised when it was created."""
+    # A wrong option, a missing simulator or a bad version comes with a clear message.
+    if isinstance(error, gym.error.Error) or "unexpected keyword" in str(error):
+        return ConfigError(f"environment {name!r} cannot be made: {error}")
+    who = repr(name) if number is None else f"{number} ({name!r})"
+    return EnvironmentFailedError(f"environment {who} {raised(error)} when it was created")
