@@ -64,6 +64,10 @@ class EnvironmentFailedError(VoidrlError, RuntimeError):
     """An environment raised an error; the message names the step."""
 
 
+class PieceFailedError(VoidrlError, RuntimeError):
+    """A custom method, representation, learner or encoder raised an error; the message names the line."""
+
+
 class ReplayMemoryError(VoidrlError, MemoryError):
     """The replay does not fit into memory."""
 
