@@ -114,7 +114,7 @@ def _trained_f(agent: Agent, function: str) -> str:
     if own and function:
         called = "forward" if own == [_encoder_name(agent)] else function
         remedies.append(
-            f"look at `{called}` of {own[-1]} for divisions by 0, and logarithms, roots and norms of 0"
+            f"look at `{called}` of {own[0]} for divisions by 0, and logarithms, roots and norms of 0"
         )
     if rates:
         remedies.append(f"try a lower {rates}")

@@ -33,6 +33,9 @@ EXPLODED = 100.0
 """Factor between values and what rewards can add up to. Values of healthy runs reach 1; values from
 pre-training that fine-tuning has to unlearn, 40 (results/atari/README.md)."""
 
+INITIAL_VALUE = 1.0
+"""Values of a critic at its initialization, at most, which say nothing about rewards."""
+
 CONTRASTS = {"contrast": 2, "curl": 1}  # metric prefix: views of a state among the candidates
 
 
@@ -47,7 +50,7 @@ class HealthMonitor:
         )
         self._streaks: Counter[str] = Counter()
         self._said: set[str] = set()
-        self._value_scale = 0.0  # the largest value that rewards have accounted for so far
+        self._value_scale = 0.0  # the largest that values were rightly, so far
 
     def check(self, step: int, row: Mapping[str, Any]) -> list[str]:
         """What the row of this step, together with those before it, gives reason to say."""
@@ -134,8 +137,9 @@ class HealthMonitor:
         of_mean = abs(train["reward_mean"]) / (1 - learner.discount**learner.n_step)
         possible = of_mean + (train.get("reward_std", 0.0) + bonus) * horizon
         value = max(abs(train["q_mean"]), abs(train.get("q_target", 0.0)))
-        first = not self._value_scale
-        self._value_scale = max(self._value_scale, possible, value if first else 0.0)
+        if not self._value_scale:  # before any reward: a critic's initial values, or pre-trained ones
+            self._value_scale = value if self.config.phase == "finetune" else min(value, INITIAL_VALUE)
+        self._value_scale = max(self._value_scale, possible)
         if value > EXPLODED * self._value_scale:
             yield (
                 "values",
