@@ -10,7 +10,7 @@ from tiny_runs import MAZE, Walk, make_continuous, tiny
 from torch import nn
 
 import voidrl
-from voidrl import checkpoint
+from voidrl import checkpoint, health
 from voidrl.agent.optimizers import Optimizers
 from voidrl.build import build_config
 from voidrl.diagnosis import blame_metrics
@@ -180,9 +180,17 @@ def warnings_of(run):
 LONG = {"learner__batch_size": 8, "log__log_every_steps": 10, "log__checkpoint_every_steps": 1000}
 
 
+@pytest.fixture
+def impatient(monkeypatch):
+    """Judge after a few updates, so that a run may be short."""
+    monkeypatch.setattr(health, "REWARD_UPDATES", 10)
+    monkeypatch.setattr(health, "CONTRAST_UPDATES", 20)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_representation_whose_z_is_constant_is_said_in_a_run(tmp_path, capsys):
-    config = tiny(representation=Blind, updates_per_step=4, **LONG)
-    voidrl.pretrain(Walk, "apt", steps=170, out=tmp_path / "run", config=config)
+    config = tiny(representation=Blind, **LONG)
+    voidrl.pretrain(Walk, "apt", steps=70, out=tmp_path / "run", config=config)
     found = " ".join(warnings_of(tmp_path / "run"))
     assert found.count("intrinsic reward of method 'apt' is constant") == 1
     assert found.count("train/z_std is") == 1
@@ -190,15 +198,16 @@ def test_a_representation_whose_z_is_constant_is_said_in_a_run(tmp_path, capsys)
     assert "train/z_std is" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("method", "count"), [(Same, 1), (Meant, 0), ("positive", 0), ("rnd", 0), ("diayn", 0)]
 )
 def test_a_constant_reward_is_said_in_a_run_with_n_step_returns_too(tmp_path, method, count):
-    config = tiny(learner__n_step=3, updates_per_step=2, **LONG)
+    config = tiny(learner__n_step=3, **LONG)
     if method in ("rnd", "diayn"):
         config["method"] = {"name": method, "hidden_dim": 16}
     voidrl.pretrain(
-        Walk, None if method in ("rnd", "diayn") else method, steps=100, out=tmp_path / "run", config=config
+        Walk, None if method in ("rnd", "diayn") else method, steps=60, out=tmp_path / "run", config=config
     )
     assert len(warnings_of(tmp_path / "run")) == count
 
@@ -211,9 +220,10 @@ def test_a_huge_learning_rate_is_said(tmp_path):
     assert "lower learner.learning_rate (1e+06 now)" in found
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_tiny_run_from_pixels_is_silent(tmp_path):
     config = tiny(augment__shift_pixels=1, **LONG)
-    voidrl.pretrain(MAZE, "apt", steps=130, out=tmp_path / "run", config=config)
+    voidrl.pretrain(MAZE, "apt", steps=70, out=tmp_path / "run", config=config)
     assert warnings_of(tmp_path / "run") == []
 
 
