@@ -66,6 +66,34 @@ def test_an_engine_runs_the_very_updates_of_the_agent(learner):
     assert engine.metrics.flush()["critic_loss"] == pytest.approx(sum(losses) / 7)
 
 
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_an_update_can_be_undone_without_a_trace(learner):
+    """As with `compile` the one that checks for host reads, or a resumed run would not be exact."""
+    spec = LEARNERS[learner]
+    options = {
+        "learner": learner,
+        "engine": "eager",
+        "method": {"name": "rnd", "hidden_dim": 8, "rep_dim": 4},
+    }
+    plain, undone = make_agent(spec, **options), make_agent(spec, **options)
+    replay, rows = fill_replay(spec), []
+    for agent in (plain, undone):
+        torch.manual_seed(1)
+        engine = Engine(agent, replay, say_nothing)
+        for update in range(3):
+            if agent is undone:
+                before = snapshot(agent.tensors())
+                with engine._undone():
+                    engine._step(agent.learner.variant(update))
+                    assert moved(before, agent.tensors())
+                assert not moved(before, agent.tensors())
+            engine.update(update, 1)
+        rows.append(engine.metrics.flush())
+    assert not moved(plain.tensors(), undone.tensors())
+    assert not moved(plain.optimizers.tensors(), undone.optimizers.tensors())
+    assert rows[0] == rows[1]
+
+
 def test_a_long_period_has_few_kinds_of_updates():
     learner = make_agent(CONTINUOUS, learner="sac", learner__target_every_updates=8000).learner
     kinds = [learner.variant(update) for update in range(16_001)]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers import CONTINUOUS, PIXELS, PIXELS_CONTINUOUS, fill_replay, make_agent, parameters_of, snapshot
-from tiny_runs import MAZE, rows, tiny
+from tiny_runs import MAZE, make_continuous, newest, rows, tiny
 
 import voidrl
 from voidrl import registry
@@ -250,12 +250,50 @@ def test_actions_are_chosen_by_a_captured_pass():
     assert len({tuple(engine.choose(skill).numpy()) for _ in range(20)}) > 1
 
 
-@pytest.mark.parametrize("learner", ["dqn", "sac"])
-def test_a_captured_run_resumes_where_it_stopped(learner, tmp_path):
-    config = tiny(learner=learner, env__num_envs=2, device="cuda", precision="fp32", updates_per_step=2)
+RESUMED = {
+    "dqn pixels": (MAZE, {"learner": "dqn", "learner__n_step": 3, "augment__shift_pixels": 1}),
+    "sac vectors": (make_continuous, {"learner": "sac"}),
+    "ddpg vectors": (make_continuous, {"learner": "ddpg", "method": "rnd"}),
+}
+
+
+def differences(run, other):
+    """The largest difference of each tensor that two runs do not have in common bit for bit."""
+    tensors, others = newest(run)[0], newest(other)[0]
+    assert tensors.keys() == others.keys()
+    return {
+        name: (tensor.double() - others[name].double()).abs().max().item()
+        for name, tensor in tensors.items()
+        if not torch.equal(tensor, others[name])
+    }
+
+
+@pytest.mark.parametrize("engine", ["eager", "graph", "compile"])
+@pytest.mark.parametrize("case", RESUMED)
+def test_a_resumed_run_is_the_straight_one_as_far_as_two_straight_ones_are_the_same(case, engine, tmp_path):
+    """Bit for bit, unless the kernels themselves sum in an order that changes from run to run.
+
+    cuDNN may choose a weight gradient of convolutions that adds up atomically, and then no two runs with the
+    same seed agree. Whether it does is measured by a second straight run: if that one is equal, so must the
+    resumed one be.
+    """
+    env, changes = RESUMED[case]
+    config = tiny(env__num_envs=2, device="cuda", engine=engine, updates_per_step=2, **changes)
+    config["replay"] = {"capacity_steps": 200, "device": "cuda"}
     config["log"] |= {"checkpoint_every_steps": 40, "eval_every_steps": 20, "eval_episodes": 2}
-    straight = voidrl.pretrain(ENVS[learner], steps=80, out=tmp_path / "a", config=config)
-    voidrl.pretrain(ENVS[learner], steps=40, out=tmp_path / "b", config=config)
-    resumed = voidrl.resume(tmp_path / "b", steps=80)
-    assert_alike(straight, resumed, rtol=1e-2, atol=1e-3)
-    assert rows(tmp_path / "a")[-1]["updates"] == rows(tmp_path / "b")[-1]["updates"] == 2 * (80 - 8)
+
+    def start(name, steps):
+        return voidrl.pretrain(env, steps=steps, seed=3, out=tmp_path / name, config=config)
+
+    straight = start("straight", 80)
+    start("again", 80)
+    start("resumed", 40)
+    resumed = voidrl.resume(tmp_path / "resumed", steps=80)
+    updates = [rows(tmp_path / name)[-1]["updates"] for name in ("straight", "resumed")]
+    assert updates == [2 * (80 - 8)] * 2
+    if differences(tmp_path / "straight", tmp_path / "again"):
+        print(f"two runs with one seed differ here ({case}, {engine}): compared within a tolerance")
+        assert_alike(straight, resumed, rtol=1e-2, atol=1e-3)
+    else:
+        assert differences(tmp_path / "straight", tmp_path / "resumed") == {}
+        assert rows(tmp_path / "straight") == rows(tmp_path / "resumed")

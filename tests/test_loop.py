@@ -304,11 +304,12 @@ def test_divergence_is_named_and_the_last_checkpoint_kept(tmp_path, monkeypatch,
 
     monkeypatch.setattr(Agent, "step", broken)
     message = {
-        "loss": "critic_loss is not finite at step 28, update 19",
-        "weight": r"weight learner\.\S+ is not finite at step 40",
+        "loss": "metric 'critic_loss' of learner 'dqn' is not finite at update 15, noticed at step 28",
+        "weight": r"weight learner\.\S+ is not finite at update 32, .* step 40: .* gradients were not",
     }
     with pytest.raises(
-        NonFiniteError, match=message[what] + ".*checkpoint of step 20 is kept.*learning rate"
+        NonFiniteError,
+        match=message[what] + r".*lower learner\.learning_rate.*checkpoint of step 20 is kept",
     ):
         voidrl.train(Walk, steps=99, out=tmp_path / "run", config=tiny())
     assert checkpoint.list_steps(tmp_path / "run" / "checkpoints") == [20]
@@ -316,7 +317,9 @@ def test_divergence_is_named_and_the_last_checkpoint_kept(tmp_path, monkeypatch,
 
 def test_a_policy_that_diverged_is_not_blamed_on_the_environment(tmp_path, monkeypatch):
     monkeypatch.setattr(Agent, "choose", lambda self, obs, *_, **__: torch.full((len(obs), 2), float("nan")))
-    with pytest.raises(NonFiniteError, match="the policy's action is not finite at step 8"):
+    with pytest.raises(
+        NonFiniteError, match=r"the policy's action, of learner 'sac', is not finite at update 0, .* step 8"
+    ):
         voidrl.train(lambda: Walk(continuous=True), steps=20, out=tmp_path / "run", config=tiny())
 
 

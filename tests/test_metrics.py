@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from voidrl.errors import ConfigError, MissingExtraError, RunFolderError
-from voidrl.metrics import Accumulator, MetricsWriter
+from voidrl.metrics import Accumulator, MetricsWriter, NonFinite
 from voidrl.runs.metrics import read_metrics
 
 
@@ -58,7 +58,7 @@ def test_add_never_reads_and_flush_reads_once(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "tolist", lambda self: reads.append(self.shape) or tolist(self))
     monkeypatch.setattr(torch.Tensor, "item", lambda self: pytest.fail("a second host read"))
     assert accumulator.flush() == {"a": 1.0, "b": 2.0, "c": 3.0}
-    assert reads == [(5,)]  # three sums, and how many adds the two sets of keys had
+    assert reads == [(6,)]  # three sums, and how many adds of each key were finite
 
 
 def test_non_finite_means_stay_visible():
@@ -68,6 +68,27 @@ def test_non_finite_means_stay_visible():
     assert math.isnan(means["nan"])
     assert means["inf"] == math.inf
     assert means["fine"] == 1.0
+
+
+def test_the_first_add_that_was_not_finite_is_known_although_all_later_ones_are_broken():
+    accumulator = Accumulator()
+    for i in range(6):
+        reward = math.nan if i == 2 else 1.0  # once
+        loss = 1.0 if i < 3 else math.inf  # from then on
+        accumulator.add(scalars(fine=1.0, reward=reward, loss=loss), variant=0)
+        accumulator.add(scalars(loss=loss), variant=1)
+    means = accumulator.flush()
+    assert means["fine"] == 1.0
+    assert math.isnan(means["reward"])
+    assert means["loss"] == math.inf
+    assert sorted(accumulator.non_finite) == [
+        NonFinite(variant=0, key="loss", finite_adds=3, order=2),
+        NonFinite(variant=0, key="reward", finite_adds=2, order=1),
+        NonFinite(variant=1, key="loss", finite_adds=3, order=0),
+    ]
+    accumulator.add(scalars(fine=2.0, reward=1.0, loss=1.0))  # starts over
+    assert accumulator.flush() == {"fine": 2.0, "reward": 1.0, "loss": 1.0}
+    assert accumulator.non_finite == []
 
 
 def test_a_metric_that_is_no_scalar_is_named():

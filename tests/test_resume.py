@@ -15,13 +15,19 @@ import torch
 from tiny_runs import MAZE, Skilled, Walk, assert_same_run, make_continuous, newest, rows, tiny
 
 import voidrl
-from voidrl import checkpoint
+from voidrl import checkpoint, registry
 from voidrl.cli import main as cli
 from voidrl.errors import CheckpointError
 from voidrl.runs.folder import RunFolder
 
 EVALUATED = {"log__eval_every_steps": 10, "log__eval_episodes": 3}
 PIXELS = {"augment__shift_pixels": 1, "env__frame_stack": 2, **EVALUATED}
+WIDTHS = {  # of networks whose default width would take most of the time
+    "rnd": {"hidden_dim": 8, "rep_dim": 4},
+    "diayn": {"hidden_dim": 8, "num_skills": 3},
+    "curl": {"projection_hidden": 8, "projection_dim": 4},
+    "spr": {"hidden_dim": 8, "projection_dim": 4},
+}
 CASES = {
     "dqn": (Walk, "apt", tiny(env__num_envs=3, learner__n_step=3, **EVALUATED)),
     "dqn pixels": (MAZE, "apt", tiny(env__num_envs=2, learner__n_step=2, **PIXELS)),
@@ -54,6 +60,50 @@ def test_pretraining_to_n_and_on_to_2n_is_the_straight_run_bit_for_bit(tmp_path,
         assert torch.equal(tensor, resumed.tensors()[name]), name
     updates = newest(tmp_path / "straight")[1]["updates"]
     assert updates == (0 if case == "random" else straight.steps - 8)
+
+
+def registered(kind):
+    return [(kind, name) for name in registry.names(kind)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [*registered("learner"), *registered("method"), *registered("representation")],
+    ids=lambda value: value,
+)
+def test_every_registered_piece_resumes_bit_for_bit(tmp_path, kind, name):
+    """Each learner, each method with its own representation, each representation."""
+    changes = {kind: name, "warmup_steps": 4, "log__log_every_steps": 5, "log__checkpoint_every_steps": 8}
+    continuous = kind == "learner" and registry.find(kind, name).actions == "continuous"
+    env = make_continuous if continuous else Walk
+    if (kind, name) == ("representation", "curl"):  # contrasts images
+        env, changes = MAZE, {**changes, "augment__shift_pixels": 1}
+    if name in WIDTHS:
+        changes[kind] = {"name": name, **WIDTHS[name]}
+    config = tiny(**changes)
+    straight = voidrl.pretrain(env, steps=16, seed=5, out=tmp_path / "straight", config=config)
+    voidrl.pretrain(env, steps=8, seed=5, out=tmp_path / "resumed", config=config)
+    voidrl.resume(tmp_path / "resumed", steps=16)
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=16)
+    assert getattr(straight.config, kind).name == name
+    tensors, meta = newest(tmp_path / "resumed")
+    assert meta["updates"] == (12 if straight.learns else 0)
+    assert any(file.startswith("optimizers") for file in tensors) == straight.learns
+
+
+def test_trials_of_skills_in_fine_tuning_resume_bit_for_bit(tmp_path):
+    """Stopped after some of the skills were tried, before one is chosen for the task."""
+    skills = {"name": "diayn", "num_skills": 6, "skill_every_steps": 3, "hidden_dim": 8}
+    config = tiny(method=skills, finetune__warmup_steps=30, log__checkpoint_every_steps=8)
+    source = voidrl.pretrain(Walk, steps=16, out=tmp_path / "source", config=config)
+    voidrl.finetune(source, Walk, steps=40, out=tmp_path / "straight")
+    voidrl.finetune(source, Walk, steps=8, out=tmp_path / "resumed")
+    stopped = newest(tmp_path / "resumed")[0]
+    assert 1 < stopped["agent.safetensors/trials_dealt"] < 6
+    assert not stopped["agent.safetensors/task_skill_chosen"]
+    voidrl.resume(tmp_path / "resumed", steps=40)
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=40)
+    assert newest(tmp_path / "resumed")[0]["agent.safetensors/task_skill_chosen"]
 
 
 @pytest.mark.parametrize("method", ["apt", Skilled])

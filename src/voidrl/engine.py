@@ -16,7 +16,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from voidrl import kernels
 from voidrl.agent import Agent
+from voidrl.device import random_state, restore_random_state
 from voidrl.errors import CaptureError, ConfigError, VoidrlError
 from voidrl.metrics import Accumulator
 from voidrl.replay import Replay
@@ -97,7 +98,7 @@ class Engine:
 
     def _step(self, *variants: int) -> None:
         for variant in variants:
-            self.metrics.add(self.agent.step(self.replay, variant))
+            self.metrics.add(self.agent.step(self.replay, variant), variant)
 
     # Actions
 
@@ -124,20 +125,45 @@ class Engine:
     # Capture
 
     def _warm_up(self, kind: str | int, run: Callable[[], Any]) -> None:
-        """Run eagerly; the first time, also check that it can be captured."""
+        """Run eagerly; the first time, also check that it can be captured.
+
+        The check sees only what is not compiled, which rounds differently from what is. With `compile` it is
+        therefore undone, or a resumed run, whose first updates are checked again, would not be exact.
+        """
         assert self._stream is not None
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            if self._runs[kind] == 0:
-                with HostReads() as reads:
+            checked = self._runs[kind] > 0
+            if not checked:
+                with self._undone() if self._fusable else nullcontext(), HostReads() as reads:
                     run()
                 if reads.first is not None:
                     self._give_up(_blame(self.agent, reads.first, reads.what))
-            else:
+            if checked or self._fusable:
                 with self._compiled():
                     run()
         torch.cuda.current_stream().wait_stream(self._stream)
         self._runs[kind] += 1
+
+    @contextmanager
+    def _undone(self) -> Iterator[None]:
+        """Afterwards weights, optimizers, metrics and random numbers are what they were before."""
+
+        def state() -> dict[int, Tensor]:
+            parts = (self.agent.tensors(), self.agent.optimizers.tensors())
+            tensors = [*self.metrics.buffers(), *(tensor for part in parts for tensor in part.values())]
+            return {id(tensor): tensor for tensor in tensors}
+
+        before = {key: tensor.detach().clone() for key, tensor in state().items()}
+        random_numbers = random_state(self.agent.device)
+        yield
+        with torch.no_grad():
+            for key, tensor in state().items():
+                if key in before:
+                    tensor.copy_(before[key])
+                else:
+                    tensor.zero_()  # moments and sums that were created meanwhile
+        restore_random_state(random_numbers, self.agent.device)
 
     def _launch(self, key: tuple[str | int, ...], run: Callable[[], Any]) -> None:
         if key not in self._graphs:

@@ -65,6 +65,10 @@ class EnvironmentFailedError(VoidrlError, RuntimeError):
     """An environment raised, returned what it must not, died or hangs; the message names the step."""
 
 
+class PieceFailedError(VoidrlError, RuntimeError):
+    """A custom method, representation, learner or encoder raised an error; the message names the line."""
+
+
 class ReplayMemoryError(VoidrlError, MemoryError):
     """The replay does not fit into memory."""
 

@@ -20,17 +20,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voidrl import checkpoint
+from voidrl import checkpoint, diagnosis
 from voidrl.agent import Agent
 from voidrl.config import Config, to_json
 from voidrl.device import random_state, restore_random_state
 from voidrl.engine import Engine, HostCopy
 from voidrl.envs.ids import is_importable
 from voidrl.envs.vector import Envs, StepResult
-from voidrl.errors import CheckpointError, EnvironmentFailedError, NonFiniteError, RunInterrupted
+from voidrl.errors import (
+    CheckpointError,
+    EnvironmentFailedError,
+    NonFiniteError,
+    PieceFailedError,
+    RunInterrupted,
+)
 from voidrl.evaluation import EVALUATION_STREAM, evaluate_agent, run_seed
+from voidrl.health import HealthMonitor
 from voidrl.methods.base import Method
-from voidrl.metrics import MetricsWriter
+from voidrl.metrics import CHECK, MetricsWriter
 from voidrl.replay import Replay
 from voidrl.runs.folder import RunFolder
 from voidrl.signals import StopSignals
@@ -80,6 +87,7 @@ class Loop:
         self.updates_per_step = Fraction(str(ratio))  # 100 · 0.29 is 29, not 28.99…
         method = agent.method
         self.observes = agent.pretraining and type(method).observe is not Method.observe
+        self.health = HealthMonitor(self.config, constant_reward=method.constant_reward)
         self.rewards: list[float] = []  # of every real step since the last row
         self.finished: list[tuple[float, int]] = []  # return and length of episodes since the last row
 
@@ -113,6 +121,15 @@ class Loop:
                 where = f"at step {state.steps} of the run; {self._kept()}"
                 log = f"the traceback is in {self.folder.log_path}"
                 raise EnvironmentFailedError(f"{error}, {where}, {log}") from error
+            except Exception as error:
+                failure = diagnosis.failed_piece(self.agent, error)
+                if failure is None:
+                    raise
+                self.folder.log_traceback(error)  # to fix it, one needs the line
+                raise PieceFailedError(
+                    f"{failure} ({type(error).__name__}: {error}), at step {state.steps}, update "
+                    f"{state.updates}; {self._kept()}, the traceback is in {self.folder.log_path}"
+                ) from error
 
     def _interrupted(self, signal: str, path: Path, is_complete: bool) -> RunInterrupted:
         """Record the stop, unless the run is complete; returns the exception that ends the command."""
@@ -174,12 +191,19 @@ class Loop:
         self.replay.reset(frames)
         n = self.envs.num_envs
         device = self.agent.device
-        none = torch.zeros(n, self.agent.method.skill_dim, device=device)
-        self.skill = self.agent.next_skills(none, torch.ones(n, dtype=torch.bool, device=device))
+        self.skill = torch.zeros(n, self.agent.method.skill_dim, device=device)
+        self._change_skills(torch.ones(n, dtype=torch.bool, device=device))
         self.skill_age = np.zeros(n, np.int64)  # steps taken with the present skill
         self.ended = np.zeros(n, bool)
         self.score, self.length = np.zeros(n), np.zeros(n, np.int64)
         self._count_visits(info)
+
+    def _change_skills(self, needed: Tensor) -> None:
+        """New skills where `needed`, (N,)."""
+        self.skill = self.agent.next_skills(self.skill, needed)
+        # A host synchronization more where skills have just been read; of custom methods alone.
+        if ":" in self.config.method.name and not torch.isfinite(self.skill).all():
+            raise self._not_finite(diagnosis.blame_skill(self.agent, "sample_skill"))
 
     def _choose_actions(self) -> HostCopy:
         agent, steps = self.agent, self.state.steps
@@ -193,7 +217,8 @@ class Loop:
     def _send(self, chosen: HostCopy) -> None:
         action = chosen.numpy()
         if not np.isfinite(action).all():
-            raise self._diverged("the policy's action")
+            self.engine.metrics.flush()  # the losses tell more than the action
+            raise self._not_finite(self._first_culprit() or diagnosis.blame_policy(self.agent))
         self.envs.send(action)
 
     def _record(self, action: np.ndarray, skill: Tensor, result: StepResult) -> None:
@@ -223,7 +248,7 @@ class Loop:
         if not real.all() or changes.any():
             self.skill_age[changes] = 0
             needed = torch.from_numpy(~real | changes).to(agent.device)  # host synchronization
-            self.skill = agent.next_skills(self.skill, needed)
+            self._change_skills(needed)
         self.ended = result.ended & real
         for i in np.flatnonzero(self.ended):
             self.finished.append((float(self.score[i]), int(self.length[i])))
@@ -248,8 +273,9 @@ class Loop:
             self._warn_of_untried_skills()
             agent.choose_task_skill(self.replay)
             self._say_chosen_skill()
-            everywhere = torch.ones(self.envs.num_envs, dtype=torch.bool, device=agent.device)
-            self.skill = agent.next_skills(self.skill, everywhere)
+            if not torch.isfinite(agent.task_skill).all():  # host synchronization, once in a run
+                raise self._not_finite(diagnosis.blame_skill(agent, "select_skill"))
+            self._change_skills(torch.ones(self.envs.num_envs, dtype=torch.bool, device=agent.device))
         if state.updates < due:
             self.engine.update(state.updates, due - state.updates)
             state.updates = due
@@ -296,10 +322,9 @@ class Loop:
         if not self.rewards:
             return
         trained = self.engine.metrics.flush()
-        for name, value in trained.items():
-            if not np.isfinite(value):
-                raise self._diverged(name)
-        row: dict[str, Any] = {f"train/{k}": v for k, v in trained.items()}
+        if culprit := self._first_culprit():
+            raise self._not_finite(culprit)
+        row: dict[str, Any] = {f"train/{k}": v for k, v in trained.items() if not k.startswith(CHECK)}
         row |= {"phase": self.config.phase, "updates": state.updates, "episodes": state.episodes}
         row["frames"] = state.steps * self.envs.frames_per_step
         row["reward/extrinsic"] = float(np.mean(self.rewards))
@@ -317,6 +342,8 @@ class Loop:
         self.clock = (now, state.steps, state.updates)
         self.writer.write(state.steps, row)
         self.folder.status.beat(state.steps)
+        for warning in self.health.check(state.steps, row):
+            self.engine.say(warning)
         shown = {
             "intrinsic": row.get("train/reward_mean") if self.agent.pretraining else None,
             "extrinsic": row["reward/extrinsic"],
@@ -344,9 +371,8 @@ class Loop:
                 checkpoint.discard(root, steps)
 
     def _require_finite_weights(self) -> None:
-        for name, value in self.agent.named_parameters():
-            if not torch.isfinite(value).all():  # host synchronization, once per checkpoint
-                raise self._diverged(f"weight {name}")
+        if culprit := diagnosis.blame_weight(self.agent):
+            raise self._not_finite(culprit)
 
     def _checkpoint(self) -> Path:
         self._log()
@@ -360,11 +386,17 @@ class Loop:
         self.folder.status.saved(self.state.steps)
         return path
 
-    def _diverged(self, what: str) -> NonFiniteError:
+    def _not_finite(self, culprit: diagnosis.Culprit) -> NonFiniteError:
+        update = self.state.updates if culprit.update is None else culprit.update + 1
         return NonFiniteError(
-            f"{what} is not finite at step {self.state.steps}, update {self.state.updates}: training has "
-            f"diverged; {self._kept()}, try a lower learning rate"
+            f"{culprit.what} is not finite at update {update}, noticed at step {self.state.steps}: "
+            f"{culprit.why}; {self._kept()}"
         )
+
+    def _first_culprit(self) -> diagnosis.Culprit | None:
+        """Who computed the first metric that is not finite, of those flushed last."""
+        updates = range(self.clock[2], self.state.updates)
+        return diagnosis.blame_metrics(self.agent, self.engine.metrics.non_finite, updates)
 
     def _kept(self) -> str:
         steps = checkpoint.list_steps(self.folder.checkpoints_path)

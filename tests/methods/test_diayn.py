@@ -45,6 +45,15 @@ def test_k_rooms_earn_log_k_and_one_room_nothing(rooms):
     assert last.mean().item() == pytest.approx(math.log(K) if rooms == K else 0, abs=0.05)
 
 
+def test_a_classifier_that_knows_nothing_has_the_accuracy_of_chance():
+    method = make_agent(method="diayn", method__num_skills=K).method
+    for parameter in method.classifier.parameters():
+        parameter.data.zero_()
+    loss, accuracy = method.classify(torch.randn(12, method.representation.dim), torch.eye(K).repeat(3, 1))
+    assert accuracy.item() == pytest.approx(1 / K)
+    assert loss.item() == pytest.approx(math.log(K))
+
+
 def test_from_pixels_the_classifier_can_train_the_learners_encoder():
     options = {"method": "diayn", "method__num_skills": K, "learner__learning_rate": 1e-12}
     agent = make_agent(PIXELS, encoder_trainers=("method",), **options)

@@ -1,5 +1,6 @@
 """CURL: the momentum encoder follows without gradients, and views of one state find each other."""
 
+import pytest
 import torch
 from helpers import PIXELS, fill_replay, make_agent, moved, parameters_of, snapshot
 
@@ -36,3 +37,11 @@ def test_the_contrast_is_learned_next_to_the_task():
         last = agent.step(replay, i % agent.learner.period)
     assert last["curl_loss"] < 0.5 * first["curl_loss"]
     assert last["curl_accuracy"] > 0.7  # chance: 1 / 16
+
+
+def test_where_all_features_are_equal_the_accuracy_is_that_of_chance():
+    f = make_agent(PIXELS, representation="curl", phase="train").representation
+    for parameter in f.encoder.parameters():
+        parameter.data.zero_()
+    view = torch.randint(0, 256, (16, *PIXELS.obs_shape), dtype=torch.uint8)
+    assert f.contrast(view, view)[1]["curl_accuracy"].item() == pytest.approx(1 / 16)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from helpers import DISCRETE, fill_replay, make_agent
 
+from voidrl.nets import top1_accuracy
 from voidrl.representations.simclr import nt_xent
 
 
@@ -40,6 +41,23 @@ def test_nt_xent_of_two_perfect_pairs_by_hand():
     assert loss.item() == pytest.approx(math.log(math.exp(2) + 2) - 2)  # one positive at 1/τ, two others at 0
     assert accuracy == 1
     assert nt_xent(h, 0.5, decoupled=True)[0].item() == pytest.approx(math.log(2) - 2)
+
+
+def test_where_all_are_equal_loss_and_accuracy_are_those_of_chance():
+    h = F.normalize(torch.ones(8, 3), dim=-1)
+    loss, accuracy = nt_xent(h, 0.1)
+    assert accuracy.item() == pytest.approx(1 / 7)  # seven others, one of them right
+    assert loss.item() == pytest.approx(math.log(7))
+
+
+def test_a_tie_counts_as_its_share():
+    scores = torch.tensor(
+        [[3.0, 1.0, 3.0, 0.0], [1.0, 2.0, 0.0, 0.0], [5.0, 5.0, 5.0, 5.0], [0.0, 9.0, 0.0, 0.0]]
+    )
+    right = scores[:, 0]  # tied with another: 1/2; beaten: 0; one of four: 1/4; beaten: 0
+    assert top1_accuracy(scores, right).item() == pytest.approx((1 / 2 + 0 + 1 / 4 + 0) / 4)
+    assert top1_accuracy(scores, scores[:, 1]).item() == pytest.approx((0 + 1 + 1 / 4 + 1) / 4)
+    assert top1_accuracy(scores * math.nan, right * math.nan) == 0
 
 
 class NoisyViews:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,12 +20,14 @@ from voidrl.device import uses_bf16
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.learners.base import Learner
 from voidrl.methods.base import Latents, Method
+from voidrl.metrics import CHECK
 from voidrl.nets import Encoder, polyak_update
 from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Representation, Views
 from voidrl.spaces import env_action, to_frames
-from voidrl.types import Batch, EnvSpec, Metrics
+from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
+MetricOwner = Literal["representation", "latents", "method", "reward", "learner"]
 SELECTION_STEPS = 4096  # of the warm-up, from which the skill for a task is selected
 
 
@@ -93,6 +95,8 @@ class Agent(nn.Module):
         # The representation's learning rate: a tensor, so that it can rise within a captured graph.
         self.register_buffer("representation_rate", torch.zeros(()))
         self.augment = Augment(config.augment)
+        self.metric_owners: dict[str, MetricOwner] = {}
+        """Who computed each metric of the last update."""
         self.generation = 0  # increases when tensors that a captured graph holds may have been replaced
         self.optimizers = Optimizers(device)
 
@@ -251,7 +255,8 @@ class Agent(nn.Module):
         `index` is the number of an update of this variant (`Learner.variant`). Only the module whose loss is
         computed is in training mode, in which spectral norm iterates; latents are computed, and actions
         chosen, in eval mode. Losses that train the same encoder are added up and minimized with the last of
-        them, in the order representation, method, critic.
+        them, in the order representation, method, critic. Metrics are in the order in which they are
+        computed: where several are NaN, the first is where it began.
         """
         if not self.learns:
             return {}
@@ -270,7 +275,9 @@ class Agent(nn.Module):
                 metrics |= method_metrics
             else:
                 reward = batch.reward * self.config.reward_scale
+                metrics |= self._owned("reward", {"reward_std": reward.std(correction=0)})
                 batch = batch._replace(skill=self.task_skill.expand_as(batch.skill))
+            metrics |= self._owned("reward", {"reward_mean": reward.mean()})
             self.learner.train()
             for loss in self.learner.losses(batch, reward, index):
                 if joint.value is not None and loss.optimizer == "critic":
@@ -278,14 +285,21 @@ class Agent(nn.Module):
                     self.optimizers.minimize(joint.optimizers, joint.value)
                 else:
                     self.optimizers.minimize([loss.optimizer], loss.value)
-                metrics |= loss.metrics
+                metrics |= self._owned("learner", loss.metrics, loss)
             self.learner.after_step(index)
             self.learner.eval()
             if self._trains_representation:
                 self.representation.after_step()
             if self.pretraining:
                 self.method.after_step()
-            return metrics | {"reward_mean": reward.mean()}
+            return metrics
+
+    def _owned(self, owner: MetricOwner, metrics: Metrics, loss: Loss | None = None) -> Metrics:
+        """Remember who computed these metrics; a loss is always among them, to be checked."""
+        if loss is not None:  # its owner may log something else
+            metrics = {f"{CHECK}{owner}/{loss.optimizer}": loss.value.detach(), **metrics}
+        self.metric_owners |= dict.fromkeys(metrics, owner)
+        return metrics
 
     def _representation_step(self, replay: Replay, segment: Segment, joint: JointLoss) -> Metrics:
         """Minimize the representation's loss, or leave it to be added to those of f's other trainers."""
@@ -303,7 +317,7 @@ class Agent(nn.Module):
             joint.add(config.loss_weight * loss, self._optimizer_of_f())
         else:
             self.optimizers.minimize(["representation"], loss)
-        return metrics
+        return self._owned("representation", metrics, Loss("representation", loss, metrics))
 
     def _optimizer_of_f(self) -> list[str]:
         """The optimizer of the weights of f that the learner does not train, if there are any."""
@@ -328,8 +342,14 @@ class Agent(nn.Module):
             if i == 0:  # the method learns from (s, a, s'), not from transitions n steps ahead
                 metrics |= self._method_step(replay, segment, batch, latents, joint)
             with torch.no_grad():
-                reward += weights * self.method.reward(batch, latents)
-        return reward, metrics | self.method.metrics()
+                single = self.method.reward(batch, latents)
+                reward += weights * single
+            if i == 0:
+                if (z := latents.encoded) is not None:
+                    metrics = self._owned("latents", {f"{CHECK}z": z.detach().mean()}) | metrics
+                # Of single transitions: sums over n steps differ at the ends of episodes in any case.
+                metrics |= self._owned("reward", {"reward_std": single.float().std(correction=0)})
+        return reward, metrics | self._owned("method", self.method.metrics())
 
     def _method_step(
         self, replay: Replay, segment: Segment, batch: Batch, latents: Latents, joint: JointLoss
@@ -341,7 +361,7 @@ class Agent(nn.Module):
             latents = self._trained_latents(replay, segment, latents.pool)
         self.method.train()
         for loss in self.method.losses(batch, latents):
-            metrics |= loss.metrics
+            metrics |= self._owned("method", loss.metrics, loss)
             if trains_f:
                 joint.add(loss.value, [loss.optimizer, *self._optimizer_of_f()])
             else:

@@ -39,6 +39,12 @@ class Latents:
         """f(s'), (B, dim)."""
         return self._z_next()
 
+    @property
+    def encoded(self) -> Tensor | None:
+        """Latents that have been read already, if any have."""
+        read: Tensor | None = vars(self).get("z_next", vars(self).get("z"))
+        return read
+
 
 class Method(nn.Module):
     """Intrinsic reward while pre-training. Never sees environments, replay, optimizers or the loop."""
@@ -50,6 +56,8 @@ class Method(nn.Module):
     """False: the method does not look at f, so a representation that serves nothing else is not trained."""
     can_train_encoder: ClassVar[bool] = False
     """Whether the gradient of `losses` may reach f, where `encoder_trainers` names `method`."""
+    constant_reward: ClassVar[bool] = False
+    """True: the reward may be the same for all transitions by design, so that nobody is warned of it."""
     skill_dim: int = 0
     """Width of the skill vector; 0 for methods without skills."""
     regresses_skill: ClassVar[bool] = False

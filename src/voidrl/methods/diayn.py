@@ -22,7 +22,7 @@ from torch import Tensor
 from voidrl.config import SkillConfig, require, require_positive
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import Latents, Method
-from voidrl.nets import mlp
+from voidrl.nets import mlp, top1_accuracy
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss
 
@@ -68,7 +68,8 @@ class DIAYN(Method):
     def classify(self, z_next: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
         """Loss and accuracy over (B, dim) states and (B, K) one-hot skills."""
         logits, label = self.classifier(z_next), skill.argmax(1)
-        return F.cross_entropy(logits, label), (logits.argmax(1) == label).float().mean()
+        right = logits.gather(1, label[:, None]).squeeze(1)
+        return F.cross_entropy(logits, label), top1_accuracy(logits, right)
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """Log-probability of the skill, relative to chance."""

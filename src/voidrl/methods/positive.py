@@ -12,6 +12,7 @@ class Positive(Method):
     """Rewards staying alive."""
 
     reads_latents = False
+    constant_reward = True
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """1, or 0 where the episode terminated."""

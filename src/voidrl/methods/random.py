@@ -13,6 +13,7 @@ class Random(Method):
     """Acts at random."""
 
     learns = False
+    constant_reward = True
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """0 everywhere."""

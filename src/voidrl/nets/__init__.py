@@ -1,5 +1,6 @@
 """Networks: encoders, heads, layers and targets."""
 
+from voidrl.nets.accuracy import top1_accuracy
 from voidrl.nets.encoder import STACKS, ConvStack, Encoder
 from voidrl.nets.heads import DuelingQ, TrunkQ, TwinQ
 from voidrl.nets.layers import (
@@ -34,5 +35,6 @@ __all__ = [
     "mlp",
     "polyak_update",
     "target_copy",
+    "top1_accuracy",
     "trunk",
 ]

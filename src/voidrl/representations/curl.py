@@ -27,6 +27,7 @@ from voidrl.nets import (
     init_orthogonal,
     polyak_update,
     target_copy,
+    top1_accuracy,
 )
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation, Views
@@ -99,7 +100,7 @@ class CURL(Representation):
             logits = query.float() @ self.bilinear @ key.float().T * self.config.logit_scale  # (B, B)
         label = torch.arange(len(logits), device=logits.device)
         loss = F.cross_entropy(logits, label)
-        accuracy = (logits.argmax(1) == label).float().mean()
+        accuracy = top1_accuracy(logits, logits.diagonal())
         return loss, {"curl_loss": loss.detach(), "curl_accuracy": accuracy}
 
     def after_step(self) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from voidrl.config import RepresentationConfig, require_positive
 from voidrl.kernels.fusion import fusable
-from voidrl.nets import Encoder, mlp
+from voidrl.nets import Encoder, mlp, top1_accuracy
 from voidrl.representations.base import Representation, Views
 from voidrl.types import EnvSpec, Metrics
 
@@ -67,8 +67,6 @@ def nt_xent(h: Tensor, temperature: float, *, decoupled: bool = False) -> tuple[
     attract = torch.cat([similarity.diagonal(n), similarity.diagonal(-n)])  # (2B,)
     itself = torch.eye(2 * n, dtype=torch.bool, device=h.device)
     similarity = similarity.masked_fill(itself, -torch.inf)
-    # `attract` is an entry of its row: it equals the row's maximum exactly where the other view is nearest.
-    nearest = attract >= similarity.amax(1)  # (2B,)
-    accuracy = nearest.float().mean()
+    accuracy = top1_accuracy(similarity, attract)
     repel = similarity.masked_fill(itself.roll(n, 0), -torch.inf) if decoupled else similarity
-    return (repel.logsumexp(1) - attract).mean(), accuracy.detach()
+    return (repel.logsumexp(1) - attract).mean(), accuracy

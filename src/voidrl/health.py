@@ -1,0 +1,154 @@
+"""Watches the rows of metrics of a run for training that is finite and yet useless.
+
+A collapsed representation, a constant reward and exploding values do not stop a run: their losses are finite.
+Each is noticed from the rows that the loop writes anyway, and said once with what to try.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from voidrl.config import Config
+
+ROWS = 3
+"""Consecutive rows in which a symptom must show: one row may be an accident of a few samples."""
+CONTRAST_UPDATES = 500
+"""Updates after the warm-up of the learning rate before a contrastive loss is judged. On Atari, where it
+learns slowest, it left chance within 400 updates or never did (docs/environments/atari.md)."""
+CHANCE_MARGIN = 0.02
+"""How far from chance, relative to it, a loss at chance may be; that of collapsed runs is within 0.005. The
+accuracy may exceed twice chance by as much: a few states can differ more than all others."""
+MIN_Z_STD = 1e-6
+"""Standard deviation of z below which states are equal up to rounding: z is about 1, and float32 has seven
+digits. No larger, since the z of `icm` shrinks to 0.005 in healthy runs (results/urlb/README.md)."""
+REWARD_UPDATES = 100
+"""Updates before a reward is judged: networks need some to differ from their initialization."""
+CONSTANT_SPREAD = 1e-5
+"""Largest standard deviation of a constant reward, relative to its mean: above the rounding of float32, 1e-7,
+and far below that of any reward that says something."""
+EXPLODED = 100.0
+"""Factor between values and what rewards can add up to. Values of healthy runs reach 1; values from
+pre-training that fine-tuning has to unlearn, 40 (results/atari/README.md)."""
+
+INITIAL_VALUE = 1.0
+"""Values of a critic at its initialization, at most, which say nothing about rewards."""
+
+CONTRASTS = {"contrast": 2, "curl": 1}  # metric prefix: views of a state among the candidates
+
+
+class HealthMonitor:
+    """Sees every row of a run, and says each kind of problem once."""
+
+    def __init__(self, config: Config, *, constant_reward: bool = False) -> None:
+        """`constant_reward`: the method's own word that its reward may be constant."""
+        self.config = config
+        self._judges_reward = (
+            config.phase == "pretrain" and config.learner.batch_size > 1 and not constant_reward
+        )
+        self._streaks: Counter[str] = Counter()
+        self._said: set[str] = set()
+        self._value_scale = 0.0  # the largest that values were rightly, so far
+
+    def check(self, step: int, row: Mapping[str, Any]) -> list[str]:
+        """What the row of this step, together with those before it, gives reason to say."""
+        train = {k.removeprefix("train/"): v for k, v in row.items() if k.startswith("train/")}
+        if not train:  # no updates since the last row
+            return []
+        updates = int(row["updates"])
+        found = dict(self._symptoms(train, updates))
+        self._streaks = Counter({kind: self._streaks[kind] + 1 for kind in found})
+        said = []
+        for kind, sentence in found.items():
+            if self._streaks[kind] >= ROWS and kind not in self._said:
+                self._said.add(kind)
+                said.append(f"warning at step {step}, update {updates}: {sentence}")
+        return said
+
+    def _symptoms(self, train: dict[str, float], updates: int) -> Iterator[tuple[str, str]]:
+        """The kind of each symptom in this row, and the sentence about it."""
+        for prefix, views in CONTRASTS.items():
+            if f"{prefix}_loss" in train:
+                yield from self._collapsed_contrast(train, updates, prefix, views)
+        if train.get("z_std", 1.0) < MIN_Z_STD:
+            yield (
+                "z",
+                f"the representation has collapsed, train/z_std is {train['z_std']:.2g}: all states have the "
+                f"same z, so that distances between them mean nothing; {self._representation_remedy()}",
+            )
+        if self._judges_reward and updates >= REWARD_UPDATES:
+            yield from self._constant_reward(train)
+        if "q_mean" in train:
+            yield from self._exploded_values(train)
+
+    def _collapsed_contrast(
+        self, train: dict[str, float], updates: int, prefix: str, views: int
+    ) -> Iterator[tuple[str, str]]:
+        config = self.config.representation
+        batch_size = config.batch_size or self.config.learner.batch_size
+        candidates = views * batch_size - (views - 1)
+        negatives = candidates - 1 if getattr(config, "decoupled", False) else candidates
+        if negatives < 2 or updates < config.warmup_updates + CONTRAST_UPDATES:
+            return
+        loss, accuracy = train[f"{prefix}_loss"], train[f"{prefix}_accuracy"]
+        chance_loss, chance = math.log(negatives), 1 / candidates
+        loss_at_chance = abs(loss - chance_loss) <= CHANCE_MARGIN * chance_loss
+        if loss_at_chance and accuracy <= 2 * chance + CHANCE_MARGIN:
+            yield (
+                "contrast",
+                f"the representation has collapsed or never began to learn: train/{prefix}_accuracy is "
+                f"{accuracy:.2g} and train/{prefix}_loss {loss:.3g}, as by chance among {candidates} "
+                f"candidates ({chance:.2g} and {chance_loss:.3g}), so that z does not tell states apart; "
+                f"{self._representation_remedy()}",
+            )
+
+    def _representation_remedy(self) -> str:
+        config = self.config.representation
+        warmup = max(1000, 2 * config.warmup_updates)
+        return (
+            f"try representation.warmup_updates = {warmup}, a lower representation.learning_rate "
+            f"({config.learning_rate:g} now), or weaker augmentation (augment.*)"
+        )
+
+    def _constant_reward(self, train: dict[str, float]) -> Iterator[tuple[str, str]]:
+        if "reward_std" not in train:
+            return
+        spread, mean = train["reward_std"], train["reward_mean"]
+        if spread > CONSTANT_SPREAD * abs(mean):
+            return
+        name = self.config.method.name
+        own = "make its `reward` depend on the transition, or set constant_reward = True in its class"
+        yield (
+            "reward",
+            f"the intrinsic reward of method {name!r} is constant, train/reward_mean is {mean:.3g} and "
+            f"train/reward_std {spread:.2g}: no action changes it, and nothing can be learned from it; "
+            f"{own if ':' in name else 'a collapsed representation does this, so try another one'}, or check "
+            f"that the observations of the environment change",
+        )
+
+    def _exploded_values(self, train: dict[str, float]) -> Iterator[tuple[str, str]]:
+        learner = self.config.learner
+        horizon = 1 / (1 - learner.discount)
+        bonus = train.get("temperature", 0.0) * abs(
+            train.get("policy_entropy", 0.0)
+        )  # SAC adds it to rewards
+        of_mean = abs(train["reward_mean"]) / (1 - learner.discount**learner.n_step)
+        possible = of_mean + (train.get("reward_std", 0.0) + bonus) * horizon
+        value = max(abs(train["q_mean"]), abs(train.get("q_target", 0.0)))
+        if not self._value_scale:  # before any reward: a critic's initial values, or pre-trained ones
+            self._value_scale = value if self.config.phase == "finetune" else min(value, INITIAL_VALUE)
+        self._value_scale = max(self._value_scale, possible)
+        if value > EXPLODED * self._value_scale:
+            yield (
+                "values",
+                f"values explode, train/q_mean is {train['q_mean']:.2g}, while rewards of mean "
+                f"{train['reward_mean']:.2g} add up to {possible:.2g} with learner.discount = "
+                f"{learner.discount:g}: the critic learns from its own errors; try a lower {self._rate()}, a "
+                f"lower learner.target_tau ({learner.target_tau:g} now) or learner.max_grad_norm = 10",
+            )
+
+    def _rate(self) -> str:
+        field = "finetune" if self.config.phase == "finetune" else "learner"
+        return f"{field}.learning_rate ({self.config.learner.learning_rate:g} now)"

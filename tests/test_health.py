@@ -1,0 +1,441 @@
+"""Finite but useless training is said once; NaN and exceptions are blamed on the piece that made them."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import CONTINUOUS, PIXELS, fill_replay, make_agent
+from tiny_runs import MAZE, Walk, make_continuous, tiny
+from torch import nn
+
+import voidrl
+from voidrl import checkpoint, health
+from voidrl.agent.optimizers import Optimizers
+from voidrl.build import build_config
+from voidrl.diagnosis import blame_metrics
+from voidrl.errors import NonFiniteError, PieceFailedError
+from voidrl.health import ROWS, HealthMonitor
+from voidrl.methods.base import Method
+from voidrl.metrics import NonFinite
+from voidrl.protocols.presets import preset_values
+from voidrl.representations.base import Representation
+from voidrl.representations.simclr import SimCLR
+from voidrl.runs.metrics import read_metrics
+from voidrl.types import Loss
+
+RESULTS = Path(__file__).parents[1] / "results"
+NAN = float("nan")
+
+
+def monitor(spec=PIXELS, constant_reward=False, **changes):
+    changes = {key.replace("__", "."): value for key, value in changes.items()}
+    return HealthMonitor(
+        build_config(spec, [{"phase": "pretrain"}, changes]), constant_reward=constant_reward
+    )
+
+
+def said(watch, train, count=ROWS, updates=5000):
+    """What is said about the same row, `count` times."""
+    row = {f"train/{key}": value for key, value in train.items()} | {"updates": updates}
+    return [sentence for i in range(count) for sentence in watch.check(1000 * i, row)]
+
+
+CHANCE = {
+    "contrast_loss": math.log(1023),
+    "contrast_accuracy": 1 / 1023,
+    "reward_mean": 1.0,
+    "reward_std": 0.3,
+}
+
+
+# Rows
+
+
+def test_a_contrastive_loss_at_chance_is_said_once_with_values_and_remedies():
+    watch = monitor(representation="simclr", representation__batch_size=512)
+    assert said(watch, CHANCE, ROWS - 1) == []
+    (sentence,) = said(watch, CHANCE, 4)
+    assert "collapsed" in sentence
+    assert "contrast_accuracy is 0.00098 and train/contrast_loss 6.93" in sentence
+    assert "among 1023 candidates" in sentence
+    assert "representation.warmup_updates = 1000" in sentence
+
+
+@pytest.mark.parametrize(
+    ("change", "updates"),
+    [
+        ({}, 400),  # too early
+        ({"contrast_loss": 6.5}, 5000),
+        ({"contrast_accuracy": 0.3}, 5000),  # a high temperature keeps the loss at chance
+    ],
+)
+def test_a_contrastive_loss_that_learns_is_not_mentioned(change, updates):
+    watch = monitor(representation="simclr", representation__batch_size=512)
+    assert said(watch, CHANCE | change, 9, updates) == []
+
+
+def test_the_warm_up_of_the_representation_counts_and_curl_has_its_own_chance():
+    watch = monitor(
+        representation="simclr", representation__batch_size=512, representation__warmup_updates=5000
+    )
+    assert said(watch, CHANCE, 9) == []
+    curl = {"curl_loss": math.log(32), "curl_accuracy": 1 / 32, "reward_mean": 1.0, "reward_std": 0.3}
+    (sentence,) = said(monitor(representation="curl", learner__batch_size=32), curl)
+    assert "among 32 candidates" in sentence
+
+
+def test_symptoms_must_show_in_rows_that_follow_each_other():
+    watch = monitor(representation="simclr", representation__batch_size=512)
+    for _ in range(4):
+        assert said(watch, CHANCE, ROWS - 1) == []
+        assert said(watch, CHANCE | {"contrast_loss": 5.0}, 1) == []
+        assert watch.check(0, {"updates": 5000, "reward/extrinsic": 0.0}) == []  # no update in this row
+
+
+def test_a_small_z_is_healthy_and_one_that_is_constant_is_not():
+    watch = monitor(CONTINUOUS, representation="icm")
+    base = {"reward_mean": 1.0, "reward_std": 0.1}
+    assert said(watch, base | {"z_std": 0.005}, 9) == []
+    assert "train/z_std is 0" in said(watch, base | {"z_std": 0.0})[0]
+
+
+def test_a_constant_reward_is_said_unless_it_is_meant():
+    constant = {"reward_mean": 2.0, "reward_std": 1e-7}
+    (sentence,) = said(monitor(CONTINUOUS), constant)
+    assert "intrinsic reward of method 'apt' is constant, train/reward_mean is 2 " in sentence
+    assert said(monitor(CONTINUOUS), {"reward_mean": 0.0, "reward_std": 0.0}) != []
+    assert said(monitor(CONTINUOUS), constant | {"reward_std": 0.01}) == []
+    assert said(monitor(CONTINUOUS, constant_reward=True), constant) == []
+    assert said(monitor(CONTINUOUS, phase="finetune"), {"reward_mean": 0.0, "reward_std": 0.0}) == []
+    assert said(monitor(CONTINUOUS, learner__batch_size=1), constant) == []
+
+
+def test_values_beyond_what_rewards_add_up_to_are_said():
+    watch = monitor(CONTINUOUS, learner__discount=0.99)
+    normal = {"reward_mean": 0.5, "reward_std": 0.5, "q_mean": 40.0, "q_target": 40.0}
+    assert said(watch, normal, 9) == []
+    (sentence,) = said(watch, normal | {"q_mean": -2e4})
+    assert "q_mean is -2e+04" in sentence
+    assert "add up to 1e+02 with learner.discount = 0.99" in sentence
+    assert "learner.learning_rate" in sentence
+
+
+def test_values_that_fine_tuning_has_to_unlearn_are_not_said():
+    watch = monitor(CONTINUOUS, phase="finetune")
+    assert said(watch, {"reward_mean": 0.0, "reward_std": 0.0, "q_mean": 80.0, "q_target": 80.0}, 9) == []
+
+
+def config_of(path):
+    """The config of one of the runs of `results`, as far as the monitor reads it."""
+    method = next((m for m in ("rnd", "diayn") if m in path.stem), "apt")
+    preset, spec = ("atari-fast", PIXELS) if "atari" in str(path) else ("urlb-states", CONTINUOUS)
+    phase = read_metrics(path)[-1]["phase"]
+    return build_config(spec, [preset_values(preset, method), {"phase": phase, "env": {"dmc": {}}}])
+
+
+PUBLISHED = sorted(RESULTS.glob("*/metrics/*.jsonl"))
+
+
+def test_none_of_the_published_runs_gives_a_warning():
+    assert len(PUBLISHED) > 30
+    for path in PUBLISHED:
+        watch = HealthMonitor(config_of(path))
+        found = [text for row in read_metrics(path) for text in watch.check(row["step"], row)]
+        assert found == [], path.name
+
+
+def test_a_published_run_that_had_collapsed_would_have_given_one():
+    path = RESULTS / "urlb" / "metrics" / "apt-328k-seed1.jsonl"
+    watch, changed = HealthMonitor(config_of(path)), {"train/reward_std": 0.0, "train/z_std": 0.0}
+    found = [text for row in read_metrics(path) for text in watch.check(row["step"], row | changed)]
+    assert len(found) == 2
+
+
+# Runs
+
+
+class Blind(SimCLR):
+    """A contrastive representation that has collapsed: z does not depend on the state."""
+
+    def encode(self, obs):
+        return super().encode(obs) * 0 + 0.5
+
+
+class Same(Method):
+    def reward(self, batch, latents):
+        return torch.full_like(batch.discount, 0.7)
+
+
+class Meant(Same):
+    constant_reward = True
+
+
+def warnings_of(run):
+    """Messages in the log, without their time."""
+    lines = (run / "log.txt").read_text().splitlines()
+    return [line.partition("warning at ")[2] for line in lines if "warning at " in line]
+
+
+LONG = {"learner__batch_size": 8, "log__log_every_steps": 10, "log__checkpoint_every_steps": 1000}
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Judge after a few updates, so that a run may be short."""
+    monkeypatch.setattr(health, "REWARD_UPDATES", 10)
+    monkeypatch.setattr(health, "CONTRAST_UPDATES", 20)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_representation_whose_z_is_constant_is_said_in_a_run(tmp_path, capsys):
+    config = tiny(representation=Blind, **LONG)
+    voidrl.pretrain(Walk, "apt", steps=70, out=tmp_path / "run", config=config)
+    found = " ".join(warnings_of(tmp_path / "run"))
+    assert found.count("intrinsic reward of method 'apt' is constant") == 1
+    assert found.count("train/z_std is") == 1
+    assert found.count("train/contrast_accuracy is 0.067") == 1  # of 15 candidates
+    assert "train/z_std is" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("method", "count"), [(Same, 1), (Meant, 0), ("positive", 0), ("rnd", 0), ("diayn", 0)]
+)
+def test_a_constant_reward_is_said_in_a_run_with_n_step_returns_too(tmp_path, method, count):
+    config = tiny(learner__n_step=3, **LONG)
+    if method in ("rnd", "diayn"):
+        config["method"] = {"name": method, "hidden_dim": 16}
+    voidrl.pretrain(
+        Walk, None if method in ("rnd", "diayn") else method, steps=60, out=tmp_path / "run", config=config
+    )
+    assert len(warnings_of(tmp_path / "run")) == count
+
+
+def test_a_huge_learning_rate_is_said(tmp_path):
+    config = tiny(learner__learning_rate=1e6, learner__target_tau=1.0, **LONG)
+    voidrl.pretrain(Walk, "apt", steps=60, out=tmp_path / "run", config=config)
+    (found,) = warnings_of(tmp_path / "run")
+    assert "values explode" in found
+    assert "lower learner.learning_rate (1e+06 now)" in found
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_tiny_run_from_pixels_is_silent(tmp_path):
+    config = tiny(augment__shift_pixels=1, **LONG)
+    voidrl.pretrain(MAZE, "apt", steps=70, out=tmp_path / "run", config=config)
+    assert warnings_of(tmp_path / "run") == []
+
+
+# NaN
+
+
+class BadReward(Method):
+    """NaN in one call alone."""
+
+    calls = 0
+
+    def reward(self, batch, latents):
+        BadReward.calls += 1
+        return batch.discount * (NAN if BadReward.calls == 30 else 1.0) + latents.z_next[:, 0]
+
+
+class BadLoss(Method):
+    calls = 0
+
+    def __init__(self, spec, config, representation):
+        super().__init__(spec, config, representation)
+        self.net = nn.Linear(representation.dim, 1)
+
+    def losses(self, batch, latents):
+        BadLoss.calls += 1
+        yield Loss("method", self.net(latents.z).mean() * (NAN if BadLoss.calls == 12 else 1.0), {})
+
+    def reward(self, batch, latents):
+        return self.net(latents.z_next)[:, 0]
+
+
+class BadGradient(BadLoss):
+    """The root of 0 is finite, and its gradient is not."""
+
+    def losses(self, batch, latents):
+        yield Loss("method", (self.net(latents.z) * 0).square().sum().sqrt(), {})
+
+
+class BadRepresentation(Representation):
+    has_loss = True
+    calls = 0
+
+    def loss(self, views):
+        BadRepresentation.calls += 1
+        return self.encode(views.obs()).mean() * (
+            NAN if BadRepresentation.calls == 12 else 1.0
+        ), {}  # the first is a rehearsal
+
+
+class BadSkill(Method):
+    skill_dim = 2
+    calls = 0
+
+    def reward(self, batch, latents):
+        return batch.skill.sum(1) + batch.next_obs[:, 0]
+
+    def sample_skill(self, n, device):
+        BadSkill.calls += 1
+        return torch.full((n, 2), NAN if BadSkill.calls == 4 else 1.0, device=device)
+
+
+def refused(tmp_path, env=Walk, method="apt", **changes):
+    """The sentence with which a run ends, none of whose checkpoints holds NaN."""
+    for cls in (BadReward, BadLoss, BadRepresentation, BadSkill):
+        cls.calls = 0
+    run = tmp_path / "run"
+    with pytest.raises(NonFiniteError) as caught:
+        voidrl.pretrain(env, method, steps=99, out=run, config=tiny(**changes))
+    for step in checkpoint.list_steps(run / "checkpoints"):
+        saved = checkpoint.load(run / "checkpoints" / f"step_{step:012d}")
+        for file in saved.files:
+            for name, tensor in saved.tensors(file).items():
+                assert not tensor.is_floating_point() or tensor.isfinite().all(), (step, name)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("learner", ["dqn", "sac", "ddpg"])
+def test_a_reward_that_is_nan_once_is_blamed_on_the_method(tmp_path, learner):
+    """With all learners: some of their updates have losses that others do not have."""
+    env = Walk if learner == "dqn" else make_continuous
+    more = {} if learner == "dqn" else {"learner__actor_every_updates": 3, "learner__n_step": 1}
+    sentence = refused(tmp_path, env, BadReward, learner=learner, log__log_every_steps=50, **more)
+    assert "the intrinsic reward of method 'test_health:BadReward' is not finite at update 29," in sentence
+    assert "its `reward` returned it" in sentence
+    assert "learning_rate" not in sentence
+    assert "checkpoint of step 20 is kept" in sentence
+
+
+def test_a_loss_that_is_nan_is_blamed_on_the_method_although_it_logs_nothing(tmp_path):
+    sentence = refused(tmp_path, method=BadLoss)
+    assert "the loss of method 'test_health:BadLoss' is not finite at update 12," in sentence
+    assert "its `losses` returned it" in sentence
+    assert "lower method.learning_rate" in sentence
+
+
+def test_a_gradient_that_is_nan_is_blamed_on_the_method(tmp_path):
+    sentence = refused(tmp_path, method=BadGradient)
+    assert "of method 'test_health:BadGradient' is not finite at update 1," in sentence
+
+
+@pytest.mark.parametrize("share", ["nothing", "all"])
+def test_a_representation_is_blamed_for_its_own_loss(tmp_path, share):
+    sentence = refused(tmp_path, representation=BadRepresentation, share_encoder=share)
+    assert (
+        "the loss of representation 'test_health:BadRepresentation' is not finite at update 11," in sentence
+    )
+    assert "look at `loss` of test_health:BadRepresentation" in sentence
+    assert "representation.learning_rate" in sentence
+
+
+def test_a_representation_is_blamed_for_z_although_its_loss_was_finite(tmp_path):
+    """The gradient is infinite: z is NaN one update before the loss is."""
+    sentence = refused(tmp_path, representation="simclr", representation__learning_rate=1e38)
+    assert "of representation 'simclr' is not finite" in sentence
+    assert "representation.learning_rate (1e+38 now)" in sentence
+
+
+def test_a_learner_that_diverges_is_told_to_learn_more_slowly(tmp_path):
+    sentence = refused(tmp_path, make_continuous, learner="ddpg", learner__learning_rate=1e30)
+    assert "of learner 'ddpg'" in sentence
+    assert "try a lower learner.learning_rate (1e+30 now)" in sentence
+
+
+def test_a_skill_that_is_nan_never_reaches_the_replay(tmp_path):
+    sentence = refused(tmp_path, method=BadSkill)
+    assert "a skill of method 'test_health:BadSkill' is not finite" in sentence
+    assert "its `sample_skill` returned it" in sentence
+
+
+def test_weights_that_become_nan_in_the_last_update_before_a_checkpoint_are_not_saved(tmp_path, monkeypatch):
+    minimize = Optimizers.minimize
+
+    calls = iter(range(1, 1000))
+
+    def counted(self, names, loss):
+        minimize(self, names, loss)
+        if next(calls) == 12:  # the update at step 20
+            self.parameters(names[0])[0].data.fill_(NAN)
+
+    monkeypatch.setattr(Optimizers, "minimize", counted)
+    sentence = refused(tmp_path)
+    assert "weight learner." in sentence
+    assert "at update 12, noticed at step 20: the losses were finite" in sentence
+    assert "no checkpoint was written yet" in sentence
+
+
+def test_within_an_update_the_first_that_was_computed_is_blamed():
+    agent = make_agent(CONTINUOUS, learner="sac", learner__actor_every_updates=3)
+    replay = fill_replay(CONTINUOUS)
+    for index in range(3):
+        keys = list(agent.step(replay, index))
+    order = {key: i for i, key in enumerate(keys)}
+    owners = [agent.metric_owners[key] for key in keys]
+    assert owners.index("reward") < owners.index("learner")
+    # Update 11 is the first of its variant, and 12 of the one with the actor: a NaN of 11 is older.
+    variants = {agent.learner.variant(u): u for u in (11, 12)}
+    plain, with_actor = (next(v for v, u in variants.items() if u == update) for update in (11, 12))
+    found = [
+        NonFinite(with_actor, "actor_loss", 0, 9),
+        NonFinite(plain, "critic_loss", 0, order["critic_loss"]),
+        NonFinite(plain, "reward_mean", 0, order["reward_mean"]),
+    ]
+    culprit = blame_metrics(agent, found, range(10, 20))
+    assert culprit.what == "the intrinsic reward of method 'apt'"
+    assert culprit.update == 11
+    assert blame_metrics(agent, [], range(10, 20)) is None
+
+
+# Exceptions
+
+
+class Raises(Method):
+    where = "reward"
+    calls = 0
+
+    def _maybe(self, where):
+        Raises.calls += where == Raises.where
+        if where == Raises.where and Raises.calls > 25:
+            raise ZeroDivisionError("out of luck")
+
+    def reward(self, batch, latents):
+        self._maybe("reward")
+        return batch.discount + latents.z_next[:, 0]
+
+    def observe(self, obs, skill):
+        self._maybe("observe")
+
+    def losses(self, batch, latents):
+        self._maybe("losses")
+        return iter(())
+
+
+@pytest.mark.parametrize("where", ["reward", "observe", "losses"])
+def test_an_exception_of_a_method_is_one_sentence_with_the_traceback_in_the_log(tmp_path, monkeypatch, where):
+    monkeypatch.setattr(Raises, "where", where)
+    monkeypatch.setattr(Raises, "calls", 0)
+    with pytest.raises(PieceFailedError) as caught:
+        voidrl.pretrain(Walk, Raises, steps=99, out=tmp_path / "run", config=tiny())
+    sentence = str(caught.value)
+    assert "method 'test_health:Raises' failed in `_maybe`, line " in sentence
+    assert "test_health.py (ZeroDivisionError: out of luck), at step 2" in sentence or "at step 3" in sentence
+    assert "the checkpoint of step 20 is kept" in sentence
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "Traceback" in log
+    assert f"in {where}" in log
+    assert voidrl.load(tmp_path / "run").steps == 20
+
+
+def test_an_error_of_our_own_is_not_blamed_on_a_custom_piece(tmp_path, monkeypatch):
+    def broken(self, batch, reward, index):
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr("voidrl.learners.dqn.DQN.losses", broken)
+    with pytest.raises(RuntimeError, match=r"^ours$"):
+        voidrl.pretrain(Walk, Meant, steps=30, out=tmp_path / "run", config=tiny())
