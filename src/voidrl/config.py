@@ -19,11 +19,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from voidrl import registry
-from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.errors import ConfigError, UnknownNameError, shown
 
 T = TypeVar("T")
 
 Count = int  # which the command line also reads as 1M, 100k, 1e6 and 1_000_000
+LARGEST = 2**63  # numbers of a config are below it, as torch's are
+MAX_DOTS = 8  # in the name of a field
 PIECES = ("method", "representation", "learner")
 SET_BY_COMMAND = frozenset({"phase", "env.id", *(f"{kind}.name" for kind in PIECES)})  # no options
 STACKS = ("auto", "nature", "impala", "drq", "paper", "mlp")
@@ -33,7 +35,7 @@ Trainer = Literal["representation", "method", "learner"]
 def require(ok: bool, name: str, value: object, expected: str) -> None:
     """Raise one clear sentence unless `ok`."""
     if not ok:
-        raise ConfigError(f"{name} = {value!r} cannot be used: expected {expected}")
+        raise ConfigError(f"{name} = {shown(value)} cannot be used: expected {expected}")
 
 
 def require_positive(config: object, *names: str) -> None:
@@ -96,7 +98,8 @@ class EnvConfig:
     """DMControl."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "num_envs", "frame_stack")
+        require(0 < self.num_envs <= 2**16, "num_envs", self.num_envs, "1 to 65536")
+        require(0 < self.frame_stack <= 1024, "frame_stack", self.frame_stack, "1 to 1024 frames")
         require(self.counted_envs >= 0, "counted_envs", self.counted_envs, "0 (all) or a number of them")
 
 
@@ -126,9 +129,11 @@ class EncoderConfig:
             self.stack,
             f"{', '.join(STACKS)}, or 'module:Class'",
         )
-        require_positive(self, "width")
-        for name in ("feature_dim", "hidden_dim", "spectral_norm_iterations"):
+        require(0 < self.width <= 1000, "width", self.width, "a factor above 0, up to 1000")
+        for name in ("feature_dim", "hidden_dim"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        iterations = self.spectral_norm_iterations
+        require(0 <= iterations <= 1000, "spectral_norm_iterations", iterations, "0 to 1000")
 
 
 @dataclass(frozen=True)
@@ -220,7 +225,7 @@ class LearnerConfig(PieceConfig):
     def __post_init__(self) -> None:
         require_positive(self, "batch_size", "n_step", "learning_rate", "adam_eps")
         require_positive(self, "hidden_dim", "target_every_updates")
-        require(self.hidden_layers >= 1, "hidden_layers", self.hidden_layers, "1 or more")
+        require(1 <= self.hidden_layers <= 100, "hidden_layers", self.hidden_layers, "1 to 100")
         require(0 < self.target_tau <= 1, "target_tau", self.target_tau, "a number in (0, 1]")
         require(0 < self.discount < 1, "discount", self.discount, "a number in (0, 1)")
         require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "0 or more")
@@ -445,6 +450,8 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
+            named = isinstance(key, str) and key.count(".") <= MAX_DOTS
+            require(named, "config field", key, "the name of a field, such as 'learner.n_step'")
             head, _, rest = key.partition(".")
             value = _as_mapping(head, {rest: value} if rest else value)
             old = _as_mapping(head, merged.get(head))
@@ -482,6 +489,8 @@ def _require_type(value: Any, hint: Any, name: str) -> Any:
             continue
         kind: type = typing.get_origin(option) or option
         number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and kind in (int, float) and abs(value) >= LARGEST and value != math.inf:
+            raise ConfigError(f"{name} = {shown(value)} cannot be used: expected a number below 2⁶³")
         if kind is float and number:
             return float(value)
         if kind is int and number and value == value // 1:
@@ -491,7 +500,7 @@ def _require_type(value: Any, hint: Any, name: str) -> Any:
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
         expected.append({types.NoneType: "None", tuple: "a list"}.get(kind, kind.__name__))
-    raise ConfigError(f"{name} = {value!r} cannot be used: expected {' or '.join(expected)}")
+    raise ConfigError(f"{name} = {shown(value)} cannot be used: expected {' or '.join(expected)}")
 
 
 def flat(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:
