@@ -32,8 +32,8 @@ from voidrl.methods.base import Method
 from voidrl.registry import import_path
 from voidrl.runs.folder import RunFolder, default_run_path
 from voidrl.sharing import pretrained as share
+from voidrl.spaces import spec_from_json
 from voidrl.suites.dmcontrol import require_task
-from voidrl.types import EnvSpec
 from voidrl.units import human_seconds, parse_count
 
 Steps = int | str
@@ -163,7 +163,7 @@ def resume(
                 f"{folder.path} holds no checkpoint, and so nothing of the agent that was to be fine-tuned: "
                 f"run `voidrl finetune` again with --overwrite"
             )
-        spec = None if saved is None else EnvSpec.from_json(saved.meta["spec"])
+        spec = None if saved is None else spec_from_json(saved.meta["spec"])
         with build.assemble(config, factory, say, trained_in=spec) as parts:
             agent = parts.agent
             # Without a checkpoint the run starts over, and so does metrics.jsonl.
@@ -236,7 +236,8 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) 
     `from_pretrained`.
     """
     path = Path(source).expanduser()
-    if share.is_pretrained(path) or (not path.exists() and share.is_on_hub(source)):
+    saved_agent = share.is_pretrained(path) or (path / share.WEIGHTS).is_file()
+    if saved_agent or (not path.exists() and share.is_on_hub(source)):
         return share.from_pretrained(source, device=device, trust_code=trust_code)
     if not path.exists():
         raise RunFolderError(
@@ -251,7 +252,7 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) 
         saved = _latest(RunFolder.open(path), _say)
     if saved is None:
         raise CheckpointError(f"the run {path} holds no checkpoint yet")
-    spec, config = EnvSpec.from_json(saved.meta["spec"]), build.config_from_json(saved.meta["config"])
+    spec, config = spec_from_json(saved.meta["spec"]), build.config_from_json(saved.meta["config"])
     with placed(device, config.seed) as place:
         agent = Agent(spec, config, place)
     agent.load_tensors(saved.tensors("agent.safetensors"))

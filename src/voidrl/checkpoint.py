@@ -23,10 +23,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -179,6 +179,32 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read the tensors of one file onto the CPU."""
     try:
         return load_file(path)
+    except (OSError, SafetensorError) as e:
+        raise CheckpointError(f"{path} cannot be read: {e}") from e
+
+
+class TensorHeader(NamedTuple):
+    """What the header of a file says about a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    """As safetensors names it, such as F32."""
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> TensorHeader:
+        """The header that a tensor would have, which may be on the meta device."""
+        return cls(tuple(tensor.shape), _DTYPES[tensor.dtype])
+
+    def __str__(self) -> str:
+        return f"{self.dtype} of shape {self.shape}"
+
+
+def read_headers(path: Path) -> dict[str, TensorHeader]:
+    """Read names, shapes and types of the tensors in a file, and none of their values."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {name: TensorHeader(tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
     except (OSError, SafetensorError) as e:
         raise CheckpointError(f"{path} cannot be read: {e}") from e
 

@@ -29,6 +29,18 @@ MAX_DOTS = 8  # in the name of a field
 PIECES = ("method", "representation", "learner")
 SET_BY_COMMAND = frozenset({"phase", "env.id", *(f"{kind}.name" for kind in PIECES)})  # no options
 STACKS = ("auto", "nature", "impala", "drq", "paper", "mlp")
+# Fields that belong to the machine and its user, not to the agent: shared agents have none of them.
+LOCAL_FIELDS = (
+    "device",
+    "engine",
+    "env.backend",
+    "env.dmc.processes",
+    "env.dmc.timeout_s",
+    "replay.device",
+    "log.keep_last",
+    "log.tensorboard",
+    "log.wandb_project",
+)
 Trainer = Literal["representation", "method", "learner"]
 
 
@@ -396,6 +408,12 @@ def to_json(config: object) -> Any:
     if dataclasses.is_dataclass(config):
         return {f.name: to_json(getattr(config, f.name)) for f in dataclasses.fields(config)}
     return list(config) if isinstance(config, tuple) else config
+
+
+def without_local_fields(config: Config) -> Config:
+    """The config with defaults for all that belongs to the machine and its user."""
+    defaults = flat(to_json(Config()))
+    return update(config, {name: defaults[name] for name in LOCAL_FIELDS})
 
 
 def update(config: T, changes: Mapping[str, Any], path: str = "") -> T:

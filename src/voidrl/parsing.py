@@ -1,8 +1,8 @@
 """Strict readers of JSON and TOML that somebody else may have written.
 
-Whatever is wrong with a file is an OSError or a ValueError, never another exception: a file that is too large,
-nested too deeply, no regular file, not UTF-8; JSON with repeated keys, NaN or infinity; absurdly long
-numbers.
+Whatever is wrong with a file is an OSError or a ValueError, never another exception. Files that are too
+large, nested too deeply, not regular or not UTF-8 are refused, and so are JSON with repeated keys, NaN or
+infinity, and absurdly long numbers.
 """
 
 from __future__ import annotations

@@ -143,7 +143,10 @@ def test_a_spec_survives_json():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"frame_shape": [10**9]}, r"spec.frame_shape = \[1000000000\] cannot be used: expected a list of sizes"),
+        (
+            {"frame_shape": [10**9]},
+            r"spec.frame_shape = \[1000000000\] cannot be used: expected a list of sizes",
+        ),
         ({"frame_shape": [2**28], "frame_stack": 2}, "at most 268435456 values in one observation"),
         ({"frame_shape": [-3]}, "sizes above 0"),
         ({"frame_shape": ["3"]}, "sizes above 0"),

@@ -124,7 +124,7 @@ def test_the_evaluation_file_of_the_run_comes_first(tmp_path, runs, capsys):
             "verified": False,
         }
         assert metrics[1]["type"] == "success_rate"
-        assert "by `voidrl evaluate`: whole episodes, seed 7, without exploration noise" in text
+        assert "by voidrl evaluate: whole episodes, seed 7, without exploration noise" in text
         assert "during training" in text  # both are listed
         other = json.loads(output)
         other["agent"]["started"] = "2020-01-01"  # of a run that was here before
@@ -142,7 +142,7 @@ def test_an_evaluation_can_be_passed_and_stays_with_the_agent(tmp_path):
     again = voidrl.save_pretrained(voidrl.from_pretrained(folder, device="cpu"), tmp_path / "again")
     for saved in (folder, again):
         _, text = card_of(saved)
-        row = next(line for line in text.splitlines() if "by `voidrl.evaluate`" in line)
+        row = next(line for line in text.splitlines() if "by voidrl.evaluate" in line)
         assert [cell.strip() for cell in row.split("|")][2:6] == ["3", "2.16025", "3", "33.3%"]
 
 

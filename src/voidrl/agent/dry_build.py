@@ -1,4 +1,4 @@
-"""The agent of a config without its memory, on torch's meta device: names, shapes and types of its tensors."""
+"""The agent of a config without its memory, on torch's meta device: names, shapes and types of tensors."""
 
 from __future__ import annotations
 
