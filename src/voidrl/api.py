@@ -6,7 +6,7 @@ import dataclasses
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,16 @@ from typing import Any
 from voidrl import build, checkpoint
 from voidrl.agent import Agent
 from voidrl.build import ConfigLayer, Env, Overrides
-from voidrl.config import require, to_json, update
+from voidrl.config import (
+    RESUMABLE_FIELDS,
+    Config,
+    differences,
+    may_change,
+    merge,
+    require,
+    to_json,
+    update,
+)
 from voidrl.device import placed
 from voidrl.envs.ids import atari_game, is_importable, parse_id
 from voidrl.envs.make import EnvFactory, make_envs
@@ -24,7 +33,9 @@ from voidrl.errors import (
     ConfigError,
     EnvironmentFailedError,
     RunFolderError,
+    SpaceError,
     VoidrlError,
+    shown,
 )
 from voidrl.evaluation import Evaluation, evaluate_agent
 from voidrl.loop import Loop, LoopState, load_run
@@ -34,6 +45,7 @@ from voidrl.runs.folder import RunFolder, default_run_path
 from voidrl.sharing import pretrained as share
 from voidrl.spaces import spec_from_json
 from voidrl.suites.dmcontrol import require_task
+from voidrl.types import EnvSpec
 from voidrl.units import human_seconds, parse_count
 
 Steps = int | str
@@ -133,14 +145,20 @@ def resume(
     *,
     steps: Steps | None = None,
     env: Env | None = None,
+    config: Overrides | None = None,
     device: str | None = None,
     engine: str | None = None,
 ) -> Agent:
     """Resume a run from its newest valid checkpoint, to the end or to `steps`.
 
+    The run stays what its checkpoint says: a `config.json` that was edited since in what defines the run is
+    refused. What changes is logged with its old and new value.
+
     Args:
         run: The run folder.
         steps: A new total; by default the one it was started with.
+        config: Changes to what does not define the run, nested or dotted: `steps`, `device`, `engine`,
+            `precision`, `log.*`, learning rates, and how environments are stepped.
         env: The function, or `module:function`; only for a run on one that cannot be imported by its name.
         device: By default the one it was started with.
         engine: `auto`, `eager`, `graph` or `compile`; by default the one it was started with.
@@ -152,28 +170,31 @@ def resume(
         )
     folder = RunFolder.open(run)
     checkpoint.require_readable(folder.checkpoints_path)
-    config = build.config_from_json(checkpoint.read_json(folder.config_path, "the config of a run"))
-    config = update(config, _arguments(steps=steps, device=device, engine=engine))
-    factory = _resumable_factory(env, config.env.id)
+    written = build.config_from_json(checkpoint.read_json(folder.config_path, "the config of a run"))
+    changes = merge(build.changes(config), _arguments(steps=steps, device=device, engine=engine))
+    factory = _resumable_factory(env, written.env.id)
     say = _speaker(folder)
     with folder.lock():
         saved = _latest(folder, say)
-        if saved is None and config.phase == "finetune":
+        resumed, notes = _resumed_config(folder, saved, written, changes)
+        if saved is None and resumed.phase == "finetune":
             raise CheckpointError(
                 f"{folder.path} holds no checkpoint, and so nothing of the agent that was to be fine-tuned: "
                 f"run `voidrl finetune` again with --overwrite"
             )
-        spec = None if saved is None else spec_from_json(saved.meta["spec"])
-        with build.assemble(config, factory, say, trained_in=spec) as parts:
+        spec = None if saved is None else _spec_of(saved)
+        with build.assemble(resumed, factory, say, trained_in=spec) as parts:
             agent = parts.agent
             # Without a checkpoint the run starts over, and so does metrics.jsonl.
             state = LoopState(metrics_bytes=0) if saved is None else load_run(saved, agent, parts.replay)
-            if state.steps >= config.steps:
+            if state.steps >= resumed.steps:
                 say(f"{folder.path} is complete at step {state.steps}; to train longer, give more steps")
                 return agent
-            checkpoint.write_json_atomic(folder.config_path, to_json(config))
-            folder.status.start(config.steps, state.steps)
+            checkpoint.write_json_atomic(folder.config_path, to_json(resumed))
+            folder.status.start(resumed.steps, state.steps)
             say(f"{folder.path}: resumed at step {state.steps}")
+            for note in notes:
+                say(note)
             agent.origin = folder.path.absolute()
             _run(Loop(parts.engine, parts.envs, parts.eval_envs, folder, state), say)
     return agent
@@ -252,7 +273,7 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) 
         saved = _latest(RunFolder.open(path), _say)
     if saved is None:
         raise CheckpointError(f"the run {path} holds no checkpoint yet")
-    spec, config = spec_from_json(saved.meta["spec"]), build.config_from_json(saved.meta["config"])
+    spec, config = _spec_of(saved), _config_of(saved)
     with placed(device, config.seed) as place:
         agent = Agent(spec, config, place)
     agent.load_tensors(saved.tensors("agent.safetensors"))
@@ -327,6 +348,59 @@ def _run(loop: Loop, say: Callable[[str], None]) -> None:
     loop.folder.status.finish(loop.state.steps)
     took = human_seconds(time.monotonic() - began)
     say(f"{loop.folder.path}: {loop.state.steps - before} steps in {took}")
+
+
+def _resumed_config(
+    folder: RunFolder, saved: checkpoint.Checkpoint | None, written: Config, changes: Mapping[str, Any]
+) -> tuple[Config, list[str]]:
+    """The config with which a run is resumed, and a sentence for each field that has changed.
+
+    The checkpoint decides what the run is; `config.json` and the command may change the rest.
+    """
+    trained = written if saved is None else _config_of(saved)
+    requested = update(written, changes)
+    asked = differences(written, requested)
+    for field, (old, new) in asked.items():
+        if not may_change(field, written.phase):
+            raise ConfigError(
+                f"{field} = {shown(new)} cannot be set when a run is resumed: it is {shown(old)} there and "
+                f"defines the run; start a new run, or change only {', '.join(_resumable_names())}"
+            )
+    edited = differences(trained, written)
+    refused = [
+        f"{field} was {shown(old)} and is {shown(new)}"
+        for field, (old, new) in edited.items()
+        if not may_change(field, trained.phase)
+    ]
+    if refused:
+        assert saved is not None
+        raise ConfigError(
+            f"{folder.config_path} was edited since {saved.path.name} in what defines the run: "
+            f"{', '.join(refused)}; restore it, or start a new run with these values"
+        )
+    changed = differences(trained, requested)
+    return requested, [f"{field} was {old!r}, is {new!r}" for field, (old, new) in changed.items()]
+
+
+def _config_of(saved: checkpoint.Checkpoint) -> Config:
+    """The config in the manifest of a checkpoint."""
+    path = saved.path / checkpoint.MANIFEST
+    try:
+        return build.config_from_json(checkpoint.require_field(path, saved.meta, "config", dict))
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def _spec_of(saved: checkpoint.Checkpoint) -> EnvSpec:
+    """The spaces in the manifest of a checkpoint."""
+    try:
+        return spec_from_json(saved.meta.get("spec"))
+    except SpaceError as error:
+        raise CheckpointError(f"{saved.path / checkpoint.MANIFEST}: {error}") from error
+
+
+def _resumable_names() -> list[str]:
+    return [f"{name}*" if name.endswith(".") else name for name in RESUMABLE_FIELDS]
 
 
 def _resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:

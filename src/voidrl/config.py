@@ -41,6 +41,23 @@ LOCAL_FIELDS = (
     "log.tensorboard",
     "log.wandb_project",
 )
+# Fields that a run may change when it is resumed, and why that leaves it the same run. All others define it.
+RESUMABLE_FIELDS = {
+    "steps": "how long it is",
+    "device": "where it runs",
+    "engine": "how updates run",
+    "precision": "how updates run",
+    "replay.device": "where it runs",
+    "env.backend": "how environments are stepped",
+    "env.dmc.processes": "how environments are stepped",
+    "env.dmc.timeout_s": "how environments are stepped",
+    "log.": "what is written, and when",
+    "learner.learning_rate": "the remedy for a run that diverges",
+    "finetune.learning_rate": "the remedy for a run that diverges",
+    "learner.max_grad_norm": "the remedy for a run that diverges",
+    "method.learning_rate": "the remedy for a run that diverges",
+    "representation.learning_rate": "the remedy for a run that diverges",
+}
 Trainer = Literal["representation", "method", "learner"]
 
 
@@ -414,6 +431,22 @@ def without_local_fields(config: Config) -> Config:
     """The config with defaults for all that belongs to the machine and its user."""
     defaults = flat(to_json(Config()))
     return update(config, {name: defaults[name] for name in LOCAL_FIELDS})
+
+
+def may_change(field: str, phase: str) -> bool:
+    """Whether a run of this phase may be resumed with another value of a field."""
+    if phase == "pretrain" and field.startswith(("finetune.", "reward_scale")):
+        return True  # of later runs, which are not pre-training
+    groups = tuple(name for name in RESUMABLE_FIELDS if name.endswith("."))
+    return field in RESUMABLE_FIELDS or field.startswith(groups)
+
+
+def differences(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:
+    """The fields in which two configs differ, with both values; None for one that a config does not have."""
+    mine, theirs = flat(to_json(one)), flat(to_json(other))
+    names = {**mine, **theirs}
+    pairs = {name: (mine.get(name), theirs.get(name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def update(config: T, changes: Mapping[str, Any], path: str = "") -> T:

@@ -83,8 +83,8 @@ def spec_from_json(data: Any) -> EnvSpec:
     low, high = data["action_low"], data["action_high"]
     bounds = math.prod(data["action_shape"]) if data["num_actions"] == 0 else 0
     _require(len(low) == len(high) == bounds, data, "action_low", f"{bounds} bounds, and as many above")
-    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
-    return EnvSpec(**values)
+    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+    return EnvSpec(**fields)
 
 
 def _is_whole(value: object, least: int, most: int) -> bool:

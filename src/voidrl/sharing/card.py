@@ -159,6 +159,7 @@ def _result(env: str, numbers: Mapping[str, Any], success: float | None, how: st
 def require_about(about: dict[str, Any]) -> dict[str, Any]:
     """Return what `describe_run` and `result_from` recorded, refusing what they could not have written."""
     run, results = about.get("run", {}), about.get("results", [])
+    _require(set(about) <= {"run", "results"}, "about.keys", sorted(about), "run and results")
     _require(isinstance(run, dict) and set(run) <= RUN_FIELDS, "about.run", run, "what a run records")
     for name in ("date", "command", "platform", "cpu", "commit"):
         _require(isinstance(run.get(name, ""), str | None), f"about.run.{name}", run.get(name), "a text")

@@ -23,7 +23,15 @@ from voidrl.agent import Agent
 from voidrl.config import LOCAL_FIELDS, Config, flat, merge, to_json, update, without_local_fields
 from voidrl.device import placed
 from voidrl.envs.ids import has_colon, is_importable, names_code
-from voidrl.errors import CheckpointError, ConfigError, HubError, VoidrlError, VoidrlWarning, shown
+from voidrl.errors import (
+    CheckpointError,
+    ConfigError,
+    HubError,
+    SpaceError,
+    VoidrlError,
+    VoidrlWarning,
+    shown,
+)
 from voidrl.evaluation import Evaluation
 from voidrl.parsing import read_text
 from voidrl.sharing import card as model_card
@@ -233,12 +241,12 @@ def from_pretrained(
     manifest = _read_manifest(folder)
     if not trusted:
         _refuse_code(str(source), manifest.config)
+    file = _find_weights(folder, manifest.weights)
     try:
         config = without_local_fields(update(Config(), manifest.config))
-    except ConfigError as error:
+        weights.require_fitting(file, manifest.spec, config)
+    except (ConfigError, SpaceError) as error:
         raise ConfigError(f"{folder / CONFIG}: {error}") from error
-    file = _find_weights(folder, manifest.weights)
-    weights.require_fitting(file, manifest.spec, config)
     tensors = checkpoint.read_tensors(file)
     with placed(device, config.seed) as place:
         agent = Agent(manifest.spec, config, place)
