@@ -17,7 +17,7 @@ from tiny_runs import MAZE, Skilled, Walk, assert_same_run, make_continuous, new
 import voidrl
 from voidrl import checkpoint
 from voidrl.cli import main as cli
-from voidrl.errors import CheckpointError
+from voidrl.errors import CheckpointError, ConfigError
 from voidrl.runs.folder import RunFolder
 
 EVALUATED = {"log__eval_every_steps": 10, "log__eval_episodes": 3}

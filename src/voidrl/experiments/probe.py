@@ -29,7 +29,8 @@ STATE_DIMS = {
 class EnvProbe:
     """Observations and actions of an environment."""
 
-    spec: EnvSpec
+    spec: EnvSpec | None
+    """None where the run needs custom code, which is not run in a dry run."""
     env: EnvConfig
     """With everything decided that the environment decides."""
     is_exact: bool = True
