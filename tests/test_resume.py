@@ -17,7 +17,7 @@ from tiny_runs import MAZE, Skilled, Walk, assert_same_run, make_continuous, new
 import voidrl
 from voidrl import checkpoint, registry
 from voidrl.cli import main as cli
-from voidrl.errors import CheckpointError
+from voidrl.errors import CheckpointError, ConfigError
 from voidrl.runs.folder import RunFolder
 
 EVALUATED = {"log__eval_every_steps": 10, "log__eval_episodes": 3}
@@ -194,7 +194,7 @@ def test_a_replay_of_another_size_is_refused(tmp_path):
     voidrl.pretrain(Walk, steps=12, out=run, config=tiny())
     text = (run / "config.json").read_text()
     (run / "config.json").write_text(text.replace('"capacity_steps": 30', '"capacity_steps": 40'))
-    with pytest.raises(CheckpointError, match=r"slots .* set replay.capacity_steps"):
+    with pytest.raises(ConfigError, match=r"replay\.capacity_steps was 30 and is 40"):
         voidrl.resume(run, steps=20)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,17 @@ from typing import Any
 from voidrl import build, checkpoint
 from voidrl.agent import Agent
 from voidrl.build import ConfigLayer, Env, Overrides
-from voidrl.config import Config, EnvConfig, merge, require, to_json, update
+from voidrl.config import (
+    RESUMABLE_FIELDS,
+    Config,
+    EnvConfig,
+    differences,
+    may_change,
+    merge,
+    require,
+    to_json,
+    update,
+)
 from voidrl.device import placed
 from voidrl.disk import checkpoint_bytes, require_disk, saved_bytes
 from voidrl.envs.ids import atari_game, is_importable, parse_id
@@ -24,8 +34,10 @@ from voidrl.errors import (
     EnvironmentFailedError,
     RunFolderError,
     RunInterrupted,
+    SpaceError,
     StoppedBySignal,
     VoidrlError,
+    shown,
 )
 from voidrl.evaluation import Evaluation, evaluate_agent
 from voidrl.loop import Loop, LoopState, load_run, resume_command
@@ -34,6 +46,7 @@ from voidrl.paths import user_path
 from voidrl.registry import import_path
 from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start
 from voidrl.sharing import pretrained as share
+from voidrl.spaces import spec_from_json
 from voidrl.suites.dmcontrol import require_task
 from voidrl.terminal.output import durable_output, say
 from voidrl.types import EnvSpec
@@ -137,14 +150,20 @@ def resume(
     *,
     steps: Steps | None = None,
     env: Env | None = None,
+    config: Overrides | None = None,
     device: str | None = None,
     engine: str | None = None,
 ) -> Agent:
     """Resume a run from its newest valid checkpoint, to the end or to `steps`.
 
+    The run stays what its checkpoint says: a `config.json` that was edited since in what defines the run is
+    refused. What changes is logged with its old and new value.
+
     Args:
         run: The run folder.
         steps: A new total; by default the one it was started with.
+        config: Changes to what does not define the run, nested or dotted: `steps`, `device`, `engine`,
+            `precision`, `log.*`, learning rates, and how environments are stepped.
         env: The function, or `module:function`; only for a run on one that cannot be imported by its name.
         device: By default the one it was started with.
         engine: `auto`, `eager`, `graph` or `compile`; by default the one it was started with.
@@ -156,32 +175,35 @@ def resume(
         )
     folder = RunFolder.open(run)
     checkpoint.require_readable(folder.checkpoints_path)
-    config = build.config_from_json(checkpoint.read_json(folder.config_path, "the config of a run"))
-    config = update(config, _arguments(steps=steps, device=device, engine=engine))
-    factory = _resumable_factory(env, config.env.id)
+    written = build.config_from_json(checkpoint.read_json(folder.config_path, "the config of a run"))
+    changes = merge(build.changes(config), _arguments(steps=steps, device=device, engine=engine))
+    factory = _resumable_factory(env, written.env.id)
     say = _speaker(folder)
-    with folder.lock(), _resumable(folder, config):
+    with folder.lock(), _resumable(folder, written):
         folder.sweep()
         saved = _latest(folder, say)
-        if saved is None and config.phase == "finetune":
+        resumed, notes = _resumed_config(folder, saved, written, changes)
+        if saved is None and resumed.phase == "finetune":
             raise CheckpointError(
                 f"{folder.path} holds no checkpoint, and so nothing of the agent that was to be fine-tuned: "
                 f"run `voidrl finetune` again with --overwrite"
             )
-        spec = None if saved is None else EnvSpec.from_json(saved.meta["spec"])
+        spec = None if saved is None else _spec_of(saved)
         with ExitStack() as stack:
             with _traceback_written(folder.log_traceback):
-                parts = stack.enter_context(build.assemble(config, factory, say, trained_in=spec))
+                parts = stack.enter_context(build.assemble(resumed, factory, say, trained_in=spec))
             agent = parts.agent
             # Without a checkpoint the run starts over, and so does metrics.jsonl.
             state = LoopState(metrics_bytes=0) if saved is None else load_run(saved, agent, parts.replay)
-            if state.steps >= config.steps:
+            if state.steps >= resumed.steps:
                 say(f"{folder.path} is complete at step {state.steps}; to train longer, give more steps")
                 return agent
             _require_disk(folder.path, agent, say)
-            checkpoint.write_json_atomic(folder.config_path, to_json(config))
-            folder.status.start(config.steps, state.steps)
+            checkpoint.write_json_atomic(folder.config_path, to_json(resumed))
+            folder.status.start(resumed.steps, state.steps)
             say(f"{folder.path}: resumed at step {state.steps}")
+            for note in notes:
+                say(note)
             agent.origin = folder.path.absolute()
             _run(Loop(parts.engine, parts.envs, parts.eval_envs, folder, state), say)
     return agent
@@ -244,7 +266,8 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) 
     `from_pretrained`.
     """
     path = user_path(source)
-    if share.is_pretrained(path) or (not path.exists() and share.is_on_hub(source)):
+    saved_agent = share.is_pretrained(path) or (path / share.WEIGHTS).is_file()
+    if saved_agent or (not path.exists() and share.is_on_hub(source)):
         return share.from_pretrained(source, device=device, trust_code=trust_code)
     if not path.exists():
         raise RunFolderError(
@@ -260,7 +283,7 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) 
 
 
 def _saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
-    spec, config = EnvSpec.from_json(saved.meta["spec"]), build.config_from_json(saved.meta["config"])
+    spec, config = _spec_of(saved), _config_of(saved)
     with placed(device, config.seed) as place:
         agent = Agent(spec, config, place)
     agent.load_tensors(saved.tensors("agent.safetensors"))
@@ -389,6 +412,59 @@ def _resumable(folder: RunFolder, config: Config) -> Iterator[None]:
     except StoppedBySignal as stop:
         remedy = f"resume with `{resume_command(folder, config)}`"
         raise RunInterrupted(f"{stop} before training; the run is as it was, {remedy}") from None
+
+
+def _resumed_config(
+    folder: RunFolder, saved: checkpoint.Checkpoint | None, written: Config, changes: Mapping[str, Any]
+) -> tuple[Config, list[str]]:
+    """The config with which a run is resumed, and a sentence for each field that has changed.
+
+    The checkpoint decides what the run is; `config.json` and the command may change the rest.
+    """
+    trained = written if saved is None else _config_of(saved)
+    requested = update(written, changes)
+    asked = differences(written, requested)
+    for field, (old, new) in asked.items():
+        if not may_change(field, written.phase):
+            raise ConfigError(
+                f"{field} = {shown(new)} cannot be set when a run is resumed: it is {shown(old)} there and "
+                f"defines the run; start a new run, or change only {', '.join(_resumable_names())}"
+            )
+    edited = differences(trained, written)
+    refused = [
+        f"{field} was {shown(old)} and is {shown(new)}"
+        for field, (old, new) in edited.items()
+        if not may_change(field, trained.phase)
+    ]
+    if refused:
+        assert saved is not None
+        raise ConfigError(
+            f"{folder.config_path} was edited since {saved.path.name} in what defines the run: "
+            f"{', '.join(refused)}; restore it, or start a new run with these values"
+        )
+    changed = differences(trained, requested)
+    return requested, [f"{field} was {old!r}, is {new!r}" for field, (old, new) in changed.items()]
+
+
+def _config_of(saved: checkpoint.Checkpoint) -> Config:
+    """The config in the manifest of a checkpoint."""
+    path = saved.path / checkpoint.MANIFEST
+    try:
+        return build.config_from_json(checkpoint.require_field(path, saved.meta, "config", dict))
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def _spec_of(saved: checkpoint.Checkpoint) -> EnvSpec:
+    """The spaces in the manifest of a checkpoint."""
+    try:
+        return spec_from_json(saved.meta.get("spec"))
+    except SpaceError as error:
+        raise CheckpointError(f"{saved.path / checkpoint.MANIFEST}: {error}") from error
+
+
+def _resumable_names() -> list[str]:
+    return [f"{name}*" if name.endswith(".") else name for name in RESUMABLE_FIELDS]
 
 
 def _resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:

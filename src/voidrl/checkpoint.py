@@ -24,16 +24,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
 from voidrl import __version__
-from voidrl.errors import CheckpointError, ConfigError
+from voidrl.errors import CheckpointError, ConfigError, shown
 from voidrl.machine import free_disk
+from voidrl.parsing import MAX_JSON_BYTES, parse_json, read_text
 
 T = TypeVar("T")
 FORMAT = 2
@@ -274,6 +275,32 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} cannot be read: {e}") from e
 
 
+class TensorHeader(NamedTuple):
+    """What the header of a file says about a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    """As safetensors names it, such as F32."""
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> TensorHeader:
+        """The header that a tensor would have, which may be on the meta device."""
+        return cls(tuple(tensor.shape), _DTYPES[tensor.dtype])
+
+    def __str__(self) -> str:
+        return f"{self.dtype} of shape {self.shape}"
+
+
+def read_headers(path: Path) -> dict[str, TensorHeader]:
+    """Read names, shapes and types of the tensors in a file, and none of their values."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {name: TensorHeader(tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
+    except (OSError, SafetensorError) as e:
+        raise CheckpointError(f"{path} cannot be read: {e}") from e
+
+
 def write_json_atomic(path: Path, obj: Any) -> None:
     """Write strict JSON; readers, also after a kill, see either the old file or the new one."""
     write_text_atomic(path, _dumps(obj, str(path), indent=2) + "\n")
@@ -299,24 +326,23 @@ def remove_leftovers(path: Path) -> None:
             leftover.unlink()
 
 
-def read_json(path: Path, what: str) -> Any:
-    """Read strict JSON; `what` names the file in errors, as in "the config"."""
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not valid JSON")
-
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """Read the object of a strict JSON file; `what` names the file in errors, as in "the config"."""
     try:
-        return json.loads(path.read_text("utf-8"), parse_constant=refuse)
+        data = parse_json(read_text(path, MAX_JSON_BYTES))
+        if not isinstance(data, dict):
+            raise ValueError(f"it holds a {type(data).__name__}, not an object")
     except FileNotFoundError:
         raise CheckpointError(f"{what} is missing: there is no {path}") from None
     except (OSError, ValueError) as e:
         raise CheckpointError(f"{what} cannot be read: {path} is damaged or not JSON ({e})") from e
+    return data
 
 
 def _dumps(obj: Any, what: str, indent: int | None = None) -> str:
     try:
         return json.dumps(obj, allow_nan=False, indent=indent)
-    except (TypeError, ValueError) as e:
+    except (TypeError, ValueError, RecursionError) as e:
         raise CheckpointError(f"{what} cannot be written as JSON: {e}") from e
 
 
@@ -339,23 +365,58 @@ def _valid(found: Iterable[tuple[int, int, Path]]) -> Iterator[Checkpoint]:
 
 
 def _open(path: Path, *, trust: bool) -> Checkpoint:
-    manifest = read_json(path / MANIFEST, "the manifest of the checkpoint")
-    fields = manifest if isinstance(manifest, dict) else {}
-    require_format(
-        path / MANIFEST, fields, FORMAT
-    )  # before the hash, which other formats may compute differently
+    file = path / MANIFEST
+    fields = read_json(file, "the manifest of the checkpoint")
+    require_format(file, fields, FORMAT)  # before the hash, which other formats may compute differently
     if fields.pop("sha256", None) != seal(fields):
-        raise CheckpointError(f"{path / MANIFEST} is damaged: it does not match its own sha256")
-    for name, entry in fields["files"].items():
-        check_file(path / name, entry, trust=trust)
-    return Checkpoint(path, fields["step"], fields["meta"], fields["files"])
+        raise CheckpointError(f"{file} is damaged: it does not match its own sha256")
+    step = require_field(file, fields, "step", int)
+    meta = require_field(file, fields, "meta", dict)
+    files: dict[str, FileEntry] = {}
+    for name in require_field(file, fields, "files", dict):
+        if Path(name).name != name:  # as in ../../other
+            raise CheckpointError(f"{file} names the file {shown(name)}: expected one next to it")
+        files[name] = file_entry(file, fields["files"], name)
+        check_file(path / name, files[name], trust=trust)
+    return Checkpoint(path, step, meta, files)
+
+
+def require_field(path: Path, fields: Mapping[str, Any], name: str, kind: type[T]) -> T:
+    """A field of a JSON file that must be there and of this type."""
+    value = fields.get(name)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        expected = {int: "a whole number", dict: "an object", str: "a text"}[kind]
+        raise CheckpointError(
+            f"{path} is damaged, or not voidrl's: {_given(fields, name)}, expected {expected}"
+        )
+    return value
+
+
+def _given(fields: Mapping[str, Any], name: str) -> str:
+    return f"its {name} is {shown(fields[name])}" if name in fields else f"it has no {name!r}"
+
+
+def file_entry(path: Path, fields: Mapping[str, Any], name: str) -> FileEntry:
+    """The size, sha256 and tag of a file, as the JSON file at `path` has them under `name`."""
+    entry = require_field(path, fields, name, dict)
+    tag = entry.get("tag")
+    return {
+        "sha256": require_field(path, entry, "sha256", str),
+        "bytes": require_field(path, entry, "bytes", int),
+        "tag": tag if isinstance(tag, str) else None,
+    }
 
 
 def require_format(path: Path, fields: Mapping[str, Any], expected: int) -> None:
     """Refuse a file of an older or newer format, naming the version of voidrl that wrote it."""
     found = fields.get("format")
-    if isinstance(found, int) and found != expected:
+    if type(found) is not int or found < 1:
+        raise CheckpointError(
+            f"{path} is damaged, or not voidrl's: {_given(fields, 'format')}, expected {expected}"
+        )
+    if found != expected:
         writer = fields.get("voidrl", "0.1.0")  # the only version whose manifests do not record it
+        writer = writer if isinstance(writer, str) and len(writer) < 40 else "of another version"
         remedy = "upgrade voidrl" if found > expected else f"use voidrl {writer}, or train again"
         raise CheckpointError(
             f"{path} was written by voidrl {writer} in format {found} and cannot be read by voidrl "
@@ -368,8 +429,9 @@ def require_readable(folder: Path) -> None:
     for step in list_steps(folder)[-1:]:
         path = folder / f"step_{step:012d}" / MANIFEST
         with suppress(OSError, ValueError):
-            fields = json.loads(path.read_text("utf-8"))
-            require_format(path, fields if isinstance(fields, dict) else {}, FORMAT)
+            fields = parse_json(read_text(path, MAX_JSON_BYTES))
+            if isinstance(fields, dict) and isinstance(fields.get("format"), int):
+                require_format(path, fields, FORMAT)
 
 
 def check_file(path: Path, entry: FileEntry, *, trust: bool = False) -> None:

@@ -19,21 +19,52 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from voidrl import registry
-from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.errors import ConfigError, UnknownNameError, shown
 
 T = TypeVar("T")
 
 Count = int  # which the command line also reads as 1M, 100k, 1e6 and 1_000_000
+LARGEST = 2**63  # numbers of a config are below it, as torch's are
+MAX_DOTS = 8  # in the name of a field
 PIECES = ("method", "representation", "learner")
 SET_BY_COMMAND = frozenset({"phase", "env.id", *(f"{kind}.name" for kind in PIECES)})  # no options
 STACKS = ("auto", "nature", "impala", "drq", "paper", "mlp")
+# Fields that belong to the machine and its user, not to the agent: shared agents have none of them.
+LOCAL_FIELDS = (
+    "device",
+    "engine",
+    "env.backend",
+    "env.dmc.processes",
+    "env.timeout_s",
+    "replay.device",
+    "log.keep_last",
+    "log.tensorboard",
+    "log.wandb_project",
+)
+# Fields that a run may change when it is resumed, and why that leaves it the same run. All others define it.
+RESUMABLE_FIELDS = {
+    "steps": "how long it is",
+    "device": "where it runs",
+    "engine": "how updates run",
+    "precision": "how updates run",
+    "replay.device": "where it runs",
+    "env.backend": "how environments are stepped",
+    "env.dmc.processes": "how environments are stepped",
+    "env.timeout_s": "how environments are stepped",
+    "log.": "what is written, and when",
+    "learner.learning_rate": "the remedy for a run that diverges",
+    "finetune.learning_rate": "the remedy for a run that diverges",
+    "learner.max_grad_norm": "the remedy for a run that diverges",
+    "method.learning_rate": "the remedy for a run that diverges",
+    "representation.learning_rate": "the remedy for a run that diverges",
+}
 Trainer = Literal["representation", "method", "learner"]
 
 
 def require(ok: bool, name: str, value: object, expected: str) -> None:
     """Raise one clear sentence unless `ok`."""
     if not ok:
-        raise ConfigError(f"{name} = {value!r} cannot be used: expected {expected}")
+        raise ConfigError(f"{name} = {shown(value)} cannot be used: expected {expected}")
 
 
 def require_positive(config: object, *names: str) -> None:
@@ -95,7 +126,9 @@ class EnvConfig:
     """DMControl."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "num_envs", "frame_stack", "timeout_s")
+        require(0 < self.num_envs <= 2**16, "num_envs", self.num_envs, "1 to 65536")
+        require(0 < self.frame_stack <= 1024, "frame_stack", self.frame_stack, "1 to 1024 frames")
+        require_positive(self, "timeout_s")
         require(self.counted_envs >= 0, "counted_envs", self.counted_envs, "0 (all) or a number of them")
 
 
@@ -125,9 +158,11 @@ class EncoderConfig:
             self.stack,
             f"{', '.join(STACKS)}, or 'module:Class'",
         )
-        require_positive(self, "width")
-        for name in ("feature_dim", "hidden_dim", "spectral_norm_iterations"):
+        require(0 < self.width <= 1000, "width", self.width, "a factor above 0, up to 1000")
+        for name in ("feature_dim", "hidden_dim"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        iterations = self.spectral_norm_iterations
+        require(0 <= iterations <= 1000, "spectral_norm_iterations", iterations, "0 to 1000")
 
 
 @dataclass(frozen=True)
@@ -219,7 +254,7 @@ class LearnerConfig(PieceConfig):
     def __post_init__(self) -> None:
         require_positive(self, "batch_size", "n_step", "learning_rate", "adam_eps")
         require_positive(self, "hidden_dim", "target_every_updates")
-        require(self.hidden_layers >= 1, "hidden_layers", self.hidden_layers, "1 or more")
+        require(1 <= self.hidden_layers <= 100, "hidden_layers", self.hidden_layers, "1 to 100")
         require(0 < self.target_tau <= 1, "target_tau", self.target_tau, "a number in (0, 1]")
         require(0 < self.discount < 1, "discount", self.discount, "a number in (0, 1)")
         require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "0 or more")
@@ -392,6 +427,28 @@ def to_json(config: object) -> Any:
     return list(config) if isinstance(config, tuple) else config
 
 
+def without_local_fields(config: Config) -> Config:
+    """The config with defaults for all that belongs to the machine and its user."""
+    defaults = flat(to_json(Config()))
+    return update(config, {name: defaults[name] for name in LOCAL_FIELDS})
+
+
+def may_change(field: str, phase: str) -> bool:
+    """Whether a run of this phase may be resumed with another value of a field."""
+    if phase == "pretrain" and field.startswith(("finetune.", "reward_scale")):
+        return True  # of later runs, which are not pre-training
+    groups = tuple(name for name in RESUMABLE_FIELDS if name.endswith("."))
+    return field in RESUMABLE_FIELDS or field.startswith(groups)
+
+
+def differences(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:
+    """The fields in which two configs differ, with both values; None for one that a config does not have."""
+    mine, theirs = flat(to_json(one)), flat(to_json(other))
+    names = {**mine, **theirs}
+    pairs = {name: (mine.get(name), theirs.get(name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
 def update(config: T, changes: Mapping[str, Any], path: str = "") -> T:
     """A copy of `config` with nested `changes`: `{"learner": {"n_step": 3}}` or `{"learner.n_step": 3}`."""
     hints = typing.get_type_hints(type(config))
@@ -444,6 +501,8 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
+            named = isinstance(key, str) and key.count(".") <= MAX_DOTS
+            require(named, "config field", key, "the name of a field, such as 'learner.n_step'")
             head, _, rest = key.partition(".")
             value = _as_mapping(head, {rest: value} if rest else value)
             old = _as_mapping(head, merged.get(head))
@@ -481,6 +540,8 @@ def _require_type(value: Any, hint: Any, name: str) -> Any:
             continue
         kind: type = typing.get_origin(option) or option
         number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and kind in (int, float) and abs(value) >= LARGEST and value != math.inf:
+            raise ConfigError(f"{name} = {shown(value)} cannot be used: expected a number below 2⁶³")
         if kind is float and number:
             return float(value)
         if kind is int and number and value == value // 1:
@@ -490,7 +551,7 @@ def _require_type(value: Any, hint: Any, name: str) -> Any:
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
         expected.append({types.NoneType: "None", tuple: "a list"}.get(kind, kind.__name__))
-    raise ConfigError(f"{name} = {value!r} cannot be used: expected {' or '.join(expected)}")
+    raise ConfigError(f"{name} = {shown(value)} cannot be used: expected {' or '.join(expected)}")
 
 
 def flat(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:

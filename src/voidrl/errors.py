@@ -6,6 +6,14 @@ import difflib
 import signal
 from collections.abc import Iterable
 
+LONGEST_VALUE = 200  # characters of a value in a message
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: in full, unless it is absurdly long."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
 
 class VoidrlError(Exception):
     """Base of every error raised for a user; the command line prints it without a traceback."""
@@ -24,13 +32,14 @@ class UnknownNameError(ConfigError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], remedy: str = "") -> None:
         spelled = {k.lower(): k for k in sorted(known)}
-        near = [spelled[n] for n in difflib.get_close_matches(name.lower(), spelled, n=3, cutoff=0.5)]
+        word = name.lower()[:LONGEST_VALUE]  # comparing takes time in proportion to the length
+        near = [spelled[n] for n in difflib.get_close_matches(word, spelled, n=3, cutoff=0.5)]
         some = [*spelled.values()][:20]
         more = f" and {len(spelled) - len(some)} more" if len(spelled) > len(some) else ""
         hint = f"known: {', '.join(some)}{more}."
         if near:
             hint = f"did you mean {' or '.join(repr(n) for n in near)}?"
-        super().__init__(f"unknown {kind} {name!r}; {hint}{' ' + remedy if remedy else ''}")
+        super().__init__(f"unknown {kind} {shown(name)}; {hint}{' ' + remedy if remedy else ''}")
 
 
 class NeighborError(ConfigError):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -9,13 +13,15 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from voidrl.errors import SpaceError
+from voidrl.errors import SpaceError, shown
 from voidrl.types import EnvSpec
 
 ROUNDING = 1e-5  # relative to a bound, and absolute for bounds below 1
 LARGEST = np.finfo(np.float32).max  # frames are stored as float32
 Mismatch = tuple[str, str]
 """What was found, and what was expected."""
+MAX_VALUES = 2**28  # of one observation: a stack of 64 images of 1024 × 1024 in four colors
+MAX_ACTIONS = 2**20
 
 
 def spec_of(observation: gym.Space, action: gym.Space, frame_stack: int) -> EnvSpec:
@@ -55,6 +61,48 @@ def _actions_of(space: gym.Space) -> tuple[int, tuple[float, ...], tuple[float, 
             f"use gymnasium.wrappers.RescaleAction or a Box with bounds"
         )
     return 0, tuple(space.low.ravel().tolist()), tuple(space.high.ravel().tolist())
+
+
+def spec_from_json(data: Any) -> EnvSpec:
+    """The spec that `EnvSpec.to_json` wrote; anything that no environment could have is refused."""
+    names = [field.name for field in dataclasses.fields(EnvSpec)]
+    if not isinstance(data, Mapping) or sorted(data) != sorted(names):
+        given = sorted(data) if isinstance(data, Mapping) else data
+        raise SpaceError(f"spec = {shown(given)} cannot be used: expected an object with {', '.join(names)}")
+    for name in ("frame_shape", "raw_shape", "action_shape"):
+        whole = isinstance(data[name], list) and all(_is_whole(size, 1, MAX_VALUES) for size in data[name])
+        _require(whole, data, name, "a list of sizes above 0")
+    for name in ("action_low", "action_high"):
+        finite = isinstance(data[name], list) and all(_is_finite(bound) for bound in data[name])
+        _require(finite, data, name, "a list of finite numbers")
+    _require(isinstance(data["pixels"], bool), data, "pixels", "true or false")
+    frame, axes = data["frame_shape"], 3 if data["pixels"] else 1
+    _require(len(frame) == axes, data, "frame_shape", f"{axes} sizes, as pixels = {data['pixels']}")
+    _require(_is_whole(data["frame_stack"], 1, 1024), data, "frame_stack", "1 to 1024")
+    values = math.prod(frame)
+    small = values * data["frame_stack"] <= MAX_VALUES
+    _require(small, data, "frame_shape", f"at most {MAX_VALUES} values in one observation")
+    _require(math.prod(data["raw_shape"]) == values, data, "raw_shape", f"the {values} values of a frame")
+    _require(_is_whole(data["num_actions"], 0, MAX_ACTIONS), data, "num_actions", f"0 to {MAX_ACTIONS}")
+    low, high = data["action_low"], data["action_high"]
+    bounds = math.prod(data["action_shape"]) if data["num_actions"] == 0 else 0
+    _require(len(low) == len(high) == bounds, data, "action_low", f"{bounds} bounds, and as many above")
+    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+    return EnvSpec(**fields)
+
+
+def _is_whole(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_finite(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+
+
+def _require(ok: bool, data: Mapping[str, Any], name: str, expected: str) -> None:
+    if not ok:
+        raise SpaceError(f"spec.{name} = {shown(data[name])} cannot be used: expected {expected}")
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:

@@ -58,14 +58,8 @@ class EnvSpec:
         return f"{kind} {'×'.join(map(str, self.frame_shape))}{stack}, {actions}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for a manifest."""
+        """Plain values for a manifest; `voidrl.spaces.spec_from_json` reads them."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in self.__dict__.items()}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> EnvSpec:
-        """The inverse of `to_json`."""
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-        return cls(**values)
 
 
 class Layout(NamedTuple):

@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from voidrl.errors import SpaceError
-from voidrl.spaces import env_action, spec_of, to_frames
+from voidrl.spaces import env_action, spec_from_json, spec_of, to_frames
 from voidrl.types import EnvSpec
 
 TWO = spaces.Discrete(2)
@@ -137,4 +137,44 @@ def test_a_scalar_action():
 
 def test_a_spec_survives_json():
     spec = spec_of(image(10, 12, 3), spaces.Box(-2, 3, (2, 2)), 3)
-    assert EnvSpec.from_json(spec.to_json()) == spec
+    assert spec_from_json(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"frame_shape": [10**9]},
+            r"spec.frame_shape = \[1000000000\] cannot be used: expected a list of sizes",
+        ),
+        ({"frame_shape": [2**28], "frame_stack": 2}, "at most 268435456 values in one observation"),
+        ({"frame_shape": [-3]}, "sizes above 0"),
+        ({"frame_shape": ["3"]}, "sizes above 0"),
+        ({"frame_shape": [3.0]}, "sizes above 0"),
+        ({"frame_shape": [True]}, "sizes above 0"),
+        ({"frame_shape": "3"}, "sizes above 0"),
+        ({"frame_shape": [1, 3, 3]}, r"spec.frame_shape = .* expected 1 sizes, as pixels = False"),
+        ({"frame_shape": [1] * 10_000}, "…"),
+        ({"frame_shape": [4]}, r"spec.raw_shape = \[3\] cannot be used: expected the 4 values of a frame"),
+        ({"pixels": 1}, "spec.pixels = 1 cannot be used: expected true or false"),
+        ({"frame_stack": 0}, "spec.frame_stack = 0"),
+        ({"num_actions": 10**12}, "spec.num_actions = 1000000000000"),
+        ({"num_actions": None}, "spec.num_actions = None"),
+        ({"action_low": [-1, 10**400]}, "spec.action_low = .* finite numbers"),
+        ({"action_low": [-1, "1"]}, "finite numbers"),
+        ({"action_high": [1]}, "expected 2 bounds, and as many above"),
+        ({"num_actions": 2}, "expected 0 bounds"),
+        ({"color": 1}, "expected an object with frame_shape, pixels"),
+    ],
+)
+def test_a_spec_that_no_environment_has_is_refused(changes, message):
+    spec = spec_of(vector(3), spaces.Box(-2, 3, (2,)), 1).to_json()
+    with pytest.raises(SpaceError, match=message) as caught:
+        spec_from_json({**spec, **changes})
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("data", [None, [], "spec", {}, 3])
+def test_what_is_no_spec_is_refused(data):
+    with pytest.raises(SpaceError, match="expected an object with frame_shape, pixels"):
+        spec_from_json(data)

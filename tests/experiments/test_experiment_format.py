@@ -142,7 +142,7 @@ def test_files_that_cannot_be_read(tmp_path, capsys):
     assert "there is no file" in capsys.readouterr().err
     (tmp_path / "folder.toml").mkdir()
     assert cli.main(["experiment", str(tmp_path / "folder.toml")]) == 2
-    assert "cannot be read (Is a directory)" in capsys.readouterr().err
+    assert "cannot be read: it is not a regular file" in capsys.readouterr().err
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     assert cli.main(["experiment", str(tmp_path / "bytes.toml")]) == 2
     assert "it is no UTF-8 text" in capsys.readouterr().err

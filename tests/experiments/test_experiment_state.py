@@ -157,11 +157,11 @@ def test_a_dry_run_shows_every_cell_and_writes_nothing(tmp_path, capsys):
 
 def test_a_preset_of_another_family_is_refused_or_tells_no_time(tmp_path, capsys):
     path = tmp_path / "own.toml"
-    path.write_text("tasks = ['tiny_runs:make_continuous']\n[methods.apt]\npretrain.steps = 1000")
+    path.write_text("tasks = ['Pendulum-v1']\n[methods.apt]\npretrain.steps = 1000")
     words = ["experiment", str(path), "--dry-run", "--preset", "maze-demo"]
     assert cli.main(words) == 2
     assert "learner 'dqn' takes discrete actions" in capsys.readouterr().err
-    path.write_text(path.read_text().replace("make_continuous", "Walk"))
+    path.write_text(path.read_text().replace("Pendulum-v1", "CartPole-v1"))
     vectors = ["representation.name=identity", "learner.encoder.stack=auto"]
     assert cli.main([*words, "--set", *vectors]) == 0
     said = capsys.readouterr().out

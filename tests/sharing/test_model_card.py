@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ from huggingface_hub import ModelCard
 from tiny_runs import MAZE, Skilled, Walk, tiny
 
 import voidrl
+from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.errors import VoidrlWarning
 from voidrl.evaluation import Evaluation
@@ -124,7 +126,7 @@ def test_the_evaluation_file_of_the_run_comes_first(tmp_path, runs, capsys):
             "verified": False,
         }
         assert metrics[1]["type"] == "success_rate"
-        assert "by `voidrl evaluate`: whole episodes, seed 7, without exploration noise" in text
+        assert "by voidrl evaluate: whole episodes, seed 7, without exploration noise" in text
         assert "during training" in text  # both are listed
         other = json.loads(output)
         other["agent"]["started"] = "2020-01-01"  # of a run that was here before
@@ -142,7 +144,7 @@ def test_an_evaluation_can_be_passed_and_stays_with_the_agent(tmp_path):
     again = voidrl.save_pretrained(voidrl.from_pretrained(folder, device="cpu"), tmp_path / "again")
     for saved in (folder, again):
         _, text = card_of(saved)
-        row = next(line for line in text.splitlines() if "by `voidrl.evaluate`" in line)
+        row = next(line for line in text.splitlines() if "by voidrl.evaluate" in line)
         assert [cell.strip() for cell in row.split("|")][2:6] == ["3", "2.16025", "3", "33.3%"]
 
 
@@ -237,3 +239,41 @@ def test_special_characters_break_neither_yaml_nor_tables(tmp_path):
     assert front["model-index"][0]["results"][0]["dataset"]["name"] == env.id
     row = next(line for line in text.splitlines() if line.startswith("| environment | `"))
     assert row.replace("\\|", "").count("|") == 3
+
+
+HOSTILE = (
+    "x-v0\n---\nlicense: mit\n---\n# Heading\n<script>alert(1)</script> `code` ``` [a](http://b) | **c** \\| @me"
+)
+
+
+def test_text_of_others_is_shown_and_never_markup(tmp_path):
+    """Newlines, HTML, backticks, separators and links in ids and records."""
+    agent = make_agent()
+    agent.config = dataclasses.replace(agent.config, env=dataclasses.replace(agent.config.env, id=HOSTILE))
+    saved = voidrl.save_pretrained(agent, tmp_path / "agent", evaluation=Evaluation([1.0], [3], None))
+    data = json.loads((saved / "config.json").read_text())
+    del data["sha256"]
+    run = dict.fromkeys(("date", "command", "platform", "cpu", "commit"), HOSTILE)
+    data["about"]["run"] = {**run, "gpus": [HOSTILE], "versions": {HOSTILE: HOSTILE}}
+    data["about"]["results"][0] |= {"how": HOSTILE, "env": HOSTILE}
+    (saved / "config.json").write_text(json.dumps({**data, "sha256": checkpoint.seal(data)}))
+    (saved / "README.md").unlink()
+    front, text = card_of(voidrl.save_pretrained(voidrl.from_pretrained(saved), tmp_path / "again"))
+    assert "license" not in front
+    assert all("\n" not in tag for tag in front["tags"])
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert headings[1:] == ["## Usage", "## Results", "## Training", "## Limitations"]
+    assert "alert" in headings[0]
+    assert text.count("\n```") == 2  # the one block of code
+    without_code = re.sub(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", "", re.sub(r"(?s)\n```.*?\n```", "", text))
+    without_code = without_code.rpartition("<!-- Written by voidrl")[0]
+    assert not re.search(r"(?<!\\)[<\[]", without_code)
+    assert not re.search(r"(?<!\\)(\*\*|@me)|http://", without_code)
+    for line in text.splitlines():
+        if line.startswith("|"):  # pairs of escaped signs, then separators
+            assert re.sub(r"\\.", "", line).count("|") in (3, 6), line
+
+
+def test_options_of_the_machine_are_not_in_the_command():
+    typed = "voidrl pretrain X --log.wandb-project secret --seed 1 --device=cuda:3"
+    assert model_card._command(typed) == "voidrl pretrain X --seed 1"

@@ -6,13 +6,11 @@ import argparse
 import dataclasses
 import sys
 import textwrap
-from contextlib import suppress
 from typing import Any
 
-from voidrl.cli.options import WORDS, make_parser
+from voidrl.cli.options import make_parser, read_changes
 from voidrl.errors import ConfigError
 from voidrl.terminal.screen import width_of
-from voidrl.units import parse_count
 
 
 def demo(argv: list[str]) -> int:
@@ -68,7 +66,7 @@ def experiment(argv: list[str]) -> int:
         return 0
     _positive("--steps-scale", options.steps_scale)
     _positive("--jobs", options.jobs)
-    given = {**vars(options), "changes": _changes(options.changes)}
+    given = {**vars(options), "changes": read_changes(options.changes)}
     from voidrl.experiments.experiment import run_experiment
     from voidrl.experiments.plan import ExperimentRequest
 
@@ -76,26 +74,6 @@ def experiment(argv: list[str]) -> int:
         **{field.name: given.pop(field.name) for field in dataclasses.fields(ExperimentRequest)}
     )
     return run_experiment(request=request, command=["voidrl", "experiment", *argv], **given)
-
-
-def _changes(words: list[str]) -> dict[str, Any]:
-    """`NAME=VALUE …` as dotted names and values."""
-    changes = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not equals or not name:
-            raise ConfigError(f"--set {word} cannot be used: expected NAME=VALUE, such as learner.n_step=5")
-        several = tuple(_read_value(part) for part in text.split(",")) if "," in text else None
-        changes[name.replace("-", "_")] = _read_value(text) if several is None else several
-    return changes
-
-
-def _read_value(text: str) -> Any:
-    """The number, truth value or None that a text spells; which fields runs have is not known yet."""
-    for read in (lambda text: WORDS[text.lower()], parse_count, int, float):
-        with suppress(KeyError, ValueError):
-            return read(text)
-    return text
 
 
 def _positive(option: str, value: float) -> None:

@@ -136,6 +136,26 @@ def read_as(text: str, hint: Any) -> Any:
     return text
 
 
+def read_changes(words: list[str]) -> dict[str, Any]:
+    """`--set NAME=VALUE …` as dotted names and values."""
+    changes = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--set {word} cannot be used: expected NAME=VALUE, such as learner.n_step=5")
+        several = tuple(_read_value(part) for part in text.split(",")) if "," in text else None
+        changes[name.replace("-", "_")] = _read_value(text) if several is None else several
+    return changes
+
+
+def _read_value(text: str) -> Any:
+    """The number, truth value or None that a text spells; which fields runs have is not known yet."""
+    for read in (lambda text: WORDS[text.lower()], parse_count, int, float):
+        with suppress(KeyError, ValueError):
+            return read(text)
+    return text
+
+
 def print_help(config: Config, usage: str, about: str | None, own: Mapping[str, str]) -> None:
     """The options of a command, then every field of the config with its value here and its docstring."""
     print(wrap_text(f"usage: {usage} [OPTION …]", indent=7))

@@ -7,7 +7,16 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from voidrl.cli.options import HELP, TRUST_HELP, make_parser, pop_own, print_help, read_options, split_words
+from voidrl.cli.options import (
+    HELP,
+    TRUST_HELP,
+    make_parser,
+    pop_own,
+    print_help,
+    read_changes,
+    read_options,
+    split_words,
+)
 from voidrl.errors import UnknownNameError
 from voidrl.terminal.tables import described, print_table, wrap_text
 
@@ -174,13 +183,16 @@ def resume(argv: list[str]) -> None:
     parser = make_parser("resume", resume.__doc__)
     parser.add_argument("run", help="the run folder")
     parser.add_argument("--steps", help="a new total of environment steps")
+    set_help = "change what does not define the run: log.keep_last=1 learner.learning_rate=1e-5"
+    words: Any = {"nargs": "+", "action": "extend", "default": []}
+    parser.add_argument("--set", dest="config", metavar="NAME=VALUE", help=set_help, **words)
     parser.add_argument("--env", help="module:function, for a run started by a script with its own function")
     parser.add_argument("--device", help="auto, cpu, cuda or cuda:N (default: as it was started)")
     parser.add_argument("--engine", help="auto, eager, graph or compile (default: as it was started)")
     options = parser.parse_args(argv)
     from voidrl import api
 
-    api.resume(**vars(options))
+    api.resume(**{**vars(options), "config": read_changes(options.config)})
 
 
 PHASES: dict[str, Callable[[list[str]], None]] = {"pretrain": pretrain, "finetune": finetune, "train": train}

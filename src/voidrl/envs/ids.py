@@ -5,11 +5,11 @@ Imports no Gymnasium.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from urllib.parse import parse_qsl
 
-from voidrl.errors import ConfigError
+from voidrl.errors import ConfigError, shown
+from voidrl.parsing import parse_json
 from voidrl.suites import dmcontrol
 
 ATARI = "atari/"
@@ -28,6 +28,28 @@ def is_importable(env: str) -> bool:
     return not (":" in name and (name.startswith("__main__:") or "<" in name or name.endswith("()")))
 
 
+def names_code(env: str) -> bool:
+    """Whether making this environment may import code that the id names.
+
+    That is `module:factory`, `module:Name-v0`, and an option with a colon: an environment may import what it
+    names, as Gymnasium's `GymV26Environment-v0?env_id=module:Name-v0` does.
+    """
+    try:
+        name, options = parse_id(env)
+    except ConfigError:  # it cannot be made either
+        return ":" in env
+    return ":" in name or has_colon(options)
+
+
+def has_colon(value: object) -> bool:
+    """Whether any text in a value has a colon, as `module:name` does."""
+    if isinstance(value, dict):
+        return any(has_colon(each) for pair in value.items() for each in pair)
+    if isinstance(value, list | tuple):
+        return any(map(has_colon, value))
+    return isinstance(value, str) and ":" in value
+
+
 def parse_id(text: str) -> tuple[str, dict[str, Any]]:
     """Split `id?key=value&…` into the id and its options, with values as JSON or Python literals."""
     name, _, query = text.partition("?")
@@ -35,7 +57,7 @@ def parse_id(text: str) -> tuple[str, dict[str, Any]]:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
     except ValueError:
         raise ConfigError(
-            f"environment {text!r} cannot be read: expected id?option=value&option=value"
+            f"environment {shown(text)} cannot be read: expected id?option=value&option=value"
         ) from None
     return name, {key: _value(value) for key, value in pairs}
 
@@ -44,6 +66,6 @@ def _value(text: str) -> Any:
     if text in PYTHON_VALUES:
         return PYTHON_VALUES[text]
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return parse_json(text)
+    except ValueError:
         return text

@@ -49,9 +49,12 @@ def print_missing(plan: Plan, stream: TextIO) -> None:
 
 
 def _state(plan: Plan, cell: Cell, state: CellState) -> str:
-    if differ := differences(cell, plan.path(cell)):
+    known = cell.probe.spec is not None
+    if known and (differ := differences(cell, plan.path(cell))):
         return f"other settings: {differ[0]}"
     text = NAMES[state.kind]
+    if not known and state.kind != "missing":
+        text += ", settings not compared"
     if state.kind == "partial":
         text += f", {human_count(state.steps)} done"
     if locks.is_held(locks.cell_lock_path(plan.out, cell.folder)):

@@ -72,7 +72,8 @@ def estimate_all(plan: Plan, states: Mapping[str, CellState]) -> dict[str, Estim
         seconds = 0.0 if left == 0 else None if rate is None else rate.seconds(cell, left)
         size, why = disk_bytes(cell, sizes.get(_kind(cell))), ""
         if size is None:
-            why = f"the {'agent' if cell.probe.is_exact else 'states'} of {cell.task}"
+            known = cell.probe.is_exact or cell.probe.spec is None
+            why = f"the {'agent' if known else 'states'} of {cell.task}"
         estimates[cell.folder] = Estimate(seconds, rate if left else None, size, why)
     return estimates
 
@@ -118,7 +119,9 @@ def shipped_rate(cell: Cell, has_gpu: bool) -> Rate | None:
     config = cell.config
     phase = "task" if config.phase != "pretrain" else "pretrain" if learns(config) else "random"
     engine = config.engine if config.engine != "auto" else "graph" if has_gpu else "eager"
-    if cell.preset is None or not cell.task.startswith(FAMILIES[cell.preset.partition("-")[0]]):
+    if cell.preset is None or cell.probe.spec is None:
+        return None
+    if not cell.task.startswith(FAMILIES[cell.preset.partition("-")[0]]):
         return None
     known = [each for each in _shipped_rates() if each["preset"] == cell.preset]
     # Fine-tuning is not slower than pre-training with as many updates, which also trains f.
@@ -150,11 +153,10 @@ def _shipped_rates() -> list[dict[str, Any]]:
 
 def disk_bytes(cell: Cell, measured_agent: int | None = None) -> int | None:
     """Disk space of the complete run; None where the size of an observation or of the agent is unknown."""
-    agent = measured_agent or cell.agent_bytes
-    if agent is None or not cell.probe.is_exact:
+    agent, spec = measured_agent or cell.agent_bytes, cell.probe.spec
+    if agent is None or spec is None or not cell.probe.is_exact:
         return None
-    count = cell.config.log.keep_last
-    return checkpoint_bytes(cell.config, cell.probe.spec, skill_dim=0, agent=agent, count=count)
+    return checkpoint_bytes(cell.config, spec, skill_dim=0, agent=agent, count=cell.config.log.keep_last)
 
 
 def sources(estimates: Iterable[Estimate]) -> list[str]:

@@ -54,7 +54,7 @@ def run_experiment(
     folder = str(Path(experiment.path).absolute().parent)
     if folder not in sys.path and Path(experiment.path).is_file():
         sys.path.append(folder)  # for module:factory in the same folder
-    plan = make_plan(experiment, request or ExperimentRequest(), out)
+    plan = make_plan(experiment, request or ExperimentRequest(), out, run_code=not dry_run)
     if dry_run:
         print_plan(plan, jobs)
         return 0

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib.resources
+import math
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.errors import ConfigError, UnknownNameError, shown
 from voidrl.experiments.tasks import GROUPS, NamedEnv, Task, folder_name, make_task, task_name
+from voidrl.parsing import MAX_TOML_BYTES, parse_toml, read_text
 from voidrl.paths import user_path
 from voidrl.protocols.presets import PRESETS
 from voidrl.suites import published
@@ -104,15 +105,15 @@ def read_experiment(name: str | Path) -> ExperimentSpec:
     """Read a shipped experiment by its name, or your own by the path of its file."""
     path = user_path(name)
     known, file = _shipped_names(), str(path)
-    source: Path | Traversable = path
     if path.suffix != ".toml" and not path.is_file():
         if name not in known:
             remedy = "Your own is a file whose name ends in .toml."
             raise UnknownNameError("experiment", str(name), known, remedy)
         file = f"{name}.toml"
-        source = importlib.resources.files("voidrl.experiments").joinpath(file)
+        text = importlib.resources.files("voidrl.experiments").joinpath(file).read_text("utf-8")
+        return _experiment(file, parse_toml(text))
     try:
-        return _experiment(file, tomllib.loads(source.read_text(encoding="utf-8")))
+        values = parse_toml(read_text(path, MAX_TOML_BYTES))
     except FileNotFoundError:
         expected = "expected an experiment's file, or a name such as demo"
         raise ConfigError(f"there is no file {path}: {expected}") from None
@@ -122,6 +123,9 @@ def read_experiment(name: str | Path) -> ExperimentSpec:
         raise ConfigError(f"{path} cannot be read: it is no UTF-8 text ({error.reason})") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} cannot be read as TOML: {error}") from None
+    except ValueError as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
+    return _experiment(file, values)
 
 
 def _shipped_names() -> list[str]:
@@ -163,7 +167,7 @@ class _TomlTable:
     def require(self, ok: object, key: str, value: object, expected: str) -> None:
         if not ok:
             name = ".".join(filter(None, (self.name, key)))
-            raise ConfigError(f"{self.file}: {name} = {value!r} cannot be used: expected {expected}")
+            raise ConfigError(f"{self.file}: {name} = {shown(value)} cannot be used: expected {expected}")
 
     def require_folder_name(self, key: str, name: str) -> None:
         expected = f"the name of a folder, such as {folder_name(name)!r}"
@@ -243,7 +247,7 @@ def _arm(
     times = table.get("times", dict, {})
     for key, value in times.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        table.require(is_number and value > 0, f"times.{key}", value, "a factor above 0")
+        table.require(is_number and 0 < value < math.inf, f"times.{key}", value, "a factor above 0")
     return ArmSpec(
         name=name,
         label=table.get("label", str, name),

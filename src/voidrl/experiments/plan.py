@@ -10,9 +10,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from voidrl import build
-from voidrl.config import PIECES, Config, EnvConfig, default_piece, flat, merge, require, to_json, update
+from voidrl.config import (
+    AUTOMATIC,
+    PIECES,
+    Config,
+    EnvConfig,
+    MethodConfig,
+    PieceConfig,
+    default_piece,
+    flat,
+    merge,
+    require,
+    to_json,
+    update,
+)
 from voidrl.envs.dmc import resolve
-from voidrl.envs.ids import ATARI, DMC
+from voidrl.envs.ids import ATARI, DMC, has_colon, names_code
 from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
 from voidrl.evaluation import EVALUATION_STREAM, run_seed
 from voidrl.experiments import scale
@@ -37,6 +50,8 @@ RESERVED = {
     "phase": "each run has its own",
     "steps": "phases differ: set pretrain.steps, finetune.steps or train.steps, or use --steps-scale",
 }
+# What all pieces of a kind have in common.
+COMMON: dict[str, type[PieceConfig]] = {"method": MethodConfig, **AUTOMATIC}
 PHASE_PREFIXES = ("pretrain", "train")  # of `--set`; `finetune` is a part of the config itself
 
 
@@ -121,8 +136,18 @@ class Plan:
         return self.out / (cell if isinstance(cell, str) else cell.folder)
 
 
-def make_plan(experiment: ExperimentSpec, request: ExperimentRequest, out: str | Path | None = None) -> Plan:
-    """Plan every requested run, and the pre-trainings that these start from."""
+def make_plan(
+    experiment: ExperimentSpec,
+    request: ExperimentRequest,
+    out: str | Path | None = None,
+    *,
+    run_code: bool = True,
+) -> Plan:
+    """Plan every requested run, and the pre-trainings that these start from.
+
+    Without `run_code`, nothing of what the file names as `module:name` is imported. Runs with such code then
+    have a config without the values of method, representation and learner, and no spec.
+    """
     arms = _select_arms(experiment, request.methods)
     tasks = select(experiment.tasks, request.tasks) if request.tasks else [*experiment.tasks]
     seeds = request.seeds or experiment.seeds
@@ -132,7 +157,7 @@ def make_plan(experiment: ExperimentSpec, request: ExperimentRequest, out: str |
         if name in RESERVED or name.partition(".")[2] in ("seed", "device", "engine"):
             why = RESERVED.get(name) or RESERVED[name.partition(".")[2]]
             raise ConfigError(f"{name} = {value!r} cannot be set for all runs: {why}")
-    planner = _Planner(experiment, request)
+    planner = _Planner(experiment, request, run_code)
     cells: dict[str, Cell] = {}
     for seed, task, arm in product(seeds, tasks, arms):  # one seed of everything is done first
         for cell in planner.cells(arm, task, seed):
@@ -163,6 +188,12 @@ def _select_arms(experiment: ExperimentSpec, names: Sequence[str]) -> list[ArmSp
 
 
 def _notes(cells: Sequence[Cell]) -> Iterator[str]:
+    unknown = [cell for cell in cells if cell.probe.spec is None]
+    if unknown:
+        yield (
+            f"{len(unknown)} runs need code that the file names (module:name, first in {unknown[0].folder}), "
+            f"which a dry run does not import: their observations, settings and sizes are unknown"
+        )
     idle = [cell for cell in cells if scale.learns(cell.config) and not scale.count_updates(cell.config)]
     few = [cell for cell in cells if 0 < scale.count_updates(cell.config) < scale.FEW_UPDATES]
     if idle:
@@ -186,8 +217,8 @@ class _Prepared(NamedTuple):
 class _Planner:
     """Makes cells; a config is made once for all seeds, before it is scaled."""
 
-    def __init__(self, experiment: ExperimentSpec, request: ExperimentRequest) -> None:
-        self.experiment, self.request = experiment, request
+    def __init__(self, experiment: ExperimentSpec, request: ExperimentRequest, run_code: bool) -> None:
+        self.experiment, self.request, self.run_code = experiment, request, run_code
         self.preset_changes = experiment.preset_changes.get(request.preset or "", PresetChanges())
         changes = dict(request.changes)
         self.evaluation_changes = _pop_prefix(changes, "evaluation")
@@ -253,7 +284,7 @@ class _Planner:
             pretrained = self._prepare(self._source_arm(arm), "pretrain", task).config
             layers: Layers = [to_json(build.task_config(pretrained)), self._file_config(phase)]
             layers += [] if arm.source is None else [arm.config]
-            merged = _layered([*layers, arm_phase])
+            merged = self._layered([*layers, arm_phase])
         else:
             merged = self._from_preset(arm, phase, env_id)
         if phase != "finetune" or arm.source is not None:
@@ -263,29 +294,77 @@ class _Planner:
                 self.kept_by_arms.setdefault(name, set()).add(arm.label)
         given = {"phase": phase, "device": self.request.device, "engine": self.request.engine}
         steps = self._requested_steps(arm, phase)
-        merged = _layered([merged, given if steps is None else {**given, "steps": steps}])
+        merged = self._layered([merged, given if steps is None else {**given, "steps": steps}])
         env = merged.get("env", {})
         require(isinstance(env, Mapping), "env", env, "a mapping; the id is the task's")
-        env_probe = probe(update(EnvConfig(), {**env, "id": env_id}, "env."))
+        env_config = update(EnvConfig(), {**env, "id": env_id}, "env.")
+        if not self.run_code and self._needs_code(arm, phase, task, env_id, merged):
+            return self._without_code(merged, env_config)
+        env_probe = probe(env_config)
+        assert env_probe.spec is not None
         if phase != "finetune":
             self._drop_foreign(merged, build.name_pieces(env_probe.spec, merged))
         config = build.build_config(env_probe.spec, [merged, {"env": to_json(env_probe.env)}])
         return _Prepared(config, env_probe, agent_bytes(env_probe.spec, config))
 
+    def _layered(self, layers: Layers) -> dict[str, Any]:
+        """As `merge`, but another representation, learner or method keeps the settings that both have.
+
+        Arms are compared with each other: they must differ in nothing but what the file says.
+        """
+        merged: dict[str, Any] = {}
+        for layer in layers:
+            new = merge(layer)
+            for kind in PIECES:
+                name, old = _piece_name(new, kind), merged.get(kind, {})
+                if name is not None and old.get("name", name) != name:
+                    both = self._piece_fields(kind, name) - {"name"}
+                    merged[kind] = {"name": name, **{k: v for k, v in old.items() if k in both}}
+            merged = merge(merged, new)
+        return merged
+
+    def _piece_fields(self, kind: str, name: str) -> set[str]:
+        """The fields of a piece; of custom code that is not run, those that all of its kind have."""
+        unknown = not self.run_code and ":" in name
+        return {f.name for f in dataclasses.fields(COMMON[kind] if unknown else default_piece(kind, name))}
+
+    # Code that is not run
+
+    def _needs_code(self, arm: ArmSpec, phase: str, task: Task, env_id: str, merged: dict[str, Any]) -> bool:
+        """Whether the config of a run depends on code that the file names."""
+        names = [_piece_name(merged, kind) for kind in PIECES]
+        names += [flat(merged).get(f"{kind}.encoder.stack") for kind in PIECES]
+        if names_code(env_id) or has_colon(names):
+            return True
+        return (
+            phase == "finetune" and self._prepare(self._source_arm(arm), "pretrain", task).probe.spec is None
+        )
+
+    def _without_code(self, merged: dict[str, Any], env: EnvConfig) -> _Prepared:
+        """What is known of a run without its code: everything but method, representation and learner."""
+        if not names_code(env.id):
+            env = probe(env).env
+        rest = {name: value for name, value in merged.items() if name not in (*PIECES, "env")}
+        config = dataclasses.replace(update(Config(), rest), env=env)
+        given = {kind: _piece_name(merged, kind) or getattr(config, kind).name for kind in PIECES}
+        pieces: dict[str, Any] = {kind: COMMON[kind](name) for kind, name in given.items()}
+        config = dataclasses.replace(config, **pieces)
+        return _Prepared(config, EnvProbe(None, env, is_exact=False), None)
+
     def _from_preset(self, arm: ArmSpec, phase: str, env: str) -> dict[str, Any]:
         """Pre-training and training from scratch: protocol, recipe, and the changes of file and command."""
-        shared = _layered([self.experiment.config, self.preset_changes.config, self.changes])
+        shared = self._layered([self.experiment.config, self.preset_changes.config, self.changes])
         method = {} if arm.method is None else {"method": arm.method}
         own = [self._file_config(phase), self.phase_changes[phase], method, arm.config]
         own.append(arm.by_phase.get(phase, PhaseSpec()).config)
-        layers = build.layers_for(env, phase, self._preset_name(env), _layered(own), shared=shared)
-        return _layered([layer.values for layer in layers])
+        layers = build.layers_for(env, phase, self._preset_name(env), self._layered(own), shared=shared)
+        return self._layered([layer.values for layer in layers])
 
     def _drop_foreign(self, merged: dict[str, Any], pieces: Mapping[str, Any]) -> None:
         """Drop values for all runs that the pieces of this one do not have, such as `k` of a random agent."""
         shared = merge(self.experiment.config, self.preset_changes.config, self.changes)
         for kind, piece in pieces.items():
-            fields = {f.name for f in dataclasses.fields(default_piece(kind, piece["name"]))}
+            fields = self._piece_fields(kind, piece["name"])
             for name in shared.get(kind, {}).keys() - fields:
                 merged[kind].pop(name, None)
 
@@ -347,8 +426,9 @@ class _Planner:
         """Refuse changes that apply to none of the runs, such as a field of a method that is not there."""
         known = {name for made in self.prepared.values() for name in flat(to_json(made.config))}
         phases = {phase for _, phase, _ in self.prepared}
+        unknown = any(made.probe.spec is None for made in self.prepared.values())
         for name in flat(merge(self.changes)):
-            if name not in known:
+            if name not in known and not (unknown and name.partition(".")[0] in PIECES):
                 raise UnknownNameError("config field", name, known, "None of the runs has it.")
         for phase, changes in self.phase_changes.items():
             if changes and phase not in phases:
@@ -364,21 +444,12 @@ def _file_steps(phase: str, *specs: ArmSpec | PresetChanges | ExperimentSpec) ->
     return next((steps for steps in found if steps is not None), None)
 
 
-def _layered(layers: Layers) -> dict[str, Any]:
-    """As `merge`, but another representation, learner or method keeps the settings that both have.
-
-    Arms are compared with each other: they must differ in nothing but what the file says.
-    """
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        new = merge(layer)
-        for kind in PIECES:
-            name, old = new.get(kind, {}).get("name"), merged.get(kind, {})
-            if name is not None and old.get("name", name) != name:
-                both = {f.name for f in dataclasses.fields(default_piece(kind, name))} - {"name"}
-                merged[kind] = {"name": name, **{k: v for k, v in old.items() if k in both}}
-        merged = merge(merged, new)
-    return merged
+def _piece_name(merged: Mapping[str, Any], kind: str) -> str | None:
+    piece = merged.get(kind, {})
+    require(isinstance(piece, Mapping), kind, piece, "a name or a table of values")
+    name: str | None = piece.get("name")
+    require(name is None or isinstance(name, str), f"{kind}.name", name, "a name")
+    return name
 
 
 def _multiply(merged: dict[str, Any], times: Mapping[str, Any]) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-import torch
-
-from voidrl.agent import Agent
+from voidrl.agent.dry_build import dry_build
 from voidrl.config import Config, EnvConfig
 from voidrl.disk import saved_bytes
 from voidrl.envs.dmc import resolve
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.envs.make import probe_env
-from voidrl.errors import VoidrlError
 from voidrl.suites.dmcontrol import find_dmc_task
 from voidrl.types import EnvSpec
 
@@ -32,7 +29,8 @@ STATE_DIMS = {
 class EnvProbe:
     """Observations and actions of an environment."""
 
-    spec: EnvSpec
+    spec: EnvSpec | None
+    """None where the run needs custom code, which is not run in a dry run."""
     env: EnvConfig
     """With everything decided that the environment decides."""
     is_exact: bool = True
@@ -62,14 +60,9 @@ def probe(config: EnvConfig) -> EnvProbe:
 def agent_bytes(spec: EnvSpec, config: Config) -> int | None:
     """Size of the agent and its optimizers in a checkpoint; an error where the agent cannot be built.
 
-    The agent is built without memory, on the meta device. None where a custom component cannot be.
+    None where a custom component cannot be built without memory.
     """
-    meta = torch.device("meta")
-    try:
-        with meta:
-            agent = Agent(spec, config, meta)
-    except VoidrlError:
-        raise
-    except Exception:  # custom code may read values in its constructor; the run itself will show errors
+    agent = dry_build(spec, config)
+    if agent is None:
         return None
     return saved_bytes(agent.tensors().values(), agent.optimizers.all_parameters())

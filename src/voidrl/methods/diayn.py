@@ -38,7 +38,7 @@ class DIAYNConfig(SkillConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.num_skills >= 2, "num_skills", self.num_skills, "2 or more")
+        require(2 <= self.num_skills <= 2**16, "num_skills", self.num_skills, "2 to 65536")
         require_positive(self, "hidden_dim")
 
 

@@ -102,7 +102,9 @@ def iterate(weight: Tensor, u: Tensor, v: Tensor, iterations: int) -> Tensor:
 def full_precision(x: Tensor) -> AbstractContextManager[Any]:
     """Turn autocast off on the tensor's device."""
     kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+    if x.is_meta or not torch.is_autocast_enabled(kind):  # meta tensors have no autocast
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
 
 
 def _matrix(weight: Tensor, like: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ def newest_agent(run_folder: Path) -> tuple[Agent, Saved, dict[str, Any]]:
     from voidrl.checkpoint import MANIFEST, check_file, read_json, read_tensors
     from voidrl.device import placed
     from voidrl.report.saved import newest
-    from voidrl.types import EnvSpec
+    from voidrl.spaces import spec_from_json
 
     saved = newest(run_folder)
     if saved is None:
@@ -55,7 +55,7 @@ def newest_agent(run_folder: Path) -> tuple[Agent, Saved, dict[str, Any]]:
     try:
         check_file(path, saved.files[WEIGHTS])
         meta = read_json(saved.path / MANIFEST, "the manifest of the checkpoint")["meta"]
-        spec, config = EnvSpec.from_json(meta["spec"]), config_from_json(meta["config"])
+        spec, config = spec_from_json(meta["spec"]), config_from_json(meta["config"])
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"the checkpoint {saved.path} cannot be read: {error!r}") from error
     with placed("cpu", config.seed) as place:

@@ -6,17 +6,18 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from voidrl.checkpoint import MANIFEST, read_json
-from voidrl.config import PIECES
+from voidrl.config import LOCAL_FIELDS, PIECES
 from voidrl.envs.ids import is_importable
-from voidrl.errors import CheckpointError, RunFolderError
+from voidrl.errors import CheckpointError, RunFolderError, shown
 from voidrl.runs.evaluations import final_evaluation
 from voidrl.runs.metrics import read_metrics
+from voidrl.spaces import spec_from_json
 from voidrl.types import EnvSpec
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ PHASES = {
     "finetune": "fine-tuning on a reward",
     "train": "training from scratch on a reward",
 }
+RUN_FIELDS = {"date", "command", "versions", "platform", "cpu", "gpus", "commit", "steps"}
+RESULT_FIELDS = {"env", "mean_return", "std_return", "episodes", "human_normalized", "success_rate", "how"}
+_MARKUP = re.compile(r"[\\`*_\[\]<>#|~&$]|@(?=\S)|:(?=//)|(?<=www)\.")  # addresses become links by themselves
 _MARK = re.compile(r"\n<!-- Written by voidrl; .* sha256 ([0-9a-f]{64}) -->\n\Z")
 
 
@@ -81,8 +85,20 @@ def _command(text: str) -> str | None:
     if program in ("", "-c", "-m") or "kernel_launcher" in program:  # not a command, e.g. a notebook
         return None
     home = str(Path.home())
-    shown = [f"~{word[len(home) :]}" if word.startswith(f"{home}/") else word for word in words[1:]]
-    return shlex.join([*(("python", program) if program.endswith(".py") else (program,)), *shown])
+    public = [f"~{word[len(home) :]}" if word.startswith(f"{home}/") else word for word in _public(words[1:])]
+    return shlex.join([*(("python", program) if program.endswith(".py") else (program,)), *public])
+
+
+def _public(words: Sequence[str]) -> Iterator[str]:
+    """Leave out options that belong to the machine and its user, such as --log.wandb-project."""
+    rest = iter(words)
+    for word in rest:
+        option, equals, _ = word.partition("=")
+        if option.startswith("--") and option[2:].replace("-", "_") in LOCAL_FIELDS:
+            if not equals:
+                next(rest, None)
+        else:
+            yield word
 
 
 def _evaluated(run: Path, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -97,7 +113,7 @@ def _evaluated(run: Path, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
         length = "" if settings["steps"] is None else f" of {settings['steps']} steps"
         successes = saved["successes"]
         success = sum(successes) / len(successes) if successes else None
-        how = f"by `voidrl evaluate`: whole episodes{length}, seed {settings['seed']}, {_policy(settings)}"
+        how = f"by voidrl evaluate: whole episodes{length}, seed {settings['seed']}, {_policy(settings)}"
         return [_result(settings["env"], saved, success, how)]
     except (CheckpointError, RunFolderError, KeyError, TypeError):
         return []
@@ -131,13 +147,78 @@ def result_from(agent: Agent, evaluation: Evaluation) -> dict[str, Any]:
         "episodes": len(evaluation.returns),
         "human_normalized": evaluation.human_normalized,
     }
-    how = "by `voidrl.evaluate`: whole episodes"
+    how = "by voidrl.evaluate: whole episodes"
     return _result(agent.config.env.id, numbers, evaluation.success_rate, how)
 
 
 def _result(env: str, numbers: Mapping[str, Any], success: float | None, how: str) -> dict[str, Any]:
     names = ("mean_return", "std_return", "episodes", "human_normalized")
     return {"env": env, **{name: numbers[name] for name in names}, "success_rate": success, "how": how}
+
+
+def require_about(about: dict[str, Any]) -> dict[str, Any]:
+    """Return what `describe_run` and `result_from` recorded, refusing what they could not have written."""
+    run, results = about.get("run", {}), about.get("results", [])
+    _require(set(about) <= {"run", "results"}, "about.keys", sorted(about), "run and results")
+    _require(isinstance(run, dict) and set(run) <= RUN_FIELDS, "about.run", run, "what a run records")
+    for name in ("date", "command", "platform", "cpu", "commit"):
+        _require(isinstance(run.get(name, ""), str | None), f"about.run.{name}", run.get(name), "a text")
+    steps, gpus, versions = run.get("steps", 0), run.get("gpus", []), run.get("versions", {})
+    _require(_is_number(steps) and isinstance(steps, int), "about.run.steps", steps, "a whole number")
+    listed = isinstance(gpus, list) and all(isinstance(name, str) for name in gpus)
+    _require(listed, "about.run.gpus", gpus, "a list of names")
+    named = isinstance(versions, dict) and all(isinstance(each, str | None) for each in versions.values())
+    _require(named, "about.run.versions", versions, "versions by name")
+    _require(isinstance(results, list), "about.results", results, "a list of results")
+    for result in results:
+        whole = isinstance(result, dict) and set(result) == RESULT_FIELDS
+        texts = whole and all(isinstance(result[name], str) for name in ("env", "how"))
+        numbers = texts and all(
+            _is_number(result[name]) for name in ("mean_return", "std_return", "episodes")
+        )
+        shares = [result.get(name) for name in ("success_rate", "human_normalized")] if numbers else []
+        fits = numbers and all(share is None or _is_number(share) for share in shares)
+        _require(bool(fits), "about.results", result, "results of evaluations")
+    return about
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _require(ok: bool, name: str, value: object, expected: str) -> None:
+    if not ok:
+        raise CheckpointError(f"{name} = {shown(value)} cannot be used: expected {expected}")
+
+
+# Text of others in Markdown
+
+
+def one_line(text: object) -> str:
+    """Text without line breaks, which could begin a block or end the front matter, or control characters."""
+    spaced = "".join(each if each.isprintable() else " " for each in str(text))
+    return " ".join(spaced.split())
+
+
+def code(text: object) -> str:
+    """Text as inline code, whatever backticks it has."""
+    line = one_line(text) or "(empty)"
+    fence = "`"
+    while fence in line:
+        fence += "`"
+    padding = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{fence}{padding}{line}{padding}{fence}"
+
+
+def code_cell(text: object) -> str:
+    """Text as inline code in a table, where a backslash before a separator cannot be written."""
+    line = one_line(text)
+    return plain(line) if "|" in line and "\\" in line else code(line).replace("|", "\\|")
+
+
+def plain(text: object) -> str:
+    """Text that Markdown shows literally: no markup, no HTML, no links."""
+    return _MARKUP.sub(r"\\\g<0>", one_line(text))
 
 
 # The page
@@ -150,7 +231,7 @@ def render(data: Mapping[str, Any], *, parameters: int, license: str | None, rep
     """
     from huggingface_hub import ModelCard, ModelCardData
 
-    config, spec = data["config"], EnvSpec.from_json(data["spec"])
+    config, spec = data["config"], spec_from_json(data["spec"])
     run, results = data["about"].get("run", {}), data["about"].get("results", [])
     env, phase, pieces = config["env"]["id"], config["phase"], [config[kind]["name"] for kind in PIECES]
     importable = is_importable(env)
@@ -161,27 +242,27 @@ def render(data: Mapping[str, Any], *, parameters: int, license: str | None, rep
         library_name="voidrl",
         pipeline_tag="reinforcement-learning",
         license=license,
-        tags=["reinforcement-learning", "voidrl", *env_names, algorithm],
-        model_name=(repo_id or (env_names or ["agent"])[0]).rpartition("/")[2],
+        tags=["reinforcement-learning", "voidrl", *map(one_line, (*env_names, algorithm))],
+        model_name=one_line(repo_id or (env_names or ["agent"])[0]).rpartition("/")[2],
         eval_results=_eval_results(results[0]) if results else None,
     )
     template = resources.files("voidrl.sharing").joinpath("templates/model_card.md").read_text("utf-8")
     card = ModelCard.from_template(
         card_data,
         template_str=template,
-        title=algorithm.rpartition(":")[2],
-        env_title=env_names[0] if importable else "a custom environment",
+        title=plain(algorithm.rpartition(":")[2]),
+        env_title=plain(env_names[0]) if importable else "a custom environment",
         env_description=describe_env(env),
-        env_argument=json.dumps(env, ensure_ascii=False) if importable else _function(env) or "make_env",
-        place=f"`{env}`" if importable else "a custom environment",
+        env_argument=_literal(env) if importable else _function(env) or "make_env",
+        place=code(env) if importable else "a custom environment",
         importable=importable,
         phase=phase,
-        method=config["method"]["name"],
+        method=code(config["method"]["name"]),
         agent_steps=data["agent_steps"],
         run_steps=run.get("steps"),
         repo_id=repo_id,
         trust=repo_id is not None and any(":" in name for name in pieces),
-        external=", ".join(f"`{name}`" for name in (*env_names, *pieces) if ":" in name),
+        external=", ".join(code(name) for name in (*env_names, *pieces) if ":" in name),
         observation=f"{'uint8' if spec.pixels else 'float32'} of shape {shape}, or a batch",
         spec=spec.describe(),
         results=[_cells(result) for result in results],
@@ -203,12 +284,17 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def describe_env(env: str) -> str:
+def describe_env(env: str, quote: Callable[[str], str] = code) -> str:
     """Return a description of the environment that is true on any machine."""
     if is_importable(env):
-        return f"`{env}`"
+        return quote(env)
     name = _function(env)
     return f"a function `{name}` in the author's script" if name else "a function in the author's script"
+
+
+def _literal(env: str) -> str:
+    """The id as a Python string, on one line."""
+    return json.dumps(env, ensure_ascii=not env.isprintable())
 
 
 def _function(env: str) -> str | None:
@@ -229,8 +315,8 @@ def _eval_results(result: Mapping[str, Any]) -> list[EvalResult]:
         EvalResult(
             task_type="reinforcement-learning",
             task_name="reinforcement-learning",
-            dataset_type=env.partition("?")[0] if importable else "custom",
-            dataset_name=env if importable else "a custom environment",
+            dataset_type=one_line(env.partition("?")[0]) if importable else "custom",
+            dataset_name=one_line(env) if importable else "a custom environment",
             metric_type=metric,
             metric_name=f"{name} over {episodes} episodes",
             metric_value=value,
@@ -242,14 +328,11 @@ def _eval_results(result: Mapping[str, Any]) -> list[EvalResult]:
 
 def _cells(result: Mapping[str, Any]) -> dict[str, Any]:
     """Format one result for the table."""
-    shown = {name: f"{result[name]:.6g}" for name in ("mean_return", "std_return")}
+    cells = {name: f"{result[name]:.6g}" for name in ("mean_return", "std_return")}
     for name in ("success_rate", "human_normalized"):
-        shown[name] = "" if result[name] is None else f"{result[name]:.1%}"
-    return {**result, **shown, "env": _cell(describe_env(result["env"])), "how": _cell(result["how"])}
-
-
-def _cell(text: object) -> str:
-    return str(text).replace("|", "\\|")
+        cells[name] = "" if result[name] is None else f"{result[name]:.1%}"
+    env = describe_env(result["env"], code_cell)
+    return {**result, **cells, "env": env, "how": plain(result["how"])}
 
 
 def _training(
@@ -260,20 +343,20 @@ def _training(
     finetuned = config["phase"] == "finetune"
     machine = [*run.get("gpus", []), run.get("cpu"), run.get("platform")]
     rows = {
-        "environment": f"{describe_env(config['env']['id'])}: {spec.describe()}",
+        "environment": f"{describe_env(config['env']['id'], code_cell)}: {spec.describe()}",
         "phase": PHASES[config["phase"]],
-        "method": f"`{config['method']['name']}`{' (during pre-training)' * finetuned}",
-        "representation": f"`{config['representation']['name']}`",
-        "learner": f"`{config['learner']['name']}`",
+        "method": f"{code_cell(config['method']['name'])}{' (during pre-training)' * finetuned}",
+        "representation": code_cell(config["representation"]["name"]),
+        "learner": code_cell(config["learner"]["name"]),
         "steps": f"{data['agent_steps']:,}{' over all phases' * finetuned}",
         "seed": config["seed"],
         "parameters and buffers": f"{parameters:,}",
-        "machine": "; ".join(filter(None, machine)),
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if version),
-        "command": f"`{run['command']}`" if run.get("command") else "",
-        "Git commit": f"`{run['commit']}`" if run.get("commit") else "",
-        "started": run.get("date"),
+        "machine": plain("; ".join(filter(None, machine))),
+        "versions": plain(", ".join(f"{name} {version}" for name, version in versions.items() if version)),
+        "command": code_cell(run["command"]) if run.get("command") else "",
+        "Git commit": code_cell(run["commit"]) if run.get("commit") else "",
+        "started": plain(run.get("date") or ""),
     }
     if config["phase"] == "train":  # neither was used
         del rows["method"], rows["representation"]
-    return {name: _cell(value) for name, value in rows.items() if value not in ("", None)}
+    return {name: str(value) for name, value in rows.items() if value != ""}

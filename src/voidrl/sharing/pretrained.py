@@ -15,23 +15,35 @@ import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from voidrl import __version__, checkpoint
 from voidrl.agent import Agent
-from voidrl.config import Config, flat, merge, to_json, update
+from voidrl.config import LOCAL_FIELDS, Config, flat, merge, to_json, update, without_local_fields
 from voidrl.device import placed
-from voidrl.envs.ids import is_importable
-from voidrl.errors import CheckpointError, ConfigError, HubError, VoidrlError, VoidrlWarning
+from voidrl.envs.ids import has_colon, is_importable, names_code
+from voidrl.errors import (
+    CheckpointError,
+    ConfigError,
+    HubError,
+    SpaceError,
+    VoidrlError,
+    VoidrlWarning,
+    shown,
+)
 from voidrl.evaluation import Evaluation
+from voidrl.parsing import read_text
 from voidrl.paths import user_path
 from voidrl.sharing import card as model_card
-from voidrl.sharing import hub
+from voidrl.sharing import hub, weights
+from voidrl.spaces import spec_from_json
 from voidrl.terminal.output import say
 from voidrl.types import EnvSpec
 
 FORMAT = 2
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+MAX_CARD_BYTES = 1 << 20
+MAX_STEPS = 10**12  # as many as a checkpoint's name has digits for
 NEXT = ".next.safetensors"  # new weights, which count once config.json holds their hash
 
 
@@ -63,9 +75,9 @@ def save_pretrained(
     if repo_id is not None:
         hub.require_repo_id(repo_id)
     env = agent.config.env.id
-    if not agent.trusted and _names_code(env):
+    if not agent.trusted and names_code(env):
         raise ConfigError(
-            f"the agent from {agent.origin} cannot be saved: its environment {env!r} is code named by a "
+            f"the agent from {agent.origin} cannot be saved: its environment {shown(env)} is code named by a "
             f"downloaded file, and a saved folder is trusted to run the code it names; if you trust its "
             f"author, load it with trust_code=True (--trust-code)"
         )
@@ -75,8 +87,8 @@ def save_pretrained(
         path.mkdir(parents=True, exist_ok=True)
         _finish_interrupted_save(path)
         try:
-            weights = checkpoint.write_tensors(path / NEXT, agent.tensors())
-            data = _config_json(agent, weights, evaluation)
+            entry = checkpoint.write_tensors(path / NEXT, agent.tensors())
+            data = _config_json(agent, entry, evaluation)
             card = _card(agent, path, data, license, repo_id, evaluation)
             checkpoint.write_json_atomic(path / CONFIG, {**data, "sha256": checkpoint.seal(data)})
         except (OSError, VoidrlError):  # e.g. a full disk
@@ -108,9 +120,9 @@ def _require_replaceable(path: Path) -> None:
     if not is_pretrained(path):
         raise CheckpointError(f"{path} is not empty and holds no saved agent: choose another folder")
     version = _config_of(path).get("format")
-    if not isinstance(version, int) or version > FORMAT:
+    if type(version) is not int or version > FORMAT:
         raise CheckpointError(
-            f"{path} holds an agent of format {version}, newer than {FORMAT}: choose another folder"
+            f"{path} holds an agent of format {shown(version)}, newer than {FORMAT}: choose another folder"
         )
 
 
@@ -118,17 +130,16 @@ def _finish_interrupted_save(folder: Path) -> None:
     """Move weights that config.json already names into place, and delete other leftovers."""
     for leftover in (*folder.glob(f".tmp-*-{CONFIG}"), *folder.glob(f".tmp-*-{CARD}")):
         leftover.unlink(missing_ok=True)
-    with suppress(CheckpointError, KeyError, TypeError):
-        if _find_weights(folder, _entry(_config_of(folder))).name == NEXT:
+    with suppress(CheckpointError):
+        entry = checkpoint.file_entry(folder / CONFIG, _config_of(folder), "weights")
+        if _find_weights(folder, entry).name == NEXT:
             (folder / NEXT).replace(folder / WEIGHTS)
     (folder / NEXT).unlink(missing_ok=True)
 
 
-def _config_json(
-    agent: Agent, weights: checkpoint.FileEntry, evaluation: Evaluation | None
-) -> dict[str, Any]:
+def _config_json(agent: Agent, entry: checkpoint.FileEntry, evaluation: Evaluation | None) -> dict[str, Any]:
     """Return the contents of config.json without its own hash."""
-    about = _about(agent, weights["sha256"])
+    about = _about(agent, entry["sha256"])
     if evaluation is not None:
         about["results"] = [model_card.result_from(agent, evaluation), *about.get("results", [])]
     return {
@@ -137,8 +148,8 @@ def _config_json(
         "voidrl": __version__,
         "agent_steps": agent.steps,
         "spec": agent.spec.to_json(),
-        "config": to_json(agent.config),
-        "weights": {"bytes": weights["bytes"], "sha256": weights["sha256"]},
+        "config": to_json(without_local_fields(agent.config)),
+        "weights": {"bytes": entry["bytes"], "sha256": entry["sha256"]},
         "about": about,
     }
 
@@ -149,9 +160,9 @@ def _about(agent: Agent, sha256: str) -> dict[str, Any]:
         return {}
     if not is_pretrained(agent.origin):
         return model_card.describe_run(agent.origin, sha256)
-    with suppress(CheckpointError, KeyError, TypeError):
-        known = read_config(agent.origin)
-        return dict(known["about"]) if known["weights"]["sha256"] == sha256 else {}
+    with suppress(VoidrlError):
+        known = _read_manifest(agent.origin)
+        return known.about if known.weights["sha256"] == sha256 else {}
     return {}
 
 
@@ -171,7 +182,7 @@ def _card(
         if edited.parent == folder or license is not None or evaluation is not None:
             message = f"{edited} was edited by hand and is kept; delete it to get a new one"
             warnings.warn(message, VoidrlWarning, stacklevel=3)
-        return None if edited.parent == folder else edited.read_text("utf-8")
+        return None if edited.parent == folder else _card_text(edited)
     parameters = sum(tensor.numel() for tensor in agent.tensors().values())
     try:
         return model_card.render(data, parameters=parameters, license=license, repo_id=repo_id)
@@ -183,8 +194,17 @@ def _card(
 
 def _edited_card(folder: Path) -> Path | None:
     path = folder / CARD
-    saved = is_pretrained(folder) and path.is_file()
-    return path if saved and model_card.is_edited(path.read_text("utf-8")) else None
+    if not is_pretrained(folder) or not path.is_file():
+        return None
+    _require_inside(folder, path)  # its text may be published
+    return path if model_card.is_edited(_card_text(path)) else None
+
+
+def _card_text(path: Path) -> str:
+    try:
+        return read_text(path, MAX_CARD_BYTES)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}): delete it to get a new one") from error
 
 
 # Loading
@@ -215,50 +235,47 @@ def from_pretrained(
         raise ConfigError(f"revision = {revision!r} cannot be used with the folder {path}: {why}")
     trusted = trust_code or path.exists()
     folder = path if path.exists() else _download(str(source), revision, token)
-    data = read_config(folder)
+    manifest = _read_manifest(folder)
+    if not trusted:
+        _refuse_code(str(source), manifest.config)
+    file = _find_weights(folder, manifest.weights)
     try:
-        if not trusted:
-            _require_known_pieces(str(source), data["config"])
-        spec, config = EnvSpec.from_json(data["spec"]), update(Config(), data["config"])
-        steps = int(data["agent_steps"])
-        weights = _entry(data)
-    except VoidrlError:  # an unknown field or name, already one sentence
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError) as e:
-        raise CheckpointError(f"{folder / CONFIG} is incomplete ({e!r}): save the agent again") from e
-    tensors = checkpoint.read_tensors(_find_weights(folder, weights))
+        config = without_local_fields(update(Config(), manifest.config))
+        weights.require_fitting(file, manifest.spec, config)
+    except (ConfigError, SpaceError) as error:
+        raise ConfigError(f"{folder / CONFIG}: {error}") from error
+    tensors = checkpoint.read_tensors(file)
     with placed(device, config.seed) as place:
-        agent = Agent(spec, config, place)
+        agent = Agent(manifest.spec, config, place)
+    weights.require_finite(file, tensors, agent)
     agent.load_tensors(tensors)
-    agent.steps, agent.origin, agent.trusted = steps, folder.absolute(), trusted
+    agent.steps, agent.origin, agent.trusted = manifest.agent_steps, folder.absolute(), trusted
     return agent
 
 
 def own_env(agent: Agent) -> str:
     """Return the id of the environment the agent was trained in, unless a download would run code by it."""
     env = agent.config.env.id
-    if not agent.trusted and _names_code(env):
+    if not agent.trusted and names_code(env):
         raise ConfigError(
-            f"the agent's own environment {env!r} would run code named by a downloaded file: pass an "
+            f"the agent's own environment {shown(env)} would run code named by a downloaded file: pass an "
             f"environment (env=…, --env), or, if you trust its author, load the agent with trust_code=True "
             f"(--trust-code)"
         )
     return env
 
 
-def _names_code(env: str) -> bool:
-    """Whether an environment is `module:factory` or `module:Name-v0`; options may contain colons."""
-    return ":" in env.partition("?")[0]
+def _refuse_code(repo_id: str, config: Mapping[str, Any]) -> None:
+    """Refuse whatever may name code, before anything is imported; `merge` unifies the ways to write a field.
 
-
-def _require_known_pieces(repo_id: str, config: Mapping[str, Any]) -> None:
-    """Refuse names of code before anything is imported; `merge` unifies the ways to write a name."""
-    for field, name in flat(merge(config)).items():
-        if field.endswith((".name", ".stack")) and isinstance(name, str) and ":" in name:
+    The environment is checked where it would be made (`own_env`), since another one can be passed.
+    """
+    for field, value in flat(merge(config)).items():
+        if field not in (*LOCAL_FIELDS, "env.id") and has_colon(value):
             raise ConfigError(
-                f"{field} = {name!r} of the model {repo_id!r} on the Hugging Face Hub would run code named "
-                f"by a downloaded file: expected a name from `voidrl list`; if you trust its author, load "
-                f"the agent with trust_code=True (--trust-code)"
+                f"{field} = {shown(value)} of the model {repo_id!r} on the Hugging Face Hub would run code "
+                f"named by a downloaded file: expected a name from `voidrl list`; if you trust its author, "
+                f"load the agent with trust_code=True (--trust-code)"
             )
 
 
@@ -275,12 +292,13 @@ def is_on_hub(source: str | Path) -> bool:
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the `config.json` of a saved agent after checking it against its own hash."""
     path = folder / CONFIG
-    data = _config_of(folder)
+    data = checkpoint.read_json(path, "the config of an agent") if path.is_file() else {}
     if data.get("library_name") != "voidrl":
         raise CheckpointError(
             f"{folder} holds no agent saved by `voidrl.save_pretrained`: expected its {CONFIG}; open runs "
             f"and checkpoints with `voidrl.load`"
         )
+    _require_inside(folder, path)
     checkpoint.require_format(path, data, FORMAT)
     if data.pop("sha256", None) != checkpoint.seal(data):
         raise CheckpointError(
@@ -289,17 +307,47 @@ def read_config(folder: Path) -> dict[str, Any]:
     return data
 
 
+class _Manifest(NamedTuple):
+    """A `config.json` of which every key is there and has its type; the values of `config` are unchecked."""
+
+    spec: EnvSpec
+    config: dict[str, Any]
+    agent_steps: int
+    weights: checkpoint.FileEntry
+    about: dict[str, Any]
+
+
+def _read_manifest(folder: Path) -> _Manifest:
+    path, data = folder / CONFIG, read_config(folder)
+    try:
+        spec = spec_from_json(data.get("spec"))
+        about = model_card.require_about(checkpoint.require_field(path, data, "about", dict))
+    except VoidrlError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    config = checkpoint.require_field(path, data, "config", dict)
+    steps = checkpoint.require_field(path, data, "agent_steps", int)
+    if not 0 <= steps < MAX_STEPS:
+        raise CheckpointError(f"{path} cannot be used: agent_steps = {shown(steps)}, expected 0 or more")
+    return _Manifest(spec, config, steps, checkpoint.file_entry(path, data, "weights"), about)
+
+
 def _config_of(folder: Path) -> dict[str, Any]:
     """Return the unverified config.json; empty if it is missing or not a JSON object."""
     with suppress(CheckpointError):
-        found = checkpoint.read_json(folder / CONFIG, "the config of an agent")
-        return found if isinstance(found, dict) else {}
+        return checkpoint.read_json(folder / CONFIG, "the config of an agent")
     return {}
 
 
-def _entry(data: Mapping[str, Any]) -> checkpoint.FileEntry:
-    weights = data["weights"]
-    return {"sha256": weights["sha256"], "bytes": weights["bytes"], "tag": None}
+def _require_inside(folder: Path, path: Path) -> None:
+    """Refuse links out of the folder, except into the cache of the Hub's client, which consists of them."""
+    try:
+        home, target = folder.resolve(), path.resolve()
+    except (OSError, RuntimeError) as error:  # a loop of links
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not target.is_relative_to(home) and target.parent != home.parent.parent / "blobs":
+        raise CheckpointError(
+            f"{path} is a link to {target}, outside of the agent's folder: replace it by the file itself"
+        )
 
 
 def _find_weights(folder: Path, entry: checkpoint.FileEntry) -> Path:
@@ -307,14 +355,21 @@ def _find_weights(folder: Path, entry: checkpoint.FileEntry) -> Path:
     with suppress(CheckpointError):
         checkpoint.check_file(folder / NEXT, entry)
         return folder / NEXT
+    _require_inside(folder, path)
     try:
         checkpoint.check_file(path, entry)
     except CheckpointError:
-        if path.is_file() and path.read_bytes()[:7] == b"version":
+        if path.is_file() and _starts_with(path, b"version"):
             remedy = "fetch them with `git lfs pull`"
             raise CheckpointError(f"{path} is a Git LFS pointer, not the weights: {remedy}") from None
         raise
     return path
+
+
+def _starts_with(path: Path, text: bytes) -> bool:
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(len(text)) == text
+    return False
 
 
 # The Hub
@@ -347,7 +402,7 @@ def push_to_hub(
     hub.require_token(token)
     env = agent.config.env.id
     place = env if is_importable(env) else "a custom environment"
-    message = message or f"{agent.config.phase} in {place}, {agent.steps} steps"
+    message = message or f"{agent.config.phase} in {model_card.one_line(place)}, {agent.steps} steps"
     files = [CONFIG, WEIGHTS, CARD]
     with tempfile.TemporaryDirectory() as scratch:
         folder = save_pretrained(
@@ -370,7 +425,10 @@ def _download(repo_id: str, revision: str | None, token: str | None) -> Path:
             f"there is nothing at {repo_id!r}: expected the folder of a saved agent, or user/name on the "
             f"Hugging Face Hub"
         )
-    if not is_pretrained(hub.download(repo_id, [CONFIG], revision, token)):
+    folder = hub.download(repo_id, [CONFIG], revision, token)
+    path = folder / CONFIG
+    data = checkpoint.read_json(path, "the config of an agent") if path.is_file() else {}
+    if data.get("library_name") != "voidrl":
         raise HubError(
             f"the model {repo_id!r} on the Hugging Face Hub is not a voidrl agent: expected one published by "
             f"`voidrl.push_to_hub` or `voidrl push`"

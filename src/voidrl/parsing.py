@@ -1,0 +1,95 @@
+"""Strict readers of JSON and TOML that somebody else may have written.
+
+Whatever is wrong with a file is an OSError or a ValueError, never another exception. Files that are too
+large, nested too deeply, not regular or not UTF-8 are refused, and so are JSON with repeated keys, NaN or
+infinity, and absurdly long numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+MAX_JSON_BYTES = 64 << 20  # evaluations and manifests have a few megabytes at most
+MAX_TOML_BYTES = 1 << 20
+MAX_BITS = 1024  # of an integer; Python refuses to print one of more than 4300 digits
+MAX_DEPTH = 32  # tables within tables; a config has four
+
+
+def read_text(path: Path, max_bytes: int) -> str:
+    """The text of a regular file of limited size."""
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for without end
+        raise ValueError("it is not a regular file")
+    with path.open("rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes} bytes")
+    return data.decode("utf-8")
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text, without the extensions that Python accepts."""
+    try:
+        data = json.loads(
+            text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique
+        )
+    except RecursionError:
+        raise _too_deep() from None
+    _require_plain(data)
+    return data
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table of a TOML text."""
+    try:
+        data = tomllib.loads(text)
+    except RecursionError:
+        raise _too_deep() from None
+    _require_plain(data)
+    return data
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not valid JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:40]!r} appears twice")
+    return found
+
+
+def _require_plain(data: Any) -> None:
+    """Refuse nesting on which recursive code would fail, and integers that cannot be printed."""
+    level = [data]
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+            elif isinstance(each, int) and each.bit_length() > MAX_BITS:  # 0xfff… of any length is valid TOML
+                raise ValueError(f"a number has more than {MAX_BITS} bits")
+        level = inner
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"it is nested more than {MAX_DEPTH} levels deep")

@@ -1,0 +1,520 @@
+"""Agents of others are data: whatever their files say, loading runs no code and fails in a sentence."""
+
+import json
+import os
+import random
+import resource
+import struct
+from contextlib import suppress
+
+import hub_fakes
+import pytest
+import torch
+from helpers import CONTINUOUS, DISCRETE, PIXELS, make_agent
+from safetensors.torch import load_file, save_file
+from tiny_runs import Walk, tiny
+
+import voidrl
+from voidrl import checkpoint
+from voidrl.cli import main as cli
+from voidrl.config import LOCAL_FIELDS, Config, flat, merge, to_json
+from voidrl.errors import CheckpointError, ConfigError, VoidrlError
+
+NAME = "somebody/agent"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    agent = make_agent(seed=3)
+    agent.steps = 12
+    return voidrl.save_pretrained(agent, tmp_path_factory.mktemp("saved") / "agent")
+
+
+@pytest.fixture
+def saved(original, tmp_path):
+    """A folder of its own, whose files may be changed."""
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    for path in original.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+def contents(folder):
+    data = json.loads((folder / "config.json").read_text())
+    del data["sha256"]
+    return data
+
+
+def write(folder, data):
+    """A config.json with a matching hash, as anybody can make one."""
+    (folder / "config.json").write_text(json.dumps({**data, "sha256": checkpoint.seal(data)}))
+
+
+def configure(folder, **changes):
+    """Change fields of the agent's config; `__` stands for a dot."""
+    data = contents(folder)
+    config = merge(data["config"], {key.replace("__", "."): value for key, value in changes.items()})
+    write(folder, {**data, "config": config})
+
+
+def put_weights(folder, data):
+    """Replace the weights by these bytes, with matching hashes."""
+    path = folder / "model.safetensors"
+    path.write_bytes(data)
+    entry = {"bytes": len(data), "sha256": checkpoint.hashlib.sha256(data).hexdigest()}
+    write(folder, {**contents(folder), "weights": entry})
+
+
+def refusal(folder):
+    """The one sentence with which an agent is refused."""
+    with pytest.raises(VoidrlError) as caught:
+        voidrl.from_pretrained(folder, device="cpu")
+    text = str(caught.value)
+    assert "\n" not in text
+    assert len(text) < 1000
+    return text
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"learner__hidden_dim": 10**7},
+        {"learner__hidden_dim": 10**12},
+        {"learner__hidden_dim": 17},
+        {"learner__hidden_layers": 50},
+        {"learner__hidden_layers": 10**9},
+        {"learner__encoder__feature_dim": 10**9},
+        {"learner__encoder__hidden_dim": 10**18},
+        {"learner__encoder__stack": "nature"},
+        {"learner": "sac"},
+        {"learner__encoder__spectral_norm_iterations": 10**9},
+        {"representation": {"name": "simclr", "encoder": {"stack": "mlp", "feature_dim": 10**8}}},
+        {"method": {"name": "diayn", "num_skills": 10**10}},
+        {"method": {"name": "diayn", "num_skills": 60_000}},
+        {"method": {"name": "rnd", "rep_dim": 10**9}},
+        {"env__frame_stack": 10**9},
+        {"env__num_envs": 10**12},
+        {"replay__capacity_steps": 10**30},
+        {"steps": 10**400},
+        {"augment__intensity_scale": 10**400},
+        {"log__snapshot_steps": [10**100]},
+    ],
+    ids=str,
+)
+def test_a_config_that_implies_other_weights_is_refused_without_memory(saved, changes):
+    configure(saved, **changes)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    text = refusal(saved)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
+    assert "model.safetensors does not fit its config" in text or "config.json" in text
+
+
+def test_the_first_tensor_that_differs_is_named_with_both_shapes(saved):
+    configure(saved, learner__hidden_dim=10**7)
+    text = refusal(saved)
+    assert "model.safetensors does not fit its config: 'learner." in text
+    assert "F32 of shape (16," in text
+    assert "F32 of shape (10000000," in text
+
+
+def test_images_and_continuous_actions_are_compared_too(tmp_path):
+    for spec, changes in (
+        (PIXELS, {"frame_shape": [3, 36, 360], "raw_shape": [36, 360, 3]}),
+        (PIXELS, {"frame_shape": [3, 10**4, 8000], "raw_shape": [10**4, 8000, 3], "frame_stack": 1}),
+        (PIXELS, {"frame_stack": 1000}),
+        (PIXELS, {"num_actions": 10**6}),
+        (CONTINUOUS, {"action_low": [-1] * 9, "action_high": [1] * 9, "action_shape": [3, 3]}),
+        (CONTINUOUS, {"frame_shape": [10**8], "raw_shape": [10**8]}),
+    ):
+        folder = voidrl.save_pretrained(make_agent(spec), tmp_path / "agent")
+        write(folder, {**contents(folder), "spec": {**spec.to_json(), **changes}})
+        assert "does not fit its config" in refusal(folder)
+    folder = voidrl.save_pretrained(make_agent(PIXELS), tmp_path / "agent")
+    configure(folder, learner__encoder__width=999)
+    assert "does not fit its config" in refusal(folder)
+    configure(folder, learner__encoder__width=1e9)
+    assert "width = 1000000000.0 cannot be used" in refusal(folder)
+
+
+@pytest.mark.slow
+def test_every_learner_method_and_representation_fits_its_own_weights(tmp_path):
+    from voidrl import registry
+
+    def round_trip(spec, **pieces):
+        with suppress(ConfigError):  # a combination that cannot work
+            agent = make_agent(spec, **pieces)
+            voidrl.from_pretrained(voidrl.save_pretrained(agent, tmp_path / "agent"), device="cpu")
+            return True
+
+    for kind in ("method", "representation", "learner"):
+        for name in registry.names(kind):
+            done = [round_trip(spec, **{kind: name}) for spec in (DISCRETE, CONTINUOUS, PIXELS)]
+            assert any(done), (kind, name)
+
+
+# Weights
+
+
+def test_weights_that_are_not_finite_are_refused_by_name(saved):
+    tensors = load_file(saved / "model.safetensors")
+    name = next(name for name, tensor in tensors.items() if name.startswith("learner.") and tensor.ndim == 2)
+    for value in (float("nan"), float("inf"), -float("inf")):
+        broken = {key: tensor.clone() for key, tensor in tensors.items()}
+        broken[name][0, 0] = value
+        save_file(broken, saved / "broken.safetensors")
+        put_weights(saved, (saved / "broken.safetensors").read_bytes())
+        assert f"'{name}' has 1 values that are NaN or infinite" in refusal(saved)
+
+
+def test_a_tensor_too_many_too_few_or_of_another_type_is_named(saved):
+    tensors = load_file(saved / "model.safetensors")
+    first = next(name for name, tensor in tensors.items() if tensor.dtype == torch.float32)
+    for change, said in (
+        ({"more": torch.zeros(3)}, "'more' is F32 of shape (3,) there, and nothing by the config"),
+        ({first: tensors[first].double()}, f"'{first}' is F64 of shape"),
+        ({first: None}, f"'{first}' is missing there, and "),
+    ):
+        changed = {key: tensor for key, tensor in {**tensors, **change}.items() if tensor is not None}
+        save_file(changed, saved / "changed.safetensors")
+        put_weights(saved, (saved / "changed.safetensors").read_bytes())
+        assert said in refusal(saved)
+
+
+def header_bytes(header, data=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0" * 7,
+        struct.pack("<Q", 2**63) + b"{}",
+        struct.pack("<Q", 10**8) + b"{}",
+        header_bytes(b"[" * 100_000),
+        header_bytes(b"\xff\xfe"),
+        header_bytes([]),
+        header_bytes({"a": 1}),
+        header_bytes({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}),
+        header_bytes({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, b"\0" * 9),
+        header_bytes({"a": {"dtype": "F32", "shape": [10**18, 10**18], "data_offsets": [0, 8]}}, b"\0" * 8),
+        header_bytes({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 8]}}, b"\0" * 8),
+        header_bytes({"a": {"dtype": "F99", "shape": [2], "data_offsets": [0, 8]}}, b"\0" * 8),
+        header_bytes(
+            {name: {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} for name in "ab"}, b"\0" * 8
+        ),
+        header_bytes({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, b"\0" * 8),
+        header_bytes({}),
+    ],
+)
+def test_headers_that_lie_are_refused(saved, data):
+    put_weights(saved, data)
+    assert "model.safetensors" in refusal(saved)
+
+
+# What belongs to the machine
+
+
+LOCAL = {
+    "device": "cuda:7",
+    "engine": "compile",
+    "env.backend": "async",
+    "env.dmc.processes": 500,
+    "env.dmc.timeout_s": 1e9,
+    "replay.device": "cuda",
+    "log.keep_last": 10**6,
+    "log.tensorboard": False,
+    "log.wandb_project": "somebody/else",
+}
+
+
+def test_local_fields_are_all_in_the_config():
+    assert set(LOCAL_FIELDS) == set(LOCAL) <= set(flat(to_json(Config())))
+
+
+def test_settings_of_a_machine_are_neither_published_nor_loaded(tmp_path, saved):
+    agent = make_agent()
+    agent.config = voidrl.config.update(agent.config, LOCAL)
+    published = contents(voidrl.save_pretrained(agent, tmp_path / "mine"))
+    defaults = flat(to_json(Config()))
+    assert {name: flat(published["config"])[name] for name in LOCAL} == {n: defaults[n] for n in LOCAL}
+    configure(saved, **LOCAL)  # as a stranger may have written it
+    loaded = flat(to_json(voidrl.from_pretrained(saved, device="cpu").config))
+    assert {name: loaded[name] for name in LOCAL} == {name: defaults[name] for name in LOCAL}
+
+
+def test_fine_tuning_an_agent_of_others_logs_nowhere_else(tmp_path):
+    run = tmp_path / "run"
+    voidrl.pretrain(Walk, steps=12, out=run, config=tiny())
+    folder = voidrl.save_pretrained(voidrl.load(run, device="cpu"), tmp_path / "agent")
+    configure(folder, **LOCAL)
+    # With the project of somebody else this would need W&B.
+    voidrl.finetune(folder, Walk, steps=9, out=tmp_path / "task", config={"log.tensorboard": False})
+    written = flat(json.loads((tmp_path / "task" / "config.json").read_text()))
+    assert written["log.wandb_project"] is None
+    assert (written["device"], written["engine"], written["log.keep_last"]) == ("auto", "auto", 2)
+
+
+# Code
+
+
+def test_no_text_of_a_downloaded_config_is_imported(original, tmp_path, monkeypatch):
+    """Every field in turn names a module that must not be imported."""
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    hub = hub_fakes.install(monkeypatch, tmp_path / "hub")
+    data = contents(original)
+    for name in original.iterdir():
+        hub.put(NAME, name.name, name.read_bytes())
+    fields = flat(to_json(make_agent().config))
+    assert {"learner.encoder.stack", "method.name", "env.dmc.camera", "seed"} <= set(fields)
+    for field in fields:
+        nested = [["evil:Piece"], {"name": "evil:Piece"}, [[{"a": "evil:Piece"}]]]
+        for value in ("evil:Piece", *(nested if field.endswith(("name", "stack", "steps")) else ())):
+            config = merge(data["config"], {field: value})
+            changed = {**data, "config": config}
+            hub.put(NAME, "config.json", json.dumps({**changed, "sha256": checkpoint.seal(changed)}))
+            try:
+                loaded = voidrl.from_pretrained(NAME, device="cpu")
+            except VoidrlError:
+                continue
+            assert field == "env.id" or field in LOCAL_FIELDS, (field, value)
+            with pytest.raises(ConfigError, match=r"would run code named by|no environment"):
+                voidrl.evaluate(loaded, episodes=1)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        "evil:make",
+        "evil:make?x=1",
+        "evil:Name-v0",
+        "GymV26Environment-v0?env_id=evil:Name-v0",
+        "GymV26Environment-v0?env_id=evil%3AName-v0",
+        'GymV26Environment-v0?env_id="evil\\u003aName-v0"',
+        'CartPole-v1?a=["x",{"b":"evil:make"}]',
+        'CartPole-v1?a={"evil:make":1}',
+        "CartPole-v1?evil:make=1",
+        "CartPole-v1?evil:make",
+    ],
+)
+def test_no_environment_of_a_downloaded_config_names_code(original, tmp_path, monkeypatch, env):
+    hub = hub_fakes.install(monkeypatch, tmp_path / "hub")
+    data = contents(original)
+    data["config"]["env"]["id"] = env
+    for path in original.iterdir():
+        hub.put(NAME, path.name, path.read_bytes())
+    hub.put(NAME, "config.json", json.dumps({**data, "sha256": checkpoint.seal(data)}))
+    agent = voidrl.from_pretrained(NAME, device="cpu")
+    with pytest.raises(ConfigError, match="would run code named by a downloaded file"):
+        voidrl.evaluate(agent, episodes=1)
+    with pytest.raises(ConfigError, match="would run code named by a downloaded file"):
+        voidrl.finetune(agent, steps=9, out=tmp_path / "task")
+    with pytest.raises(ConfigError, match="cannot be saved"):
+        voidrl.save_pretrained(agent, tmp_path / "copy")
+
+
+# JSON
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"[" * 100_000, "nested more than"),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested more than"),
+        (b'{"a":' * 200 + b"1" + b"}" * 200, "nested more than"),
+        (b'{"library_name": "voidrl", "a": ' + b"9" * 10**6 + b"}", "digits"),
+        (b'{"a": 1e999}', "too large"),
+        (b'{"a": 1, "a": 2}', "'a' appears twice"),
+        (b'{"a": NaN}', "NaN is not valid JSON"),
+        (b'{"a": -Infinity}', "-Infinity is not valid JSON"),
+        (b'["library_name"]', "not an object"),
+        (b"null", "not an object"),
+        (b"3", "not an object"),
+        (b'"voidrl"', "not an object"),
+        (b"\xff\xfe{}", "utf-8"),
+        (b'{"a": "\xed\xa0\x80"}', "utf-8"),
+        (b"", "Expecting value"),
+        (b"\0" * 100, "Expecting value"),
+    ],
+)
+def test_files_that_are_not_strict_json_are_named(saved, text, reason, capsys):
+    (saved / "config.json").write_bytes(text)
+    said = refusal(saved)
+    assert "config.json" in said
+    assert reason in said
+    assert cli.main(["evaluate", str(saved)]) == 2  # and not "there is no run"
+    assert reason in capsys.readouterr().err
+
+
+def test_a_file_without_an_end_is_not_read(saved, monkeypatch):
+    (saved / "config.json").unlink()
+    os.mkfifo(saved / "config.json")
+    assert "holds no agent" in refusal(saved)
+    (saved / "config.json").unlink()
+    (saved / "config.json").mkdir()
+    assert "holds no agent" in refusal(saved)
+    (saved / "config.json").rmdir()
+    monkeypatch.setattr(checkpoint, "MAX_JSON_BYTES", 1000)
+    (saved / "config.json").write_text('{"a": "' + "x" * 2000 + '"}')
+    assert "it has more than 1000 bytes" in refusal(saved)
+
+
+@pytest.mark.parametrize(
+    "key", ["format", "agent_steps", "spec", "config", "weights", "about", "library_name"]
+)
+def test_every_key_must_be_there_and_have_its_type(saved, key):
+    data = contents(saved)
+    write(saved, {name: value for name, value in data.items() if name != key})
+    missing = refusal(saved)
+    assert "config.json" in missing
+    assert key in missing or key == "library_name"
+    for value in (None, True, -1, 1.5, "1", [], [1], {}, {"a": 1}, {"frame_shape": "x"}, "x" * 10_000):
+        if (key, value) not in [("config", {}), ("about", {})]:
+            write(saved, {**data, key: value})
+            assert "config.json" in refusal(saved), value
+
+
+@pytest.mark.parametrize("version", [0, -1, "1", "2", None, True, 1.0, 2.0, [], {}, 10**30])
+def test_formats_that_never_were_are_refused(saved, version):
+    write(saved, {**contents(saved), "format": version})
+    assert "format" in refusal(saved)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"run": []},
+        {"run": {"date": 3}},
+        {"run": {"gpus": "H200"}},
+        {"run": {"versions": {"torch": [1]}}},
+        {"run": {"steps": "1"}},
+        {"run": {"secret": "x"}},
+        {"results": {}},
+        {"results": [3]},
+        {"results": [{"env": "x"}]},
+    ],
+)
+def test_what_is_recorded_about_a_run_is_checked_before_a_card_shows_it(saved, about):
+    write(saved, {**contents(saved), "about": about})
+    assert "config.json: about." in refusal(saved)
+
+
+def test_links_out_of_the_folder_are_not_followed(saved, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("private")
+    agent = voidrl.from_pretrained(saved, device="cpu")
+    (saved / "README.md").unlink()
+    (saved / "README.md").symlink_to(secret)
+    with pytest.raises(
+        CheckpointError, match=r"README\.md is a link to .*secret, outside of the agent's folder"
+    ):
+        voidrl.save_pretrained(agent, tmp_path / "copy")  # would have published the text
+    for name in ("config.json", "model.safetensors"):
+        elsewhere = tmp_path / name
+        (saved / name).rename(elsewhere)
+        (saved / name).symlink_to(elsewhere)
+        assert f"{name} is a link to {elsewhere}" in refusal(saved)
+        (saved / name).unlink()
+        elsewhere.rename(saved / name)
+    (saved / "model.safetensors").rename(saved / "weights")
+    (saved / "model.safetensors").symlink_to("weights")
+    voidrl.from_pretrained(saved, device="cpu")  # within it they are fine
+
+
+# Mutations
+
+
+TEXTS = ["", "x", "a:b", "../x", "atari/pong", "1e9", "\n---\n", "\0", "é" * 300]
+VALUES = [
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    2,
+    3,
+    10**9,
+    -(10**18),
+    2**63,
+    10**40,
+    0.5,
+    -0.0,
+    1e-300,
+    1e300,
+    [],
+    {},
+]
+
+
+def mutate(data, rng):
+    """Change, remove, add or repeat something anywhere in nested data."""
+    if isinstance(data, dict) and data and rng.random() < 0.9:
+        key = rng.choice([*data])
+        changed = {name: mutate(value, rng) if name == key else value for name, value in data.items()}
+        if rng.random() < 0.1:
+            changed.pop(key)
+        elif rng.random() < 0.1:
+            changed[rng.choice([*data, *TEXTS])] = data[key]
+        return changed
+    if isinstance(data, list) and data and rng.random() < 0.8:
+        index = rng.randrange(len(data))
+        return [*data[:index], mutate(data[index], rng), *data[index + rng.choice([0, 1, 1]) :]]
+    return rng.choice([*VALUES, *TEXTS, [], {}, [data], {"name": data}, [[data] * 3], rng.randrange(10**6)])
+
+
+def load_mutated(folder, rng):
+    """Load an agent of which JSON, header or bytes were changed; only our own errors may come out."""
+    data, weights = contents(folder), (folder / "model.safetensors").read_bytes()
+    kind = rng.choice(["json", "json", "header", "bytes", "text"])
+    for _ in range(rng.choice([1, 1, 2, 5])):
+        if kind == "json":
+            data = mutate(data, rng)
+        elif kind == "header":
+            size = struct.unpack("<Q", weights[:8])[0]
+            with suppress(ValueError):
+                weights = header_bytes(mutate(json.loads(weights[8 : 8 + size]), rng), weights[8 + size :])
+        elif kind == "bytes":
+            at = rng.randrange(min(len(weights), 2000))
+            weights = (
+                weights[:at] + rng.randbytes(rng.choice([0, 1, 4])) + weights[at + rng.choice([0, 1, 4]) :]
+            )
+    if kind in ("header", "bytes"):
+        put_weights(folder, weights)
+    elif kind == "json" and isinstance(data, dict):
+        write(folder, data)
+    else:
+        text = bytearray((folder / "config.json").read_bytes())
+        text[rng.randrange(len(text))] = rng.randrange(256)
+        (folder / "config.json").write_bytes(text)
+    with suppress(VoidrlError):
+        agent = voidrl.from_pretrained(folder, device="cpu")
+        voidrl.save_pretrained(agent, folder.parent / "copy")
+
+
+def fuzz(original, tmp_path, seeds):
+    files = {path.name: path.read_bytes() for path in original.iterdir()}
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    for seed in seeds:
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+        try:
+            load_mutated(folder, random.Random(seed))
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+
+
+def test_mutated_agents_raise_only_our_errors(original, tmp_path):
+    fuzz(original, tmp_path, range(40))
+
+
+@pytest.mark.slow
+def test_many_more_mutated_agents_raise_only_our_errors(original, tmp_path):
+    fuzz(original, tmp_path, range(40, 5000))

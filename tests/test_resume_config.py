@@ -1,0 +1,169 @@
+"""Resume obeys the checkpoint: what defines a run cannot change, and what changes is named."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tiny_runs import MAZE, Walk, assert_same_run, newest, tiny
+
+import voidrl
+from voidrl import checkpoint
+from voidrl.cli import main as cli
+from voidrl.config import RESUMABLE_FIELDS, Config, flat, may_change, merge, to_json
+from voidrl.errors import CheckpointError, ConfigError, UnknownNameError
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    voidrl.pretrain(Walk, steps=20, out=folder, config=tiny())
+    edit(folder, steps=40)
+    return folder
+
+
+@pytest.fixture
+def run(original, tmp_path):
+    """A run that was stopped half-way: 20 of 40 steps."""
+    return Path(shutil.copytree(original, tmp_path / "run"))
+
+
+def edit(run, **changes):
+    """Change fields in config.json by hand; `__` stands for a dot."""
+    path = run / "config.json"
+    changes = {key.replace("__", "."): value for key, value in changes.items()}
+    path.write_text(json.dumps(merge(json.loads(path.read_text()), changes)))
+
+
+def rewrite_meta(run, **changes):
+    """Change the meta of the newest checkpoint, with a matching hash."""
+    path = checkpoint.latest(run / "checkpoints", print).path / "manifest.json"
+    data = json.loads(path.read_text())
+    del data["sha256"]
+    data["meta"] = {k: v for k, v in {**data["meta"], **changes}.items() if v is not ...}
+    path.write_text(json.dumps({**data, "sha256": checkpoint.seal(data)}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seed": 5}, ["seed was 0 and is 5"]),
+        ({"learner__discount": 0.5}, ["learner.discount was 0.99 and is 0.5"]),
+        ({"method__k": 3}, ["method.k was 5 and is 3"]),
+        ({"method": {"name": "rnd"}}, ["method.name was 'apt' and is 'rnd'"]),
+        ({"env__num_envs": 2}, ["env.num_envs was 1 and is 2"]),
+        ({"env__id": "CartPole-v1"}, ["env.id was ", "and is 'CartPole-v1'"]),
+        ({"phase": "train"}, ["phase was 'pretrain' and is 'train'"]),
+        ({"updates_per_step": 2, "seed": 1}, ["updates_per_step was 1.0 and is 2.0", "seed was 0 and is 1"]),
+    ],
+    ids=str,
+)
+def test_an_edit_of_what_defines_the_run_is_refused_with_both_values(run, changes, said):
+    edit(run, **changes)
+    before = (run / "config.json").read_text()
+    with pytest.raises(ConfigError, match=r"config\.json was edited since step_000000000020") as caught:
+        voidrl.resume(run, env=Walk)
+    for part in said:
+        assert part in str(caught.value)
+    assert "restore it, or start a new run" in str(caught.value)
+    assert (run / "config.json").read_text() == before
+    assert newest(run)[1]["steps"] == 20
+
+
+def test_an_edit_of_what_may_change_is_named_and_obeyed(run, capsys):
+    edit(run, log__log_every_steps=3, learner__learning_rate=0.01, finetune__heads="random")
+    agent = voidrl.resume(run, env=Walk)
+    assert (agent.config.steps, agent.config.log.log_every_steps) == (40, 3)
+    assert {group["lr"] for group in agent.optimizers["critic"].param_groups} == {0.01}
+    log = (run / "log.txt").read_text()
+    for text in (capsys.readouterr().err, log):
+        assert "steps was 20, is 40" in text
+        assert "log.log_every_steps was 7, is 3" in text
+        assert "learner.learning_rate was 0.0001, is 0.01" in text
+        assert "finetune.heads was 'pretrained', is 'random'" in text
+    assert newest(run)[1]["config"] == json.loads((run / "config.json").read_text())
+
+
+def test_an_untouched_config_is_resumed_without_a_word_about_it(tmp_path, capsys):
+    for name, stops in (("straight", [40]), ("resumed", [20, 40])):
+        voidrl.pretrain(Walk, steps=stops[0], out=tmp_path / name, config=tiny())
+        for steps in stops[1:]:
+            voidrl.resume(tmp_path / name, steps=steps, env=Walk)
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed")
+    assert capsys.readouterr().err.count(", is ") == 1  # the steps
+
+
+def test_changes_are_given_as_elsewhere_and_recorded(run):
+    agent = voidrl.resume(run, env=Walk, config={"log.keep_last": 1, "log": {"eval_epsilon": 0.5}}, steps=30)
+    assert (agent.config.log.keep_last, agent.config.log.eval_epsilon, agent.config.steps) == (1, 0.5, 30)
+    written = json.loads((run / "config.json").read_text())
+    assert (written["log"]["keep_last"], written["steps"]) == (1, 30)
+    assert len(checkpoint.list_steps(run / "checkpoints")) == 1
+    assert "log.keep_last was 2, is 1" in (run / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"seed": 3}, {"learner.discount": 0.5}, {"method": "rnd"}, {"replay.capacity_steps": 90}],
+    ids=str,
+)
+def test_changes_of_what_defines_the_run_are_refused(run, changes):
+    with pytest.raises(ConfigError, match=r"cannot be set when a run is resumed: it is .* there and defines"):
+        voidrl.resume(run, env=Walk, config=changes)
+
+
+def test_the_command_sets_fields(tmp_path, capsys):
+    run = tmp_path / "run"
+    voidrl.pretrain(MAZE, steps=20, out=run, config=tiny())
+    assert (
+        cli.main(["resume", str(run), "--steps", "25", "--set", "log.keep_last=1", "log.log-every-steps=5"])
+        == 0
+    )
+    written = json.loads((run / "config.json").read_text())
+    assert (written["log"]["keep_last"], written["log"]["log_every_steps"]) == (1, 5)
+    capsys.readouterr()
+    for word, said in (
+        ("log.keep_lst=1", "unknown config field 'log.keep_lst'; did you mean 'log.keep_last'"),
+        ("lerner.learning_rate=1", "unknown config field 'lerner'; did you mean 'learner'"),
+        ("seed=4", "seed = 4 cannot be set when a run is resumed: it is 0 there and defines the run"),
+        ("log.keep_last=many", "log.keep_last = 'many' cannot be used: expected int"),
+        ("log.keep_last", "--set log.keep_last cannot be used: expected NAME=VALUE"),
+    ):
+        assert cli.main(["resume", str(run), "--steps", "30", "--set", word]) == 2
+        assert said in capsys.readouterr().err
+    assert json.loads((run / "config.json").read_text()) == written
+
+
+def test_a_field_that_does_not_exist_is_unknown(run):
+    with pytest.raises(UnknownNameError, match=r"did you mean 'learner\.learning_rate'"):
+        voidrl.resume(run, env=Walk, config={"learner.learning_rat": 1})
+
+
+@pytest.mark.parametrize(
+    ("meta", "said"),
+    [
+        ({"config": ...}, "it has no 'config', expected an object"),
+        ({"config": 3}, "its config is 3, expected an object"),
+        ({"config": {"lerner": {}}}, "unknown config field 'lerner'"),
+        ({"spec": {"frame_shape": [3]}}, "expected an object with frame_shape"),
+    ],
+)
+def test_a_checkpoint_without_a_usable_config_is_named(run, meta, said):
+    rewrite_meta(run, **meta)
+    for use in (lambda: voidrl.resume(run, env=Walk), lambda: voidrl.load(run)):
+        with pytest.raises(CheckpointError, match=r"step_000000000020/manifest\.json") as caught:
+            use()
+        assert said in str(caught.value)
+
+
+def test_resumable_fields_are_all_in_the_config():
+    fields = flat(to_json(Config()))
+    for name in RESUMABLE_FIELDS:
+        assert any(field == name or (name.endswith(".") and field.startswith(name)) for field in fields), name
+
+
+def test_what_defines_a_run_may_not_change():
+    fixed = {field for field in flat(to_json(Config())) if not may_change(field, "finetune")}
+    assert {"seed", "phase", "env.id", "env.num_envs", "replay.capacity_steps", "reward_scale"} <= fixed
+    assert {"method.name", "learner.discount", "updates_per_step", "finetune.heads"} <= fixed
+    assert not fixed & {"steps", "device", "engine", "log.wandb_project"}
