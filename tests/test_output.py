@@ -19,6 +19,7 @@ from voidrl.terminal.output import command_output, discard_pending, durable_outp
 from voidrl.terminal.progress import Progress
 
 FULL = Path("/dev/full")
+BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
 
 
 class Broken(io.StringIO):
@@ -144,15 +145,17 @@ def test_the_exit_status_is_that_of_the_script_and_not_120():
     code = "import sys; from voidrl.terminal.output import durable_output\n"
     code += "with durable_output(): print('held back'); print('lost', file=sys.stderr)\n"
     code += "sys.exit(3)"
-    pipe = closed_pipe()
-    done = subprocess.run([sys.executable, "-c", code], stdout=pipe, stderr=pipe, timeout=60)
-    os.close(pipe)
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=full, timeout=60, env=BUFFERED
+        )
     assert done.returncode == 3
 
 
 def command(*words, **streams):
     """`voidrl` in a process of its own."""
-    return subprocess.run([sys.executable, "-m", "voidrl.cli.main", *words], timeout=60, text=True, **streams)
+    line = [sys.executable, "-m", "voidrl.cli.main", *words]
+    return subprocess.run(line, timeout=60, text=True, env=BUFFERED, **streams)
 
 
 def test_a_list_on_a_full_disk_fails_with_one_sentence():
