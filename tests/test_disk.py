@@ -63,6 +63,6 @@ def test_a_disk_that_may_become_full_is_a_warning_and_a_resumed_run_counts_what_
     capsys.readouterr()
     voidrl.resume(tmp_path / "run", steps=40)
     assert "may become full" not in capsys.readouterr().err
-    voidrl.resume(tmp_path / "run", steps=400)
+    voidrl.resume(tmp_path / "run", steps=100)
     assert "may become full" in capsys.readouterr().err
     assert "may become full" in (tmp_path / "run" / "log.txt").read_text()
