@@ -47,3 +47,11 @@ def test_a_container_has_what_its_groups_allow(tmp_path):
 def test_the_nearest_folder_that_is_there(tmp_path):
     assert machine.existing(tmp_path / "runs" / "new") == tmp_path
     assert machine.existing(tmp_path) == tmp_path
+
+
+def test_ulimit_v_limits_the_memory_that_is_available(monkeypatch):
+    assert machine.memory().available > 10**6
+    monkeypatch.setattr(
+        machine.resource, "getrlimit", lambda what: (10**6, 10**6)
+    )  # less than it has already
+    assert machine.memory().available == 0

@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -172,21 +174,122 @@ def test_missing_wandb_is_an_error_before_the_file_is_touched(tmp_path, monkeypa
     assert not (tmp_path / "run").exists()
 
 
-def test_wandb_gets_the_numbers_and_a_resumed_run_its_own_id(tmp_path, monkeypatch):
-    started, logged, finished = [], [], []
-    run = SimpleNamespace(
-        id="abc", log=lambda row, step: logged.append((step, row)), finish=lambda: finished.append(True)
-    )
-    wandb = SimpleNamespace(init=lambda **kwargs: started.append(kwargs) or run)
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
+class FakeWandb:
+    """What we use of the real package: `init`, and `log`, `finish`, `id` of what it returns."""
+
+    def __init__(self, *, init=None, log=None, finish=None):
+        self.started, self.logged, self.finished, self.fails = [], [], [], (init, log, finish)
+        self.id = "abc"
+
+    def _may_fail(self, call):
+        if self.fails[call] is not None:
+            raise self.fails[call]
+
+    def init(self, *, project, name, dir, id, resume):
+        self.started.append({"project": project, "name": name, "id": id})
+        self.was_tty = sys.stdin.isatty()
+        self._may_fail(0)
+        return self
+
+    def log(self, data, step):
+        self._may_fail(1)
+        self.logged.append((step, data))
+
+    def finish(self):
+        self._may_fail(2)
+        self.finished.append(True)
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    def use(**fails):
+        fake = FakeWandb(**fails)
+        monkeypatch.setitem(sys.modules, "wandb", fake)
+        return fake
+
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "600")  # the user's own value wins
+    monkeypatch.setenv("WANDB_FINISH_TIMEOUT", "1")
+    return use
+
+
+def test_wandb_gets_the_numbers_and_a_resumed_run_its_own_id(tmp_path, wandb, monkeypatch):
+    fake = wandb()
+    terminal = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
     folder = tmp_path / "PixelMaze_apt_s1"
-    offset = write_rows(folder, [10], tensorboard=False, wandb_project="void")
-    write_rows(folder, [20], tensorboard=False, wandb_project="void", resume_bytes=offset, step=10)
-    assert logged == [(10, {"reward": 1.0}), (20, {"reward": 2.0})]
-    assert [kwargs["id"] for kwargs in started] == [None, "abc"]
-    assert started[0]["project"] == "void"
-    assert started[0]["name"] == "PixelMaze_apt_s1"
-    assert len(finished) == 2
+    offset = write_rows(folder, [10], tensorboard=False, wandb_project="void", say=pytest.fail)
+    write_rows(
+        folder, [20], tensorboard=False, wandb_project="void", resume_bytes=offset, step=10, say=pytest.fail
+    )
+    assert fake.logged == [(10, {"reward": 1.0}), (20, {"reward": 2.0})]
+    assert [kwargs["id"] for kwargs in fake.started] == [None, "abc"]
+    assert fake.started[0]["project"] == "void"
+    assert fake.started[0]["name"] == "PixelMaze_apt_s1"
+    assert len(fake.finished) == 2
+    assert not fake.was_tty, "without a key, W&B would wait for someone to type it"
+    assert sys.stdin is terminal
+    assert os.environ["WANDB_INIT_TIMEOUT"] == "600"
+
+
+@pytest.mark.parametrize("call", ["init", "log", "finish"])
+def test_wandb_that_fails_is_one_warning_and_the_run_continues(tmp_path, wandb, call):
+    wandb(**{call: ConnectionError("no route\nto host")})
+    said = []
+    offset = write_rows(tmp_path, range(5), tensorboard=False, wandb_project="void", say=said.append)
+    assert said == ["Weights & Biases is off from here on (no route to host); metrics.jsonl has everything"]
+    write_rows(
+        tmp_path, [5], tensorboard=False, wandb_project="void", say=said.append, resume_bytes=offset, step=4
+    )
+    assert len(said) == 2
+    assert [row["step"] for row in read_metrics(tmp_path)] == [*range(6)]
+
+
+def test_the_end_of_a_run_does_not_wait_for_wandb_forever(tmp_path, wandb, monkeypatch):
+    fake, forever = wandb(), threading.Event()
+    monkeypatch.setattr(fake, "finish", forever.wait)
+    monkeypatch.setattr("voidrl.loggers.WANDB_CLOSE_SECONDS", 0.05)
+    said = []
+    write_rows(tmp_path, [1], tensorboard=False, wandb_project="void", say=said.append)
+    forever.set()
+    assert len(said) == 1
+    assert "`wandb sync` can finish it" in said[0]
+
+
+@pytest.mark.parametrize("obstacle", ["a file", "full later", "no package"])
+def test_tensorboard_that_fails_is_one_warning_and_the_run_continues(tmp_path, monkeypatch, capfd, obstacle):
+    if obstacle == "a file":
+        (tmp_path / "tb").write_text("")
+    elif obstacle == "no package":
+        monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
+    said = []
+    with MetricsWriter(tmp_path, say=said.append) as writer:
+        writer.write(1, {"reward": 1.0})
+        if obstacle == "full later":
+            with open("/dev/full", "wb", buffering=0) as full:
+                os.dup2(full.fileno(), writer._loggers[0]._logger._file.fileno())
+        writer.write(2, {"reward": 2.0})
+        writer.write(3, {"reward": 3.0})
+    assert len(said) == 1
+    assert said[0].startswith("TensorBoard is off from here on (")
+    assert capfd.readouterr().err == ""
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("obstacle", ["folder", "device", "under a file"])
+def test_metrics_that_cannot_be_written_are_a_sentence_at_the_start(tmp_path, obstacle):
+    folder = tmp_path / "run"
+    if obstacle == "under a file":
+        folder.touch()
+    else:
+        folder.mkdir()
+    if obstacle == "folder":
+        (folder / "metrics.jsonl").mkdir()
+    elif obstacle == "device":
+        (folder / "metrics.jsonl").symlink_to("/dev/full")  # which can be read without end
+    with pytest.raises(
+        RunFolderError, match=r"metrics\.jsonl (\(File exists\)|is no ordinary file).*; .*folder"
+    ):
+        MetricsWriter(folder, tensorboard=False)
 
 
 def test_written_rows_read_back(tmp_path):

@@ -15,6 +15,7 @@ from voidrl.replay import CHUNK_BYTES, row_count, slot_bytes
 from voidrl.types import EnvSpec
 
 ADAM_MOMENTS = 2
+OVERHEAD_BYTES = 10_000  # of a checkpoint: random states, headers, manifest
 FEWEST = 2  # checkpoints that must fit: the newest is kept until its successor is complete
 
 
@@ -55,9 +56,9 @@ def checkpoint_bytes(config: Config, spec: EnvSpec, skill_dim: int, agent: int, 
         return row_size * min(chunk_rows, max(0, min(rows_by_then, rows) - index * chunk_rows))
 
     chunks = range(-(-rows // chunk_rows))
-    total = len(written) * (agent + positions) + sum(chunk(i, written[-1]) for i in chunks)
+    total = len(written) * (agent + positions + OVERHEAD_BYTES) + sum(chunk(i, written[-1]) for i in chunks)
     for before, after in pairwise(written):
-        first, last = before - 1, min(after, before + rows) - 1  # the newest row is written to once more
+        first, last = before - 2, min(after, before + rows) - 1  # a reset marks the last step as cut
         touched = [*range(first, last, chunk_rows), last] if before else []
         total += sum(chunk(i, before) for i in {row % rows // chunk_rows for row in touched})
     return total + sum(steps <= config.steps for steps in log.snapshot_steps) * agent

@@ -91,6 +91,9 @@ def test_the_remains_of_a_run_are_replaced_with_overwrite_alone(run):
     assert names(run.path) == [".lock", "checkpoints", "environment.json"]
 
 
+FILE_EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
+
+
 def die_at(event, begin, tmp_path):
     """In a child: SIGKILL at the given file event of `begin`, counted from 0; whether it came that far."""
     pid = os.fork()
@@ -115,6 +118,7 @@ def die_at(event, begin, tmp_path):
 def test_a_kill_at_any_file_event_of_a_start_leaves_a_folder_that_the_same_command_takes(
     tmp_path, monkeypatch, overwrite
 ):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(runfolder, "environment_info", lambda: {"date": "now", "versions": {"voidrl": "1"}})
     killed = 0
     for event in range(100):
@@ -130,14 +134,15 @@ def test_a_kill_at_any_file_event_of_a_start_leaves_a_folder_that_the_same_comma
         if not die_at(event, begin, tmp_path):
             break
         killed += 1
-        if path.exists() and not (path / "config.json").exists():
-            with pytest.raises(RunFolderError, match=r"same command|it holds no config\.json$"):
+        if overwrite or not (path / "config.json").exists():
+            with suppress(FileNotFoundError):
+                (path / "config.json").unlink()
+            with pytest.raises(RunFolderError, match=r"same command|holds no config\.json$|does not exist"):
                 RunFolder.open(path)
             begin()
-        assert [name for name in names(path) if name.startswith(".tmp-")] == [] or overwrite
+        assert names(path) == [".lock", "checkpoints", "config.json", "environment.json"]
         shutil.rmtree(path)
     assert killed > 5
-    assert path.exists()
 
 
 def test_a_run_and_an_experiment_never_share_a_folder(run, tmp_path):
@@ -168,8 +173,7 @@ def test_a_log_that_cannot_be_written_is_one_warning(run, obstacle):
     else:
         run.log_path.symlink_to("/dev/full")
     with pytest.warns(VoidrlWarning, match=r"cannot write to .*log\.txt") as caught:
-        run.log("first")
-        run.log("second")
+        [run.log(text) for text in ("first", "second")]
     assert len(caught) == 1
 
 

@@ -14,7 +14,13 @@ from tiny_runs import Fickle, Walk, tiny
 
 import voidrl
 from voidrl import checkpoint
-from voidrl.errors import EnvironmentFailedError, RunFolderError, RunInterrupted
+from voidrl.errors import (
+    CheckpointError,
+    EnvironmentFailedError,
+    RunFolderError,
+    RunInterrupted,
+    VoidrlWarning,
+)
 from voidrl.runs import status as module
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.status import RunStatus, read_status
@@ -176,3 +182,16 @@ def test_readers_see_the_old_file_or_the_new_one(tmp_path):
         stopped.set()
         thread.join()
     assert [path.name for path in tmp_path.iterdir() if "tmp" in path.name] == []
+
+
+def test_a_status_that_cannot_be_written_stops_no_run_that_has_begun(tmp_path):
+    writer = RunFolder(tmp_path).status
+    writer.start(10)
+    (tmp_path / "status.json").unlink()
+    (tmp_path / "status.json").mkdir()
+    with pytest.warns(VoidrlWarning, match=r"cannot write .*status\.json: Is a directory") as caught:
+        writer.saved(5)
+    writer.finish(10)
+    assert len(caught) == 1
+    with pytest.raises(CheckpointError, match="cannot write"):
+        RunFolder(tmp_path).status.start(10)

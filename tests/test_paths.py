@@ -1,0 +1,35 @@
+"""A path that no system call accepts is one sentence, wherever a user may give one."""
+
+import pytest
+
+import voidrl
+from voidrl.errors import ConfigError
+from voidrl.paths import user_path
+from voidrl.runs.folder import RunFolder
+
+BAD = {
+    "x" * 300: r"'x+…' cannot be used: file name too long",
+    "~nosuchuser/run": "there is no user 'nosuchuser'",
+    "a\0b": "embedded null byte",
+    "caf\udce9": "it is not UTF-8",
+    "loop": "too many levels of symbolic links",
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize(
+    "use", [voidrl.load, voidrl.resume, RunFolder.open, lambda path: RunFolder.create(path).__enter__()]
+)
+def test_a_path_that_cannot_be_used_is_one_sentence(tmp_path, monkeypatch, bad, use):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ConfigError, match=BAD[bad]) as caught:
+        use(bad)
+    assert len(str(caught.value)) < 200
+
+
+def test_what_is_not_there_yet_is_no_mistake(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert user_path("~/runs/new") == tmp_path / "runs" / "new"
+    (tmp_path / "file").touch()
+    assert user_path(tmp_path / "file" / "below") == tmp_path / "file" / "below"
