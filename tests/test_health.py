@@ -14,7 +14,7 @@ from voidrl import checkpoint, health
 from voidrl.agent.optimizers import Optimizers
 from voidrl.build import build_config
 from voidrl.diagnosis import blame_metrics
-from voidrl.errors import NonFiniteError, PieceFailedError
+from voidrl.errors import ConfigError, NonFiniteError, PieceFailedError
 from voidrl.health import ROWS, HealthMonitor
 from voidrl.methods.base import Method
 from voidrl.metrics import NonFinite
@@ -430,6 +430,26 @@ def test_an_exception_of_a_method_is_one_sentence_with_the_traceback_in_the_log(
     assert "Traceback" in log
     assert f"in {where}" in log
     assert voidrl.load(tmp_path / "run").steps == 20
+
+
+class Wrong(Method):
+    def reward(self, batch, latents):
+        return batch.no_such_field
+
+
+def test_a_reward_that_cannot_work_is_a_sentence_before_training(tmp_path):
+    message = r"method 'test_health:Wrong' failed in `reward`, line \d+ of test_health.py \(AttributeError: "
+    with pytest.raises(ConfigError, match=message):
+        voidrl.pretrain(Walk, Wrong, steps=30, out=tmp_path / "run", config=tiny())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("eval_every", [0, 1])
+def test_an_action_that_is_nan_is_blamed_on_whose_nan_it_was(tmp_path, eval_every):
+    """The policy acts, and is evaluated, before the next row is read."""
+    changes = {"learner": "ddpg", "log__log_every_steps": 19, "log__eval_every_steps": eval_every}
+    sentence = refused(tmp_path, make_continuous, BadLoss, log__eval_episodes=1, **changes)
+    assert "of method 'test_health:BadLoss' is not finite at update 12," in sentence
 
 
 def test_an_error_of_our_own_is_not_blamed_on_a_custom_piece(tmp_path, monkeypatch):

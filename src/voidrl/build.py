@@ -33,6 +33,7 @@ from voidrl.config import (
     update,
 )
 from voidrl.device import placed, seeded
+from voidrl.diagnosis import failed_piece
 from voidrl.engine import Engine
 from voidrl.envs.ids import DMC, atari_game
 from voidrl.envs.make import EnvFactory, make_envs, probe_env
@@ -371,7 +372,15 @@ def rehearse_reward(agent: Agent) -> None:
     with seeded(agent.config.seed, device):
         batch = Batch(obs, agent.random_actions(n), one, one, obs, agent.method.sample_skill(n, device))
         copied = copy.deepcopy(agent.method)  # running means must not move
-        reward = copied.reward(batch, Latents(z, z, pool=z))
+        try:
+            reward = copied.reward(batch, Latents(z, z, pool=z))
+        except Exception as error:
+            failure = failed_piece(agent, error)
+            if failure is None:
+                raise
+            raise ConfigError(
+                f"{failure} ({type(error).__name__}: {error}), given {n} made-up transitions"
+            ) from error
     if reward.shape != (n,):
         raise ConfigError(
             f"method {agent.config.method.name!r} gave rewards of shape {tuple(reward.shape)} for {n} "

@@ -12,6 +12,7 @@ import torch
 from voidrl.agent import Agent
 from voidrl.device import seeded
 from voidrl.envs.vector import Envs, StepResult
+from voidrl.errors import NonFiniteError
 from voidrl.replay import Replay
 from voidrl.suites.atari import human_normalized
 
@@ -118,6 +119,11 @@ def evaluate_agent(
                 explore = explore.reshape(n, *[1] * (chosen.ndim - 1))
                 chosen = torch.where(explore, random_actions, chosen)
             action = chosen.cpu().numpy()
+            if not np.isfinite(action).all():
+                raise NonFiniteError(
+                    f"the policy's action is not finite in an evaluation at step {agent.steps}: expected "
+                    f"numbers in [-1, 1]; training has diverged, use an older checkpoint"
+                )
             real = ~ended  # after the end of an episode, this step is the reset
             counted = real & playing & (True if steps is None else taken < budget)
             envs.send(action)

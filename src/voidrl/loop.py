@@ -310,7 +310,15 @@ class Loop:
         assert self.eval_envs is not None
         seed = run_seed(self.config.seed, EVALUATION_STREAM, self.state.steps)
         log = self.config.log
-        result = evaluate_agent(self.agent, self.eval_envs, log.eval_episodes, seed, epsilon=log.eval_epsilon)
+        try:
+            result = evaluate_agent(
+                self.agent, self.eval_envs, log.eval_episodes, seed, epsilon=log.eval_epsilon
+            )
+        except NonFiniteError as error:
+            self.engine.metrics.flush()  # the losses tell more than an action
+            if culprit := self._first_culprit():
+                raise self._not_finite(culprit) from error
+            raise
         self.writer.write(self.state.steps, {"phase": self.config.phase, **result.metrics()})
         rate = result.success_rate
         shown = {"return": result.mean_return} if rate is None else {"success": rate}
