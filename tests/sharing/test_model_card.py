@@ -241,8 +241,10 @@ def test_special_characters_break_neither_yaml_nor_tables(tmp_path):
     assert row.replace("\\|", "").count("|") == 3
 
 
-HOSTILE = "x-v0\n---\nlicense: mit\n---\n# Heading\n"
+HOSTILE = (
+    "x-v0\n---\nlicense: mit\n---\n# Heading\n"
     "<script>alert(1)</script> `code` ``` [a](http://b) | **c** \\| @me"
+)
 
 
 def test_text_of_others_is_shown_and_never_markup(tmp_path):
