@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fault_digest import content
+
 HERE = Path(__file__).parent
 LIMIT_S = 120  # of a command that takes seconds; only a hang reaches it
 # The options of a run that takes a second. `$TINY` in a command stands for them.
@@ -216,16 +218,7 @@ class Bench:
 
     def same(self, run, other):
         """Whether two runs are equal bit for bit: their newest checkpoints, and metrics but for the clock."""
-        return self.content(self.folder / run) == self.content(other)
-
-    def content(self, run):
-        newest = max((run / "checkpoints").glob("step_*"))
-        manifest = json.loads((newest / "manifest.json").read_text())
-        files = {name: entry["sha256"] for name, entry in manifest["files"].items()}
-        meta = {key: value for key, value in manifest["meta"].items() if key != "metrics_bytes"}
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        rows = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in lines]
-        return files, meta, rows
+        return content(self.folder / run) == content(other)
 
     def straight(self, command):
         """The folder of the same run without a fault; made once."""

@@ -50,9 +50,9 @@ def noted(bench, seen):
     return seen
 
 
-@fault("broken pipe", "a pipe whose reader ends", f"{PRETRAIN} 2>&1 | head -1", "survived")
+@fault("broken pipe", "a pipe whose reader ends", f"{SLOW} 2>&1 | head -1", "survived")
 def head(bench, command):
-    return noted(bench, complete(bench, bench.shell(command)))
+    return noted(bench, complete(bench, bench.shell(f"export FAULT_DELAY=0.05; {command}")))
 
 
 @fault("broken pipe", "a `tee` that dies", f"{SLOW} 2>&1 | tee log", "survived", quick=True)
