@@ -118,7 +118,8 @@ def classify(fault, seen):
 def judge(fault, seen):
     """The outcome by exit code and message, once nothing worse was found."""
     code, said = seen.done.code, last_line(seen.done)
-    said_it = not fault.says or re.search(fault.says, seen.done.text, re.DOTALL)
+    text = seen.done.text if code == 0 else seen.done.text.rpartition("\nvoidrl: ")[2]  # the sentence
+    said_it = not fault.says or re.search(fault.says, text, re.DOTALL)
     exact = ", bit for bit" if seen.exact else ""
     if seen.killed:
         return "survived", seen.note or f"resumed{exact}"

@@ -1,10 +1,9 @@
 """Faults at exact moments: an audit hook sees every file that a command opens, renames, links or removes.
 
-A hook is a dict with `do`: the name of a signal (with `-group` behind it for the whole process group), `remove`
-for the file itself, or the name of an errno, which the operation then fails with.
+A hook is a dict with `do`: the name of a signal (with `-group` behind it for the whole process group), or
+`remove NAME` for a file next to the one of the event, or for the whole folder without a name.
 """
 
-import errno
 import os
 import re
 import shutil
@@ -73,9 +72,7 @@ def strike(what, path):
         name, _, group = what.partition("-")
         send, target = (os.killpg, os.getpgrp()) if group else (os.kill, os.getpid())
         send(target, getattr(signal, name))
-    elif what == "remove":
-        folder = Path(path).parent
-        shutil.rmtree(folder)
+    elif name := what.removeprefix("remove").strip():
+        Path(path).with_name(name).unlink()
     else:
-        code = getattr(errno, what)
-        raise OSError(code, os.strerror(code), path)
+        shutil.rmtree(Path(path).parent)

@@ -231,11 +231,16 @@ def metrics_folder(bench, command):
     return Seen(bench.voidrl("voidrl resume run --steps 60"))
 
 
-@fault("damage", "the checkpoint vanishes while it is read", "voidrl evaluate run --episodes 1 --device cpu", "refused", says="(?i)missing|vanish|gone|removed|no valid|cannot be read|exist")
-def vanishes(bench, command):
-    made(bench)
-    hook = {"match": r"/checkpoints/.*/agent\.safetensors$", "reads": True, "do": "remove"}
-    return Seen(bench.voidrl(command, hook=hook))
+def add_vanishing(what, match, do, expect, says):
+    @fault("damage", f"the newest checkpoint vanishes {what}", "voidrl evaluate run --episodes 1 --device cpu", expect, says=says)
+    def inject(bench, command):
+        made(bench)
+        return Seen(bench.voidrl(command, hook={"match": match, "reads": True, "do": do}))
+
+
+add_vanishing("before it is checked", r"/step_0*40/manifest\.json$", "remove", "survived", "skipped step_000000000040")
+add_vanishing("while it is checked", r"/step_0*40/agent\.safetensors$", "remove", "survived", "skipped step_000000000040")
+add_vanishing("after its check", r"/step_0*40/replay_", "remove agent.safetensors", "refused", "agent.safetensors")
 
 
 # Edited configs
@@ -255,7 +260,7 @@ def add_edit(field, value, quick=False):
 
 add_edit("seed", 7, quick=True)
 add_edit("learner.discount", 0.5)
-add_edit("method.name", "random")
+add_edit("method", {"name": "positive", "learning_rate": 0.0001})
 
 
 # Several processes

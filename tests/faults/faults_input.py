@@ -3,9 +3,10 @@
 import hashlib
 import json
 import shutil
+import sys
 
 from fault_catalogue import Seen, fault
-from fault_needs import package, root
+from fault_needs import nothing, package, root
 from faults_output import EXPERIMENT, PRETRAIN
 from faults_signals import TOTAL
 
@@ -40,15 +41,24 @@ def address_space(bench, command):
     return Seen(bench.shell(command))
 
 
-@fault("memory", "no /dev/shm for DMControl", "voidrl pretrain dmc/cartpole_swingup --env.num-envs 2 --steps 60 --out run $TINY  # without /dev/shm", "survived", needs=lambda: root() or package("dm_control")())
-def no_shm(bench, command):
-    inner = command.partition("  #")[0].replace("voidrl", "$PYTHON -m voidrl.cli.main", 1)
-    script = f'voidrl() {{ PYTHON=$(command -v python3); unshare -m bash -c "$1"; echo $? > code; }}\n'
-    import sys
+SHARED = "voidrl pretrain {env} --env.num-envs 2 --steps 60 --out run $TINY"
 
-    inner = inner.replace("$PYTHON", sys.executable)
-    script = f"unshare -m bash -c 'mount -t tmpfs -o ro,size=4k tmpfs /dev/shm && {inner}'; echo $? > code"
-    return Seen(bench.shell(script))
+
+def add_shared(what, prepare, env, expect, needs):
+    """Without usable /dev/shm, in a mount namespace of its own."""
+    command = f"{SHARED.format(env=env)}  # /dev/shm is {what}"
+    name = env.partition("/")[0].replace("dmc", "DMControl").partition(":")[0].replace("fault_worlds", "async")
+
+    @fault("memory", f"/dev/shm is {what}, {name}", command, expect, says="" if expect == "survived" else "(?i)/dev/shm|memory", needs=lambda: root() or needs())
+    def inject(bench, command):
+        inner = command.partition("  #")[0].replace("voidrl", f"{sys.executable} -m voidrl.cli.main", 1)
+        return Seen(bench.shell(f"unshare -m bash -c '{prepare} && {inner}'; echo $? > code"))
+
+
+FULL = "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/ballast"
+for env, needs in (("dmc/cartpole_swingup", package("dm_control")), ("fault_worlds:Slow --env.backend async", nothing)):
+    add_shared("read-only", "mount -t tmpfs -o ro tmpfs /dev/shm", env, "survived", needs)
+    add_shared("full", FULL, env, "refused", needs)
 
 
 # Environments
@@ -91,7 +101,7 @@ def nan_method(bench, command):
     return Seen(bench.voidrl(command))
 
 
-COLLAPSE = "voidrl pretrain fault_worlds:Constant --representation contrastive --steps 300 --out run $TINY"
+COLLAPSE = "voidrl pretrain fault_worlds:Constant --representation simclr --steps 300 --out run $TINY"
 
 
 @fault("blame", "a collapsed representation", COLLAPSE, "survived", says="(?i)collaps")
@@ -139,7 +149,7 @@ def add_agent(name, change, says, command=EVALUATE, quick=False):
     @fault("downloaded agents", name, command, "refused", says=says, quick=quick)
     def inject(bench, command):
         rewrite(agent_folder(bench), change)
-        done = bench.shell(f"ulimit -v 16000000; {command}", limit=60)
+        done = bench.shell(f"ulimit -v 8000000; {command}", limit=60)
         if done.code == 2 and "memory" in done.err.lower():
             return Seen(done, problem=("misleading", "allocated until memory ran out"))
         return Seen(done)
@@ -157,7 +167,7 @@ def without(name):
     return lambda data: data.pop(name)
 
 
-add_agent("a layer of 10⁷ units", setting("learner", "hidden_dim", 10**7), "(?i)shape|hidden_dim|weights", quick=True)
+add_agent("a layer of 10⁸ units", setting("learner", "hidden_dim", 10**8), "(?i)shape|hidden_dim|weights", quick=True)
 add_agent("format null", setting("", "format", None), "(?i)format")
 add_agent("format 0", setting("", "format", 0), "(?i)format")
 add_agent('format "1"', setting("", "format", "1"), "(?i)format")
@@ -211,7 +221,7 @@ import voidrl
 agent = voidrl.load("run", device="cpu")
 voidrl.save_pretrained(agent, "agent")
 """
-MARKUP = "'fault_worlds:called?x=<img src=a onerror=alert(1)>%0A%0A# Heading'"
+MARKUP = "'fault_worlds:called?x=` <img src=a onerror=alert(1)>\n\n# Heading'"
 
 
 @fault("downloaded agents", "markup in an environment's id", f"voidrl pretrain {MARKUP} --steps 20 --out run $TINY  # then voidrl.save_pretrained", "survived", needs=package("huggingface_hub"))

@@ -31,10 +31,11 @@ def main():
     if options.merge:
         before, after = (json.loads(path.read_text()) for path in options.merge)
         return write_table(render(before, after), options.into)
-    faults = [f for f in FAULTS if all(word in f"{f.group}: {f.name}" for word in options.only)]
+    chosen = options.only or [""]
+    faults = [f for f in FAULTS if any(word in f"{f.group}: {f.name}" for word in chosen)]
     results = run_all(options.src, faults, options.jobs)
     if options.out:
-        options.out.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
+        write_results(options.out, [asdict(result) for result in results], keep=bool(options.only))
     unexpected = [r for r in results if r.outcome not in (r.expect, "skipped")]
     print(f"{len(results)} faults, {len(unexpected)} with another outcome than expected")
     return int(bool(unexpected))
@@ -64,6 +65,14 @@ def run_all(src, faults, jobs):
     for thread in threads:
         thread.join()
     return [results[index] for index in sorted(results)]
+
+
+def write_results(path, rows, keep):
+    """Write rows as JSON; with `keep`, others that are there already stay, in the order of the catalogue."""
+    known = {(row["group"], row["name"]): row for row in json.loads(path.read_text())} if keep and path.exists() else {}
+    known |= {(row["group"], row["name"]): row for row in rows}
+    ordered = [known[key] for fault in FAULTS if (key := (fault.group, fault.name)) in known]
+    path.write_text(json.dumps(ordered, indent=1) + "\n")
 
 
 def render(before, after):
