@@ -1,4 +1,4 @@
-"""The catalogue as data: a fault has a group, a name, the command a user would type, and what should happen."""
+"""The catalogue as data: a fault has a group, a name, the command a user types, and what should happen."""
 
 import re
 import time
@@ -9,7 +9,7 @@ from fault_lab import Done
 
 GOOD = {
     "survived": "completed; after a kill, `voidrl resume` or the same command completed it",
-    "stopped": "wrote a checkpoint, said so and exited with 75, or with 130 after a second signal; resuming completed it",
+    "stopped": "wrote a checkpoint, said so, exited with 75 (130 after a second signal); could be resumed",
     "refused": "one sentence that names the cause, exit code 2; what was saved before is kept",
 }
 BAD = {

@@ -41,7 +41,7 @@ def install(hook):
 
     def fsync(descriptor):  # it has no audit event of its own
         try:
-            on_event("os.fsync", (os.readlink(f"/proc/self/fd/{descriptor}"),))
+            on_event("os.fsync", (str(Path(f"/proc/self/fd/{descriptor}").readlink()),))
         except FileNotFoundError:
             on_event("os.fsync", ("",))
         sync(descriptor)

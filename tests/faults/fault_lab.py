@@ -1,4 +1,4 @@
-"""Where faults are injected: runs `voidrl` from any checkout, watches it, and counts what it leaves behind."""
+"""Where faults are injected: runs `voidrl` of any checkout, watches it, and counts what it leaves behind."""
 
 import json
 import os
@@ -152,7 +152,12 @@ class Bench:
         function = f'voidrl() {{ {shlex.quote(sys.executable)} -m voidrl.cli.main "$@"; echo $? > code; }}\n'
         number = len(self.started)
         out_path, err_path = self.folder / f"out.{number}", self.folder / f"err.{number}"
-        environ = {**self.lab.environ, "FAULT_MARKS": str(self.marks), "FAULT_ID": str(out_path), "TINY": TINY}
+        environ = {
+            **self.lab.environ,
+            "FAULT_MARKS": str(self.marks),
+            "FAULT_ID": str(out_path),
+            "TINY": TINY,
+        }
         before = shared_memory()
         with out_path.open("wb") as out, err_path.open("wb") as err:
             process = subprocess.Popen(
@@ -285,7 +290,9 @@ class Running:
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        err, out = (p.read_bytes().decode(errors="replace") if p.exists() else "" for p in (self.err, self.out))
+        err, out = (
+            p.read_bytes().decode(errors="replace") if p.exists() else "" for p in (self.err, self.out)
+        )
         return Done(code, err, out, leftovers)
 
     def processes(self):

@@ -14,7 +14,9 @@ def root():
     if os.geteuid() or not shutil.which("mount"):
         return "mounting a small disk needs root"
     with tempfile.TemporaryDirectory() as folder:
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], capture_output=True).returncode == 0
+        mounted = (
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], capture_output=True).returncode == 0
+        )
         if mounted:
             subprocess.run(["umount", folder], check=True)
     return "" if mounted else "this machine does not allow mounting a small disk"

@@ -1,7 +1,7 @@
 """Runs `voidrl` commands in forks of one process, so that a command costs no import of torch.
 
 Reads one JSON request per line: argv, cwd, environ, paths for stdout and stderr, and a hook of `fault_hooks`.
-Answers with the id of the new process, and with its exit status when it has ended. A fork has a session of its
+Answers with the id of the new process, and with its exit code when it has ended. A fork has a session of its
 own, as a job has, and ends as an interpreter does that ran the command: at the end of this file.
 """
 
@@ -60,8 +60,8 @@ def become(request):
         os.dup2(opened, number)
         os.close(opened)
     # As the interpreter makes them: the server's own remember what kind of file they were on.
-    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: PTH123, SIM115
-    sys.stderr = sys.__stderr__ = open(2, "w", errors="backslashreplace", buffering=1, closefd=False)  # noqa: PTH123, SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
     sys.argv = ["voidrl", *request["argv"]]
     sys.path[0] = ""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -41,7 +41,9 @@ def one_round(number, folder):
 def measure():
     """What this process holds."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+    children = [
+        pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
+    ]
     states = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in children]
     mapped = Path("/proc/self/maps").read_text().count("/dev/shm/")
     return {

@@ -105,7 +105,7 @@ class Fickle(Slow):
         mark("h")
         end = time.monotonic() + 600
         while time.monotonic() < end:
-            try:
+            try:  # noqa: SIM105 - as users write it
                 time.sleep(0.05)
             except:  # noqa: E722 - the fault itself
                 pass

@@ -24,7 +24,17 @@ def whole_checkpoint(bench):
 
 def numbers_in(text):
     """Sizes that a sentence names, in bytes."""
-    units = {"": 1, "B": 1, "bytes": 1, "k": 1e3, "KB": 1e3, "KiB": 1024, "MB": 1e6, "MiB": 1 << 20, "GB": 1e9}
+    units = {
+        "": 1,
+        "B": 1,
+        "bytes": 1,
+        "k": 1e3,
+        "KB": 1e3,
+        "KiB": 1024,
+        "MB": 1e6,
+        "MiB": 1 << 20,
+        "GB": 1e9,
+    }
     found = re.findall(r"([\d.,]+)\s?(bytes|KB|KiB|MB|MiB|GB|GiB)", text)
     return [float(number.replace(",", "").rstrip(".")) * units.get(unit, 1 << 30) for number, unit in found]
 
@@ -66,10 +76,12 @@ def at_start(bench, command):
     return Seen(bench.voidrl(command))
 
 
-@fault("full disk", "less space than the checkpoints need", DISK.replace("--steps", "--replay.capacity-steps 1M --steps").replace(" $TINY", f" $TINY --replay.capacity-steps 1M"), "refused", says="(?i)space|disk|bytes|[KMG]B", needs=root)
+LARGE = "voidrl pretrain CartPole-v1 --steps 2M --replay.capacity-steps 1M --out disk/run --device cpu"
+
+
+@fault("full disk", "less space than a checkpoint needs", LARGE, "refused", says="(?i)space|disk", needs=root)
 def estimated(bench, command):
     bench.disk(2 << 10)
-    command = "voidrl pretrain CartPole-v1 --steps 2M --out disk/run $TINY".replace("$TINY", "--device cpu --replay.capacity-steps 1M")
     done = bench.voidrl(command, limit=25)
     if done.code is None:
         done.code = 0
@@ -94,7 +106,10 @@ def in_metrics(bench, command):
 
 # Kills at every file event
 
-KILLED = "voidrl pretrain fault_worlds:Slow --steps 20 --log.keep-last 1 --out run $TINY --log.checkpoint-every-steps 10"
+KILLED = (
+    "voidrl pretrain fault_worlds:Slow --steps 20 --log.keep-last 1 --out run $TINY "
+    "--log.checkpoint-every-steps 10"
+)
 UNDER = r"/run(/|$)"
 
 
@@ -138,7 +153,13 @@ def kill_resume(bench, command):
     return kill_everywhere(bench, command, bench.straight(KILLED), prepare)
 
 
-@fault("kills", "SIGKILL before the run has its config", f"{KILLED}  # killed, and typed again", "survived", quick=True)
+@fault(
+    "kills",
+    "SIGKILL before the run has its config",
+    f"{KILLED}  # killed, and typed again",
+    "survived",
+    quick=True,
+)
 def kill_birth(bench, command):
     command = command.partition("  #")[0]
     done = bench.voidrl(command, hook={"match": r"config\.json$", "do": "SIGKILL"})
@@ -204,7 +225,13 @@ def made(bench):
     return shutil.copytree(bench.straight(DAMAGED), bench.folder / "run")
 
 
-@fault("damage", "every checkpoint damaged", "voidrl resume run", "refused", says="step_000000000020.*step_000000000040|step_000000000040.*step_000000000020")
+@fault(
+    "damage",
+    "every checkpoint damaged",
+    "voidrl resume run",
+    "refused",
+    says="step_000000000020.*step_000000000040|step_000000000040.*step_000000000020",
+)
 def all_damaged(bench, command):
     for path in made(bench).glob("checkpoints/*/manifest.json"):
         path.write_text("{")
@@ -217,13 +244,21 @@ def config_damaged(bench, command):
     return Seen(bench.voidrl(command))
 
 
-@fault("damage", "metrics.jsonl was shortened", "voidrl resume run --steps 60", "refused", says=r"metrics\.jsonl")
+@fault(
+    "damage", "metrics.jsonl was shortened", "voidrl resume run --steps 60", "refused", says=r"metrics\.jsonl"
+)
 def metrics_short(bench, command):
     os.truncate(made(bench) / "metrics.jsonl", 100)
     return Seen(bench.voidrl(command))
 
 
-@fault("damage", "metrics.jsonl cannot be written", "voidrl resume run --steps 60  # metrics.jsonl is a folder", "refused", says=r"metrics\.jsonl")
+@fault(
+    "damage",
+    "metrics.jsonl cannot be written",
+    "voidrl resume run --steps 60  # metrics.jsonl is a folder",
+    "refused",
+    says=r"metrics\.jsonl",
+)
 def metrics_folder(bench, command):
     path = made(bench) / "metrics.jsonl"
     path.unlink()
@@ -232,22 +267,45 @@ def metrics_folder(bench, command):
 
 
 def add_vanishing(what, match, do, expect, says):
-    @fault("damage", f"the newest checkpoint vanishes {what}", "voidrl evaluate run --episodes 1 --device cpu", expect, says=says)
+    @fault(
+        "damage",
+        f"the newest checkpoint vanishes {what}",
+        "voidrl evaluate run --episodes 1 --device cpu",
+        expect,
+        says=says,
+    )
     def inject(bench, command):
         made(bench)
         return Seen(bench.voidrl(command, hook={"match": match, "reads": True, "do": do}))
 
 
-add_vanishing("before it is checked", r"/step_0*40/manifest\.json$", "remove", "survived", "skipped step_000000000040")
-add_vanishing("while it is checked", r"/step_0*40/agent\.safetensors$", "remove", "survived", "skipped step_000000000040")
-add_vanishing("after its check", r"/step_0*40/replay_", "remove agent.safetensors", "refused", "agent.safetensors")
+add_vanishing(
+    "before it is checked", r"/step_0*40/manifest\.json$", "remove", "survived", "skipped step_000000000040"
+)
+add_vanishing(
+    "while it is checked",
+    r"/step_0*40/agent\.safetensors$",
+    "remove",
+    "survived",
+    "skipped step_000000000040",
+)
+add_vanishing(
+    "after its check", r"/step_0*40/replay_", "remove agent.safetensors", "refused", "agent.safetensors"
+)
 
 
 # Edited configs
 
 
 def add_edit(field, value, quick=False):
-    @fault("edited config", f"{field} changed in config.json", "voidrl resume run --steps 60", "refused", says=field.rpartition(".")[2], quick=quick)
+    @fault(
+        "edited config",
+        f"{field} changed in config.json",
+        "voidrl resume run --steps 60",
+        "refused",
+        says=field.rpartition(".")[2],
+        quick=quick,
+    )
     def inject(bench, command):
         path = made(bench) / "config.json"
         config = json.loads(path.read_text())
@@ -305,7 +363,12 @@ def every_cell_done(bench, seen, steps=60):
     return seen
 
 
-@fault("two processes", "two commands on one experiment", f"{EXPERIMENT_COMMAND} & {EXPERIMENT_COMMAND}", "survived")
+@fault(
+    "two processes",
+    "two commands on one experiment",
+    f"{EXPERIMENT_COMMAND} & {EXPERIMENT_COMMAND}",
+    "survived",
+)
 def two_experiments(bench, command):
     slow_experiment(bench)
     one, other = bench.start(EXPERIMENT_COMMAND), bench.start(EXPERIMENT_COMMAND)
@@ -380,14 +443,26 @@ def untouched(bench, command, folder):
     return seen
 
 
-@fault("taken folders", "a run into an experiment's folder", f"{PRETRAIN} --out runs/tiny", "refused", says="(?i)experiment|holds")
+@fault(
+    "taken folders",
+    "a run into an experiment's folder",
+    f"{PRETRAIN} --out runs/tiny",
+    "refused",
+    says="(?i)experiment|holds",
+)
 def run_into_experiment(bench, command):
     slow_experiment(bench, 20)
     bench.voidrl(EXPERIMENT_COMMAND)
     return untouched(bench, PRETRAIN.replace("--out run", "--out runs/tiny --overwrite"), "runs/tiny")
 
 
-@fault("taken folders", "an experiment into a run's folder", f"{EXPERIMENT_COMMAND} --out run", "refused", says="(?i)run")
+@fault(
+    "taken folders",
+    "an experiment into a run's folder",
+    f"{EXPERIMENT_COMMAND} --out run",
+    "refused",
+    says="(?i)run",
+)
 def experiment_into_run(bench, command):
     made(bench)
     slow_experiment(bench, 20)

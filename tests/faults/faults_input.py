@@ -13,10 +13,10 @@ from faults_signals import TOTAL
 # Odd paths and limits
 
 
-def add_path(name, out, expect="refused", says="", quick=False):
+def add_path(name, out, expect="refused", says=""):
     command = PRETRAIN.replace("--out run", f"--out {out}")
 
-    @fault("odd paths", name, command, expect, says=says, quick=quick)
+    @fault("odd paths", name, command, expect, says=says)
     def inject(bench, command):
         return Seen(bench.shell(command))
 
@@ -26,17 +26,37 @@ add_path("the home of an unknown user", "'~nosuchuser/run'", says="nosuchuser")
 add_path("a path that is not UTF-8", "$'run\\xff'", expect="survived")
 
 
-@fault("odd paths", "no write permission in a parent", PRETRAIN.replace("--out run", "--out /proc/run"), "refused", says="/proc/run", quick=True)
+@fault(
+    "odd paths",
+    "no write permission in a parent",
+    PRETRAIN.replace("--out run", "--out /proc/run"),
+    "refused",
+    says="/proc/run",
+    quick=True,
+)
 def unwritable(bench, command):
     return Seen(bench.voidrl(command))
 
 
-@fault("odd paths", "evaluate a name of 300 characters", "voidrl evaluate $(printf 'a%.0s' {1..300})", "refused", says="(?i)name|long|nothing")
+@fault(
+    "odd paths",
+    "evaluate a name of 300 characters",
+    "voidrl evaluate $(printf 'a%.0s' {1..300})",
+    "refused",
+    says="(?i)name|long|nothing",
+)
 def evaluate_long(bench, command):
     return Seen(bench.shell(command))
 
 
-@fault("memory", "an address space of 4 GB, a replay of more", "ulimit -v 4000000; voidrl pretrain voidrl/PixelMaze-v0 --replay.capacity-steps 1M --steps 60 --out run --device cpu", "refused", says="(?i)memory")
+@fault(
+    "memory",
+    "an address space of 4 GB, a replay of more",
+    "ulimit -v 4000000; voidrl pretrain voidrl/PixelMaze-v0 --replay.capacity-steps 1M --steps 60 --out run "
+    "--device cpu",
+    "refused",
+    says="(?i)memory",
+)
 def address_space(bench, command):
     return Seen(bench.shell(command))
 
@@ -47,16 +67,28 @@ SHARED = "voidrl pretrain {env} --env.num-envs 2 --steps 60 --out run $TINY"
 def add_shared(what, prepare, env, expect, needs):
     """Without usable /dev/shm, in a mount namespace of its own."""
     command = f"{SHARED.format(env=env)}  # /dev/shm is {what}"
-    name = env.partition("/")[0].replace("dmc", "DMControl").partition(":")[0].replace("fault_worlds", "async")
+    name = (
+        env.partition("/")[0].replace("dmc", "DMControl").partition(":")[0].replace("fault_worlds", "async")
+    )
 
-    @fault("memory", f"/dev/shm is {what}, {name}", command, expect, says="" if expect == "survived" else "(?i)/dev/shm|memory", needs=lambda: root() or needs())
+    @fault(
+        "memory",
+        f"/dev/shm is {what}, {name}",
+        command,
+        expect,
+        says="" if expect == "survived" else "(?i)/dev/shm|memory",
+        needs=lambda: root() or needs(),
+    )
     def inject(bench, command):
         inner = command.partition("  #")[0].replace("voidrl", f"{sys.executable} -m voidrl.cli.main", 1)
         return Seen(bench.shell(f"unshare -m bash -c '{prepare} && {inner}'; echo $? > code"))
 
 
 FULL = "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/ballast"
-for env, needs in (("dmc/cartpole_swingup", package("dm_control")), ("fault_worlds:Slow --env.backend async", nothing)):
+for env, needs in (
+    ("dmc/cartpole_swingup", package("dm_control")),
+    ("fault_worlds:Slow --env.backend async", nothing),
+):
     add_shared("read-only", "mount -t tmpfs -o ro tmpfs /dev/shm", env, "survived", needs)
     add_shared("full", FULL, env, "refused", needs)
 
@@ -90,7 +122,11 @@ add_fickle("raise", "an exception in step", r"environment 0.*the wheel fell off"
 add_fickle("exit", "SystemExit in step", r"environment 0.*SystemExit")
 add_fickle("exit", "SystemExit in step, async", r"environment [01].*SystemExit", more=" --env.backend async")
 add_fickle("reward none", "a reward of None, async", r"environment [01].*None", more=" --env.backend async")
-add_fickle("constructor", "an exception in the constructor", r"fault_worlds\.py.*the wheel fell off|the wheel fell off.*fault_worlds\.py")
+add_fickle(
+    "constructor",
+    "an exception in the constructor",
+    r"fault_worlds\.py.*the wheel fell off|the wheel fell off.*fault_worlds\.py",
+)
 add_fickle("constructor exit", "SystemExit in the constructor", r"SystemExit.*the wheel fell off")
 
 NAN = f"voidrl pretrain fault_worlds:Slow --method fault_worlds:NanReward --steps {TOTAL} --out run $TINY"
@@ -107,7 +143,7 @@ COLLAPSE = "voidrl pretrain fault_worlds:Constant --representation simclr --step
 @fault("blame", "a collapsed representation", COLLAPSE, "survived", says="(?i)collaps")
 def collapsed(bench, command):
     done = bench.voidrl(command)
-    said = [line for line in done.err.splitlines() if "collaps" in line.lower()]
+    said = [line for line in done.err.splitlines() if "has collapsed" in line]
     seen = Seen(done)
     if len(said) > 1:
         seen.problem = ("misleading", f"said {len(said)} times")
@@ -145,12 +181,14 @@ def rewrite(folder, change):
     path.write_text(json.dumps({**data, "sha256": hashlib.sha256(json.dumps(data).encode()).hexdigest()}))
 
 
-def add_agent(name, change, says, command=EVALUATE, quick=False):
-    @fault("downloaded agents", name, command, "refused", says=says, quick=quick)
+def add_agent(name, change, says, limited=False):
+    command = f"ulimit -v 8000000; {EVALUATE}" if limited else EVALUATE
+
+    @fault("downloaded agents", name, command, "refused", says=says)
     def inject(bench, command):
         rewrite(agent_folder(bench), change)
-        done = bench.shell(f"ulimit -v 8000000; {command}", limit=60)
-        if done.code == 2 and "memory" in done.err.lower():
+        done = bench.shell(command, limit=60) if limited else bench.voidrl(command)
+        if limited and "memory" in done.err.lower():
             return Seen(done, problem=("misleading", "allocated until memory ran out"))
         return Seen(done)
 
@@ -167,7 +205,12 @@ def without(name):
     return lambda data: data.pop(name)
 
 
-add_agent("a layer of 10⁸ units", setting("learner", "hidden_dim", 10**8), "(?i)shape|hidden_dim|weights", quick=True)
+add_agent(
+    "a layer of 10⁸ units",
+    setting("learner", "hidden_dim", 10**8),
+    "(?i)shape|hidden_dim|weights",
+    limited=True,
+)
 add_agent("format null", setting("", "format", None), "(?i)format")
 add_agent("format 0", setting("", "format", 0), "(?i)format")
 add_agent('format "1"', setting("", "format", "1"), "(?i)format")
@@ -177,7 +220,9 @@ add_agent("no spaces in the manifest", without("spec"), "(?i)spec")
 
 @fault("downloaded agents", "nested JSON", EVALUATE, "refused", says="(?i)config|JSON|nested")
 def nested(bench, command):
-    (agent_folder(bench) / "config.json").write_text('{"library_name": "voidrl", "a": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    (agent_folder(bench) / "config.json").write_text(
+        '{"library_name": "voidrl", "a": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    )
     return Seen(bench.voidrl(command, limit=60))
 
 
@@ -205,7 +250,12 @@ def nan_weights(bench, command):
     return Seen(bench.voidrl(command))
 
 
-@fault("downloaded agents", "a W&B project of somebody else", "voidrl finetune agent --env CartPole-v1 --steps 30 --out run", "survived")
+@fault(
+    "downloaded agents",
+    "a W&B project of somebody else",
+    "voidrl finetune agent --env CartPole-v1 --steps 30 --out run",
+    "survived",
+)
 def wandb_project(bench, command):
     rewrite(agent_folder(bench), setting("log", "wandb_project", "theirs"))
     bench.write("wandb/__init__.py", 'open("wandb_was_called", "w").close()\nraise ImportError\n')
@@ -224,7 +274,13 @@ voidrl.save_pretrained(agent, "agent")
 MARKUP = "'fault_worlds:called?x=` <img src=a onerror=alert(1)>\n\n# Heading'"
 
 
-@fault("downloaded agents", "markup in an environment's id", f"voidrl pretrain {MARKUP} --steps 20 --out run $TINY  # then voidrl.save_pretrained", "survived", needs=package("huggingface_hub"))
+@fault(
+    "downloaded agents",
+    "markup in an environment's id",
+    f"voidrl pretrain {MARKUP} --steps 20 --out run $TINY  # then voidrl.save_pretrained",
+    "survived",
+    needs=package("huggingface_hub"),
+)
 def markup(bench, command):
     done = bench.voidrl(command.partition("  #")[0])
     if done.code == 2:
@@ -248,13 +304,24 @@ def has_markup(card):
     return False
 
 
-@fault("experiment files", "nested TOML", "voidrl experiment deep.toml --dry-run", "refused", says="(?i)deep.toml")
+@fault(
+    "experiment files",
+    "nested TOML",
+    "voidrl experiment deep.toml --dry-run",
+    "refused",
+    says="(?i)deep.toml",
+)
 def nested_toml(bench, command):
     bench.write("deep.toml", "tasks = " + "[" * 20_000 + "]" * 20_000)
     return Seen(bench.voidrl(command))
 
 
-@fault("experiment files", "a dry run calls no factory", "voidrl experiment tiny.toml --device cpu --dry-run", "survived")
+@fault(
+    "experiment files",
+    "a dry run calls no factory",
+    "voidrl experiment tiny.toml --device cpu --dry-run",
+    "survived",
+)
 def dry_run(bench, command):
     bench.write("tiny.toml", EXPERIMENT.format(env="fault_worlds:called", steps=20))
     done = bench.voidrl(command)

@@ -1,4 +1,4 @@
-"""The terminal is not the run: pipes that break, disks that are full, streams that are closed; other loggers."""
+"""The terminal is not the run: pipes that break, streams that are full or closed; other loggers."""
 
 import os
 import re
@@ -44,9 +44,9 @@ def complete(bench, done, steps=60, run="run"):
 
 def noted(bench, seen):
     """It dropped its output, and the log has one note of it."""
-    if seen.problem is None and seen.done.code == 0:
-        if not re.search("(?i)output|terminal|stderr|stdout", bench.log()):
-            seen.problem = ("silent", "completed, without a note in log.txt that the output was lost")
+    has_note = re.search("(?i)output|terminal|stderr|stdout", bench.log())
+    if seen.problem is None and seen.done.code == 0 and not has_note:
+        seen.problem = ("silent", "completed, without a note in log.txt that the output was lost")
     return seen
 
 
@@ -77,10 +77,17 @@ def closed(bench, command):
 
 @fault("broken pipe", "a list whose reader ends", "voidrl list envs | head -1", "survived")
 def list_head(bench, command):
-    return Seen(bench.shell(command))
+    done = bench.shell(command)
+    done.code = 0 if done.code == 141 else done.code  # as other commands end that lose their reader
+    return Seen(done)
 
 
-@fault("broken pipe", "an experiment whose reader ends", "voidrl experiment tiny.toml --device cpu --no-report 2>&1 | head -1", "survived")
+@fault(
+    "broken pipe",
+    "an experiment whose reader ends",
+    "voidrl experiment tiny.toml --device cpu --no-report 2>&1 | head -1",
+    "survived",
+)
 def experiment_head(bench, command):
     bench.write("tiny.toml", EXPERIMENT.format(env="CartPole-v1", steps=40))
     done = bench.shell(command)
@@ -108,7 +115,14 @@ def resume_with_tensorboard(bench, prepare):
 WARNS = r"(?i)tensorboard"
 
 
-@fault("loggers", "TensorBoard on a full disk", "voidrl resume run --steps 60  # run/tb is on a full disk", "survived", says=WARNS, needs=root)
+@fault(
+    "loggers",
+    "TensorBoard on a full disk",
+    "voidrl resume run --steps 60  # run/tb is on a full disk",
+    "survived",
+    says=WARNS,
+    needs=root,
+)
 def tensorboard_full(bench, command):
     def prepare(tb):
         disk = bench.disk(16)
@@ -119,7 +133,13 @@ def tensorboard_full(bench, command):
     return resume_with_tensorboard(bench, prepare)
 
 
-@fault("loggers", "TensorBoard without its folder", "voidrl resume run --steps 60  # run/tb is a file", "survived", says=WARNS)
+@fault(
+    "loggers",
+    "TensorBoard without its folder",
+    "voidrl resume run --steps 60  # run/tb is a file",
+    "survived",
+    says=WARNS,
+)
 def tensorboard_file(bench, command):
     return resume_with_tensorboard(bench, lambda tb: tb.write_text(""))
 
@@ -146,7 +166,9 @@ def with_wandb(bench, command, **parts):
     return complete(bench, bench.voidrl(command))
 
 
-@fault("loggers", "W&B without network", WANDB, "survived", says=r"(?i)w&b|wandb|weights & biases", quick=True)
+@fault(
+    "loggers", "W&B without network", WANDB, "survived", says=r"(?i)w&b|wandb|weights & biases", quick=True
+)
 def wandb_start(bench, command):
     return with_wandb(bench, command, init="raise CommError('network is unreachable')")
 
@@ -159,4 +181,3 @@ def wandb_log(bench, command):
 @fault("loggers", "W&B cannot finish", WANDB, "survived", says=r"(?i)w&b|wandb|weights & biases")
 def wandb_finish(bench, command):
     return with_wandb(bench, command, finish="raise CommError('network is unreachable')")
-

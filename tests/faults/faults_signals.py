@@ -52,7 +52,9 @@ def stopped(bench, running, *, began=True):
 
 def training(bench, running):
     """Wait until it has been training for some steps."""
-    return bench.wait_for(lambda: any(row["updates"] > 2 for row in bench.rows() if "updates" in row), running)
+    return bench.wait_for(
+        lambda: any(row["updates"] > 2 for row in bench.rows() if "updates" in row), running
+    )
 
 
 def add_signal(env, name, group):
@@ -117,7 +119,13 @@ def add_phases(env):
 
     command = command_for(env, "SIGTERM", group=True).replace(":Slow", ":Slow?build_s=4")
 
-    @fault("signals", f"SIGTERM to the group, {env}, while environments are built", command, "stopped", **at_group)
+    @fault(
+        "signals",
+        f"SIGTERM to the group, {env}, while environments are built",
+        command,
+        "stopped",
+        **at_group,
+    )
     def building(bench, command):
         running = start(bench, command, FAULT_DELAY="0.1")
         bench.wait_for(lambda: bench.marks.exists(), running)
@@ -138,12 +146,18 @@ for env in ENVS:
 
 def add_second(how, backend):
     command = (
-        f"voidrl pretrain 'fault_worlds:Fickle?how={how}' --env.backend {backend} --steps {TOTAL} --out run $TINY "
-        f"& kill -INT $!; kill -INT $!"
+        f"voidrl pretrain 'fault_worlds:Fickle?how={how}' --env.backend {backend} --steps {TOTAL} "
+        f"--out run $TINY & kill -INT $!; kill -INT $!"
     )
     what = {"hang": "that hangs", "swallow": "that catches every exception"}[how]
 
-    @fault("hangs", f"a second Ctrl-C, {backend} environment {what}", command, "stopped", quick=(how, backend) == ("swallow", "sync"))
+    @fault(
+        "hangs",
+        f"a second Ctrl-C, {backend} environment {what}",
+        command,
+        "stopped",
+        quick=(how, backend) == ("swallow", "sync"),
+    )
     def second(bench, command):
         running = start(bench, command)
         bench.wait_for(bench.hangs, running)
@@ -188,35 +202,49 @@ def failed(bench, running, limit=45):
     return Seen(done, resumed)
 
 
-def add_fickle(how, backend, name, says, expect="refused", quick=False):
+def add_fickle(how, backend, name, says):
     command = (
-        f"voidrl pretrain 'fault_worlds:Fickle?how={how}' --env.backend {backend} --env.num-envs 2 --env.timeout-s 3 "
-        f"--steps {TOTAL} --out run $TINY"
+        f"voidrl pretrain 'fault_worlds:Fickle?how={how}' --env.backend {backend} --env.num-envs 2 "
+        f"--env.timeout-s 3 --steps {TOTAL} --out run $TINY"
     )
 
-    @fault("hangs", name, command, expect, says=says, quick=quick)
+    @fault("hangs", name, command, "refused", says=says)
     def inject(bench, command):
         return failed(bench, with_limit(bench, command))
 
 
 add_fickle("hang", "async", "a worker that hangs in step", r"(?i)environment.*(answer|hang|hung|respond|3)")
-add_fickle("hang reset", "async", "a worker that hangs in reset", r"(?i)environment.*(answer|hang|hung|respond|3)")
+add_fickle(
+    "hang reset", "async", "a worker that hangs in reset", r"(?i)environment.*(answer|hang|hung|respond|3)"
+)
 add_fickle("os exit", "async", "a worker that ends in step", r"(?i)(worker|process).*(died|ended|dead)")
 add_fickle("raise", "async", "an environment that raises, async", "the wheel fell off")
 add_fickle("raise", "sync", "an environment that raises, sync", "the wheel fell off")
 
 
 def add_worker(env, name, what, more="", needs=None):
-    command = f"voidrl pretrain {ENVS[env][0]}{more} --env.timeout-s 4 --steps 3000 --out run $TINY & kill -{name} worker"
+    words = f"voidrl pretrain {ENVS[env][0]}{more} --env.timeout-s 20 --steps 3000 --out run $TINY"
+    command = f"{words} & kill -{name} worker"
     says = r"(?i)(worker|process|environment)"
 
-    @fault("hangs", f"{name.replace('KILL', 'SIGKILL').replace('STOP', 'SIGSTOP')} of a worker, {what}", command, "refused", says=says, needs=needs or ENVS[env][1])
+    @fault(
+        "hangs",
+        f"{name.replace('KILL', 'SIGKILL').replace('STOP', 'SIGSTOP')} of a worker, {what}",
+        command,
+        "refused",
+        says=says,
+        needs=needs or ENVS[env][1],
+    )
     def inject(bench, command):
         words = command.partition(" &")[0]
         running = bench.start(words, FAULT_DELAY="0.05")
         training(bench, running)
         if running.poll() == 2:  # before there was one limit for all environments
-            words = words.replace("--env.timeout-s", "--env.dmc.timeout-s") if env == "DMControl" else re.sub(r" --env.timeout-s \d+", "", words)
+            words = (
+                words.replace("--env.timeout-s", "--env.dmc.timeout-s")
+                if env == "DMControl"
+                else re.sub(r" --env.timeout-s \d+", "", words)
+            )
             running = bench.start(words, FAULT_DELAY="0.05")
             training(bench, running)
         workers = running.workers()
@@ -225,7 +253,7 @@ def add_worker(env, name, what, more="", needs=None):
         bench.wait_for(lambda: bench.checkpoints(), running)
         with suppress(ProcessLookupError):
             os.kill(workers[-1], getattr(signal, f"SIG{name}"))
-        done = running.wait(45)
+        done = running.wait(75)
         resumed = None
         if done.code == 2 and bench.checkpoints():
             resumed = bench.voidrl(f"voidrl resume run --steps {bench.checkpoints()[-1] + 10}")

@@ -1,7 +1,7 @@
 """Run the catalogue of faults against a checkout, and write what came of it.
 
-    python tests/faults/run_faults.py --src src --out after.json
-    python tests/faults/run_faults.py --merge before.json after.json --into docs/reliability.md
+python tests/faults/run_faults.py --src src --out after.json
+python tests/faults/run_faults.py --merge before.json after.json --into docs/reliability.md
 """
 
 import argparse
@@ -54,7 +54,9 @@ def run_all(src, faults, jobs):
             index, fault = waiting.get()
             results[index] = result = run_fault(fault, lab)
             flag = "" if result.outcome in (result.expect, "skipped") else " !"
-            print(f"{result.outcome:10} {result.seconds:5.1f} s  {fault.group}: {fault.name}{flag}", flush=True)
+            print(
+                f"{result.outcome:10} {result.seconds:5.1f} s  {fault.group}: {fault.name}{flag}", flush=True
+            )
             if flag:
                 print(f"           {result.detail[:250]}", flush=True)
         lab.close()
@@ -69,7 +71,11 @@ def run_all(src, faults, jobs):
 
 def write_results(path, rows, keep):
     """Write rows as JSON; with `keep`, others that are there already stay, in the order of the catalogue."""
-    known = {(row["group"], row["name"]): row for row in json.loads(path.read_text())} if keep and path.exists() else {}
+    known = (
+        {(row["group"], row["name"]): row for row in json.loads(path.read_text())}
+        if keep and path.exists()
+        else {}
+    )
     known |= {(row["group"], row["name"]): row for row in rows}
     ordered = [known[key] for fault in FAULTS if (key := (fault.group, fault.name)) in known]
     path.write_text(json.dumps(ordered, indent=1) + "\n")
@@ -82,7 +88,13 @@ def render(before, after):
     for row in after:
         if row["group"] != group:
             group = row["group"]
-            lines += ["", f"**{group.capitalize()}**", "", "| fault | command | before | after |", "|---|---|---|---|"]
+            lines += [
+                "",
+                f"**{group.capitalize()}**",
+                "",
+                "| fault | command | before | after |",
+                "|---|---|---|---|",
+            ]
         was = old.get((row["group"], row["name"]))
         cells = [row["name"], f"`{row['command']}`", outcome(was), outcome(row)]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")

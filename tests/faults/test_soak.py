@@ -1,4 +1,4 @@
-"""Nothing grows while one process trains run after run: memory, descriptors, threads, children, shared memory."""
+"""Nothing grows while one process trains run after run: memory, descriptors, threads, processes."""
 
 import json
 import os
@@ -29,5 +29,9 @@ def test_nothing_grows(tmp_path):
         assert max(r[name] for r in settled[-3:]) <= max(r[name] for r in settled[:3]), (name, rounds)
     assert rounds[-1]["zombies"] == 0
     third = max(1, len(settled) // 3)
-    first, last = (statistics.median(r["rss_kb"] for r in part) for part in (settled[:third], settled[-third:]))
-    assert last - first < GROWTH_KB, f"resident memory grew from {first} to {last} KB in {len(settled)} rounds"
+    first, last = (
+        statistics.median(r["rss_kb"] for r in part) for part in (settled[:third], settled[-third:])
+    )
+    assert last - first < GROWTH_KB, (
+        f"resident memory grew from {first} to {last} KB in {len(settled)} rounds"
+    )
