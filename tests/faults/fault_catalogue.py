@@ -9,7 +9,8 @@ from fault_lab import Done
 
 GOOD = {
     "survived": "completed; after a kill, `voidrl resume` or the same command completed it",
-    "stopped": "wrote a checkpoint, said so, exited with 75 (130 after a second signal); could be resumed",
+    "stopped": "wrote a checkpoint, said so, exited with 75; resuming completed it. Where there was nothing "
+    "to save yet, and after a second signal: 128 + the number of the signal",
     "refused": "one sentence that names the cause, exit code 2; what was saved before is kept",
 }
 BAD = {
@@ -128,7 +129,7 @@ def judge(fault, seen):
             return "silent", f"exit code 0: {said}"
         case 0:
             return "survived", seen.note or (said if fault.says else f"completed{exact}")
-        case 75 | 130:
+        case 75 | 129 | 130 | 143:
             return "stopped", f"exit code {code}{f', resumed{exact}' if seen.resumed else ''}: {said}"
         case 2 if not said.startswith("voidrl:"):
             return "silent", f"exit code 2: {said or 'no word'}"

@@ -8,7 +8,6 @@ import sys
 from fault_catalogue import Seen, fault
 from fault_needs import nothing, package, root
 from faults_output import EXPERIMENT, PRETRAIN
-from faults_signals import TOTAL
 
 # Odd paths and limits
 
@@ -62,35 +61,28 @@ def address_space(bench, command):
 
 
 SHARED = "voidrl pretrain {env} --env.num-envs 2 --steps 60 --out run $TINY"
+READ_ONLY = "mount -t tmpfs -o ro tmpfs /dev/shm"
+FULL = "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/ballast"
+SHARING = {
+    "DMControl": ("dmc/cartpole_swingup", package("dm_control")),
+    "async": ("fault_worlds:Slow --env.backend async", nothing),
+}
 
 
-def add_shared(what, prepare, env, expect, needs):
+def add_shared(what, prepare, name):
     """Without usable /dev/shm, in a mount namespace of its own."""
+    env, needs = SHARING[name]
     command = f"{SHARED.format(env=env)}  # /dev/shm is {what}"
-    name = (
-        env.partition("/")[0].replace("dmc", "DMControl").partition(":")[0].replace("fault_worlds", "async")
-    )
 
-    @fault(
-        "memory",
-        f"/dev/shm is {what}, {name}",
-        command,
-        expect,
-        says="" if expect == "survived" else "(?i)/dev/shm|memory",
-        needs=lambda: root() or needs(),
-    )
+    @fault("memory", f"/dev/shm is {what}, {name}", command, "survived", needs=lambda: root() or needs())
     def inject(bench, command):
         inner = command.partition("  #")[0].replace("voidrl", f"{sys.executable} -m voidrl.cli.main", 1)
         return Seen(bench.shell(f"unshare -m bash -c '{prepare} && {inner}'; echo $? > code"))
 
 
-FULL = "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/ballast"
-for env, needs in (
-    ("dmc/cartpole_swingup", package("dm_control")),
-    ("fault_worlds:Slow --env.backend async", nothing),
-):
-    add_shared("read-only", "mount -t tmpfs -o ro tmpfs /dev/shm", env, "survived", needs)
-    add_shared("full", FULL, env, "refused", needs)
+for name in SHARING:
+    add_shared("read-only", READ_ONLY, name)
+    add_shared("full", FULL, name)
 
 
 # Environments
@@ -99,7 +91,7 @@ FICKLE = "voidrl pretrain 'fault_worlds:Fickle?how={how}' --env.num-envs 2 --ste
 
 
 def add_fickle(how, name, says, quick=False, more=""):
-    command = FICKLE.format(how=how, total=TOTAL) + more
+    command = FICKLE.format(how=how, total=60) + more
 
     @fault("environments", name, command, "refused", says=says, quick=quick)
     def inject(bench, command):
@@ -129,7 +121,7 @@ add_fickle(
 )
 add_fickle("constructor exit", "SystemExit in the constructor", r"SystemExit.*the wheel fell off")
 
-NAN = f"voidrl pretrain fault_worlds:Slow --method fault_worlds:NanReward --steps {TOTAL} --out run $TINY"
+NAN = "voidrl pretrain fault_worlds:Slow --method fault_worlds:NanReward --steps 60 --out run $TINY"
 
 
 @fault("blame", "a method whose reward is NaN", NAN, "refused", says="(?i)method|intrinsic|NanReward")

@@ -47,7 +47,7 @@ def stopped(bench, running, *, began=True):
         return Seen(done, problem=("lost", f"no checkpoint of where it was: {last_line(done)}"))
     if done.code != 75:
         return Seen(done)
-    return Seen(done, resumed=bench.voidrl(f"voidrl resume run --steps {max(TOTAL // 2, taken[-1] + 10)}"))
+    return Seen(done, resumed=bench.voidrl(f"voidrl resume run --steps {taken[-1] + 10}"))
 
 
 def training(bench, running):

@@ -1,9 +1,9 @@
 """An oracle that we did not write: `ckpt-chaos` kills a run at its file events and judges what resumes.
 
 It also cuts files in half (`torn`), and takes back everything that was not synced to the disk (`unsynced`).
-LOST_WORK fails here too: a resume has to use the newest complete checkpoint. Its mode `term` is left out: a stop
-by a signal adds a boundary between checkpoints, so that the result differs by design. "PLAN DRIFT" in its table
-means that a temporary file carries another process id than in the run without a fault.
+LOST_WORK fails here too: a resume has to use the newest complete checkpoint. Its mode `term` is left out: a
+stop by a signal adds a boundary between checkpoints, so that the result differs by design. "PLAN DRIFT" in
+its table means that a temporary file carries another process id than in the run without a fault.
 """
 
 import os

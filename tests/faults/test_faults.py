@@ -22,7 +22,7 @@ def case(fault):
     return pytest.param(fault, id=f"{fault.group}: {fault.name}", marks=marks)
 
 
-@pytest.mark.parametrize("fault", map(case, FAULTS))
+@pytest.mark.parametrize("fault", [case(fault) for fault in FAULTS])
 def test_the_outcome_is_the_promised_one(lab, fault):
     result = run_fault(fault, lab)
     if result.outcome == "skipped":
