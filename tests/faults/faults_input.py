@@ -5,7 +5,7 @@ import json
 import shutil
 import sys
 
-from fault_catalogue import Seen, fault
+from fault_catalogue import Seen, fault, last_line
 from fault_needs import nothing, package, root
 from faults_output import EXPERIMENT, PRETRAIN
 
@@ -77,7 +77,11 @@ def add_shared(what, prepare, name):
     @fault("memory", f"/dev/shm is {what}, {name}", command, "survived", needs=lambda: root() or needs())
     def inject(bench, command):
         inner = command.partition("  #")[0].replace("voidrl", f"{sys.executable} -m voidrl.cli.main", 1)
-        return Seen(bench.shell(f"unshare -m bash -c '{prepare} && {inner}'; echo $? > code"))
+        done = bench.shell(f"unshare -m bash -c '{prepare} && {inner}'; echo $? > code")
+        seen = Seen(done)
+        if done.code == 2 and "/dev/shm" not in done.err:
+            seen.problem = ("misleading", f"does not name /dev/shm: {last_line(done)}")
+        return seen
 
 
 for name in SHARING:

@@ -96,9 +96,15 @@ def render(before, after):
                 "|---|---|---|---|",
             ]
         was = old.get((row["group"], row["name"]))
-        cells = [row["name"], f"`{row['command']}`", outcome(was), outcome(row)]
+        cells = [row["name"], code(row["command"]), outcome(was), outcome(row)]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines).strip()
+
+
+def code(command):
+    """A command as code in one cell."""
+    line = command.replace("\n", "\\n")
+    return f"`` {line} ``" if "`" in line else f"`{line}`"
 
 
 def outcome(row):
