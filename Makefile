@@ -3,9 +3,12 @@
 PYTHON ?= python3
 ARGS ?=
 WORKERS ?= 2
+SOAK ?= 180
 LOCK := requirements/lock.txt
 READY := .venv/.ready
 BIN := .venv/bin
+AUDIT := build/audit
+SERVICE ?= pypi
 TORCH ?= $(shell sed -n 's/^torch==//p' $(LOCK))
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -14,7 +17,7 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow check docs lock clean
+.PHONY: help demo test test-slow test-faults check docs audit lock clean
 
 help: ## show this list
 	@echo "usage: make <target> [ARGS='...'] [PYTHON=python3.12]"
@@ -29,6 +32,9 @@ test: $(READY) ## run the tests that take seconds; ARGS are passed to pytest
 test-slow: $(READY) ## run the tests that take minutes
 	@$(BIN)/python -m pytest -m slow $(ARGS)
 
+test-faults: $(READY) ## inject every fault of the catalogue; SOAK=seconds sets the length of the soak
+	@VOIDRL_SOAK_SECONDS=$(SOAK) $(BIN)/python -m pytest tests/faults -n $(WORKERS) $(ARGS)
+
 docs: $(READY) ## build the site of the docs in build/docs; broken links are errors
 	@$(BIN)/python docs/generate.py --check
 	@$(BIN)/python -m sphinx -E -W --keep-going --quiet -b html -c docs . build/docs
@@ -39,6 +45,26 @@ check: $(READY) ## lint, formatting, types and the directions of imports
 	@$(BIN)/python -m ruff format --check
 	@$(BIN)/python -m mypy
 	@$(BIN)/lint-imports --no-cache
+
+# pip-audit takes "not found at the service" for "nothing known" unless it is strict, and ends with 1 both for a
+# finding and without network. Its report exists only if every package of the lock was looked up.
+audit: $(AUDIT) ## list what the lock installs in build/sbom.json, then look for known vulnerabilities of it
+	@PYTHONWARNINGS=ignore $(AUDIT)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible -o build/sbom.json $(LOCK)
+	@echo "build/sbom.json (CycloneDX)"
+	@rm -f build/audit.json
+	@$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -s $(SERVICE) -r $(LOCK) \
+	  -f json -o build/audit.json 2>build/audit.log; found=$$?; \
+	if [ ! -s build/audit.json ]; then \
+	  echo "Nothing was audited: the vulnerability service '$(SERVICE)' did not answer for every package of $(LOCK)" \
+	    "($$(tail -n 1 build/audit.log | cut -c 1-200)). It needs the network; 'make audit SERVICE=osv' asks another one." >&2; \
+	  exit 1; \
+	elif [ $$found != 0 ]; then \
+	  cat build/audit.json; echo; echo "Known vulnerabilities were found: see build/audit.json." >&2; exit 1; \
+	else echo "No known vulnerability in any of the packages of $(LOCK): build/audit.json"; fi
+
+$(AUDIT): requirements/audit.txt
+	@$(CHECK_PYTHON); rm -rf $@ && $(PYTHON) -m venv $@
+	@$@/bin/python $(PIP_INSTALL) -r $< && touch $@
 
 lock: ## resolve the dependencies again; TORCH=2.x.y moves torch
 	@echo "Resolving $(LOCK) with torch $(TORCH), in a virtual environment of its own …"
