@@ -83,7 +83,7 @@ class RunFolder:
         if not folder.config_path.is_file():
             if folder._is_ours() and not folder._is_unborn():
                 raise RunFolderError(
-                    f"{given} holds a run without its config.json: restore that file, or replace the run with "
+                    f"{given} holds a run without its config.json: restore the file, or replace the run with "
                     "the same command and --overwrite"
                 )
             if folder._is_ours():
