@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -185,8 +186,9 @@ class FakeWandb:
         if self.fails[call] is not None:
             raise self.fails[call]
 
-    def init(self, *, project, name, dir, id, resume):
-        self.started.append({"project": project, "name": name, "id": id})
+    def init(self, **given):
+        assert given.keys() == {"project", "name", "dir", "id", "resume"}
+        self.started.append(given)
         self.was_tty = sys.stdin.isatty()
         self._may_fail(0)
         return self
@@ -265,7 +267,7 @@ def test_tensorboard_that_fails_is_one_warning_and_the_run_continues(tmp_path, m
     with MetricsWriter(tmp_path, say=said.append) as writer:
         writer.write(1, {"reward": 1.0})
         if obstacle == "full later":
-            with open("/dev/full", "wb", buffering=0) as full:
+            with Path("/dev/full").open("wb", buffering=0) as full:
                 os.dup2(full.fileno(), writer._loggers[0]._logger._file.fileno())
         writer.write(2, {"reward": 2.0})
         writer.write(3, {"reward": 3.0})

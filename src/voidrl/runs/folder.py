@@ -82,6 +82,11 @@ class RunFolder:
                 return cls(parent.parent)
         folder = cls(given.parent if given.is_file() else given)
         if not folder.config_path.is_file():
+            if folder._is_ours() and not folder._is_unborn():
+                raise RunFolderError(
+                    f"{given} holds a run without its config.json: restore the file, or replace the run with "
+                    "the same command and --overwrite"
+                )
             if folder._is_ours():
                 raise RunFolderError(
                     f"{given} holds no config.json: its run was ended before it began; start it again with "
