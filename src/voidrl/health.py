@@ -15,9 +15,9 @@ from voidrl.config import Config
 
 ROWS = 3
 """Consecutive rows in which a symptom must show: one row may be an accident of a few samples."""
-CONTRAST_UPDATES = 500
-"""Updates after the warm-up of the learning rate before a contrastive loss is judged. On Atari, where it
-learns slowest, it left chance within 400 updates or never did (docs/environments/atari.md)."""
+CONTRAST_UPDATES = 1000
+"""Updates after the warm-up of the learning rate before a contrastive loss is judged. In the demo's maze it
+was at chance for the first 310 updates and then learned; what has collapsed stays so, and can wait."""
 CHANCE_MARGIN = 0.02
 """How far from chance, relative to it, a loss at chance may be; that of collapsed runs is within 0.005. The
 accuracy may exceed twice chance by as much: a few states can differ more than all others."""
