@@ -91,11 +91,11 @@ for name in SHARING:
 
 # Environments
 
-FICKLE = "voidrl pretrain 'fault_worlds:Fickle?how={how}' --env.num-envs 2 --steps {total} --out run $TINY"
+FICKLE = "voidrl pretrain 'fault_worlds:{env}?how={how}' --env.num-envs 2 --steps 60 --out run $TINY"
 
 
-def add_fickle(how, name, says, quick=False, more=""):
-    command = FICKLE.format(how=how, total=60) + more
+def add_fickle(how, name, says, quick=False, more="", env="Fickle"):
+    command = FICKLE.format(how=how, env=env) + more
 
     @fault("environments", name, command, "refused", says=says, quick=quick)
     def inject(bench, command):
@@ -113,7 +113,7 @@ add_fickle("flag none", "terminated is None", r"environment 0.*None")
 add_fickle("flag str", "truncated is a string", r"environment 0.*'no'")
 add_fickle("obs nan", "an observation with NaN", r"environment 0.*nan|observation.*environment 0")
 add_fickle("obs outside", "an observation outside its Box", r"environment 0.*(1000|999|100\d|99\d)")
-add_fickle("obs dtype", "an observation of another dtype", r"environment 0.*int64")
+add_fickle("obs dtype", "floats for the bytes of an image", r"environment 0.*float", env="Image")
 add_fickle("raise", "an exception in step", r"environment 0.*the wheel fell off")
 add_fickle("exit", "SystemExit in step", r"environment 0.*SystemExit")
 add_fickle("exit", "SystemExit in step, async", r"environment [01].*SystemExit", more=" --env.backend async")
