@@ -12,17 +12,17 @@ from faults_output import EXPERIMENT, PRETRAIN
 # Odd paths and limits
 
 
-def add_path(name, out, expect="refused", says=""):
+def add_path(name, out, says):
     command = PRETRAIN.replace("--out run", f"--out {out}")
 
-    @fault("odd paths", name, command, expect, says=says)
+    @fault("odd paths", name, command, "refused", says=says)
     def inject(bench, command):
         return Seen(bench.shell(command))
 
 
 add_path("a name of 300 characters", "$(printf 'a%.0s' {1..300})", says="(?i)name|long")
 add_path("the home of an unknown user", "'~nosuchuser/run'", says="nosuchuser")
-add_path("a path that is not UTF-8", "$'run\\xff'", expect="survived")
+add_path("a path that is not UTF-8", "$'run\\xff'", says="UTF-8")
 
 
 @fault(
@@ -54,7 +54,7 @@ def evaluate_long(bench, command):
     "ulimit -v 4000000; voidrl pretrain voidrl/PixelMaze-v0 --replay.capacity-steps 1M --steps 60 --out run "
     "--device cpu",
     "refused",
-    says="(?i)memory",
+    says="(?i)memory|GiB free",
 )
 def address_space(bench, command):
     return Seen(bench.shell(command))
