@@ -79,7 +79,7 @@ class Fickle(Slow):
                 case "obs outside":
                     obs = obs + 1000
                 case "obs dtype":
-                    obs = obs.astype(np.int64)
+                    obs = obs / np.float32(255)
                 case "raise":
                     raise RuntimeError("the wheel fell off")
                 case "exit":
@@ -109,6 +109,15 @@ class Fickle(Slow):
                 time.sleep(0.05)
             except:  # noqa: E722 - the fault itself
                 pass
+
+
+class Image(Fickle):
+    """Bytes, as of an image, instead of floats."""
+
+    observation_space = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+
+    def _obs(self):
+        return np.full((36, 36, 3), 100 + 10 * self.at[0].clip(-9, 9), np.uint8)
 
 
 class Constant(Slow):

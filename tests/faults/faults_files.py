@@ -266,29 +266,18 @@ def metrics_folder(bench, command):
     return Seen(bench.voidrl("voidrl resume run --steps 60"))
 
 
-def add_vanishing(what, match, do, expect, says):
-    @fault(
-        "damage",
-        f"the newest checkpoint vanishes {what}",
-        "voidrl evaluate run --episodes 1 --device cpu",
-        expect,
-        says=says,
-    )
+def add_vanishing(when, match, do, expect, says=""):
+    """Another process removes the newest checkpoint: the one before it is as good, if that is noticed in time."""
+    name, command = f"the newest checkpoint vanishes {when}", "voidrl evaluate run --episodes 1 --device cpu"
+
+    @fault("damage", name, command, expect, says=says)
     def inject(bench, command):
         made(bench)
         return Seen(bench.voidrl(command, hook={"match": match, "reads": True, "do": do}))
 
 
-add_vanishing(
-    "before it is checked", r"/step_0*40/manifest\.json$", "remove", "survived", "skipped step_000000000040"
-)
-add_vanishing(
-    "while it is checked",
-    r"/step_0*40/agent\.safetensors$",
-    "remove",
-    "survived",
-    "skipped step_000000000040",
-)
+add_vanishing("before it is checked", r"/step_0*40/manifest\.json$", "remove", "survived")
+add_vanishing("while it is checked", r"/step_0*40/agent\.safetensors$", "remove", "survived")
 add_vanishing(
     "after its check", r"/step_0*40/replay_", "remove agent.safetensors", "refused", "agent.safetensors"
 )
