@@ -10,14 +10,14 @@ from tiny_runs import MAZE, Walk, make_continuous, tiny
 from torch import nn
 
 import voidrl
-from voidrl import checkpoint, health
+from voidrl import checkpoint
+from voidrl.agent.diagnosis import blame_metrics
 from voidrl.agent.optimizers import Optimizers
 from voidrl.build import build_config
-from voidrl.diagnosis import blame_metrics
 from voidrl.errors import ConfigError, NonFiniteError, PieceFailedError
-from voidrl.health import ROWS, HealthMonitor
 from voidrl.methods.base import Method
-from voidrl.metrics import NonFinite
+from voidrl.metrics import NonFinite, health
+from voidrl.metrics.health import ROWS, HealthMonitor
 from voidrl.protocols.presets import preset_values
 from voidrl.representations.base import Representation
 from voidrl.representations.simclr import SimCLR

@@ -249,7 +249,7 @@ def test_wandb_that_fails_is_one_warning_and_the_run_continues(tmp_path, wandb, 
 def test_the_end_of_a_run_does_not_wait_for_wandb_forever(tmp_path, wandb, monkeypatch):
     fake, forever = wandb(), threading.Event()
     monkeypatch.setattr(fake, "finish", forever.wait)
-    monkeypatch.setattr("voidrl.loggers.WANDB_CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("voidrl.metrics.loggers.WANDB_CLOSE_SECONDS", 0.05)
     said = []
     write_rows(tmp_path, [1], tensorboard=False, wandb_project="void", say=said.append)
     forever.set()

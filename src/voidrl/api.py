@@ -40,9 +40,9 @@ from voidrl.errors import (
     shown,
 )
 from voidrl.evaluation import Evaluation, evaluate_agent
+from voidrl.files import user_path
 from voidrl.loop import Loop, LoopState, load_run, resume_command
 from voidrl.methods.base import Method
-from voidrl.paths import user_path
 from voidrl.registry import import_path
 from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start
 from voidrl.sharing import pretrained as share

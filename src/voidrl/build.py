@@ -19,6 +19,7 @@ from torch import Tensor
 
 from voidrl import registry
 from voidrl.agent import Agent
+from voidrl.agent.diagnosis import failed_piece
 from voidrl.agent.trainers import Pieces, check_combination
 from voidrl.config import (
     PIECES,
@@ -33,14 +34,13 @@ from voidrl.config import (
     update,
 )
 from voidrl.device import placed, seeded
-from voidrl.diagnosis import failed_piece
 from voidrl.engine import Engine
 from voidrl.envs.ids import DMC, atari_game
 from voidrl.envs.make import EnvFactory, make_envs, probe_env
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, SpaceError
-from voidrl.loggers import import_wandb
 from voidrl.methods.base import Latents
+from voidrl.metrics.loggers import import_wandb
 from voidrl.nets.encoder import NATURE_MIN_SIDE
 from voidrl.protocols.presets import default_preset, protocol_for, recipe
 from voidrl.replay import Replay, make_replay

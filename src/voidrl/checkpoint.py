@@ -33,8 +33,8 @@ from torch import Tensor
 
 from voidrl import __version__
 from voidrl.errors import CheckpointError, ConfigError, shown
+from voidrl.files import MAX_JSON_BYTES, parse_json, read_text
 from voidrl.machine import free_disk
-from voidrl.parsing import MAX_JSON_BYTES, parse_json, read_text
 
 T = TypeVar("T")
 FORMAT = 2

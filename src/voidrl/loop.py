@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voidrl import checkpoint, diagnosis
-from voidrl.agent import Agent
+from voidrl import checkpoint
+from voidrl.agent import Agent, diagnosis
 from voidrl.config import Config, to_json
 from voidrl.device import random_state, restore_random_state
 from voidrl.engine import Engine, HostCopy
@@ -35,14 +35,14 @@ from voidrl.errors import (
     RunInterrupted,
 )
 from voidrl.evaluation import EVALUATION_STREAM, evaluate_agent, run_seed
-from voidrl.health import HealthMonitor
 from voidrl.methods.base import Method
 from voidrl.metrics import CHECK, MetricsWriter
+from voidrl.metrics.health import HealthMonitor
 from voidrl.replay import Replay
 from voidrl.runs.folder import RunFolder
-from voidrl.signals import StopSignals
 from voidrl.terminal.output import durable_output
 from voidrl.terminal.progress import Progress
+from voidrl.terminal.signals import StopSignals
 
 STATES = "states/"  # before the names of what `env.count_states` counted, in a checkpoint
 MAX_CELLS = 1_000_000  # `info["cell"]` beyond these is no index into a small map

@@ -25,7 +25,7 @@ from voidrl.experiments.state import state_of
 from voidrl.runs.evaluations import start_date
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
 from voidrl.runs.status import read_status
-from voidrl.signals import StopSignals
+from voidrl.terminal.signals import StopSignals
 
 OWN = """
 title = "Walks"

@@ -225,7 +225,7 @@ LOCAL = {
     "engine": "compile",
     "env.backend": "async",
     "env.dmc.processes": 500,
-    "env.dmc.timeout_s": 1e9,
+    "env.timeout_s": 1e9,
     "replay.device": "cuda",
     "log.keep_last": 10**6,
     "log.tensorboard": False,

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from voidrl.cli.options import make_parser
-from voidrl.paths import user_path
+from voidrl.files import user_path
 from voidrl.terminal.screen import has_unicode, is_log, width_of
 from voidrl.terminal.tables import LEAST_PROSE, make_console, wrap_text, writable
 

@@ -24,8 +24,8 @@ from voidrl.errors import (
     UnknownNameError,
     VoidrlError,
 )
-from voidrl.signals import StopSignals
 from voidrl.terminal.output import command_output, open_missing_streams, say
+from voidrl.terminal.signals import StopSignals
 from voidrl.terminal.tables import described, wrap_text
 
 INTERRUPTED = 75  # sysexits' EX_TEMPFAIL: stopped with a checkpoint, run `voidrl resume`

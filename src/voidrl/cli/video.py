@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voidrl.cli.options import add_player_options, make_parser
-from voidrl.paths import user_path
+from voidrl.files import user_path
 from voidrl.terminal.output import say
 
 if TYPE_CHECKING:

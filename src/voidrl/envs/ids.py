@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from voidrl.errors import ConfigError, shown
-from voidrl.parsing import parse_json
+from voidrl.files import parse_json
 from voidrl.suites import dmcontrol
 
 ATARI = "atari/"

@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
 
-from voidrl.signals import end_with_process
+from voidrl.terminal.signals import end_with_process
 
 # A terminal and a scheduler send these to all processes of a run. The run's own process handles them: it
 # writes a checkpoint, then ends its workers.

@@ -21,8 +21,8 @@ from voidrl.errors import CheckpointError, RunInterrupted, StoppedBySignal, Void
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import write_failure
 from voidrl.runs.status import sentence_of
-from voidrl.signals import StopSignals
 from voidrl.terminal.output import durable_output, say
+from voidrl.terminal.signals import StopSignals
 
 DONE, CRASHED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 75
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from voidrl.errors import ConfigError, UnknownNameError, shown
 from voidrl.experiments.tasks import GROUPS, NamedEnv, Task, folder_name, make_task, task_name
-from voidrl.parsing import MAX_TOML_BYTES, parse_toml, read_text
-from voidrl.paths import user_path
+from voidrl.files import MAX_TOML_BYTES, parse_toml, read_text, user_path
 from voidrl.protocols.presets import PRESETS
 from voidrl.suites import published
 from voidrl.units import parse_count

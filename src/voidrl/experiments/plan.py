@@ -32,7 +32,7 @@ from voidrl.experiments import scale
 from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec, PhaseSpec, PresetChanges
 from voidrl.experiments.probe import EnvProbe, agent_bytes, probe
 from voidrl.experiments.tasks import NamedEnv, Task, select
-from voidrl.paths import user_path
+from voidrl.files import user_path
 from voidrl.protocols.presets import default_preset, protocol_for
 from voidrl.runs.folder import RunFolder
 from voidrl.suites.dmcontrol import find_dmc_task

@@ -30,7 +30,7 @@ from voidrl.experiments.state import CellState, differences, state_of
 from voidrl.machine import whole_cores
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
-from voidrl.signals import StopSignals, end_with_process
+from voidrl.terminal.signals import StopSignals, end_with_process
 from voidrl.units import human_seconds
 
 POLL_SECONDS = 0.1

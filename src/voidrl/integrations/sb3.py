@@ -30,7 +30,7 @@ from voidrl.config import AugmentConfig, require
 from voidrl.device import pick_device, seeded
 from voidrl.entropy import RunningMean, particle_reward
 from voidrl.errors import CheckpointError, MissingExtraError, NonFiniteError, SpaceError, UnknownNameError
-from voidrl.paths import user_path
+from voidrl.files import user_path
 from voidrl.representations.base import Representation
 from voidrl.representations.simclr import SimCLR
 from voidrl.spaces import channels_last, spec_of

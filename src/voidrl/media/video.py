@@ -24,8 +24,8 @@ from voidrl.envs.make import make_envs
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import EnvironmentFailedError, MissingExtraError, VoidrlError
 from voidrl.evaluation import evaluate_agent
+from voidrl.files import user_path
 from voidrl.media.mp4 import encode, prepare_target
-from voidrl.paths import user_path
 from voidrl.sharing import pretrained as share
 from voidrl.suites.dmcontrol import find_dmc_task
 from voidrl.units import human_count

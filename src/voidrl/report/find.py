@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voidrl.errors import RunFolderError
-from voidrl.paths import user_path
+from voidrl.files import user_path
 from voidrl.runs.experiment_record import ExperimentRecord, read_experiment_record
 
 # What a run writes besides its config: with one of them, a folder with a config.json is a run.

@@ -16,7 +16,7 @@ from typing import Any
 from voidrl import __version__
 from voidrl.checkpoint import write_text_atomic
 from voidrl.errors import ConfigError, RunFolderError
-from voidrl.paths import user_path
+from voidrl.files import user_path
 from voidrl.report import gallery, markdown
 from voidrl.report.curves import chart_data
 from voidrl.report.formatting import count

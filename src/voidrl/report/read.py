@@ -17,7 +17,7 @@ from voidrl.checkpoint import read_json
 from voidrl.config import EnvConfig, flat
 from voidrl.envs.ids import DMC
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlError
-from voidrl.paths import user_path
+from voidrl.files import user_path
 from voidrl.protocols.presets import PRESETS
 from voidrl.report.find import Skipped, find_runs
 from voidrl.report.formatting import count

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from voidrl.checkpoint import TEMPORARY, list_steps, remove_leftovers, write_json_atomic
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlWarning
-from voidrl.paths import user_path
+from voidrl.files import user_path
 from voidrl.runs import locks
 from voidrl.runs.status import FILE_NAME as STATUS_FILE
 from voidrl.runs.status import StatusWriter, utc_now

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from voidrl.checkpoint import list_steps, read_json
 from voidrl.envs.ids import atari_game
 from voidrl.errors import ConfigError, RunFolderError
-from voidrl.paths import user_path
+from voidrl.files import user_path
 from voidrl.runs.evaluations import FILE_NAME, final_evaluation, read_evaluation, start_date
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics

@@ -32,8 +32,7 @@ from voidrl.errors import (
     shown,
 )
 from voidrl.evaluation import Evaluation
-from voidrl.parsing import read_text
-from voidrl.paths import user_path
+from voidrl.files import read_text, user_path
 from voidrl.sharing import card as model_card
 from voidrl.sharing import hub, weights
 from voidrl.spaces import spec_from_json

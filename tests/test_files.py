@@ -4,7 +4,7 @@ import pytest
 
 import voidrl
 from voidrl.errors import ConfigError
-from voidrl.paths import user_path
+from voidrl.files import user_path
 from voidrl.runs.folder import RunFolder
 
 BAD = {
