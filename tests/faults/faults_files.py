@@ -267,7 +267,7 @@ def metrics_folder(bench, command):
 
 
 def add_vanishing(when, match, do, expect, says=""):
-    """Another process removes the newest checkpoint: the one before it is as good, if noticed in time."""
+    """Another process removes the newest checkpoint; the one before it is as good, if there is time."""
     name, command = f"the newest checkpoint vanishes {when}", "voidrl evaluate run --episodes 1 --device cpu"
 
     @fault("damage", name, command, expect, says=says)
