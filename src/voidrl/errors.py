@@ -10,8 +10,13 @@ LONGEST_VALUE = 200  # characters of a value in a message
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it: in full, unless it is absurdly long."""
-    text = repr(value)
+    """The `repr` of a value, which may be a user's object, on one line and shortened if it is too long."""
+    try:
+        text = repr(value)
+    except Exception as error:  # whatever an object's own code raises
+        text = f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
+    if "\n" in text:
+        text = " ".join(text.split())
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 

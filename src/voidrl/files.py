@@ -15,9 +15,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from voidrl.errors import ConfigError
+from voidrl.errors import ConfigError, shown
 
-SHOWN_CHARACTERS = 80  # of a path that may be thousands long
 MAX_JSON_BYTES = 64 << 20  # evaluations and manifests have a few megabytes at most
 MAX_TOML_BYTES = 1 << 20
 MAX_BITS = 1024  # of an integer; Python refuses to print one of more than 4300 digits
@@ -34,22 +33,19 @@ def user_path(given: str | Path) -> Path:
         pass  # whether something has to be there is the caller's question
     except RuntimeError:  # of `expanduser`
         user = str(given).partition("/")[0]
-        raise ConfigError(f"the path {_shown(given)} cannot be used: there is no user {user[1:]!r}") from None
+        raise ConfigError(
+            f"the path {shown(str(given))} cannot be used: there is no user {user[1:]!r}"
+        ) from None
     except UnicodeEncodeError:
         raise ConfigError(
-            f"the path {_shown(given)} cannot be used: it is not UTF-8; choose another"
+            f"the path {shown(str(given))} cannot be used: it is not UTF-8; choose another"
         ) from None
     except (OSError, ValueError) as error:  # too long, a loop of links, no permission; a NUL character
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise ConfigError(
-            f"the path {_shown(given)} cannot be used: {why[0].lower()}{why[1:]}; choose another"
+            f"the path {shown(str(given))} cannot be used: {why[0].lower()}{why[1:]}; choose another"
         ) from None
     return path
-
-
-def _shown(given: str | Path) -> str:
-    text = repr(str(given))
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…'"
 
 
 def read_text(path: Path, max_bytes: int) -> str:

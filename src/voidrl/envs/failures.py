@@ -5,25 +5,14 @@ from __future__ import annotations
 import sysconfig
 import traceback
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 
-from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlError
+from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlError, shown
 
 OURS = tuple(f"{Path(file).resolve().parent}/" for file in (Path(__file__).parent, gym.__file__))
 PACKAGES = tuple(f"{Path(sysconfig.get_path(kind)).resolve()}/" for kind in ("purelib", "platlib"))
 STANDARD = tuple(f"{Path(sysconfig.get_path(kind)).resolve()}/" for kind in ("stdlib", "platstdlib"))
-SHOWN_CHARACTERS = 300  # of a value in a sentence
-
-
-def shown(value: Any) -> str:
-    """The `repr` of a user's object on one line, shortened."""
-    try:
-        text = " ".join(repr(value).split())
-    except Exception as error:
-        text = f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 
 
 def raised(error: BaseException) -> str:

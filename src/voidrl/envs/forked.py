@@ -19,10 +19,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from voidrl.envs.failures import raised, shown
+from voidrl.envs.failures import raised
 from voidrl.envs.memory import allocate, shared_file
 from voidrl.envs.workers import ForkedWorker, WorkerLostError, kill_with
-from voidrl.errors import EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning
+from voidrl.errors import EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning, shown
 
 MAP, RESET, STEP, RENDER, CLOSE = range(5)
 Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]

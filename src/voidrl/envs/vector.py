@@ -15,9 +15,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from voidrl.envs.failures import raised, shown
+from voidrl.envs.failures import raised
 from voidrl.envs.forked import ForkedVector
-from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning
+from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning, shown
 from voidrl.spaces import Mismatch, ObservationCheck, env_action, spec_of, to_frames, to_picture
 from voidrl.types import EnvSpec
 
