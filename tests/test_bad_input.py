@@ -397,7 +397,9 @@ def test_an_environment_that_cannot_be_built_leaves_its_traceback_alone(tmp_path
     with pytest.raises(errors.EnvironmentFailedError, match=f"{what}; the traceback is in {log}$"):
         voidrl.pretrain(env, steps=9, out=out, seed=1, config=tiny())
     assert 'raise OSError("no' in Path(log).read_text()
-    assert [path.name for path in Path(log).parent.iterdir()] == ["log.txt"]
+    folder = Path(log).parent
+    assert {path.name for path in folder.iterdir()} == {"environment.json", "log.txt"}
+    voidrl.pretrain(Walk, steps=9, out=folder, config=tiny())  # the folder is free
 
 
 @pytest.mark.parametrize("backend", ["sync", "async"])
