@@ -12,6 +12,8 @@ import signal
 import sys
 from pathlib import Path
 
+import torch._dynamo  # noqa: F401 - two seconds, which torch takes when the first optimizer is made
+
 import voidrl.api  # noqa: F401
 from voidrl.cli.main import main
 

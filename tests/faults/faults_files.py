@@ -129,9 +129,8 @@ def kill_everywhere(bench, command, straight, prepare=None):
         done = bench.voidrl(command, hook={"match": UNDER, "nth": nth, "do": "SIGKILL"})
         if done.code != -signal.SIGKILL:
             continue  # the last ones may come in another order
-        resumed = bench.voidrl(command)
-        if resumed.code == 2:
-            resumed = bench.voidrl("voidrl resume run")
+        born = (run / "config.json").exists()
+        resumed = bench.voidrl("voidrl resume run --steps 20" if born else command)
         exact = bench.same("run", straight) if resumed.code == 0 else None
         if resumed.code != 0 or not exact:
             event = events[nth - 1].replace(str(bench.folder), "")
