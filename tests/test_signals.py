@@ -13,10 +13,10 @@ import pytest
 from tiny_runs import Walk, newest, tiny
 
 import voidrl
-from voidrl import signals
 from voidrl.cli import main as cli
 from voidrl.errors import StoppedBySignal
 from voidrl.runs.status import read_status
+from voidrl.terminal import signals
 from voidrl.terminal.signals import STOP_SIGNALS, StopSignals
 
 QUICK = [

@@ -30,7 +30,7 @@ class Odometer(gym.Env):
     def __init__(self, pixels=False):
         self.pixels, self.count = pixels, 0
         self.action_space = spaces.Discrete(2)
-        self.observation_space = spaces.Box(0, 1000, (3,), np.float32)
+        self.observation_space = spaces.Box(-1000, 1000, (3,), np.float32)
         if pixels:
             self.observation_space = spaces.Box(0, 255, (40, 36, 3), np.uint8)
 

@@ -8,7 +8,7 @@ import voidrl
 from voidrl import api, checkpoint
 from voidrl.cli import main as cli
 from voidrl.config import update
-from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
+from voidrl.errors import CheckpointError, ConfigError, RunFolderError, UnknownNameError
 from voidrl.evaluation import Evaluation
 from voidrl.metrics import MetricsWriter
 from voidrl.scores.score import by_game, evaluation_record, read_scores
@@ -110,7 +110,7 @@ def test_what_cannot_be_scored(tmp_path, capsys):
     assert cli.main(["score", str(other)]) == 2
     assert "expected runs in atari/<game>" in capsys.readouterr().err
     checkpoint.write_json_atomic(tmp_path / "list.json", [1, 2])
-    with pytest.raises(RunFolderError, match=r"list\.json is no evaluation"):
+    with pytest.raises(CheckpointError, match=r"list\.json is damaged .*it holds a list"):
         read_scores([tmp_path / "list.json"])
     with pytest.raises(RunFolderError, match="there is no run at"):
         read_scores([tmp_path / "nowhere"])
