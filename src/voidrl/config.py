@@ -419,6 +419,17 @@ class Config:
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(0 <= self.seed < 2**31, "seed", self.seed, "a whole number in [0, 2³¹)")
 
+    @property
+    def learning_rate_field(self) -> str:
+        """The field that sets the learner's learning rate in this phase."""
+        return f"{'finetune' if self.phase == 'finetune' else 'learner'}.learning_rate"
+
+    @property
+    def effective_learning_rate(self) -> float:
+        """The learner's learning rate in this phase."""
+        tuned = self.finetune.learning_rate if self.phase == "finetune" else None
+        return tuned or self.learner.learning_rate
+
 
 def to_json(config: object) -> Any:
     """Nested plain values; the inverse of `update` on a config of the same pieces."""

@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
             say(f"voidrl: {stop}")
             return INTERRUPTED
         except StoppedBySignal as stop:
-            say(f"voidrl: {stop} before it was done; saved checkpoints are untouched")
+            say(f"voidrl: {stop}; saved checkpoints are untouched")
             return STOPPED + stop.number
         except KeyboardInterrupt:
             say("voidrl: stopped at once; older checkpoints are untouched")
