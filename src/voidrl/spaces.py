@@ -17,7 +17,7 @@ from voidrl.errors import SpaceError, shown
 from voidrl.types import EnvSpec
 
 ROUNDING = 1e-5  # relative to a bound, and absolute for bounds below 1
-LARGEST = np.finfo(np.float32).max  # frames are stored as float32
+MAX_FLOAT32 = np.finfo(np.float32).max  # frames are stored as float32
 Mismatch = tuple[str, str]
 """What was found, and what was expected."""
 MAX_VALUES = 2**28  # of one observation: a stack of 64 images of 1024 × 1024 in four colors
@@ -149,8 +149,8 @@ class ObservationCheck:
         if self._is_float:
             bounded = bool(space.bounded_below.any() or space.bounded_above.any())
             low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-            low = np.maximum(low - ROUNDING * np.maximum(1, np.abs(low)), -LARGEST)
-            high = np.minimum(high + ROUNDING * np.maximum(1, np.abs(high)), LARGEST)
+            low = np.maximum(low - ROUNDING * np.maximum(1, np.abs(low)), -MAX_FLOAT32)
+            high = np.minimum(high + ROUNDING * np.maximum(1, np.abs(high)), MAX_FLOAT32)
             wide = np.promote_types(self.dtype, np.float32)  # float16 has no room for the largest value
             self._low, self._high = low.astype(wide), high.astype(wide)
         else:
@@ -172,7 +172,7 @@ class ObservationCheck:
         """Whether all values are finite and within the bounds."""
         if self._bounded:
             return bool(((obs >= self._low) & (obs <= self._high)).all())
-        return not self._is_float or bool(np.abs(obs).max(initial=0) <= LARGEST)  # never true of NaN
+        return not self._is_float or bool(np.abs(obs).max(initial=0) <= MAX_FLOAT32)  # never true of NaN
 
     def violation(self, obs: np.ndarray) -> tuple[int, Mismatch]:
         """The environment with the first value of (N, *shape) that is not contained, and what is wrong."""
@@ -181,7 +181,7 @@ class ObservationCheck:
         found = f"observation{index} = {value}"
         if not np.isfinite(value):
             return env, (found, "expected finite numbers")
-        if self._is_float and abs(value) > LARGEST:
+        if self._is_float and abs(value) > MAX_FLOAT32:
             return env, (found, "expected numbers within the range of float32")
         low, high = self._space.low[at], self._space.high[at]
         expected = f"expected a value in [{low:g}, {high:g}], as in its observation_space"

@@ -11,7 +11,7 @@ import gymnasium as gym
 from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlError, shown
 
 OURS = tuple(f"{Path(file).resolve().parent}/" for file in (Path(__file__).parent, gym.__file__))
-PACKAGES = tuple(f"{Path(sysconfig.get_path(kind)).resolve()}/" for kind in ("purelib", "platlib"))
+SITE_PACKAGES = tuple(f"{Path(sysconfig.get_path(kind)).resolve()}/" for kind in ("purelib", "platlib"))
 STANDARD = tuple(f"{Path(sysconfig.get_path(kind)).resolve()}/" for kind in ("stdlib", "platstdlib"))
 
 
@@ -34,7 +34,7 @@ def place_of(error: BaseException) -> str:
         place = f"{shown_path}:{frame.lineno}"
         if file.startswith(OURS) or frame.filename.startswith("<frozen"):
             continue
-        if file.startswith(PACKAGES):  # which may lie in the standard library's folder
+        if file.startswith(SITE_PACKAGES):  # which may lie in the standard library's folder
             packages = place
         elif not file.startswith(STANDARD):
             own = place

@@ -28,7 +28,7 @@ MAP, RESET, STEP, RENDER, CLOSE = range(5)
 Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
-class Description(NamedTuple):
+class EnvDescription(NamedTuple):
     """What a worker says about its environment."""
 
     observation: gym.Space
@@ -69,13 +69,13 @@ class ForkedVector(VectorEnv):
         self.render_mode = first.render_mode
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_fps": first.render_fps}
 
-    def _start(self, makers: Sequence[Callable[[], gym.Env]]) -> Description:
+    def _start(self, makers: Sequence[Callable[[], gym.Env]]) -> EnvDescription:
         with shared_file() as file:
             for i, make in enumerate(makers):
                 self._workers.append(ForkedWorker(_serve, make, i, self._name, file.fileno()))
-            first: Description = self._answer(0, "when it was created")
+            first: EnvDescription = self._answer(0, "when it was created")
             for i in range(1, self.num_envs):
-                other: Description = self._answer(i, "when it was created")
+                other: EnvDescription = self._answer(i, "when it was created")
                 if (other.observation, other.action) != (first.observation, first.action):
                     raise SpaceError(
                         f"environment {i} ({self._name!r}) has the spaces {other.observation} and "
@@ -209,7 +209,7 @@ def _describe_and_step(pipe: Connection, env: gym.Env, number: int, name: str, d
         pipe.send_bytes(message)
 
     rate = (env.metadata or {}).get("render_fps")
-    answer(Description(env.observation_space, env.action_space, env.render_mode, rate))
+    answer(EnvDescription(env.observation_space, env.action_space, env.render_mode, rate))
     _, (size, shape, dtype) = pickle.loads(pipe.recv_bytes())
     obs = np.ndarray(shape, dtype, mmap.mmap(descriptor, size))  # of all environments
     answer(None)
