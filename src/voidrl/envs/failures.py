@@ -27,10 +27,11 @@ def place_of(error: BaseException) -> str:
     Empty if there is none.
     """
     own, packages = "", ""
+    current = _current_folder()
     for frame in traceback.extract_tb(error.__traceback__):
         path = Path(frame.filename)
-        file = str(path.resolve())
-        shown_path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        file = str(Path(current or "/", path).resolve())
+        shown_path = path.relative_to(current) if current and path.is_relative_to(current) else path
         place = f"{shown_path}:{frame.lineno}"
         if file.startswith(OURS) or frame.filename.startswith("<frozen"):
             continue
@@ -39,6 +40,13 @@ def place_of(error: BaseException) -> str:
         elif not file.startswith(STANDARD):
             own = place
     return own or packages
+
+
+def _current_folder() -> Path | None:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # it was deleted
+        return None
 
 
 def creation_failure(error: BaseException, name: str, number: int | None = None) -> VoidrlError:
