@@ -284,8 +284,8 @@ def test_actions_that_do_not_fit_into_a_pipe(make):
         envs.step(actions)
 
 
-def test_an_environment_may_change_the_actions_that_it_gets(make):
-    class Greedy(Trouble):
+def test_an_environment_may_keep_the_actions_that_it_gets(make):
+    class Keeping(Trouble):
         def __init__(self):
             super().__init__()
             self.action_space = spaces.Box(-1, 1, (2,), np.float32)
@@ -296,7 +296,7 @@ def test_an_environment_may_change_the_actions_that_it_gets(make):
             obs, *rest = super().step(action)
             return np.full_like(obs, self.actions[0][0]), *rest
 
-    envs = make(Greedy)
+    envs = make(Keeping)
     envs.reset(0)
     first = [envs.step(np.full((1, 2), value, np.float32)).frames[0, 0] for value in (0.5, -0.5)]
     assert first == [0.5, 0.5]
