@@ -51,6 +51,7 @@ RESUMABLE_FIELDS = {
     "env.backend": "how environments are stepped",
     "env.dmc.processes": "how environments are stepped",
     "env.timeout_s": "how environments are stepped",
+    "env.check_bounds": "which observations are refused",
     "log.": "what is written, and when",
     "learner.learning_rate": "the remedy for a run that diverges",
     "finetune.learning_rate": "the remedy for a run that diverges",
@@ -122,6 +123,8 @@ class EnvConfig:
     """Number of environments in which states are counted, fewer being cheaper; 0 for all of them."""
     timeout_s: float = 300.0
     """Seconds after which a worker process that does not answer counts as hung, which ends the run."""
+    check_bounds: bool = True
+    """Refuse observations outside the bounds of their space."""
     dmc: DMControlConfig = field(default_factory=DMControlConfig)
     """DMControl."""
 
