@@ -22,6 +22,7 @@ Mismatch = tuple[str, str]
 """What was found, and what was expected."""
 MAX_VALUES = 2**28  # of one observation: a stack of 64 images of 1024 × 1024 in four colors
 MAX_ACTIONS = 2**20
+MAX_AXES = 8
 
 
 def spec_of(observation: gym.Space, action: gym.Space, frame_stack: int) -> EnvSpec:
@@ -72,6 +73,7 @@ def spec_from_json(data: Any) -> EnvSpec:
     for name in ("frame_shape", "raw_shape", "action_shape"):
         whole = isinstance(data[name], list) and all(_is_whole(size, 1, MAX_VALUES) for size in data[name])
         _require(whole, data, name, "a list of sizes above 0")
+        _require(len(data[name]) <= MAX_AXES, data, name, f"at most {MAX_AXES} sizes")
     for name in ("action_low", "action_high"):
         finite = isinstance(data[name], list) and all(_is_finite(bound) for bound in data[name])
         _require(finite, data, name, "a list of finite numbers")
@@ -87,6 +89,8 @@ def spec_from_json(data: Any) -> EnvSpec:
     low, high = data["action_low"], data["action_high"]
     bounds = math.prod(data["action_shape"]) if data["num_actions"] == 0 else 0
     _require(len(low) == len(high) == bounds, data, "action_low", f"{bounds} bounds, and as many above")
+    ordered = all(least <= most for least, most in zip(low, high, strict=True))
+    _require(ordered, data, "action_low", "bounds that are not above those of action_high")
     fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
     return EnvSpec(**fields)
 
