@@ -45,14 +45,14 @@ def measure():
         pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
     ]
     states = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in children]
-    mapped = Path("/proc/self/maps").read_text().count("/dev/shm/")
+    maps = Path("/proc/self/maps").read_text()
     return {
         "rss_kb": int(status["VmRSS"].split()[0]),
         "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208
         "threads": int(status["Threads"]),
         "children": len(children),
         "zombies": states.count("Z"),
-        "shared": mapped,
+        "shared": maps.count("memfd:voidrl") + maps.count("/dev/shm/"),
     }
 
 

@@ -121,7 +121,8 @@ def kill_everywhere(bench, command, straight, prepare=None):
         saved = shutil.copytree(run, bench.folder / "saved", copy_function=shutil.copy2)
     log = bench.folder / "events"
     done = bench.voidrl(command, hook={"match": UNDER, "nth": 0, "do": "", "log": str(log)})
-    events, worst = log.read_text().splitlines(), None
+    events = log.read_text().splitlines() if log.exists() else []
+    killed = []
     for nth in range(1, len(events) + 1):
         shutil.rmtree(run)
         if prepare:
@@ -129,14 +130,18 @@ def kill_everywhere(bench, command, straight, prepare=None):
         done = bench.voidrl(command, hook={"match": UNDER, "nth": nth, "do": "SIGKILL"})
         if done.code != -signal.SIGKILL:
             continue  # the last ones may come in another order
+        killed.append(done)
         born = (run / "config.json").exists()
         resumed = bench.voidrl("voidrl resume run --steps 20" if born else command)
         exact = bench.same("run", straight) if resumed.code == 0 else None
         if resumed.code != 0 or not exact:
             event = events[nth - 1].replace(str(bench.folder), "")
-            worst = f"event {nth} of {len(events)}, {event}: {resumed.err.strip().splitlines()[-1:]}"
-            return Seen(done, problem=("lost", worst), killed=True)
-    return Seen(done, killed=True, note=f"{len(events)} kills, each resumed bit for bit")
+            where = f"event {nth} of {len(events)}, {event}: {resumed.err.strip().splitlines()[-1:]}"
+            return Seen(done, problem=("lost", where), killed=True)
+    note = f"{len(killed)} kills at {len(events)} file events, each resumed bit for bit"
+    if not killed or len(killed) < 0.9 * len(events):
+        return Seen(done, problem=("silent", f"only {note}"), killed=True)
+    return Seen(killed[-1], killed=True, note=note)
 
 
 @fault("kills", "SIGKILL at every file event of a run", KILLED, "survived")
@@ -169,7 +174,9 @@ def kill_birth(bench, command):
 
 @fault("kills", "temporary files of killed processes", "voidrl resume run", "survived")
 def leftovers(bench, command):
-    bench.voidrl(KILLED, hook={"match": r"step_0*20$|\.tmp.*/manifest", "do": "SIGKILL", "nth": 2})
+    killed = bench.voidrl(KILLED, hook={"match": r"step_0*20$|\.tmp.*/manifest", "do": "SIGKILL", "nth": 2})
+    if killed.code != -signal.SIGKILL:
+        return Seen(killed, problem=("silent", f"exit code {killed.code}, although it was to be killed"))
     for name in (".tmp-1-config.json", ".tmp-1-status.json", "checkpoints/.tmp-1-host/agent.safetensors"):
         bench.write(f"run/{name}", "{")
     done = bench.voidrl(command)
@@ -378,7 +385,13 @@ def add_experiment_signal(name, group):
     target = "-$!" if group else "$!"
     title = f"{name} to an experiment{' and its group' if group else ''}"
 
-    @fault("two processes", title, f"{EXPERIMENT_COMMAND} & kill -{name[3:]} {target}", "stopped")
+    @fault(
+        "two processes",
+        title,
+        f"{EXPERIMENT_COMMAND} & kill -{name[3:]} {target}",
+        "stopped",
+        says=rf"stopped by {name} with \d of 2 runs done",
+    )
     def inject(bench, command):
         slow_experiment(bench)
         running = bench.start(EXPERIMENT_COMMAND, FAULT_DELAY="0.1")
