@@ -54,7 +54,7 @@ class Fault:
     says: str = ""
     """A regular expression that the message has to match, with `.` for newlines as well."""
     ended_by: str = ""
-    """The signal that ends the command at once, with 128 + its number: nothing to save yet, or the second one."""
+    """The signal that ends the command with 128 + its number: nothing to save yet, or a second signal."""
     quick: bool = False
     """Part of `make test`."""
     needs: Callable[[], str] = lambda: ""

@@ -204,8 +204,6 @@ for how, backend in itertools.product(("hang", "swallow"), ("sync", "async")):
 
 # Workers that hang or die
 
-NAMED = r"(?i)environment"
-
 
 def with_limit(bench, command, **options):
     """Run with a short limit; where that option is not known, there is no limit to set."""
@@ -217,7 +215,7 @@ def with_limit(bench, command, **options):
 
 
 def failed(bench, running, limit=45):
-    """It ended by naming the environment, and goes on from its checkpoint once that is repaired."""
+    """It ended by naming the environment, and the run can be resumed once that is repaired."""
     done = running.wait(limit)
     resumed = None
     if done.code == 2 and bench.checkpoints():
@@ -236,19 +234,21 @@ def add_fickle(how, backend, name, says):
         return failed(bench, with_limit(bench, command))
 
 
-add_fickle("hang", "async", "a worker that hangs in step", r"(?i)environment.*(answer|hang|hung|respond|3)")
-add_fickle(
-    "hang reset", "async", "a worker that hangs in reset", r"(?i)environment.*(answer|hang|hung|respond|3)"
-)
-add_fickle("os exit", "async", "a worker that ends in step", r"(?i)(worker|process).*(died|ended|dead)")
-add_fickle("raise", "async", "an environment that raises, async", "the wheel fell off")
-add_fickle("raise", "sync", "an environment that raises, sync", "the wheel fell off")
+NO_ANSWER = r"worker process \d+ has given no answer for {} s"
+AT_STEP = r".*environment \d .*at its own step 25"
+IN_RESET = r".*environment \d .*in reset after \d+ steps"
+RAISED = r"environment \d .*raised RuntimeError.*the wheel fell off.*at its own step 25"
+add_fickle("hang", "async", "a worker that hangs in step", NO_ANSWER.format(3) + AT_STEP)
+add_fickle("hang reset", "async", "a worker that hangs in reset", NO_ANSWER.format(3) + IN_RESET)
+add_fickle("os exit", "async", "a worker that ends in step", r"worker process \d+ ended with exit" + AT_STEP)
+add_fickle("raise", "async", "an environment that raises, async", RAISED)
+add_fickle("raise", "sync", "an environment that raises, sync", RAISED)
 
 
 def add_worker(env, name, what, more="", needs=None):
     words = f"voidrl pretrain {ENVS[env][0]}{more} --env.timeout-s 20 --steps 3000 --out run $TINY"
     command = f"{words} & kill -{name} worker"
-    says = r"(?i)(worker|process|environment)"
+    says = {"KILL": r"worker process \d+ ended by signal SIGKILL", "STOP": NO_ANSWER.format(20)}[name]
 
     @fault(
         "hangs",
