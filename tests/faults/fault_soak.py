@@ -23,6 +23,7 @@ CONFIG = {
     "learner": {"batch_size": 16, "hidden_dim": 8, "encoder": {"feature_dim": 4}},
     "representation": {"batch_size": 8, "encoder": {"feature_dim": 3}},
     "replay": {"capacity_steps": 40},
+    "finetune": {"warmup_steps": 8},
     "log": {"log_every_steps": 5, "checkpoint_every_steps": 20, "eval_every_steps": 20, "eval_episodes": 2},
 }
 
