@@ -27,7 +27,7 @@ demo: $(READY) ## pre-train in a maze without rewards, then fine-tune; ARGS are 
 	@$(BIN)/voidrl demo $(ARGS)
 
 test: $(READY) ## run the tests that take seconds; ARGS are passed to pytest
-	@$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not faults" -n $(WORKERS) $(ARGS)
 
 test-slow: $(READY) ## run the tests that take minutes
 	@$(BIN)/python -m pytest -m slow $(ARGS)

@@ -1,6 +1,7 @@
 """The catalogue as data: a fault has a group, a name, the command a user types, and what should happen."""
 
 import re
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ class Fault:
     inject: Callable
     says: str = ""
     """A regular expression that the message has to match, with `.` for newlines as well."""
+    ended_by: str = ""
+    """The signal that ends the command with 128 + its number: nothing to save yet, or a second signal."""
     quick: bool = False
     """Part of `make test`."""
     needs: Callable[[], str] = lambda: ""
@@ -122,15 +125,25 @@ def judge(fault, seen):
     text = seen.done.text if code == 0 else seen.done.text.rpartition("\nvoidrl: ")[2]  # the sentence
     said_it = not fault.says or re.search(fault.says, text, re.DOTALL)
     exact = ", bit for bit" if seen.exact else ""
+    if seen.killed and code != -signal.SIGKILL:
+        return "silent", f"exit code {code}, although it was to be killed: {said}"
     if seen.killed:
         return "survived", seen.note or f"resumed{exact}"
+    if fault.ended_by and code == 128 + getattr(signal, fault.ended_by):
+        return "stopped", f"exit code {code}: {said}"
     match code:
         case 0 if not said_it:
             return "silent", f"exit code 0: {said}"
         case 0:
             return "survived", seen.note or (said if fault.says else f"completed{exact}")
-        case 75 | 129 | 130 | 143:
-            return "stopped", f"exit code {code}{f', resumed{exact}' if seen.resumed else ''}: {said}"
+        case 75 if fault.ended_by:
+            return "misleading", f"exit code 75, although nothing was saved: {said}"
+        case 75 if not said_it:
+            return "misleading", f"exit code 75: {said}"
+        case 75:
+            return "stopped", f"exit code 75{f', resumed{exact}' if seen.resumed else ''}: {said}"
+        case 129 | 130 | 143:
+            return "lost", f"exit code {code}, without a checkpoint of where it was: {said}"
         case 2 if not said.startswith("voidrl:"):
             return "silent", f"exit code 2: {said or 'no word'}"
         case 2 if not said_it:

@@ -23,6 +23,7 @@ CONFIG = {
     "learner": {"batch_size": 16, "hidden_dim": 8, "encoder": {"feature_dim": 4}},
     "representation": {"batch_size": 8, "encoder": {"feature_dim": 3}},
     "replay": {"capacity_steps": 40},
+    "finetune": {"warmup_steps": 8},
     "log": {"log_every_steps": 5, "checkpoint_every_steps": 20, "eval_every_steps": 20, "eval_episodes": 2},
 }
 
@@ -45,14 +46,14 @@ def measure():
         pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
     ]
     states = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in children]
-    mapped = Path("/proc/self/maps").read_text().count("/dev/shm/")
+    maps = Path("/proc/self/maps").read_text()
     return {
         "rss_kb": int(status["VmRSS"].split()[0]),
         "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208
         "threads": int(status["Threads"]),
         "children": len(children),
         "zombies": states.count("Z"),
-        "shared": mapped,
+        "shared": maps.count("memfd:voidrl") + maps.count("/dev/shm/"),
     }
 
 

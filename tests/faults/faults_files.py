@@ -5,12 +5,16 @@ import os
 import re
 import shutil
 import signal
+from contextlib import suppress
 
 from fault_catalogue import Seen, fault
 from fault_needs import root
 from faults_output import EXPERIMENT, PRETRAIN, SLOW, complete
 
 DISK = "voidrl pretrain fault_worlds:Slow --steps 60 --out disk/run $TINY"
+NO_ROOM = "the disk of disk/run has .* GB free, and by its end the run needs .* GB"
+FULL = "cannot save step {} .*too little disk space"
+NO_ROW = r"cannot write to disk/run/metrics\.jsonl .No space left"
 
 
 # Full disks
@@ -42,14 +46,14 @@ def numbers_in(text):
 def fill(disk, leave=0):
     """Take all space but some."""
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-    with (disk / "ballast").open("ab") as file:
+    with suppress(OSError), (disk / "ballast").open("ab") as file:  # the run itself may take the rest first
         file.write(b"x" * max(free - leave, 0))
 
 
-def filled(bench, ready, leave):
+def filled(bench, command, ready, leave):
     """The disk fills up while a run is under way; once there is space again, it must be resumed exactly."""
-    straight, disk = bench.straight(SLOW), bench.disk(64 << 10)
-    running = bench.start(DISK, FAULT_DELAY="0.05")
+    straight, disk = bench.straight(command.replace("disk/run", "run")), bench.disk(64 << 10)
+    running = bench.start(command, FAULT_DELAY="0.05")
     bench.wait_for(ready, running)
     fill(disk, leave)
     done = running.wait()
@@ -70,7 +74,7 @@ def names_whole(bench, seen):
     return seen
 
 
-@fault("full disk", "no space at the start", DISK, "refused", says="(?i)space|disk|bytes", needs=root)
+@fault("full disk", "no space at the start", DISK, "refused", says=NO_ROOM, needs=root)
 def at_start(bench, command):
     fill(bench.disk(2 << 10))
     return Seen(bench.voidrl(command))
@@ -79,7 +83,7 @@ def at_start(bench, command):
 LARGE = "voidrl pretrain CartPole-v1 --steps 2M --replay.capacity-steps 1M --out disk/run --device cpu"
 
 
-@fault("full disk", "less space than a checkpoint needs", LARGE, "refused", says="(?i)space|disk", needs=root)
+@fault("full disk", "less space than a checkpoint needs", LARGE, "refused", says=NO_ROOM, needs=root)
 def estimated(bench, command):
     bench.disk(2 << 10)
     done = bench.voidrl(command, limit=25)
@@ -89,19 +93,22 @@ def estimated(bench, command):
     return Seen(done)
 
 
-@fault("full disk", "at the first checkpoint", DISK, "refused", says="(?i)space", needs=root)
+@fault("full disk", "at the first checkpoint", DISK, "refused", says=FULL.format(20), needs=root)
 def at_first(bench, command):
-    return names_whole(bench, filled(bench, lambda: bench.steps() > 10, 16 << 10))
+    return names_whole(bench, filled(bench, command, lambda: bench.steps() > 10, 16 << 10))
 
 
-@fault("full disk", "at a later checkpoint", DISK, "refused", says="(?i)space", needs=root)
+@fault("full disk", "at a later checkpoint", DISK, "refused", says=FULL.format(40), needs=root)
 def at_later(bench, command):
-    return names_whole(bench, filled(bench, lambda: bench.checkpoints("disk/run"), 16 << 10))
+    return names_whole(bench, filled(bench, command, lambda: bench.checkpoints("disk/run"), 16 << 10))
 
 
-@fault("full disk", "in metrics.jsonl", DISK, "refused", says="(?i)space", needs=root)
+ROWS = f"{DISK} --log.log-every-steps 1"  # they outgrow the last block of the file before the next checkpoint
+
+
+@fault("full disk", "in metrics.jsonl", ROWS, "refused", says=NO_ROW, needs=root)
 def in_metrics(bench, command):
-    return filled(bench, lambda: bench.checkpoints("disk/run"), 0)
+    return filled(bench, command, lambda: bench.checkpoints("disk/run"), 0)
 
 
 # Kills at every file event
@@ -121,7 +128,8 @@ def kill_everywhere(bench, command, straight, prepare=None):
         saved = shutil.copytree(run, bench.folder / "saved", copy_function=shutil.copy2)
     log = bench.folder / "events"
     done = bench.voidrl(command, hook={"match": UNDER, "nth": 0, "do": "", "log": str(log)})
-    events, worst = log.read_text().splitlines(), None
+    events = log.read_text().splitlines() if log.exists() else []
+    killed = []
     for nth in range(1, len(events) + 1):
         shutil.rmtree(run)
         if prepare:
@@ -129,14 +137,18 @@ def kill_everywhere(bench, command, straight, prepare=None):
         done = bench.voidrl(command, hook={"match": UNDER, "nth": nth, "do": "SIGKILL"})
         if done.code != -signal.SIGKILL:
             continue  # the last ones may come in another order
+        killed.append(done)
         born = (run / "config.json").exists()
         resumed = bench.voidrl("voidrl resume run --steps 20" if born else command)
         exact = bench.same("run", straight) if resumed.code == 0 else None
         if resumed.code != 0 or not exact:
             event = events[nth - 1].replace(str(bench.folder), "")
-            worst = f"event {nth} of {len(events)}, {event}: {resumed.err.strip().splitlines()[-1:]}"
-            return Seen(done, problem=("lost", worst), killed=True)
-    return Seen(done, killed=True, note=f"{len(events)} kills, each resumed bit for bit")
+            where = f"event {nth} of {len(events)}, {event}: {resumed.err.strip().splitlines()[-1:]}"
+            return Seen(done, problem=("lost", where), killed=True)
+    note = f"{len(killed)} kills at {len(events)} file events, each resumed bit for bit"
+    if not killed or len(killed) < 0.9 * len(events):
+        return Seen(done, problem=("silent", f"only {note}"), killed=True)
+    return Seen(killed[-1], killed=True, note=note)
 
 
 @fault("kills", "SIGKILL at every file event of a run", KILLED, "survived")
@@ -169,7 +181,9 @@ def kill_birth(bench, command):
 
 @fault("kills", "temporary files of killed processes", "voidrl resume run", "survived")
 def leftovers(bench, command):
-    bench.voidrl(KILLED, hook={"match": r"step_0*20$|\.tmp.*/manifest", "do": "SIGKILL", "nth": 2})
+    killed = bench.voidrl(KILLED, hook={"match": r"step_0*20$|\.tmp.*/manifest", "do": "SIGKILL", "nth": 2})
+    if killed.code != -signal.SIGKILL:
+        return Seen(killed, problem=("silent", f"exit code {killed.code}, although it was to be killed"))
     for name in (".tmp-1-config.json", ".tmp-1-status.json", "checkpoints/.tmp-1-host/agent.safetensors"):
         bench.write(f"run/{name}", "{")
     done = bench.voidrl(command)
@@ -237,14 +251,18 @@ def all_damaged(bench, command):
     return Seen(bench.voidrl(command))
 
 
-@fault("damage", "config.json is damaged", "voidrl resume run", "refused", says="config")
+@fault("damage", "config.json is damaged", "voidrl resume run", "refused", says=r"config\.json is damaged")
 def config_damaged(bench, command):
     os.truncate(made(bench) / "config.json", 100)
     return Seen(bench.voidrl(command))
 
 
 @fault(
-    "damage", "metrics.jsonl was shortened", "voidrl resume run --steps 60", "refused", says=r"metrics\.jsonl"
+    "damage",
+    "metrics.jsonl was shortened",
+    "voidrl resume run --steps 60",
+    "refused",
+    says=r"metrics\.jsonl holds 100 bytes",
 )
 def metrics_short(bench, command):
     os.truncate(made(bench) / "metrics.jsonl", 100)
@@ -256,7 +274,7 @@ def metrics_short(bench, command):
     "metrics.jsonl cannot be written",
     "voidrl resume run --steps 60  # metrics.jsonl is a folder",
     "refused",
-    says=r"metrics\.jsonl",
+    says=r"metrics\.jsonl is no ordinary file",
 )
 def metrics_folder(bench, command):
     path = made(bench) / "metrics.jsonl"
@@ -278,7 +296,11 @@ def add_vanishing(when, match, do, expect, says=""):
 add_vanishing("before it is checked", r"/step_0*40/manifest\.json$", "remove", "survived")
 add_vanishing("while it is checked", r"/step_0*40/agent\.safetensors$", "remove", "survived")
 add_vanishing(
-    "after its check", r"/step_0*40/replay_", "remove agent.safetensors", "refused", "agent.safetensors"
+    "after its check",
+    r"/step_0*40/replay_",
+    "remove agent.safetensors",
+    "refused",
+    r"agent\.safetensors cannot be read",
 )
 
 
@@ -291,7 +313,7 @@ def add_edit(field, value, quick=False):
         f"{field} changed in config.json",
         "voidrl resume run --steps 60",
         "refused",
-        says=field.rpartition(".")[2],
+        says=rf"config\.json was edited .*: {re.escape(field)}\b.* was .* and is ",
         quick=quick,
     )
     def inject(bench, command):
@@ -378,7 +400,13 @@ def add_experiment_signal(name, group):
     target = "-$!" if group else "$!"
     title = f"{name} to an experiment{' and its group' if group else ''}"
 
-    @fault("two processes", title, f"{EXPERIMENT_COMMAND} & kill -{name[3:]} {target}", "stopped")
+    @fault(
+        "two processes",
+        title,
+        f"{EXPERIMENT_COMMAND} & kill -{name[3:]} {target}",
+        "stopped",
+        says=rf"stopped by {name} with \d of 2 runs done",
+    )
     def inject(bench, command):
         slow_experiment(bench)
         running = bench.start(EXPERIMENT_COMMAND, FAULT_DELAY="0.1")
@@ -399,13 +427,21 @@ add_experiment_signal("SIGHUP", False)
 # Folders that are taken
 
 
-@fault("taken folders", "a run into a run's folder", f"{DAMAGED}  # twice", "refused", says="resume")
+@fault(
+    "taken folders",
+    "a run into a run's folder",
+    f"{DAMAGED}  # twice",
+    "refused",
+    says="run already holds a run",
+)
 def run_into_run(bench, command):
     made(bench)
     return Seen(bench.voidrl(DAMAGED))
 
 
-@fault("taken folders", "a run into other files", f"{DAMAGED} --overwrite", "refused", says="(?i)empty|holds")
+@fault(
+    "taken folders", "a run into other files", f"{DAMAGED} --overwrite", "refused", says="run is not empty"
+)
 def run_into_files(bench, command):
     bench.write("run/thesis.tex", "x")
     seen = Seen(bench.voidrl(command))
@@ -436,7 +472,7 @@ def untouched(bench, command, folder):
     "a run into an experiment's folder",
     f"{PRETRAIN} --out runs/tiny",
     "refused",
-    says="(?i)experiment|holds",
+    says="runs/tiny holds an experiment",
 )
 def run_into_experiment(bench, command):
     slow_experiment(bench, 20)
@@ -449,7 +485,7 @@ def run_into_experiment(bench, command):
     "an experiment into a run's folder",
     f"{EXPERIMENT_COMMAND} --out run",
     "refused",
-    says="(?i)run",
+    says="run holds a run, so no experiment",
 )
 def experiment_into_run(bench, command):
     made(bench)

@@ -20,9 +20,9 @@ def add_path(name, out, says):
         return Seen(bench.shell(command))
 
 
-add_path("a name of 300 characters", "$(printf 'a%.0s' {1..300})", says="(?i)name|long")
-add_path("the home of an unknown user", "'~nosuchuser/run'", says="nosuchuser")
-add_path("a path that is not UTF-8", "$'run\\xff'", says="UTF-8")
+add_path("a name of 300 characters", "$(printf 'a%.0s' {1..300})", says="file name too long")
+add_path("the home of an unknown user", "'~nosuchuser/run'", says="there is no user 'nosuchuser'")
+add_path("a path that is not UTF-8", "$'run\\xff'", says="it is not UTF-8")
 
 
 @fault(
@@ -30,7 +30,7 @@ add_path("a path that is not UTF-8", "$'run\\xff'", says="UTF-8")
     "no write permission in a parent",
     PRETRAIN.replace("--out run", "--out /proc/run"),
     "refused",
-    says="/proc/run",
+    says="cannot make the run folder /proc/run",
     quick=True,
 )
 def unwritable(bench, command):
@@ -42,7 +42,7 @@ def unwritable(bench, command):
     "evaluate a name of 300 characters",
     "voidrl evaluate $(printf 'a%.0s' {1..300})",
     "refused",
-    says="(?i)name|long|nothing",
+    says="file name too long",
 )
 def evaluate_long(bench, command):
     return Seen(bench.shell(command))
@@ -54,7 +54,7 @@ def evaluate_long(bench, command):
     "ulimit -v 4000000; voidrl pretrain voidrl/PixelMaze-v0 --replay.capacity-steps 1M --steps 60 --out run "
     "--device cpu",
     "refused",
-    says="(?i)memory|GiB free",
+    says="the replay of 1000000 steps needs .* GiB and there is .* GiB free",
 )
 def address_space(bench, command):
     return Seen(bench.shell(command))
@@ -106,29 +106,58 @@ def add_fickle(how, name, says, quick=False, more="", env="Fickle"):
         return Seen(done, resumed)
 
 
-add_fickle("reward nan", "a reward of NaN", r"environment 0.*reward.*nan|reward.*nan.*environment 0")
-add_fickle("reward none", "a reward of None", r"environment 0.*None", quick=True)
-add_fickle("reward str", "a reward that is a string", r"environment 0.*'7'")
-add_fickle("flag none", "terminated is None", r"environment 0.*None")
-add_fickle("flag str", "truncated is a string", r"environment 0.*'no'")
-add_fickle("obs nan", "an observation with NaN", r"environment 0.*nan|observation.*environment 0")
-add_fickle("obs outside", "an observation outside its Box", r"environment 0.*(1000|999|100\d|99\d)")
-add_fickle("obs dtype", "floats for the bytes of an image", r"environment 0.*float", env="Image")
-add_fickle("raise", "an exception in step", r"environment 0.*the wheel fell off")
-add_fickle("exit", "SystemExit in step", r"environment 0.*SystemExit")
-add_fickle("exit", "SystemExit in step, async", r"environment [01].*SystemExit", more=" --env.backend async")
-add_fickle("reward none", "a reward of None, async", r"environment [01].*None", more=" --env.backend async")
+add_fickle("reward nan", "a reward of NaN", r"environment 0 .*returned reward nan at its own step 25")
+add_fickle(
+    "reward none", "a reward of None", r"environment 0 .*returned None .*a number as reward", quick=True
+)
+add_fickle("reward str", "a reward that is a string", r"environment 0 .*returned '7' .*a number as reward")
+add_fickle("flag none", "terminated is None", r"environment 0 .*returned None .*as terminated")
+add_fickle("flag str", "truncated is a string", r"environment 0 .*returned 'no' .*as truncated")
+add_fickle("obs nan", "an observation with NaN", r"environment 0 .*returned observation\[0\] = nan")
+add_fickle(
+    "obs outside",
+    "an observation outside its Box",
+    r"environment 0 .*returned observation\[0\] = \d+.*in \[-10, 10\]",
+)
+add_fickle(
+    "obs dtype",
+    "floats for the bytes of an image",
+    r"environment 0 .*of type float32.*expected uint8",
+    env="Image",
+)
+add_fickle(
+    "raise",
+    "an exception in step",
+    r"environment 0 .*raised RuntimeError.*the wheel fell off.*fault_worlds\.py",
+)
+add_fickle("exit", "SystemExit in step", r"environment 0 .*raised SystemExit")
+add_fickle(
+    "exit", "SystemExit in step, async", r"environment [01] .*raised SystemExit", more=" --env.backend async"
+)
+add_fickle(
+    "reward none", "a reward of None, async", r"environment [01] .*returned None", more=" --env.backend async"
+)
 add_fickle(
     "constructor",
     "an exception in the constructor",
-    r"fault_worlds\.py.*the wheel fell off|the wheel fell off.*fault_worlds\.py",
+    r"environment 0 .*raised RuntimeError.*the wheel fell off.*fault_worlds\.py",
 )
-add_fickle("constructor exit", "SystemExit in the constructor", r"SystemExit.*the wheel fell off")
+add_fickle(
+    "constructor exit",
+    "SystemExit in the constructor",
+    r"environment 0 .*raised SystemExit.*the wheel fell off",
+)
 
 NAN = "voidrl pretrain fault_worlds:Slow --method fault_worlds:NanReward --steps 60 --out run $TINY"
 
 
-@fault("blame", "a method whose reward is NaN", NAN, "refused", says="(?i)method|intrinsic|NanReward")
+@fault(
+    "blame",
+    "a method whose reward is NaN",
+    NAN,
+    "refused",
+    says="intrinsic reward of method .*NanReward.* is not finite",
+)
 def nan_method(bench, command):
     return Seen(bench.voidrl(command))
 
@@ -136,7 +165,7 @@ def nan_method(bench, command):
 COLLAPSE = "voidrl pretrain fault_worlds:Constant --representation simclr --steps 300 --out run $TINY"
 
 
-@fault("blame", "a collapsed representation", COLLAPSE, "survived", says="(?i)collaps")
+@fault("blame", "a collapsed representation", COLLAPSE, "survived", says="the representation has collapsed")
 def collapsed(bench, command):
     done = bench.voidrl(command)
     said = [line for line in done.err.splitlines() if "has collapsed" in line]
@@ -204,17 +233,17 @@ def without(name):
 add_agent(
     "a layer of 10⁸ units",
     setting("learner", "hidden_dim", 10**8),
-    "(?i)shape|hidden_dim|weights",
+    r"does not fit its config: .*of shape \(100000000, ",
     limited=True,
 )
-add_agent("format null", setting("", "format", None), "(?i)format")
-add_agent("format 0", setting("", "format", 0), "(?i)format")
-add_agent('format "1"', setting("", "format", "1"), "(?i)format")
-add_agent("no weights in the manifest", without("weights"), "(?i)weights")
-add_agent("no spaces in the manifest", without("spec"), "(?i)spec")
+add_agent("format null", setting("", "format", None), "its format is None")
+add_agent("format 0", setting("", "format", 0), "its format is 0")
+add_agent('format "1"', setting("", "format", "1"), "its format is '1'")
+add_agent("no weights in the manifest", without("weights"), "it has no 'weights'")
+add_agent("no spaces in the manifest", without("spec"), "spec = None cannot be used")
 
 
-@fault("downloaded agents", "nested JSON", EVALUATE, "refused", says="(?i)config|JSON|nested")
+@fault("downloaded agents", "nested JSON", EVALUATE, "refused", says="nested more than .* levels")
 def nested(bench, command):
     (agent_folder(bench) / "config.json").write_text(
         '{"library_name": "voidrl", "a": ' + "[" * 100_000 + "]" * 100_000 + "}"
@@ -239,7 +268,7 @@ config.write_text(json.dumps(data))
 """
 
 
-@fault("downloaded agents", "weights of NaN", EVALUATE, "refused", says="(?i)finite|nan")
+@fault("downloaded agents", "weights of NaN", EVALUATE, "refused", says="has 8 values that are NaN")
 def nan_weights(bench, command):
     agent_folder(bench)
     bench.python(NAN_WEIGHTS)
@@ -305,7 +334,7 @@ def has_markup(card):
     "nested TOML",
     "voidrl experiment deep.toml --dry-run",
     "refused",
-    says="(?i)deep.toml",
+    says="deep.toml cannot be read: it is nested",
 )
 def nested_toml(bench, command):
     bench.write("deep.toml", "tasks = " + "[" * 20_000 + "]" * 20_000)

@@ -1,7 +1,6 @@
 """The terminal is not the run: pipes that break, streams that are full or closed; other loggers."""
 
 import os
-import re
 import shutil
 
 from fault_catalogue import Seen, fault
@@ -44,8 +43,7 @@ def complete(bench, done, steps=60, run="run"):
 
 def noted(bench, seen):
     """It dropped its output, and the log has one note of it."""
-    has_note = re.search("(?i)output|terminal|stderr|stdout", bench.log())
-    if seen.problem is None and seen.done.code == 0 and not has_note:
+    if seen.problem is None and seen.done.code == 0 and "output was lost" not in bench.log():
         seen.problem = ("silent", "completed, without a note in log.txt that the output was lost")
     return seen
 
@@ -112,7 +110,7 @@ def resume_with_tensorboard(bench, prepare):
     return seen
 
 
-WARNS = r"(?i)tensorboard"
+WARNS = "TensorBoard is off from here on"
 
 
 @fault(
@@ -145,6 +143,7 @@ def tensorboard_file(bench, command):
 
 
 WANDB = f"{PRETRAIN} --log.wandb-project p"
+WANDB_WARNS = "Weights & Biases is off from here on .network is unreachable"
 FAKE = """
 import os, time
 class CommError(Exception): pass
@@ -166,18 +165,16 @@ def with_wandb(bench, command, **parts):
     return complete(bench, bench.voidrl(command))
 
 
-@fault(
-    "loggers", "W&B without network", WANDB, "survived", says=r"(?i)w&b|wandb|weights & biases", quick=True
-)
+@fault("loggers", "W&B without network", WANDB, "survived", says=WANDB_WARNS, quick=True)
 def wandb_start(bench, command):
     return with_wandb(bench, command, init="raise CommError('network is unreachable')")
 
 
-@fault("loggers", "W&B loses its network in a run", WANDB, "survived", says=r"(?i)w&b|wandb|weights & biases")
+@fault("loggers", "W&B loses its network in a run", WANDB, "survived", says=WANDB_WARNS)
 def wandb_log(bench, command):
     return with_wandb(bench, command, log="raise CommError('network is unreachable')")
 
 
-@fault("loggers", "W&B cannot finish", WANDB, "survived", says=r"(?i)w&b|wandb|weights & biases")
+@fault("loggers", "W&B cannot finish", WANDB, "survived", says=WANDB_WARNS)
 def wandb_finish(bench, command):
     return with_wandb(bench, command, finish="raise CommError('network is unreachable')")

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from fault_catalogue import Seen, fault, last_line
 from fault_needs import nothing, package
+from faults_output import complete
 
 # Small replays, since every checkpoint holds the whole of one.
 ENVS = {
@@ -20,6 +21,9 @@ ENVS = {
     ),
     "DMControl": ("dmc/cartpole_swingup --env.num-envs 2 --env.dmc.processes 2", package("dm_control")),
 }
+KINDS = tuple(ENVS)
+COUNTING = "Atari with counters of states"
+ENVS[COUNTING] = (f"{ENVS['Atari'][0]} --env.count-states true", package("ale_py"))
 SUFFIX = {False: "", True: " to the group"}
 TOTAL = 120
 
@@ -35,18 +39,26 @@ def start(bench, command, **options):
     return bench.start(command.partition(" &")[0], **options)
 
 
-def stopped(bench, running, *, began=True):
-    """What came of it: the run must have a checkpoint of where it was, and be resumed to its end."""
+def sentence(name):
+    """What a run says that was stopped by this signal."""
+    return rf"stopped by {name} at step \d+ of \d+; checkpoint step_\d+ written"
+
+
+def stopped(bench, running):
+    """What came of it: there must be a checkpoint of the step that the sentence names, and it is resumed."""
     done = running.wait(60)
     taken = bench.checkpoints()
-    if done.code in (75, 130) and not taken and began:
-        return Seen(done, problem=("lost", f"exit code {done.code} without a checkpoint"))
     if done.code == 0 and (not taken or taken[-1] < TOTAL):
         return Seen(done, problem=("silent", f"exit code 0 with checkpoints at {taken or 'no step'}"))
     if done.code == 2:
         return Seen(done, problem=("lost", f"no checkpoint of where it was: {last_line(done)}"))
     if done.code != 75:
         return Seen(done)
+    if not taken:
+        return Seen(done, problem=("lost", "exit code 75 without a checkpoint"))
+    named = re.search(r"stopped by SIG\w+ at step (\d+) of", done.err)
+    if named and int(named[1]) != taken[-1]:
+        return Seen(done, problem=("lost", f"says step {named[1]}, and the checkpoints are of {taken}"))
     return Seen(done, resumed=bench.voidrl(f"voidrl resume run --steps {taken[-1] + 10}"))
 
 
@@ -62,7 +74,15 @@ def add_signal(env, name, group):
     command = command_for(env, name, group=group)
     quick = (env, name, group) in (("async", "SIGTERM", True), ("sync", "SIGHUP", False))
 
-    @fault("signals", f"{name}{SUFFIX[group]}, {env}, training", command, "stopped", needs=needs, quick=quick)
+    @fault(
+        "signals",
+        f"{name}{SUFFIX[group]}, {env}, training",
+        command,
+        "stopped",
+        says=sentence(name),
+        needs=needs,
+        quick=quick,
+    )
     def inject(bench, command):
         running = start(bench, command, FAULT_DELAY="0.1")
         training(bench, running)
@@ -70,18 +90,19 @@ def add_signal(env, name, group):
         return stopped(bench, running)
 
 
-for env, name, group in itertools.product(ENVS, ("SIGTERM", "SIGINT", "SIGHUP"), (False, True)):
+for env, name, group in itertools.product(KINDS, ("SIGTERM", "SIGINT", "SIGHUP"), (False, True)):
     add_signal(env, name, group)
+add_signal(COUNTING, "SIGTERM", True)
 
 
 def add_phases(env):
     _, needs = ENVS[env]
     made_here = ENVS[env][0].startswith("fault_worlds")
-    at_group = {"needs": needs}
+    saves = {"says": sentence("SIGTERM"), "needs": needs}
 
     command = command_for(env, "SIGTERM", group=True, more=" --warmup-steps 1000")
 
-    @fault("signals", f"SIGTERM to the group, {env}, warm-up", command, "stopped", **at_group)
+    @fault("signals", f"SIGTERM to the group, {env}, warm-up", command, "stopped", **saves)
     def warm_up(bench, command):
         running = start(bench, command, FAULT_DELAY="0.1")
         bench.wait_for(lambda: bench.rows(), running)
@@ -90,25 +111,26 @@ def add_phases(env):
 
     command = command_for(env, "SIGTERM", group=True)
 
-    @fault("signals", f"SIGTERM to the group, {env}, in the middle of a save", command, "stopped", **at_group)
+    @fault("signals", f"SIGTERM to the group, {env}, in the middle of a save", command, "stopped", **saves)
     def save(bench, command):
         hook = {"match": r"/checkpoints/\.tmp[^/]*/optimizers", "do": "SIGTERM-group"}
         return stopped(bench, start(bench, command, hook=hook))
 
-    @fault("signals", f"SIGTERM to the group, {env}, in the last save", command, "survived", **at_group)
+    @fault("signals", f"SIGTERM to the group, {env}, in the last save", command, "survived", needs=needs)
     def last_save(bench, command):
         hook = {"match": r"/checkpoints/\.tmp[^/]*/optimizers", "do": "SIGTERM-group", "nth": TOTAL // 20 * 2}
-        seen = stopped(bench, start(bench, command, hook=hook))
-        if seen.done.code == 75 and bench.checkpoints()[-1] >= TOTAL and seen.problem is None:
-            seen.done.code = 0  # complete, and said that it stopped there: either is right
-        return seen
+        done = start(bench, command, hook=hook).wait(60)
+        if done.code == 75 and f"stopped by SIGTERM after the last of {TOTAL} steps" in done.err:
+            done.code = 0  # complete, and said so
+            return complete(bench, done, TOTAL)
+        return Seen(done, problem=("silent", f"exit code {done.code}: {last_line(done)}"))
 
     if not made_here:
         return
 
     command = command_for(env, "SIGTERM", group=True, more=" --log.eval-every-steps 30 --log.eval-episodes 8")
 
-    @fault("signals", f"SIGTERM to the group, {env}, evaluation", command, "stopped", **at_group)
+    @fault("signals", f"SIGTERM to the group, {env}, evaluation", command, "stopped", **saves)
     def evaluation(bench, command):
         running = start(bench, command, FAULT_DELAY="0.05")
         bench.wait_for(lambda: bench.rows() and bench.rows()[-1]["step"] >= 25, running)
@@ -124,20 +146,20 @@ def add_phases(env):
         f"SIGTERM to the group, {env}, while environments are built",
         command,
         "stopped",
-        **at_group,
+        ended_by="SIGTERM",
+        needs=needs,
     )
     def building(bench, command):
         running = start(bench, command, FAULT_DELAY="0.1")
         bench.wait_for(lambda: bench.marks.exists(), running)
         running.send("SIGTERM", group=True)
-        seen = stopped(bench, running, began=False)
-        if seen.done.code == -signal.SIGTERM and not (bench.folder / "run").exists():
-            seen.done.code = 130  # nothing was begun, so nothing had to be saved
-        seen.resumed = bench.voidrl(command.partition(" &")[0])
-        return seen
+        done = running.wait(60)
+        if done.code == -signal.SIGTERM:
+            done.code = 128 + signal.SIGTERM  # as a shell reports it
+        return Seen(done, resumed=bench.voidrl(command.partition(" &")[0]))
 
 
-for env in ENVS:
+for env in KINDS:
     add_phases(env)
 
 
@@ -156,6 +178,7 @@ def add_second(how, backend):
         f"a second Ctrl-C, {backend} environment {what}",
         command,
         "stopped",
+        ended_by="SIGINT",
         quick=(how, backend) == ("swallow", "sync"),
     )
     def second(bench, command):
@@ -168,10 +191,10 @@ def add_second(how, backend):
         if not bench.wait_for(lambda: running.poll() is not None, seconds=10):
             running.send("SIGINT")
         done = running.wait(5)
-        if done.code in (130, -signal.SIGINT) and not bench.checkpoints():
-            return Seen(done, problem=("lost", "the checkpoint of step 20 is gone"))
         if done.code == -signal.SIGINT:
-            done.code = 130  # as a shell reports it
+            done.code = 128 + signal.SIGINT  # as a shell reports it
+        if 20 not in bench.checkpoints():
+            return Seen(done, problem=("lost", "the checkpoint of step 20 is gone"))
         return Seen(done)
 
 
@@ -180,8 +203,6 @@ for how, backend in itertools.product(("hang", "swallow"), ("sync", "async")):
 
 
 # Workers that hang or die
-
-NAMED = r"(?i)environment"
 
 
 def with_limit(bench, command, **options):
@@ -194,7 +215,7 @@ def with_limit(bench, command, **options):
 
 
 def failed(bench, running, limit=45):
-    """It ended by naming the environment, and goes on from its checkpoint once that is repaired."""
+    """It ended by naming the environment, and the run can be resumed once that is repaired."""
     done = running.wait(limit)
     resumed = None
     if done.code == 2 and bench.checkpoints():
@@ -213,19 +234,21 @@ def add_fickle(how, backend, name, says):
         return failed(bench, with_limit(bench, command))
 
 
-add_fickle("hang", "async", "a worker that hangs in step", r"(?i)environment.*(answer|hang|hung|respond|3)")
-add_fickle(
-    "hang reset", "async", "a worker that hangs in reset", r"(?i)environment.*(answer|hang|hung|respond|3)"
-)
-add_fickle("os exit", "async", "a worker that ends in step", r"(?i)(worker|process).*(died|ended|dead)")
-add_fickle("raise", "async", "an environment that raises, async", "the wheel fell off")
-add_fickle("raise", "sync", "an environment that raises, sync", "the wheel fell off")
+NO_ANSWER = r"worker process \d+ has given no answer for {} s"
+AT_STEP = r".*environment \d .*at its own step 25"
+IN_RESET = r".*environment \d .*in reset after \d+ steps"
+RAISED = r"environment \d .*raised RuntimeError.*the wheel fell off.*at its own step 25"
+add_fickle("hang", "async", "a worker that hangs in step", NO_ANSWER.format(3) + AT_STEP)
+add_fickle("hang reset", "async", "a worker that hangs in reset", NO_ANSWER.format(3) + IN_RESET)
+add_fickle("os exit", "async", "a worker that ends in step", r"worker process \d+ ended with exit" + AT_STEP)
+add_fickle("raise", "async", "an environment that raises, async", RAISED)
+add_fickle("raise", "sync", "an environment that raises, sync", RAISED)
 
 
 def add_worker(env, name, what, more="", needs=None):
     words = f"voidrl pretrain {ENVS[env][0]}{more} --env.timeout-s 20 --steps 3000 --out run $TINY"
     command = f"{words} & kill -{name} worker"
-    says = r"(?i)(worker|process|environment)"
+    says = {"KILL": r"worker process \d+ ended by signal SIGKILL", "STOP": NO_ANSWER.format(20)}[name]
 
     @fault(
         "hangs",

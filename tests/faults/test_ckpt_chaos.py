@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 POINTS = int(os.environ.get("VOIDRL_CHAOS_POINTS", "30"))
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_ckpt_chaos_finds_no_bad_moment(tmp_path):
     voidrl = f"{shlex.quote(sys.executable)} -m voidrl.cli.main"
     options = f"--steps 20 {TINY} --log.checkpoint-every-steps 10 --log.keep-last 9"

@@ -18,7 +18,7 @@ def lab():
 
 
 def case(fault):
-    marks = [] if fault.quick else [pytest.mark.slow]
+    marks = [] if fault.quick else [pytest.mark.faults]
     return pytest.param(fault, id=f"{fault.group}: {fault.name}", marks=marks)
 
 

@@ -15,7 +15,7 @@ SECONDS = float(os.environ.get("VOIDRL_SOAK_SECONDS", "180"))
 GROWTH_KB = 8 << 10
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_nothing_grows(tmp_path):
     path = os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE)])
     environ = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
