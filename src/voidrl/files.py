@@ -23,8 +23,8 @@ MAX_JSON_BYTES = 64 << 20  # evaluations and manifests have a few megabytes at m
 MAX_TOML_BYTES = 1 << 20
 MAX_BITS = 1024  # of an integer; Python refuses to print one of more than 4300 digits
 MAX_DEPTH = 32  # tables within tables; a config has four
-# Strings and comments of a TOML text. A string may lack its closing quotes, so that the scan, which never goes
-# back, takes linear time; tomllib refuses it later.
+# Strings and comments of a TOML text. A string may lack its closing quotes, so that the scan, which never
+# goes back, takes linear time; tomllib refuses it later.
 _TOML_TEXT = re.compile(
     r'''
     """ (?: [^"\\]++ | \\. | "(?!"") )*+ (?: "{3,5} | \\?\Z )
@@ -117,7 +117,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _require_short_keys(text: str) -> None:
-    """Refuse keys and headers of too many parts, such as `a.a.a`, for which tomllib needs quadratic memory."""
+    """Refuse keys and headers of too many parts (`a.a.a`), for which tomllib needs quadratic memory."""
     bare = _TOML_TEXT.sub("", text)  # dots are left in keys and, one each, in numbers
     if any(key.count(".") > MAX_DEPTH for key in re.split(r"[=\[\]{},\n]", bare)):
         raise _too_deep()

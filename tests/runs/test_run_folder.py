@@ -307,7 +307,7 @@ def test_a_default_path_is_short_enough_for_the_file_system_and_still_counts_up(
 
 
 def test_a_default_path_that_cannot_be_used_is_one_sentence(tmp_path):
-    with pytest.raises(RunFolderError, match="cannot make the run folder .*File name too long"):
+    with pytest.raises(RunFolderError, match=r"cannot make the run folder .*File name too long"):
         default_run_path("Walk-v0", "apt", 1, tmp_path / ("x" * 300))
 
 
@@ -315,7 +315,7 @@ def test_what_a_failed_start_leaves_is_no_run_and_a_config_is(tmp_path):
     log_failed_start(tmp_path / "failed", RuntimeError("no such level"))
     assert names(tmp_path / "failed") == ["environment.json", "log.txt"]
     assert not RunFolder(tmp_path / "failed").holds_run
-    with pytest.raises(RunFolderError, match="holds no run yet: .*run the same command again"):
+    with pytest.raises(RunFolderError, match=r"holds no run yet: .*run the same command again"):
         RunFolder.open(tmp_path / "failed")
     folder = create(tmp_path / "run")
     assert not folder.holds_run

@@ -91,8 +91,8 @@ class RunFolder:
                 )
             if folder._is_ours():
                 raise RunFolderError(
-                    f"{given} holds no run yet: the command that made it failed or was stopped before training "
-                    "began; run the same command again"
+                    f"{given} holds no run yet: the command that made it failed or was stopped before "
+                    "training began; run the same command again"
                 )
             inside = sorted(found.parent for found in folder.path.glob("*/config.json"))
             hint = f"; did you mean a run in it, such as {inside[0]}?" if inside else ""
