@@ -182,6 +182,17 @@ def test_a_manifest_of_another_kind_is_damaged(tmp_path, text):
         load(path)
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "../other", "x" * 300])
+def test_a_sealed_manifest_that_names_an_impossible_file_is_one_sentence(tmp_path, name):
+    path = quick_save(tmp_path, 1) / "manifest.json"
+    fields = json.loads(path.read_text())
+    del fields["sha256"]
+    fields["files"][name] = fields["files"][AGENT]
+    path.write_text(json.dumps({**fields, "sha256": checkpoint.seal(fields)}))
+    with pytest.raises(CheckpointError, match=r"expected one next to it|File name too long"):
+        load(path.parent)
+
+
 def test_none_valid_lists_what_was_found(tmp_path):
     with pytest.raises(CheckpointError, match=r"no valid checkpoint in .*absent; found none at all"):
         latest(tmp_path / "absent", fail)

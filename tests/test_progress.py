@@ -14,7 +14,7 @@ from pseudo_terminals import PseudoTerminal, widest
 from voidrl.cli import main as cli
 from voidrl.errors import ConfigError
 from voidrl.terminal.progress import Progress
-from voidrl.units import human_count, human_seconds, parse_count
+from voidrl.units import human_bytes, human_count, human_seconds, parse_count
 
 TITLE = "pretrain voidrl/PixelMaze-v0"
 
@@ -72,6 +72,18 @@ def train(stream, *, total=100_000, seconds_per_update=5.0, **kwargs):
 )
 def test_human_count(value, text):
     assert human_count(value) == text
+
+
+def test_human_bytes():
+    sizes = [0, 512, 145_000, 999_600, 231_849_828_352, 2e15]
+    assert [human_bytes(size) for size in sizes] == [
+        "0 bytes",
+        "512 bytes",
+        "145 kB",
+        "1 MB",
+        "232 GB",
+        "2000 TB",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -390,8 +391,60 @@ def test_a_finetuning_run_without_any_checkpoint_cannot_be_resumed(tmp_path):
     voidrl.finetune(source, Walk, steps=12, out=tmp_path / "run")
     for step in checkpoint.list_steps(tmp_path / "run" / "checkpoints"):
         (tmp_path / "run" / "checkpoints" / f"step_{step:012d}").rename(tmp_path / f"gone-{step}")
+    (tmp_path / "run" / "status.json").unlink()
     with pytest.raises(CheckpointError, match=r"no checkpoint.*--overwrite"):
         voidrl.resume(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def short_run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("short") / "run"
+    voidrl.pretrain(Walk, steps=12, out=path, config=tiny())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("lost", "says"),
+    [
+        ("step", "the checkpoint of step 12 that .* had is gone: bring it back, .*--overwrite"),
+        ("folder", "checkpoints of the run, is gone: bring it back"),
+        ("file", "checkpoints of the run, is not a folder: bring it back"),
+    ],
+)
+def test_a_run_whose_checkpoints_are_gone_does_not_start_over(tmp_path, short_run, lost, says):
+    run = shutil.copytree(short_run, tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    if lost == "step":
+        (run / "checkpoints").mkdir()
+    elif lost == "file":
+        (run / "checkpoints").touch()
+    with pytest.raises(CheckpointError, match=says):
+        voidrl.resume(run, steps=20)
+    assert rows(run) == rows(short_run)
+
+
+@pytest.mark.parametrize("name", ["agent_steps", "steps", "updates", "episodes", "metrics_bytes"])
+def test_a_count_that_a_checkpoint_lacks_is_one_sentence(tmp_path, short_run, name):
+    run = shutil.copytree(short_run, tmp_path / "run")
+    (path,) = run.glob("checkpoints/*/manifest.json")
+    fields = json.loads(path.read_text())
+    del fields["sha256"], fields["meta"][name]
+    path.write_text(json.dumps({**fields, "sha256": checkpoint.seal(fields)}))
+    for call in (voidrl.resume, voidrl.load) if name == "agent_steps" else (voidrl.resume,):
+        with pytest.raises(CheckpointError, match=rf"manifest\.json is damaged, .*it has no '{name}'"):
+            call(run)
+
+
+@pytest.mark.parametrize("lost", ["loop/visits", "loop/rng_cpu", "replay/starts", "replay/counters"])
+def test_a_tensor_that_a_checkpoint_lacks_is_one_sentence(tmp_path, short_run, lost):
+    run = shutil.copytree(short_run, tmp_path / "run")
+    file, _, name = lost.partition("/")
+    saved = checkpoint.latest(run / "checkpoints", pytest.fail)
+    groups = {each: checkpoint.Group(saved.tensors(each)) for each in saved.files}
+    del groups[f"{file}.safetensors"].tensors[name]
+    checkpoint.save(run / "checkpoints", saved.step, groups, saved.meta, keep_last=1)
+    with pytest.raises(CheckpointError, match=rf"{file}\.safetensors is damaged, .*no tensor '{name}'"):
+        voidrl.resume(run)
 
 
 def test_a_run_on_a_lambda_asks_for_its_factory(tmp_path):

@@ -45,6 +45,7 @@ from voidrl.loop import Loop, LoopState, load_run, resume_command
 from voidrl.methods.base import Method
 from voidrl.registry import import_path
 from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start
+from voidrl.runs.status import read_status
 from voidrl.sharing import pretrained as share
 from voidrl.spaces import spec_from_json
 from voidrl.suites.dmcontrol import require_task
@@ -287,7 +288,7 @@ def _saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
     with placed(device, config.seed) as place:
         agent = Agent(spec, config, place)
     agent.load_tensors(saved.tensors("agent.safetensors"))
-    agent.steps, agent.origin = saved.meta["agent_steps"], saved.path.absolute()
+    agent.steps, agent.origin = saved.count("agent_steps"), saved.path.absolute()
     return agent
 
 
@@ -334,6 +335,7 @@ def _start(
                 f"({'finetune.' if config.phase == 'finetune' else ''}warmup_steps)"
             )
         path = out or _default_path(config.env.id, config.phase, config.method.name, config.seed)
+        RunFolder(user_path(path)).require_free(overwrite)  # a folder that is taken needs no disk space
         _require_disk(user_path(path), agent, notes.append)
         with RunFolder.create(path, overwrite=overwrite) as folder:
             agent.origin = folder.path.absolute()
@@ -484,9 +486,19 @@ def _resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
 
 
 def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint | None:
-    if not checkpoint.list_steps(folder.checkpoints_path):
-        return None
-    return checkpoint.latest(folder.checkpoints_path, say)
+    """The newest valid checkpoint of a run; None only if the run has never written one."""
+    root, remedy = folder.checkpoints_path, "bring it back, or start again with --overwrite"
+    if not root.is_dir():
+        state = "is not a folder" if root.exists() else "is gone"
+        raise CheckpointError(f"{root}, the folder of the checkpoints of the run, {state}: {remedy}")
+    if checkpoint.list_steps(root):
+        return checkpoint.latest(root, say)
+    status = read_status(folder.path)
+    if status is not None and status.checkpoint is not None:
+        raise CheckpointError(
+            f"the checkpoint of step {status.checkpoint} that {folder.path} had is gone: {remedy}"
+        )
+    return None
 
 
 def _speaker(folder: RunFolder) -> Callable[[str], None]:

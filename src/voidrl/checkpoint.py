@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import re
+import resource
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -35,6 +36,7 @@ from voidrl import __version__
 from voidrl.errors import CheckpointError, ConfigError, shown
 from voidrl.files import MAX_JSON_BYTES, parse_json, read_text
 from voidrl.machine import free_disk
+from voidrl.units import human_bytes
 
 T = TypeVar("T")
 FORMAT = 3
@@ -80,11 +82,21 @@ class Checkpoint:
     meta: dict[str, Any]
     files: dict[str, FileEntry]
 
-    def tensors(self, name: str) -> dict[str, Tensor]:
-        """Read the tensors of one file onto the CPU."""
+    def tensors(self, name: str, *required: str) -> dict[str, Tensor]:
+        """Read the tensors of one file onto the CPU, among which the required ones must be."""
         if name not in self.files:
             raise CheckpointError(f"checkpoint {self.path} has no {name!r}, only {sorted(self.files)}")
-        return read_tensors(self.path / name)
+        found = read_tensors(self.path / name)
+        for each in required:
+            if each not in found:
+                raise CheckpointError(
+                    f"{self.path / name} is damaged, or not voidrl's: it has no tensor {each!r}"
+                )
+        return found
+
+    def count(self, name: str) -> int:
+        """A whole number in the meta, which must be there."""
+        return require_field(self.path / MANIFEST, self.meta, name, int)
 
 
 def save(
@@ -165,8 +177,10 @@ def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: d
         path = tmp.rename(root / (f"{name}.{revisions[0] + 1}" if revisions else name))
         _sync(root)
     except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _disk_full(root, step, needed, free, str(e.strerror)) from e
+        if e.errno == errno.EFBIG:
+            raise _file_too_large(root, step, needed) from e
         raise
     finally:
         shutil.rmtree(tmp, ignore_errors=True)  # already renamed if the save succeeded
@@ -176,10 +190,24 @@ def _write_checkpoint(root: Path, step: int, files: Mapping[str, Group], meta: d
 def _disk_full(
     root: Path, step: int, needed: int, free: int | None, why: str = "too little disk space"
 ) -> CheckpointError:
-    there = "" if free is None else f" and {free} were free"
+    there = "" if free is None else f" and {human_bytes(free)} were free"
+    missing = max(needed - (free or 0), BLOCK_ON_DISK) * 1.01  # still enough if it is rounded down
     return CheckpointError(
-        f"cannot save step {step} in {root}: {why}; the whole checkpoint needs {needed} bytes{there}: free "
-        f"at least {max(needed - (free or 0), BLOCK_ON_DISK)} bytes"
+        f"cannot save step {step} in {root}: {why}; the whole checkpoint needs {human_bytes(needed)}{there}: "
+        f"free at least {human_bytes(missing)}"
+    )
+
+
+def _file_too_large(root: Path, step: int, needed: int) -> CheckpointError:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit == resource.RLIM_INFINITY:
+        why, remedy = "its file system takes no files of this size", "choose a folder on another one"
+    else:
+        why = f"this process may not write files of more than {human_bytes(limit)}"
+        remedy = "raise `ulimit -f`"
+    return CheckpointError(
+        f"cannot save step {step} in {root}: {why}, and the whole checkpoint needs {human_bytes(needed)}; "
+        f"{remedy}"
     )
 
 
@@ -249,9 +277,17 @@ def list_steps(root: Path) -> list[int]:
 
 
 def bytes_on_disk(root: Path) -> int:
-    """Return the size of all checkpoints under a root, files that they share counted once."""
-    stats = [file.stat() for _, _, path in _find(root) for file in path.glob("*.safetensors")]
-    return sum({(stat.st_dev, stat.st_ino): stat.st_size for stat in stats}.values())
+    """Return the size of all checkpoints under a root, files that they share counted once.
+
+    Those that a run deletes meanwhile do not count.
+    """
+    sizes: dict[tuple[int, int], int] = {}
+    for _, _, path in _find(root):
+        for file in path.glob("*.safetensors"):
+            with suppress(FileNotFoundError):
+                stat = file.stat()
+                sizes[stat.st_dev, stat.st_ino] = stat.st_size
+    return sum(sizes.values())
 
 
 def discard(root: Path, step: int) -> None:
@@ -374,11 +410,19 @@ def _open(path: Path, *, trust: bool) -> Checkpoint:
     meta = require_field(file, fields, "meta", dict)
     files: dict[str, FileEntry] = {}
     for name in require_field(file, fields, "files", dict):
-        if Path(name).name != name:  # as in ../../other
+        if Path(name).name != name or not _is_file_name(name):  # as in ../../other
             raise CheckpointError(f"{file} names the file {shown(name)}: expected one next to it")
         files[name] = file_entry(file, fields["files"], name)
         check_file(path / name, files[name], trust=trust)
     return Checkpoint(path, step, meta, files)
+
+
+def _is_file_name(name: str) -> bool:
+    """Whether a system call takes this name: it has no NUL and no surrogates."""
+    try:
+        return b"\0" not in name.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def require_field(path: Path, fields: Mapping[str, Any], name: str, kind: type[T]) -> T:

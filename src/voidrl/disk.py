@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from voidrl.config import Config
 from voidrl.errors import RunFolderError
-from voidrl.machine import GB, free_disk
+from voidrl.machine import free_disk
 from voidrl.replay import CHUNK_BYTES, row_count, slot_bytes
 from voidrl.types import EnvSpec
+from voidrl.units import human_bytes
 
 ADAM_MOMENTS = 2
 OVERHEAD_BYTES = 10_000  # of a checkpoint: random states, headers, manifest
@@ -81,12 +82,12 @@ def require_disk(
     fewest, most = needed(FEWEST), needed(keep_last + 1)
     if fewest > free:
         raise RunFolderError(
-            f"the disk of {folder} has {free / GB:.3g} GB free, and by its end the run needs "
-            f"{fewest / GB:.3g} GB for a checkpoint and its successor: choose another --out, or lower "
+            f"the disk of {folder} has {human_bytes(free)} free, and by its end the run needs "
+            f"{human_bytes(fewest)} for a checkpoint and its successor: choose another --out, or lower "
             f"replay.capacity_steps"
         )
     if most > free:
         say(
-            f"the disk of {folder} may become full: {free / GB:.3g} GB are free, and by its end the run "
-            f"needs {most / GB:.3g} GB for checkpoints; lower log.keep_last or replay.capacity_steps"
+            f"the disk of {folder} may become full: {human_bytes(free)} are free, and by its end the run "
+            f"needs {human_bytes(most)} for checkpoints; lower log.keep_last or replay.capacity_steps"
         )

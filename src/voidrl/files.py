@@ -10,17 +10,31 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import stat
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from voidrl.errors import ConfigError, shown
+from voidrl.units import human_bytes
 
 MAX_JSON_BYTES = 64 << 20  # evaluations and manifests have a few megabytes at most
 MAX_TOML_BYTES = 1 << 20
 MAX_BITS = 1024  # of an integer; Python refuses to print one of more than 4300 digits
 MAX_DEPTH = 32  # tables within tables; a config has four
+# Strings and comments of a TOML text. A string may lack its closing quotes, so that the scan, which never
+# goes back, takes linear time; tomllib refuses it later.
+_TOML_TEXT = re.compile(
+    r'''
+    """ (?: [^"\\]++ | \\. | "(?!"") )*+ (?: "{3,5} | \\?\Z )
+    | \'\'\' .*? (?: '{3,5} | \Z )
+    | " (?: [^"\\\n]++ | \\[^\n] )*+ "?
+    | ' [^'\n]*+ '?
+    | [#] [^\n]*+
+    ''',
+    re.DOTALL | re.VERBOSE,
+)
 
 
 def user_path(given: str | Path) -> Path:
@@ -55,7 +69,7 @@ def read_text(path: Path, max_bytes: int) -> str:
     with path.open("rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
-        raise ValueError(f"it has more than {max_bytes} bytes")
+        raise ValueError(f"it has more than {human_bytes(max_bytes)}")
     return data.decode("utf-8")
 
 
@@ -73,6 +87,7 @@ def parse_json(text: str) -> Any:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The table of a TOML text."""
+    _require_short_keys(text)
     try:
         data = tomllib.loads(text)
     except RecursionError:
@@ -93,12 +108,19 @@ def _finite(text: str) -> float:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice[:40]!r} appears twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the key {name[:40]!r} appears twice")
+        found[name] = value
     return found
+
+
+def _require_short_keys(text: str) -> None:
+    """Refuse keys and headers of too many parts (`a.a.a`), for which tomllib needs quadratic memory."""
+    bare = _TOML_TEXT.sub("", text)  # dots are left in keys and, one each, in numbers
+    if any(key.count(".") > MAX_DEPTH for key in re.split(r"[=\[\]{},\n]", bare)):
+        raise _too_deep()
 
 
 def _require_plain(data: Any) -> None:

@@ -456,15 +456,15 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
     """The inverse of `save_run`, random numbers included."""
     agent.load_tensors(saved.tensors("agent.safetensors"))
     agent.load_optimizer_tensors(saved.tensors("optimizers.safetensors"))
-    agent.steps = saved.meta["agent_steps"]
-    loop = saved.tensors("loop.safetensors")
+    agent.steps = saved.count("agent_steps")
+    loop = saved.tensors("loop.safetensors", "visits", "rng_cpu")
 
     def chunks() -> Iterator[tuple[str, dict[str, Tensor]]]:
         for name in saved.files:
             if name.startswith("replay_"):
                 yield name.removeprefix("replay_").removesuffix(".safetensors"), saved.tensors(name)
 
-    positions = saved.tensors("replay.safetensors")
+    positions = saved.tensors("replay.safetensors", *replay.state())
     if positions["starts"].shape != replay.starts.shape:
         raise CheckpointError(
             f"the replay in {saved.path} has {len(positions['starts'])} slots and the run's config makes "
@@ -472,6 +472,6 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
         )
     replay.load(positions, chunks())
     restore_random_state(loop, agent.device)
-    counts = {name: saved.meta[name] for name in ("steps", "updates", "episodes", "metrics_bytes")}
+    counts = {name: saved.count(name) for name in ("steps", "updates", "episodes", "metrics_bytes")}
     states = {k.removeprefix(STATES): v.numpy() for k, v in loop.items() if k.startswith(STATES)}
     return LoopState(visits=loop["visits"].numpy(), states=states, **counts)

@@ -1,4 +1,4 @@
-"""Human-readable counts and durations: `100k`, `2h03m`."""
+"""Human-readable counts, sizes and durations: `100k`, `145 kB`, `2h03m`."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ def human_count(value: float) -> str:
             break
         value /= 1000
     return f"{value:.3g}{unit}"
+
+
+def human_bytes(size: float) -> str:
+    """Format a size with three significant digits and a decimal unit: 231849828352 → `232 GB`."""
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if abs(size) < 999.5 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:.0f} {unit}" if abs(size) >= 100 else f"{size:.3g} {unit}"
 
 
 def human_seconds(seconds: float) -> str:

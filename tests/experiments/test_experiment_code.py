@@ -117,7 +117,7 @@ def test_the_command_itself_runs_the_code_next_to_its_file(write, capsys):
         (".".join(["a"] * 2_000) + " = 1", "nested more than"),
         ("a = " + "9" * 100_000, "cannot be read"),
         ("a = 0x" + "f" * 100_000, "a number has more than"),
-        ("title = '" + "x" * 2_000_000 + "'", "it has more than 1048576 bytes"),
+        ("title = '" + "x" * 2_000_000 + "'", "it has more than 1.05 MB"),
         ("tasks = ['x']\n[[methods]]\nname = 'a'", "methods = .* expected a table"),
         ("tasks = ['x']\n[[methods.apt]]\nlabel = 'a'", "methods.apt = .* expected a table"),
         ("tasks = ['x']\n[methods]\napt = 3", "methods.apt = 3 .* expected a table"),

@@ -33,13 +33,13 @@ def numbers_in(text):
         "B": 1,
         "bytes": 1,
         "k": 1e3,
-        "KB": 1e3,
+        "kB": 1e3,
         "KiB": 1024,
         "MB": 1e6,
         "MiB": 1 << 20,
         "GB": 1e9,
     }
-    found = re.findall(r"([\d.,]+)\s?(bytes|KB|KiB|MB|MiB|GB|GiB)", text)
+    found = re.findall(r"([\d.,]+)\s?(bytes|kB|KiB|MB|MiB|GB|GiB)", text)
     return [float(number.replace(",", "").rstrip(".")) * units.get(unit, 1 << 30) for number, unit in found]
 
 

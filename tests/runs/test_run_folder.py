@@ -19,7 +19,7 @@ from voidrl.errors import RunFolderError, VoidrlWarning
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import ExperimentRequest, make_plan
 from voidrl.runs import folder as runfolder
-from voidrl.runs.folder import RunFolder, default_run_path, environment_info
+from voidrl.runs.folder import RunFolder, default_run_path, environment_info, log_failed_start
 
 
 def create(path, *, overwrite=False):
@@ -295,6 +295,33 @@ def test_gpus_are_read_from_nvidia_smi(monkeypatch):
 def test_default_run_path(tmp_path, env_id, name):
     assert default_run_path(env_id, "apt", 1, tmp_path) == tmp_path / name
     assert default_run_path(env_id, "apt", 1) == Path("runs") / name
+
+
+def test_a_default_path_is_short_enough_for_the_file_system_and_still_counts_up(tmp_path):
+    env_id = f"package.{'ü' * 300}:make_env"
+    paths = []
+    for _ in range(2):
+        paths.append(default_run_path(env_id, "apt", 1, tmp_path))
+        create(paths[-1]).config_path.write_text("{}")
+    assert [path.name[-16:] for path in paths] == ["-make_env_apt_s1", "ake_env_apt_s1-2"]
+
+
+def test_a_default_path_that_cannot_be_used_is_one_sentence(tmp_path):
+    with pytest.raises(RunFolderError, match=r"cannot make the run folder .*File name too long"):
+        default_run_path("Walk-v0", "apt", 1, tmp_path / ("x" * 300))
+
+
+def test_what_a_failed_start_leaves_is_no_run_and_a_config_is(tmp_path):
+    log_failed_start(tmp_path / "failed", RuntimeError("no such level"))
+    assert names(tmp_path / "failed") == ["environment.json", "log.txt"]
+    assert not RunFolder(tmp_path / "failed").holds_run
+    with pytest.raises(RunFolderError, match=r"holds no run yet: .*run the same command again"):
+        RunFolder.open(tmp_path / "failed")
+    folder = create(tmp_path / "run")
+    assert not folder.holds_run
+    folder.config_path.write_text("{}")
+    folder.environment_path.unlink()
+    assert folder.holds_run
 
 
 def test_default_run_path_counts_up_if_taken(tmp_path):

@@ -425,7 +425,7 @@ def test_a_file_without_an_end_is_not_read(saved, monkeypatch):
     (saved / "config.json").rmdir()
     monkeypatch.setattr(checkpoint, "MAX_JSON_BYTES", 1000)
     (saved / "config.json").write_text('{"a": "' + "x" * 2000 + '"}')
-    assert "it has more than 1000 bytes" in refusal(saved)
+    assert "it has more than 1 kB" in refusal(saved)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from voidrl import kernels
 from voidrl.errors import ConfigError
 
 CHECK = "check/"  # before the keys of what is only checked to be finite, and not logged
@@ -30,7 +31,7 @@ class Accumulator:
     """Means of device scalars between two log rows, kept on the device until `flush`.
 
     All scalars live on one device. Adds of the same variant with the same keys share one vector, which is
-    never reallocated: an add may be part of a captured CUDA graph. It costs five small kernels for any number
+    never reallocated: an add may be part of a captured CUDA graph. It costs two small kernels for any number
     of metrics. Besides the sums it counts the adds before the first that was not finite, so that NaN can be
     blamed on the metric where it began, although it has reached all others by the time the host reads them.
     """
@@ -56,9 +57,7 @@ class Accumulator:
         if group not in self._sums:
             self._sums[group] = torch.zeros_like(row, dtype=torch.float64)
             self._finite[group] = torch.zeros_like(row, dtype=torch.float64)
-        sums = self._sums[group]
-        sums += row
-        self._finite[group] += sums - sums == 0  # once NaN or infinite, a sum stays so
+        _accumulate(row, self._sums[group], self._finite[group])
 
     def flush(self) -> dict[str, float]:
         """Return the mean of every key since the last flush and start over; NaN and infinity are kept."""
@@ -83,3 +82,14 @@ class Accumulator:
     def buffers(self) -> list[Tensor]:
         """The tensors that an add changes."""
         return [*self._sums.values(), *self._finite.values()]
+
+
+def _accumulate(row: Tensor, sums: Tensor, finite: Tensor) -> None:
+    """Add a row to its sums, and 1 to `finite` where the sum is finite; (keys,) each."""
+    if kernels.usable(row):
+        from voidrl.kernels.accumulate import accumulate
+
+        accumulate(row, sums, finite)
+        return
+    sums += row
+    finite += sums - sums == 0  # once NaN or infinite, a sum stays so

@@ -33,6 +33,8 @@ _OWN_NAMES = (
 )
 # What a start may have written when it was killed before config.json: a folder with no more is free.
 _BEFORE_CONFIG = {"environment.json", "checkpoints", "status.json", "log.txt"}
+# Of the name of a folder: file systems take 255, some of which a number at its end may need.
+_MAX_NAME_BYTES = 200
 _EXPERIMENT_NAMES = ("experiment.json", locks.CELLS)
 
 
@@ -58,12 +60,12 @@ class RunFolder:
         Only files that voidrl writes are ever removed, and a folder that holds something else is refused.
         """
         folder = cls(user_path(path))
+        folder.require_free(overwrite)  # before a lock file is added to somebody else's folder
         with folder._usable():
-            folder._require_free(overwrite)  # before a lock file is added to somebody else's folder
             folder.path.mkdir(parents=True, exist_ok=True)
         with folder.lock():
+            folder.require_free(overwrite)  # another process may have been quicker
             with folder._usable():
-                folder._require_free(overwrite)  # another process may have been quicker
                 folder._remove_own_files()
                 write_json_atomic(folder.environment_path, environment_info())
                 folder.checkpoints_path.mkdir(exist_ok=True)
@@ -89,8 +91,8 @@ class RunFolder:
                 )
             if folder._is_ours():
                 raise RunFolderError(
-                    f"{given} holds no config.json: its run was ended before it began; start it again with "
-                    "the same command"
+                    f"{given} holds no run yet: the command that made it failed or was stopped before "
+                    "training began; run the same command again"
                 )
             inside = sorted(found.parent for found in folder.path.glob("*/config.json"))
             hint = f"; did you mean a run in it, such as {inside[0]}?" if inside else ""
@@ -99,13 +101,14 @@ class RunFolder:
 
     @property
     def is_free(self) -> bool:
-        """Whether a new run may begin here: nothing is there, or what a start left that was killed."""
+        """Whether a new run may begin here: nothing is there, or only what a failed start left."""
         return self._is_unborn() and not locks.is_held(self.lock_path)
 
     @property
     def holds_run(self) -> bool:
-        """Whether a run began here, or was about to."""
-        return self._is_ours()
+        """Whether a run began here, complete or damaged; what a failed start left is no run."""
+        with self._usable():
+            return self.config_path.exists() or (self._is_ours() and not self._is_unborn())
 
     def log(self, text: str) -> None:
         """Append a line to log.txt, with the time in UTC; further lines of `text` are indented.
@@ -157,8 +160,12 @@ class RunFolder:
         for path in (self.config_path, self.environment_path, self.path / STATUS_FILE):
             remove_leftovers(path)
 
-    def _require_free(self, overwrite: bool) -> None:
+    def require_free(self, overwrite: bool) -> None:
         """Refuse a folder that holds something, except for a run that is to be replaced."""
+        with self._usable():
+            self._require_free(overwrite)
+
+    def _require_free(self, overwrite: bool) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise RunFolderError(f"{self.path} is a file, not a folder; choose another path for the run")
         if any((self.path / name).exists() for name in _EXPERIMENT_NAMES):
@@ -230,10 +237,13 @@ def log_failed_start(path: str | Path, error: BaseException) -> Path | None:
 def default_run_path(env_id: str, method: str, seed: int, root: str | Path = "runs") -> Path:
     """Return a free path such as `runs/PixelMaze-v0_apt_s1`, with `-2`, `-3`, … appended if it is taken."""
     name = re.sub(r"[^\w.-]+", "-", f"{env_id.rsplit('/', 1)[-1]}_{method}_s{seed}")
+    if len(name.encode()) > _MAX_NAME_BYTES:  # of module:function, method and seed, the end says the most
+        name = name.encode()[-_MAX_NAME_BYTES:].decode(errors="ignore").lstrip("-._")
     path, number = Path(root) / name, 1
-    while not RunFolder(path).is_free:
-        number += 1
-        path = Path(root) / f"{name}-{number}"
+    with RunFolder(path)._usable():
+        while not RunFolder(path).is_free:
+            number += 1
+            path = Path(root) / f"{name}-{number}"
     return path
 
 
