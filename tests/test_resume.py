@@ -481,8 +481,8 @@ def test_a_run_of_an_older_version_is_refused_with_that_version(tmp_path):
     voidrl.pretrain(MAZE, steps=20, out=tmp_path / "run", config=tiny())
     (manifest,) = (tmp_path / "run" / "checkpoints").glob(f"*/{checkpoint.MANIFEST}")
     fields = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps({**fields, "format": 1, "voidrl": "0.1.0"}))
-    (tmp_path / "run" / "config.json").write_text('{"method": {"name": "apt", "neighbours": "nearest"}}')
+    manifest.write_text(json.dumps({**fields, "format": 2, "voidrl": "0.2.0"}))
+    (tmp_path / "run" / "config.json").write_text('{"env": {"dmc": {"timeout_s": 300.0}}}')
     for use in (voidrl.resume, voidrl.load):
-        with pytest.raises(CheckpointError, match=r"written by voidrl 0\.1\.0 in format 1"):
+        with pytest.raises(CheckpointError, match=r"written by voidrl 0\.2\.0 in format 2"):
             use(tmp_path / "run")
