@@ -283,6 +283,24 @@ def test_values_that_must_be_above_zero(cls, name):
             cls(**{name: value})
 
 
+@pytest.mark.parametrize(
+    ("field", "most", "too_much"),
+    [
+        ("env.num_envs", 8192, 8193),
+        ("updates_per_step", 1024, 1024.5),
+        ("finetune.updates_per_step", 1024, 1025),
+        ("log.eval_episodes", 10_000, 10_001),
+        ("log.snapshot_steps", range(1, 1001), range(1, 1002)),
+    ],
+)
+def test_amounts_that_no_run_finishes_with(field, most, too_much):
+    most, too_much = ([*value] if isinstance(value, range) else value for value in (most, too_much))
+    update(Config(), {field: most})
+    with pytest.raises(ConfigError, match=rf"^{field} = .* cannot be used: expected .*\d") as caught:
+        update(Config(), {field: too_much})
+    assert len(str(caught.value)) < 500
+
+
 @pytest.mark.parametrize(("cls", "name"), [(c, n) for c, ns in NOT_NEGATIVE.items() for n in ns])
 def test_values_that_may_be_zero(cls, name):
     cls(**{name: 0})

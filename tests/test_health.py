@@ -14,6 +14,7 @@ from voidrl import checkpoint
 from voidrl.agent.diagnosis import blame_metrics
 from voidrl.agent.optimizers import Optimizers
 from voidrl.build import build_config
+from voidrl.config import Config, update
 from voidrl.errors import ConfigError, NonFiniteError, PieceFailedError
 from voidrl.methods.base import Method
 from voidrl.metrics import NonFinite, health
@@ -240,6 +241,18 @@ class BadReward(Method):
         return batch.discount * (NAN if BadReward.calls == 30 else 1.0) + latents.z_next[:, 0]
 
 
+class OneEntryLoss(Method):
+    def __init__(self, spec, config, representation):
+        super().__init__(spec, config, representation)
+        self.net = nn.Linear(representation.dim, 1)
+
+    def losses(self, batch, latents):
+        yield Loss("method", self.net(latents.z).mean(0), {})  # of shape (1,)
+
+    def reward(self, batch, latents):
+        return self.net(latents.z_next)[:, 0]
+
+
 class BadLoss(Method):
     calls = 0
 
@@ -459,3 +472,21 @@ def test_an_error_of_our_own_is_not_blamed_on_a_custom_piece(tmp_path, monkeypat
     monkeypatch.setattr("voidrl.learners.dqn.DQN.losses", broken)
     with pytest.raises(RuntimeError, match=r"^ours$"):
         voidrl.pretrain(Walk, Meant, steps=30, out=tmp_path / "run", config=tiny())
+
+
+def test_a_loss_may_have_one_entry_instead_of_none(tmp_path):
+    assert voidrl.pretrain(Walk, OneEntryLoss, steps=30, out=tmp_path / "run", config=tiny()).steps == 30
+
+
+def test_a_custom_loss_that_logs_no_accuracy_is_not_judged():
+    watch = monitor()
+    for step in range(10):
+        row = {"updates": 10_000 + step, "train/contrast_loss": 6.2, "train/q_mean": 1.0}
+        assert watch.check(step, row) == []
+
+
+def test_the_learning_rate_that_is_named_is_the_one_in_use():
+    tuned = update(Config(phase="finetune"), {"finetune.learning_rate": 0.01})
+    assert (tuned.learning_rate_field, tuned.effective_learning_rate) == ("finetune.learning_rate", 0.01)
+    fresh = Config(phase="pretrain")
+    assert fresh.effective_learning_rate == fresh.learner.learning_rate

@@ -238,7 +238,7 @@ def test_wandb_that_fails_is_one_warning_and_the_run_continues(tmp_path, wandb, 
     wandb(**{call: ConnectionError("no route\nto host")})
     said = []
     offset = write_rows(tmp_path, range(5), tensorboard=False, wandb_project="void", say=said.append)
-    assert said == ["Weights & Biases is off from here on (no route to host); metrics.jsonl has everything"]
+    assert said == ["Weights & Biases is turned off (no route to host); metrics.jsonl has everything"]
     write_rows(
         tmp_path, [5], tensorboard=False, wandb_project="void", say=said.append, resume_bytes=offset, step=4
     )
@@ -272,7 +272,7 @@ def test_tensorboard_that_fails_is_one_warning_and_the_run_continues(tmp_path, m
         writer.write(2, {"reward": 2.0})
         writer.write(3, {"reward": 3.0})
     assert len(said) == 1
-    assert said[0].startswith("TensorBoard is off from here on (")
+    assert said[0].startswith("TensorBoard is turned off (")
     assert capfd.readouterr().err == ""
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
 

@@ -89,6 +89,36 @@ def test_a_guarded_stream_is_otherwise_the_stream_itself(monkeypatch):
         assert terminal.lines() == ["one", "two"]
 
 
+def test_runs_in_two_threads_leave_the_streams_as_they_were(monkeypatch):
+    """The first to begin may be the first to end."""
+    stream = Broken(errno.EPIPE)
+    monkeypatch.setattr(sys, "stderr", stream)
+    notes: list[str] = []
+    first, second = durable_output(notes.append), durable_output(notes.append)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    print("x", file=sys.stderr)
+    assert len(notes) == 1
+    second.__exit__(None, None, None)
+    assert sys.stderr is stream
+
+
+def test_a_stream_without_flush_is_enough(monkeypatch):
+    class Lines:
+        def __init__(self):
+            self.text = ""
+
+        def write(self, text):
+            self.text += text
+
+    stream = Lines()
+    monkeypatch.setattr(sys, "stdout", stream)
+    with durable_output():
+        print("hello")
+    assert stream.text == "hello\n"
+
+
 def test_an_error_of_the_text_is_not_hidden(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
     with durable_output(), pytest.raises(UnicodeEncodeError):

@@ -166,4 +166,4 @@ def test_what_defines_a_run_may_not_change():
     fixed = {field for field in flat(to_json(Config())) if not may_change(field, "finetune")}
     assert {"seed", "phase", "env.id", "env.num_envs", "replay.capacity_steps", "reward_scale"} <= fixed
     assert {"method.name", "learner.discount", "updates_per_step", "finetune.heads"} <= fixed
-    assert not fixed & {"steps", "device", "engine", "log.wandb_project"}
+    assert not fixed & {"steps", "device", "engine", "log.wandb_project", "env.check_bounds"}

@@ -258,7 +258,9 @@ def moment(monkeypatch):
 def test_a_signal_before_training_ends_the_command_and_leaves_nothing(tmp_path, capsys, moment, number):
     moment("built", number)
     assert begin(tmp_path / "run") == 128 + number
-    assert capsys.readouterr().err.startswith(f"voidrl: stopped by {number.name} before it was done")
+    assert capsys.readouterr().err.startswith(
+        f"voidrl: stopped by {number.name}; saved checkpoints are untouched"
+    )
     assert not (tmp_path / "run").exists()
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from voidrl.errors import RunInterrupted, VoidrlError
     from voidrl.sharing.pretrained import from_pretrained, push_to_hub, save_pretrained
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "Agent",
     "Config",

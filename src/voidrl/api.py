@@ -406,10 +406,12 @@ def _run(loop: Loop, say: Callable[[str], None]) -> None:
 
 @contextmanager
 def _resumable(folder: RunFolder, config: Config) -> Iterator[None]:
-    """A signal that comes before training leaves a run that can be resumed."""
+    """Tell a signal that comes before training, or when it is over, from a failure."""
     try:
         yield
     except StoppedBySignal as stop:
+        if folder.status.is_done:  # it came while the environments were being closed
+            raise RunInterrupted(f"{stop} after the last step; the run is complete") from None
         remedy = f"resume with `{resume_command(folder, config)}`"
         raise RunInterrupted(f"{stop} before training; the run is as it was, {remedy}") from None
 

@@ -37,7 +37,7 @@ from voidrl.files import MAX_JSON_BYTES, parse_json, read_text
 from voidrl.machine import free_disk
 
 T = TypeVar("T")
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 TEMPORARY = ".tmp-"  # begins the names of what is being written
 READ_TRIES = 5  # a run that trains deletes old checkpoints while others read them

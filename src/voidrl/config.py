@@ -26,6 +26,10 @@ T = TypeVar("T")
 Count = int  # which the command line also reads as 1M, 100k, 1e6 and 1_000_000
 LARGEST = 2**63  # numbers of a config are below it, as torch's are
 MAX_DOTS = 8  # in the name of a field
+MAX_ENVS = 8192
+MAX_UPDATES_PER_STEP = 1024
+MAX_EVAL_EPISODES = 10_000
+MAX_SNAPSHOTS = 1000
 PIECES = ("method", "representation", "learner")
 SET_BY_COMMAND = frozenset({"phase", "env.id", *(f"{kind}.name" for kind in PIECES)})  # no options
 STACKS = ("auto", "nature", "impala", "drq", "paper", "mlp")
@@ -41,6 +45,17 @@ LOCAL_FIELDS = (
     "log.tensorboard",
     "log.wandb_project",
 )
+# Fields that whoever runs a downloaded agent decides: what is measured, logged and kept. `log.eval_epsilon`
+# is not among them, since it belongs to the protocol of evaluations.
+USER_FIELDS = (
+    "env.count_states",
+    "env.counted_envs",
+    "log.log_every_steps",
+    "log.eval_every_steps",
+    "log.eval_episodes",
+    "log.checkpoint_every_steps",
+    "log.snapshot_steps",
+)
 # Fields that a run may change when it is resumed, and why that leaves it the same run. All others define it.
 RESUMABLE_FIELDS = {
     "steps": "how long it is",
@@ -51,6 +66,7 @@ RESUMABLE_FIELDS = {
     "env.backend": "how environments are stepped",
     "env.dmc.processes": "how environments are stepped",
     "env.timeout_s": "how environments are stepped",
+    "env.check_bounds": "which observations are refused",
     "log.": "what is written, and when",
     "learner.learning_rate": "the remedy for a run that diverges",
     "finetune.learning_rate": "the remedy for a run that diverges",
@@ -72,6 +88,12 @@ def require_positive(config: object, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         require(0 < value < math.inf, name, value, "a finite number above 0")
+
+
+def require_update_rate(updates_per_step: float) -> None:
+    """Refuse a number of updates per step that no training finishes with."""
+    few = 0 < updates_per_step <= MAX_UPDATES_PER_STEP
+    require(few, "updates_per_step", updates_per_step, f"a number above 0, up to {MAX_UPDATES_PER_STEP}")
 
 
 @dataclass(frozen=True)
@@ -122,11 +144,13 @@ class EnvConfig:
     """Number of environments in which states are counted, fewer being cheaper; 0 for all of them."""
     timeout_s: float = 300.0
     """Seconds after which a worker process that does not answer counts as hung, which ends the run."""
+    check_bounds: bool = True
+    """Refuse observations outside the bounds of their space."""
     dmc: DMControlConfig = field(default_factory=DMControlConfig)
     """DMControl."""
 
     def __post_init__(self) -> None:
-        require(0 < self.num_envs <= 2**16, "num_envs", self.num_envs, "1 to 65536")
+        require(0 < self.num_envs <= MAX_ENVS, "num_envs", self.num_envs, f"1 to {MAX_ENVS}")
         require(0 < self.frame_stack <= 1024, "frame_stack", self.frame_stack, "1 to 1024 frames")
         require_positive(self, "timeout_s")
         require(self.counted_envs >= 0, "counted_envs", self.counted_envs, "0 (all) or a number of them")
@@ -324,9 +348,10 @@ class FinetuneConfig:
             require(rate is None or 0 <= rate < math.inf, name, rate, "None, 0 (frozen) or a learning rate")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(self.steps is None or self.steps > 0, "steps", self.steps, "None or a number above 0")
-        for name in ("learning_rate", "updates_per_step"):
-            if getattr(self, name) is not None:
-                require_positive(self, name)
+        if self.learning_rate is not None:
+            require_positive(self, "learning_rate")
+        if self.updates_per_step is not None:
+            require_update_rate(self.updates_per_step)
 
 
 @dataclass(frozen=True)
@@ -356,9 +381,15 @@ class LogConfig:
     """Also log to this Weights & Biases project (extra `wandb`)."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "log_every_steps", "checkpoint_every_steps", "keep_last", "eval_episodes")
+        require_positive(self, "log_every_steps", "checkpoint_every_steps", "keep_last")
+        few = 0 < self.eval_episodes <= MAX_EVAL_EPISODES
+        require(few, "eval_episodes", self.eval_episodes, f"1 to {MAX_EVAL_EPISODES}")
         require(self.eval_every_steps >= 0, "eval_every_steps", self.eval_every_steps, "0 or more")
         require(0 <= self.eval_epsilon <= 1, "eval_epsilon", self.eval_epsilon, "a probability in [0, 1]")
+        count = len(self.snapshot_steps)
+        require(
+            count <= MAX_SNAPSHOTS, "snapshot_steps", self.snapshot_steps, f"at most {MAX_SNAPSHOTS} of them"
+        )
         for step in self.snapshot_steps:
             require(step > 0, "snapshot_steps", step, "numbers of steps above 0")
 
@@ -415,9 +446,21 @@ class Config:
 
     def __post_init__(self) -> None:
         require(self.steps > 0, "steps", self.steps, "a positive number of environment steps, such as 100k")
-        require_positive(self, "updates_per_step", "reward_scale")
+        require_positive(self, "reward_scale")
+        require_update_rate(self.updates_per_step)
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(0 <= self.seed < 2**31, "seed", self.seed, "a whole number in [0, 2³¹)")
+
+    @property
+    def learning_rate_field(self) -> str:
+        """The field that sets the learner's learning rate in this phase."""
+        return f"{'finetune' if self.phase == 'finetune' else 'learner'}.learning_rate"
+
+    @property
+    def effective_learning_rate(self) -> float:
+        """The learner's learning rate in this phase."""
+        tuned = self.finetune.learning_rate if self.phase == "finetune" else None
+        return tuned or self.learner.learning_rate
 
 
 def to_json(config: object) -> Any:
@@ -429,8 +472,17 @@ def to_json(config: object) -> Any:
 
 def without_local_fields(config: Config) -> Config:
     """The config with defaults for all that belongs to the machine and its user."""
+    return _with_defaults(config, LOCAL_FIELDS)
+
+
+def without_user_fields(config: Config) -> Config:
+    """The config with defaults for what the user of a downloaded agent decides, not its author."""
+    return _with_defaults(config, (*LOCAL_FIELDS, *USER_FIELDS))
+
+
+def _with_defaults(config: Config, fields: tuple[str, ...]) -> Config:
     defaults = flat(to_json(Config()))
-    return update(config, {name: defaults[name] for name in LOCAL_FIELDS})
+    return update(config, {name: defaults[name] for name in fields})
 
 
 def may_change(field: str, phase: str) -> bool:

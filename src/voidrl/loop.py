@@ -201,8 +201,8 @@ class Loop:
     def _change_skills(self, needed: Tensor) -> None:
         """New skills where `needed`, (N,)."""
         self.skill = self.agent.next_skills(self.skill, needed)
-        # A host synchronization more where skills have just been read; of custom methods alone.
-        if ":" in self.config.method.name and not torch.isfinite(self.skill).all():
+        # Those of custom methods are checked, which costs a host synchronization per change.
+        if ":" in self.config.method.name and self.skill.numel() and not torch.isfinite(self.skill).all():
             raise self._not_finite(diagnosis.blame_skill(self.agent, "sample_skill"))
 
     def _choose_actions(self) -> HostCopy:
@@ -217,7 +217,7 @@ class Loop:
     def _send(self, chosen: HostCopy) -> None:
         action = chosen.numpy()
         if not np.isfinite(action).all():
-            self.engine.metrics.flush()  # the losses tell more than the action
+            self.engine.metrics.flush()  # a loss that broke before the action is the cause
             raise self._not_finite(self._first_culprit() or diagnosis.blame_policy(self.agent))
         self.envs.send(action)
 

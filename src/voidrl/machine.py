@@ -62,10 +62,8 @@ def free_disk(folder: Path) -> int | None:
 
     None where the file system does not say.
     """
-    absolute = folder.absolute()
-    existing = next((each for each in (absolute, *absolute.parents) if each.is_dir()), ROOT)
     try:
-        disk = os.statvfs(existing)
+        disk = os.statvfs(existing(folder))
     except OSError:
         return None
     blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail  # some are reserved for root

@@ -17,11 +17,12 @@ from voidrl.errors import SpaceError, shown
 from voidrl.types import EnvSpec
 
 ROUNDING = 1e-5  # relative to a bound, and absolute for bounds below 1
-LARGEST = np.finfo(np.float32).max  # frames are stored as float32
+MAX_FLOAT32 = np.finfo(np.float32).max  # frames are stored as float32
 Mismatch = tuple[str, str]
 """What was found, and what was expected."""
 MAX_VALUES = 2**28  # of one observation: a stack of 64 images of 1024 × 1024 in four colors
 MAX_ACTIONS = 2**20
+MAX_AXES = 8
 
 
 def spec_of(observation: gym.Space, action: gym.Space, frame_stack: int) -> EnvSpec:
@@ -72,6 +73,7 @@ def spec_from_json(data: Any) -> EnvSpec:
     for name in ("frame_shape", "raw_shape", "action_shape"):
         whole = isinstance(data[name], list) and all(_is_whole(size, 1, MAX_VALUES) for size in data[name])
         _require(whole, data, name, "a list of sizes above 0")
+        _require(len(data[name]) <= MAX_AXES, data, name, f"at most {MAX_AXES} sizes")
     for name in ("action_low", "action_high"):
         finite = isinstance(data[name], list) and all(_is_finite(bound) for bound in data[name])
         _require(finite, data, name, "a list of finite numbers")
@@ -87,6 +89,8 @@ def spec_from_json(data: Any) -> EnvSpec:
     low, high = data["action_low"], data["action_high"]
     bounds = math.prod(data["action_shape"]) if data["num_actions"] == 0 else 0
     _require(len(low) == len(high) == bounds, data, "action_low", f"{bounds} bounds, and as many above")
+    ordered = all(least <= most for least, most in zip(low, high, strict=True))
+    _require(ordered, data, "action_low", "bounds that are not above those of action_high")
     fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
     return EnvSpec(**fields)
 
@@ -140,24 +144,30 @@ class ObservationCheck:
 
     A type that NumPy casts within its kind fits (float64 for float32, whole numbers for floats). Floats for
     uint8 do not: an image in [0, 1] would become black. Values may exceed the bounds by a rounding error.
+
+    Args:
+        space: The space.
+        check_bounds: Whether values must be within the bounds. They must be finite in any case.
     """
 
-    def __init__(self, space: spaces.Box) -> None:
+    def __init__(self, space: spaces.Box, *, check_bounds: bool = True) -> None:
         self.dtype, self.shape = space.dtype, space.shape
         self._space = space
         self._is_float = self.dtype.kind == "f"
         if self._is_float:
             bounded = bool(space.bounded_below.any() or space.bounded_above.any())
             low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-            low = np.maximum(low - ROUNDING * np.maximum(1, np.abs(low)), -LARGEST)
-            high = np.minimum(high + ROUNDING * np.maximum(1, np.abs(high)), LARGEST)
+            low = np.maximum(low - ROUNDING * np.maximum(1, np.abs(low)), -MAX_FLOAT32)
+            high = np.minimum(high + ROUNDING * np.maximum(1, np.abs(high)), MAX_FLOAT32)
+            if not check_bounds:
+                low, high = np.full_like(low, -MAX_FLOAT32), np.full_like(high, MAX_FLOAT32)
             wide = np.promote_types(self.dtype, np.float32)  # float16 has no room for the largest value
             self._low, self._high = low.astype(wide), high.astype(wide)
         else:
             limits = (False, True) if self.dtype.kind == "b" else _whole_numbers(self.dtype)
             bounded = bool((space.low > limits[0]).any() or (space.high < limits[1]).any())
             self._low, self._high = space.low, space.high
-        self._bounded = bounded
+        self._bounded = bounded and check_bounds
 
     def mismatch(self, obs: np.ndarray, *batch: int) -> Mismatch | None:
         """What is wrong with the shape or the type of observations (*batch, *shape)."""
@@ -172,7 +182,7 @@ class ObservationCheck:
         """Whether all values are finite and within the bounds."""
         if self._bounded:
             return bool(((obs >= self._low) & (obs <= self._high)).all())
-        return not self._is_float or bool(np.abs(obs).max(initial=0) <= LARGEST)  # never true of NaN
+        return not self._is_float or bool(np.abs(obs).max(initial=0) <= MAX_FLOAT32)  # never true of NaN
 
     def violation(self, obs: np.ndarray) -> tuple[int, Mismatch]:
         """The environment with the first value of (N, *shape) that is not contained, and what is wrong."""
@@ -181,11 +191,11 @@ class ObservationCheck:
         found = f"observation{index} = {value}"
         if not np.isfinite(value):
             return env, (found, "expected finite numbers")
-        if self._is_float and abs(value) > LARGEST:
+        if self._is_float and abs(value) > MAX_FLOAT32:
             return env, (found, "expected numbers within the range of float32")
         low, high = self._space.low[at], self._space.high[at]
         expected = f"expected a value in [{low:g}, {high:g}], as in its observation_space"
-        return env, (found, f"{expected} (fix the value, or widen the space)")
+        return env, (found, f"{expected} (fix the value, widen the space, or set env.check_bounds = False)")
 
 
 def _whole_numbers(dtype: Any) -> tuple[int, int]:

@@ -378,6 +378,22 @@ def test_a_process_that_hangs_is_named_and_ended(closing_envs):
     assert hung.poll() is not None
 
 
+def test_a_process_that_no_longer_reads_is_named_and_ended(closing_envs):
+    envs = closing_envs("dmc/pendulum_swingup", 1, backend="async")
+    envs.reset(0)
+    envs.vector._timeout_s = 0.3
+    hung = envs.vector._workers[0].process
+    os.kill(hung.pid, signal.SIGSTOP)
+
+    def fill_the_pipe():
+        for _ in range(10**5):
+            envs.send(np.zeros((1, 1), np.float32))
+
+    with pytest.raises(EnvironmentFailedError, match=rf"{hung.pid} has given no answer for 0\.3 s"):
+        fill_the_pipe()
+    assert hung.poll() is not None
+
+
 def test_what_goes_wrong_in_a_process_is_told(closing_envs):
     envs = closing_envs("dmc/pendulum_swingup", 3, backend="async", processes=1)
     envs.reset(0)

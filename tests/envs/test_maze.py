@@ -425,6 +425,9 @@ def test_made_envs_keep_the_episode_length_asked_for(mode, settings, steps):
     [
         ({"size": 16}, r"size=16; pass an odd number of cells, such as 17\.$"),
         ({"size": 3}, "size=3; pass an integer of at least 5"),
+        ({"size": 257, "image_size": 514}, "size=257; pass an integer of at most 255"),
+        ({"size": 10**9}, "size=1000000000; pass an integer of at most 255"),
+        ({"image_size": 1025}, "image_size=1025; pass an integer of at most 1024"),
         ({"size": 17.0}, r"size=17\.0"),
         ({"image_size": 10}, "image_size=10; pass an integer of at least 17"),
         ({"layout_seed": -1}, "layout_seed=-1"),

@@ -40,9 +40,10 @@ class Odd(gym.Env):
         return tuple(parts.values())
 
 
-def failure(backend="sync", **odd):
+def failure(backend="sync", check_bounds=True, **odd):
     """The sentence about environment 1 of 2."""
-    envs = make_envs(EnvConfig("mine", num_envs=2, backend=backend), lambda: Odd(**odd))
+    config = EnvConfig("mine", num_envs=2, backend=backend, check_bounds=check_bounds)
+    envs = make_envs(config, lambda: Odd(**odd))
     try:
         envs.reset(0)
         for _ in range(3):
@@ -68,12 +69,18 @@ REFUSED = {
     "far below": ({"obs": np.array([-1e9, 0])}, f"observation[0] = -1000000000.0 {IN_BOX}"),
     "no reward": ({"reward": None}, f"None {STEP} a number as reward"),
     "reward in words": ({"reward": "1"}, f"'1' {STEP} a number as reward"),
-    "an array of one reward": ({"reward": np.ones(1)}, f"array([1.]) {STEP} a number as reward"),
+    "two rewards": ({"reward": np.ones(2)}, f"array([1., 1.]) {STEP} a number as reward"),
+    "ragged rewards": ({"reward": [[1, 2], [3]]}, f"[[1, 2], [3]] {STEP} a number as reward"),
     "reward nan": ({"reward": np.nan}, f"reward nan {STEP} a finite number"),
     "reward inf": ({"reward": np.float32("-inf")}, f"reward -inf {STEP} a finite number"),
     "terminated in words": ({"terminated": "False"}, f"'False' {STEP} True or False as terminated"),
     "no truncated": ({"truncated": None}, f"None {STEP} True or False as truncated"),
-    "terminated as a float": ({"terminated": 1.0}, f"1.0 {STEP} True or False as terminated"),
+    "terminated by half": ({"terminated": 0.5}, f"0.5 {STEP} True or False as terminated"),
+    "terminated nan": ({"terminated": np.nan}, f"nan {STEP} True or False as terminated"),
+    "two flags": (
+        {"truncated": np.zeros(2, bool)},
+        f"array([False, False]) {STEP} True or False as truncated",
+    ),
     "no info": ({"info": None}, f"None {STEP} a dictionary as info"),
     "four values": ({"all": (0, 0.0, False, {})}, f"(0, 0.0, False, {{}}) {STEP} 5 values"),
     "nothing": ({"all": None}, f"None {STEP} 5 values"),
@@ -114,7 +121,10 @@ def test_an_info_that_cannot_be_sent_to_the_run():
         {"reward": np.array(0.25)},
         {"reward": True},
         {"terminated": np.bool_(True), "truncated": np.array(False)},
+        {"reward": np.full((1, 1), 0.25)},
         {"terminated": 0, "truncated": 1},
+        {"terminated": 1.0, "truncated": 0.0},
+        {"terminated": np.array([False]), "truncated": np.array([1])},
     ],
 )
 @pytest.mark.parametrize("backend", ["sync", "async"])
@@ -125,9 +135,38 @@ def test_what_means_the_same_is_taken(odd, backend):
     result = envs.step(np.zeros(1, np.int64))
     envs.close()
     assert result.frames[0].tolist() == pytest.approx(np.float32(odd.get("obs", [0, 0])).tolist())
-    assert result.reward.tolist() == [float(odd.get("reward", 0.5))]
+    assert result.reward.tolist() == [np.asarray(odd.get("reward", 0.5)).item()]
     assert result.terminated.tolist() == [bool(odd.get("terminated", False))]
     assert result.truncated.tolist() == [bool(odd.get("truncated", False))]
+
+
+def test_a_list_is_taken_for_a_tuple():
+    listed = [np.zeros(2), 0.5, True, False, {}]
+    envs = make_envs(EnvConfig("mine"), lambda: Odd(seed=0, all=listed, reset=[np.ones(2), {}]))
+    assert envs.reset(0)[0].tolist() == [[1, 1]]
+    envs.step(np.zeros(1, np.int64))
+    assert envs.step(np.zeros(1, np.int64)).terminated.tolist() == [True]
+    envs.close()
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_bounds_are_not_checked_if_the_user_says_so(backend):
+    outside = {"obs": np.array([0, 1.5])}
+    remedy = "(fix the value, widen the space, or set env.check_bounds = False)"
+    assert failure(backend, **outside).endswith(remedy)
+    assert failure(backend, check_bounds=False, **outside) == "none"
+
+
+@pytest.mark.parametrize("case", ["nan", "nan in reset", "shape", "text", "reward nan"])
+def test_without_bounds_everything_else_is_refused(case):
+    odd, sentence = REFUSED[case]
+    assert sentence in failure(check_bounds=False, **odd)
+
+
+def test_without_bounds_numbers_are_within_the_range_of_float32():
+    space = spaces.Box(-1, 1, (2,), np.float64)
+    found = failure(check_bounds=False, space=space, obs=np.array([0, 1e300]))
+    assert "observation[1] = 1e+300 at its own step 2: expected numbers within the range of float32" in found
 
 
 @pytest.mark.parametrize(
@@ -191,7 +230,11 @@ class OddVector(gym.vector.VectorEnv):
         ({"reward": [0, None, 0]}, "rewards of type object"),
         ({"reward": [0, 0, np.nan]}, r"environment 2 \('v'\) returned reward nan at its own step 1"),
         ({"terminated": [None] * 3}, "terminated of type object .* expected 3 values True or False"),
-        ({"truncated": np.zeros(3)}, "truncated of type float64"),
+        ({"truncated": np.zeros((3, 1))}, r"truncated of type float64 and shape \(3, 1\)"),
+        (
+            {"truncated": np.array([0, 1, 0.5])},
+            r"environment 2 \('v'\) returned truncated = 0.5 at its own step 1: expected True or False",
+        ),
     ],
 )
 def test_a_native_vector_environment_is_checked_as_a_batch(odd, sentence):
@@ -199,6 +242,12 @@ def test_a_native_vector_environment_is_checked_as_a_batch(odd, sentence):
     envs.reset(0)
     with pytest.raises(EnvironmentFailedError, match=sentence):
         envs.step(np.zeros(3, np.int64))
+
+
+def test_a_native_vector_environment_may_have_flags_that_are_numbers():
+    envs = Envs(OddVector(terminated=np.array([0.0, 1.0, 0.0]), truncated=[0, 0, 1]), "v", 1)
+    envs.reset(0)
+    assert envs.step(np.zeros(3, np.int64)).ended.tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize(

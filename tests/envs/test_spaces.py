@@ -164,6 +164,9 @@ def test_a_spec_survives_json():
         ({"action_low": [-1, "1"]}, "finite numbers"),
         ({"action_high": [1]}, "expected 2 bounds, and as many above"),
         ({"num_actions": 2}, "expected 0 bounds"),
+        ({"action_low": [-2, 3.5]}, r"action_low = \[-2, 3.5\] .* not above those of action_high"),
+        ({"action_shape": [2] + [1] * 8}, "spec.action_shape = .* expected at most 8 sizes"),
+        ({"raw_shape": [3] + [1] * 8}, "spec.raw_shape = .* expected at most 8 sizes"),
         ({"color": 1}, "expected an object with frame_shape, pixels"),
     ],
 )

@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -214,12 +216,116 @@ def test_an_environment_in_the_middle_of_a_step_does_not_delay_the_end(make):
     assert not is_running(processes_of(envs)[0].pid)
 
 
-def test_time_in_which_the_run_was_suspended_does_not_count(make, monkeypatch):
-    envs = make(lambda: Trouble("slow"), timeout_s=100.0)
+class EmptyPoll:
+    """Finds nothing in a pipe for the first `times` calls."""
+
+    def __init__(self, poll, times):
+        self.real, self.times = poll, times
+
+    def poll(self, milliseconds):
+        self.times -= 1
+        return [] if self.times >= 0 else self.real.poll(milliseconds)
+
+
+@pytest.mark.parametrize(("times", "answers"), [(4, True), (5, False)])
+def test_time_in_which_the_run_was_suspended_does_not_count(make, monkeypatch, times, answers):
+    envs = make(timeout_s=5.0)
+    play(envs)
+    envs.send(np.zeros(1, np.int64))
+    worker = envs.vector._workers[0]
+    monkeypatch.setattr(worker, "_readable", EmptyPoll(worker._readable, times))
     clock = iter(range(0, 10**9, 1000))  # each look at it is much later than the one before
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    assert play(envs) == [3]
+    if answers:
+        assert envs.recv().frames[0, 0] == 4
+    else:
+        with pytest.raises(EnvironmentFailedError, match="no answer for 5 s"):
+            envs.recv()
     monkeypatch.undo()
+
+
+def test_workers_that_do_not_end_after_closing_are_awaited_together(make, monkeypatch):
+    class Lingering(Trouble):
+        def close(self):
+            threading.Thread(target=time.sleep, args=(60,)).start()  # which the process waits for
+
+    envs = make(Lingering, num_envs=3)
+    play(envs)
+    waits = []
+    join = envs.vector._workers[0].process.__class__.join
+
+    def recorded_join(process, timeout):
+        waits.append(timeout)
+        join(process, timeout)
+
+    monkeypatch.setattr(envs.vector._workers[0].process.__class__, "join", recorded_join)
+    monkeypatch.setattr(workers, "DEATH_S", 0.3)
+    envs.close()
+    assert sum(waits[:3]) < 0.31
+    assert not any(is_running(process.pid) for process in processes_of(envs))
+
+
+def test_actions_that_do_not_fit_into_a_pipe(make):
+    class Wide(Trouble):
+        def __init__(self):
+            super().__init__()
+            self.action_space = spaces.Box(-1, 1, (100_000,), np.float32)
+
+        def step(self, action):
+            obs, *rest = super().step(action)
+            return np.full_like(obs, action.sum()), *rest
+
+    envs = make(Wide, num_envs=2, timeout_s=0.5)
+    envs.reset(0)
+    actions = np.stack([np.full(100_000, 0.5), np.full(100_000, -0.5)]).astype(np.float32)
+    assert envs.step(actions).frames[:, 0].tolist() == [50_000, -50_000]
+    os.kill(processes_of(envs)[1].pid, signal.SIGSTOP)  # it reads nothing any more
+    with pytest.raises(EnvironmentFailedError, match=r"no answer for 0.5 s .* environment 1 \('mine'\)"):
+        envs.step(actions)
+
+
+def test_an_environment_may_keep_the_actions_that_it_gets(make):
+    class Keeping(Trouble):
+        def __init__(self):
+            super().__init__()
+            self.action_space = spaces.Box(-1, 1, (2,), np.float32)
+            self.actions = []
+
+        def step(self, action):
+            self.actions.append(action)
+            obs, *rest = super().step(action)
+            return np.full_like(obs, self.actions[0][0]), *rest
+
+    envs = make(Keeping)
+    envs.reset(0)
+    first = [envs.step(np.full((1, 2), value, np.float32)).frames[0, 0] for value in (0.5, -0.5)]
+    assert first == [0.5, 0.5]
+
+
+def test_a_worker_that_is_ended_by_a_signal_without_a_name(make):
+    envs = make()
+    envs.reset(0)
+    os.kill(processes_of(envs)[0].pid, 40)
+    with pytest.raises(EnvironmentFailedError, match="ended by signal 40, while"):
+        play(envs)
+
+
+def test_workers_outlive_the_thread_that_started_them(make):
+    made = []
+    thread = threading.Thread(target=lambda: made.append(make(num_envs=2)))
+    thread.start()
+    thread.join()
+    time.sleep(0.1)
+    assert play(made[0]) == [3, 3]
+
+
+@pytest.mark.parametrize("by_kernel", [True, False])
+def test_what_ends_a_worker_with_its_parent(by_kernel, monkeypatch):
+    watched = []
+    monkeypatch.setattr(workers, "_watch", watched.append)
+    monkeypatch.setattr(workers.ctypes, "CDLL", lambda _: SimpleNamespace(prctl=lambda *_: 0))
+    workers.end_with_parent(os.getppid(), os.getppid() if by_kernel else os.getppid() + 1)
+    assert until(lambda: watched == ([] if by_kernel else [os.getppid()]), 5)
 
 
 def test_the_limit_must_be_above_zero():

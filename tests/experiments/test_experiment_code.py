@@ -1,5 +1,6 @@
 """Code that an experiment's file names: a dry run imports none of it. Files of others get a sentence."""
 
+import importlib.util
 import random
 import re
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from voidrl.cli import main as cli
 from voidrl.errors import ConfigError, VoidrlError
+from voidrl.experiments import experiment
 from voidrl.experiments.format import _experiment, read_experiment
 from voidrl.experiments.plan import ExperimentRequest, make_plan
 
@@ -29,18 +31,29 @@ phases = ["train"]
 
 
 @pytest.fixture
-def evil(tmp_path, monkeypatch):
-    """A module that must not be imported."""
+def folder(tmp_path, monkeypatch):
+    """The folder of an experiment's file, with a module that must not be imported."""
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
-    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # "" is the current folder
+    return tmp_path
 
+
+@pytest.fixture
+def write(folder):
     def write(tasks="'CartPole-v1'", method="method = 'apt'"):
-        (tmp_path / "evil.toml").write_text(CODE.format(tasks=tasks, method=method))
+        (folder / "evil.toml").write_text(CODE.format(tasks=tasks, method=method))
         return "evil.toml"
 
     yield write
     assert "evil" not in sys.modules
+
+
+@pytest.fixture
+def evil(folder, write, monkeypatch):
+    """The same where the module can be imported, as when it is installed."""
+    monkeypatch.syspath_prepend(folder)
+    return write
 
 
 @pytest.mark.parametrize(
@@ -74,8 +87,25 @@ def test_a_dry_run_imports_nothing_that_a_file_names(evil, capsys, given, unknow
     assert all(cell.agent_bytes for cell in known)
 
 
-def test_the_command_itself_runs_the_code(evil, capsys):
-    assert cli.main(["experiment", evil(tasks="'evil:make'"), "--no-report"]) == 2
+def test_a_dry_run_does_not_import_modules_next_to_the_file(folder, write, monkeypatch, capsys):
+    """torch, like many packages, imports others if they are there, under whatever name a stranger gives."""
+    found = []
+
+    def planned(*args, **options):
+        found.append(importlib.util.find_spec("evil"))
+        return make_plan(*args, **options)
+
+    monkeypatch.setattr(experiment, "make_plan", planned)
+    before = [*sys.path]
+    assert cli.main(["experiment", write(), "--dry-run"]) == 0
+    assert cli.main(["experiment", str(folder / "evil.toml"), "--dry-run"]) == 0
+    assert found == [None, None]
+    assert sys.path == before
+    capsys.readouterr()
+
+
+def test_the_command_itself_runs_the_code_next_to_its_file(write, capsys):
+    assert cli.main(["experiment", write(tasks="'evil:make'"), "--no-report"]) == 2
     assert "SystemExit('imported')" in capsys.readouterr().err
 
 

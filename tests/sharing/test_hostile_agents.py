@@ -17,8 +17,9 @@ from tiny_runs import Walk, tiny
 import voidrl
 from voidrl import checkpoint
 from voidrl.cli import main as cli
-from voidrl.config import LOCAL_FIELDS, Config, flat, merge, to_json
+from voidrl.config import LOCAL_FIELDS, USER_FIELDS, Config, flat, merge, to_json
 from voidrl.errors import CheckpointError, ConfigError, VoidrlError
+from voidrl.sharing.pretrained import own_env
 
 NAME = "somebody/agent"
 
@@ -98,6 +99,10 @@ def refusal(folder):
         {"method": {"name": "rnd", "rep_dim": 10**9}},
         {"env__frame_stack": 10**9},
         {"env__num_envs": 10**12},
+        {"updates_per_step": 1e9},
+        {"finetune__updates_per_step": 1e9},
+        {"log__eval_episodes": 10**9},
+        {"log__snapshot_steps": [*range(1, 10**5)]},
         {"replay__capacity_steps": 10**30},
         {"steps": 10**400},
         {"augment__intensity_scale": 10**400},
@@ -248,6 +253,40 @@ def test_settings_of_a_machine_are_neither_published_nor_loaded(tmp_path, saved)
     assert {name: loaded[name] for name in LOCAL} == {name: defaults[name] for name in LOCAL}
 
 
+CHOSEN = {
+    "env.count_states": True,
+    "env.counted_envs": 1,
+    "log.log_every_steps": 1,
+    "log.eval_every_steps": 1,
+    "log.eval_episodes": 10_000,
+    "log.checkpoint_every_steps": 1,
+    "log.snapshot_steps": [1, 2, 3],
+}
+
+
+def put(monkeypatch, tmp_path, folder):
+    """Publish a folder as somebody's agent on the Hub."""
+    hub = hub_fakes.install(monkeypatch, tmp_path / "hub")
+    for path in folder.iterdir():
+        hub.put(NAME, path.name, path.read_bytes())
+    return hub
+
+
+def test_the_author_of_a_download_does_not_decide_what_is_logged(saved, tmp_path, monkeypatch):
+    log = {name for name in flat(to_json(Config())) if name.startswith("log.")}
+    assert log - {*LOCAL_FIELDS, *USER_FIELDS} == {"log.eval_epsilon"}
+    assert set(USER_FIELDS) == set(CHOSEN)
+    configure(saved, **LOCAL, **CHOSEN, log__eval_epsilon=0.25)
+    put(monkeypatch, tmp_path, saved)
+    defaults = flat(to_json(Config()))
+    for trust_code in (False, True):
+        config = flat(to_json(voidrl.from_pretrained(NAME, device="cpu", trust_code=trust_code).config))
+        assert {n: config[n] for n in (*LOCAL, *CHOSEN)} == {n: defaults[n] for n in (*LOCAL, *CHOSEN)}
+        assert config["log.eval_epsilon"] == 0.25  # of the protocol
+    own = flat(to_json(voidrl.from_pretrained(saved, device="cpu").config))
+    assert {name: own[name] for name in CHOSEN} == CHOSEN
+
+
 def test_fine_tuning_an_agent_of_others_logs_nowhere_else(tmp_path):
     run = tmp_path / "run"
     voidrl.pretrain(Walk, steps=12, out=run, config=tiny())
@@ -303,20 +342,44 @@ def test_no_text_of_a_downloaded_config_is_imported(original, tmp_path, monkeypa
         "CartPole-v1?evil:make",
     ],
 )
-def test_no_environment_of_a_downloaded_config_names_code(original, tmp_path, monkeypatch, env):
-    hub = hub_fakes.install(monkeypatch, tmp_path / "hub")
-    data = contents(original)
-    data["config"]["env"]["id"] = env
-    for path in original.iterdir():
-        hub.put(NAME, path.name, path.read_bytes())
-    hub.put(NAME, "config.json", json.dumps({**data, "sha256": checkpoint.seal(data)}))
+def test_no_environment_of_a_downloaded_config_names_code(saved, tmp_path, monkeypatch, env):
+    refuses_environment(saved, tmp_path, monkeypatch, env, "would run code named by a downloaded file")
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        "CartPole-v1?xml_file=/etc/passwd",
+        "CartPole-v1?xml_file=..%2Fsecret.xml",
+        "CartPole-v1?xml_file=..%5Csecret.xml",
+        'CartPole-v1?xml_file="\\u002fetc"',
+        "CartPole-v1?xml_file=~",
+        'CartPole-v1?a=[{"b":"~root"}]',
+        'CartPole-v1?a={"x/y":1}',
+    ],
+)
+def test_no_environment_of_a_downloaded_config_names_a_path(saved, tmp_path, monkeypatch, env):
+    refuses_environment(saved, tmp_path, monkeypatch, env, "would open a path named by a downloaded file")
+
+
+def refuses_environment(saved, tmp_path, monkeypatch, env, why):
+    configure(saved, env__id=env)
+    put(monkeypatch, tmp_path, saved)
     agent = voidrl.from_pretrained(NAME, device="cpu")
-    with pytest.raises(ConfigError, match="would run code named by a downloaded file"):
+    with pytest.raises(ConfigError, match=why):
         voidrl.evaluate(agent, episodes=1)
-    with pytest.raises(ConfigError, match="would run code named by a downloaded file"):
+    with pytest.raises(ConfigError, match=why):
         voidrl.finetune(agent, steps=9, out=tmp_path / "task")
-    with pytest.raises(ConfigError, match="cannot be saved"):
+    with pytest.raises(ConfigError, match=f"cannot be saved: .* {why}"):
         voidrl.save_pretrained(agent, tmp_path / "copy")
+    assert own_env(voidrl.from_pretrained(NAME, device="cpu", trust_code=True)) == env
+
+
+def test_options_that_are_no_paths_are_those_of_the_environment(saved, tmp_path, monkeypatch):
+    env = "voidrl/PixelMaze-v0?goal=far&start=[1,1]&loops=0.5"
+    configure(saved, env__id=env)
+    put(monkeypatch, tmp_path, saved)
+    assert own_env(voidrl.from_pretrained(NAME, device="cpu")) == env
 
 
 # JSON
@@ -386,6 +449,10 @@ def test_formats_that_never_were_are_refused(saved, version):
     assert "format" in refusal(saved)
 
 
+RESULT = {"env": "x", "mean_return": -1.5, "std_return": 0, "episodes": 3, "human_normalized": -0.5}
+RESULT |= {"success_rate": 1, "how": "by hand"}
+
+
 @pytest.mark.parametrize(
     "about",
     [
@@ -398,11 +465,18 @@ def test_formats_that_never_were_are_refused(saved, version):
         {"results": {}},
         {"results": [3]},
         {"results": [{"env": "x"}]},
+        {"results": [{**RESULT, "episodes": -5}]},
+        {"results": [{**RESULT, "episodes": 2.5}]},
+        {"results": [{**RESULT, "success_rate": 1.01}]},
+        {"results": [{**RESULT, "success_rate": -0.5}]},
+        {"results": [{**RESULT, "std_return": -1}]},
     ],
 )
 def test_what_is_recorded_about_a_run_is_checked_before_a_card_shows_it(saved, about):
     write(saved, {**contents(saved), "about": about})
     assert "config.json: about." in refusal(saved)
+    write(saved, {**contents(saved), "about": {"results": [RESULT]}})
+    voidrl.from_pretrained(saved, device="cpu")
 
 
 def test_links_out_of_the_folder_are_not_followed(saved, tmp_path):
@@ -422,9 +496,27 @@ def test_links_out_of_the_folder_are_not_followed(saved, tmp_path):
         assert f"{name} is a link to {elsewhere}" in refusal(saved)
         (saved / name).unlink()
         elsewhere.rename(saved / name)
+    elsewhere = tmp_path / "weights"
+    (saved / "model.safetensors").rename(elsewhere)
+    (saved / ".next.safetensors").symlink_to(elsewhere)  # as if a save had been interrupted
+    assert f".next.safetensors is a link to {elsewhere}" in refusal(saved)
+    (saved / ".next.safetensors").unlink()
+    elsewhere.rename(saved / "model.safetensors")
     (saved / "model.safetensors").rename(saved / "weights")
     (saved / "model.safetensors").symlink_to("weights")
     voidrl.from_pretrained(saved, device="cpu")  # within it they are fine
+
+
+def test_the_card_of_a_stranger_is_not_republished(saved, tmp_path, monkeypatch):
+    card = (saved / "README.md").read_text()
+    (saved / "README.md").write_text(f"{card}\nBuy my <b>coins</b>.\n")
+    put(monkeypatch, tmp_path, saved)
+    agent = voidrl.from_pretrained(NAME, device="cpu")
+    (agent.origin / "README.md").write_bytes((saved / "README.md").read_bytes())  # in the Hub's cache
+    copy = voidrl.save_pretrained(agent, tmp_path / "copy")
+    assert (copy / "README.md").read_text() == card
+    own = voidrl.save_pretrained(voidrl.from_pretrained(saved, device="cpu"), tmp_path / "own")
+    assert "coins" in (own / "README.md").read_text()
 
 
 # Mutations

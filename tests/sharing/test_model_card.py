@@ -280,3 +280,30 @@ def test_text_of_others_is_shown_and_never_markup(tmp_path):
 def test_options_of_the_machine_are_not_in_the_command():
     typed = "voidrl pretrain X --log.wandb-project secret --seed 1 --device=cuda:3"
     assert model_card._command(typed) == "voidrl pretrain X --seed 1"
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("--set log.wandb_project=secret device=cuda:3", ""),
+        (
+            "--set learner.n_step=5 log.wandb-project=secret seed=2 --jobs 2",
+            "--set learner.n_step=5 seed=2 --jobs 2",
+        ),
+        ("--set=device=cuda:3 --set=seed=2", "--set seed=2"),
+        ("--set pretrain.log.wandb_project=secret --set steps=2M", "--set steps=2M"),
+        ("--jobs 2 --set engine=eager", "--jobs 2"),
+        ("--device cuda:3 --set seed=2", "--set seed=2"),
+    ],
+)
+def test_changes_of_the_machine_are_not_in_the_command(typed, shown):
+    assert (
+        model_card._command(f"voidrl experiment x.toml {typed}")
+        == f"voidrl experiment x.toml {shown}".strip()
+    )
+
+
+def test_addresses_do_not_become_links_in_any_case():
+    for address in ("www.a.com", "WWW.a.com", "wWw.a.com"):
+        assert model_card.plain(address) == address.replace(".", "\\.", 1)
+    assert model_card.plain("HTTPS://a.com") == "HTTPS\\://a.com"

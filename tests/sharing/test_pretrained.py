@@ -287,23 +287,22 @@ def test_an_edited_config_is_refused(saved):
 
 
 def test_older_formats_are_refused_with_the_version_that_wrote_them(saved):
-    reseal(saved, format=1, voidrl="0.1.0")
-    with pytest.raises(
-        CheckpointError,
-        match=r"config\.json was written by voidrl 0\.1\.0 in format 1 .*: use voidrl 0\.1\.0, or train",
-    ):
-        voidrl.from_pretrained(saved)
+    for version, writer in ((1, "0.1.0"), (2, "0.2.0")):
+        reseal(saved, format=version, voidrl=writer)
+        why = rf"written by voidrl {writer} in format {version} .*: use voidrl {writer}, or train"
+        with pytest.raises(CheckpointError, match=why):
+            voidrl.from_pretrained(saved)
     voidrl.save_pretrained(make_agent(), saved)  # a new agent may replace it
     assert voidrl.from_pretrained(saved, device="cpu").steps == 0
 
 
 def test_newer_formats_are_refused_and_not_overwritten(saved):
-    reseal(saved, format=3, voidrl="9.0")
+    reseal(saved, format=4, voidrl="9.0")
     with pytest.raises(
-        CheckpointError, match=r"by voidrl 9\.0 in format 3 .* reads format 2: upgrade voidrl"
+        CheckpointError, match=r"by voidrl 9\.0 in format 4 .* reads format 3: upgrade voidrl"
     ):
         voidrl.from_pretrained(saved)
-    with pytest.raises(CheckpointError, match="holds an agent of format 3, newer than 2: choose another"):
+    with pytest.raises(CheckpointError, match="holds an agent of format 4, newer than 3: choose another"):
         voidrl.save_pretrained(make_agent(), saved)
 
 

@@ -207,11 +207,10 @@ class Agent(nn.Module):
 
         Rates for parts that do not exist are refused before pre-training, not after it.
         """
-        tuning, rate = self.config.finetune, self.config.learner.learning_rate
+        tuning, rate = self.config.finetune, self.config.effective_learning_rate
         if self.config.phase == "train":
             return lambda parameter: rate
         finetuning = self.config.phase == "finetune"
-        rate = (finetuning and tuning.learning_rate) or rate
         special: dict[int, float] = {}
         encoder = list(self.learner.encoder.parameters())
         first = [p for layer in self.learner.first_layers for p in layer.parameters()]
@@ -297,7 +296,7 @@ class Agent(nn.Module):
     def _owned(self, owner: MetricOwner, metrics: Metrics, loss: Loss | None = None) -> Metrics:
         """Remember who computed these metrics; a loss is always among them, to be checked."""
         if loss is not None:  # its owner may log something else
-            metrics = {f"{CHECK}{owner}/{loss.optimizer}": loss.value.detach(), **metrics}
+            metrics = {f"{CHECK}{owner}/{loss.optimizer}": loss.value.detach().reshape(()), **metrics}
         self.metric_owners |= dict.fromkeys(metrics, owner)
         return metrics
 

@@ -124,9 +124,9 @@ def _trained_f(agent: Agent, function: str) -> str:
 
 def _rate(agent: Agent, kind: str) -> str:
     config = agent.config
-    value: float = getattr(config, kind).learning_rate
-    field = "finetune" if kind == "learner" and config.phase == "finetune" else kind
-    return f"{field}.learning_rate ({value:g} now)"
+    if kind == "learner":
+        return f"{config.learning_rate_field} ({config.effective_learning_rate:g} now)"
+    return f"{kind}.learning_rate ({getattr(config, kind).learning_rate:g} now)"
 
 
 def _encoder_name(agent: Agent) -> str:

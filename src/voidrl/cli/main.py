@@ -59,8 +59,9 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without "…" shows "?", not a traceback
-    if "" not in sys.path:  # so that the installed command finds module:factory in the current folder
-        sys.path.insert(0, "")
+    dry_run = args[:1] == ["experiment"] and "--dry-run" in args  # which runs no code of the user
+    if "" not in sys.path and not dry_run:
+        sys.path.insert(0, "")  # so that the installed command finds module:factory in the current folder
     with command_output():
         try:
             with StopSignals(raises=True):
@@ -74,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
             say(f"voidrl: {stop}")
             return INTERRUPTED
         except StoppedBySignal as stop:
-            say(f"voidrl: {stop} before it was done; saved checkpoints are untouched")
+            say(f"voidrl: {stop}; saved checkpoints are untouched")
             return STOPPED + stop.number
         except KeyboardInterrupt:
             say("voidrl: stopped at once; older checkpoints are untouched")

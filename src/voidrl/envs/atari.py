@@ -56,7 +56,7 @@ class AtariEnvs(Envs):
         color: AtariVectorEnv | None = None,
     ) -> None:
         self._color = color
-        super().__init__(vector, config.id, config.frame_stack)
+        super().__init__(vector, config.id, config.frame_stack, check_bounds=config.check_bounds)
         self.game = rom if rom in GAMES else None
         self.frames_per_step = FRAME_SKIP
         self._rom, self._full_actions = rom, bool(options["full_actions"])

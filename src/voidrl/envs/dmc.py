@@ -158,7 +158,7 @@ class DMControlVector(VectorEnv):
     def _send_all(self, message: bytes) -> None:
         for worker in self._workers:
             try:
-                worker.send(message)
+                worker.send(message, self._timeout_s)
             except WorkerLostError as lost:
                 self._lost(worker, lost, f"at its step {self._steps}")
 
@@ -201,7 +201,7 @@ class DMControlEnvs(Envs):
     _counter: PhysicsCoverage | None = None
 
     def __init__(self, vector: DMControlVector, config: EnvConfig) -> None:
-        super().__init__(vector, config.id, config.frame_stack)
+        super().__init__(vector, config.id, config.frame_stack, check_bounds=config.check_bounds)
         self._watched = np.arange(self.num_envs) < (config.counted_envs or self.num_envs)
         self.frames_per_step = config.dmc.action_repeat
         if config.count_states:

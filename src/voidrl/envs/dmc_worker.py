@@ -242,9 +242,9 @@ def _prepare_rendering(model: Any, settings: SimulatorSettings) -> None:
         model.vis.quality.offsamples = model.vis.quality.shadowsize = 0
 
 
-def main(descriptor: int, parent: int, settings: SimulatorSettings) -> None:
+def main(descriptor: int, parent: int, thread: int, settings: SimulatorSettings) -> None:
     """Simulate until the parent closes the pipe or kills this process."""
-    end_with_parent(parent)
+    end_with_parent(parent, thread)
     from absl import logging
 
     logging.set_verbosity(logging.ERROR)  # silence warnings about the suite's own models
@@ -279,4 +279,4 @@ def main(descriptor: int, parent: int, settings: SimulatorSettings) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))

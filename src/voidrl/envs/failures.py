@@ -11,7 +11,7 @@ import gymnasium as gym
 from voidrl.errors import ConfigError, EnvironmentFailedError, VoidrlError, shown
 
 OURS = tuple(f"{Path(file).resolve().parent}/" for file in (Path(__file__).parent, gym.__file__))
-PACKAGES = tuple(f"{Path(sysconfig.get_path(kind)).resolve()}/" for kind in ("purelib", "platlib"))
+SITE_PACKAGES = tuple(f"{Path(sysconfig.get_path(kind)).resolve()}/" for kind in ("purelib", "platlib"))
 STANDARD = tuple(f"{Path(sysconfig.get_path(kind)).resolve()}/" for kind in ("stdlib", "platstdlib"))
 
 
@@ -27,18 +27,26 @@ def place_of(error: BaseException) -> str:
     Empty if there is none.
     """
     own, packages = "", ""
+    current = _current_folder()
     for frame in traceback.extract_tb(error.__traceback__):
         path = Path(frame.filename)
-        file = str(path.resolve())
-        shown_path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        file = str(Path(current or "/", path).resolve())
+        shown_path = path.relative_to(current) if current and path.is_relative_to(current) else path
         place = f"{shown_path}:{frame.lineno}"
         if file.startswith(OURS) or frame.filename.startswith("<frozen"):
             continue
-        if file.startswith(PACKAGES):  # which may lie in the standard library's folder
+        if file.startswith(SITE_PACKAGES):  # which may lie in the standard library's folder
             packages = place
         elif not file.startswith(STANDARD):
             own = place
     return own or packages
+
+
+def _current_folder() -> Path | None:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # it was deleted
+        return None
 
 
 def creation_failure(error: BaseException, name: str, number: int | None = None) -> VoidrlError:

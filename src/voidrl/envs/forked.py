@@ -7,6 +7,7 @@ ignore.
 
 from __future__ import annotations
 
+import math
 import mmap
 import pickle
 import traceback
@@ -21,20 +22,46 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from voidrl.envs.failures import raised
 from voidrl.envs.memory import allocate, shared_file
-from voidrl.envs.workers import ForkedWorker, WorkerLostError, kill_with
+from voidrl.envs.workers import ForkedWorker, WorkerLostError, await_end, kill_with
 from voidrl.errors import EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning, shown
 
 MAP, RESET, STEP, RENDER, CLOSE = range(5)
+ALIGNMENT = 64  # bytes
 Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
-class Description(NamedTuple):
+class EnvDescription(NamedTuple):
     """What a worker says about its environment."""
 
     observation: gym.Space
     action: gym.Space
     render_mode: str | None
     render_fps: float | None
+
+
+class SharedArrays:
+    """The shapes and types of the observations and actions of N environments, which share one memory.
+
+    Observations and actions of any size would not fit into a pipe.
+    """
+
+    def __init__(self, num_envs: int, described: EnvDescription) -> None:
+        self._blocks = []
+        for space in (described.observation, described.action):
+            plain = isinstance(space, gym.spaces.Box | gym.spaces.Discrete)  # any other is refused later
+            shape, dtype = (space.shape, space.dtype) if plain else ((), np.uint8)
+            self._blocks.append(((num_envs, *(shape or ())), np.dtype(dtype)))
+        self._sizes = [
+            -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT for shape, dtype in self._blocks
+        ]
+        self.size = max(1, sum(self._sizes))
+        """Bytes needed."""
+
+    def over(self, memory: mmap.mmap) -> tuple[np.ndarray, np.ndarray]:
+        """Observations (N, *shape) and actions (N, *shape) as views into `memory`."""
+        (obs_shape, obs_dtype), (action_shape, action_dtype) = self._blocks
+        obs = np.ndarray(obs_shape, obs_dtype, memory)
+        return obs, np.ndarray(action_shape, action_dtype, memory, offset=self._sizes[0])
 
 
 class WorkerTracebackError(Exception):
@@ -69,29 +96,25 @@ class ForkedVector(VectorEnv):
         self.render_mode = first.render_mode
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_fps": first.render_fps}
 
-    def _start(self, makers: Sequence[Callable[[], gym.Env]]) -> Description:
+    def _start(self, makers: Sequence[Callable[[], gym.Env]]) -> EnvDescription:
         with shared_file() as file:
             for i, make in enumerate(makers):
                 self._workers.append(ForkedWorker(_serve, make, i, self._name, file.fileno()))
-            first: Description = self._answer(0, "when it was created")
+            first: EnvDescription = self._answer(0, "when it was created")
             for i in range(1, self.num_envs):
-                other: Description = self._answer(i, "when it was created")
+                other: EnvDescription = self._answer(i, "when it was created")
                 if (other.observation, other.action) != (first.observation, first.action):
                     raise SpaceError(
                         f"environment {i} ({self._name!r}) has the spaces {other.observation} and "
                         f"{other.action} and environment 0 has {first.observation} and {first.action}: "
                         f"expected the same in all of them"
                     )
-            space = first.observation
-            shape = (self.num_envs, *(space.shape or ()))
-            dtype = space.dtype if isinstance(space, gym.spaces.Box) else np.dtype(np.uint8)
-            size = max(1, int(np.prod(shape)) * dtype.itemsize)
-            memory = allocate(file, size, self._name)
+            arrays = SharedArrays(self.num_envs, first)
+            self._obs, self._actions = arrays.over(allocate(file, arrays.size, self._name))
             for i in range(self.num_envs):
-                self._send(i, MAP, (size, shape, dtype))
+                self._send(i, MAP, arrays, "when it was created")
             for i in range(self.num_envs):
                 self._answer(i, "when it was created")
-        self._obs = np.ndarray(shape, dtype, memory)
         return first
 
     def reset(
@@ -109,8 +132,9 @@ class ForkedVector(VectorEnv):
         """Start one step of each environment."""
         self._steps += ~self._ended
         self._busy = True
+        self._actions[:] = actions
         for i, ended in enumerate(self._ended.tolist()):
-            self._send(i, *((RESET, {}) if ended else (STEP, actions[i])))
+            self._send(i, *((RESET, {}) if ended else (STEP, None)))
 
     def recv(self) -> Step:
         """Wait for the results of the step."""
@@ -149,13 +173,12 @@ class ForkedVector(VectorEnv):
                     self._answer(i, "when it was closed")
             except EnvironmentFailedError as error:
                 warnings.warn(str(error), VoidrlWarning, stacklevel=2)
-            for worker in self._workers:
-                worker.process.join(self._timeout_s)
+            await_end(self._workers)
         self._end()
 
     def _send(self, i: int, command: int, argument: Any, when: str = "") -> None:
         try:
-            self._workers[i].send(pickle.dumps((command, argument)))
+            self._workers[i].send(pickle.dumps((command, argument)), self._timeout_s)
         except WorkerLostError as lost:
             self._fail(i, lost, when)
 
@@ -209,14 +232,14 @@ def _describe_and_step(pipe: Connection, env: gym.Env, number: int, name: str, d
         pipe.send_bytes(message)
 
     rate = (env.metadata or {}).get("render_fps")
-    answer(Description(env.observation_space, env.action_space, env.render_mode, rate))
-    _, (size, shape, dtype) = pickle.loads(pipe.recv_bytes())
-    obs = np.ndarray(shape, dtype, mmap.mmap(descriptor, size))  # of all environments
+    answer(EnvDescription(env.observation_space, env.action_space, env.render_mode, rate))
+    _, arrays = pickle.loads(pipe.recv_bytes())
+    obs, actions = arrays.over(mmap.mmap(descriptor, arrays.size))  # of all environments
     answer(None)
     while True:
         command, argument = pickle.loads(pipe.recv_bytes())
         if command == STEP:
-            obs[number], *result = env.step(argument)
+            obs[number], *result = env.step(actions[number].copy())
             answer(result)
         elif command == RESET:
             obs[number], info = env.reset(**argument)

@@ -5,6 +5,7 @@ Imports no Gymnasium.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -41,13 +42,29 @@ def names_code(env: str) -> bool:
     return ":" in name or has_colon(options)
 
 
+def names_path(env: str) -> bool:
+    """Whether an option of this environment looks like a path, which the environment may read or write."""
+    try:
+        _, options = parse_id(env)
+    except ConfigError:  # it cannot be made
+        return False
+    return any(text.startswith("~") or "/" in text or "\\" in text for text in _texts(options))
+
+
 def has_colon(value: object) -> bool:
     """Whether any text in a value has a colon, as `module:name` does."""
+    return any(":" in text for text in _texts(value))
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text in nested values, including keys."""
     if isinstance(value, dict):
-        return any(has_colon(each) for pair in value.items() for each in pair)
-    if isinstance(value, list | tuple):
-        return any(map(has_colon, value))
-    return isinstance(value, str) and ":" in value
+        yield from _texts([*value, *value.values()])
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, str):
+        yield value
 
 
 def parse_id(text: str) -> tuple[str, dict[str, Any]]:

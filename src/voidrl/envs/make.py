@@ -115,7 +115,7 @@ def make_envs(
         raise
     except BaseException as error:  # SystemExit too: it is not the environment's to end the run
         raise creation_failure(error, config.id) from error
-    envs = Envs(vector, config.id, config.frame_stack)
+    envs = Envs(vector, config.id, config.frame_stack, check_bounds=config.check_bounds)
     if renders and vector.render_mode != "rgb_array" and not envs.spec.pixels:
         envs.close()
         raise ConfigError(

@@ -19,6 +19,7 @@ ENV_ID = "voidrl/PixelMaze-v0"
 # Their gray levels are 42, 118, 177 and 236, so that the four differ without color.
 WALL, AGENT, GOAL, FLOOR = (36, 42, 62), (236, 70, 54), (128, 214, 118), (240, 236, 224)
 MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])  # up, down, left, right
+LARGEST = {"size": 255, "image_size": 1024}  # the farthest goal in 255 × 255 cells is found in seconds
 RADIUS = 0.25  # half the width of a continuous agent in cells: thin enough to turn into side corridors
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}
 Cell = tuple[int, int]
@@ -59,10 +60,10 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
 
     Args:
         num_envs: Number of agents, which do not interact.
-        size: Cells per side with the border walls, odd.
+        size: Cells per side with the border walls, odd, up to 255.
         layout_seed: Which maze; independent of the seed given to `reset`.
         loops: Fraction of the inner walls between two rooms that are opened; 0 is a perfect maze.
-        image_size: Pixels per side of the observation; a cell is `image_size // size` pixels wide.
+        image_size: Pixels per side of the observation, up to 1024; a cell has `image_size // size` per side.
         continuous: False: four actions of one cell each; True: a displacement (down, right) in [-1, 1]².
         speed: Cells per step at full action, along each axis; continuous only.
         goal: None, "far" for the cell farthest from the start, or (row, col).
@@ -98,6 +99,8 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
         for name, (value, least) in integers.items():
             whole = isinstance(value, Integral) and not isinstance(value, bool)
             _require(whole and value >= least, name, value, f"an integer of at least {least}")
+            most = LARGEST.get(name, value)
+            _require(value <= most, name, value, f"an integer of at most {most}")
         _require(size % 2, "size", size, f"an odd number of cells, such as {size + 1}")
         for name, number in {"loops": loops, "slip": slip, "speed": speed}.items():
             _require(isinstance(number, Real) and 0 <= number <= 1, name, number, "a number from 0 to 1")

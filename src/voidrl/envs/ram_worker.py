@@ -146,9 +146,9 @@ class Shadows:
         return [b"".join(keys) for keys in found]
 
 
-def main(descriptor: int, parent: int, settings: RamSettings) -> None:
+def main(descriptor: int, parent: int, thread: int, settings: RamSettings) -> None:
     """Repeat steps until the parent closes the pipe or kills this process."""
-    end_with_parent(parent)
+    end_with_parent(parent, thread)
     pipe: Connection = Connection(descriptor)
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     # Always ready to read: the parent may send more while this process waits for it to read an answer.
@@ -190,4 +190,4 @@ def _read(pipe: Connection, inbox: queue.SimpleQueue[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))

@@ -21,7 +21,7 @@ from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, Voidr
 from voidrl.spaces import Mismatch, ObservationCheck, env_action, spec_of, to_frames, to_picture
 from voidrl.types import EnvSpec
 
-NUMBERS, FLAGS = "fiub", "biu"  # kinds of NumPy types that can be a reward, and a flag
+NUMBERS = "fiub"  # kinds of NumPy types that can be a reward or a flag
 
 
 class Counter(Protocol):
@@ -58,7 +58,7 @@ class Envs:
     """Frames or control steps per agent step (the action repeat)."""
     _newest: np.ndarray  # (N, *frame_shape), the latest frames
 
-    def __init__(self, vector: VectorEnv, name: str, frame_stack: int) -> None:
+    def __init__(self, vector: VectorEnv, name: str, frame_stack: int, *, check_bounds: bool = True) -> None:
         self.vector, self.name = vector, name
         self.num_envs = vector.num_envs
         self._sent: np.ndarray | None = None
@@ -70,7 +70,7 @@ class Envs:
             self.close()
             raise
         assert isinstance(vector.single_observation_space, gym.spaces.Box)  # as any other is refused
-        self._check_obs = ObservationCheck(vector.single_observation_space)
+        self._check_obs = ObservationCheck(vector.single_observation_space, check_bounds=check_bounds)
 
     def _check(self, frame_stack: int) -> EnvSpec:
         mode = self.vector.metadata.get("autoreset_mode")
@@ -150,12 +150,16 @@ class Envs:
     def _valid_flag(self, name: str, flag: Any) -> np.ndarray:
         """`terminated` or `truncated` of all environments (N,)."""
         found = np.asarray(flag)
-        if found.dtype.kind not in FLAGS or found.shape != (self.num_envs,):
+        if found.dtype.kind not in NUMBERS or found.shape != (self.num_envs,):
             raise EnvironmentFailedError(
                 f"vector environment {self.name!r} returned {name} of type {found.dtype} and shape "
                 f"{found.shape}: expected {self.num_envs} values True or False"
             )
-        return found.astype(bool, copy=False)
+        flags = found.astype(bool, copy=False)
+        if flags is not found and (flags != found).any():
+            env = int(np.flatnonzero(flags != found)[0])
+            self._refuse(env, (f"{name} = {found[env]}", "expected True or False"))
+        return flags
 
     def _refuse(self, env: int, mismatch: Mismatch) -> NoReturn:
         steps, (found, expected) = self._own_steps[env], mismatch
@@ -230,7 +234,7 @@ class Guarded(gym.Wrapper):
             raise
         except BaseException as error:  # SystemExit too: it is not the environment's to end the run
             self._fail(raised(error), self._at_step(), error)
-        if not isinstance(result, tuple) or len(result) != 5:
+        if not isinstance(result, tuple | list) or len(result) != 5:
             self._refuse(
                 result, "5 values: observation, reward, terminated, truncated, info", self._at_step()
             )
@@ -256,7 +260,7 @@ class Guarded(gym.Wrapper):
             raise
         except BaseException as error:
             self._fail(raised(error), self._in_reset(), error)
-        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+        if not isinstance(result, tuple | list) or len(result) != 2 or not isinstance(result[1], dict):
             self._refuse(result, "2 values: observation and info, a dictionary", self._in_reset())
         return self._valid_obs(result[0], self._in_reset), result[1]
 
@@ -292,16 +296,16 @@ class Guarded(gym.Wrapper):
         return found
 
     def _valid_reward(self, reward: Any) -> float:
-        found = np.asarray(reward)
-        if found.dtype.kind not in NUMBERS or found.ndim:
+        number = _number(reward)
+        if number is None:
             self._refuse(reward, "a number as reward", self._at_step())
-        return float(found)
+        return number
 
     def _valid_flag(self, name: str, flag: Any) -> bool:
-        found = np.asarray(flag)
-        if found.dtype.kind not in FLAGS or found.ndim:
+        number = _number(flag)
+        if number not in (0, 1):
             self._refuse(flag, f"True or False as {name}", self._at_step())
-        return bool(found)
+        return bool(number)
 
     def _at_step(self) -> str:
         return f"at its own step {self.steps}"
@@ -314,3 +318,12 @@ class Guarded(gym.Wrapper):
 
     def _fail(self, what: str, when: str, cause: BaseException | None = None) -> NoReturn:
         raise EnvironmentFailedError(f"environment {self.index} ({self.name!r}) {what} {when}") from cause
+
+
+def _number(value: Any) -> float | None:
+    """The number that a value means, which may be an array with one entry; None if it means none."""
+    try:
+        found = np.asarray(value)
+    except Exception:  # whatever an object's own code raises; the value is refused and named
+        return None
+    return float(found.item()) if found.dtype.kind in NUMBERS and found.size == 1 else None

@@ -50,10 +50,9 @@ class Worker:
         self._readable.register(pipe.fileno(), select.POLLIN)
         self._writable.register(pipe.fileno(), select.POLLOUT)
 
-    def send(self, message: bytes, timeout_s: float | None = None) -> None:
-        """Send a message; with `timeout_s`, wait no longer than that for room in the pipe."""
-        if timeout_s is not None:
-            self._wait(self._writable, timeout_s)
+    def send(self, message: bytes, timeout_s: float) -> None:
+        """Send a message, of at most some kilobytes; wait for room in the pipe no longer than `timeout_s`."""
+        self._wait(self._writable, timeout_s)
         try:
             self.pipe.send_bytes(message)
         except OSError:
@@ -85,7 +84,7 @@ class Worker:
         code = self._exit_code(DEATH_S)
         if code is None:
             return f"worker process {self.process.pid} closed its pipe"
-        how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
+        how = f"by signal {_signal_name(-code)}" if code < 0 else f"with exit status {code}"
         return f"worker process {self.process.pid} ended {how}"
 
     def _exit_code(self, timeout_s: float = 0.0) -> int | None:
@@ -98,9 +97,17 @@ class Worker:
         return self.process.returncode
 
 
-class ScriptWorker(Worker):
-    """A worker that runs one of our files, with the descriptor of its end of the pipe, our id and settings.
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return str(number)
 
+
+class ScriptWorker(Worker):
+    """A worker that runs one of our files.
+
+    Its arguments are the descriptor of its end of the pipe, the ids of this process and thread, and settings.
     It has this process's import path and starts no NumPy thread pool.
 
     Args:
@@ -120,7 +127,8 @@ class ScriptWorker(Worker):
         environment: Mapping[str, str] | None = None,
     ) -> None:
         pipe, theirs = Pipe()
-        arguments = [str(theirs.fileno()), str(os.getpid()), json.dumps(settings)]
+        ids = (theirs.fileno(), os.getpid(), threading.get_native_id())
+        arguments = [*map(str, ids), json.dumps(settings)]
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
         try:
             with _signals_blocked():  # for its whole life
@@ -149,8 +157,9 @@ class ForkedWorker(Worker):
 
     def __init__(self, serve: Callable[..., None], *arguments: Any) -> None:
         pipe, theirs = Pipe()
+        ids = (os.getpid(), threading.get_native_id())
         process = multiprocessing.get_context("fork").Process(
-            target=_run_fork, args=(os.getpid(), pipe, serve, theirs, *arguments), daemon=True
+            target=_run_fork, args=(*ids, pipe, serve, theirs, *arguments), daemon=True
         )
         try:
             with _signals_blocked():
@@ -160,9 +169,11 @@ class ForkedWorker(Worker):
         super().__init__(process, pipe)
 
 
-def _run_fork(parent: int, parents_pipe: Connection, serve: Callable[..., None], *arguments: Any) -> None:
+def _run_fork(
+    parent: int, thread: int, parents_pipe: Connection, serve: Callable[..., None], *arguments: Any
+) -> None:
     parents_pipe.close()
-    end_with_parent(parent)
+    end_with_parent(parent, thread)
     _leave_signals_to_parent()
     serve(*arguments)
 
@@ -194,14 +205,19 @@ def _do_nothing(number: int, frame: object) -> None:
     pass
 
 
-def end_with_parent(parent: int) -> None:
-    """Have this process killed when the process `parent` ends, however that happens and whatever runs here.
+def end_with_parent(parent: int, thread: int) -> None:
+    """Have this process killed when its parent ends, however that happens.
 
-    On Linux the kernel does it, even while C code holds the GIL; strictly speaking when the parent's *thread*
-    ends that started this process. Elsewhere a thread watches.
+    On Linux the kernel does it, even while C code holds the GIL here. It does so as soon as the *thread* ends
+    that started this process, so it is asked only where that is the main thread. Elsewhere a thread watches.
+
+    Args:
+        parent: The id of the parent process.
+        thread: The native id of the thread that started this process; the main one has the process's id.
     """
     libc = ctypes.CDLL(None)
-    if not hasattr(libc, "prctl") or libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+    by_kernel = thread == parent and hasattr(libc, "prctl")
+    if not by_kernel or libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     if os.getppid() != parent:  # it ended before
         os._exit(1)
@@ -224,6 +240,13 @@ def _kill(workers: Iterable[Worker]) -> None:
     workers = list(workers)
     for worker in workers:
         worker.process.kill()
+    await_end(workers)  # no zombie remains
     for worker in workers:
-        worker._exit_code(DEATH_S)  # no zombie remains
         worker.pipe.close()
+
+
+def await_end(workers: Iterable[Worker]) -> None:
+    """Wait until the processes have ended, no longer than `DEATH_S` for all of them together."""
+    deadline = time.monotonic() + DEATH_S
+    for worker in workers:
+        worker._exit_code(max(0.0, deadline - time.monotonic()))

@@ -52,7 +52,7 @@ def run_experiment(
     require(isinstance(jobs, int) and jobs >= 1, "jobs", jobs, "a whole number above 0")
     experiment = name if isinstance(name, ExperimentSpec) else read_experiment(name)
     folder = str(Path(experiment.path).absolute().parent)
-    if folder not in sys.path and Path(experiment.path).is_file():
+    if not dry_run and folder not in sys.path and Path(experiment.path).is_file():
         sys.path.append(folder)  # for module:factory in the same folder
     plan = make_plan(experiment, request or ExperimentRequest(), out, run_code=not dry_run)
     if dry_run:

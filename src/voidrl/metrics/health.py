@@ -70,7 +70,7 @@ class HealthMonitor:
     def _symptoms(self, train: dict[str, float], updates: int) -> Iterator[tuple[str, str]]:
         """The kind of each symptom in this row, and the sentence about it."""
         for prefix, views in CONTRASTS.items():
-            if f"{prefix}_loss" in train:
+            if train.keys() >= {f"{prefix}_loss", f"{prefix}_accuracy"}:  # a custom loss may log one of them
                 yield from self._collapsed_contrast(train, updates, prefix, views)
         if train.get("z_std", 1.0) < MIN_Z_STD:
             yield (
@@ -80,7 +80,7 @@ class HealthMonitor:
             )
         if self._judges_reward and updates >= REWARD_UPDATES:
             yield from self._constant_reward(train)
-        if "q_mean" in train:
+        if train.keys() >= {"q_mean", "reward_mean"}:
             yield from self._exploded_values(train)
 
     def _collapsed_contrast(
@@ -150,5 +150,4 @@ class HealthMonitor:
             )
 
     def _rate(self) -> str:
-        field = "finetune" if self.config.phase == "finetune" else "learner"
-        return f"{field}.learning_rate ({self.config.learner.learning_rate:g} now)"
+        return f"{self.config.learning_rate_field} ({self.config.effective_learning_rate:g} now)"

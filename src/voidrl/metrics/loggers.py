@@ -59,7 +59,7 @@ class Guarded:
         except Exception as error:  # whatever a third party raises: the run does not depend on it
             self._logger = None
             why = " ".join(str(error).split()) or type(error).__name__
-            self._say(f"{self._name} is off from here on ({why}); metrics.jsonl has everything")
+            self._say(f"{self._name} is turned off ({why}); metrics.jsonl has everything")
             return None
 
 

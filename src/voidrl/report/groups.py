@@ -21,7 +21,7 @@ MAX_NAMED_DIFFERENCES = 3
 # Settings of where a run is computed and what it logs: they do not change the experiment.
 _INCIDENTAL = (
     *("seed", "device", "engine", "phase", "env.id", "env.backend", "env.count_states"),
-    *("env.dmc.processes", "env.timeout_s", "replay.device", "log."),
+    *("env.dmc.processes", "env.timeout_s", "env.check_bounds", "replay.device", "log."),
 )
 # Settings that a phase ignores.
 _UNUSED = {"pretrain": ("finetune.", "reward_scale"), "train": ("finetune.", "method."), "finetune": ()}

@@ -63,6 +63,11 @@ class StatusWriter:
         self._last_write = 0.0
         self._warned = False
 
+    @property
+    def is_done(self) -> bool:
+        """Whether this process has completed the run."""
+        return self._status.state == "done"
+
     def start(self, total_steps: int, steps: int = 0) -> None:
         """`starting`: this process has acquired the run, at the checkpoint of `steps` if there is one."""
         fresh = {"signal": None, "error": None, "pid": os.getpid(), "started": utc_now()}

@@ -33,7 +33,9 @@ PHASES = {
 }
 RUN_FIELDS = {"date", "command", "versions", "platform", "cpu", "gpus", "commit", "steps"}
 RESULT_FIELDS = {"env", "mean_return", "std_return", "episodes", "human_normalized", "success_rate", "how"}
-_MARKUP = re.compile(r"[\\`*_\[\]<>#|~&$]|@(?=\S)|:(?=//)|(?<=www)\.")  # addresses become links by themselves
+_MARKUP = re.compile(
+    r"[\\`*_\[\]<>#|~&$]|@(?=\S)|:(?=//)|(?<=[wW]{3})\."
+)  # addresses become links by themselves
 _MARK = re.compile(r"\n<!-- Written by voidrl; .* sha256 ([0-9a-f]{64}) -->\n\Z")
 
 
@@ -90,15 +92,27 @@ def _command(text: str) -> str | None:
 
 
 def _public(words: Sequence[str]) -> Iterator[str]:
-    """Leave out options that belong to the machine and its user, such as --log.wandb-project."""
-    rest = iter(words)
-    for word in rest:
-        option, equals, _ = word.partition("=")
-        if option.startswith("--") and option[2:].replace("-", "_") in LOCAL_FIELDS:
-            if not equals:
-                next(rest, None)
+    """Leave out what belongs to the machine and its user: `--device cuda:1`, `--set log.wandb_project=x`."""
+    groups: list[list[str]] = [[]]  # an option and what follows it
+    for word in words:
+        if word.startswith("--"):
+            groups.append([])
+        groups[-1].append(word)
+    for group in filter(None, groups):
+        option, equals, value = group[0].partition("=")
+        if option == "--set":
+            changes = [value, *group[1:]] if equals else group[1:]
+            public = [change for change in changes if not _is_local(change.partition("=")[0])]
+            yield from [option, *public] if public else []
+        elif option.startswith("--") and _is_local(option[2:]):
+            yield from group[1:] if equals else group[2:]
         else:
-            yield word
+            yield from group
+
+
+def _is_local(name: str) -> bool:
+    """Whether a field, or one of a phase of an experiment (`pretrain.device`), belongs to the machine."""
+    return f".{name.replace('-', '_')}".endswith(tuple(f".{field}" for field in LOCAL_FIELDS))
 
 
 def _evaluated(run: Path, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -171,15 +185,21 @@ def require_about(about: dict[str, Any]) -> dict[str, Any]:
     _require(named, "about.run.versions", versions, "versions by name")
     _require(isinstance(results, list), "about.results", results, "a list of results")
     for result in results:
-        whole = isinstance(result, dict) and set(result) == RESULT_FIELDS
-        texts = whole and all(isinstance(result[name], str) for name in ("env", "how"))
-        numbers = texts and all(
-            _is_number(result[name]) for name in ("mean_return", "std_return", "episodes")
-        )
-        shares = [result.get(name) for name in ("success_rate", "human_normalized")] if numbers else []
-        fits = numbers and all(share is None or _is_number(share) for share in shares)
-        _require(bool(fits), "about.results", result, "results of evaluations")
+        _require(_is_result(result), "about.results", result, "results of evaluations")
     return about
+
+
+def _is_result(result: object) -> bool:
+    """Whether an evaluation could have this result."""
+    if not isinstance(result, dict) or set(result) != RESULT_FIELDS:
+        return False
+    texts = all(isinstance(result[name], str) for name in ("env", "how"))
+    numbers = all(_is_number(result[name]) for name in ("mean_return", "std_return", "episodes"))
+    shares = [result[name] for name in ("success_rate", "human_normalized")]
+    if not texts or not numbers or not all(share is None or _is_number(share) for share in shares):
+        return False
+    counted = isinstance(result["episodes"], int) and result["episodes"] >= 0
+    return counted and result["std_return"] >= 0 and 0 <= (result["success_rate"] or 0) <= 1
 
 
 def _is_number(value: object) -> bool:

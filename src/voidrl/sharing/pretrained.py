@@ -19,9 +19,18 @@ from typing import Any, NamedTuple
 
 from voidrl import __version__, checkpoint
 from voidrl.agent import Agent
-from voidrl.config import LOCAL_FIELDS, Config, flat, merge, to_json, update, without_local_fields
+from voidrl.config import (
+    LOCAL_FIELDS,
+    Config,
+    flat,
+    merge,
+    to_json,
+    update,
+    without_local_fields,
+    without_user_fields,
+)
 from voidrl.device import placed
-from voidrl.envs.ids import has_colon, is_importable, names_code
+from voidrl.envs.ids import has_colon, is_importable, names_code, names_path
 from voidrl.errors import (
     CheckpointError,
     ConfigError,
@@ -39,7 +48,7 @@ from voidrl.spaces import spec_from_json
 from voidrl.terminal.output import say
 from voidrl.types import EnvSpec
 
-FORMAT = 2
+FORMAT = 3
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 MAX_CARD_BYTES = 1 << 20
 MAX_STEPS = 10**12  # as many as a checkpoint's name has digits for
@@ -74,11 +83,11 @@ def save_pretrained(
     if repo_id is not None:
         hub.require_repo_id(repo_id)
     env = agent.config.env.id
-    if not agent.trusted and names_code(env):
+    if not agent.trusted and (risk := _risk(env)):
         raise ConfigError(
-            f"the agent from {agent.origin} cannot be saved: its environment {shown(env)} is code named by a "
-            f"downloaded file, and a saved folder is trusted to run the code it names; if you trust its "
-            f"author, load it with trust_code=True (--trust-code)"
+            f"the agent from {agent.origin} cannot be saved: its environment {shown(env)} would {risk} named "
+            f"by a downloaded file, which a saved folder is trusted to do; if you trust its author, load it "
+            f"with trust_code=True (--trust-code)"
         )
     path = user_path(folder)
     try:
@@ -173,10 +182,14 @@ def _card(
     repo_id: str | None,
     evaluation: Evaluation | None,
 ) -> str | None:
-    """Return the card to write; None to leave what is there. Cards edited by hand are kept."""
+    """Return the card to write; None to leave what is there.
+
+    Cards edited by hand are kept, except for those of others, whose text is not the user's to publish.
+    """
     edited = _edited_card(folder)
-    if not edited and agent.origin and _config_of(agent.origin).get("weights") == data["weights"]:
-        edited = _edited_card(agent.origin)
+    own = agent.origin if agent.trusted else None
+    if not edited and own and _config_of(own).get("weights") == data["weights"]:
+        edited = _edited_card(own)
     if edited:
         if edited.parent == folder or license is not None or evaluation is not None:
             message = f"{edited} was edited by hand and is kept; delete it to get a new one"
@@ -225,8 +238,8 @@ def from_pretrained(
         device: `auto`, `cpu`, `cuda`.
         token: For a private model; by default the token of `hf auth login` or the variable `HF_TOKEN`.
         trust_code: Let an agent from the Hub name Python code (`module:name`) that is imported and called
-            here: a method, representation or learner, and the environment it was trained in. A folder is
-            always trusted.
+            here: a method, representation or learner, and the environment it was trained in, whose options
+            may then be paths. A folder is always trusted.
     """
     path = user_path(source)
     if path.exists() and revision is not None:
@@ -239,7 +252,8 @@ def from_pretrained(
         _refuse_code(str(source), manifest.config)
     file = _find_weights(folder, manifest.weights)
     try:
-        config = without_local_fields(update(Config(), manifest.config))
+        config = update(Config(), manifest.config)
+        config = without_local_fields(config) if path.exists() else without_user_fields(config)
         weights.require_fitting(file, manifest.spec, config)
     except (ConfigError, SpaceError) as error:
         raise ConfigError(f"{folder / CONFIG}: {error}") from error
@@ -253,15 +267,22 @@ def from_pretrained(
 
 
 def own_env(agent: Agent) -> str:
-    """Return the id of the environment the agent was trained in, unless a download would run code by it."""
+    """Return the id of the environment the agent was trained in, unless a download could do harm by it."""
     env = agent.config.env.id
-    if not agent.trusted and names_code(env):
+    if not agent.trusted and (risk := _risk(env)):
         raise ConfigError(
-            f"the agent's own environment {shown(env)} would run code named by a downloaded file: pass an "
+            f"the agent's own environment {shown(env)} would {risk} named by a downloaded file: pass an "
             f"environment (env=…, --env), or, if you trust its author, load the agent with trust_code=True "
             f"(--trust-code)"
         )
     return env
+
+
+def _risk(env: str) -> str | None:
+    """Return what making a stranger's environment may do here; None if it is harmless."""
+    if names_code(env):
+        return "run code"
+    return "open a path" if names_path(env) else None
 
 
 def _refuse_code(repo_id: str, config: Mapping[str, Any]) -> None:
@@ -351,6 +372,7 @@ def _require_inside(folder: Path, path: Path) -> None:
 
 def _find_weights(folder: Path, entry: checkpoint.FileEntry) -> Path:
     path = folder / WEIGHTS
+    _require_inside(folder, folder / NEXT)
     with suppress(CheckpointError):
         checkpoint.check_file(folder / NEXT, entry)
         return folder / NEXT

@@ -69,10 +69,15 @@ def _reason(error: Failure) -> str:
 
 
 class _Guard:
-    """A stream whose failures are handled by `on_failure`; in everything else it is the stream itself."""
+    """A stream whose failures are handled; in everything else it is the stream itself.
 
-    def __init__(self, stream: TextIO, on_failure: Callable[[Failure], None]) -> None:
-        self._stream, self._on_failure = stream, on_failure
+    The handler that was added last decides. Runs in several threads share a guard, which is removed with the
+    last of their handlers.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.handlers: list[Callable[[Failure], None]] = []
 
     def write(self, text: str) -> int:
         self._attempt(self._stream.write, text)
@@ -82,7 +87,8 @@ class _Guard:
         self._attempt(self._stream.writelines, lines)
 
     def flush(self) -> None:
-        self._attempt(self._stream.flush)
+        if hasattr(self._stream, "flush"):  # a user's own object may have `write` alone
+            self._attempt(self._stream.flush)
 
     def isatty(self) -> bool:
         return not getattr(self._stream, "closed", False) and self._stream.isatty()
@@ -93,7 +99,8 @@ class _Guard:
         except (OSError, ValueError) as error:
             _require_broken(self._stream, error)
             discard_pending(self._stream)
-            self._on_failure(error)
+            if self.handlers:
+                self.handlers[-1](error)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -103,19 +110,24 @@ class _Guard:
 def _guarded(name: str, on_failure: Callable[[Failure], None]) -> Iterator[None]:
     """Guard `sys.stdout` or `sys.stderr`; within another guard, this one decides."""
     with ExitStack() as stack:
-        before = getattr(sys, name)
-        stream = before._stream if isinstance(before, _Guard) else before
-        if stream is None:  # closed before Python started
-            stream = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123
-        guard = _Guard(stream, on_failure)
-        setattr(sys, name, cast(TextIO, guard))
+        guard = before = getattr(sys, name)
+        if not isinstance(before, _Guard):
+            if before is None:  # closed before Python started
+                before = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123
+            guard = _Guard(before)
+            setattr(sys, name, cast(TextIO, guard))
+        guard.handlers.append(on_failure)
         try:
             yield
         finally:
-            if getattr(sys, name) is guard:
-                setattr(sys, name, before)
-            with suppress(OutputError):  # a command has flushed its output, or has another error to report
+            try:
                 guard.flush()
+            except OutputError:  # a command has flushed its output, or has another error to report
+                pass
+            finally:
+                guard.handlers.remove(on_failure)
+                if not guard.handlers and getattr(sys, name) is guard:
+                    setattr(sys, name, guard._stream)
 
 
 def _require_broken(stream: TextIO, error: Failure) -> None:
