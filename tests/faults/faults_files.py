@@ -307,14 +307,13 @@ add_vanishing(
 # Edited configs
 
 
-def add_edit(field, value, quick=False):
+def add_edit(field, value):
     @fault(
         "edited config",
         f"{field} changed in config.json",
         "voidrl resume run --steps 60",
         "refused",
         says=rf"config\.json was edited .*: {re.escape(field)}\b.* was .* and is ",
-        quick=quick,
     )
     def inject(bench, command):
         path = made(bench) / "config.json"
@@ -326,7 +325,7 @@ def add_edit(field, value, quick=False):
         return Seen(done)
 
 
-add_edit("seed", 7, quick=True)
+add_edit("seed", 7)
 add_edit("learner.discount", 0.5)
 add_edit("method", {"name": "positive", "learning_rate": 0.0001})
 

@@ -110,7 +110,7 @@ def resume_with_tensorboard(bench, prepare):
     return seen
 
 
-WARNS = "TensorBoard is off from here on"
+WARNS = "TensorBoard is turned off"
 
 
 @fault(
@@ -143,7 +143,7 @@ def tensorboard_file(bench, command):
 
 
 WANDB = f"{PRETRAIN} --log.wandb-project p"
-WANDB_WARNS = "Weights & Biases is off from here on .network is unreachable"
+WANDB_WARNS = "Weights & Biases is turned off .network is unreachable"
 FAKE = """
 import os, time
 class CommError(Exception): pass
