@@ -56,24 +56,15 @@ USER_FIELDS = (
     "log.checkpoint_every_steps",
     "log.snapshot_steps",
 )
-# Fields that a run may change when it is resumed, and why that leaves it the same run. All others define it.
-RESUMABLE_FIELDS = {
-    "steps": "how long it is",
-    "device": "where it runs",
-    "engine": "how updates run",
-    "precision": "how updates run",
-    "replay.device": "where it runs",
-    "env.backend": "how environments are stepped",
-    "env.dmc.processes": "how environments are stepped",
-    "env.timeout_s": "how environments are stepped",
-    "env.check_bounds": "which observations are refused",
-    "log.": "what is written, and when",
-    "learner.learning_rate": "the remedy for a run that diverges",
-    "finetune.learning_rate": "the remedy for a run that diverges",
-    "learner.max_grad_norm": "the remedy for a run that diverges",
-    "method.learning_rate": "the remedy for a run that diverges",
-    "representation.learning_rate": "the remedy for a run that diverges",
-}
+# Fields that a run may change when it is resumed; "log." are all of that group. All others define the run.
+RESUMABLE_FIELDS = (
+    *("steps", "device", "engine", "precision", "replay.device"),  # how long, where and how it is computed
+    *("env.backend", "env.dmc.processes", "env.timeout_s", "env.check_bounds"),  # how environments are run
+    "log.",  # what is written, and when; checkpoints at other steps also cut episodes elsewhere
+    # The remedies for a run that diverges.
+    *("learner.learning_rate", "method.learning_rate", "representation.learning_rate"),
+    *("finetune.learning_rate", "learner.max_grad_norm"),
+)
 Trainer = Literal["representation", "method", "learner"]
 
 

@@ -72,7 +72,7 @@ def test_other_settings_are_refused_by_name_and_where_it_is_computed_is_none(tmp
     words = ["experiment", "demo", "--out", str(tmp_path), "--no-report", "--steps-scale", "0.5"]
     assert cli.main(words) == 2
     assert "steps is 16000 there and 8000 here" in capsys.readouterr().err
-    elsewhere = plan_of(tmp_path, device="cuda", engine="graph")
+    elsewhere = plan_of(tmp_path, device="cuda", engine="graph", changes={"env.timeout_s": 600.0})
     require_same_settings(elsewhere)
     heads = plan_of(tmp_path, changes={"finetune.heads": "random"})
     # pre-training does not depend on fine-tuning

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from voidrl import build, checkpoint
-from voidrl.config import flat, to_json
+from voidrl.config import LOCAL_FIELDS, flat, to_json
 from voidrl.errors import CheckpointError, RunFolderError
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.runs.evaluations import final_evaluation
 from voidrl.runs.status import read_status
-
-HARDWARE_FIELDS = {"device", "engine"}  # a run may be resumed, or read, on another machine
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def differences(cell: Cell, folder: Path) -> list[str]:
         return []
     there = build.config_from_json(checkpoint.read_json(path, "the config of a run"))
     found, wanted = flat(to_json(there)), flat(to_json(cell.config))
-    names = [name for name in {**wanted, **found} if name not in HARDWARE_FIELDS]
+    names = [name for name in {**wanted, **found} if name not in LOCAL_FIELDS]
     if cell.phase == "pretrain":  # which does not depend on fine-tuning
         names = [name for name in names if not name.startswith(("finetune.", "reward_scale"))]
     return [
