@@ -107,6 +107,7 @@ def owner(plan, cell):
     return pid, int(stat.rpartition(")")[2].split()[1])
 
 
+@pytest.mark.slow  # a shorter form is among the faults: "SIGKILL of an experiment"
 def test_killed_and_doubled_it_loses_nothing_and_does_nothing_twice(tmp_path, capsys):
     request = ExperimentRequest(steps_scale=SCALE, changes=CHANGES, device="cpu")
     plan = make_plan(read_experiment("demo"), request, tmp_path)
