@@ -79,7 +79,7 @@ class ExperimentRecord:
         return read_failure(self.root, cell.folder)
 
     def write(self) -> None:
-        """Write `experiment.json` atomically; under the experiment's lock, all leftovers are of the dead."""
+        """Write `experiment.json` atomically; under the experiment's lock, leftovers are those of killed processes."""
         remove_leftovers(self.root / FILE_NAME)
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "root"}
         data["cells"] = [dataclasses.asdict(cell) for cell in self.cells]
