@@ -79,8 +79,8 @@ class ExperimentRecord:
         return read_failure(self.root, cell.folder)
 
     def write(self) -> None:
-        """Write `experiment.json` atomically; under the experiment's lock, leftovers are those of killed processes."""
-        remove_leftovers(self.root / FILE_NAME)
+        """Write `experiment.json` atomically."""
+        remove_leftovers(self.root / FILE_NAME)  # under the experiment's lock: those of killed processes
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "root"}
         data["cells"] = [dataclasses.asdict(cell) for cell in self.cells]
         write_json_atomic(self.root / FILE_NAME, {"format": FORMAT, **data})
