@@ -11,7 +11,7 @@ import voidrl
 from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.config import RESUMABLE_FIELDS, Config, flat, may_change, merge, to_json
-from voidrl.errors import CheckpointError, ConfigError, UnknownNameError
+from voidrl.errors import CheckpointError, ConfigError, RunFolderError, UnknownNameError
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +167,12 @@ def test_what_defines_a_run_may_not_change():
     assert {"seed", "phase", "env.id", "env.num_envs", "replay.capacity_steps", "reward_scale"} <= fixed
     assert {"method.name", "learner.discount", "updates_per_step", "finetune.heads"} <= fixed
     assert not fixed & {"steps", "device", "engine", "log.wandb_project", "env.check_bounds"}
+
+
+def test_a_resume_that_is_refused_for_its_metrics_changes_nothing(run, capsys):
+    (run / "metrics.jsonl").write_text("")
+    before = {path.name: path.read_bytes() for path in run.glob("*.json")}
+    with pytest.raises(RunFolderError, match=r"metrics\.jsonl holds 0 bytes but the checkpoint was made at"):
+        voidrl.resume(run, env=Walk, steps=60, config={"learner.learning_rate": 0.5})
+    assert {path.name: path.read_bytes() for path in run.glob("*.json")} == before
+    assert "resumed" not in capsys.readouterr().err

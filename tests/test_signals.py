@@ -259,7 +259,7 @@ def test_a_signal_before_training_ends_the_command_and_leaves_nothing(tmp_path, 
     moment("built", number)
     assert begin(tmp_path / "run") == 128 + number
     assert capsys.readouterr().err.startswith(
-        f"voidrl: stopped by {number.name}; saved checkpoints are untouched"
+        f"voidrl: stopped by {number.name} outside of training; what was saved before is untouched"
     )
     assert not (tmp_path / "run").exists()
 

@@ -43,6 +43,7 @@ from voidrl.evaluation import Evaluation, evaluate_agent
 from voidrl.files import user_path
 from voidrl.loop import Loop, LoopState, load_run, resume_command
 from voidrl.methods.base import Method
+from voidrl.metrics import require_rows
 from voidrl.registry import import_path
 from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start
 from voidrl.runs.status import read_status
@@ -199,6 +200,7 @@ def resume(
             if state.steps >= resumed.steps:
                 say(f"{folder.path} is complete at step {state.steps}; to train longer, give more steps")
                 return agent
+            require_rows(folder.path, state.metrics_bytes or 0)
             _require_disk(folder.path, agent, say)
             checkpoint.write_json_atomic(folder.config_path, to_json(resumed))
             folder.status.start(resumed.steps, state.steps)
@@ -468,7 +470,8 @@ def _spec_of(saved: checkpoint.Checkpoint) -> EnvSpec:
 
 
 def _resumable_names() -> list[str]:
-    return [f"{name}*" if name.endswith(".") else name for name in RESUMABLE_FIELDS]
+    names = [f"{name}*" if name.endswith(".") else name for name in RESUMABLE_FIELDS]
+    return [*names, "and in pre-training finetune.* and reward_scale"]
 
 
 def _resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:

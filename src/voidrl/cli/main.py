@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
             say(f"voidrl: {stop}")
             return INTERRUPTED
         except StoppedBySignal as stop:
-            say(f"voidrl: {stop}; saved checkpoints are untouched")
+            say(f"voidrl: {stop} outside of training; what was saved before is untouched")
             return STOPPED + stop.number
         except KeyboardInterrupt:
             say("voidrl: stopped at once; older checkpoints are untouched")

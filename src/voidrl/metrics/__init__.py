@@ -2,6 +2,6 @@
 
 from voidrl.metrics.accumulator import CHECK, Accumulator, NonFinite
 from voidrl.metrics.health import HealthMonitor
-from voidrl.metrics.writer import MetricsWriter
+from voidrl.metrics.writer import MetricsWriter, require_rows
 
-__all__ = ["CHECK", "Accumulator", "HealthMonitor", "MetricsWriter", "NonFinite"]
+__all__ = ["CHECK", "Accumulator", "HealthMonitor", "MetricsWriter", "NonFinite", "require_rows"]

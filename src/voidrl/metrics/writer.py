@@ -109,12 +109,28 @@ class MetricsWriter:
         self.close()
 
 
+def require_rows(folder: Path, resume_bytes: int) -> None:
+    """Refuse a `metrics.jsonl` that no longer holds the rows before a checkpoint."""
+    path = folder / FILE_NAME
+    _kept_bytes(path, _read(path), resume_bytes)
+
+
 def _truncate(path: Path, resume_bytes: int | None) -> None:
     """Truncate the file at the checkpoint's offset or, without one, after its last whole line."""
+    data = _read(path)
+    keep = data.rfind(b"\n") + 1 if resume_bytes is None else _kept_bytes(path, data, resume_bytes)
+    if keep < len(data):
+        os.truncate(path, keep)
+
+
+def _read(path: Path) -> bytes:
     if path.exists() and not path.is_file():
         raise RunFolderError(f"{path} is no ordinary file; remove it, or choose another folder for the run")
-    data = path.read_bytes() if path.exists() else b""
-    keep = data.rfind(b"\n") + 1 if resume_bytes is None else resume_bytes
+    return path.read_bytes() if path.exists() else b""
+
+
+def _kept_bytes(path: Path, data: bytes, keep: int) -> int:
+    """`keep`, if that is the end of a row."""
     if keep > len(data):
         raise RunFolderError(
             f"{path} holds {len(data)} bytes but the checkpoint was made at byte {keep}; restore the file or "
@@ -125,8 +141,7 @@ def _truncate(path: Path, resume_bytes: int | None) -> None:
             f"{path} was changed after the checkpoint was made (byte {keep} is not the end of a row); "
             "restore the file or start a new run"
         )
-    if keep < len(data):
-        os.truncate(path, keep)
+    return keep
 
 
 def _is_number(value: object) -> bool:
