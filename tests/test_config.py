@@ -98,7 +98,7 @@ def test_every_preset_builds_an_agent(name):
     require_values(config, values)
     agent = Agent(spec, config, CPU)
     obs = torch.zeros(2, *spec.obs_shape, dtype=torch.uint8 if pixels else torch.float32)
-    action = agent.choose(obs, agent.new_skills(2), deterministic=False)
+    action = agent.choose(obs, agent.new_skills(torch.zeros(2, dtype=torch.int64)), deterministic=False)
     assert action.shape == ((2,) if discrete else (2, 2))
 
 

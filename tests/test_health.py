@@ -293,9 +293,9 @@ class BadSkill(Method):
     def reward(self, batch, latents):
         return batch.skill.sum(1) + batch.next_obs[:, 0]
 
-    def sample_skill(self, n, device):
+    def sample_skill(self, episode_steps):
         BadSkill.calls += 1
-        return torch.full((n, 2), NAN if BadSkill.calls == 4 else 1.0, device=device)
+        return torch.full((len(episode_steps), 2), NAN if BadSkill.calls == 4 else 1.0)
 
 
 def refused(tmp_path, env=Walk, method="apt", **changes):

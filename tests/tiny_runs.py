@@ -63,8 +63,8 @@ class Skilled(Method):
     def reward(self, batch, latents):
         return (batch.skill * latents.z_next[:, :2]).sum(1)
 
-    def sample_skill(self, n, device):
-        return torch.randn(n, 2, device=device)
+    def sample_skill(self, episode_steps):
+        return torch.randn(len(episode_steps), 2, device=episode_steps.device)
 
 
 class Fickle(Walk):

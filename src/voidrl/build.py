@@ -370,7 +370,8 @@ def rehearse_reward(agent: Agent) -> None:
         return torch.randn(count, agent.representation.dim, device=device)
 
     with seeded(agent.config.seed, device):
-        batch = Batch(obs, agent.random_actions(n), one, one, obs, agent.method.sample_skill(n, device))
+        skill = agent.method.sample_skill(torch.zeros(n, dtype=torch.int64, device=device))
+        batch = Batch(obs, agent.random_actions(n), one, one, obs, skill)
         copied = copy.deepcopy(agent.method)  # running means must not move
         try:
             reward = copied.reward(batch, Latents(z, z, pool=z))

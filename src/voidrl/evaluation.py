@@ -110,7 +110,8 @@ def evaluate_agent(
         # The smallest possible replay stacks frames exactly as in training.
         history = Replay(envs.spec, n, 1, agent.method.skill_dim, agent.device, agent.device)
         history.reset(frames)
-        skill = agent.new_skills(n)
+        at_start = torch.zeros(n, dtype=torch.int64, device=agent.device)
+        skill = agent.new_skills(at_start)
         while (playing := used < budget).any():
             chosen = agent.choose(history.latest(), skill, deterministic=deterministic)
             if epsilon:
@@ -135,7 +136,7 @@ def evaluate_agent(
             )
             if ended.any():
                 fresh = torch.from_numpy(ended).to(skill.device)[:, None]
-                skill = torch.where(fresh, agent.new_skills(n), skill)
+                skill = torch.where(fresh, agent.new_skills(at_start), skill)
             taken, counted_steps = taken + real, counted_steps + int(counted.sum())
             score, length = score + np.where(real, result.score, 0), length + real
             if "success" in result.info:

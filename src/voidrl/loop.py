@@ -45,6 +45,7 @@ from voidrl.terminal.progress import Progress
 from voidrl.terminal.signals import StopSignals
 
 STATES = "states/"  # before the names of what `env.count_states` counted, in a checkpoint
+SHOWN_VALUES = 10  # of a skill, in the sentence that names it
 MAX_CELLS = 1_000_000  # `info["cell"]` beyond these is no index into a small map
 
 
@@ -191,16 +192,17 @@ class Loop:
         self.replay.reset(frames)
         n = self.envs.num_envs
         device = self.agent.device
+        self.score, self.length = np.zeros(n), np.zeros(n, np.int64)
         self.skill = torch.zeros(n, self.agent.method.skill_dim, device=device)
         self._change_skills(torch.ones(n, dtype=torch.bool, device=device))
         self.skill_age = np.zeros(n, np.int64)  # steps taken with the present skill
         self.ended = np.zeros(n, bool)
-        self.score, self.length = np.zeros(n), np.zeros(n, np.int64)
         self._count_visits(info)
 
     def _change_skills(self, needed: Tensor) -> None:
         """New skills where `needed`, (N,)."""
-        self.skill = self.agent.next_skills(self.skill, needed)
+        steps = torch.from_numpy(self.length).to(self.agent.device)  # host synchronization
+        self.skill = self.agent.next_skills(self.skill, needed, steps)
         # Those of custom methods are checked, which costs a host synchronization per change.
         if ":" in self.config.method.name and self.skill.numel() and not torch.isfinite(self.skill).all():
             raise self._not_finite(diagnosis.blame_skill(self.agent, "sample_skill"))
@@ -294,9 +296,9 @@ class Loop:
     def _say_chosen_skill(self) -> None:
         skill = self.agent.task_skill.tolist()  # host synchronization, once in a run
         if skill:
-            one_hot = sorted(skill) == [0.0] * (len(skill) - 1) + [1.0]
-            name = f"{skill.index(1.0) + 1} of {len(skill)}" if one_hot else [round(w, 3) for w in skill]
-            self.engine.say(f"skill {name} is used for the task")
+            self.engine.say(
+                f"skill {_skill_name(skill)} is used for the task, {self.agent.method.skill_choice}"
+            )
 
     def _count_visits(self, info: dict[str, Any]) -> None:
         cells, reported = np.asarray(info.get("cell", ())), np.asarray(info.get("_cell", True))
@@ -409,6 +411,16 @@ class Loop:
     def _kept(self) -> str:
         steps = checkpoint.list_steps(self.folder.checkpoints_path)
         return f"the checkpoint of step {steps[-1]} is kept" if steps else "no checkpoint was written yet"
+
+
+def _skill_name(skill: list[float]) -> str:
+    """A skill in a sentence: the number of a one-hot vector, else its values."""
+    if sorted(skill) == [0.0] * (len(skill) - 1) + [1.0]:
+        return f"{skill.index(1.0) + 1} of {len(skill)}"
+    if len(skill) > 1 and len(set(skill)) == 1:
+        return f"({skill[0]:.3g}, …), {len(skill)} equal values,"
+    shown = ", ".join(f"{w:.3g}" for w in skill[:SHOWN_VALUES])
+    return f"({shown}{', …' * (len(skill) > SHOWN_VALUES)})"
 
 
 def crossed(before: int, now: int, every: int) -> bool:

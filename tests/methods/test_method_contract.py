@@ -83,7 +83,7 @@ def test_the_step_can_be_captured(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_skills_fit_what_is_declared(name):
     method = make_agent(method=name).method
-    skills = method.sample_skill(5, torch.device("cpu"))
+    skills = method.sample_skill(torch.arange(5))
     assert skills.shape == (5, method.skill_dim)
     assert skills.dtype == torch.float32
 

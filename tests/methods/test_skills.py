@@ -15,6 +15,8 @@ from voidrl.nets import TwinQ, mlp
 from voidrl.replay import Replay
 from voidrl.types import EnvSpec, Loss
 
+AT_START = torch.zeros(1, dtype=torch.int64)
+
 
 class Sides(Method):
     """DIAYN in small: a skill of ±1, a discriminator of its own, rewarded where the skill can be read off."""
@@ -25,8 +27,8 @@ class Sides(Method):
         super().__init__(spec, config, representation)
         self.discriminator = mlp([representation.dim, 16, 1])
 
-    def sample_skill(self, n, device):
-        return torch.randint(0, 2, (n, 1), device=device) * 2.0 - 1
+    def sample_skill(self, episode_steps):
+        return torch.randint(0, 2, (len(episode_steps), 1)) * 2.0 - 1
 
     def losses(self, batch, latents):
         logit = self.discriminator(latents.z_next)
@@ -45,8 +47,8 @@ class Directions(Sides):
     def __init__(self, spec, config, representation):
         Method.__init__(self, spec, config, representation)
 
-    def sample_skill(self, n, device):
-        return torch.randn(n, 2, device=device)
+    def sample_skill(self, episode_steps):
+        return torch.randn(len(episode_steps), 2)
 
     def losses(self, batch, latents):
         return iter(())
@@ -107,7 +109,7 @@ def walk(spec, sample_skill, steps, reward=lambda before, after: 0.0):
     """Random steps of a point that moves by 0.3 · action; a skill for each."""
     rng = np.random.default_rng(0)
     dim = spec.frame_shape[0]
-    replay = Replay(spec, 1, steps + 10, sample_skill(1, CPU).shape[1], CPU, CPU)
+    replay = Replay(spec, 1, steps + 10, sample_skill(AT_START).shape[1], CPU, CPU)
     at = np.zeros((1, dim), np.float32)
     replay.reset(at)
     for t in range(steps):
@@ -119,7 +121,7 @@ def walk(spec, sample_skill, steps, reward=lambda before, after: 0.0):
             move = action
         after = np.clip(at + 0.3 * move, -1, 1).astype(np.float32)
         no, end = np.array([False]), np.array([t % 20 == 19])
-        replay.add(action, np.array([reward(at, after)]), no, end, after, sample_skill(1, CPU))
+        replay.add(action, np.array([reward(at, after)]), no, end, after, sample_skill(AT_START))
         at = after
     return replay
 
@@ -148,7 +150,7 @@ def test_fine_tuning_chooses_a_skill_after_the_warm_up_and_then_uses_it_everywhe
     assert all(
         (batch.skill == agent.task_skill).all() for batch in batches
     )  # and every batch's, old data too
-    assert (agent.new_skills(3) == agent.task_skill).all()  # and evaluation's
+    assert (agent.new_skills(torch.zeros(3, dtype=torch.int64)) == agent.task_skill).all()  # and evaluation's
     obs = np.ones(2, np.float32)
     assert np.array_equal(agent.act(obs), agent.act(obs, skill=agent.task_skill.numpy()))
     voidrl.save_pretrained(agent, tmp_path / "saved")
@@ -190,7 +192,7 @@ def test_methods_without_skills_need_no_choice():
     agent, replay = make_agent(phase="finetune"), fill_replay()
     agent.choose_task_skill(replay)
     assert agent.task_skill_chosen
-    assert agent.new_skills(3).shape == (3, 0)
+    assert agent.new_skills(torch.zeros(3, dtype=torch.int64)).shape == (3, 0)
 
 
 def test_the_discriminator_learns_in_its_own_optimizer_alone():
@@ -236,8 +238,8 @@ class Successor(Method):
 
     skill_dim = 2
 
-    def sample_skill(self, n, device):
-        return nn.functional.normalize(torch.randn(n, 2, device=device), dim=-1)
+    def sample_skill(self, episode_steps):
+        return nn.functional.normalize(torch.randn(len(episode_steps), 2), dim=-1)
 
     def feature(self, batch):
         return (batch.next_obs - batch.obs) / 0.3

@@ -89,7 +89,7 @@ class Agent(nn.Module):
                 f"actor: expected 'pretrained' or 'random'"
             )
         # Until a task chooses one, `act` follows some skill, the same at every call.
-        self.register_buffer("task_skill", method.sample_skill(1, torch.device("cpu"))[0].clone())
+        self.register_buffer("task_skill", method.sample_skill(torch.zeros(1, dtype=torch.int64))[0].clone())
         self.register_buffer("task_skill_chosen", torch.zeros((), dtype=torch.bool))
         self.register_buffer("trials_dealt", torch.zeros((), dtype=torch.int64))
         # The representation's learning rate: a tensor, so that it can rise within a captured graph.
@@ -432,13 +432,13 @@ class Agent(nn.Module):
         method = self.config.method
         return method.skill_every_steps if isinstance(method, SkillConfig) else 0
 
-    def new_skills(self, n: int) -> Tensor:
-        """(n, skill_dim): the task's skill once it is chosen, else samples."""
+    def new_skills(self, episode_steps: Tensor) -> Tensor:
+        """(n, skill_dim): the task's skill once it is chosen, else samples for n environments."""
         if self.task_skill_chosen:  # host read, only where skills change
-            return self.task_skill.expand(n, -1)
-        return self.method.sample_skill(n, self.device)
+            return self.task_skill.expand(len(episode_steps), -1)
+        return self.method.sample_skill(episode_steps)
 
-    def next_skills(self, skill: Tensor, needed: Tensor) -> Tensor:
+    def next_skills(self, skill: Tensor, needed: Tensor, episode_steps: Tensor) -> Tensor:
         """(N, skill_dim): new skills where `needed`, (N,), the given ones elsewhere.
 
         In the warm-up of fine-tuning the method's trial skills are dealt in turn.
@@ -447,7 +447,7 @@ class Agent(nn.Module):
             return skill
         trials = self.method.trial_skills() if self.config.phase == "finetune" else None
         if trials is None or self.task_skill_chosen:
-            fresh = self.new_skills(len(skill))
+            fresh = self.new_skills(episode_steps)
         else:
             turn = (self.trials_dealt + needed.cumsum(0) - 1) % len(trials)
             self.trials_dealt += needed.sum()

@@ -58,6 +58,8 @@ def check_combination(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
     _check_sharing(spec, config, pieces)
     _check_trainers(config, pieces)
     _check_skills(config, pieces)
+    if config.phase == "pretrain":
+        pieces.method.check(spec, config)
 
 
 def _check_learner(spec: EnvSpec, config: Config, pieces: Pieces) -> None:

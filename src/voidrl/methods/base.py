@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from voidrl.config import Config as RunConfig
 from voidrl.config import LearnerConfig, MethodConfig
+from voidrl.errors import ConfigError
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
@@ -46,10 +48,26 @@ class Latents:
         return read
 
 
+class About(NamedTuple):
+    """What `voidrl list methods` says about a method; all values are literals, so that it imports nothing."""
+
+    family: Literal["knowledge", "data", "competence", "baseline"]
+    year: int | None
+    """Of the paper."""
+    reward: str
+    """In a line."""
+    paper: str
+    """Authors and arXiv number."""
+    skills: Literal["none", "discrete", "continuous", "both"] = "none"
+    actions: Literal["discrete", "continuous", "both"] = "both"
+
+
 class Method(nn.Module):
     """Intrinsic reward while pre-training. Never sees environments, replay, optimizers or the loop."""
 
     Config: ClassVar[type[MethodConfig]] = MethodConfig
+    about: ClassVar[About | None] = None
+    """Its line in `voidrl list methods`."""
     learns: ClassVar[bool] = True
     """False: the agent acts uniformly at random and nothing is trained."""
     reads_latents: ClassVar[bool] = True
@@ -62,6 +80,8 @@ class Method(nn.Module):
     """Width of the skill vector; 0 for methods without skills."""
     regresses_skill: ClassVar[bool] = False
     """True: `select_skill` works with transitions of any policy, so that random actions will do."""
+    skill_choice: str = "which earned most in the warm-up"
+    """How `select_skill` chose the skill, for the sentence that names it."""
 
     def __init__(self, spec: EnvSpec, config: MethodConfig, representation: Representation) -> None:
         super().__init__()
@@ -79,6 +99,10 @@ class Method(nn.Module):
         if not cls.reads_latents:
             return "learner"
         return "simclr" if spec.pixels else "identity"
+
+    @classmethod
+    def check(cls, spec: EnvSpec, config: RunConfig) -> None:
+        """Refuse an environment or a config that the method cannot serve, before pre-training begins."""
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The intrinsic reward of each transition, (B,). Called without gradients.
@@ -123,9 +147,9 @@ class Method(nn.Module):
 
     # Skills
 
-    def sample_skill(self, n: int, device: torch.device) -> Tensor:
-        """(n, skill_dim): n new skills."""
-        return torch.zeros(n, self.skill_dim, device=device)
+    def sample_skill(self, episode_steps: Tensor) -> Tensor:
+        """(n, skill_dim): a new skill for each of n environments, given their steps in the episode, (n,)."""
+        return torch.zeros(len(episode_steps), self.skill_dim, device=episode_steps.device)
 
     def trial_skills(self) -> Tensor | None:
         """(K, skill_dim): the skills that the warm-up of fine-tuning tries in turn; None samples them."""
@@ -149,3 +173,14 @@ class Method(nn.Module):
         `critic(features, skill) -> (B, num_actions)` for discrete ones.
         """
         return None
+
+
+def require_neighbors(config: RunConfig, k: int, *, pool: int = 0, include_self: bool = False) -> None:
+    """Refuse to search more neighbors than the minibatch, or the pool, has."""
+    found = pool or config.learner.batch_size - 1
+    if k - include_self > found:
+        where = f"method.pool = {pool}" if pool else f"learner.batch_size = {config.learner.batch_size}"
+        raise ConfigError(
+            f"method.k = {k} cannot be used with {where}: a state has {found} others to search; use "
+            f"method.k = {found + include_self} or less, or a method without neighbors such as rnd"
+        )

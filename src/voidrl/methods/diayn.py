@@ -78,9 +78,9 @@ class DIAYN(Method):
 
     # Skills
 
-    def sample_skill(self, n: int, device: torch.device) -> Tensor:
+    def sample_skill(self, episode_steps: Tensor) -> Tensor:
         """One-hot vectors, uniformly."""
-        index = torch.randint(self.skill_dim, (n,), device=device)
+        index = torch.randint_like(episode_steps, self.skill_dim)
         return F.one_hot(index, self.skill_dim).float()
 
     def trial_skills(self) -> Tensor:
