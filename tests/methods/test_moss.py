@@ -34,9 +34,11 @@ def test_the_sign_of_the_reward_follows_the_sign_of_the_skill():
     latents = latents_of(points(16, 4), points(16, 4, seed=1))
     with torch.no_grad():
         reward, surprise = (m.reward(batch_of(skill), latents) for m in (method, cic))
+        (loss,) = method.losses(batch_of(skill), latents)
     assert (surprise > 0).all()
     assert torch.equal(reward.sign(), skill.sign()[:, 0])
     assert torch.equal(reward.abs(), surprise)  # CIC's, and the neighbors are those of both modes
+    assert loss.metrics["moss_control"].item() == 6 / 16
 
 
 def test_centered_distances_below_the_mean_count_0():

@@ -12,6 +12,7 @@ Differences from the authors' code, besides those of CIC:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,7 +23,7 @@ from voidrl.config import Count, require
 from voidrl.methods.base import About, Latents
 from voidrl.methods.cic import CIC, CICConfig
 from voidrl.representations.base import Representation
-from voidrl.types import Batch, EnvSpec
+from voidrl.types import Batch, EnvSpec, Loss
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class MOSSConfig(CICConfig):
             require(self.explore_steps == 0, "explore_steps", self.explore_steps, expected)
 
 
+def _in_control(skill: Tensor) -> Tensor:
+    """(B, skill_dim) → (B,): the skills whose values are negative."""
+    return skill.sum(1) < 0
+
+
 class MOSS(CIC):
     """Rewards surprise in explore mode and the lack of it in control mode."""
 
@@ -67,10 +73,16 @@ class MOSS(CIC):
         super().__init__(spec, config, representation)
         self.config: MOSSConfig = config
 
+    def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
+        """CIC's loss, and how much of the batch is in control mode."""
+        fraction = _in_control(batch.skill).float().mean()
+        for loss in super().losses(batch, latents):
+            yield loss._replace(metrics={**loss.metrics, "moss_control": fraction})
+
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """CIC's reward, negated where the skill is in control mode."""
         surprise = super().reward(batch, latents)
-        return torch.where(batch.skill.sum(1) < 0, -surprise, surprise)
+        return torch.where(_in_control(batch.skill), -surprise, surprise)
 
     def scaled(self, distances: Tensor) -> Tensor:
         """Distances, or how far they exceed their mean, on a consistent scale."""
