@@ -53,6 +53,9 @@ class ProtoConfig(MethodConfig):
     """States kept as possible neighbors."""
     target_tau: float = 0.05
     """Share of the trained weights that moves into the target at every update."""
+    center: bool = False
+    """Subtract a moving average of f(s) before projecting it. Where all images are nearly alike, as in a
+    maze, so are their directions, and without it the prototypes find nothing to cluster."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,6 +79,8 @@ class Proto(Method):
         paper="Yarats et al., arXiv:2102.11271",
     )
     can_train_encoder = True
+    average: Tensor
+    averaged: Tensor
     queue: Tensor
     head: Tensor
 
@@ -90,6 +95,8 @@ class Proto(Method):
         self.normalize_prototypes()
         self.target_projector = target_copy(self.projector)
         self.target_encoder = self._momentum_encoder(representation)
+        self.register_buffer("average", torch.zeros(representation.dim))
+        self.register_buffer("averaged", torch.zeros(1))  # minibatches
         # At infinity, an entry that is not filled yet is nobody's neighbor.
         self.register_buffer("queue", torch.full((config.queue_size, width), torch.inf))
         self.register_buffer("head", torch.zeros(1, dtype=torch.int64))
@@ -111,8 +118,15 @@ class Proto(Method):
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """Cross-entropy between the prototypes of s and those of s'."""
         self._scored = None
+        if self.config.center:
+            self._move_average(latents.z.detach().mean(0))
         loss, perplexity = self.assign(latents.z, self._target_latents(batch.next_obs, latents))
         yield Loss("method", loss, {"proto_loss": loss.detach(), "proto_perplexity": perplexity})
+
+    def _move_average(self, mean: Tensor) -> None:
+        """Towards the mean of a minibatch: the mean of all at first, then by `target_tau`."""
+        self.averaged.add_(1)
+        self.average.lerp_(mean, self.averaged.reciprocal().clamp(min=self.config.target_tau))
 
     @torch.no_grad()
     def _target_latents(self, next_obs: Tensor, latents: Latents) -> Tensor:
@@ -126,11 +140,11 @@ class Proto(Method):
     def assign(self, z: Tensor, z_next: Tensor) -> tuple[Tensor, Tensor]:
         """The loss over (B, dim) latents of s and the target's of s', and how many prototypes are in use."""
         temperature, iterations = self.config.temperature, self.config.sinkhorn_iterations
-        online = F.normalize(self.predictor(self.projector(z)), dim=1)  # (B, width)
+        online = F.normalize(self.predictor(self.projector(z - self.average)), dim=1)  # (B, width)
         with full_precision(online):
             log_p = (online @ self.prototypes.T / temperature).log_softmax(1)  # (B, K)
             with torch.no_grad():
-                target = F.normalize(self.target_projector(z_next), dim=1)
+                target = F.normalize(self.target_projector(z_next - self.average), dim=1)
                 q = sinkhorn(target @ self.prototypes.T / temperature, iterations)  # (B, K)
         loss = -(q * log_p).sum(1).mean()
         used = log_p.detach().exp().mean(0)  # (K,)
@@ -146,7 +160,7 @@ class Proto(Method):
     @fusable
     def score(self, z_next: Tensor) -> tuple[Tensor, Tensor]:
         """(B, width) and (B,): u' and its distance to the k-th neighbor in the queue."""
-        u = F.normalize(self.projector(z_next), dim=1)
+        u = F.normalize(self.projector(z_next - self.average), dim=1)
         distance = knn_distances(u, self.queue, self.config.k)[:, -1]
         return u, distance.nan_to_num(nan=torch.nan, posinf=0.0)
 
