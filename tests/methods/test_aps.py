@@ -23,6 +23,7 @@ from torch import nn
 import voidrl
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents
+from voidrl.protocols.presets import preset_values
 from voidrl.replay import Replay
 from voidrl.types import EnvSpec
 
@@ -215,5 +216,7 @@ def test_what_cannot_work_is_refused_with_the_reason(changes, sentence):
         aps(**changes)
 
 
-def test_the_warm_up_of_fine_tuning_may_act_at_random():
+def test_the_warm_up_of_fine_tuning_may_act_at_random_and_follows_the_policy_in_recipes():
     assert aps(phase="finetune", finetune__warmup_actions="random").method.regresses_skill
+    for preset in ("urlb-states", "urlb-pixels", "dmc-paper", "dmc-fast"):
+        assert preset_values(preset, "aps")["finetune"]["warmup_actions"] == "policy"
