@@ -123,14 +123,14 @@ def test_the_reward_is_the_feature_along_the_skill_plus_apt_on_the_features(incl
 
 def test_features_learn_to_point_along_the_skill_that_reaches_the_state():
     """A replay in which the first coordinates of the state are the skill."""
-    agent = aps(method__skill_dim=2, method__learning_rate=3e-3, learner__batch_size=64)
+    agent = aps(method__skill_dim=2, method__learning_rate=5e-3, learner__batch_size=64)
     replay = fill_replay(skill_dim=2)
     replay.skill.copy_(F.normalize(replay.skill, dim=1))
     slots = replay.starts[: len(replay)]
     frames = replay.segment(slots, 1, 1.0).states[:, 1]
     replay.frames[frames, :2] = replay.skill[slots]
     first = agent.step(replay)["aps_loss"]
-    for _ in range(120):
+    for _ in range(80):
         metrics = agent.step(replay)
     assert abs(first) < 0.5
     assert metrics["aps_loss"] < -0.95

@@ -42,9 +42,12 @@ def score(agent, place):
 
 def trained(replay):
     method = {"name": "smm", "num_skills": 2, "hidden_dim": 32, "vae_hidden_dim": 64, "code_dim": 4}
-    agent = make_agent(PLANE, method=method, learner__batch_size=64)
+    agent, metrics = make_agent(PLANE, method=method), {}
     for _ in range(120):
-        metrics = agent.step(replay)
+        batch = replay.batch(replay.sample(64), 1, 1.0)
+        for loss in agent.method.losses(batch, agent._latents(batch, None)):
+            agent.optimizers.minimize([loss.optimizer], loss.value)
+            metrics |= loss.metrics
     return agent, metrics
 
 

@@ -44,6 +44,8 @@ class APSConfig(SkillConfig):
     """Neighbors in the space of φ."""
     include_self: bool = False
     """Count a state as its own neighbor, as URLB's code does."""
+    mean_momentum: float | None = None
+    """Momentum of the running mean m; None averages over everything seen."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,6 +53,10 @@ class APSConfig(SkillConfig):
         require(self.skill_dim >= 2, "skill_dim", self.skill_dim, "2 or more")
         require_positive(self, "hidden_dim", "k")
         require(self.k > self.include_self, "k", self.k, "2 or more with include_self")
+        momentum = self.mean_momentum
+        require(
+            momentum is None or 0 <= momentum < 1, "mean_momentum", momentum, "None or a number in [0, 1)"
+        )
 
 
 class SuccessorTwinQ(TwinQ):
@@ -109,7 +115,12 @@ class APS(Method):
         self.config: APSConfig = config
         self.skill_dim = config.skill_dim
         self.features = mlp([representation.dim, config.hidden_dim, config.hidden_dim, config.skill_dim])
-        particles = APTConfig(k=config.k, include_self=config.include_self, normalize="distance_mean")
+        particles = APTConfig(
+            k=config.k,
+            include_self=config.include_self,
+            normalize="distance_mean",
+            mean_momentum=config.mean_momentum,
+        )
         self.entropy = APT(spec, particles, representation)
 
     @classmethod
