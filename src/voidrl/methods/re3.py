@@ -4,8 +4,8 @@ A particle-based entropy like APT's, but f is initialized at random and never tr
 place and a distance means the same throughout.
 
 Differences from the paper: s' is scored, where the authors' code scores s; neighbors are searched in a sample
-of the replay, not in all of it; f reads all stacked frames, not the last alone. The weight β of the reward and
-its decay are left out: they balance it against the reward of a task, and there is none in pre-training.
+of the replay, not in all of it; f reads all stacked frames, not the last alone. The weight β of the reward
+and its decay are left out: they balance it against the reward of a task, and there is none in pre-training.
 Distances are divided by their running standard deviation, as in the authors' code on MiniGrid; on DMControl
 their code does the same and leaves out the logarithm.
 """
@@ -37,7 +37,7 @@ class RE3Config(MethodConfig):
     pool: int = 1024
     """States drawn from the replay to search; 0: the minibatch itself."""
     normalize: Literal["distance_std", "none"] = "distance_std"
-    """Divide distances by their running standard deviation σ (the authors' code), or by nothing (the equation)."""
+    """Divide distances by their running standard deviation σ (the authors' code), or not (the equation)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
