@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from voidrl.config import Config as RunConfig
 from voidrl.config import LearnerConfig, MethodConfig
-from voidrl.errors import ConfigError
+from voidrl.errors import NeighborError
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
@@ -183,7 +183,7 @@ def require_neighbors(config: RunConfig, k: int, *, pool: int = 0, include_self:
     found = pool or config.learner.batch_size - 1
     if k - include_self > found:
         where = f"method.pool = {pool}" if pool else f"learner.batch_size = {config.learner.batch_size}"
-        raise ConfigError(
+        raise NeighborError(
             f"method.k = {k} cannot be used with {where}: a state has {found} others to search; use "
             f"method.k = {found + include_self} or less, or a method without neighbors such as rnd"
         )

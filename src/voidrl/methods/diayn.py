@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl.config import SkillConfig, require, require_positive
+from voidrl.config import SkillConfig, require_positive, require_skills
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method
 from voidrl.nets import mlp, top1_accuracy
@@ -38,8 +38,7 @@ class DIAYNConfig(SkillConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expected = "2 to 65536, since a skill is told apart from others; apt and rnd need no skills"
-        require(2 <= self.num_skills <= 2**16, "num_skills", self.num_skills, expected)
+        require_skills("num_skills", self.num_skills)
         require_positive(self, "hidden_dim")
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from voidrl.config import Count, EncoderConfig, MethodConfig, require, require_positive
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import Latents, Method
+from voidrl.methods.base import About, Latents, Method
 from voidrl.nets import Encoder, TF32Linear, mlp
 from voidrl.nets.encoder import NATURE_MIN_SIDE
 from voidrl.representations.base import Representation
@@ -52,6 +52,12 @@ class RND(Method):
     """Rewards states on which the predictor still errs."""
 
     Config = RNDConfig
+    about = About(
+        family="knowledge",
+        year=2018,
+        reward="the error of a network that predicts a fixed random one",
+        paper="Burda et al., arXiv:1810.12894",
+    )
     reads_latents = False
 
     def __init__(self, spec: EnvSpec, config: RNDConfig, representation: Representation) -> None:
