@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
+from voidrl import registry
 from voidrl.config import flat
 from voidrl.report.read import Run
 
@@ -91,6 +92,11 @@ def make_arms(runs: Sequence[Run]) -> list[ArmRuns]:
         ArmRuns(env, names[env], phase, label, styles[label], sorted(members, key=lambda run: run.seed))
         for (_, env, phase, label), members in groups.items()
     ]
+
+
+def family_of(run: Run) -> str:
+    """The family of a run's method; empty from scratch, and for methods that do not say."""
+    return "" if run.phase == "train" else str(registry.read_about(run.method).get("family", ""))
 
 
 def _root(run: Run) -> Path | None:
