@@ -33,7 +33,7 @@ from voidrl.scores.urlb import (
 INTERVALS = (
     "Brackets are 95% bootstrap intervals: seeds are resampled within each task. A task with one seed adds "
     "no width, and with few seeds intervals are too narrow. IQM: mean of the middle half of all runs. A "
-    "family is averaged over the tasks that all of its methods have."
+    "family is averaged over the methods that it names, which have the same tasks."
 )
 ABSENT = "–"
 NOT_RUN = "not run"
@@ -51,7 +51,7 @@ class ScoreLine:
     published: str
     tasks: str
     seeds: str
-    bar: dict[str, str] | None
+    bar: dict[str, str]
     """Ends of the interval, mean and published mean, in percent of the scale."""
     color: str
     """The family that it is colored by."""
@@ -165,11 +165,11 @@ def _published(group: ScoreGroup, body: str) -> str:
 def _body_table(
     body: str, groups: Sequence[ScoreGroup], families: Sequence[ScoreGroup], rows: Mapping[str, MethodRuns]
 ) -> BodyTable:
-    shown = [group for group in groups if group.score(body) is not None]
-    shown.sort(key=lambda group: -group.score(body).mean.point)  # type: ignore[union-attr]
-    pooled = [group for group in families if group.score(body) is not None]
-    every = [group.score(body) for group in (*shown, *pooled)]
-    high = max([1.0, *(score.mean.high for score in every if score is not None)])
+    scored = {group: score for group in (*groups, *families) if (score := group.score(body)) is not None}
+    high = max([1.0, *(score.mean.high for score in scored.values())])
+    shown = [group for group in groups if group in scored]
+    shown.sort(key=lambda group: (-len(scored[group].tasks), -scored[group].mean.point))
+    pooled = [group for group in families if group in scored]
     methods = [
         _line(group, body, high, group.members[0].family, _seeds(rows, group, body)) for group in shown
     ]

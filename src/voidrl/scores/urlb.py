@@ -1,7 +1,7 @@
 """URLB's scores (Laskin et al. 2021): returns divided by an expert's, over the tasks of a body.
 
-A published mean is over the same tasks as ours, as far as they are printed. A family is averaged over the
-tasks that all of its methods have, so that no method counts more than another.
+A published mean is over the same tasks as ours, as far as they are printed. A family is averaged over methods
+that have the same tasks, so that none counts more than another.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class MethodScores:
     """By task; empty where nothing is published."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScoreGroup:
     """One method, or the methods of a family."""
 
@@ -129,14 +129,18 @@ class ScoreGroup:
     members: Sequence[MethodScores]
 
     def members_on(self, body: str) -> list[MethodScores]:
-        """The methods with a score on any task of a body."""
-        return [each for each in self.members if any(task in each.scores for task in BODIES[body])]
+        """The methods that are averaged on a body: those that have all of `tasks`."""
+        tasks = self.tasks(body)
+        return [each for each in self.members if tasks and all(task in each.scores for task in tasks)]
 
     def tasks(self, body: str) -> tuple[str, ...]:
-        """The tasks of a body that all methods with a score there have."""
-        members = self.members_on(body)
-        shared = (task for task in BODIES[body] if all(task in each.scores for each in members))
-        return tuple(shared) if members else ()
+        """The tasks of one of the methods: those with which most pairs of method and task count."""
+        found = [tuple(t for t in BODIES[body] if t in each.scores) for each in self.members]
+
+        def pairs(tasks: tuple[str, ...]) -> tuple[int, int]:
+            return len(tasks) * sum({*tasks} <= {*others} for others in found), len(tasks)
+
+        return max(found, key=pairs, default=())
 
     def score(self, body: str) -> BodyScore | None:
         """Mean and interquartile mean with 95 % intervals: seeds are resampled within method and task."""
