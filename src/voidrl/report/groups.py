@@ -132,7 +132,7 @@ def source_of(run: Run, runs: Sequence[Run]) -> Run | None:
         return None
     if run.cell is not None and run.experiment is not None:
         folder = run.cell.source and (run.experiment.root / run.cell.source).resolve()
-        return next((each for each in runs if each.path.resolve() == folder), None)
+        return next((each for each in runs if each.resolved == folder), None)
     same = [
         each
         for each in runs

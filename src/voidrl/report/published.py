@@ -87,21 +87,22 @@ def _method_table(
     """A line for the published numbers of each method and one for ours, with tasks as columns."""
     tasks = [task for task in table.tasks if any(task in mine for mine in ours.values())]
     columns = ["method", "", *(task.rpartition("/")[2].replace("_", " ") for task in tasks)]
-    columns += ["seeds", "protocol steps"]
+    columns.append("seeds")
     rows = []
+    lengths: dict[str, list[str]] = {}
     for row in table.rows:
-        rows.append([row.label, "published", *(_published(row, task) for task in tasks), "", ""])
+        rows.append([row.label, "published", *(_published(row, task) for task in tasks), ""])
         if row.name not in ours:
             continue
         cells = [_our_cells(ours[row.name].get(task), collection) for task in tasks]
-        means = [shown.partition(" (")[0] for shown, *_ in cells]
-        more = [
-            join_names(dict.fromkeys(filter(ABSENT.__ne__, texts)), 3, "; ")
-            for texts in zip(*cells, strict=True)
-        ][1:]
-        rows.append([str(row.ours), "ours", *means, *more])
+        _, seeds, taken = ([*dict.fromkeys(texts)] for texts in zip(*cells, strict=True))
+        shown = [text.partition(" (")[0] for text, *_ in cells]
+        rows.append([str(row.ours), "ours", *shown, join_names(filter(ABSENT.__ne__, seeds), 3, "; ")])
+        length = join_names(filter(ABSENT.__ne__, taken), 3, "; ")
+        lengths.setdefault(length, []).append(str(row.ours))
     notes = _task_notes(table, ours, tasks, notes)
-    return Table(table.title, columns, rows, notes, frozenset(range(2, len(columns) - 1)))
+    notes += [f"Ours, {length} steps: {join_names(labels, len(rows))}." for length, labels in lengths.items()]
+    return Table(table.title, columns, rows, notes, frozenset(range(2, len(columns))))
 
 
 def _task_notes(

@@ -181,8 +181,8 @@ def _body_table(
     columns = {"mean": "mean [95%]", "iqm": "IQM [95%]"}
     if any(line.published != ABSENT for line in methods):
         if any(line.on_published not in (ABSENT, line.mean.split(" ")[0]) for line in (*methods, *lines)):
-            columns["on_published"] = "mean, published tasks"
-        columns["published"] = "published mean"
+            columns["on_published"] = "mean, tasks of published"
+        columns["published"] = "published"
     columns |= {"tasks": "tasks", "seeds": "seeds"}
     title = "All tasks" if body == ALL else body.capitalize()
     return BodyTable(title, methods, lines, columns)
@@ -200,7 +200,7 @@ def _line(group: ScoreGroup, body: str, high: float, family: str, seeds: str) ->
         iqm=score.show("iqm"),
         on_published=ABSENT if score.on_published is None else f"{score.on_published:.2f}",
         published=ABSENT if published is None else f"{published[0]:.2f}",
-        tasks=f"{len(score.tasks)} of {len(BODIES[body])}",
+        tasks=f"{len(score.tasks)}/{len(BODIES[body])}",
         seeds=seeds,
         bar={name: f"{100 * value / high:.1f}%" for name, value in bar.items()},
         color=group.members[0].family or "none",
