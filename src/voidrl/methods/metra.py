@@ -215,7 +215,7 @@ class METRA(Method):
         return loss, constraint.detach(), metrics
 
     def squared_bound(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(B,): the most that ‖φ(s') − φ(s)‖² may be, without gradients; and the loss of p(s' | s), if any."""
+        """The bound on ‖φ(s') − φ(s)‖², (B,), without gradients; and the loss of p(s' | s), if any."""
         if self.density is None:
             return torch.ones(len(obs), device=obs.device), None
         x = self._inputs(obs)
