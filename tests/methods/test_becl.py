@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from helpers import CPU, PIXELS, Place, fill_replay, line_replay, make_agent, watch_losses
+from helpers import CPU, PIXELS, Place, Point, config, fill_replay, line_replay, make_agent, watch_losses
 from torch import nn
 
+import voidrl
 from voidrl.errors import ConfigError
 from voidrl.replay import Replay
 from voidrl.types import Loss
@@ -172,6 +173,17 @@ def test_the_skill_for_a_task_is_random_or_the_best_of_trials():
     assert torch.equal(trying.trial_skills(), torch.eye(16))
     assert trying.select_skill(task, None).argmax() == 5
     assert trying.skill_choice == "which earned most in the warm-up"
+
+
+def test_trials_can_be_asked_for_when_fine_tuning_begins(tmp_path):
+    changes = {"method": {"name": "becl", "hidden_dim": 8, "num_skills": 3, "skill_every_steps": 3}}
+    changes |= {"warmup_steps": 16, "learner__batch_size": 8, "finetune__warmup_steps": 16}
+    agent = voidrl.pretrain(Point, steps=20, out=tmp_path / "before", config=config(**changes))
+    tuned = voidrl.finetune(
+        agent, Point, steps=20, out=tmp_path / "task", config={"method.try_skills": True, "device": "cpu"}
+    )
+    assert tuned.trials_dealt >= 3
+    assert "which earned most in the warm-up" in (tmp_path / "task" / "log.txt").read_text()
 
 
 @pytest.mark.parametrize(

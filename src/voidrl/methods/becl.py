@@ -108,7 +108,7 @@ class BeCL(Method):
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """InfoNCE, the mean over the states that have a positive."""
         log_ratio, paired, accuracy = self.contrast(latents.z_next, batch.skill)
-        loss = -torch.where(paired, log_ratio, 0.0).sum() / paired.sum().clamp(min=1)
+        loss = -log_ratio.masked_fill(~paired, 0.0).sum() / paired.sum().clamp(min=1)
         yield Loss("method", loss, {"becl_loss": loss.detach(), "becl_accuracy": accuracy})
 
     @fusable
@@ -130,7 +130,7 @@ class BeCL(Method):
         others = similarity.masked_fill(itself, -torch.inf)
         log_ratio = similarity.gather(1, positive)[:, 0] - others.logsumexp(1)
         found = same.gather(1, others.detach().argmax(1, keepdim=True)).sum() / paired.sum().clamp(min=1)
-        return torch.where(paired, log_ratio, -math.log(len(label) - 1)), paired, found
+        return log_ratio.masked_fill(~paired, -math.log(len(label) - 1)), paired, found
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The ratio, that of chance for states without a positive."""
