@@ -198,12 +198,14 @@ class METRA(Method):
     ) -> tuple[Tensor, Tensor | None, Metrics]:
         """The loss of φ and p(s' | s), the mean constraint without gradients, and what to log."""
         step, direction = self.displacement(obs, next_obs), self.direction(skill)
-        squared = step.square().sum(1)  # (B,)
-        loss = -(step * direction).sum(1).mean()
+        along, squared = (step * direction).sum(1).mean(), step.square().sum(1)  # (), (B,)
+        length = squared.detach().sqrt()
+        most = (length * torch.linalg.vector_norm(direction, dim=1)).mean()
         metrics = {
-            "metra_step_length": squared.detach().sqrt().mean(),
-            "metra_alignment": F.cosine_similarity(step.detach(), direction).mean(),
+            "metra_step_length": length.mean(),
+            "metra_alignment": along.detach() / most.clamp(min=1e-8),
         }
+        loss = -along
         if self.config.distance == "euclidean":  # the weights of φ satisfy the constraint
             return loss, None, {"metra_loss": loss.detach(), **metrics}
         bound, nll = self.squared_bound(obs, next_obs)
