@@ -49,7 +49,7 @@ def chain_walks():
 
 def test_a_chain_is_stretched_until_its_ends_are_all_steps_apart():
     agent, walks = make_agent(vectors(N), method__skill_dim=1, **QUICK), chain_walks()
-    metrics = train(agent, lambda: walks, 400)
+    metrics = train(agent, lambda: walks, 350)
     phi = agent.method.phi(torch.eye(N)).detach()[:, 0]
     assert phi.diff().abs().max() < 1.05
     assert (phi[-1] - phi[0]).abs().item() == pytest.approx(N - 1, abs=0.3)
@@ -156,7 +156,7 @@ def test_csd_shortens_distances_along_a_noisy_dimension():
         obs = torch.randn(64, 2)
         return transitions(obs, obs + noise * torch.randn(64, 2), torch.randn(64, 2))
 
-    metrics = train(agent, walks, 300)
+    metrics = train(agent, walks, 250)
     quiet, noisy = agent.method.squared_bound(origin, torch.eye(2))[0].sqrt().tolist()
     assert quiet == pytest.approx(2, rel=0.25)  # 1 / 0.5 and 1 / 2, whose geometric mean is 1
     assert noisy == pytest.approx(0.5, rel=0.25)

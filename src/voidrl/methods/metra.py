@@ -29,7 +29,7 @@ from voidrl.config import EncoderConfig, SkillConfig, require, require_positive
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method
-from voidrl.nets import Encoder, Linear, mlp
+from voidrl.nets import Encoder, Linear, TF32Linear, mlp
 from voidrl.nets.encoder import NATURE_MIN_SIDE
 from voidrl.nets.spectral import SpectralNorm, full_precision
 from voidrl.representations.base import Representation
@@ -107,7 +107,8 @@ class METRA(Method):
             )
             self.encoder = Encoder(spec.obs_shape, encoder)
             width = self.encoder.feature_dim
-        self.heads = mlp([width, hidden, hidden, config.skill_dim], full_precision=not lipschitz)
+        # Not bf16: φ grows much longer than one step of it.
+        self.heads = mlp([width, hidden, hidden, config.skill_dim], layer=Linear if lipschitz else TF32Linear)
         if lipschitz:
             for layer in self.heads:
                 if isinstance(layer, Linear):
@@ -116,7 +117,7 @@ class METRA(Method):
             self.log_multiplier = nn.Parameter(torch.tensor(math.log(config.initial_multiplier)))
         self.density: nn.Sequential | None = None
         if config.distance == "controllability":
-            self.density = mlp([width, hidden, hidden, 2 * width])
+            self.density = mlp([width, hidden, hidden, 2 * width], layer=TF32Linear)
             with torch.no_grad():  # begin near N(0, I)
                 self.density[-1].weight.mul_(0.01)  # type: ignore[union-attr,operator]
         if config.coordinates:
@@ -159,7 +160,7 @@ class METRA(Method):
         return self.config.multiplier_learning_rate if group == "multiplier" else self.config.learning_rate
 
     def phi(self, obs: Tensor) -> Tensor:
-        """φ(s): (B, *obs_shape) → (B, skill_dim). Heads in float32: φ is much longer than a step of it."""
+        """φ(s): (B, *obs_shape) → (B, skill_dim)."""
         x = self._inputs(obs) if self.encoder is None else self.encoder(obs).float()
         with full_precision(x):
             z: Tensor = self.heads(x)
@@ -197,12 +198,14 @@ class METRA(Method):
     ) -> tuple[Tensor, Tensor | None, Metrics]:
         """The loss of φ and p(s' | s), the mean constraint without gradients, and what to log."""
         step, direction = self.displacement(obs, next_obs), self.direction(skill)
-        squared = step.square().sum(1)  # (B,)
-        loss = -(step * direction).sum(1).mean()
+        along, squared = (step * direction).sum(1).mean(), step.square().sum(1)  # (), (B,)
+        length = squared.detach().sqrt()
+        most = (length * torch.linalg.vector_norm(direction, dim=1)).mean()
         metrics = {
-            "metra_step_length": squared.detach().sqrt().mean(),
-            "metra_alignment": F.cosine_similarity(step.detach(), direction).mean(),
+            "metra_step_length": length.mean(),
+            "metra_alignment": along.detach() / most.clamp(min=1e-8),
         }
+        loss = -along
         if self.config.distance == "euclidean":  # the weights of φ satisfy the constraint
             return loss, None, {"metra_loss": loss.detach(), **metrics}
         bound, nll = self.squared_bound(obs, next_obs)
@@ -219,8 +222,7 @@ class METRA(Method):
         if self.density is None:
             return torch.ones(len(obs), device=obs.device), None
         x = self._inputs(obs)
-        with full_precision(x):
-            mean, log_std = self.density(x).chunk(2, 1)  # of s' − s
+        mean, log_std = self.density(x).chunk(2, 1)  # of s' − s
         log_std = log_std.clamp(*LOG_STD)
         error = (self._inputs(next_obs) - x - mean).square()  # (B, d)
         nll = (error * (-2 * log_std).exp() / 2 + log_std).sum(1).mean() + x.shape[1] * LOG_2PI / 2
