@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from voidrl.errors import ConfigError, UnknownNameError
 
 KINDS = {"method": "methods", "representation": "representations", "learner": "learners"}
+
+ABOUT_FIELDS = ("family", "year", "reward", "paper", "skills", "actions")  # of `methods.base.About`
 
 _given: dict[tuple[str, str], type] = {}  # classes passed in by this process; they may not be importable
 
@@ -19,6 +24,33 @@ def names(kind: str) -> list[str]:
     return sorted(
         m.name for m in pkgutil.iter_modules(package.__path__) if m.name != "base" and m.name[0] != "_"
     )
+
+
+@cache
+def read_about(method: str) -> dict[str, Any]:
+    """What the file of a method says about it (`About`), without importing it; empty for other methods."""
+    path = Path(__file__).parent / "methods" / f"{method}.py"
+    return parse_about(path.read_text("utf-8")) if method.isidentifier() and path.is_file() else {}
+
+
+def parse_about(source: str) -> dict[str, Any]:
+    """The values of `about = About(...)` in the last class that has it; empty if they are not literals."""
+    calls = [
+        node.value
+        for cls in ast.parse(source).body
+        if isinstance(cls, ast.ClassDef)
+        for node in cls.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func) == "About"
+    ]
+    try:
+        given = {
+            field: ast.literal_eval(value) for field, value in zip(ABOUT_FIELDS, calls[-1].args, strict=False)
+        }
+        return given | {str(each.arg): ast.literal_eval(each.value) for each in calls[-1].keywords}
+    except (IndexError, ValueError):
+        return {}
 
 
 def find(kind: str, name: str | type) -> type[Any]:

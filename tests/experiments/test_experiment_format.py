@@ -26,12 +26,18 @@ def read(tmp_path, text):
 
 def test_what_is_shipped():
     assert {*shipped()} == {
-        *("table2", "table3", "table4", "table5", "exploration", "figure3", "urlb", "demo"),
+        *("table2", "table3", "table4", "table5", "exploration", "figure3", "urlb", "demo", "zoo"),
     }
     table2 = read_experiment("table2")
     assert [task.env for task in table2.tasks] == [f"atari/{game}" for game in GAMES_26]
     assert {*table2.missing} == {"simple", "der", "curl", "spr", "visr"}
-    assert {"cic", "diayn", "rnd", "proto"} <= {*read_experiment("urlb").missing}
+    urlb, zoo = read_experiment("urlb"), read_experiment("zoo")
+    assert urlb.missing == {}
+    methods = {arm.method for arm in urlb.arms.values()} - {None}
+    assert len(methods) == 13
+    assert {arm.method for arm in zoo.arms.values()} == {*methods, "random"}
+    assert all(arm.phases == ("pretrain",) and arm.evaluation is None for arm in zoo.arms.values())
+    assert (zoo.threads, len(zoo.seeds), zoo.by_phase["pretrain"].steps) == (1, 3, 16_000)
     figure3 = read_experiment("figure3")
     assert sum(task.env.endswith("_sparse") for task in figure3.tasks) == 7
     assert {task.pretrain.env for task in figure3.tasks} == {"dmc/walker", "dmc/cheetah", "dmc/hopper"}
@@ -50,6 +56,11 @@ def test_every_published_row_that_is_held_against_an_arm_names_one_that_there_is
         held = {row.ours for row in published.numbers(name).rows} - {None}
         assert held
         assert held <= labels, name
+
+
+def test_every_published_row_of_urlb_has_an_arm():
+    rows = published.numbers("urlb").rows
+    assert [row.name for row in rows if row.ours is None] == ["expert"]
 
 
 def test_published_numbers_are_those_of_the_papers():

@@ -38,7 +38,8 @@ def differences(one, other):
 
 @pytest.mark.parametrize("name", shipped())
 def test_every_cell_has_a_config_that_builds(name):
-    plan = plan_of(name, seeds=(1,))
+    few = {"tasks": ("walker_run",)} if name == "urlb" else {}  # with its methods, all tasks take seconds
+    plan = plan_of(name, seeds=(1,), **few)
     folders = [cell.folder for cell in plan.cells]
     assert len(set(folders)) == len(folders)
     for cell in plan.cells:
@@ -59,7 +60,7 @@ def test_sizes_of_the_papers_experiments():
     steps = {phase: cell.config.steps for (_, phase), cell in by_arm(table2).items()}
     assert steps == {"pretrain": 250_000_000, "finetune": 100_000, "train": 100_000}
     assert [cell.seed for cell in table2.cells[:79]] == [1] * 78 + [2]  # a whole table first, then another
-    urlb = plan_of("urlb", seeds=(1,))
+    urlb = plan_of("urlb", seeds=(1,), methods=("apt", "scratch"))
     assert [cell.folder for cell in urlb.cells if cell.phase == "pretrain"] == [
         f"{domain}/apt/seed1" for domain in ("walker", "quadruped", "jaco")
     ]
@@ -133,8 +134,12 @@ def test_heads_share_one_pretraining():
 
 
 def test_from_scratch_an_agent_trains_as_one_is_fine_tuned():
-    for name, preset in (("table2", "atari-fast"), ("urlb", None), ("exploration", "atari-demo")):
-        cells = by_arm(plan_of(name, seeds=(1,), preset=preset))
+    for name, preset, source in (
+        ("table2", "atari-fast", "apt"),
+        ("urlb", None, "apt"),
+        ("exploration", "atari-demo", "finetuned"),
+    ):
+        cells = by_arm(plan_of(name, seeds=(1,), preset=preset, methods=(source, "scratch")))
         tuned = next(cell.config for (_, phase), cell in cells.items() if phase == "finetune")
         scratch = cells["scratch", "train"].config
         assert scratch.steps == tuned.steps
@@ -142,6 +147,19 @@ def test_from_scratch_an_agent_trains_as_one_is_fine_tuned():
         assert scratch.warmup_steps == tuned.finetune.warmup_steps
         assert scratch.learner.learning_rate == (tuned.finetune.learning_rate or tuned.learner.learning_rate)
         assert count_updates(scratch) == count_updates(tuned) > 0
+
+
+def test_apt_on_raw_states_differs_from_apt_in_its_representation_and_is_left_out_from_pixels():
+    one = {"seeds": (1,), "tasks": ("walker_run",), "methods": ("apt", "apt_ind")}
+    cells = by_arm(plan_of("urlb", **one))
+    changed = differences(cells["apt", "pretrain"].config, cells["apt_ind", "pretrain"].config)
+    assert changed.pop("representation.name") == "identity"
+    assert all(name.startswith(("representation.", "method.")) for name in changed)
+    known = read_experiment("urlb")
+    few = dataclasses.replace(known, arms={name: known.arms[name] for name in ("apt", "apt_ind")})
+    plan = make_plan(few, ExperimentRequest(seeds=(1,), tasks=("walker_run",), preset="urlb-pixels"), "out")
+    assert {cell.arm.name for cell in plan.cells} == {"apt"}
+    assert plan.notes == ["left out, as not for preset urlb-pixels: APT (raw states)"]
 
 
 def test_exploration_counts_states_while_pre_training_and_in_evaluations():
@@ -203,7 +221,8 @@ def test_what_is_set_reaches_the_runs_that_it_is_for():
         ("demo", {"changes": {"pretrain.steps": "many"}}, "pretrain.steps must be a positive whole number"),
         ("demo", {"changes": {"train.warmup_steps": 3}, "methods": ("apt",)}, "none .* has the phase"),
         ("demo", {"steps_scale": 0.0}, "steps_scale = 0.0 cannot be used"),
-        ("urlb", {"changes": {"env.dmc.action_repeet": 2}}, "did you mean 'env.dmc.action_repeat'"),
+        ("urlb", {"changes": {"env.dmc.action_repeet": 2}, "methods": ("apt",)}, "did you mean 'env"),
+        ("urlb", {"preset": "urlb-pixels", "methods": ("apt_ind",)}, "cannot be run with preset"),
     ],
 )  # fmt: skip
 def test_bad_requests_are_one_sentence(name, request_, message):
@@ -232,7 +251,9 @@ def test_fewer_steps_leave_room_to_learn():
     assert "updates" in plan_of("demo", steps_scale=0.01).notes[0]
     idle = plan_of("demo", steps_scale=0.01, changes={"train.warmup_steps": 900}).notes
     assert not any("learn nothing" in note for note in idle)  # what is too long is shortened too
-    snapshots = scale_config(plan_of("urlb", seeds=(1,)).cells[0].config, 0.1).log.snapshot_steps
+    snapshots = scale_config(
+        plan_of("urlb", seeds=(1,), methods=("apt",)).cells[0].config, 0.1
+    ).log.snapshot_steps
     assert snapshots == (10_000, 50_000, 100_000, 200_000)
 
 

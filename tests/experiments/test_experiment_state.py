@@ -261,9 +261,9 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
         "maze/random/seed3",  # started by the other command line; its other cells were not
     ]
     with pytest.raises(RunFolderError, match="holds the experiment 'demo' and not 'urlb'"):
-        write_record(plan_of(tmp_path, "urlb"), ["voidrl"])
-    missing = make_record(plan_of(tmp_path, "urlb"), ["voidrl"]).missing
-    assert "CIC" in missing["cic"]
+        write_record(plan_of(tmp_path, "urlb", methods=("scratch",)), ["voidrl"])
+    missing = make_record(plan_of(tmp_path, "table3", methods=("apt",), tasks=("alien",)), ["voidrl"]).missing
+    assert "VISR" in missing["visr"]
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_an_experiment_json_that_cannot_be_read_is_left_as_it_is(tmp_path, chang
 
 
 def test_pixels_are_not_held_against_a_table_of_states(tmp_path):
-    plan = plan_of(tmp_path, "urlb", tasks=("walker_run",), preset="urlb-pixels")
+    plan = plan_of(tmp_path, "urlb", tasks=("walker_run",), preset="urlb-pixels", methods=("apt",))
     described = make_record(plan, ["voidrl"])
     assert (plan.experiment.published, described.published) == ("urlb", None)
     assert (described.preset, described.default_preset) == ("urlb-pixels", "urlb-states")
@@ -315,3 +315,29 @@ def test_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
     assert "fine-tuned from APT" in shown.out
     assert cli.main([*words, "--seeds", "5"]) == 2
     assert "Read-only file system" in capsys.readouterr().err
+
+
+def test_a_rate_of_the_method_itself_comes_before_that_of_the_preset(tmp_path, monkeypatch):
+    cells = {cell.arm.name: cell for cell in plan_of(tmp_path).cells}
+    rates = [*estimate._shipped_rates()]
+    general = estimate.shipped_rate(cells["apt"], False)
+    [like] = [r for r in rates if (r["preset"], r["phase"], r["gpu"]) == ("maze-demo", "pretrain", None)]
+    others = [{**like, "method": name, "steps_per_second": rate} for name, rate in (("apt", 7), ("rnd", 9))]
+    monkeypatch.setattr(estimate, "_shipped_rates", lambda: [*rates, *others])
+    assert estimate.shipped_rate(cells["apt"], False) == general._replace(steps_per_second=7)
+
+
+def test_urlb_ends_with_expert_normalized_scores_by_body_and_family(tmp_path):
+    plan = plan_of(
+        tmp_path, "urlb", methods=("apt", "rnd", "scratch"), seeds=(1, 2), tasks=("walker_run", "walker_flip")
+    )
+    for cell in plan.cells:
+        score = {"apt": 796 * 0.5, "rnd": 796 * 0.25, "scratch": 0.0}[cell.arm.name] * cell.seed
+        make_done(plan, cell, score=score if cell.task.endswith("run") else 0.0)
+    lines = shown(print_results, plan)
+    assert "Expert-normalized, mean over tasks [95 % interval]" in lines
+    # APT: run 0.5 and 1.0, flip 0 and 0. Published: run 491 and flip 596, of 796 and 799.
+    row = next(line for line in lines if line.startswith("APT") and line.endswith("0.68"))
+    assert "0.38 [0.25, 0.50]" in row
+    assert not any(line.startswith("from scratch") and line.endswith("0.68") for line in lines)
+    assert any("without jaco_reach_top_right" in line for line in lines)

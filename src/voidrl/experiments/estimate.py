@@ -115,7 +115,10 @@ def _measure(plan: Plan, states: Mapping[str, CellState]) -> tuple[dict[Kind, Ra
 
 
 def shipped_rate(cell: Cell, has_gpu: bool) -> Rate | None:
-    """Rate of the same preset in `rates.json`: on hardware of this kind, else on another."""
+    """Rate of the same preset in `rates.json`: on hardware of this kind, else on another.
+
+    A rate may name its method; those without one were measured with APT, and stand for all others.
+    """
     config = cell.config
     phase = "task" if config.phase != "pretrain" else "pretrain" if learns(config) else "random"
     engine = config.engine if config.engine != "auto" else "graph" if has_gpu else "eager"
@@ -123,13 +126,20 @@ def shipped_rate(cell: Cell, has_gpu: bool) -> Rate | None:
         return None
     if not cell.task.startswith(FAMILIES[cell.preset.partition("-")[0]]):
         return None
-    known = [each for each in _shipped_rates() if each["preset"] == cell.preset]
+    known = [
+        each
+        for each in _shipped_rates()
+        if each["preset"] == cell.preset and each.get("method", config.method.name) == config.method.name
+    ]
     # Fine-tuning is not slower than pre-training with as many updates, which also trains f.
     wanted = [each for each in known if each["phase"] == phase]
     wanted = wanted or [each for each in known if phase == "task" and each["phase"] == "pretrain"]
     if not wanted:
         return None
-    best = max(wanted, key=lambda each: ((each["gpu"] is not None) == has_gpu, each["engine"] == engine))
+    best = max(
+        wanted,
+        key=lambda each: ((each["gpu"] is not None) == has_gpu, each["engine"] == engine, "method" in each),
+    )
     other_hardware = "" if (best["gpu"] is not None) == has_gpu else best["gpu"] or "CPU"
     caution = "this machine may be faster or slower"
     if other_hardware and not has_gpu:

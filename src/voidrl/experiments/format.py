@@ -61,6 +61,8 @@ class ArmSpec:
     evaluation: EvaluationSpec | None
     measures: tuple[str, ...]
     """What the table of results shows."""
+    presets: tuple[str, ...] = ()
+    """The only presets that it can be run with; all of them if empty."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,8 @@ def _arms(table: _TomlTable) -> dict[str, ArmSpec]:
     if not methods:
         raise ConfigError(f"{table.file} has no methods: expected at least one table [methods.NAME]")
     known = ("label", "about", "phases", "method", "source", "config", "times", "evaluation", "measures")
-    tables = {name: table.table(f"methods.{name}", each, (*known, *PHASES)) for name, each in methods.items()}
+    known_here = (*known, "presets", *PHASES)
+    tables = {name: table.table(f"methods.{name}", each, known_here) for name, each in methods.items()}
     evaluation = _evaluation(table, EvaluationSpec(episodes=10))
     measures = table.words("measures", ("return",))
     arms = {name: _arm(name, each, evaluation, measures) for name, each in tables.items()}
@@ -247,6 +250,8 @@ def _arm(
     for key, value in times.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         table.require(is_number and 0 < value < math.inf, f"times.{key}", value, "a factor above 0")
+    presets = table.words("presets", ()) if "presets" in table.values else ()
+    table.require_known(f"preset in [{table.name}] of", presets, PRESETS, "See `voidrl list presets`.")
     return ArmSpec(
         name=name,
         label=table.get("label", str, name),
@@ -259,6 +264,7 @@ def _arm(
         by_phase=_by_phase(table, "label"),
         evaluation=_evaluation(table, evaluation),
         measures=table.words("measures", measures),
+        presets=presets,
     )
 
 

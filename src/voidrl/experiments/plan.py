@@ -148,7 +148,7 @@ def make_plan(
     Without `run_code`, nothing of what the file names as `module:name` is imported. Runs with such code then
     have a config without the values of method, representation and learner, and no spec.
     """
-    arms = _select_arms(experiment, request.methods)
+    arms = _select_arms(experiment, request)
     tasks = select(experiment.tasks, request.tasks) if request.tasks else [*experiment.tasks]
     seeds = request.seeds or experiment.seeds
     require(len({*seeds}) == len(seeds), "seeds", [*seeds], "each of them once")
@@ -169,11 +169,14 @@ def make_plan(
         raise RunFolderError(f"{out} holds a run, so no experiment can be kept there: use another --out")
     kept = planner.kept_by_arms.items()
     notes = [f"{name} keeps its own value in {', '.join(sorted(labels))}" for name, labels in kept]
+    if not request.methods:
+        left_out = [arm.label for arm in experiment.arms.values() if arm not in arms]
+        notes += [f"left out, as not for preset {request.preset}: {', '.join(left_out)}"] * bool(left_out)
     return Plan(experiment, request, out, [*cells.values()], [*notes, *_notes([*cells.values()])])
 
 
-def _select_arms(experiment: ExperimentSpec, names: Sequence[str]) -> list[ArmSpec]:
-    known, missing = experiment.arms, experiment.missing
+def _select_arms(experiment: ExperimentSpec, request: ExperimentRequest) -> list[ArmSpec]:
+    known, missing, names = experiment.arms, experiment.missing, request.methods
     for name in names:
         if name in missing:
             raise ConfigError(
@@ -183,8 +186,23 @@ def _select_arms(experiment: ExperimentSpec, names: Sequence[str]) -> list[ArmSp
         if name not in known:
             remedy = f"Methods are those of experiment {experiment.name!r}."
             raise UnknownNameError("method", name, known, remedy)
+        if not _has_preset(experiment, request, known[name]):
+            raise ConfigError(
+                f"method {name!r} of experiment {experiment.name!r} cannot be run with preset "
+                f"{request.preset!r}: expected {' or '.join(known[name].presets)}"
+            )
     require(len({*names}) == len(names), "methods", [*names], "each of them once")
-    return [arm for name, arm in experiment.arms.items() if not names or name in names]
+    chosen = [arm for name, arm in known.items() if not names or name in names]
+    chosen = [arm for arm in chosen if _has_preset(experiment, request, arm)]
+    require(bool(chosen), "preset", request.preset, "one with which a method of the experiment can be run")
+    return chosen
+
+
+def _has_preset(experiment: ExperimentSpec, request: ExperimentRequest, arm: ArmSpec) -> bool:
+    """Whether an arm can be run with the requested preset, and so can the arm that it starts from."""
+    arms = [arm] if arm.source is None else [arm, experiment.arms[arm.source]]
+    preset = request.preset or experiment.preset
+    return all(not each.presets or preset in each.presets for each in arms)
 
 
 def _notes(cells: Sequence[Cell]) -> Iterator[str]:

@@ -9,12 +9,14 @@ from typing import TextIO
 
 import numpy as np
 
+from voidrl import registry
 from voidrl.envs.ids import atari_game
 from voidrl.errors import VoidrlError
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.record import make_record
 from voidrl.experiments.state import cell_evaluation, state_of
 from voidrl.runs.metrics import read_metrics
+from voidrl.scores import urlb
 from voidrl.scores.statistics import aggregate, percent
 from voidrl.suites import published
 from voidrl.terminal.tables import print_table, wrap_text
@@ -108,6 +110,7 @@ def print_results(plan: Plan, file: TextIO | None = None) -> None:
     columns = [name for name in shown[0] if any(cells[name] for cells in shown)]
     cells_of = [[cells[name] for name in columns] for cells in shown]
     print_table(columns, cells_of, title=plan.experiment.title, file=file)
+    _print_urlb(plan, rows, file)
     for lines in ([*_aggregates(plan, rows)], [*_caveats(plan, rows)]):
         if lines:
             print(wrap_text("\n".join(["", *lines]), file=file), file=file)
@@ -148,6 +151,41 @@ def _aggregates(plan: Plan, rows: Sequence[TableRow]) -> Iterator[str]:
         yield f"{line} (published, {of} games: {numbers})" if numbers else line
 
 
+def _print_urlb(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> None:
+    """Expert-normalized means by body of each method and family, if this is URLB."""
+    scores: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        task = urlb.urlb_task(row.task) if plan.experiment.published == "urlb" else None
+        if task is not None and row.measure == "return":
+            share = urlb.expert_returns()[task]
+            scores.setdefault(row.label, {})[task] = [value / share for value in row.values]
+    if not scores:
+        return
+    configs = {cell.label: cell.config for cell in plan.cells if cell.is_final}
+    methods = []
+    for label, found in scores.items():
+        config, is_scratch = configs[label], configs[label].phase == "train"
+        name = urlb.published_name(config.method.name, config.representation.name)
+        printed = urlb.published_scores(None if is_scratch or plan.published is None else name)
+        family = "" if is_scratch else registry.read_about(config.method.name).get("family", "")
+        methods.append(urlb.MethodScores(label, family, found, printed))
+    with_published = any(method.published for method in methods)
+    columns = ["method", "family", *urlb.BODIES, "IQM", *(["published"] if with_published else [])]
+    lines = []
+    groups = [*urlb.sort_methods(methods), *urlb.group_families(methods)]
+    for group in groups:
+        one = len(group.members) == 1 and group.label == group.members[0].label
+        scored, published_mean = group.score(urlb.ALL), group.published(urlb.ALL)
+        assert scored is not None
+        means = [score.show() if (score := group.score(body)) else "" for body in urlb.BODIES]
+        cells = [group.label, group.members[0].family if one else f"{len(group.members)} methods"]
+        cells += [*means, scored.show("iqm")]
+        cells += ["" if published_mean is None else f"{published_mean[0]:.2f}"] if with_published else []
+        lines.append(cells)
+    print(file=file)
+    print_table(columns, lines, title="Expert-normalized, mean over tasks [95 % interval]", file=file)
+
+
 def _caveats(plan: Plan, rows: Sequence[TableRow]) -> Iterator[str]:
     """How far the numbers can be compared."""
     if all(len(row.values) == 1 for row in rows):
@@ -157,6 +195,8 @@ def _caveats(plan: Plan, rows: Sequence[TableRow]) -> Iterator[str]:
         yield f"The shortest runs have {100 * least:.2g} % of the protocol's steps."
     if plan.published is not None and any(row.published is not None for row in rows):
         yield f"Published: {published.numbers(plan.published).source}."
+        if plan.published == "urlb":
+            yield "Published means are over the same tasks as ours, without jaco_reach_top_right."
     elif plan.published != plan.experiment.published:
         yield "Published numbers are not shown: their agents have other observations."
     if departure := make_record(plan, ()).departure:

@@ -14,6 +14,8 @@ from voidrl.report.curves import FRACTIONS, NAMES, arm_curve, group_of, metrics_
 from voidrl.report.formatting import steps
 from voidrl.report.gallery import HeatMap
 from voidrl.report.groups import STAGES, ArmRuns, stages_of
+from voidrl.report.outcomes import measure_of
+from voidrl.report.ranking import FAMILIES, Ranking, coverage_rankings
 
 COLORS = ("#0067a8", "#c04c00", "#00795a", "#a3407f", "#7a6400", "#5b50c4", "#4c5661", "#b0203f")
 DASHES = ("-", "--", ":", "-.", (0, (8, 3)), (0, (4, 2)), (0, (1, 3)), (0, (5, 2, 1, 2, 1, 2)))
@@ -73,6 +75,8 @@ def _figures(plt: Any, arms: Sequence[ArmRuns], heats: Sequence[HeatMap]) -> Ite
                 if group_of(metric) in DRAWN:
                     title = f"{env}\n{STAGES[stage].lower()}"
                     yield f"{stage}_{env}_{metric}", _draw_curves(plt, members, metric, title)
+    for ranking in coverage_rankings(arms):
+        yield f"ranking_{ranking.env_name}_{ranking.key}", draw_ranking(plt, ranking)
     for env in dict.fromkeys(heat.env_name for heat in heats):
         yield f"visits_{env}", _draw_mazes(plt, [heat for heat in heats if heat.env_name == env])
 
@@ -103,6 +107,37 @@ def _draw_curves(plt: Any, arms: Sequence[ArmRuns], metric: str, title: str) -> 
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25)
     axis.legend(frameon=False, fontsize=7.5)
+    return figure
+
+
+def draw_ranking(plt: Any, ranking: Ranking, title: str | None = None) -> Any:
+    """A line for each method, the highest mean on top: its range, its seeds as dots, its mean as a bar."""
+    arms = ranking.arms
+    size = (6.4, 1.2 + 0.27 * len(arms))
+    figure, axis = plt.subplots(figsize=size, layout="constrained")
+    for place, arm in enumerate(arms):
+        color, values = COLORS[FAMILIES.get(arm.family, 4)], [*arm.values.values()]
+        axis.plot([min(values), max(values)], [place, place], color=color, linewidth=6, alpha=0.28)
+        axis.plot(values, [place] * len(values), "o", color=color, markersize=3.6, alpha=0.75)
+        axis.plot([arm.mean], [place], "|", color=color, markersize=15, markeredgewidth=2.6)
+        axis.annotate(
+            ranking.format(arm.mean), (max(values), place), (8, 0), textcoords="offset points",
+            va="center", fontsize=8,
+        )  # fmt: skip
+    for family in filter(None, ranking.families):
+        axis.plot([], [], "s", color=COLORS[FAMILIES[family]], label=family)
+    axis.set_yticks(range(len(arms)), [_escape(arm.label) for arm in arms], fontsize=9)
+    axis.set_ylim(len(arms) - 0.4, -0.6)
+    axis.set_xlim(0, 1.08 * ranking.scale)
+    if measure_of(ranking.key).unit == "fraction":
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}" if value <= 1 else "")
+    axis.set_title(_escape(ranking.title if title is None else title), fontsize=10)
+    axis.tick_params(axis="y", length=0)
+    axis.tick_params(axis="x", labelsize=8)
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    axis.grid(axis="x", alpha=0.25)
+    if any(ranking.families):
+        axis.legend(frameon=False, fontsize=8, loc="lower right")
     return figure
 
 

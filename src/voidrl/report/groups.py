@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
+from voidrl import registry
 from voidrl.config import flat
 from voidrl.report.read import Run
 
@@ -93,6 +94,11 @@ def make_arms(runs: Sequence[Run]) -> list[ArmRuns]:
     ]
 
 
+def family_of(run: Run) -> str:
+    """The family of a run's method; empty from scratch, and for methods that do not say."""
+    return "" if run.phase == "train" else str(registry.read_about(run.method).get("family", ""))
+
+
 def _root(run: Run) -> Path | None:
     return None if run.experiment is None else run.experiment.root
 
@@ -126,7 +132,7 @@ def source_of(run: Run, runs: Sequence[Run]) -> Run | None:
         return None
     if run.cell is not None and run.experiment is not None:
         folder = run.cell.source and (run.experiment.root / run.cell.source).resolve()
-        return next((each for each in runs if each.path.resolve() == folder), None)
+        return next((each for each in runs if each.resolved == folder), None)
     same = [
         each
         for each in runs

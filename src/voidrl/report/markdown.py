@@ -20,9 +20,11 @@ from voidrl.report.provenance import (
     versions_table,
 )
 from voidrl.report.published import atari_table, published_tables
+from voidrl.report.ranking import coverage_rankings
 from voidrl.report.read import Collection
 from voidrl.report.results import make_results
 from voidrl.report.summary import caveats, findings, overview
+from voidrl.report.urlb import urlb_tables
 
 
 def as_markdown(collection: Collection, arms: Sequence[ArmRuns], title: str) -> str:
@@ -42,6 +44,16 @@ def as_markdown(collection: Collection, arms: Sequence[ArmRuns], title: str) -> 
     over_games = atari_table(arms)
     if over_games is not None:
         parts.append(_section(over_games, "###"))
+    parts += [_section(ranking.table(), "###") for ranking in coverage_rankings(arms)]
+    for urlb in urlb_tables(collection, arms):
+        first, *others = urlb.tables()
+        parts.append(_section(first, "##"))
+        if urlb.not_run:
+            parts.append(
+                "\n".join(["Not run:", "", *(f"- {escape_markdown(line)}" for line in urlb.not_run)])
+            )
+        parts += [_section(table, "###") for table in others]
+        parts += [escape_markdown(urlb.intervals)]
     published = published_tables(collection, arms)
     if published:
         parts.append("## Published numbers")

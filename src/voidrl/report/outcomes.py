@@ -15,6 +15,7 @@ from voidrl.errors import VoidrlError
 from voidrl.report.formatting import count
 from voidrl.report.groups import ArmRuns
 from voidrl.report.read import Run
+from voidrl.scores.urlb import expert_normalized
 from voidrl.suites.atari import find_game, human_normalized
 
 LAST_FRACTION = 0.1  # training returns are averaged over this part of the steps if nothing was evaluated
@@ -49,6 +50,7 @@ MEASURES = {
         Measure("success", "success rate", "fraction"),
         Measure("return", "return", "score"),
         Measure("normalized", "human-normalized score", "fraction"),
+        Measure("expert_normalized", "expert-normalized score", "fraction"),
         Measure("training_return", "training return", "score"),
         Measure("maze", "maze coverage", "fraction"),
         Measure("coverage/cells", "cells", "count"),
@@ -111,6 +113,8 @@ def _returns(run: Run) -> dict[str, float]:
                 found[key] = float(run.series[f"eval/{key}"][1][-1])
     if "return" in found and (game := known_game(run.env)):
         found["normalized"] = human_normalized(game, found["return"])
+    if "return" in found and (share := expert_normalized(run.env, found["return"])) is not None:
+        found["expert_normalized"] = share
     if "return" not in found and "episode/return" in run.series:
         steps, values = run.series["episode/return"]
         late = values[steps > (1 - LAST_FRACTION) * run.steps]

@@ -25,9 +25,11 @@ from voidrl.report.groups import STAGES, ArmRuns, make_arms
 from voidrl.report.outcomes import LAST_FRACTION, measure_of
 from voidrl.report.provenance import commands, runs_table, settings_table, versions_table
 from voidrl.report.published import atari_table, published_tables
+from voidrl.report.ranking import coverage_rankings
 from voidrl.report.read import Collection, read_all
 from voidrl.report.results import make_results
 from voidrl.report.summary import caveats, default_title, findings, overview
+from voidrl.report.urlb import urlb_tables
 from voidrl.terminal import output
 
 FORMATS = {".html": "html", ".htm": "html", ".md": "md", ".csv": "csv"}
@@ -145,6 +147,8 @@ def render(
         },
         results=make_results(arms),
         atari=atari_table(arms),
+        urlb=urlb_tables(collection, arms),
+        rankings=coverage_rankings(arms),
         stages={panel["stage"]: STAGES[panel["stage"]] for panel in charts["panels"]},
         covered=_coverage_charts(charts),
         thinned=charts["thinned"],

@@ -15,6 +15,7 @@ from voidrl.suites.atari import GAMES_26
 from voidrl.suites.published import RAM_RATIO, Published, PublishedRow, numbers
 
 ABSENT = "–"
+MOST_SIDE_BY_SIDE = 3  # with more methods, they are the rows and tasks the columns
 
 
 def published_tables(collection: Collection, arms: Sequence[ArmRuns]) -> list[Table]:
@@ -62,6 +63,8 @@ def _task_table(
     table: Published, ours: dict[str, dict[str, ArmRuns]], collection: Collection, notes: list[str]
 ) -> Table:
     matched = [row for row in table.rows if row.name in ours]
+    if len(matched) > MOST_SIDE_BY_SIDE:
+        return _method_table(table, ours, collection, notes)
     tasks = [task for task in table.tasks if any(task in mine for mine in ours.values())]
     others = [row for row in table.rows if row not in matched and any(task in row.values for task in tasks)]
     columns = ["task"]
@@ -74,14 +77,45 @@ def _task_table(
         for row in matched:
             cells += [_published(row, task), *_our_cells(ours[row.name].get(task), collection)]
         rows.append([*cells, *(_published(row, task) for row in others)])
-    notes = [f"Published: {table.source}; {table.measure}.", *table.notes, *notes]
+    notes = _task_notes(table, ours, tasks, notes)
+    return Table(table.title, columns, rows, notes, frozenset(range(1, len(columns))))
+
+
+def _method_table(
+    table: Published, ours: dict[str, dict[str, ArmRuns]], collection: Collection, notes: list[str]
+) -> Table:
+    """A line for the published numbers of each method and one for ours, with tasks as columns."""
+    tasks = [task for task in table.tasks if any(task in mine for mine in ours.values())]
+    columns = ["method", "", *(task.rpartition("/")[2].replace("_", " ") for task in tasks)]
+    columns.append("seeds")
+    rows = []
+    lengths: dict[str, list[str]] = {}
+    for row in table.rows:
+        rows.append([row.label, "published", *(_published(row, task) for task in tasks), ""])
+        if row.name not in ours:
+            continue
+        cells = [_our_cells(ours[row.name].get(task), collection) for task in tasks]
+        _, seeds, taken = ([*dict.fromkeys(texts)] for texts in zip(*cells, strict=True))
+        shown = [text.partition(" (")[0] for text, *_ in cells]
+        rows.append([str(row.ours), "ours", *shown, join_names(filter(ABSENT.__ne__, seeds), 3, "; ")])
+        length = join_names(filter(ABSENT.__ne__, taken), 3, "; ")
+        lengths.setdefault(length, []).append(str(row.ours))
+    notes = _task_notes(table, ours, tasks, notes)
+    notes += [f"Ours, {length} steps: {join_names(labels, len(rows))}." for length, labels in lengths.items()]
+    return Table(table.title, columns, rows, notes, frozenset(range(2, len(columns))))
+
+
+def _task_notes(
+    table: Published, ours: dict[str, dict[str, ArmRuns]], tasks: Sequence[str], notes: Sequence[str]
+) -> list[str]:
+    found = [f"Published: {table.source}; {table.measure}.", *table.notes, *notes]
     absent = [task for task in table.tasks if task not in tasks]
     if absent:
-        notes.append(f"Tasks without a run: {len(absent)} of {len(table.tasks)} ({join_names(absent)}).")
-    without = [row.ours for row in table.rows if row.ours is not None and row not in matched]
+        found.append(f"Tasks without a run: {len(absent)} of {len(table.tasks)} ({join_names(absent)}).")
+    without = [row.ours for row in table.rows if row.ours is not None and row.name not in ours]
     if without:
-        notes.append(f"Arms without a run: {join_names(without)}.")
-    return Table(table.title, columns, rows, notes, frozenset(range(1, len(columns))))
+        found.append(f"Arms without a run: {join_names(without)}.")
+    return found
 
 
 def _published(row: PublishedRow, column: str) -> str:

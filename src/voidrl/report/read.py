@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,6 +66,11 @@ class Run:
     evaluation_gap: Literal["", "missing", "failed"] = ""
     """Why a run that took all its steps has no evaluation, where one is due."""
 
+    @cached_property
+    def resolved(self) -> Path:
+        """Its folder, without links."""
+        return self.path.resolve()
+
     @property
     def took_all_steps(self) -> bool:
         """Whether training is complete; the evaluation may have failed."""
@@ -120,7 +126,7 @@ class Collection:
         return self._absent(requested=False)
 
     def _absent(self, *, requested: bool) -> list[tuple[ExperimentRecord, CellRecord]]:
-        there = {run.path.resolve() for run in self.runs} | {each.path.resolve() for each in self.skipped}
+        there = {run.resolved for run in self.runs} | {each.path.resolve() for each in self.skipped}
         roots = [path.resolve() for path in self.paths]
         return [
             (experiment, cell)

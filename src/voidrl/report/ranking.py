@@ -1,0 +1,101 @@
+"""How much each method visited without reward: means and seeds, the highest first, colored by family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from voidrl.report.formatting import Table
+from voidrl.report.groups import ArmRuns, family_of, stages_of
+from voidrl.report.outcomes import headline_measure, measure_of, outcome
+
+LEAST_ARMS = 3  # fewer are compared in a sentence
+FAMILIES = {"knowledge": 0, "data": 1, "competence": 2, "baseline": 6, "": 4}
+"""Families in the order of legends, and the number of their color."""
+
+
+@dataclass(frozen=True)
+class RankedArm:
+    """One method: a line of the picture."""
+
+    label: str
+    family: str
+    values: dict[int, float]
+    """By seed; where a seed was run twice, the last run."""
+    seconds: float | None
+    """Mean training time of a run."""
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds."""
+        return sum(self.values.values()) / len(self.values)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The arms of an environment by their coverage."""
+
+    env_name: str
+    key: str
+    """Of the measure."""
+    arms: list[RankedArm]
+    """The highest mean first."""
+
+    @property
+    def title(self) -> str:
+        """The measure and the environment."""
+        return f"{measure_of(self.key).name.capitalize()} in {self.env_name}"
+
+    @property
+    def families(self) -> list[str]:
+        """The families that occur."""
+        there = {arm.family for arm in self.arms}
+        return [family for family in FAMILIES if family in there]
+
+    @property
+    def scale(self) -> float:
+        """The end of the axis, which starts at 0."""
+        top = max(value for arm in self.arms for value in arm.values.values())
+        return max(1.0, top) if measure_of(self.key).unit == "fraction" else top or 1.0
+
+    def format(self, value: float) -> str:
+        """The value as text."""
+        return measure_of(self.key).format(value)
+
+    def position(self, value: float) -> str:
+        """Where a value lies on the axis, in percent."""
+        return f"{100 * value / self.scale:.1f}%"
+
+    def table(self) -> Table:
+        """A row for each method with its seeds and training time."""
+        seeds = sorted({seed for arm in self.arms for seed in arm.values})
+        name = measure_of(self.key).name
+        columns = ["method", "family", f"{name}, mean", *(f"seed {seed}" for seed in seeds), "seconds"]
+        rows = []
+        for arm in self.arms:
+            values = [self.format(arm.values[seed]) if seed in arm.values else "–" for seed in seeds]
+            seconds = "–" if arm.seconds is None else f"{arm.seconds:.0f}"
+            rows.append([arm.label, arm.family or "–", self.format(arm.mean), *values, seconds])
+        return Table(self.title, columns, rows, numeric=frozenset(range(2, len(columns))))
+
+
+def coverage_rankings(arms: Sequence[ArmRuns], least_arms: int = LEAST_ARMS) -> list[Ranking]:
+    """A ranking for each environment in which several methods were pre-trained and coverage was counted."""
+    rankings = []
+    for members in stages_of(arms).get("pretrain", {}).values():
+        key = headline_measure(members, "pretrain")
+        if key is None or not (key == "maze" or key.startswith("coverage/")):
+            continue
+        found = [_ranked(arm, key) for arm in members]
+        ranked = sorted((arm for arm in found if arm.values), key=lambda arm: -arm.mean)
+        if len(ranked) >= least_arms:
+            rankings.append(Ranking(members[0].env_name, key, ranked))
+    return rankings
+
+
+def _ranked(arm: ArmRuns, key: str) -> RankedArm:
+    values = {run.seed: found[key] for run in arm.counted if key in (found := outcome(run))}
+    times = [run.training_seconds for run in arm.counted]
+    known = [time for time in times if time is not None]
+    seconds = sum(known) / len(known) if known else None
+    return RankedArm(arm.label, family_of(arm.runs[0]), values, seconds)
