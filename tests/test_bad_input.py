@@ -181,12 +181,23 @@ CALLS = {
         errors.NeighborError,
         r"method\.k = 2000 cannot be used with method\.pool = 1024: .*k = 1024 or less, or .* such as rnd",
     ),
-    "no skills": (
-        Walk,
-        {"method": "diayn", "config": {"method.num_skills": 0}},
-        errors.ConfigError,
-        r"num_skills = 0 cannot be used: expected 2 to 65536, since .* differing .* apt and rnd",
-    ),
+    **{
+        f"no skills for {method}": (
+            Walk,
+            {"method": method, "config": {"method": {"name": method, **fields}}},
+            errors.ConfigError,
+            rf"{next(iter(fields))} = 0 cannot be used: expected [12] .*(apt|rnd)",
+        )
+        for method, fields in {
+            "diayn": {"num_skills": 0},
+            "smm": {"num_skills": 0},
+            "becl": {"num_skills": 0},
+            "aps": {"skill_dim": 0},
+            "cic": {"skill_dim": 0},
+            "moss": {"skill_dim": 0},
+            "metra": {"skill_dim": 0, "discrete_skills": True},
+        }.items()
+    },
     "a skill shorter than a return": (
         Walk,
         {"method": "diayn", "config": {"method.skill_every_steps": 2, "learner.n_step": 3}},

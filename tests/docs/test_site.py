@@ -71,7 +71,16 @@ def test_every_method_has_a_page_with_all_its_parts(method):
     assert "what-it-logs" in found
     assert any(anchor.startswith("where-it-deviates") for anchor in found)
     assert "results-ours-and-published" in found
-    assert "voidrl pretrain" in page.read_text("utf-8")
+    text = page.read_text("utf-8")
+    assert re.search(rf"voidrl pretrain .*--method {method}\b", text) or method == "apt"
+    assert re.search(r"^\$\$\n.+?\n\$\$$", text, re.MULTILINE | re.DOTALL), "the reward is an equation"
+    logged, results = (section(text, title) for title in ("What it logs", "Results, ours and published"))
+    assert re.search(r"^\| metric \|", logged, re.MULTILINE), "what it logs is a table"
+    assert re.search(r"[Pp]ublished", results), "there are published results, or it says that there are none"
+
+
+def section(text, title):
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 @pytest.mark.parametrize("representation", registry.names("representation"))

@@ -150,6 +150,7 @@ def test_far_states_earn_more_than_crowded_ones():
         ({"k": 16}, r"k = 16 .* learner\.batch_size = 16: .* method\.k = 15 or less, or .* such as rnd"),
         ({"k": 17, "include_self": True}, r"k = 17 .* learner\.batch_size = 16: .* method\.k = 16 or less"),
         ({"k": 9, "pool": 8}, r"k = 9 .* method\.pool = 8: .* method\.k = 8 or less, or .* such as rnd"),
+        ({"k": 9, "pool": 1}, r"k = 9 .* method\.pool = 1: .* method\.k = 1 or less"),
         ({"k": 1, "include_self": True}, r"k = 1 cannot be used: expected 2 or more with include_self"),
     ],
 )
@@ -157,6 +158,8 @@ def test_too_many_neighbors_are_refused_before_anything_is_built(options, senten
     changes = {f"method__{name}": value for name, value in options.items()}
     with pytest.raises(ConfigError, match=sentence):
         make_agent(DISCRETE, **changes)
+    with pytest.raises(ConfigError, match=r"a state has 0 others .* use a larger learner\.batch_size, or"):
+        make_agent(DISCRETE, learner__batch_size=1)
 
 
 def test_as_many_neighbors_as_there_are_can_be_searched():

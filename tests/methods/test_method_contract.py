@@ -1,5 +1,7 @@
 """What every method must do, for all that the registry finds: a new file is tested the day it appears."""
 
+from typing import get_args, get_type_hints
+
 import pytest
 import torch
 from helpers import (
@@ -14,9 +16,10 @@ from helpers import (
 )
 
 from voidrl import registry
-from voidrl.config import MethodConfig, to_json
+from voidrl.config import MethodConfig, SkillConfig, to_json
 from voidrl.engine import HostReads
-from voidrl.methods.base import Method
+from voidrl.methods.base import About, Method
+from voidrl.protocols.presets import recipe
 
 METHODS = registry.names("method")
 SPECS = {
@@ -35,6 +38,21 @@ def test_is_found_by_its_file_name_and_has_a_config(name):
     assert issubclass(cls.Config, MethodConfig)
     assert cls.__doc__
     assert make_agent(method=name).config.method == cls.Config(name=name)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_describes_itself_and_has_a_recipe_for_urlb(name):
+    cls = registry.find("method", name)
+    assert cls.about is not None
+    for field, kinds in get_type_hints(About).items():
+        if get_args(kinds) and field != "year":
+            assert getattr(cls.about, field) in get_args(kinds)
+    assert cls.about.reward
+    assert "\n" not in cls.about.reward
+    baseline = cls.about.family == "baseline"
+    assert baseline or (cls.about.year and "arXiv:" in cls.about.paper)
+    assert (cls.about.skills != "none") == issubclass(cls.Config, SkillConfig)
+    assert baseline or recipe(name, "urlb-states")
 
 
 @pytest.mark.parametrize("kind", SPECS)

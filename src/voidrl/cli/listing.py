@@ -6,10 +6,10 @@ import ast
 import json
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from voidrl import registry
 from voidrl.cli.options import make_parser
 from voidrl.errors import UnknownNameError
 from voidrl.terminal.screen import is_log
@@ -25,12 +25,8 @@ FAMILIES = {
     None: "Other methods",
 }
 SHORT = {"none": None, "both": "any"}  # kinds of skills and actions, on a terminal
-# The fields of `voidrl.methods.base.About`, whose module imports torch, and their defaults.
-ABOUT: dict[str, Any] = {
-    **dict.fromkeys(("family", "year", "reward", "paper")),
-    "skills": "none",
-    "actions": "both",
-}
+# What is said of a method, and the defaults of `voidrl.methods.base.About`, whose module imports torch.
+ABOUT: dict[str, Any] = {**dict.fromkeys(registry.ABOUT_FIELDS), "skills": "none", "actions": "both"}
 
 
 class Count(int):
@@ -108,20 +104,11 @@ def _methods() -> Listing:
 
 def _method(file: Path) -> dict[str, Any]:
     """What `about` of a method says, without importing it; its docstring where there is none."""
-    tree = ast.parse(file.read_text("utf-8"))
-    about = {**dict.fromkeys(ABOUT), "reward": _first_line(tree)}
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign([ast.Name("about")], ast.Call() as call):
-                with suppress(ValueError):  # values that are no literals
-                    about = {**ABOUT, **_arguments(call)}
+    source = file.read_text("utf-8")
+    about = {**dict.fromkeys(ABOUT), "reward": _first_line(source)}
+    if given := registry.parse_about(source):
+        about = {name: given.get(name, default) for name, default in ABOUT.items()}
     return {"name": file.stem, **about, "page": _page(f"docs/methods/{file.stem}.md")}
-
-
-def _arguments(call: ast.Call) -> dict[str, Any]:
-    given = dict(zip(ABOUT, call.args, strict=False))
-    given |= {each.arg: each.value for each in call.keywords if each.arg in ABOUT}
-    return {name: ast.literal_eval(value) for name, value in given.items()}
 
 
 def _family(method: dict[str, Any]) -> str | None:
@@ -144,7 +131,7 @@ def _print_families(methods: list[dict[str, Any]]) -> None:
 
 def _files(package: str) -> list[tuple[Any, ...]]:
     """Name and first line of each file, without importing it."""
-    return [(file.stem, _first_line(ast.parse(file.read_text("utf-8")))) for file in _paths(package)]
+    return [(file.stem, _first_line(file.read_text("utf-8"))) for file in _paths(package)]
 
 
 def _paths(package: str) -> list[Path]:
@@ -152,8 +139,8 @@ def _paths(package: str) -> list[Path]:
     return [file for file in files if file.stem != "base"]
 
 
-def _first_line(tree: ast.Module) -> str:
-    return (ast.get_docstring(tree) or "").partition("\n")[0]
+def _first_line(source: str) -> str:
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
 def _page(path: str) -> str | None:

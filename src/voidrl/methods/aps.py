@@ -50,7 +50,7 @@ class APSConfig(SkillConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         # On a line a unit vector is a sign, which has no gradient.
-        require(self.skill_dim >= 2, "skill_dim", self.skill_dim, "2 or more")
+        require(self.skill_dim >= 2, "skill_dim", self.skill_dim, "2 or more; apt does without skills")
         require_positive(self, "hidden_dim", "k")
         require(self.k > self.include_self, "k", self.k, "2 or more with include_self")
         momentum = self.mean_momentum

@@ -62,7 +62,7 @@ class APT(Method):
     about = About(
         family="data",
         year=2021,
-        reward="the distance to the nearest neighbors, in a learned space or between raw states",
+        reward="distance to the nearest neighbors, in a learned space or between raw states",
         paper="Liu & Abbeel, arXiv:2103.04551",
     )
 

@@ -180,10 +180,11 @@ class Method(nn.Module):
 
 def require_neighbors(config: RunConfig, k: int, *, pool: int = 0, include_self: bool = False) -> None:
     """Refuse to search more neighbors than the minibatch, or the pool, has."""
-    found = pool or config.learner.batch_size - 1
+    field, size = ("method.pool", pool) if pool else ("learner.batch_size", config.learner.batch_size)
+    found = pool or size - 1
     if k - include_self > found:
-        where = f"method.pool = {pool}" if pool else f"learner.batch_size = {config.learner.batch_size}"
+        remedy = f"method.k = {found + include_self} or less" if found else f"a larger {field}"
         raise NeighborError(
-            f"method.k = {k} cannot be used with {where}: a state has {found} others to search; use "
-            f"method.k = {found + include_self} or less, or a method without neighbors such as rnd"
+            f"method.k = {k} cannot be used with {field} = {size}: a state has {found} others to search; use "
+            f"{remedy}, or a method without neighbors such as rnd"
         )

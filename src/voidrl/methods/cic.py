@@ -64,7 +64,8 @@ class CICConfig(SkillConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "skill_dim", "trials", "rep_dim", "hidden_dim", "temperature")
+        require(self.skill_dim >= 1, "skill_dim", self.skill_dim, "1 or more; apt does without skills")
+        require_positive(self, "trials", "rep_dim", "hidden_dim", "temperature")
         least = 1 + self.include_self
         require(self.k >= least, "k", self.k, f"{least} or more with include_self = {self.include_self}")
 

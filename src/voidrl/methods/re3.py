@@ -52,7 +52,7 @@ class RE3(Method):
     about = About(
         family="data",
         year=2021,
-        reward="the distance to the k-th nearest state in the space of a random encoder",
+        reward="distance to the k-th nearest state in the space of a random encoder",
         paper="Seo et al., arXiv:2102.09430",
     )
 

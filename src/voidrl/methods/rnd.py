@@ -55,7 +55,7 @@ class RND(Method):
     about = About(
         family="knowledge",
         year=2018,
-        reward="the error of a network that predicts a fixed random one",
+        reward="error of a network that predicts a fixed random one",
         paper="Burda et al., arXiv:1810.12894",
     )
     reads_latents = False

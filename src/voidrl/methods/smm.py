@@ -60,7 +60,8 @@ class SMMConfig(SkillConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(1 <= self.num_skills <= 2**16, "num_skills", self.num_skills, "1 to 65536")
+        expected = "1 to 65536, where 1 leaves the density alone; apt and rnd do without skills"
+        require(1 <= self.num_skills <= 2**16, "num_skills", self.num_skills, expected)
         require_positive(self, "vae_learning_rate", "hidden_dim", "vae_hidden_dim", "code_dim", "beta")
         require(self.density_weight >= 0, "density_weight", self.density_weight, "0 or more")
 
