@@ -1,6 +1,7 @@
 """Protocols and recipes: values as they were recorded, and what naming a piece changes and what not."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,11 @@ def changed(one, other):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_apt_has_the_values_that_presets_always_had(preset):
     recorded = RECORDED[preset]["pretrain"]
-    config = flat(to_json(resolve(preset)[0]))
+    built = resolve(preset)[0]
+    config = flat(to_json(built))
     assert {name: config[name] for name in recorded} == recorded
-    defaults = flat(to_json(Config()))
+    pieces = {name: type(getattr(built, name))() for name in ("method", "representation", "learner")}
+    defaults = flat(to_json(replace(Config(), **pieces)))
     assert {name: config[name] for name in config.keys() - recorded.keys()} == {
         name: defaults[name] for name in config.keys() - recorded.keys()
     }

@@ -103,16 +103,17 @@ def test_each_model_skips_its_own_fifth_of_the_minibatch():
 
 
 def test_the_loss_is_squared_or_the_norm():
-    z, action, z_next, weight = points(6, 4), torch.zeros(6, dtype=torch.int64), points(6, 4, seed=1), None
+    z, action, z_next = points(6, 4), torch.zeros(6, dtype=torch.int64), points(6, 4, seed=1)
     for error in ("squared", "norm"):
         method = small_agent(method__error=error).method
         weight = torch.ones(5, 6)
         weight[2] = 0
         difference = method.predict(z, action) - z_next
         each = difference.square().mean(-1) if error == "squared" else difference.norm(dim=-1)
-        loss, mean = method.model_loss(z, action, z_next, weight)
+        loss, metrics = method.model_loss(z, action, z_next, weight)
         torch.testing.assert_close(loss, each[[0, 1, 3, 4]].mean(1).sum())
-        torch.testing.assert_close(mean, each.mean())
+        torch.testing.assert_close(metrics["disagreement_loss"], each.mean())
+        torch.testing.assert_close(metrics["disagreement_variance"], method.variance(z, action).mean())
         loss.backward()
         gradient = method.models[0].weight.grad
         assert gradient[2].abs().max() == 0

@@ -38,10 +38,12 @@ def through(network, x):
     return hidden @ w2.numpy().T + b2.numpy()
 
 
-@pytest.mark.parametrize("spec", [CONTINUOUS, DISCRETE], ids=["continuous", "discrete"])
+@pytest.mark.parametrize(
+    ("spec", "weight"), [(CONTINUOUS, 1), (DISCRETE, 0.25)], ids=["continuous", "discrete"]
+)
 @torch.no_grad()
-def test_both_errors_by_hand(spec):
-    f = shake(icm(spec).representation, 0.3)
+def test_both_errors_by_hand(spec, weight):
+    f = shake(icm(spec, forward_weight=weight).representation, 0.3)
     obs, next_obs = torch.randn(2, 5, 4)
     action = torch.randint(3, (5,)) if spec.discrete else torch.rand(5, 2) * 2 - 1
     loss, metrics = f.loss(GivenViews(obs, action, next_obs))
@@ -58,7 +60,7 @@ def test_both_errors_by_hand(spec):
         inverse = np.sqrt(((vectors - np.tanh(told)) ** 2).sum(1)).mean()
     assert metrics["icm_forward"].item() == pytest.approx(forward, rel=1e-5)
     assert metrics["icm_inverse"].item() == pytest.approx(inverse, rel=1e-5)
-    assert loss.item() == pytest.approx(forward + inverse, rel=1e-5)
+    assert loss.item() == pytest.approx(weight * forward + inverse, rel=1e-5)
     assert metrics["z_std"].item() == pytest.approx(
         np.concatenate([z, z_next]).std(0, ddof=1).mean(), rel=1e-5
     )

@@ -95,8 +95,8 @@ class Disagreement(Method):
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """The models' errors, each on its own part of the minibatch."""
         weight = self._weights(batch.reward)
-        loss, error = self.model_loss(latents.z, batch.action, latents.z_next, weight)
-        yield Loss("method", loss, {"disagreement_loss": error})
+        loss, metrics = self.model_loss(latents.z, batch.action, latents.z_next, weight)
+        yield Loss("method", loss, metrics)
 
     def _weights(self, like: Tensor) -> Tensor:
         """(models, B): 0 for what a model skips; the rest has mean 1 over the draws."""
@@ -105,14 +105,19 @@ class Disagreement(Method):
         return (chance < fraction).float() / fraction
 
     @fusable
-    def model_loss(self, z: Tensor, action: Tensor, z_next: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum of the models' losses, so that each has its own gradient, and their mean error."""
-        difference = self.predict(z, action) - z_next  # (models, B, dim)
+    def model_loss(self, z: Tensor, action: Tensor, z_next: Tensor, weight: Tensor) -> tuple[Tensor, Metrics]:
+        """The sum of the models' losses, so that each has its own gradient; mean error and variance."""
+        predicted = self.predict(z, action)  # (models, B, dim)
+        difference = predicted - z_next
         if self.config.error == "squared":
             error = difference.square().mean(-1)  # (models, B)
         else:
             error = torch.linalg.vector_norm(difference, dim=-1)
-        return (weight * error).mean(1).sum(), error.detach().mean()
+        metrics = {
+            "disagreement_loss": error.detach().mean(),
+            "disagreement_variance": predicted.detach().var(0).mean(),
+        }
+        return (weight * error).mean(1).sum(), metrics
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The disagreement, on a consistent scale."""
@@ -126,5 +131,5 @@ class Disagreement(Method):
         return self.predict(z, action).var(0).mean(-1)
 
     def metrics(self) -> Metrics:
-        """The scale of the raw reward shows how much is still unknown."""
+        """What the reward is divided by."""
         return {"disagreement_std": self.variances.std[0]}
