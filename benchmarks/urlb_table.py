@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from voidrl.registry import read_about
+from voidrl import registry
 from voidrl.report.formatting import Table, steps
 from voidrl.runs.metrics import read_metrics
 from voidrl.scores.urlb import (
@@ -179,7 +179,7 @@ def method_scores(runs: list[dict[str, Any]]) -> list[MethodScores]:
         is_scratch = name == "from scratch"
         label = f"{name}, {length} frames" if len(lengths[name]) > 1 else name
         printed = {} if is_scratch else published_scores(published_name(method, representation))
-        family = "" if is_scratch else read_about(method).get("family", "")
+        family = "" if is_scratch else registry.read_about(method).get("family", "")
         found.append(MethodScores(label, family, scores, printed))
     return found
 

@@ -1,6 +1,9 @@
 """URLB's table in a report: made-up runs of an experiment, and of no experiment, and what is missing."""
 
+import importlib
 import json
+import sys
+from pathlib import Path
 
 import pytest
 from synthetic_runs import write_experiment, write_json, write_run
@@ -212,3 +215,43 @@ def test_coverage_is_ranked_with_families_seeds_and_time(tmp_path):
 def test_two_arms_are_compared_in_a_sentence_and_not_ranked(tmp_path):
     zoo(tmp_path)
     assert coverage_rankings(read(tmp_path / "rnd", tmp_path / "apt")[1]) == []
+
+
+def script(monkeypatch, capsys, name, *words):
+    """What a script of benchmarks/ prints."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
+    importlib.import_module(name).main()
+    return capsys.readouterr().out.splitlines()
+
+
+def test_walker_runs_of_many_methods_are_collected_into_one_table(tmp_path, monkeypatch, capsys):
+    rows = [{"step": 500_000, "time/steps_per_second": 1000.0, "coverage/bins": 9}]
+    for method in ("rnd", "icm"):
+        write_run(tmp_path / method, env="dmc/walker", method=method, steps=500_000, rows=rows, **STATES)
+        for task, share in (("stand", 0.5), ("run", 0.7)):
+            folder = tmp_path / f"{method}-{task}"
+            write_task(folder, f"dmc/walker_{task}", share, method=method)
+            record = json.loads((folder / "evaluation.json").read_text())
+            record["agent"] |= {"steps": 100_000, "steps_with_pretraining": 600_000}
+            write_json(folder / "evaluation.json", record)
+    file, runs = tmp_path / "runs.json", [path for path in tmp_path.iterdir() if path.is_dir()]
+    lines = script(monkeypatch, capsys, "urlb_table", "--collect", file, "--methods", *runs)
+    assert lines[0].startswith("| method | family | stand | run | mean | published mean | seeds |")
+    # Published: stand 842 of 984 and run 267 of 796.
+    assert "| rnd | knowledge | 0.50 | 0.70 | 0.60 | 0.60 | 1 | 500k, 8.3 min |" in lines
+    assert any(line.startswith("| knowledge, 2 methods |") for line in lines)
+    assert len(json.loads(file.read_text())) == 6
+    assert script(monkeypatch, capsys, "urlb_table", file, "--methods") == lines
+
+
+def test_the_table_of_the_maze_is_made_of_run_folders(tmp_path, monkeypatch, capsys):
+    zoo(tmp_path / "runs")
+    picture, text = tmp_path / "zoo.png", tmp_path / "zoo.md"
+    lines = script(
+        monkeypatch, capsys, "zoo_table", tmp_path / "runs", "--picture", picture, "--markdown", text
+    )
+    assert lines[0] == "| method | family | maze coverage, mean | seed 1 | seed 2 | seconds |"
+    assert lines[2].startswith("| rnd | knowledge | 83.6% |")
+    assert text.read_text().splitlines() == lines
+    assert picture.read_bytes().startswith(b"\x89PNG")
