@@ -190,6 +190,20 @@ def test_update(tmp_path, capsys):
     )
 
 
+def test_methods_are_compared_with_the_first(tmp_path, capsys):
+    path = tmp_path / "methods.json"
+    words = ["--methods", "rnd", "diayn", "rnd", "--device", "cpu", "--seconds", 0.05, "--json", path]
+    assert bench("update", "maze", *words) == 0
+    said = capsys.readouterr().out
+    assert all(len(text) <= 100 for text in said.splitlines())
+    first, second = figures(path)  # each once
+    assert (first["method"], first["relative_rate"], first["relative_flop"]) == ("rnd", 1, 1)
+    assert (second["method"], second["compared_with"]) == ("diayn", "rnd")
+    rate = second["updates_per_second"] / first["updates_per_second"]
+    assert second["relative_rate"] == pytest.approx(rate)
+    assert f"{second['floor']['gflop'] / first['floor']['gflop']:.0%}" in said
+
+
 def test_knn(tmp_path, capsys):
     path = tmp_path / "knn.json"
     words = [
@@ -319,6 +333,9 @@ def test_workloads_match_their_descriptions(name):
         (["update", "mase"], "unknown workload 'mase'; did you mean 'maze'"),
         (["update", "maze", "--seconds", "0"], "--seconds 0.0 cannot be used"),
         (["update", "maze", "--seconds", "4000"], "expected more than 0 and at most 3600"),
+        (["update", "maze", "--methods", "rmd"], "unknown method 'rmd'; did you mean 'rnd'"),
+        (["update", "vectors", "--methods", "all"], "cannot be used with workload vectors"),
+        (["update", "--methods", "rnd"], "cannot be used with no workload"),
         (["update", "maze", "--engine", "warp"], "invalid choice: 'warp'"),
         (["update", "maze", "--device", "cpu", "--engine", "graph"], "engine = 'graph' cannot be used"),
         (["update", "maze", "discrete", "--profile", "t.json"], "holds the trace of one workload"),

@@ -1,6 +1,7 @@
 """The roofline of `voidrl bench`: operations and bytes are counted correctly."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from voidrl.bench import update
 from voidrl.bench.op_costs import OWN_OPS, knn_flop, stored_bytes
 from voidrl.bench.roofline import DATA_SHEETS, Floor, Peaks, count_floor, find_peaks, mean_floor
 from voidrl.entropy import knn_distances
+from voidrl.nets.tf32 import tf32_mm
 
 CPU = torch.device("cpu")
 PEAKS = Peaks(bf16=8e12, tf32=4e12, fp32=2e12, bandwidth=1e12)
@@ -76,18 +78,25 @@ def test_floor_leaves_out_what_fuses():
 def test_floor_of_our_kernels():
     queries, particles, out = torch.randn(10, 4), torch.randn(30, 4), torch.randn(10, 3)
     given = {"queries": queries, "particles": particles, "k": 3, "exclude_self": False}
-    assert OWN_OPS["knn_distances"](given, out) == ("neighbors", 3 * 10 * 30 * 4, 4 * (40 + 120 + 30))
+    assert OWN_OPS["knn_distances"](given, out) == ("neighbors", 3 * 10 * 30 * 4, 4 * (40 + 120 + 30), False)
     given |= {"particles": queries.view(10, 4), "exclude_self": True}  # by another name
-    assert OWN_OPS["knn_distances"](given, out) == ("neighbors", 3 * 45 * 4, 4 * (40 + 30))
+    assert OWN_OPS["knn_distances"](given, out) == ("neighbors", 3 * 45 * 4, 4 * (40 + 30), False)
     given["particles"] = queries.clone()  # might be other points
-    assert OWN_OPS["knn_distances"](given, out) == ("neighbors", 3 * 100 * 4, 4 * (40 + 40 + 30))
+    assert OWN_OPS["knn_distances"](given, out) == ("neighbors", 3 * 100 * 4, 4 * (40 + 40 + 30), False)
     assert knn_flop(2, 5, None) == 15  # one pair
     source, index = torch.zeros(1000, 3, 8, 8, dtype=torch.uint8), torch.zeros(16, 2, dtype=torch.int64)
     made = torch.zeros(16, 8, 8, 8)
     given = {"source": source, "index": index, "shift": None, "noise": torch.zeros(16), "scale": 0.1}
-    part, flop, size = OWN_OPS["images"](given, made)
+    part, flop, size, _ = OWN_OPS["images"](given, made)
     assert (part, flop) == ("images", 0)
     assert size == 32 * 3 * 8 * 8 + 32 * 8 + 16 * 4 + made.numel() * 4  # not all of the replay
+
+
+def test_tf32_products_count_at_the_rate_of_tf32():
+    weight, x = torch.randn(8, 16, requires_grad=True), torch.randn(4, 8)
+    floor = count_floor(lambda: tf32_mm(x, weight).sum().backward(), replace(PEAKS, tf32=1.0, bandwidth=1e30))
+    assert floor.flop == 2 * (2 * 4 * 8 * 16)  # forward, and the gradient of the weight
+    assert floor.seconds == floor.flop
 
 
 def test_in_batch_neighbors_meet_once():
@@ -107,7 +116,7 @@ def test_in_batch_neighbors_meet_once():
 
 def test_our_operators_are_known():
     found = set()
-    for path in Path(kernels.__path__[0]).glob("*.py"):
+    for path in Path(kernels.__path__[0]).parent.rglob("*.py"):
         found |= set(re.findall(r'"voidrl::(\w+)"', path.read_text()))
     # The floor is counted in plain layouts, which our convolutions leave to PyTorch.
     assert found - {"conv_stack", "conv_stack_backward"} == OWN_OPS.keys()

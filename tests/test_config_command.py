@@ -46,10 +46,10 @@ COMBINATIONS = {
         WALKER,
         {"method.name": ("random", "command"), "representation.name": ("identity", "method random")},
     ),
-    "raw states": (
+    "raw states": (  # URLB's APT(Ind)
         (*WALKER, "--representation", "identity"),
         WALKER,
-        {"representation.name": ("identity", "command")},
+        {"representation.name": ("identity", "command"), "method.particle": ("next", "recipe apt")},
     ),
     "a fixed encoder": (
         (*WALKER, "--representation", "fixed"),

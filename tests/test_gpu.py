@@ -187,6 +187,13 @@ def test_pieces_are_compiled(name):
     assert_alike(trained("eager", 6, **options)[0], trained("compile", 6, **options)[0], 2e-3, 1e-3)
 
 
+@pytest.mark.parametrize("name", [name for name in registry.names("method") if name != "random"])
+def test_methods_are_compiled_from_vectors(name):
+    """With the losses, trunks and single scored step of the preset urlb-states."""
+    options = {"spec": CONTINUOUS, "learner": URLB["learner"], "method": name, **QUIET}
+    assert_alike(trained("eager", 6, **options)[0], trained("compile", 6, **options)[0], 2e-3, 1e-3)
+
+
 @pytest.mark.parametrize("engine", ["graph", "compile"])
 def test_the_learning_rate_of_the_representation_rises_under_capture(engine):
     options = {"representation": "simclr", "representation__warmup_updates": 20, **QUIET}

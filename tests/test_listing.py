@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from pseudo_terminals import PseudoTerminal, widest
@@ -12,6 +13,7 @@ from pseudo_terminals import PseudoTerminal, widest
 from voidrl import registry
 from voidrl.cli import listing
 from voidrl.cli import main as cli
+from voidrl.methods.base import About
 from voidrl.protocols.presets import PRESETS
 from voidrl.suites.atari import GAMES
 from voidrl.suites.dmcontrol import TASKS
@@ -24,6 +26,7 @@ NAMES = {
     "tasks": [f"dmc/{domain}_{task}" for domain, tasks in TASKS.items() for task in tasks],
     "presets": list(PRESETS),
 }
+FAMILIES = list(get_args(get_type_hints(About)["family"]))
 
 
 def said(capsys, *words):
@@ -34,7 +37,8 @@ def said(capsys, *words):
 @pytest.mark.parametrize("kind", NAMES)
 def test_in_a_pipe_every_item_is_one_line_with_its_name_first(capsys, kind):
     header, *lines = said(capsys, kind).splitlines()
-    assert [line.split()[0] for line in lines] == NAMES[kind]
+    found = [line.split()[0] for line in lines]
+    assert (sorted(found) if kind == "methods" else found) == NAMES[kind]  # methods stand by family
     assert header.split()[0] == kind.removesuffix("s")
 
 
@@ -47,11 +51,77 @@ def test_what_is_said_of_them(capsys):
     assert "hopper_jump_sparse" in next(
         line for line in lines if "paper's sparse" in line and "hopper" in line
     )
-    methods = said(capsys, "methods")
-    assert "the particle-based entropy of the states visited" in methods
-    assert "docs/methods/apt.md" in methods
+    line = next(line for line in said(capsys, "methods").splitlines() if line.startswith("rnd"))
+    for part in ("knowledge  2018", "predicts a fixed random one", "arXiv:1810.12894", "docs/methods/rnd.md"):
+        assert part in line
     line = next(line for line in said(capsys, "presets").splitlines() if line.startswith("atari-paper"))
     assert line.split()[1:5] == ["atari/…", "250M", "7.1", "GB"]
+
+
+def test_methods_are_listed_as_their_classes_describe_themselves(capsys):
+    """What is read from the source without importing it is what the classes say."""
+    assert (tuple(listing.ABOUT), set(listing.FAMILIES)) == (About._fields, {*FAMILIES, None})
+    assert About._field_defaults.items() <= listing.ABOUT.items()
+    rows = json.loads(said(capsys, "methods", "--json"))
+    for row in rows:
+        about = registry.find("method", row["name"]).about
+        if about is not None:
+            assert {name: row[name] for name in listing.ABOUT} == about._asdict()
+        assert row["reward"]
+        assert row["page"] == f"docs/methods/{row['name']}.md"
+    families = [row["family"] for row in rows if row["family"]]
+    assert families == sorted(families, key=FAMILIES.index)
+    years = [row["year"] for row in rows if row["family"] == "data"]
+    assert years == sorted(years)
+
+
+SOURCES = {
+    "positional.py": 'class A(B):\n    about = About("data", 2020, "one " "two", "B", "both", "discrete")',
+    "by_name.py": 'class A(Method):\n    about = About(paper="", year=None, family="competence", reward="r")',
+    "undescribed.py": '"""What it\nrewards."""\nclass A(Method): ...',
+    "computed.py": '"""Found out."""\nclass A(Method):\n    about = About("data", YEAR, "r", "p")',
+    "silent.py": "",
+    "foreign.py": 'class A(Method):\n    about = About("mine", 2020, "r", "p")',
+}
+
+
+@pytest.mark.parametrize("file", SOURCES)
+def test_a_method_of_ones_own_is_listed_with_or_without_a_description(file, tmp_path, monkeypatch, capsys):
+    (tmp_path / file).write_text(SOURCES[file])
+    monkeypatch.setattr(listing, "_paths", lambda package: [tmp_path / file])
+    (row,) = json.loads(said(capsys, "methods", "--json"))
+    expected = {
+        "positional": ("data", 2020, "one two", "B", "both", "discrete"),
+        "by_name": ("competence", None, "r", "", "none", "both"),
+        "undescribed": (None, None, "What it", None, None, None),
+        "computed": (None, None, "Found out.", None, None, None),
+        "silent": (None, None, "", None, None, None),
+        "foreign": ("mine", 2020, "r", "p", "none", "both"),
+    }[row["name"]]
+    assert tuple(row[name] for name in listing.ABOUT) == expected
+    assert row["page"] is None
+    monkeypatch.setattr(listing, "is_log", lambda stream: False)
+    assert row["name"] in said(capsys, "methods")
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_on_a_terminal_methods_stand_under_their_family(columns, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "COLUMNS", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    with PseudoTerminal(columns) as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal.stream)
+        assert cli.main(["list", "methods"]) == 0
+        monkeypatch.setattr(sys, "stdout", sys.__stdout__)
+        lines = terminal.lines()
+    assert widest(lines) <= columns
+    starts = [line.split("-")[0].split(":")[0].split(" ")[0] for line in lines]
+    order = ["Knowledge", "rnd", "Data", "apt", "re3", "Baselines", "positive", "random"]
+    assert [name for name in starts if name in order] == order
+    whole = "".join(" ".join(line.split()) + " " for line in lines)
+    assert "arXiv:1810.12894" in whole
+    rnd = next(line for line in lines[starts.index("rnd") :] if "2018" in line)
+    assert "any" in rnd
 
 
 def test_experiments_are_those_of_their_files(capsys):

@@ -101,9 +101,15 @@ def test_a_method_changes_its_recipe_and_nothing_of_the_protocol():
         ("urlb-pixels", "diayn", "learner", "recipe diayn"),
         ("urlb-states", "icm", "icm", "recipe icm"),
         ("urlb-pixels", "icm", "icm", "recipe icm"),
-        ("atari-fast", "icm", "icm", "method icm"),
+        ("atari-fast", "icm", "icm", "recipe icm"),
+        ("maze-demo", "proto", "learner", "recipe proto"),
+        ("urlb-states", "proto", "identity", "method proto"),
+        ("urlb-states", "disagreement", "identity", "method disagreement"),
+        ("urlb-pixels", "disagreement", "fixed", "recipe disagreement"),
         ("atari-paper", "positive", "learner", "method positive"),
         ("maze-demo", "positive", "learner", "method positive"),
+        ("urlb-states", "re3", "fixed", "recipe re3"),
+        ("maze-demo", "re3", "fixed", "method re3"),
     ],
 )
 def test_every_method_has_the_representation_that_it_wants(preset, method, representation, source):
@@ -203,6 +209,14 @@ def test_tables_of_families_come_before_those_of_presets():
     assert recipe("apt", "atari-fast")["representation"]["batch_size"] == 256
     assert recipe("apt", None) == recipe("module:Class", "atari-fast") == {}
     assert preset_values("urlb-pixels")["method"]["k"] == 12
+
+
+def test_tables_of_representations_come_last_and_are_read_where_the_user_names_them():
+    ind = {"k": 12, "include_self": True, "particle": "next", "normalize": "distance_mean"}
+    assert recipe("apt", "urlb-states", "identity")["method"] == ind
+    assert recipe("apt", "urlb-states", "fixed") == recipe("apt", "urlb-states")
+    assert recipe("apt", "urlb-states")["method"] == {**ind, "particle": "current"}
+    assert resolve("urlb-states", representation="identity")[0].method.particle == "next"
 
 
 @pytest.mark.parametrize("preset", PRESETS)

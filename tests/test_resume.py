@@ -26,6 +26,9 @@ PIXELS = {"augment__shift_pixels": 1, "env__frame_stack": 2, **EVALUATED}
 WIDTHS = {  # of networks whose default width would take most of the time
     "rnd": {"hidden_dim": 8, "rep_dim": 4},
     "diayn": {"hidden_dim": 8, "num_skills": 3},
+    "cic": {"hidden_dim": 8, "skill_dim": 3, "k": 5, "skill_every_steps": 3},
+    "moss": {"hidden_dim": 8, "skill_dim": 3, "k": 5, "skill_every_steps": 3},
+    "becl": {"hidden_dim": 8, "num_skills": 3},
     "curl": {"projection_hidden": 8, "projection_dim": 4},
     "spr": {"hidden_dim": 8, "projection_dim": 4},
 }

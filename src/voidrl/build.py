@@ -105,8 +105,8 @@ def layers_for(
     command = merge(changes(config), arguments)
     named = merge(shared or {}, command)
     method = piece_name("method", named) or Config().method.name
-    protocol, chosen = protocol_for(env, preset), recipe(method, preset)
     learner, representation = (piece_name(kind, named) for kind in ("learner", "representation"))
+    protocol, chosen = protocol_for(env, preset), recipe(method, preset, representation)
     if learner not in (None, piece_name("learner", protocol)):
         common = {f.name for f in dataclasses.fields(LearnerConfig)} - {"name"}
         protocol, chosen = (

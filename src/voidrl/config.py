@@ -81,6 +81,12 @@ def require_positive(config: object, *names: str) -> None:
         require(0 < value < math.inf, name, value, "a finite number above 0")
 
 
+def require_skills(name: str, count: int, most: int = 2**16) -> None:
+    """Refuse a number of discrete skills among which none could be told from another."""
+    reason = "since a skill is rewarded for differing from others; apt and rnd do without skills"
+    require(2 <= count <= most, name, count, f"2 to {most}, {reason}")
+
+
 def require_update_rate(updates_per_step: float) -> None:
     """Refuse a number of updates per step that no training finishes with."""
     few = 0 < updates_per_step <= MAX_UPDATES_PER_STEP

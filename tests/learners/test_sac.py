@@ -8,6 +8,7 @@ from helpers import CONTINUOUS, Point, config, fill_replay, make_agent, moved, s
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 import voidrl
+from voidrl.errors import ConfigError
 
 
 def sac(**changes):
@@ -55,6 +56,38 @@ def test_the_temperature_moves_towards_the_target_entropy(log_std, direction):
     for _ in range(20):
         agent.step(replay)
     assert (agent.learner.log_alpha.exp() - 0.1) * direction > 0
+
+
+def test_a_given_target_entropy_is_what_the_temperature_moves_towards():
+    # A policy of entropy about 1 nat: above the target −2 of two dimensions, below a target of 2.
+    bounds = {"learner__log_std_min": -0.31, "learner__log_std_max": -0.29}
+    replay = fill_replay(CONTINUOUS)
+    for target, direction in ((None, -1), (2.0, 1)):
+        agent = sac(learner__target_entropy=target, **bounds)
+        entropy = agent.step(replay)["policy_entropy"]
+        assert -2 < entropy < 2
+        for _ in range(20):
+            agent.step(replay)
+        assert (agent.learner.log_alpha.exp() - 0.1) * direction > 0
+
+
+def test_a_fixed_temperature_stays_and_the_agent_can_be_fine_tuned_with_a_learned_one():
+    replay = fill_replay(CONTINUOUS)
+    agent = sac(learner__learn_temperature=False, learner__initial_temperature=0.3)
+    assert "temperature" not in agent.optimizers
+    for _ in range(3):
+        metrics = agent.step(replay)
+    assert metrics["temperature"].item() == pytest.approx(0.3)
+    assert agent.learner.log_alpha.exp().item() == pytest.approx(0.3)
+    learned = make_agent(CONTINUOUS, learner="sac", phase="finetune")
+    learned.load_pretrained(agent.tensors())
+    learned.step(replay)
+    assert 0 < abs(learned.learner.log_alpha.exp().item() - 0.3) < 0.01
+
+
+def test_a_target_entropy_must_be_a_number():
+    with pytest.raises(ConfigError, match=r"target_entropy = nan .* expected None or a finite number"):
+        sac(learner__target_entropy=math.nan)
 
 
 def test_actor_and_temperature_move_every_second_update():

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from helpers import DISCRETE, fill_replay, make_agent, watch_losses
+from helpers import CONTINUOUS, CPU, DISCRETE, fill_replay, make_agent, watch_losses
 
+from voidrl.agent import Agent
+from voidrl.build import build_config, layers_for
 from voidrl.entropy import particle_reward
+from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents
 from voidrl.protocols.presets import preset_values
 
@@ -62,17 +65,31 @@ def urlb_reward(batches, k=12, clip=1e-4):
     return np.log(1 + seen.mean(1))
 
 
-def test_the_reward_of_the_urlb_presets_is_that_of_urlbs_code():
-    for preset in ("urlb-states", "urlb-pixels"):
-        method = make_agent(method=preset_values(preset)["method"]).method
-        torch.manual_seed(0)
-        batches = [scale * torch.randn(40, 6) for scale in (1.0, 3.0, 0.5)]
-        for i, z in enumerate(batches):
-            reward = method.reward(None, latents(z, None, None)).double().numpy()  # of s, and not of s'
-            exact = urlb_reward(batches[: i + 1], clip=0.0)
-            np.testing.assert_allclose(reward, exact, rtol=1e-5)
-            # The 1e-4 that is taken off each distance there is left out here.
-            np.testing.assert_allclose(reward, urlb_reward(batches[: i + 1]), atol=1e-4)
+@pytest.mark.parametrize("preset", ["urlb-states", "urlb-pixels"])
+def test_the_reward_of_the_urlb_presets_is_that_of_urlbs_code(preset):
+    method = make_agent(method=preset_values(preset)["method"]).method
+    assert_urlbs_rewards(method, lambda z: latents(z, None, None))  # of s, and not of s'
+
+
+def test_apt_ind_of_urlb_scores_the_next_raw_state():
+    layers = layers_for("dmc/walker", "pretrain", None, {"method": "apt", "representation": "identity"})
+    config = build_config(CONTINUOUS, [layer.values for layer in layers])
+    agent = Agent(CONTINUOUS, config, CPU)
+    assert agent.representation.encoder is None
+    assert set(agent.optimizers) == {"actor", "critic"}  # f(s) = s: nothing else is trained
+    assert config.learner.intrinsic_n_step == "single"
+    assert_urlbs_rewards(agent.method, lambda z: latents(None, z, None))
+
+
+def assert_urlbs_rewards(method, latents_of):
+    torch.manual_seed(0)
+    batches = [scale * torch.randn(40, 6) for scale in (1.0, 3.0, 0.5)]
+    for i, z in enumerate(batches):
+        reward = method.reward(None, latents_of(z)).double().numpy()
+        exact = urlb_reward(batches[: i + 1], clip=0.0)
+        np.testing.assert_allclose(reward, exact, rtol=1e-5)
+        # The 1e-4 that is subtracted from each distance there is left out here.
+        np.testing.assert_allclose(reward, urlb_reward(batches[: i + 1]), atol=1e-4)
 
 
 def test_other_powers_of_normalized_distances():
@@ -127,7 +144,21 @@ def test_far_states_earn_more_than_crowded_ones():
     assert reward.mean() == pytest.approx(1, abs=1e-5)  # divided by its mean
 
 
-def test_too_many_neighbors_are_refused_before_training():
-    agent = make_agent(DISCRETE, method__k=16)
-    with pytest.raises(Exception, match="k = 16 neighbors cannot be found among 15 other particles"):
-        agent.step(fill_replay())
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"k": 16}, r"k = 16 .* learner\.batch_size = 16: .* method\.k = 15 or less, or .* such as rnd"),
+        ({"k": 17, "include_self": True}, r"k = 17 .* learner\.batch_size = 16: .* method\.k = 16 or less"),
+        ({"k": 9, "pool": 8}, r"k = 9 .* method\.pool = 8: .* method\.k = 8 or less, or .* such as rnd"),
+        ({"k": 1, "include_self": True}, r"k = 1 cannot be used: expected 2 or more with include_self"),
+    ],
+)
+def test_too_many_neighbors_are_refused_before_anything_is_built(options, sentence):
+    changes = {f"method__{name}": value for name, value in options.items()}
+    with pytest.raises(ConfigError, match=sentence):
+        make_agent(DISCRETE, **changes)
+
+
+def test_as_many_neighbors_as_there_are_can_be_searched():
+    for options in ({"method__k": 15}, {"method__k": 16, "method__include_self": True}):
+        make_agent(DISCRETE, **options).step(fill_replay())

@@ -1,5 +1,7 @@
 """Skills: the contract that DIAYN, CIC, VISR and APS need, shown by small methods of the tests' own."""
 
+import dataclasses
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -9,10 +11,12 @@ from helpers import CPU, Point, fill_replay, make_agent, run_loop, snapshot, spe
 from torch import nn
 
 import voidrl
+from voidrl import registry
+from voidrl.config import SkillConfig
 from voidrl.errors import SpaceError
 from voidrl.methods.base import Method
 from voidrl.nets import TwinQ, mlp
-from voidrl.replay import Replay
+from voidrl.replay import SKILL_ENDED, Replay
 from voidrl.types import EnvSpec, Loss
 
 AT_START = torch.zeros(1, dtype=torch.int64)
@@ -205,6 +209,93 @@ def test_the_discriminator_learns_in_its_own_optimizer_alone():
     tuned = make_agent(spec_of(Point), method=Sides, phase="finetune")
     assert "method" not in tuned.optimizers
     assert not any(p.requires_grad for p in tuned.method.parameters())
+
+
+# What every registered method with skills must do
+
+
+def with_skills():
+    """The methods of the registry whose config is one of skills."""
+    classes = {name: registry.find("method", name) for name in registry.names("method")}
+    return [name for name, cls in classes.items() if issubclass(cls.Config, SkillConfig)]
+
+
+def skilled_agent(name, **changes):
+    """Small, with a skill for 3 steps and episodes of 8."""
+    fields = {field.name for field in dataclasses.fields(registry.find("method", name).Config)}
+    small = {"hidden_dim": 16} if "hidden_dim" in fields else {}
+    method = {"name": name, "skill_every_steps": 3, **small}
+    return make_agent(spec_of(Unique), method=method, updates_per_step=0.25, **changes)
+
+
+class Unique(gym.Env):
+    """Every observation occurs once; the first action pays."""
+
+    def __init__(self):
+        self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self.np_random.normal(size=3).astype(np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        obs = self.np_random.normal(size=3).astype(np.float32)
+        return obs, float(action == 0), False, self.time >= 8, {}
+
+
+def watch_policy(agent):
+    """A dictionary of the skill that the policy was given with each observation."""
+    given, act = {}, agent.learner.act
+
+    def watched(obs, skill, deterministic):
+        given.update({tuple(o): tuple(s) for o, s in zip(obs.tolist(), skill.tolist(), strict=True)})
+        return act(obs, skill, deterministic=deterministic)
+
+    agent.learner.act = watched
+    return given
+
+
+@pytest.mark.parametrize("name", with_skills())
+def test_skills_are_stored_with_the_transition_that_followed_them(tmp_path, name):
+    agent = skilled_agent(name, steps=60, warmup_steps=6)
+    given = watch_policy(agent)
+    replay = run_loop(tmp_path / "run", Unique, agent, num_envs=2).replay
+    slots = replay.starts[: len(replay)].sort().values
+    obs, skills = replay.observations(slots), replay.skill[slots]
+    assert skills.shape[1] == agent.method.skill_dim > 0
+    stored = {tuple(o): tuple(s) for o, s in zip(obs.tolist(), skills.tolist(), strict=True)}
+    followed = given.keys() & stored.keys()
+    assert len(followed) >= 50  # all but the warm-up
+    assert all(stored[key] == given[key] for key in followed)
+    ended = replay.ending[slots]
+    assert (ended == SKILL_ENDED).sum() >= 14  # after 3 and 6 of 8 steps
+    for env in range(2):
+        mine = slots % 2 == env
+        goes_on = ended[mine][:-1] == 0
+        assert torch.equal(skills[mine][1:][goes_on], skills[mine][:-1][goes_on])  # never changes unmarked
+
+
+@pytest.mark.parametrize("name", with_skills())
+def test_fine_tuning_from_a_saved_agent_chooses_a_skill_says_how_and_keeps_it(tmp_path, name, capsys):
+    voidrl.save_pretrained(skilled_agent(name), tmp_path / "before")
+    agent = skilled_agent(name, seed=1, phase="finetune", steps=60, finetune__warmup_steps=30)
+    agent.load_pretrained(voidrl.load(tmp_path / "before", device="cpu").tensors())
+    given = watch_policy(agent)
+    replay = run_loop(tmp_path / "run", Unique, agent).replay
+    skill = agent.task_skill
+    assert agent.task_skill_chosen
+    assert skill.shape == (agent.method.skill_dim,)
+    assert skill.isfinite().all()
+    assert f"is used for the task, {agent.method.skill_choice}\n" in capsys.readouterr().out
+    slots = replay.starts[: len(replay)].sort().values
+    assert (replay.skill[slots[40:]] == skill).all()  # the first update is due after 34 steps
+    assert list(given.values())[-15:] == [tuple(skill.tolist())] * 15
+    assert not (replay.ending[slots[40:]] == SKILL_ENDED).any()
+    voidrl.save_pretrained(agent, tmp_path / "after")
+    assert torch.equal(voidrl.load(tmp_path / "after", device="cpu").task_skill, skill)
 
 
 # Successor features: Q(s, a, w) = ψ(s, a, w) · w, in VISR's and APS's way.

@@ -356,9 +356,13 @@ class Agent(nn.Module):
         """Minimize the method's losses, together with the others of f if the method trains it."""
         metrics: Metrics = {}
         trains_f = "method" in self.trainers
+        self.method.train()
+        for _ in range(self.method.loss_batches - 1):  # train the method's networks alone, never f
+            other = self._method_batch(replay)
+            for loss in self.method.losses(other, self._latents(other, latents.pool)):
+                self.optimizers.minimize([loss.optimizer], loss.value)
         if trains_f:
             latents = self._trained_latents(replay, segment, latents.pool)
-        self.method.train()
         for loss in self.method.losses(batch, latents):
             metrics |= self._owned("method", loss.metrics, loss)
             if trains_f:
@@ -371,6 +375,12 @@ class Agent(nn.Module):
             self.optimizers.minimize(joint.optimizers, joint.value)
             joint.value = None
         return metrics
+
+    def _method_batch(self, replay: Replay) -> Batch:
+        """As many fresh transitions as the learner's, of the kind that the method learns from."""
+        config = self.config.learner
+        n = config.n_step if config.intrinsic_n_step == "single" else 1
+        return replay.batch(replay.sample(config.batch_size), n, config.discount)
 
     def _trained_latents(self, replay: Replay, segment: Segment, pool: Callable[[int], Tensor]) -> Latents:
         """f(s) and f(s') of augmented observations, with gradients."""

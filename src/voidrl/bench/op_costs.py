@@ -19,6 +19,8 @@ class OpCost(NamedTuple):
     """Class of operator, as in `profile.PARTS`."""
     flop: float
     bytes: float
+    tf32: bool = False
+    """Whether its products run on tensor cores, at the rate of TF32."""
 
 
 def stored_bytes(tensor: Tensor) -> int:
@@ -67,6 +69,17 @@ def images_cost(arguments: Arguments, out: Tensor) -> OpCost:
     return OpCost("images", 0.0, read + bytes_in(others) + stored_bytes(out))
 
 
+def tf32_cost(arguments: Arguments, out: Tensor) -> OpCost:
+    """A product of two matrices."""
+    a, b = arguments["a"], arguments["b"]
+    size = stored_bytes(a) + stored_bytes(b) + stored_bytes(out)
+    return OpCost("products", 2.0 * out.numel() * a.shape[1], size, tf32=True)
+
+
 # Our convolutions are missing: `bench update` counts with plain layouts, whose 3, 4 or 9 channels they leave
 # to PyTorch. The roofline refuses an operator of ours that is not listed here.
-OWN_OPS: dict[str, Callable[[Arguments, Any], OpCost]] = {"knn_distances": knn_cost, "images": images_cost}
+OWN_OPS: dict[str, Callable[[Arguments, Any], OpCost]] = {
+    "knn_distances": knn_cost,
+    "images": images_cost,
+    "tf32_mm": tf32_cost,
+}

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from voidrl import registry
 from voidrl.bench.workloads import WORKLOADS, find_workload
 from voidrl.config import merge, require
 from voidrl.errors import ConfigError, UnknownNameError
@@ -49,6 +50,8 @@ def _add_options(name: str, parser: argparse.ArgumentParser) -> None:
         parser.epilog = f"workloads:\n{described({name: w.about for name, w in WORKLOADS.items()})}"
         help_text = "workloads, from the list below (default: all on CUDA, maze on a CPU)"
         add("workloads", nargs="*", metavar="WORKLOAD", help=help_text)
+        help_text = "methods in place of the workload's own, each compared with the first; `all` of them"
+        add("--methods", nargs="+", metavar="NAME", default=[], help=help_text)
         add("--profile", type=Path, metavar="FILE", help="write a Chrome trace of one workload")
     elif name == "knn":
         help_text = "queries, particles, dimension and neighbors, such as 512,1M,15,10 (default: five sizes)"
@@ -92,6 +95,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.what == "update":
         for name in options.workloads:
             find_workload(name)
+        options.methods = _find_methods(options.workloads, options.methods)
         if options.profile is not None and len(options.workloads) != 1:
             raise ConfigError(
                 f"--profile {options.profile} holds the trace of one workload, got {len(options.workloads)}: "
@@ -114,6 +118,26 @@ def _check(options: argparse.Namespace) -> None:
                 f"--steps {options.steps} cannot be used with {options.num_envs} environments: expected at "
                 f"least {least}, since the first ones do not count"
             )
+
+
+def _find_methods(workloads: list[str], methods: list[str]) -> list[str]:
+    """The methods to measure, `all` replaced by their names."""
+    if not methods:
+        return []
+    known = [name for name in registry.names("method") if name != "random"]  # which trains nothing
+    for name in methods:
+        if name not in (*known, "all"):
+            raise UnknownNameError("method", name, (*known, "all"))
+    own = [name for name in workloads if find_workload(name).preset is None]
+    if own or not workloads:
+        presets = ", ".join(name for name, workload in WORKLOADS.items() if workload.preset)
+        given = f"workload {own[0]}" if own else "no workload"
+        raise ConfigError(
+            f"--methods {' '.join(methods)} cannot be used with {given}: expected one of the workloads that "
+            f"are presets, for which methods have recipes: {presets}"
+        )
+    every = ["apt", *(name for name in known if name != "apt")]  # APT is what others are compared with
+    return list(dict.fromkeys(found for name in methods for found in (every if name == "all" else [name])))
 
 
 def _parse_size(text: str) -> tuple[int, ...]:

@@ -125,7 +125,8 @@ class CountFloor(TorchDispatchMode):
             names = [argument.name for argument in op._schema.arguments]
             assert name in OWN_OPS, f"voidrl.bench.op_costs does not know the cost of {name}"
             cost = OWN_OPS[name]({**dict(zip(names, args, strict=False)), **kwargs}, out)
-            self._add(*cost, self.peaks.fp32)
+            rate = self.peaks.tf32 if cost.tf32 else self.peaks.fp32
+            self._add(cost.part, cost.flop, cost.bytes, rate)
             return
         part, flop, rate = "products", 0.0, self.peaks.fp32
         if op.overloadpacket in flop_registry:

@@ -39,12 +39,26 @@ def results(options: Namespace, device: torch.device, peaks: Peaks, say: Say) ->
     """Measure each workload; with `--against`, alternately with a second engine."""
     default = list(WORKLOADS) if device.type == "cuda" else DEFAULT_ON_CPU
     for name in options.workloads or default:
+        yield from _results_of(name, options, device, peaks, say)
+
+
+def _results_of(
+    name: str, options: Namespace, device: torch.device, peaks: Peaks, say: Say
+) -> Iterator[Result]:
+    first: dict[str, Any] | None = None  # the figures that other methods are compared with
+    for method in options.methods or [None]:
         workload = find_workload(name)
+        if method is not None:
+            workload = workload.with_method(method)
         spec = workload.spec or probe_env(EnvConfig(id=DEMO_ENV))[0]
         engines = [options.engine, *([options.against] if options.against else [])]
         layers = [{"engine": engine, "precision": options.precision} for engine in engines]
         configs = [build_config(spec, [*workload.layers, layer]) for layer in layers]
-        yield from _measure_workload(name, spec, configs, options, device, peaks, say)
+        for figures in _measure_workload(name, spec, configs, options, device, peaks, say):
+            if method is not None:
+                first = first or figures
+                figures |= _relative(method, figures, first)
+            yield _result(figures)
         if "compile" in engines:
             torch.compiler.reset()  # compiling for the shapes of many workloads would hit the cache limit
         gc.collect()
@@ -60,7 +74,7 @@ def _measure_workload(
     device: torch.device,
     peaks: Peaks,
     say: Say,
-) -> Iterator[Result]:
+) -> Iterator[dict[str, Any]]:
     counted = Agent(spec, configs[0], device)
     replay = random_replay(spec, device, counted.method.skill_dim, say)
     subjects = [Subject(spec, config, replay, device, say) for config in configs]
@@ -75,10 +89,20 @@ def _measure_workload(
         if len(subjects) > 1:
             figures["ratio"] = timings[1].seconds / timing.seconds if i == 0 else None
             figures["against"] = subjects[1].engine.mode
-        yield _result(figures)
+        yield figures
         if options.profile is not None and i == 0:
             write_trace(subject.run, count, device, options.profile)
             say(f"trace of {count} updates: {options.profile}")
+
+
+def _relative(method: str, figures: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
+    """The rate and the counted operations of a method, relative to the first one's."""
+    return {
+        "method": method,
+        "compared_with": first.get("method", method),
+        "relative_rate": figures["updates_per_second"] / first["updates_per_second"],
+        "relative_flop": figures["floor"]["gflop"] / first["floor"]["gflop"],
+    }
 
 
 class Subject:
@@ -116,15 +140,18 @@ class Subject:
 
 def _result(figures: dict[str, Any]) -> Result:
     floor = figures["floor"]
+    compared = "method" in figures  # then the table has no room for every column
     cells = {
         "workload": figures["workload"],
+        **({"method": figures["method"]} if compared else {}),
         "engine": figures["engine"],
-        "prec.": figures["precision"],
+        **({} if compared else {"prec.": figures["precision"]}),
         "updates/s": number(figures["updates_per_second"]),
         "ms": number(figures["milliseconds"]),
         **speedup(figures),
+        **(_comparison(figures) if compared else {}),
         "busy": percent(figures["busy"]),
-        "peak MiB": number(figures["peak_mib"]),
+        **({} if compared else {"peak MiB": number(figures["peak_mib"])}),
         "floor ms": number(floor["milliseconds"]),
         "of floor": percent(figures["floor_share"]),
     }
@@ -138,6 +165,15 @@ def _result(figures: dict[str, Any]) -> Result:
         least = f", floor {number(floor['parts_ms'][part])}" if part in floor["parts_ms"] else ""
         parts.append(f"{part} {number(milliseconds)} ms ({percent(milliseconds / total)}{least})")
     return Result(figures, cells, (rates, " · ".join(parts) or MISSING))
+
+
+def _comparison(figures: dict[str, Any]) -> dict[str, str]:
+    """Columns that compare a method with the first one."""
+    other = figures["compared_with"]
+    return {
+        f"of {other}": percent(figures["relative_rate"]),
+        f"FLOP of {other}": percent(figures["relative_flop"]),
+    }
 
 
 def _update_floor(agent: Agent, replay: Replay, peaks: Peaks) -> Floor:

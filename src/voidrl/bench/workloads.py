@@ -20,6 +20,13 @@ class Workload(NamedTuple):
     """None for the demo's maze, which has to be made."""
     layers: tuple[Mapping[str, Any], ...]
     """For `voidrl.build.build_config`."""
+    preset: str | None = None
+    """The preset that `layers` are of, if they are no more than that: other methods have a recipe for it."""
+
+    def with_method(self, method: str) -> Workload:
+        """The same preset with another method's recipe."""
+        assert self.preset is not None
+        return self._replace(layers=(preset_values(self.preset, method),))
 
 
 def continuous(frame_shape: tuple[int, ...], frame_stack: int = 1, action_dim: int = 6) -> EnvSpec:
@@ -75,11 +82,13 @@ WORKLOADS = {
         "24-d states, preset urlb-states: DDPG with trunks, z from ICM, batches 1024",
         STATES,
         (preset_values("urlb-states"),),
+        "urlb-states",
     ),
     "urlb-pixels": Workload(
         "3 frames of 3×84×84, preset urlb-pixels: DDPG, contrastive loss, DrQ's convolutions, batches 256",
         PIXELS,
         (preset_values("urlb-pixels"),),
+        "urlb-pixels",
     ),
     "pixels-drq": Workload(
         "3 frames of 3×84×84, SAC, contrastive loss, DrQ's convolutions, batches 256",
@@ -90,18 +99,26 @@ WORKLOADS = {
         "3 frames of 3×84×84, preset dmc-paper, both batches 512",
         PIXELS,
         (preset_values("dmc-paper"),),
+        "dmc-paper",
     ),
     "discrete": Workload(
         "4 frames of 1×84×84, 18 actions, preset atari-paper, batches 32 and 512",
         ATARI,
         (preset_values("atari-paper"),),
+        "atari-paper",
     ),
     "atari-fast": Workload(
         "4 frames of 1×84×84, 18 actions, preset atari-fast, both batches 256",
         ATARI,
         (preset_values("atari-fast"),),
+        "atari-fast",
     ),
-    "maze": Workload("the update of `voidrl demo`, preset maze-demo", None, (preset_values("maze-demo"),)),
+    "maze": Workload(
+        "the update of `voidrl demo`, preset maze-demo",
+        None,
+        (preset_values("maze-demo"),),
+        "maze-demo",
+    ),
 }
 
 

@@ -6,6 +6,7 @@ import ast
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,20 @@ from voidrl.terminal.tables import print_table
 
 GB = 10**9
 SHOWN_NAMES = 12  # of one kind, in the overview on a terminal
+FAMILIES = {
+    "knowledge": "Knowledge-based: what a model predicts badly is rewarded",
+    "data": "Data-based: visiting many different states is rewarded",
+    "competence": "Competence-based: skills that can be told apart are rewarded",
+    "baseline": "Baselines: they show what a method adds",
+    None: "Other methods",
+}
+SHORT = {"none": None, "both": "any"}  # kinds of skills and actions, on a terminal
+# The fields of `voidrl.methods.base.About`, whose module imports torch, and their defaults.
+ABOUT: dict[str, Any] = {
+    **dict.fromkeys(("family", "year", "reward", "paper")),
+    "skills": "none",
+    "actions": "both",
+}
 
 
 class Count(int):
@@ -40,6 +55,8 @@ class Listing(NamedTuple):
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
+    show: Callable[[], None] | None = None
+    """Prints it on a terminal, if not as one table."""
 
 
 def list_(argv: list[str]) -> None:
@@ -54,10 +71,13 @@ def list_(argv: list[str]) -> None:
     if options.kind is None:
         _overview(as_json=options.json)
         return
-    title, columns, rows = KINDS[options.kind]()
+    title, columns, rows, show = KINDS[options.kind]()
     if options.json:
         keys = ("name", *(column.replace(" ", "_") for column in columns[1:]))
         print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
+        return
+    if show is not None and not is_log(sys.stdout):
+        show()
         return
     print_table(columns, rows, title=None if is_log(sys.stdout) else title)
 
@@ -78,18 +98,62 @@ def _overview(*, as_json: bool) -> None:
 
 
 def _methods() -> Listing:
-    rows = [(name, _page(f"docs/methods/{name}.md"), about) for name, about in _files("methods")]
-    return Listing("Methods: intrinsic rewards", ("method", "page", "about"), rows)
+    families = list(FAMILIES)
+    found = [_method(file) for file in _paths("methods")]
+    found.sort(key=lambda each: (families.index(_family(each)), each["year"] or sys.maxsize))
+    rows = [tuple(each.values()) for each in found]
+    title = "Methods: intrinsic rewards"
+    return Listing(title, ("method", *ABOUT, "page"), rows, lambda: _print_families(found))
+
+
+def _method(file: Path) -> dict[str, Any]:
+    """What `about` of a method says, without importing it; its docstring where there is none."""
+    tree = ast.parse(file.read_text("utf-8"))
+    about = {**dict.fromkeys(ABOUT), "reward": _first_line(tree)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign([ast.Name("about")], ast.Call() as call):
+                with suppress(ValueError):  # values that are no literals
+                    about = {**ABOUT, **_arguments(call)}
+    return {"name": file.stem, **about, "page": _page(f"docs/methods/{file.stem}.md")}
+
+
+def _arguments(call: ast.Call) -> dict[str, Any]:
+    given = dict(zip(ABOUT, call.args, strict=False))
+    given |= {each.arg: each.value for each in call.keywords if each.arg in ABOUT}
+    return {name: ast.literal_eval(value) for name, value in given.items()}
+
+
+def _family(method: dict[str, Any]) -> str | None:
+    return method["family"] if method["family"] in FAMILIES else None
+
+
+def _print_families(methods: list[dict[str, Any]]) -> None:
+    """A table for each family, with the paper behind what is rewarded."""
+    for family, heading in FAMILIES.items():
+        rows = []
+        for each in methods:
+            if _family(each) == family:
+                skills, actions = (SHORT.get(each[name], each[name]) for name in ("skills", "actions"))
+                rewards = f"{each['reward']} ({each['paper']})" if each["paper"] else each["reward"]
+                rows.append((each["name"], each["year"], skills, actions, rewards))
+        if rows:
+            print_table(("method", "year", "skills", "actions", "rewards"), rows, title=heading)
+            print()
 
 
 def _files(package: str) -> list[tuple[Any, ...]]:
     """Name and first line of each file, without importing it."""
-    found = []
-    for file in sorted(Path(__file__).parents[1].joinpath(package).glob("[!_]*.py")):
-        if file.stem != "base":
-            about = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
-            found.append((file.stem, about.partition("\n")[0]))
-    return found
+    return [(file.stem, _first_line(ast.parse(file.read_text("utf-8")))) for file in _paths(package)]
+
+
+def _paths(package: str) -> list[Path]:
+    files = sorted(Path(__file__).parents[1].joinpath(package).glob("[!_]*.py"))
+    return [file for file in files if file.stem != "base"]
+
+
+def _first_line(tree: ast.Module) -> str:
+    return (ast.get_docstring(tree) or "").partition("\n")[0]
 
 
 def _page(path: str) -> str | None:

@@ -22,7 +22,7 @@ from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 @dataclass(frozen=True)
 class SACConfig(LearnerConfig):
-    """Soft actor-critic with a learned temperature."""
+    """Soft actor-critic with a learned or a fixed temperature."""
 
     learning_rate: float = 1e-3
     """Learning rate."""
@@ -36,10 +36,16 @@ class SACConfig(LearnerConfig):
     """Upper bound of the policy's log standard deviation."""
     initial_temperature: float = 0.1
     """α at the start."""
+    learn_temperature: bool = True
+    """Adjust α so that the policy's entropy meets `target_entropy`; False keeps it fixed."""
+    target_entropy: float | None = None
+    """Entropy of the policy in nats at which a learned α settles; None: −1 per action dimension."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "actor_every_updates", "initial_temperature")
+        target = self.target_entropy
+        require(target is None or math.isfinite(target), "target_entropy", target, "None or a finite number")
         require(self.log_std_min < self.log_std_max, "log_std_min", self.log_std_min, "less than log_std_max")
 
 
@@ -58,11 +64,14 @@ class SAC(Learner):
         if critic is None:
             self.critic = TwinQ(inputs + spec.action_dim, config.hidden_dim, config.hidden_layers)
         self.actor = mlp([inputs, *hidden, 2 * spec.action_dim], full_precision=False)
-        self.log_alpha = nn.Parameter(torch.tensor(math.log(config.initial_temperature)))
+        log_alpha = torch.tensor(math.log(config.initial_temperature))
+        self.log_alpha = nn.Parameter(log_alpha, requires_grad=config.learn_temperature)
+        target = config.target_entropy
+        self.target_entropy = float(-spec.action_dim if target is None else target)
         self.target_encoder, self.target_critic = target_copy(encoder), target_copy(self.critic)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """Three optimizers, as in DrQ."""
+        """Three optimizers, as in DrQ; two with a fixed temperature."""
         actor = [*self.actor.parameters()]
         return {"critic": self.critic_parameters(), "actor": actor, "temperature": [self.log_alpha]}
 
@@ -93,17 +102,17 @@ class SAC(Learner):
         return self.policy(features, skill)[0].tanh() if deterministic else self.sample(features, skill)[0]
 
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
-        """Critics first, then on every second update actor and temperature."""
+        """Critics first, then on every second update actor and, if it is learned, temperature."""
         alpha = self.log_alpha.detach().exp()
         loss, features, metrics = self.critic_loss(batch, reward, alpha)
         yield Loss("critic", loss, metrics)
         if index % self.config.actor_every_updates == 0:
             with frozen(self.critic):
                 loss, metrics = self.actor_loss(features, batch.skill, alpha)
-            yield Loss("actor", loss, metrics)
-            # The usual target entropy: −1 nat per action dimension.
-            loss = self.log_alpha.exp() * (metrics["policy_entropy"] + self.spec.action_dim)
-            yield Loss("temperature", loss, {"temperature": alpha})
+            yield Loss("actor", loss, {**metrics, "temperature": alpha})
+            if self.config.learn_temperature:
+                loss = self.log_alpha.exp() * (metrics["policy_entropy"] - self.target_entropy)
+                yield Loss("temperature", loss, {})
 
     @fusable
     def critic_loss(self, batch: Batch, reward: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Metrics]:

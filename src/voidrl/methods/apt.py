@@ -7,10 +7,11 @@ from typing import Literal
 
 from torch import Tensor
 
+from voidrl.config import Config as RunConfig
 from voidrl.config import MethodConfig, require, require_positive
 from voidrl.entropy import RunningMean, particle_reward
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import Latents, Method
+from voidrl.methods.base import About, Latents, Method, require_neighbors
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Metrics
 
@@ -47,6 +48,7 @@ class APTConfig(MethodConfig):
             momentum is None or 0 <= momentum < 1, "mean_momentum", momentum, "None or a number in [0, 1)"
         )
         require_positive(self, "k")
+        require(self.k > self.include_self, "k", self.k, "2 or more with include_self = True")
         require(self.c >= 0, "c", self.c, "0 or more")
         if self.normalize == "reward_mean":  # below 1 the logarithm can be negative, and so can its mean
             require(self.c >= 1, "c", self.c, "1 or more with normalize = 'reward_mean'")
@@ -57,11 +59,24 @@ class APT(Method):
     """Rewards states that lie far from their nearest neighbors."""
 
     Config = APTConfig
+    about = About(
+        family="data",
+        year=2021,
+        reward="the distance to the nearest neighbors, in a learned space or between raw states",
+        paper="Liu & Abbeel, arXiv:2103.04551",
+    )
 
     def __init__(self, spec: EnvSpec, config: APTConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
         self.config: APTConfig = config
         self.mean = RunningMean(config.mean_momentum)
+
+    @classmethod
+    def check(cls, spec: EnvSpec, config: RunConfig) -> None:
+        """Refuse to search more neighbors than there are."""
+        method = config.method
+        assert isinstance(method, APTConfig)
+        require_neighbors(config, method.k, pool=method.pool, include_self=method.include_self)
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """Return eq. 5, on a consistent scale."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from voidrl.config import Config as RunConfig
 from voidrl.config import LearnerConfig, MethodConfig
-from voidrl.errors import ConfigError
+from voidrl.errors import NeighborError
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
@@ -76,6 +76,8 @@ class Method(nn.Module):
     """Whether the gradient of `losses` may reach f, where `encoder_trainers` names `method`."""
     constant_reward: ClassVar[bool] = False
     """True: the reward may be the same for all transitions by design, so that nobody is warned of it."""
+    loss_batches: int = 1
+    """Batches on which an update minimizes `losses`, one after another; the learner's own is the last."""
     skill_dim: int = 0
     """Width of the skill vector; 0 for methods without skills."""
     regresses_skill: ClassVar[bool] = False
@@ -112,8 +114,9 @@ class Method(nn.Module):
         raise NotImplementedError
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
-        """Yield the losses of the method's own networks, if it has any; once per update, before `reward`.
+        """Yield the losses of the method's own networks, if it has any; before `reward`, in every update.
 
+        Once, or `loss_batches` times, each with transitions of its own. The last are those to be rewarded.
         `Loss.optimizer` names one of `groups`. The transitions are single steps even if the learner's are
         n-step, except with `intrinsic_n_step = "single"`. `latents` carry gradients only if the method trains
         f: then all its losses are added up, and so are those of the other trainers of f.
@@ -180,7 +183,7 @@ def require_neighbors(config: RunConfig, k: int, *, pool: int = 0, include_self:
     found = pool or config.learner.batch_size - 1
     if k - include_self > found:
         where = f"method.pool = {pool}" if pool else f"learner.batch_size = {config.learner.batch_size}"
-        raise ConfigError(
+        raise NeighborError(
             f"method.k = {k} cannot be used with {where}: a state has {found} others to search; use "
             f"method.k = {found + include_self} or less, or a method without neighbors such as rnd"
         )

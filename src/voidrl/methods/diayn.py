@@ -1,4 +1,4 @@
-"""DIAYN: skills that a classifier can tell apart by the states they visit (Eysenbach et al. 2019).
+"""DIAYN: skills that a classifier can tell apart by the states they visit (Eysenbach et al. 2018).
 
 A skill w is drawn uniformly from K and conditions the policy. A classifier q(w | s') is trained on the states
 visited; the reward is log q(w | s') + log K, at most log K for a skill that is recognized with certainty and
@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl.config import SkillConfig, require, require_positive
+from voidrl.config import SkillConfig, require_positive, require_skills
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import Latents, Method
+from voidrl.methods.base import About, Latents, Method
 from voidrl.nets import mlp, top1_accuracy
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss
@@ -38,7 +38,7 @@ class DIAYNConfig(SkillConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(2 <= self.num_skills <= 2**16, "num_skills", self.num_skills, "2 to 65536")
+        require_skills("num_skills", self.num_skills)
         require_positive(self, "hidden_dim")
 
 
@@ -46,6 +46,13 @@ class DIAYN(Method):
     """Rewards states from which the skill can be inferred."""
 
     Config = DIAYNConfig
+    about = About(
+        family="competence",
+        year=2018,
+        reward="how well a classifier infers the skill from the state reached",
+        paper="Eysenbach et al., arXiv:1802.06070",
+        skills="discrete",
+    )
     can_train_encoder = True
 
     def __init__(self, spec: EnvSpec, config: DIAYNConfig, representation: Representation) -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from voidrl.methods.base import Latents, Method
+from voidrl.methods.base import About, Latents, Method
 from voidrl.types import Batch
 
 
 class Positive(Method):
     """Rewards staying alive."""
 
+    about = About(
+        family="baseline",
+        year=2021,
+        reward="1 for every step that does not end the episode",
+        paper="Liu & Abbeel, arXiv:2103.04551",
+    )
     reads_latents = False
     constant_reward = True
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from voidrl.methods.base import Latents, Method
+from voidrl.methods.base import About, Latents, Method
 from voidrl.types import Batch
 
 
 class Random(Method):
     """Acts at random."""
 
+    about = About(
+        family="baseline",
+        year=None,
+        reward="none: uniform random actions, nothing is trained",
+        paper="",
+    )
     learns = False
     constant_reward = True
 

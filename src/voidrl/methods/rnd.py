@@ -14,7 +14,6 @@ convolutions of their own instead of the learner's encoder.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -23,10 +22,9 @@ from torch import Tensor, nn
 from voidrl.config import Count, EncoderConfig, MethodConfig, require, require_positive
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import Latents, Method
-from voidrl.nets import Encoder, mlp
+from voidrl.methods.base import About, Latents, Method
+from voidrl.nets import Encoder, TF32Linear, mlp
 from voidrl.nets.encoder import NATURE_MIN_SIDE
-from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
@@ -54,6 +52,12 @@ class RND(Method):
     """Rewards states on which the predictor still errs."""
 
     Config = RNDConfig
+    about = About(
+        family="knowledge",
+        year=2018,
+        reward="the error of a network that predicts a fixed random one",
+        paper="Burda et al., arXiv:1810.12894",
+    )
     reads_latents = False
 
     def __init__(self, spec: EnvSpec, config: RNDConfig, representation: Representation) -> None:
@@ -68,7 +72,9 @@ class RND(Method):
     def _network(self, extra_layers: int = 0) -> nn.Sequential:
         hidden, shape = self.config.hidden_dim, self.spec.obs_shape
         if not self.spec.pixels:
-            return mlp([shape[0], hidden, hidden, *[hidden] * extra_layers, self.config.rep_dim])
+            # Not bf16, which would put a floor under the error.
+            sizes = [shape[0], hidden, hidden, *[hidden] * extra_layers, self.config.rep_dim]
+            return mlp(sizes, layer=TF32Linear)
         stack = "nature" if min(shape[1:]) >= NATURE_MIN_SIDE else "drq"
         encoder = Encoder(shape, EncoderConfig(stack, feature_dim=0, activation="relu"))
         heads = mlp([encoder.feature_dim, *[hidden] * (1 + extra_layers), self.config.rep_dim])
@@ -100,11 +106,9 @@ class RND(Method):
         x = self.observations.standardize(self._numbers(obs))
         clip = self.config.observation_clip
         x = x.clamp(-clip, clip)
-        # From vectors in float32: bf16 would put a floor under the error.
-        with nullcontext() if self.spec.pixels else full_precision(x):
-            with torch.no_grad():
-                target = self.target(x).float()
-            error: Tensor = (self.predictor(x).float() - target).square().mean(1)
+        with torch.no_grad():
+            target = self.target(x).float()
+        error: Tensor = (self.predictor(x).float() - target).square().mean(1)
         return error
 
     def _numbers(self, obs: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from voidrl.nets.layers import (
     trunk,
 )
 from voidrl.nets.targets import polyak_update, target_copy
+from voidrl.nets.tf32 import TF32Linear
 
 __all__ = [
     "STACKS",
@@ -27,6 +28,7 @@ __all__ = [
     "FullPrecisionLayerNorm",
     "FullPrecisionLinear",
     "Linear",
+    "TF32Linear",
     "TrunkQ",
     "TwinQ",
     "action_vectors",

@@ -46,6 +46,7 @@ class TrunkQ(nn.Module):
         trunk_dim: int,
         hidden_dim: int,
         hidden_layers: int,
+        outputs: int = 1,
         *,
         action_first: bool,
     ) -> None:
@@ -53,7 +54,7 @@ class TrunkQ(nn.Module):
         before, after = (action_dim, 0) if action_first else (0, action_dim)
         self.action_first = action_first
         self.trunk = trunk(inputs + before, trunk_dim)
-        self.heads = TwinQ(trunk_dim + after, hidden_dim, hidden_layers)
+        self.heads = TwinQ(trunk_dim + after, hidden_dim, hidden_layers, outputs)
 
     @property
     def first_layers(self) -> list[nn.Module]:
@@ -61,7 +62,7 @@ class TrunkQ(nn.Module):
         return [self.trunk]
 
     def forward(self, features: Tensor, skill: Tensor, action: Tensor) -> Tensor:
-        """(B, F), (B, S), (B, A) → (2, B)."""
+        """(B, F), (B, S), (B, A) → (2, B), or (2, B, outputs) for vector-valued critics."""
         nothing = action[:, :0]
         before, after = (action, nothing) if self.action_first else (nothing, action)
         q: Tensor = self.heads(self.trunk(join(features, skill, before)), nothing, after)

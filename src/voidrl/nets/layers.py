@@ -112,13 +112,23 @@ def trunk(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(*trunk_layers(inputs, outputs)).apply(init_orthogonal)
 
 
-def mlp(sizes: list[int], nonlinearity: str = "relu", *, full_precision: bool = True) -> nn.Sequential:
-    """Linear layers with a non-linearity in between; with `full_precision` the last one is never bf16."""
+def mlp(
+    sizes: list[int],
+    nonlinearity: str = "relu",
+    *,
+    full_precision: bool = True,
+    layer: type[nn.Linear] | None = None,
+) -> nn.Sequential:
+    """Linear layers with a non-linearity in between; with `full_precision` the last one is never bf16.
+
+    `layer` is a class for all of them instead.
+    """
     layers: list[nn.Module] = []
     for i, (a, b) in enumerate(pairwise(sizes)):
         layers += [activation(nonlinearity)] if i else []
         last = i == len(sizes) - 2
-        layers += [FullPrecisionLinear(a, b) if full_precision and last else Linear(a, b)]
+        kind = layer or (FullPrecisionLinear if full_precision and last else Linear)
+        layers += [kind(a, b)]
     network = nn.Sequential(*layers)
     network.apply(init_orthogonal)
     return network

@@ -1,0 +1,156 @@
+"""BeCL: states of one skill attract, those of different skills repel (Yang et al. 2023).
+
+A skill w is drawn uniformly from K and conditions the policy. Each state s'_i of a batch is paired with a
+random other one of the same skill, s'_j. The reward is how well the pair is found among all other states of
+the batch, exp(s_ij / T) / Σ_{k ≠ i} exp(s_ik / T), with the cosine similarity s of learned embeddings. The
+embedding minimizes −log of it (InfoNCE). Other states of the same skill are in the sum too, so the reward
+scales as 1/B: for 16 skills and B = 1024 it is 0.00098 by chance and 0.0057 for skills that are perfectly
+separated. `scale_by_batch` multiplies it by B − 1, so that chance is 1.
+
+Differences from the authors' code: the positive is drawn at random, where the code takes the first row of the
+batch with the same skill; a state without one is left out of the loss and earns the reward of chance,
+1 / (B − 1), where the code pairs it with the first row, of another skill; no 1e-6 is added within the
+logarithm; transitions are stored with the skill that they followed, where those at a change have the skill
+before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from voidrl.config import Config as RunConfig
+from voidrl.config import SkillConfig, require, require_positive
+from voidrl.errors import ConfigError
+from voidrl.kernels.fusion import fusable
+from voidrl.methods.base import About, Latents, Method
+from voidrl.nets import mlp
+from voidrl.nets.spectral import full_precision
+from voidrl.representations.base import Representation
+from voidrl.types import Batch, EnvSpec, Loss
+
+
+@dataclass(frozen=True)
+class BeCLConfig(SkillConfig):
+    """r = exp(s_ij / T) / Σ_{k ≠ i} exp(s_ik / T), where j has the skill of i."""
+
+    num_skills: int = 16
+    """K."""
+    temperature: float = 0.5
+    """T, which divides the cosine similarities."""
+    rep_dim: int = 0
+    """Width of the embedding; 0: K, in which K directions can be equally far apart."""
+    hidden_dim: int = 1024
+    """Width of the hidden layers."""
+    loss_batches: int = 3
+    """Batches on which an update trains the embedding, one after another."""
+    scale_by_batch: bool = False
+    """Multiply the reward by B − 1, so that it is 1 by chance for any batch size."""
+    try_skills: bool = False
+    """Choose the skill for a task by trials of all K; False draws one at random, as in the paper."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        expected = "2 to 65536, since a skill is contrasted with others; apt and rnd need no skills"
+        require(2 <= self.num_skills <= 2**16, "num_skills", self.num_skills, expected)
+        require(self.rep_dim >= 0, "rep_dim", self.rep_dim, "0 (num_skills) or a width")
+        require(1 <= self.loss_batches <= 100, "loss_batches", self.loss_batches, "1 to 100")
+        require_positive(self, "temperature", "hidden_dim")
+
+
+class BeCL(Method):
+    """Rewards states that resemble others of their skill, and none of other skills."""
+
+    Config = BeCLConfig
+    about = About(
+        family="competence",
+        year=2023,
+        reward="contrast of the states of one skill with those of others",
+        paper="Yang et al., arXiv:2305.04477",
+        skills="discrete",
+    )
+    can_train_encoder = True
+
+    def __init__(self, spec: EnvSpec, config: BeCLConfig, representation: Representation) -> None:
+        super().__init__(spec, config, representation)
+        self.config: BeCLConfig = config
+        self.skill_dim = config.num_skills
+        self.loss_batches = config.loss_batches
+        if not config.try_skills:
+            self.skill_choice = "drawn at random, as in the paper"
+        width, hidden = config.rep_dim or config.num_skills, config.hidden_dim
+        self.embedding = nn.Sequential(
+            mlp([representation.dim, hidden, hidden, width], full_precision=False),
+            mlp([width, hidden, width]),
+        )
+
+    @classmethod
+    def default_representation(cls, spec: EnvSpec) -> str:
+        """Vectors as they are; from pixels the learner's encoder."""
+        return "learner" if spec.pixels else "identity"
+
+    @classmethod
+    def check(cls, spec: EnvSpec, config: RunConfig) -> None:
+        """Refuse batches in which most states have no positive."""
+        skills, batch_size = config.method.num_skills, config.learner.batch_size  # type: ignore[attr-defined]
+        if skills > batch_size:
+            raise ConfigError(
+                f"method.num_skills = {skills} cannot be used with learner.batch_size = "
+                f"{batch_size}: states are paired with others of their skill in the batch, and most would "
+                f"have none; use {batch_size} skills or fewer, larger batches, or diayn, which needs no pairs"
+            )
+
+    def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
+        """InfoNCE, the mean over the states that have a positive."""
+        log_ratio, paired, accuracy = self.contrast(latents.z_next, batch.skill)
+        loss = -torch.where(paired, log_ratio, 0.0).sum() / paired.sum().clamp(min=1)
+        yield Loss("method", loss, {"becl_loss": loss.detach(), "becl_accuracy": accuracy})
+
+    @fusable
+    def contrast(self, z_next: Tensor, skill: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The log-ratio of each of (B, dim) states with (B, K) skills, and whether it has a positive.
+
+        Without one the log-ratio is that of chance. Also the accuracy: how often the most similar state has
+        the same skill, where any has.
+        """
+        h: Tensor = F.normalize(self.embedding(z_next), dim=1)  # (B, width)
+        with full_precision(h):  # bf16 would round a similarity of 2 to 0.008
+            similarity = h @ h.T / self.config.temperature  # (B, B)
+        label = skill.argmax(1)
+        itself = torch.eye(len(label), dtype=torch.bool, device=label.device)
+        same = (label[:, None] == label) & ~itself  # (B, B)
+        paired = same.any(1)
+        # One of the same skill, uniformly: that with the highest of B random numbers.
+        positive = torch.rand_like(similarity).masked_fill(~same, -1.0).argmax(1, keepdim=True)  # (B, 1)
+        others = similarity.masked_fill(itself, -torch.inf)
+        log_ratio = similarity.gather(1, positive)[:, 0] - others.logsumexp(1)
+        found = same.gather(1, others.detach().argmax(1, keepdim=True)).sum() / paired.sum().clamp(min=1)
+        return torch.where(paired, log_ratio, -math.log(len(label) - 1)), paired, found
+
+    def reward(self, batch: Batch, latents: Latents) -> Tensor:
+        """The ratio, that of chance for states without a positive."""
+        ratio = self.contrast(latents.z_next, batch.skill)[0].exp()
+        return ratio * (len(ratio) - 1) if self.config.scale_by_batch else ratio
+
+    # Skills
+
+    def sample_skill(self, episode_steps: Tensor) -> Tensor:
+        """One-hot vectors, uniformly."""
+        index = torch.randint_like(episode_steps, self.skill_dim)
+        return F.one_hot(index, self.skill_dim).float()
+
+    def trial_skills(self) -> Tensor | None:
+        """All K of them, if one is chosen by trials."""
+        return torch.eye(self.skill_dim) if self.config.try_skills else None
+
+    def select_skill(self, batch: Batch, latents: Latents) -> Tensor:
+        """A random one, or the best of those tried."""
+        if self.config.try_skills:
+            return super().select_skill(batch, latents)
+        start = torch.zeros(1, dtype=torch.int64, device=batch.skill.device)
+        return self.sample_skill(start)[0]

@@ -1,0 +1,167 @@
+"""CIC: diverse states in a space that tells skills apart (Laskin et al. 2022).
+
+A skill w is drawn uniformly from [0, 1]^d and conditions the policy. φ embeds states. A contrastive loss
+finds the transition (φ(s), φ(s')) of each skill among those of the minibatch, which shapes φ. The reward is
+APT's particle entropy on φ(s') and does not depend on w. In fine-tuning the warm-up tries the constant skills
+from (0, …, 0) to (1, …, 1) and keeps the one with the highest mean reward.
+
+Differences from the authors' code:
+- the loss is a cross-entropy; the code subtracts e^{1/T} from the denominator, as if every pair were perfect,
+  and clamps the difference, which ends gradients in small batches;
+- distances are divided by their standard deviation; the code takes their variance (`normalize`);
+- 5e-4 is not subtracted from the scaled distances, whose mean is about 1;
+- every transition has its own skill; the code labels the one at a change with the skill before;
+- fine-tuning tries skills, as in the paper; the code takes 0.5 everywhere (`trials = 1`);
+- from pixels the loss can train the encoder; the code never trains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from voidrl.config import Config as RunConfig
+from voidrl.config import SkillConfig, require, require_positive
+from voidrl.entropy import RunningMoments, knn_distances
+from voidrl.kernels.fusion import fusable
+from voidrl.methods.base import About, Latents, Method, require_neighbors
+from voidrl.nets import join, mlp, top1_accuracy
+from voidrl.nets.spectral import full_precision
+from voidrl.representations.base import Representation
+from voidrl.types import Batch, EnvSpec, Loss, Metrics
+
+SHORTEST = 1e-3  # length below which vectors are not scaled up to 1: at 0 the gradient would be infinite
+
+
+@dataclass(frozen=True)
+class CICConfig(SkillConfig):
+    """r = log(1 + mean over k neighbors of ‖φ(s') − φ_j‖ / σ), with φ trained to tell skills apart."""
+
+    skill_every_steps: int = 50
+    """Environment steps for which a skill is kept; 0 keeps it for a whole episode."""
+    skill_dim: int = 64
+    """Width of the skill."""
+    trials: int = 11
+    """Constant skills that fine-tuning tries, evenly spaced; 1 uses 0.5 without a trial."""
+    rep_dim: int = 64
+    """Width of φ, and of the two vectors that are compared."""
+    hidden_dim: int = 1024
+    """Width of the two hidden layers of each network."""
+    temperature: float = 0.5
+    """T, which divides the cosine similarities."""
+    k: int = 16
+    """Neighbors."""
+    include_self: bool = True
+    """Count the state as its own neighbor, as the authors' code does."""
+    normalize: Literal["std", "variance"] = "std"
+    """Divide distances by their running standard deviation, or by their variance (the authors' code)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "skill_dim", "trials", "rep_dim", "hidden_dim", "temperature")
+        least = 1 + self.include_self
+        require(self.k >= least, "k", self.k, f"{least} or more with include_self = {self.include_self}")
+
+
+class CIC(Method):
+    """Rewards states that lie far from others in a space that tells skills apart."""
+
+    Config = CICConfig
+    can_train_encoder = True
+    about = About(
+        family="competence",
+        year=2022,
+        reward="distance to the nearest neighbors, where transitions of different skills lie apart",
+        paper="Laskin et al., arXiv:2202.00161",
+        skills="continuous",
+    )
+    prefix: ClassVar[str] = "cic"
+    """Of the names of metrics."""
+    lowest_skill: ClassVar[float] = 0.0
+    """Least value of a skill; the greatest is 1."""
+
+    def __init__(self, spec: EnvSpec, config: CICConfig, representation: Representation) -> None:
+        super().__init__(spec, config, representation)
+        self.config: CICConfig = config
+        self.skill_dim = config.skill_dim
+        if config.trials == 1:
+            self.skill_choice = "the same for every task (method.trials = 1)"
+        hidden = [config.hidden_dim] * 2
+        self.phi = mlp([representation.dim, *hidden, config.rep_dim])
+        self.skill_query = mlp([config.skill_dim, *hidden, config.rep_dim])
+        self.transition_key = mlp([2 * config.rep_dim, *hidden, config.rep_dim])
+        self.distances = RunningMoments()
+
+    @classmethod
+    def default_representation(cls, spec: EnvSpec) -> str:
+        """Vectors as they are; from pixels the learner's encoder."""
+        return "learner" if spec.pixels else "identity"
+
+    @classmethod
+    def check(cls, spec: EnvSpec, config: RunConfig) -> None:
+        """Refuse more neighbors than the minibatch has."""
+        assert isinstance(config.method, CICConfig)
+        require_neighbors(config, config.method.k, include_self=config.method.include_self)
+
+    def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
+        """The contrastive loss between skills and transitions."""
+        loss, accuracy = self.contrast(latents.z, latents.z_next, batch.skill)
+        yield Loss(
+            "method", loss, {f"{self.prefix}_loss": loss.detach(), f"{self.prefix}_accuracy": accuracy}
+        )
+
+    @fusable
+    def contrast(self, z: Tensor, z_next: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss and accuracy of finding the transition of each skill: (B, dim), (B, dim), (B, skill_dim)."""
+        h, h_next = self.phi(z), self.phi(z_next)  # (B, rep_dim)
+        query = F.normalize(self.skill_query(skill), dim=1, eps=SHORTEST)
+        key = F.normalize(self.transition_key(join(h, h_next)), dim=1, eps=SHORTEST)
+        with full_precision(query):
+            logits = query @ key.T / self.config.temperature  # (B, B): row i has the skill of transition i
+        right = logits.diagonal()
+        return (logits.logsumexp(1) - right).mean(), top1_accuracy(logits, right)
+
+    def reward(self, batch: Batch, latents: Latents) -> Tensor:
+        """The particle entropy of φ(s'), whatever the skill."""
+        return self.knn_reward(latents.z_next)
+
+    @fusable
+    def knn_reward(self, z_next: Tensor) -> Tensor:
+        """(B, dim) → (B,): how far apart the states lie in the space of φ."""
+        config = self.config
+        # From vectors in float32: bf16 would make neighbors equal.
+        with nullcontext() if self.spec.pixels else full_precision(z_next):
+            h = self.phi(z_next)  # (B, rep_dim)
+        others = config.k - int(config.include_self)
+        distances = knn_distances(h, h, others, exclude_self=True)  # (B, k) or (B, k − 1)
+        if config.include_self:
+            distances = F.pad(distances, (1, 0))  # (B, k)
+        self.distances.update(distances.reshape(-1, 1))
+        return self.scaled(distances).mean(1).log1p()
+
+    def scaled(self, distances: Tensor) -> Tensor:
+        """Distances on a consistent scale."""
+        std = self.distances.std
+        return distances / (std.square() if self.config.normalize == "variance" else std)
+
+    def metrics(self) -> Metrics:
+        """The mean distance shows how the space of φ shrinks or grows."""
+        return {f"{self.prefix}_distance": self.distances.mean[0]}
+
+    # Skills
+
+    def sample_skill(self, episode_steps: Tensor) -> Tensor:
+        """Uniform vectors."""
+        return torch.rand(len(episode_steps), self.skill_dim, device=episode_steps.device)
+
+    def trial_skills(self) -> Tensor:
+        """Vectors of equal values, from the lowest to 1; or 0.5 alone."""
+        trials = self.config.trials
+        values = torch.linspace(self.lowest_skill, 1.0, trials) if trials > 1 else torch.tensor([0.5])
+        return values[:, None].repeat(1, self.skill_dim)  # (trials, skill_dim)

@@ -1,0 +1,130 @@
+"""Disagreement: the variance of the predictions of several forward models (Pathak et al. 2019).
+
+Five networks predict f(s') from f(s) and the action. Where they have seen much they agree, even on
+transitions that are random, since all of them predict the mean; their variance is the reward. At every update
+each model skips a random fifth of the minibatch, so that the models differ in their data as well as in their
+initialization. The reward is divided by its running standard deviation: raw variances are tiny and shrink by
+orders of magnitude.
+
+Differences from the paper: the reward itself is normalized, not its discounted sum; the models have one
+hidden layer instead of residual blocks; the policy is trained by RL alone, not by the reward's gradient.
+Differences from URLB's code: each model's own data, the squared error and the scale; an option undoes each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from voidrl.config import MethodConfig, require, require_positive
+from voidrl.entropy import RunningMoments
+from voidrl.kernels.fusion import fusable
+from voidrl.methods.base import About, Latents, Method
+from voidrl.nets import EnsembleLinear, action_vectors, join
+from voidrl.nets.spectral import full_precision
+from voidrl.representations.base import Representation
+from voidrl.types import Batch, EnvSpec, Loss, Metrics
+
+
+@dataclass(frozen=True)
+class DisagreementConfig(MethodConfig):
+    """r = mean over dimensions of the variance over models, divided by its running standard deviation."""
+
+    num_models: int = 5
+    """Forward models."""
+    hidden_dim: int = 512
+    """Hidden units of each model."""
+    hidden_layers: int = 1
+    """Hidden layers of each model."""
+    data_fraction: float = 0.8
+    """Fraction of the minibatch that each model learns from, drawn at random; 1 (URLB): all of it."""
+    error: Literal["squared", "norm"] = "squared"
+    """What the models minimize: the squared error (the paper) or its norm (URLB's code)."""
+    normalize: bool = True
+    """Divide the reward by its running standard deviation; False leaves it as it is, as in URLB's code."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "hidden_dim", "hidden_layers")
+        require(self.num_models >= 2, "num_models", self.num_models, "2 or more, or nothing can disagree")
+        require(0 < self.data_fraction <= 1, "data_fraction", self.data_fraction, "above 0, up to 1")
+
+
+class Disagreement(Method):
+    """Rewards transitions on which forward models disagree."""
+
+    Config = DisagreementConfig
+    about = About(
+        family="knowledge",
+        year=2019,
+        reward="variance of the next state predicted by 5 forward models",
+        paper="Pathak et al., arXiv:1906.04161",
+    )
+
+    def __init__(self, spec: EnvSpec, config: DisagreementConfig, representation: Representation) -> None:
+        super().__init__(spec, config, representation)
+        self.config: DisagreementConfig = config
+        inputs = representation.dim + (spec.num_actions or spec.action_dim)
+        sizes = [inputs, *[config.hidden_dim] * config.hidden_layers, representation.dim]
+        layers: list[nn.Module] = []
+        for i, (a, b) in enumerate(pairwise(sizes)):
+            layers += [nn.ReLU()] if i else []
+            layers += [EnsembleLinear(config.num_models, a, b, full_precision=i == config.hidden_layers)]
+        self.models = nn.Sequential(*layers)
+        self.variances = RunningMoments()
+
+    @classmethod
+    def default_representation(cls, spec: EnvSpec) -> str:
+        """Vectors as they are; from pixels random features."""
+        return "fixed" if spec.pixels else "identity"
+
+    def predict(self, z: Tensor, action: Tensor) -> Tensor:
+        """(models, B, dim): the next latents that each model predicts from (B, dim) and the actions."""
+        x = join(z, action_vectors(self.spec, action))  # (B, dim + A)
+        # From vectors in float32: bf16 would put a floor under the variance.
+        with nullcontext() if self.spec.pixels else full_precision(x):
+            predicted: Tensor = self.models(x.expand(self.config.num_models, *x.shape))
+        return predicted.float()
+
+    def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
+        """The models' errors, each on its own part of the minibatch."""
+        weight = self._weights(batch.reward)
+        loss, error = self.model_loss(latents.z, batch.action, latents.z_next, weight)
+        yield Loss("method", loss, {"disagreement_loss": error})
+
+    def _weights(self, like: Tensor) -> Tensor:
+        """(models, B): 0 for what a model skips; the rest has mean 1 over the draws."""
+        fraction = self.config.data_fraction
+        chance = torch.rand(self.config.num_models, len(like), device=like.device)
+        return (chance < fraction).float() / fraction
+
+    @fusable
+    def model_loss(self, z: Tensor, action: Tensor, z_next: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of the models' losses, so that each has its own gradient, and their mean error."""
+        difference = self.predict(z, action) - z_next  # (models, B, dim)
+        if self.config.error == "squared":
+            error = difference.square().mean(-1)  # (models, B)
+        else:
+            error = torch.linalg.vector_norm(difference, dim=-1)
+        return (weight * error).mean(1).sum(), error.detach().mean()
+
+    def reward(self, batch: Batch, latents: Latents) -> Tensor:
+        """The disagreement, on a consistent scale."""
+        variance = self.variance(latents.z, batch.action)
+        self.variances.update(variance[:, None])
+        return self.variances.scale(variance) if self.config.normalize else variance
+
+    @fusable
+    def variance(self, z: Tensor, action: Tensor) -> Tensor:
+        """(B,): the unbiased variance over models, averaged over dimensions."""
+        return self.predict(z, action).var(0).mean(-1)
+
+    def metrics(self) -> Metrics:
+        """The scale of the raw reward shows how much is still unknown."""
+        return {"disagreement_std": self.variances.std[0]}

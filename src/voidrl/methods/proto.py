@@ -1,0 +1,206 @@
+"""Proto-RL: the distance to neighbors among states that prototypes have drawn (Yarats et al. 2021).
+
+A projector maps f(s) onto the unit sphere. Prototypes on that sphere are trained to cluster it: a predictor
+on top of the projector has to assign s to the prototypes to which a momentum target, balanced by Sinkhorn
+iterations, assigns s'. After every update each prototype draws one state of the minibatch into a queue; the
+reward is the distance of s' to its k-th neighbor in that queue. On vectors f is the identity; from pixels the
+loss trains f itself, where `encoder_trainers` names `method`.
+
+Differences from the authors' code: a minibatch is scored before its states enter the queue, so that no state
+is its own neighbor; the queue starts with entries at infinity, never zeros; the target sees images without
+augmentation; f is trained at every update; fine-tuning has the task's reward alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from voidrl.config import MethodConfig, require, require_positive
+from voidrl.entropy import knn_distances
+from voidrl.kernels.fusion import fusable
+from voidrl.methods.base import About, Latents, Method
+from voidrl.nets import mlp, polyak_update, target_copy
+from voidrl.nets.spectral import full_precision
+from voidrl.representations.base import Representation
+from voidrl.types import Batch, EnvSpec, Loss
+
+TINY = 1e-30  # below any mass that Sinkhorn divides by, unless all of it has vanished
+
+
+@dataclass(frozen=True)
+class ProtoConfig(MethodConfig):
+    """r = ‖u' − k-th neighbor of u' in the queue‖, with u on the unit sphere."""
+
+    num_prototypes: int = 512
+    """K; also the number of states that enter the queue at every update."""
+    projection_dim: int = 128
+    """Width of u and of the prototypes."""
+    hidden_dim: int = 512
+    """Hidden units of the predictor."""
+    temperature: float = 0.1
+    """Of the assignment to prototypes."""
+    sinkhorn_iterations: int = 3
+    """Iterations that balance the target's assignments over the prototypes."""
+    k: int = 3
+    """Which neighbor's distance is the reward."""
+    queue_size: int = 2048
+    """States kept as possible neighbors."""
+    target_tau: float = 0.05
+    """Share of the trained weights that moves into the target at every update."""
+    center: bool = False
+    """Subtract a moving average of f(s) before projecting it. Where all images are nearly alike, as in a
+    maze, so are their directions, and without it the prototypes find nothing to cluster."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(
+            self, "num_prototypes", "projection_dim", "hidden_dim", "temperature", "sinkhorn_iterations", "k"
+        )
+        fewest = max(self.num_prototypes, self.k)
+        expected = f"{fewest} or more, the larger of num_prototypes and k"
+        require(self.queue_size >= fewest, "queue_size", self.queue_size, expected)
+        require(0 < self.target_tau <= 1, "target_tau", self.target_tau, "a number above 0, up to 1")
+
+
+class Proto(Method):
+    """Rewards states far from what prototypes have drawn from recent minibatches."""
+
+    Config = ProtoConfig
+    about = About(
+        family="data",
+        year=2021,
+        reward="distance to the 3rd neighbor among states drawn by learned prototypes",
+        paper="Yarats et al., arXiv:2102.11271",
+    )
+    can_train_encoder = True
+    average: Tensor
+    averaged: Tensor
+    queue: Tensor
+    head: Tensor
+
+    def __init__(self, spec: EnvSpec, config: ProtoConfig, representation: Representation) -> None:
+        super().__init__(spec, config, representation)
+        self.config: ProtoConfig = config
+        width = config.projection_dim
+        self.projector = mlp([representation.dim, width])
+        self.predictor = mlp([width, config.hidden_dim, width])
+        self.prototypes = nn.Parameter(torch.empty(config.num_prototypes, width))  # rows of norm 1
+        nn.init.orthogonal_(self.prototypes)
+        self.normalize_prototypes()
+        self.target_projector = target_copy(self.projector)
+        self.target_encoder = self._momentum_encoder(representation)
+        self.register_buffer("average", torch.zeros(representation.dim))
+        self.register_buffer("averaged", torch.zeros(1))  # minibatches
+        # At infinity, an entry that is not filled yet is nobody's neighbor.
+        self.register_buffer("queue", torch.full((config.queue_size, width), torch.inf))
+        self.register_buffer("head", torch.zeros(1, dtype=torch.int64))
+        self._scored: Tensor | None = None  # u' of this update, on their way into the queue
+
+    @staticmethod
+    def _momentum_encoder(representation: Representation) -> nn.Module | None:
+        """A target of f, where f is a network that learns."""
+        f = representation.encoder
+        plain = type(representation).encode is Representation.encode
+        learns = f is not None and any(p.requires_grad for p in f.parameters())
+        return target_copy(f) if f is not None and plain and learns else None
+
+    @classmethod
+    def default_representation(cls, spec: EnvSpec) -> str:
+        """Vectors as they are; from pixels the learner's encoder."""
+        return "learner" if spec.pixels else "identity"
+
+    def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
+        """Cross-entropy between the prototypes of s and those of s'."""
+        self._scored = None
+        if self.config.center:
+            self._move_average(latents.z.detach().mean(0))
+        loss, perplexity = self.assign(latents.z, self._target_latents(batch.next_obs, latents))
+        yield Loss("method", loss, {"proto_loss": loss.detach(), "proto_perplexity": perplexity})
+
+    def _move_average(self, mean: Tensor) -> None:
+        """Towards the mean of a minibatch: the mean of all at first, then by `target_tau`."""
+        self.averaged.add_(1)
+        self.average.lerp_(mean, self.averaged.reciprocal().clamp(min=self.config.target_tau))
+
+    @torch.no_grad()
+    def _target_latents(self, next_obs: Tensor, latents: Latents) -> Tensor:
+        if self.target_encoder is None:
+            return latents.z_next
+        with nullcontext() if self.spec.pixels else full_precision(next_obs):
+            z: Tensor = self.target_encoder(next_obs)
+        return z.float()
+
+    @fusable
+    def assign(self, z: Tensor, z_next: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss over (B, dim) latents of s and the target's of s', and how many prototypes are in use."""
+        temperature, iterations = self.config.temperature, self.config.sinkhorn_iterations
+        online = F.normalize(self.predictor(self.projector(z - self.average)), dim=1)  # (B, width)
+        with full_precision(online):
+            log_p = (online @ self.prototypes.T / temperature).log_softmax(1)  # (B, K)
+            with torch.no_grad():
+                target = F.normalize(self.target_projector(z_next - self.average), dim=1)
+                q = sinkhorn(target @ self.prototypes.T / temperature, iterations)  # (B, K)
+        loss = -(q * log_p).sum(1).mean()
+        used = log_p.detach().exp().mean(0)  # (K,)
+        return loss, torch.special.entr(used).sum().exp()
+
+    def reward(self, batch: Batch, latents: Latents) -> Tensor:
+        """The distance to the k-th neighbor; 0 as long as there are no k."""
+        u, distance = self.score(latents.z_next)
+        if self._scored is None:  # of n-step transitions the first successor alone
+            self._scored = u
+        return distance
+
+    @fusable
+    def score(self, z_next: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, width) and (B,): u' and its distance to the k-th neighbor in the queue."""
+        u = F.normalize(self.projector(z_next - self.average), dim=1)
+        distance = knn_distances(u, self.queue, self.config.k)[:, -1]
+        return u, distance.nan_to_num(nan=torch.nan, posinf=0.0)
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Move the target, put the prototypes back onto the sphere, and let each draw a state."""
+        polyak_update(self.target_projector, self.projector, self.config.target_tau)
+        if self.target_encoder is not None and self.representation.encoder is not None:
+            polyak_update(self.target_encoder, self.representation.encoder, self.config.target_tau)
+        self.normalize_prototypes()
+        if self._scored is not None:
+            self.enqueue(self._scored)
+            self._scored = None
+
+    @torch.no_grad()
+    def normalize_prototypes(self) -> None:
+        """Scale each prototype to norm 1, in place."""
+        self.prototypes.copy_(F.normalize(self.prototypes, dim=1))
+
+    @torch.no_grad()
+    def enqueue(self, u: Tensor) -> None:
+        """Let each prototype c draw one of (B, width) with probability softmax(u · c) into the queue."""
+        with full_precision(u):
+            scores = self.prototypes @ u.T  # (K, B)
+        noise = torch.empty_like(scores).exponential_()
+        drawn = (scores - noise.log()).argmax(1)  # (K,): the Gumbel-max trick
+        offset = torch.arange(len(drawn), device=u.device)
+        self.queue.index_copy_(0, (self.head + offset) % len(self.queue), u.index_select(0, drawn))
+        self.head.add_(len(drawn)).remainder_(len(self.queue))
+
+
+def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
+    """(B, K): assignments ∝ exp(scores) · row factor · column factor.
+
+    Rows sum to 1, and columns, up to convergence, to B / K (Cuturi 2013; Caron et al. 2020).
+    """
+    mass = (scores - scores.amax()).exp()
+    row = torch.ones_like(mass[:, 0])  # (B,)
+    column = torch.ones_like(mass[0])  # (K,)
+    for _ in range(iterations):
+        column = len(row) / len(column) / (row @ mass).clamp(min=TINY)
+        row = 1 / (mass @ column).clamp(min=TINY)
+    return row[:, None] * mass * column

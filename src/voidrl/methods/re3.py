@@ -1,0 +1,93 @@
+"""RE3: the distance to the k-th nearest state in the space of a random encoder (Seo et al. 2021).
+
+A particle-based entropy like APT's, but f is initialized at random and never trained, so a state keeps its
+place and a distance means the same throughout.
+
+Differences from the paper: s' is scored, where the authors' code scores s; neighbors are searched in a sample
+of the replay, not in all of it; f reads all stacked frames, not the last alone. The weight β of the reward
+and its decay are left out: they balance it against the reward of a task, and there is none in pre-training.
+Distances are divided by their running standard deviation, as in the authors' code on MiniGrid; on DMControl
+their code does the same and leaves out the logarithm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from voidrl.config import Config as RunConfig
+from voidrl.config import MethodConfig, require, require_positive
+from voidrl.entropy import RunningMoments, knn_distances
+from voidrl.kernels.fusion import fusable
+from voidrl.methods.base import About, Latents, Method, require_neighbors
+from voidrl.representations.base import Representation
+from voidrl.types import Batch, EnvSpec, Metrics
+
+
+@dataclass(frozen=True)
+class RE3Config(MethodConfig):
+    """r = log(1 + d_k / σ), d_k being the distance to the k-th nearest of a sample of the replay."""
+
+    k: int = 3
+    """Which neighbor's distance is rewarded."""
+    average: bool = False
+    """Average over the k neighbors, as the authors' code does on MiniGrid; False takes the k-th alone."""
+    pool: int = 1024
+    """States drawn from the replay to search; 0: the minibatch itself."""
+    normalize: Literal["distance_std", "none"] = "distance_std"
+    """Divide distances by their running standard deviation σ (the authors' code), or not (the equation)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "k")
+        require(self.pool >= 0, "pool", self.pool, "0 (the minibatch) or a number of states")
+
+
+class RE3(Method):
+    """Rewards states that lie far from others in the space of a random encoder."""
+
+    Config = RE3Config
+    about = About(
+        family="data",
+        year=2021,
+        reward="the distance to the k-th nearest state in the space of a random encoder",
+        paper="Seo et al., arXiv:2102.09430",
+    )
+
+    def __init__(self, spec: EnvSpec, config: RE3Config, representation: Representation) -> None:
+        super().__init__(spec, config, representation)
+        self.config: RE3Config = config
+        self.distances = RunningMoments()
+
+    @classmethod
+    def default_representation(cls, spec: EnvSpec) -> str:
+        """A random network: convolutions for images, a hidden layer for vectors."""
+        return "fixed"
+
+    @classmethod
+    def check(cls, spec: EnvSpec, config: RunConfig) -> None:
+        """Refuse to search more neighbors than there are."""
+        assert isinstance(config.method, RE3Config)
+        require_neighbors(config, config.method.k, pool=config.method.pool)
+
+    def reward(self, batch: Batch, latents: Latents) -> Tensor:
+        """log(1 + d_k), on a consistent scale."""
+        pool = self.config.pool
+        distance = self.distance(latents.z_next, latents.pool(pool) if pool else None)  # (B,)
+        self.distances.update(distance[:, None])
+        if self.config.normalize == "distance_std":
+            distance = self.distances.scale(distance)
+        return distance.log1p()
+
+    @fusable
+    def distance(self, z: Tensor, particles: Tensor | None) -> Tensor:
+        """(B,): the distance of each of (B, dim) to its k-th nearest particle, or among themselves."""
+        others = z if particles is None else particles
+        nearest = knn_distances(z, others, self.config.k, exclude_self=particles is None)  # (B, k)
+        return nearest.mean(1) if self.config.average else nearest[:, -1]
+
+    def metrics(self) -> Metrics:
+        """Mean and scale of the distances: they grow as the states visited spread out."""
+        return {"re3_distance_mean": self.distances.mean[0], "re3_distance_std": self.distances.std[0]}

@@ -1,0 +1,222 @@
+"""APS: skills along features of the state, the entropy of the features, and a task's skill by regression."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import (
+    CONTINUOUS,
+    CPU,
+    DISCRETE,
+    brute_force,
+    fill_replay,
+    make_agent,
+    moved,
+    parameters_of,
+    points,
+    shake,
+    snapshot,
+)
+from tiny_runs import Walk, assert_same_run, newest, tiny
+from torch import nn
+
+import voidrl
+from voidrl.errors import ConfigError
+from voidrl.methods.base import Latents
+from voidrl.protocols.presets import preset_values
+from voidrl.replay import Replay
+from voidrl.types import EnvSpec
+
+WIDE = EnvSpec((12,), False, 1, num_actions=3, raw_shape=(12,))
+
+
+def aps(spec=DISCRETE, **changes):
+    return make_agent(spec, method={"name": "aps", "hidden_dim": 32}, **changes)
+
+
+def cosine(a, b):
+    return F.cosine_similarity(a, b, dim=0).item()
+
+
+def random_walks(spec, skill_dim, reward, steps=64, num_envs=64):
+    """A replay of 4096 independent states; `reward` of the states reached."""
+    rng = np.random.default_rng(0)
+    replay = Replay(spec, num_envs, (steps + 2) * num_envs, skill_dim, CPU, CPU)
+    no, still = np.zeros(num_envs, bool), np.zeros(num_envs, np.int64)
+    replay.reset(rng.normal(size=(num_envs, *spec.frame_shape)).astype(np.float32))
+    for _ in range(steps):
+        frames = rng.normal(size=(num_envs, *spec.frame_shape)).astype(np.float32)
+        skill = F.normalize(
+            torch.from_numpy(rng.normal(size=(num_envs, skill_dim)).astype(np.float32)), dim=1
+        )
+        replay.add(still, reward(frames), no, no, frames, skill)
+    return replay
+
+
+def test_a_task_that_is_linear_in_the_features_is_found_from_4096_states():
+    """Features are correlated, so that w ∝ Σ rφ̂ would be wrong; they are those of the saved agent, at s'."""
+    before, agent = (aps(WIDE, phase=phase, seed=seed) for phase, seed in (("pretrain", 0), ("finetune", 1)))
+    for each in (before, agent):
+        each.method.features = nn.Linear(12, 10, bias=False)
+    with torch.no_grad():
+        before.method.features.weight.copy_(points(10, 12) + 1.5 * points(1, 12, seed=1))
+    wanted = F.normalize(points(10, seed=2), dim=0)
+    rng = np.random.default_rng(1)
+
+    def reward(frames):
+        with torch.no_grad():
+            phi = F.normalize(before.method.features(torch.from_numpy(frames)), dim=1)
+        return (phi @ wanted).numpy() + rng.normal(0, 0.1, len(frames))
+
+    replay = random_walks(WIDE, 10, reward)
+    agent.load_pretrained(before.tensors())
+    agent.choose_task_skill(replay)
+    assert cosine(agent.task_skill, wanted) > 0.99
+    assert agent.task_skill.norm().item() == pytest.approx(1, abs=1e-5)
+    assert "regressing" in agent.method.skill_choice
+    batch = replay.batch(replay.newest(4096), 1, 1.0)
+    with torch.no_grad():
+        phi = F.normalize(before.method.features(batch.next_obs), dim=1)
+    assert cosine(phi.T @ batch.reward, wanted) < 0.9  # a solution that ignores the correlations
+
+
+def test_a_collapsed_feature_still_gives_a_unit_vector():
+    agent = aps(WIDE, phase="finetune")
+    agent.method.features = nn.Linear(12, 10)
+    nn.init.zeros_(agent.method.features.weight)  # the same φ for all states
+    agent.choose_task_skill(random_walks(WIDE, 10, lambda frames: np.ones(len(frames)), steps=4))
+    phi = F.normalize(agent.method.features.bias.detach(), dim=0)
+    assert cosine(agent.task_skill, phi) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_warm_up_without_reward_keeps_a_skill_that_was_tried_and_says_so():
+    agent = aps(WIDE, phase="finetune")
+    replay = random_walks(WIDE, 10, lambda frames: np.zeros(len(frames)), steps=4)
+    agent.choose_task_skill(replay)
+    assert (replay.skill == agent.task_skill).all(1).any()
+    assert "no reward" in agent.method.skill_choice
+
+
+@pytest.mark.parametrize("include_self", [False, True])
+def test_the_reward_is_the_feature_along_the_skill_plus_apt_on_the_features(include_self):
+    agent = aps(method__k=4, method__include_self=include_self)
+    options = {"k": 4, "include_self": include_self, "normalize": "distance_mean"}
+    apt = make_agent(method={"name": "apt", **options}).method
+    shake(agent.method.features, 0.1)
+    replay = fill_replay(skill_dim=10)
+    distances = []
+    for _ in range(3):  # the running mean is part of it
+        batch = replay.batch(replay.sample(16), 1, 1.0)
+        batch = batch._replace(skill=F.normalize(batch.skill, dim=1))
+        latents = Latents(lambda: None, lambda b=batch: b.next_obs, None)
+        with torch.no_grad():
+            phi = agent.method.features(batch.next_obs)
+            entropy = agent.method.reward(batch, latents) - F.cosine_similarity(phi, batch.skill)
+            torch.testing.assert_close(entropy, apt.knn_reward(phi, None), atol=1e-6, rtol=1e-5)
+        near = brute_force(phi, phi, 4 - include_self, exclude_self=True).sum(1) / 4
+        distances.append(near)
+        expected = (1 + near / torch.cat(distances).mean()).log()
+        torch.testing.assert_close(entropy.double(), expected, atol=1e-5, rtol=1e-4)
+    mean = agent.method.metrics()["aps_distance_mean"].item()
+    assert mean == pytest.approx(torch.cat(distances).mean().item(), rel=1e-4)
+
+
+def test_features_learn_to_point_along_the_skill_that_reaches_the_state():
+    """A replay in which the first coordinates of the state are the skill."""
+    agent = aps(method__skill_dim=2, method__learning_rate=5e-3, learner__batch_size=64)
+    replay = fill_replay(skill_dim=2)
+    replay.skill.copy_(F.normalize(replay.skill, dim=1))
+    slots = replay.starts[: len(replay)]
+    frames = replay.segment(slots, 1, 1.0).states[:, 1]
+    replay.frames[frames, :2] = replay.skill[slots]
+    first = agent.step(replay)["aps_loss"]
+    for _ in range(80):
+        metrics = agent.step(replay)
+    assert abs(first) < 0.5
+    assert metrics["aps_loss"] < -0.95
+    assert metrics["aps_concentration"] < 0.4
+
+
+LEARNERS = {
+    "dqn": (DISCRETE, {"name": "dqn"}),
+    "sac": (CONTINUOUS, {"name": "sac"}),
+    "ddpg": (CONTINUOUS, {"name": "ddpg", "trunk_dim": 8}),
+}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_the_critic_is_successor_features_times_the_skill(name):
+    spec, learner = LEARNERS[name]
+    agent = aps(spec, learner=learner)
+    critic, n = agent.learner.critic, 6
+    features = agent.learner.features(points(n, *spec.obs_shape))
+    skill = F.normalize(points(n, 10, seed=1), dim=1)
+    psi = []
+    last = {"dqn": "advantage", "sac": "layers", "ddpg": "heads.layers"}[name]
+    critic.get_submodule(last).register_forward_hook(lambda module, given, out: psi.append(out))
+    with torch.no_grad():
+        if spec.discrete:
+            q = critic(features, skill)
+            assert q.shape == (n, spec.num_actions)
+            value = (critic.value(torch.cat([features, skill], 1)) * skill).sum(1)
+            torch.testing.assert_close(q.mean(1), value)  # the mean advantage is 0
+            advantages = (psi[0].unflatten(1, (-1, 10)) * skill[:, None]).sum(2)
+            torch.testing.assert_close(q - value[:, None], advantages - advantages.mean(1, keepdim=True))
+        else:
+            q = critic(features, skill, points(n, spec.action_dim, seed=2).tanh())
+            assert psi[0].shape == (2, n, 10)
+            torch.testing.assert_close(q, (psi[0] * skill).sum(2))
+
+
+def test_fine_tuning_with_a_new_critic_keeps_its_trunk():
+    options = {"learner": {"name": "ddpg", "trunk_dim": 8}, "finetune__heads": "actor"}
+    before = aps(CONTINUOUS, **options)
+    shake(before.learner)
+    agent = aps(CONTINUOUS, phase="finetune", seed=1, **options)
+    agent.load_pretrained(before.tensors())
+    changed = moved(snapshot(parameters_of(before.learner.critic)), parameters_of(agent.learner.critic))
+    assert changed == {name for name in parameters_of(agent.learner.critic) if name.startswith("heads.")}
+    assert not moved(agent.learner.critic.state_dict(), agent.learner.target_critic.state_dict())
+    assert not moved(parameters_of(before.learner.actor), parameters_of(agent.learner.actor))
+
+
+def test_skills_are_uniform_on_the_sphere():
+    skills = aps().method.sample_skill(torch.zeros(4000, dtype=torch.int64))
+    torch.testing.assert_close(skills.norm(dim=1), torch.ones(4000))
+    torch.testing.assert_close(skills.T @ skills / 4000, torch.eye(10) / 10, atol=0.01, rtol=0)
+
+
+def test_the_skill_of_a_task_is_the_same_after_a_resume(tmp_path):
+    """Stopped in the warm-up of fine-tuning, before one is chosen."""
+    method = {"name": "aps", "hidden_dim": 8, "skill_dim": 3, "skill_every_steps": 3}
+    config = tiny(method=method, finetune__warmup_steps=10, log__checkpoint_every_steps=6)
+    source = voidrl.pretrain(Walk, steps=12, out=tmp_path / "source", config=config)
+    voidrl.finetune(source, Walk, steps=16, out=tmp_path / "straight")
+    voidrl.finetune(source, Walk, steps=6, out=tmp_path / "resumed")
+    assert not newest(tmp_path / "resumed")[0]["agent.safetensors/task_skill_chosen"]
+    voidrl.resume(tmp_path / "resumed", steps=16)
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=16)
+    assert newest(tmp_path / "resumed")[0]["agent.safetensors/task_skill_chosen"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"method__k": 16}, "method.k = 16 cannot be used with learner.batch_size = 16"),
+        ({"method__skill_dim": 1}, "skill_dim = 1 cannot be used: expected 2 or more"),
+        ({"method__k": 1, "method__include_self": True}, "2 or more with include_self"),
+        (
+            {"method__skill_every_steps": 2, "learner__n_step": 3},
+            "method.skill_every_steps = 2 cannot be used",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_reason(changes, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        aps(**changes)
+
+
+def test_the_warm_up_of_fine_tuning_may_act_at_random_and_follows_the_policy_in_recipes():
+    assert aps(phase="finetune", finetune__warmup_actions="random").method.regresses_skill
+    for preset in ("urlb-states", "urlb-pixels", "dmc-paper", "dmc-fast"):
+        assert preset_values(preset, "aps")["finetune"]["warmup_actions"] == "policy"

@@ -1,0 +1,136 @@
+"""Disagreement: models that have seen enough agree, on noise too."""
+
+import pytest
+import torch
+from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, points
+
+from voidrl.errors import ConfigError
+from voidrl.methods.disagreement import DisagreementConfig
+
+SMALL = {"method__hidden_dim": 32, "method__learning_rate": 3e-3, "learner__batch_size": 64}
+
+
+def small_agent(spec=DISCRETE, **changes):
+    return make_agent(spec, method="disagreement", **{**SMALL, **changes})
+
+
+def train(agent, batches):
+    for batch in batches:
+        for loss in agent.method.losses(batch, agent._latents(batch, None)):
+            agent.optimizers.minimize([loss.optimizer], loss.value)
+    return loss.metrics["disagreement_loss"].item()
+
+
+def test_five_constants_earn_their_variance():
+    agent, replay = small_agent(method__normalize=False), fill_replay()
+    constants = torch.tensor([1.0, 2.0, 3.0, 4.0, 10.0])
+    last = agent.method.models[-1]
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.zero_()
+        last.bias[:, 0, 0] = constants  # in one of 4 dimensions
+    batch = replay.batch(replay.sample(9), 1, 1.0)
+    with torch.no_grad():
+        reward = agent.method.reward(batch, agent._latents(batch, None))
+    torch.testing.assert_close(reward, torch.full((9,), 12.5 / 4))  # (9 + 4 + 1 + 0 + 36) / 4 = 12.5
+
+
+@pytest.mark.parametrize("spec", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_the_models_are_five_independent_networks(spec):
+    agent, replay = small_agent(spec), fill_replay(spec)
+    batch = replay.batch(replay.sample(9), 1, 1.0)
+    action = torch.eye(3)[batch.action] if spec.discrete else batch.action
+    x = torch.cat([batch.obs, action], 1)
+    first, _, last = agent.method.models
+    with torch.no_grad():
+        predicted = agent.method.predict(batch.obs, batch.action)
+        for m in range(5):
+            hidden = (x @ first.weight[m] + first.bias[m]).relu()
+            torch.testing.assert_close(predicted[m], hidden @ last.weight[m] + last.bias[m])
+    assert predicted.shape == (5, 9, 4)
+    assert (predicted[0] - predicted[1]).abs().max() > 0.1
+
+
+def test_noise_that_no_model_can_predict_is_not_rewarded():
+    """s' is noise: the error, which ICM would reward, stays; the disagreement vanishes."""
+    agent, generator = small_agent(), torch.Generator().manual_seed(0)
+    template = fill_replay().batch(torch.zeros(256, dtype=torch.int64), 1, 1.0)
+
+    def noise():
+        draw = lambda: torch.randn(256, 4, generator=generator)  # noqa: E731
+        return template._replace(obs=draw(), next_obs=draw())
+
+    batch = noise()
+    with torch.no_grad():
+        before = agent.method.variance(batch.obs, batch.action).mean()
+    train(agent, [batch])
+    error = train(agent, (noise() for _ in range(400)))
+    with torch.no_grad():
+        after = agent.method.variance(batch.obs, batch.action).mean()
+    assert error > 0.9  # of a variance of 1
+    assert after < 0.03
+    assert after < 0.05 * before
+
+
+def test_the_disagreement_falls_where_the_agent_has_been_and_not_elsewhere():
+    agent, replay = small_agent(), fill_replay()
+    replay.frames.mul_(0.5).add_(1)
+    visited = replay.batch(replay.newest(100), 1, 1.0)
+    elsewhere = visited.obs - 4
+
+    def variances():
+        with torch.no_grad():
+            return [agent.method.variance(z, visited.action).mean() for z in (visited.obs, elsewhere)]
+
+    before = variances()
+    for _ in range(150):
+        metrics = agent.step(replay)
+    after = variances()
+    assert after[0] < 0.1 * before[0]
+    assert after[1] > 20 * after[0]
+    assert metrics["disagreement_std"] > 0
+
+
+def test_each_model_skips_its_own_fifth_of_the_minibatch():
+    agent = small_agent()
+    torch.manual_seed(0)
+    weight = agent.method._weights(torch.zeros(4000))
+    assert weight.unique().tolist() == [0, 1.25]
+    torch.testing.assert_close(weight.mean(1), torch.ones(5), atol=0.05, rtol=0)
+    assert (weight[0] != weight[1]).float().mean().item() == pytest.approx(0.32, abs=0.03)
+    everything = small_agent(method__data_fraction=1.0).method._weights(torch.zeros(50))
+    assert (everything == 1).all()
+
+
+def test_the_loss_is_squared_or_the_norm():
+    z, action, z_next, weight = points(6, 4), torch.zeros(6, dtype=torch.int64), points(6, 4, seed=1), None
+    for error in ("squared", "norm"):
+        method = small_agent(method__error=error).method
+        weight = torch.ones(5, 6)
+        weight[2] = 0
+        difference = method.predict(z, action) - z_next
+        each = difference.square().mean(-1) if error == "squared" else difference.norm(dim=-1)
+        loss, mean = method.model_loss(z, action, z_next, weight)
+        torch.testing.assert_close(loss, each[[0, 1, 3, 4]].mean(1).sum())
+        torch.testing.assert_close(mean, each.mean())
+        loss.backward()
+        gradient = method.models[0].weight.grad
+        assert gradient[2].abs().max() == 0
+        assert gradient[0].abs().max() > 0
+
+
+def test_rewards_have_a_deviation_of_one_unless_left_as_they_are():
+    agent, replay = small_agent(), fill_replay()
+    rewards = []
+    for _ in range(100):
+        batch = replay.batch(replay.sample(64), 1, 1.0)
+        with torch.no_grad():
+            rewards.append(agent.method.reward(batch, agent._latents(batch, None)))
+    assert torch.cat(rewards[50:]).std().item() == pytest.approx(1, abs=0.1)
+
+
+def test_one_model_is_refused():
+    with pytest.raises(ConfigError, match="num_models = 1 cannot be used: expected 2 or more"):
+        DisagreementConfig(num_models=1)
+    with pytest.raises(ConfigError, match="data_fraction = 0"):
+        DisagreementConfig(data_fraction=0.0)

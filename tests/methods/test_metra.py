@@ -1,0 +1,222 @@
+"""METRA: adjacent states lie at most 1 apart, others as far as that allows; LSD and CSD bound φ otherwise."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from helpers import DISCRETE, PIXELS, make_agent, run_loop, spec_of
+
+from voidrl.errors import ConfigError
+from voidrl.types import Batch, EnvSpec
+
+N = 6
+QUICK = {
+    "method": "metra",
+    "method__hidden_dim": 32,
+    "method__learning_rate": 1e-3,
+    "method__initial_multiplier": 1.0,
+    "method__multiplier_learning_rate": 3e-3,
+}
+
+
+def vectors(dim):
+    return EnvSpec((dim,), False, 1, num_actions=2, raw_shape=(dim,))
+
+
+def transitions(obs, next_obs, skill):
+    nothing = torch.zeros(len(obs))
+    return Batch(obs, nothing.long(), nothing, nothing, next_obs, skill)
+
+
+def train(agent, batch, updates):
+    """Updates of the method alone, by the agent's optimizers; returns the last metrics."""
+    method, metrics = agent.method.train(), {}
+    for _ in range(updates):
+        for loss in method.losses(batch(), None):
+            agent.optimizers.minimize([loss.optimizer], loss.value)
+            metrics |= loss.metrics
+    method.eval()
+    return {name: value.item() for name, value in metrics.items()}
+
+
+def chain_walks():
+    """Every step of a chain of N states: right under the skill 1, left under −1."""
+    left, right = torch.eye(N)[:-1], torch.eye(N)[1:]
+    skill = torch.ones(N - 1, 1)
+    return transitions(torch.cat([left, right]), torch.cat([right, left]), torch.cat([skill, -skill]))
+
+
+def test_a_chain_is_stretched_until_its_ends_are_all_steps_apart():
+    agent, walks = make_agent(vectors(N), method__skill_dim=1, **QUICK), chain_walks()
+    metrics = train(agent, lambda: walks, 400)
+    phi = agent.method.phi(torch.eye(N)).detach()[:, 0]
+    assert phi.diff().abs().max() < 1.05
+    assert (phi[-1] - phi[0]).abs().item() == pytest.approx(N - 1, abs=0.3)
+    assert metrics["metra_step_length"] == pytest.approx(1, abs=0.05)
+    assert metrics["metra_alignment"] == pytest.approx(1, abs=1e-3)
+    reward = agent.method.reward(walks, None)
+    assert reward.min() > 0.9  # right pays under 1 and left under −1 …
+    torch.testing.assert_close(agent.method.reward(walks._replace(skill=-walks.skill), None), -reward)
+    path = reward[: N - 1].sum()  # … and along a path the rewards add up to its length in φ
+    torch.testing.assert_close(path, phi[-1] - phi[0])
+    toward = agent.method.skill_toward(torch.eye(N)[[2, 2]], torch.eye(N)[[0, 5]])
+    assert toward.tolist() == [[-1.0], [1.0]]
+
+
+def test_the_bound_is_on_the_sum_over_components_not_on_their_mean():
+    """Four one-hot skills leave a center in four directions; with the mean each step would have length 2."""
+    agent = make_agent(vectors(5), method__skill_dim=4, method__discrete_skills=True, **QUICK)
+    center, arms = torch.eye(5)[[4] * 4], torch.eye(5)[:4]
+    train(agent, lambda: transitions(center, arms, torch.eye(4)), 250)
+    step = agent.method.displacement(center, arms)
+    np.testing.assert_allclose(step.norm(dim=1).tolist(), 1, atol=0.05)
+    assert (agent.method.skill_toward(center, arms) == torch.eye(4)).all()
+
+
+def test_one_hot_skills_are_centered():
+    method = make_agent(method__skill_dim=3, method__discrete_skills=True, **QUICK).method
+    expected = [[1, -0.5, -0.5], [-0.5, 1, -0.5], [-0.5, -0.5, 1]]
+    torch.testing.assert_close(method.direction(torch.eye(3)), torch.tensor(expected))
+
+
+@pytest.mark.parametrize(("step", "grows"), [(3.0, True), (0.0, False)])
+def test_the_multiplier_grows_while_the_constraint_is_violated_and_shrinks_by_the_slack_otherwise(
+    step, grows
+):
+    agent = make_agent(method__skill_dim=1, **QUICK)
+    before = agent.method.metrics()["metra_multiplier"].item()
+    agent.method.displacement = lambda obs, next_obs: torch.full((len(obs), 1), step, requires_grad=True)
+    batch = transitions(torch.zeros(4, 4), torch.zeros(4, 4), torch.ones(4, 1))
+    loss, multiplier = agent.method.losses(batch, None)
+    assert loss.metrics["metra_constraint"].item() == pytest.approx(1 - step**2 if grows else 1e-3)
+    agent.optimizers.minimize([multiplier.optimizer], multiplier.value)
+    assert (agent.method.metrics()["metra_multiplier"].item() > before) == grows
+
+
+class Corridor(gym.Env):
+    """Five cells in a row, seen one-hot; episodes begin in the middle and have time to reach either end."""
+
+    def __init__(self):
+        self.observation_space = spaces.Box(0, 1, (5,), np.float32)
+        self.action_space = spaces.Discrete(2)
+
+    def _obs(self):
+        return np.eye(5, dtype=np.float32)[self.at]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.time = 2, 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.at, self.time = int(np.clip(self.at + 2 * action - 1, 0, 4)), self.time + 1
+        return self._obs(), 0.0, False, self.time >= 4, {}
+
+
+def test_opposite_skills_learn_to_reach_opposite_ends(tmp_path):
+    options = {**QUICK, "method__skill_dim": 1, "method__learning_rate": 5e-4, "learner__hidden_layers": 1}
+    options |= {"learner__batch_size": 64, "learner__learning_rate": 5e-3, "learner__hidden_dim": 32}
+    options |= {"learner__discount": 0.9, "learner__target_tau": 0.1, "learner__epsilon_decay_steps": 250}
+    agent = make_agent(spec_of(Corridor), steps=400, warmup_steps=100, updates_per_step=0.5, **options)
+    run_loop(tmp_path / "run", Corridor, agent, num_envs=8)
+    ends = []
+    for w in (-1.0, 1.0):
+        env = Corridor()
+        obs, _ = env.reset()
+        for _ in range(4):
+            obs, *_ = env.step(agent.act(obs, skill=np.array([w], np.float32)))
+        ends.append(env.at)
+    assert sorted(ends) == [0, 4]
+
+
+def test_lsd_moves_no_pair_of_states_farther_apart_than_they_are():
+    options = {**QUICK, "method__learning_rate": 5e-3}
+    agent = make_agent(vectors(2), method__distance="euclidean", **options)
+    assert set(agent.optimizers) == {"critic", "method"}  # no multiplier
+
+    def walks():
+        obs, skill = 3 * torch.randn(64, 2), torch.randn(64, 2)
+        return transitions(obs, obs + skill, skill)
+
+    metrics = train(agent, walks, 150)
+    assert "metra_constraint" not in metrics
+    with torch.no_grad():
+        a, b = 5 * torch.randn(2, 1000, 2)
+        stretch = agent.method.displacement(a, b).norm(dim=1) / (b - a).norm(dim=1)
+    assert 0.8 < stretch.max() < 1.01  # it began at 0.16
+
+
+def test_csd_shortens_distances_along_a_noisy_dimension():
+    agent = make_agent(vectors(2), method__distance="controllability", **QUICK)
+    noise = torch.tensor([0.5, 2.0])  # the deviations of s' − s
+    origin = torch.zeros(2, 2)
+
+    def walks():
+        obs = torch.randn(64, 2)
+        return transitions(obs, obs + noise * torch.randn(64, 2), torch.randn(64, 2))
+
+    metrics = train(agent, walks, 300)
+    quiet, noisy = agent.method.squared_bound(origin, torch.eye(2))[0].sqrt().tolist()
+    assert quiet == pytest.approx(2, rel=0.25)  # 1 / 0.5 and 1 / 2, whose geometric mean is 1
+    assert noisy == pytest.approx(0.5, rel=0.25)
+    entropy = np.log(2 * np.pi * np.e) + np.log(
+        0.5 * 2.0
+    )  # of the noise: the likelihood is that of the truth
+    assert metrics["metra_density_loss"] == pytest.approx(entropy, abs=0.5)
+    assert metrics["metra_constraint"] < agent.config.method.slack + 1e-6
+
+
+def test_skills_are_points_of_the_sphere_normal_vectors_or_one_hot():
+    zeros = torch.zeros(400, dtype=torch.int64)
+    method = make_agent(method__skill_dim=3, **QUICK).method
+    torch.testing.assert_close(method.sample_skill(zeros).norm(dim=1), torch.ones(400))
+    assert method.trial_skills() is None
+    method = make_agent(method__skill_dim=3, method__distance="euclidean", **QUICK).method
+    assert method.sample_skill(zeros).square().sum(1).mean().item() == pytest.approx(3, rel=0.2)
+    method = make_agent(method__skill_dim=3, method__discrete_skills=True, **QUICK).method
+    assert set(map(tuple, method.sample_skill(zeros).tolist())) == set(map(tuple, torch.eye(3).tolist()))
+    assert (method.trial_skills() == torch.eye(3)).all()
+
+
+def test_phi_sees_the_coordinates_alone():
+    method = make_agent(vectors(4), method__coordinates=(0, 2), **QUICK).method
+    obs = torch.randn(8, 4)
+    moved = obs + torch.tensor([0.0, 1.0, 0.0, 1.0])
+    assert method.displacement(obs, moved).abs().max() == 0
+    assert method.displacement(obs, obs + 1).abs().min() > 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "message"),
+    [
+        (
+            PIXELS,
+            {"coordinates": (0, 1)},
+            r"coordinates = \(0, 1\).* on pixels .*reads the whole image; leave it out",
+        ),
+        (DISCRETE, {"coordinates": (0, 4)}, r"coordinates = \(0, 4\) .*expected indices from 0 to 3"),
+        (DISCRETE, {"coordinates": (1, 1)}, r"coordinates = \(1, 1\) .*different indices"),
+        (
+            DISCRETE,
+            {"skill_dim": 0, "discrete_skills": True},
+            "skill_dim = 0 .*2 or more.*discrete.*use apt or rnd",
+        ),
+        (DISCRETE, {"skill_dim": 0}, "skill_dim = 0 .*1 or more.*use apt or rnd"),
+        (
+            PIXELS,
+            {"distance": "controllability"},
+            "'controllability' .* on pixels .*Gaussian.*use 'temporal'",
+        ),
+    ],
+)
+def test_what_it_cannot_serve_is_refused_with_the_reason_and_a_remedy(spec, options, message):
+    with pytest.raises(ConfigError, match=message):
+        make_agent(spec, method="metra", **{f"method__{name}": value for name, value in options.items()})
+
+
+def test_transitions_of_several_steps_are_refused():
+    with pytest.raises(
+        ConfigError, match=r"intrinsic_n_step = 'single' .*n_step = 3: .*single steps; use 'summed'"
+    ):
+        make_agent(method="metra", learner__n_step=3, learner__intrinsic_n_step="single")

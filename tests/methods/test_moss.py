@@ -1,0 +1,89 @@
+"""MOSS: the sign of the reward follows that of the skill, and a third of the steps is in control mode."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import CONTINUOUS, Point, brute_force, make_agent, points, run_loop, spec_of
+from test_cic import batch_of, latents_of
+
+from voidrl.errors import ConfigError
+
+SMALL = {"method": "moss", "method__hidden_dim": 32, "method__skill_dim": 3, "method__rep_dim": 8}
+
+
+class Long(Point):
+    """Episodes of 30 steps."""
+
+    def step(self, action):
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, False, self.time >= 30, info
+
+
+def stored_skills(replay):
+    """Of one environment, in order, by steps of the episode."""
+    slots = sorted(replay.starts[: len(replay)].tolist())
+    return replay.skill[slots]
+
+
+def test_the_sign_of_the_reward_follows_the_sign_of_the_skill():
+    method = make_agent(CONTINUOUS, **SMALL).method
+    cic = make_agent(CONTINUOUS, **{**SMALL, "method": "cic"}).method
+    cic.load_state_dict(method.state_dict())
+    skill = torch.rand(16, 3)
+    skill[::3] *= -1
+    latents = latents_of(points(16, 4), points(16, 4, seed=1))
+    with torch.no_grad():
+        reward, surprise = (m.reward(batch_of(skill), latents) for m in (method, cic))
+        (loss,) = method.losses(batch_of(skill), latents)
+    assert (surprise > 0).all()
+    assert torch.equal(reward.sign(), skill.sign()[:, 0])
+    assert torch.equal(reward.abs(), surprise)  # CIC's, and the neighbors are those of both modes
+    assert loss.metrics["moss_control"].item() == 6 / 16
+
+
+def test_centered_distances_below_the_mean_count_0():
+    method = make_agent(method__center=True, method__k=4, **SMALL).method
+    z = points(20, 4)
+    with torch.no_grad():
+        h, reward = method.phi(z), method.knn_reward(z)
+    distances = brute_force(h, h, 4)
+    above = (distances - distances.mean()).clamp(min=0) / distances.std(correction=0)
+    torch.testing.assert_close(reward.double(), (1 + above.mean(1)).log(), rtol=1e-3, atol=1e-5)
+
+
+def test_a_third_of_all_skills_is_in_control_mode():
+    skills = make_agent(**SMALL).method.sample_skill(torch.arange(6000))
+    control = (skills < 0).all(1)
+    assert torch.equal(control, ~(skills > 0).all(1))  # no skill has both signs
+    assert control.float().mean().item() == pytest.approx(1 / 3, abs=0.02)
+    assert skills[control].mean().item() == pytest.approx(-0.5, abs=0.02)
+    assert skills.abs().max() <= 1
+
+
+def test_with_explore_steps_the_last_third_of_an_episode_is_control(tmp_path):
+    options = {**SMALL, "method__skill_every_steps": 5, "method__explore_steps": 20}
+    agent = make_agent(spec_of(Long), steps=90, warmup_steps=80, **options)
+    skills = stored_skills(run_loop(tmp_path / "run", Long, agent).replay)
+    assert len(skills) == 90
+    age = np.arange(90) % 30
+    assert (skills[age < 20] > 0).all()
+    assert (skills[age >= 20] < 0).all()
+    assert len({tuple(skill) for skill in skills.tolist()}) == 18
+
+
+def test_the_skill_for_a_task_is_one_half(tmp_path):
+    options = {**SMALL, "phase": "finetune", "method__skill_every_steps": 5, "finetune__warmup_steps": 30}
+    agent = make_agent(spec_of(Long), steps=36, **options)
+    skills = stored_skills(run_loop(tmp_path / "run", Long, agent).replay)
+    assert agent.task_skill_chosen
+    assert (agent.task_skill == 0.5).all()
+    assert (skills == 0.5).all()
+    both = make_agent(method__trials=5, **SMALL).method.trial_skills()
+    assert both[:, 0].tolist() == [-1, -0.5, 0, 0.5, 1]
+
+
+def test_skills_that_would_never_control_are_refused():
+    with pytest.raises(ConfigError, match=r"explore_steps = 20\b.*no skill would be in control mode"):
+        make_agent(method__explore_steps=20, method__skill_every_steps=0, **SMALL)
+    with pytest.raises(ConfigError, match="control_fraction"):
+        make_agent(method__control_fraction=1.0, **SMALL)

@@ -1,0 +1,219 @@
+"""Proto-RL: balanced prototypes, a queue of what they draw, and the distance to it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import (
+    DISCRETE,
+    PIXELS,
+    PIXELS_CONTINUOUS,
+    brute_force,
+    fill_replay,
+    make_agent,
+    moved,
+    points,
+    snapshot,
+)
+
+from voidrl.errors import ConfigError
+from voidrl.methods.proto import ProtoConfig, sinkhorn
+
+SMALL = {
+    "method__num_prototypes": 8,
+    "method__projection_dim": 6,
+    "method__hidden_dim": 16,
+    "method__queue_size": 24,
+}
+
+
+def sphere(*shape, seed=0):
+    return F.normalize(points(*shape, seed=seed), dim=-1)
+
+
+def small_agent(spec=DISCRETE, **changes):
+    return make_agent(spec, method="proto", **{**SMALL, **changes})
+
+
+def stand_at(method, u):
+    """Make f(s) = s the embedding itself."""
+    with torch.no_grad():
+        method.projector[0].weight.copy_(torch.eye(*method.projector[0].weight.shape))
+    return method.score(u)[1]
+
+
+# Sinkhorn
+
+
+def test_every_prototype_is_assigned_its_share_of_the_minibatch():
+    states = F.normalize(sphere(1024, 128) + 0.5 * sphere(1, 128, seed=2), dim=1)  # more on one side
+    scores = states @ sphere(512, 128, seed=1).T / 0.1
+    alone = scores.softmax(1).sum(0)
+    q = sinkhorn(scores, 3)
+    torch.testing.assert_close(q.sum(1), torch.ones(1024))
+    torch.testing.assert_close(q.sum(0), torch.full((512,), 1024 / 512), rtol=0.01, atol=0)
+    assert alone.max() > 1.5 * alone.min()  # which it would not be without
+
+
+def test_sinkhorn_divides_rows_and_columns_in_turn():
+    scores = points(5, 3)
+    expected = scores.double().exp()
+    for _ in range(2):
+        expected = expected / expected.sum(0)
+        expected = expected / expected.sum(1, keepdim=True)
+    torch.testing.assert_close(sinkhorn(scores, 2).double(), expected)
+    assert sinkhorn(1e3 * scores, 3).isfinite().all()  # masses that vanish in float32
+
+
+# The reward
+
+
+def test_a_state_that_equals_three_entries_of_the_queue_earns_nothing():
+    method = small_agent(method__projection_dim=4).method
+    u, queue = sphere(10, 4), sphere(24, 4, seed=1)
+    u[0] = torch.tensor([0.0, 1.0, 0.0, 0.0])  # normalized without rounding
+    queue[[2, 11, 23]] = u[0]
+    queue[[3, 12]] = u[1]
+    method.queue.copy_(queue)
+    reward = stand_at(method, u)
+    assert reward[0] == 0
+    assert reward[1] > 0.01
+    torch.testing.assert_close(reward.double(), brute_force(u, queue, 3)[:, -1])
+
+
+def test_entries_that_are_not_filled_are_nobodys_neighbors():
+    method = small_agent(method__projection_dim=4).method
+    u, known = sphere(10, 4), sphere(7, 4, seed=1)
+    assert (stand_at(method, u) == 0).all()  # nothing to compare with
+    method.queue[:2].copy_(known[:2])
+    assert (stand_at(method, u) == 0).all()  # no third neighbor
+    method.queue[:7].copy_(known)
+    torch.testing.assert_close(stand_at(method, u).double(), brute_force(u, known, 3)[:, -1])
+
+
+def test_each_update_adds_one_state_per_prototype_and_the_oldest_leave():
+    agent, replay = small_agent(learner__n_step=3), fill_replay()
+    for update in range(5):
+        before = agent.method.queue.clone()
+        agent.step(replay)
+        new = (agent.method.queue != before).any(1).nonzero().flatten().tolist()
+        start = 8 * update % 24
+        assert new == list(range(start, start + 8))
+        norms = agent.method.queue[new].norm(dim=1)
+        torch.testing.assert_close(norms, torch.ones(8))
+    assert agent.method.head.item() == 5 * 8 % 24
+
+
+def test_states_enter_the_queue_after_they_are_scored():
+    """Else most of 16 states, of which 8 prototypes draw, would find themselves."""
+    agent, replay = small_agent(), fill_replay()
+    for _ in range(3):
+        agent.step(replay)
+    batch = replay.batch(replay.sample(16), 1, 1.0)
+    latents = agent._latents(batch, None)
+    list(agent.method.losses(batch, latents))
+    before = agent.method.queue.clone()
+    with torch.no_grad():
+        reward = agent.method.reward(batch, latents)
+        u = F.normalize(agent.method.projector(batch.next_obs), dim=1)
+    assert torch.equal(before, agent.method.queue)
+    torch.testing.assert_close(reward.double(), brute_force(u, before, 3)[:, -1])
+
+
+def test_prototypes_draw_by_the_softmax_of_their_products():
+    method = small_agent(method__num_prototypes=8, method__queue_size=8, method__projection_dim=4).method
+    u = sphere(3, 4, seed=2)
+    expected = (method.prototypes.detach() @ u.T).softmax(1)  # (8, 3)
+    counts = torch.zeros(8, 3)
+    torch.manual_seed(0)
+    for _ in range(1000):
+        method.enqueue(u)
+        counts += (method.queue[:, None] == u).all(-1)
+    torch.testing.assert_close(counts / 1000, expected, atol=0.05, rtol=0)
+
+
+# Learning
+
+
+def test_prototypes_stay_on_the_sphere_and_the_target_follows_slowly():
+    agent, replay = small_agent(method__learning_rate=1e-2), fill_replay()
+    method = agent.method
+    start = method.prototypes.detach().clone()
+    for _ in range(5):
+        old = method.target_projector[0].weight.clone()
+        agent.step(replay)
+        online = method.projector[0].weight
+        torch.testing.assert_close(method.target_projector[0].weight, old.lerp(online, 0.05))
+        torch.testing.assert_close(method.prototypes.norm(dim=1), torch.ones(8))
+    assert not torch.equal(start, method.prototypes)
+
+
+def test_clusters_get_prototypes_of_their_own():
+    """Four clusters, not far apart; s and s' always lie in the same one."""
+    agent = small_agent(method__learning_rate=1e-2, learner__batch_size=64)
+    method, generator = agent.method, torch.Generator().manual_seed(0)
+    batch = fill_replay().batch(torch.zeros(64, dtype=torch.int64), 1, 1.0)
+    cluster = torch.arange(64) % 4
+
+    def sample():
+        noise = torch.randn(2, 64, 4, generator=generator)
+        obs, next_obs = 1 + torch.eye(4)[cluster] + 0.1 * noise
+        return batch._replace(obs=obs, next_obs=next_obs)
+
+    def overlap():
+        """How much of their assignments two different clusters share, 1 for all of them."""
+        with torch.no_grad():
+            u = F.normalize(method.predictor(method.projector(sample().obs)), dim=1)
+            p = (u @ method.prototypes.T / 0.1).softmax(1)
+        each = torch.stack([p[cluster == i].mean(0) for i in range(4)])  # (4, 8)
+        shared = torch.minimum(each[:, None], each[None]).sum(-1)
+        return (shared.sum() - 4) / 12
+
+    before, losses = overlap(), []
+    for _ in range(150):
+        transitions = sample()
+        for loss in method.losses(transitions, agent._latents(transitions, None)):
+            agent.optimizers.minimize([loss.optimizer], loss.value)
+            losses.append(loss.metrics["proto_loss"].item())
+        method.after_step()
+    assert losses[-1] < 0.7 * losses[0]
+    assert overlap() < 0.5 * before
+    assert loss.metrics["proto_perplexity"] > 6  # of 8: none is left out
+
+
+@pytest.mark.parametrize(("spec", "learner"), [(PIXELS, "dqn"), (PIXELS_CONTINUOUS, "ddpg")])
+def test_from_pixels_its_loss_alone_trains_the_encoder(spec, learner):
+    agent = small_agent(spec, learner=learner, encoder_trainers=("method",))
+    replay, before = fill_replay(spec), snapshot(agent.tensors())
+    agent.step(replay)
+    names = moved(before, agent.tensors())
+    f = {name for name in before if name.startswith("representation.encoder.")}
+    assert f <= names
+    in_f = {id(p) for p in agent.representation.parameters()}
+    assert in_f == {id(p) for p in agent.optimizers.parameters("representation")}
+    assert {name for name in before if name.startswith("method.target_encoder.")} <= names
+    online = agent.representation.encoder.state_dict()
+    for name, value in agent.method.target_encoder.state_dict().items():
+        if value.is_floating_point():
+            old = before[f"method.target_encoder.{name}"]
+            torch.testing.assert_close(value, old.lerp(online[name], 0.05))
+
+
+@pytest.mark.parametrize(("center", "least", "most"), [(True, 0.2, 2.0), (False, 0.0, 0.01)])
+def test_centering_tells_states_apart_that_are_nearly_alike(center, least, most):
+    agent, replay = small_agent(method__center=center, method__learning_rate=1e-5), fill_replay()
+    replay.frames.mul_(0.01).add_(5)
+    for _ in range(20):
+        metrics = agent.step(replay)
+    assert least < metrics["reward_mean"].item() < most
+
+
+def test_a_frozen_f_needs_no_target():
+    assert small_agent(representation="fixed").method.target_encoder is None
+    assert small_agent().method.target_encoder is None
+
+
+def test_a_queue_that_cannot_hold_the_draws_of_an_update_is_refused():
+    with pytest.raises(ConfigError, match="queue_size = 100 cannot be used: expected 512 or more"):
+        ProtoConfig(queue_size=100)
+    with pytest.raises(ConfigError, match="target_tau = 0"):
+        ProtoConfig(target_tau=0.0)

@@ -1,0 +1,119 @@
+"""SMM: rare states earn more than common ones, and states of one skill more than shared ones."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from helpers import CPU, fill_replay, make_agent, moved, parameters_of, snapshot, watch_losses
+
+from voidrl.errors import ConfigError
+from voidrl.methods.base import Latents
+from voidrl.replay import Replay
+from voidrl.types import EnvSpec
+
+PLANE = EnvSpec((2,), False, 1, num_actions=3, raw_shape=(2,))
+SHARED, OWN, RARE = 0, 1, 2
+PLACES = np.float32([[[0, 1], [-1, 0], [0, -1]], [[0, 1], [1, 0], [0, -1]]])  # of both skills
+
+
+def mixture(shares):
+    """Two skills, each in three places for these shares of its steps: one of its own and two shared ones."""
+    rng, steps, eye = np.random.default_rng(0), 300, np.eye(2, dtype=np.float32)
+    replay = Replay(PLANE, 2, 2 * (steps + 2), 2, CPU, CPU)
+    replay.reset(PLACES[:, SHARED])
+    no = np.zeros(2, bool)
+    for _ in range(steps):
+        place = rng.choice(3, size=2, p=shares)
+        frames = PLACES[[0, 1], place] + rng.normal(0, 0.05, (2, 2)).astype(np.float32)
+        replay.add(np.zeros(2, np.int64), np.zeros(2), no, no, frames, torch.from_numpy(eye))
+    return replay
+
+
+def score(agent, place):
+    """The mean reward of both skills at one of their places, over the samples of the VAE's code."""
+    obs = torch.from_numpy(PLACES[:, place]).repeat(200, 1)
+    batch = fill_replay(PLANE, skill_dim=2).batch(torch.zeros(400, dtype=torch.int64), 1, 1.0)
+    batch = batch._replace(skill=torch.eye(2).repeat(200, 1))
+    with torch.no_grad():
+        return agent.method.reward(batch, Latents(lambda: obs, lambda: obs, None)).mean().item()
+
+
+def trained(replay):
+    method = {"name": "smm", "num_skills": 2, "hidden_dim": 32, "vae_hidden_dim": 64, "code_dim": 4}
+    agent, metrics = make_agent(PLANE, method=method), {}
+    for _ in range(120):
+        batch = replay.batch(replay.sample(64), 1, 1.0)
+        for loss in agent.method.losses(batch, agent._latents(batch, None)):
+            agent.optimizers.minimize([loss.optimizer], loss.value)
+            metrics |= loss.metrics
+    return agent, metrics
+
+
+def test_a_rare_state_earns_more_than_a_common_one():
+    agent, metrics = trained(mixture([0.97, 0, 0.03]))
+    assert score(agent, RARE) > score(agent, SHARED) + 1  # neither tells which skill it is
+    assert metrics["smm_error"] < 2  # the variance of two standardized coordinates
+
+
+def test_at_equal_density_a_state_of_one_skill_earns_more_than_a_shared_one():
+    agent, metrics = trained(mixture([0.5, 0.5, 0]))
+    gain = score(agent, OWN) - score(agent, SHARED)
+    assert gain == pytest.approx(math.log(2), abs=0.3)
+    assert metrics["smm_accuracy"] == pytest.approx(0.75, abs=0.15)  # sure of its own, guesses at shared ones
+    agent.method.config = replace(agent.method.config, skill_weight=-1.0)  # the sign of the public code
+    assert score(agent, OWN) < score(agent, SHARED)
+
+
+def test_the_reward_by_hand():
+    """With networks that output 0, and then a code that is 1 with a variance of e."""
+    agent = make_agent(method={"name": "smm", "num_skills": 3, "code_dim": 4, "density_weight": 2.0})
+    for parameter in agent.method.parameters():
+        parameter.data.zero_()
+    method = agent.method
+    method.moments.update(torch.tensor([[-1.0, 0.0, 2.0, 5.0], [3.0, 1.0, 4.0, 9.0]]))
+    z = torch.tensor(
+        [[3.0, 0.5, 0.0, 7.0], [1.0, 0.5, 3.0, 1000.0]]
+    )  # standardized: (1, 0, −3, 0), (0, 0, 0, 5)
+    replay = fill_replay(skill_dim=3)
+    batch = replay.batch(replay.sample(2), 1, 1.0)._replace(skill=torch.eye(3)[:2])
+    latents = Latents(lambda: z, lambda: z, None)
+    with torch.no_grad():  # log q + log K is 0: the classifier guesses
+        torch.testing.assert_close(method.reward(batch, latents), torch.tensor([20.0, 50.0]))
+        method.vae.encoder[-1].bias.fill_(1.0)  # KL of each of 4 coordinates: (1 + e − 1 − 1) / 2
+        kl = 4 * (math.e - 1) / 2
+        torch.testing.assert_close(method.reward(batch, latents), torch.tensor([20.0, 50.0]) + 2 * 0.5 * kl)
+
+
+def test_units_of_the_observations_do_not_matter():
+    def rewards(scale):
+        agent, replay, seen = make_agent(method="smm"), fill_replay(skill_dim=4), []
+        replay.frames.mul_(scale)
+        watch_losses(agent, lambda batch, reward: seen.append(reward))
+        for _ in range(3):
+            agent.step(replay)
+        return torch.cat(seen)
+
+    torch.testing.assert_close(rewards(1.0), rewards(1024.0), rtol=1e-3, atol=1e-3)
+
+
+def test_density_and_classifier_learn_at_their_own_rates():
+    agent = make_agent(method="smm")
+    rates = {name: agent.optimizers[name].param_groups[0]["lr"] for name in ("vae", "method")}
+    assert rates == {"vae": 1e-2, "method": 1e-3}
+    before = snapshot(parameters_of(agent.method))
+    agent.optimizers.minimize = lambda names, loss, minimize=agent.optimizers.minimize: (
+        minimize(names, loss) if "vae" in names else None
+    )
+    agent.step(fill_replay(skill_dim=4))
+    assert {name.split(".")[0] for name in moved(before, parameters_of(agent.method))} == {"vae"}
+
+
+def test_every_skill_is_tried_for_a_task_and_one_skill_is_enough():
+    assert torch.equal(make_agent(method="smm").method.trial_skills(), torch.eye(4))
+    agent = make_agent(method="smm", method__num_skills=1)
+    metrics = agent.step(fill_replay(skill_dim=1))
+    assert metrics["smm_classifier_loss"] == 0
+    with pytest.raises(ConfigError, match="num_skills = 0 cannot be used: expected 1 to 65536"):
+        make_agent(method="smm", method__num_skills=0)
