@@ -1,10 +1,14 @@
 """Compares fine-tuned and from-scratch runs of URLB's tasks with published numbers: a table and a picture.
 
-    voidrl evaluate RUN --episodes 10 --json > RUN/evaluation.json        # for each run
+    voidrl evaluate RUN --episodes 10 --json > RUN/evaluation.json        # for each run with task reward
     python benchmarks/urlb_table.py --collect results/urlb/walker_states.json RUN …
     python benchmarks/urlb_table.py results/urlb/walker_states.json --picture results/urlb/walker_states.png
+    python benchmarks/urlb_table.py --collect results/urlb/walker_methods.json RUN … --methods
+    python benchmarks/urlb_table.py results/urlb/walker_methods.json --methods --picture methods.png
 
-Collecting keeps the runs that are already in the file, unless the same run is given again.
+The first table has returns. With `--methods` there are the expert-normalized scores of each method, by
+family, next to the published mean over the same tasks. Runs may be of pre-training too: then the table says
+how long it took. Collecting keeps the runs that are already in the file, unless the same run is given again.
 """
 
 from __future__ import annotations
@@ -17,32 +21,54 @@ from typing import Any
 
 import numpy as np
 
+from voidrl import registry
+from voidrl.report.formatting import Table, steps
+from voidrl.runs.metrics import read_metrics
+from voidrl.scores.urlb import (
+    ALL,
+    MethodScores,
+    ScoreGroup,
+    expert_returns,
+    group_families,
+    published_name,
+    published_scores,
+    sort_methods,
+)
 from voidrl.suites.published import numbers
 
-EXPERT = {  # returns that normalize scores, from URLB
-    "walker_stand": 984, "walker_walk": 971, "walker_run": 796, "walker_flip": 799,
-    "quadruped_stand": 920, "quadruped_walk": 866, "quadruped_run": 888, "quadruped_jump": 888,
-    "jaco_reach_top_left": 191, "jaco_reach_top_right": 223,
-    "jaco_reach_bottom_left": 193, "jaco_reach_bottom_right": 203,
-}  # fmt: skip
+EXPERT = {task.removeprefix("dmc/"): value for task, value in expert_returns().items()}
+FAMILY_COLORS = {"knowledge": "#0067a8", "data": "#c04c00", "competence": "#00795a", "": "#7a6400"}
 
 
 def collect(run: Path) -> dict[str, Any]:
-    """The description of a run from its folder, with its evaluation."""
+    """The description of a run from its folder, with its evaluation; of a pre-training, with its coverage."""
     config = json.loads((run / "config.json").read_text())
-    evaluation = json.loads((run / "evaluation.json").read_text())
     environment = json.loads((run / "environment.json").read_text())
     repeat = config["env"]["dmc"]["action_repeat"]
     words = [word.rpartition("/")[2] if "/" in word and "dmc/" not in word else word
              for word in environment["command"].split()]  # fmt: skip
-    return {
+    found = {
         "run": run.name,
         "task": config["env"]["id"].removeprefix("dmc/"),
         "phase": config["phase"],
+        "method": config["method"]["name"],
         "seed": config["seed"],
-        "pretrained_frames": (evaluation["agent"]["steps_with_pretraining"] - config["steps"]) * repeat,
-        "frames": config["steps"] * repeat,
-        "returns": evaluation["returns"],
+    }
+    if config["phase"] == "pretrain":
+        found |= pretraining(run, repeat)
+    else:
+        if not (run / "evaluation.json").is_file():
+            raise SystemExit(
+                f"{run} has no evaluation: voidrl evaluate {run} --episodes 10 --json > {run}/evaluation.json"
+            )
+        evaluation = json.loads((run / "evaluation.json").read_text())
+        own = evaluation["agent"]["steps"]
+        found |= {
+            "pretrained_frames": (evaluation["agent"]["steps_with_pretraining"] - own) * repeat,
+            "frames": config["steps"] * repeat,
+            "returns": evaluation["returns"],
+        }
+    return found | {
         "command": " ".join(words),
         "date": environment["date"],
         "hardware": {key: environment[key] for key in ("cpu", "gpus", "versions", "git")},
@@ -50,13 +76,28 @@ def collect(run: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def pretraining(run: Path, repeat: int) -> dict[str, Any]:
+    """Frames, time and coverage of a pre-training, from its metrics."""
+    rows = read_metrics(run)
+    seconds = last = 0.0
+    for row in rows:
+        if row.get("time/steps_per_second"):
+            seconds += (row["step"] - last) / row["time/steps_per_second"]
+        last = row["step"]
+    coverage = {key: value for row in rows for key, value in row.items() if key.startswith("coverage/")}
+    return {"frames": int(last * repeat), "seconds": round(seconds), **coverage}
+
+
 def means(runs: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
     """The mean return of each run, by kind of run and task."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
+        if "returns" not in run:
+            continue
         kind = "from scratch"
         if run["phase"] == "finetune":
-            kind = f"APT, {run['pretrained_frames'] / 1e6:.2f}M frames"
+            name = run["config"]["method"]["name"].upper()
+            kind = f"{name}, {run['pretrained_frames'] / 1e6:.2f}M frames"
         found[kind][run["task"]].append(float(np.mean(run["returns"])))
     return found
 
@@ -84,7 +125,7 @@ def table(runs: list[dict[str, Any]]) -> str:
     lines.append(
         "| published APT, 2M frames | " + " | ".join(f"{printed.get(t, np.nan):.0f}" for t in tasks) + " |"
     )
-    lines.append("| expert | " + " | ".join(str(EXPERT[task]) for task in tasks) + " |")
+    lines.append("| expert | " + " | ".join(f"{EXPERT[task]:g}" for task in tasks) + " |")
     return "\n".join(lines)
 
 
@@ -115,6 +156,112 @@ def draw(runs: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+def method_scores(runs: list[dict[str, Any]]) -> list[MethodScores]:
+    """Expert-normalized scores of each method; several lengths of pre-training are several methods."""
+    lengths: dict[str, set[str]] = defaultdict(set)
+    groups: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    config_of: dict[tuple[str, str], dict[str, Any]] = {}
+    for run in (run for run in runs if "returns" in run):
+        config, length = run["config"], ""
+        name = "from scratch"
+        if run["phase"] == "finetune":
+            name = config["method"]["name"]
+            name += " (raw states)" if (name, config["representation"]["name"]) == ("apt", "identity") else ""
+            length = steps(float(f"{run['pretrained_frames']:.2g}"))
+        lengths[name].add(length)
+        config_of[name, length] = config
+        share = float(np.mean(run["returns"])) / EXPERT[run["task"]]
+        groups[name, length][f"dmc/{run['task']}"].append(share)
+    found = []
+    for (name, length), scores in groups.items():
+        config = config_of[name, length]
+        method, representation = config["method"]["name"], config["representation"]["name"]
+        is_scratch = name == "from scratch"
+        label = f"{name}, {length} frames" if len(lengths[name]) > 1 else name
+        printed = {} if is_scratch else published_scores(published_name(method, representation))
+        family = "" if is_scratch else registry.read_about(method).get("family", "")
+        found.append(MethodScores(label, family, scores, printed))
+    return found
+
+
+def methods_table(runs: list[dict[str, Any]]) -> Table:
+    """A row for each method and family: scores by task, their mean, the published mean, seeds and frames."""
+    methods = method_scores(runs)
+    tasks = sorted({task for each in methods for task in each.scores}, key=[*expert_returns()].index)
+    bodies = {task.removeprefix("dmc/").partition("_")[0] for task in tasks}
+    short = {
+        task: task.removeprefix("dmc/").partition("_")[2] if len(bodies) == 1 else task for task in tasks
+    }
+    columns = [
+        "method",
+        "family",
+        *short.values(),
+        "mean",
+        "published mean",
+        "seeds",
+        "pre-training frames, time",
+    ]
+    rows = []
+    families = [group for group in group_families(methods) if len(group.members_on(ALL)) > 1]
+    for group in [*sort_methods(methods), *families]:
+        [*members] = group.members_on(ALL)
+        score, printed = group.score(ALL), group.published(ALL)
+        assert score is not None
+        cells = [
+            f"{np.mean([np.mean(each.scores[task]) for each in members]):.2f}" if task in score.tasks else "–"
+            for task in tasks
+        ]
+        is_family = group.label != members[0].label
+        name = f"{group.label}, {len(members)} methods" if is_family else group.label
+        seeds = {len(each.scores[task]) for each in members for task in score.tasks}
+        shown = " to ".join(dict.fromkeys([str(min(seeds)), str(max(seeds))]))
+        rows.append([name, members[0].family or "–", *cells, score.show(),
+                     "–" if printed is None else f"{printed[0]:.2f}", shown,
+                     "" if is_family else pretrained(runs, group.label)])  # fmt: skip
+    return Table("", columns, rows, numeric=frozenset(range(2, len(columns) - 1)))
+
+
+def pretrained(runs: list[dict[str, Any]], label: str) -> str:
+    """Frames of a method's pre-training, and the mean time of those that are in the file."""
+    method = label.partition(",")[0].removesuffix(" (raw states)")
+    frames = {run["pretrained_frames"] for run in runs if "returns" in run and run["phase"] == "finetune"
+              and run["config"]["method"]["name"] == method}  # fmt: skip
+    if method == "from scratch" or not frames:
+        return "–"
+    shown = label.rpartition(", ")[2].removesuffix(" frames") if ", " in label else steps(max(frames))
+    times = [run["seconds"] for run in runs if run["phase"] == "pretrain" and run["method"] == method]
+    return f"{shown}, {np.mean(times) / 60:.1f} min" if times else shown
+
+
+def draw_methods(runs: list[dict[str, Any]], path: Path) -> None:
+    """A line for each method, the highest mean on top: the mean, its tasks as dots, the published mean."""
+    import matplotlib.pyplot as plt
+
+    groups = [ScoreGroup(each.label, [each]) for each in method_scores(runs)]
+    groups.sort(key=lambda group: group.score(ALL).mean.point)  # type: ignore[union-attr]
+    figure, axes = plt.subplots(figsize=(6.6, 1.1 + 0.3 * len(groups)), layout="constrained")
+    for place, group in enumerate(groups):
+        [method], score, printed = group.members, group.score(ALL), group.published(ALL)
+        assert score is not None
+        color = FAMILY_COLORS.get(method.family, FAMILY_COLORS[""])
+        axes.barh(place, score.mean.point, 0.62, color=color, alpha=0.85)
+        shares = [float(np.mean(method.scores[task])) for task in score.tasks]
+        axes.plot(shares, [place] * len(shares), ".", color="black", markersize=4)
+        if printed is not None:
+            axes.plot([printed[0]] * 2, [place - 0.42, place + 0.42], color="black", linewidth=2)
+    for family, color in FAMILY_COLORS.items():
+        if any(group.members[0].family == family for group in groups):
+            axes.plot([], [], "s", color=color, label=family or "from scratch")
+    axes.plot([], [], "|", color="black", markersize=10, markeredgewidth=2, label="published, 2M frames")
+    axes.plot([], [], ".", color="black", label="tasks")
+    axes.set_yticks(range(len(groups)), [group.label for group in groups])
+    axes.set(xlabel="return / expert's, mean over tasks", xlim=(0, 1.02))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.4, 1.0))
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
 def main() -> None:
     """Collect, print, draw."""
     parser = argparse.ArgumentParser(
@@ -123,16 +270,21 @@ def main() -> None:
     parser.add_argument("file", type=Path, help="of collected runs")
     parser.add_argument("runs", type=Path, nargs="*", help="run folders, with --collect")
     parser.add_argument("--collect", action="store_true", help="add runs to the file")
+    parser.add_argument("--methods", action="store_true", help="a row for each method, expert-normalized")
     parser.add_argument("--picture", type=Path, metavar="PNG")
-    options = parser.parse_args()
+    parser.add_argument("--markdown", type=Path, metavar="MD", help="write the table to a file too")
+    options = parser.parse_intermixed_args()
     known = json.loads(options.file.read_text()) if options.file.exists() else []
     if options.collect:
         new = [collect(run) for run in options.runs]
         known = [run for run in known if run["run"] not in {one["run"] for one in new}] + new
         options.file.write_text(json.dumps(known, indent=1) + "\n")
-    print(table(known))
+    text = methods_table(known).markdown() if options.methods else table(known)
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text + "\n")
     if options.picture:
-        draw(known, options.picture)
+        (draw_methods if options.methods else draw)(known, options.picture)
 
 
 if __name__ == "__main__":

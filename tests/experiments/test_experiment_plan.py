@@ -24,7 +24,9 @@ def narrow(config):
     """Changes that make networks small, and nothing else."""
     width = {"encoder.width": 0.1, "encoder.hidden_dim": min(8, config.representation.encoder.hidden_dim)}
     trunk = {"trunk_dim": min(8, config.learner.trunk_dim)} if hasattr(config.learner, "trunk_dim") else {}
-    return {"representation": width, "learner": {"encoder.width": 0.1, "hidden_dim": 8, **trunk}}
+    method = {"hidden_dim": 8} if hasattr(config.method, "hidden_dim") else {}
+    learner = {"encoder.width": 0.1, "hidden_dim": 8, **trunk}
+    return {"representation": width, "learner": learner, "method": method}
 
 
 def by_arm(plan):

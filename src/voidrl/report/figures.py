@@ -137,7 +137,7 @@ def draw_ranking(plt: Any, ranking: Ranking, title: str | None = None) -> Any:
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.grid(axis="x", alpha=0.25)
     if any(ranking.families):
-        axis.legend(frameon=False, fontsize=8, loc="lower right")
+        figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=len(FAMILIES))
     return figure
 
 

@@ -19,6 +19,7 @@ from voidrl.scores.urlb import (
     PRETRAIN_FRAMES,
     PROTOCOL_SEEDS,
     TASK_FRAMES,
+    VARIANTS,
     MethodScores,
     expert_returns,
     published_labels,
@@ -156,7 +157,7 @@ def group_methods(runs: Sequence[TaskRun]) -> list[MethodRuns]:
         split = any(len(found) > 1 for found in labels.values())
         method = members[0].run.method.rpartition(":")[2] if key[2] else "scratch"
         variants = {other[3] for other in groups if other[:3] == key[:3]}
-        name = f"{method} ({key[3]})" if len(variants) > 1 and key[2] else method
+        name = f"{method} ({key[3]})" if key[2] and (len(variants) > 1 or key[2] in VARIANTS) else method
         lengths = {_two_digits(each.pretrained) for each in members}
         parts: dict[str, list[TaskRun]] = {}
         for each in members:

@@ -34,8 +34,8 @@ FAMILIES = {
 }
 EXPERT = "expert"
 RESAMPLES = 2000
-# The published rows of APT, which differ in the representation.
-_VARIANTS = {"apt": {"icm": "apt_icm", "identity": "apt_ind"}}
+VARIANTS = {"apt": {"icm": "apt_icm", "identity": "apt_ind"}}
+"""Methods with several published rows: one for each representation."""
 
 
 @cache
@@ -67,7 +67,7 @@ def expert_normalized(env: str, value: float) -> float | None:
 
 def published_name(method: str, representation: str) -> str | None:
     """The published row that a method with a representation is compared with."""
-    name = _VARIANTS[method].get(representation) if method in _VARIANTS else method
+    name = VARIANTS[method].get(representation) if method in VARIANTS else method
     return name if name in published_labels() else None
 
 
@@ -85,7 +85,7 @@ def published_scores(name: str | None) -> dict[str, float]:
 
 def published_method(name: str) -> str:
     """The method of a published row: `apt` of `apt_ind`."""
-    return next((method for method, rows in _VARIANTS.items() if name in rows.values()), name)
+    return next((method for method, rows in VARIANTS.items() if name in rows.values()), name)
 
 
 @dataclass(frozen=True)
