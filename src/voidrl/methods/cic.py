@@ -130,21 +130,20 @@ class CIC(Method):
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The particle entropy of φ(s'), whatever the skill."""
-        return self.knn_reward(latents.z_next)
+        distances = self.neighbor_distances(latents.z_next)  # (B, k)
+        self.distances.update(distances.reshape(-1, 1))  # on its own: fused, Triton fails on small batches
+        return self.scaled(distances).mean(1).log1p()
 
     @fusable
-    def knn_reward(self, z_next: Tensor) -> Tensor:
-        """(B, dim) → (B,): how far apart the states lie in the space of φ."""
+    def neighbor_distances(self, z_next: Tensor) -> Tensor:
+        """(B, dim) → (B, k): how far apart the states lie in the space of φ."""
         config = self.config
         # From vectors in float32: bf16 would make neighbors equal.
         with nullcontext() if self.spec.pixels else full_precision(z_next):
             h = self.phi(z_next)  # (B, rep_dim)
         others = config.k - int(config.include_self)
         distances = knn_distances(h, h, others, exclude_self=True)  # (B, k) or (B, k − 1)
-        if config.include_self:
-            distances = F.pad(distances, (1, 0))  # (B, k)
-        self.distances.update(distances.reshape(-1, 1))
-        return self.scaled(distances).mean(1).log1p()
+        return F.pad(distances, (1, 0)) if config.include_self else distances
 
     def scaled(self, distances: Tensor) -> Tensor:
         """Distances on a consistent scale."""
