@@ -80,7 +80,7 @@ def test_the_reward_by_hand(normalize, include_self):
     z = points(20, 4)
     with torch.no_grad():
         h = method.phi(z)
-        reward = method.knn_reward(z)
+        reward = method.reward(None, latents_of(z, z))
     distances = brute_force(h, h, 5) if include_self else brute_force(h, h, 5, exclude_self=True)
     scale = distances.std(correction=0) if normalize == "std" else distances.var(correction=0)
     torch.testing.assert_close(reward.double(), (1 + distances.mean(1) / scale).log(), rtol=1e-4, atol=0)

@@ -45,7 +45,7 @@ def test_centered_distances_below_the_mean_count_0():
     method = make_agent(method__center=True, method__k=4, **SMALL).method
     z = points(20, 4)
     with torch.no_grad():
-        h, reward = method.phi(z), method.knn_reward(z)
+        h, reward = method.phi(z), method.reward(batch_of(torch.rand(20, 3)), latents_of(z, z))
     distances = brute_force(h, h, 4)
     above = (distances - distances.mean()).clamp(min=0) / distances.std(correction=0)
     torch.testing.assert_close(reward.double(), (1 + above.mean(1)).log(), rtol=1e-3, atol=1e-5)
