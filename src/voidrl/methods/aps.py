@@ -106,6 +106,7 @@ class APS(Method):
         paper="Liu & Abbeel, arXiv:2108.13956",
         skills="continuous",
     )
+    image_representation = "learner"
     can_train_encoder = True
     regresses_skill = True
     skill_choice = "found by regressing the reward of the warm-up on the features of the states reached"
@@ -122,11 +123,6 @@ class APS(Method):
             mean_momentum=config.mean_momentum,
         )
         self.entropy = APT(spec, particles, representation)
-
-    @classmethod
-    def default_representation(cls, spec: EnvSpec) -> str:
-        """Vectors as they are; from pixels the learner's encoder."""
-        return "learner" if spec.pixels else "identity"
 
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import Config as RunConfig
@@ -70,6 +71,8 @@ class Method(nn.Module):
     """Its line in `voidrl list methods`."""
     learns: ClassVar[bool] = True
     """False: the agent acts uniformly at random and nothing is trained."""
+    image_representation: ClassVar[str] = "simclr"
+    """The representation that `auto` stands for on images; on vectors it is `identity`."""
     reads_latents: ClassVar[bool] = True
     """False: the method does not look at f, so a representation that serves nothing else is not trained."""
     can_train_encoder: ClassVar[bool] = False
@@ -100,7 +103,7 @@ class Method(nn.Module):
         """The representation that `auto` stands for; `learner` uses the learner's encoder as it is."""
         if not cls.reads_latents:
             return "learner"
-        return "simclr" if spec.pixels else "identity"
+        return cls.image_representation if spec.pixels else "identity"
 
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
@@ -176,6 +179,11 @@ class Method(nn.Module):
         `critic(features, skill) -> (B, num_actions)` for discrete ones.
         """
         return None
+
+
+def one_hot_skills(episode_steps: Tensor, count: int) -> Tensor:
+    """(n, count): one of `count` discrete skills for each of n environments, uniformly."""
+    return F.one_hot(torch.randint_like(episode_steps, count), count).float()
 
 
 def require_neighbors(config: RunConfig, k: int, *, pool: int = 0, include_self: bool = False) -> None:

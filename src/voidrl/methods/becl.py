@@ -28,7 +28,7 @@ from voidrl.config import Config as RunConfig
 from voidrl.config import SkillConfig, require, require_positive
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import About, Latents, Method
+from voidrl.methods.base import About, Latents, Method, one_hot_skills
 from voidrl.nets import mlp
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
@@ -74,6 +74,7 @@ class BeCL(Method):
         paper="Yang et al., arXiv:2305.04477",
         skills="discrete",
     )
+    image_representation = "learner"
     can_train_encoder = True
 
     def __init__(self, spec: EnvSpec, config: BeCLConfig, representation: Representation) -> None:
@@ -88,11 +89,6 @@ class BeCL(Method):
             mlp([representation.dim, hidden, hidden, width], full_precision=False),
             mlp([width, hidden, width]),
         )
-
-    @classmethod
-    def default_representation(cls, spec: EnvSpec) -> str:
-        """Vectors as they are; from pixels the learner's encoder."""
-        return "learner" if spec.pixels else "identity"
 
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
@@ -141,8 +137,7 @@ class BeCL(Method):
 
     def sample_skill(self, episode_steps: Tensor) -> Tensor:
         """One-hot vectors, uniformly."""
-        index = torch.randint_like(episode_steps, self.skill_dim)
-        return F.one_hot(index, self.skill_dim).float()
+        return one_hot_skills(episode_steps, self.skill_dim)
 
     def trial_skills(self) -> Tensor | None:
         """All K of them, if one is chosen by trials."""

@@ -74,6 +74,7 @@ class CIC(Method):
     """Rewards states that lie far from others in a space that tells skills apart."""
 
     Config = CICConfig
+    image_representation = "learner"
     can_train_encoder = True
     about = About(
         family="competence",
@@ -98,11 +99,6 @@ class CIC(Method):
         self.skill_query = mlp([config.skill_dim, *hidden, config.rep_dim])
         self.transition_key = mlp([2 * config.rep_dim, *hidden, config.rep_dim])
         self.distances = RunningMoments()
-
-    @classmethod
-    def default_representation(cls, spec: EnvSpec) -> str:
-        """Vectors as they are; from pixels the learner's encoder."""
-        return "learner" if spec.pixels else "identity"
 
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from voidrl.config import SkillConfig, require_positive, require_skills
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import About, Latents, Method
+from voidrl.methods.base import About, Latents, Method, one_hot_skills
 from voidrl.nets import mlp, top1_accuracy
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss
@@ -53,6 +53,7 @@ class DIAYN(Method):
         paper="Eysenbach et al., arXiv:1802.06070",
         skills="discrete",
     )
+    image_representation = "learner"
     can_train_encoder = True
 
     def __init__(self, spec: EnvSpec, config: DIAYNConfig, representation: Representation) -> None:
@@ -60,11 +61,6 @@ class DIAYN(Method):
         self.config: DIAYNConfig = config
         self.skill_dim = config.num_skills
         self.classifier = mlp([representation.dim, config.hidden_dim, config.hidden_dim, config.num_skills])
-
-    @classmethod
-    def default_representation(cls, spec: EnvSpec) -> str:
-        """Vectors as they are; from pixels the learner's encoder."""
-        return "learner" if spec.pixels else "identity"
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """Cross-entropy of the classifier."""
@@ -87,8 +83,7 @@ class DIAYN(Method):
 
     def sample_skill(self, episode_steps: Tensor) -> Tensor:
         """One-hot vectors, uniformly."""
-        index = torch.randint_like(episode_steps, self.skill_dim)
-        return F.one_hot(index, self.skill_dim).float()
+        return one_hot_skills(episode_steps, self.skill_dim)
 
     def trial_skills(self) -> Tensor:
         """All K of them."""

@@ -66,6 +66,7 @@ class Disagreement(Method):
         reward="variance of the next state predicted by 5 forward models",
         paper="Pathak et al., arXiv:1906.04161",
     )
+    image_representation = "fixed"  # random features, as in the paper
 
     def __init__(self, spec: EnvSpec, config: DisagreementConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
@@ -78,11 +79,6 @@ class Disagreement(Method):
             layers += [EnsembleLinear(config.num_models, a, b, full_precision=i == config.hidden_layers)]
         self.models = nn.Sequential(*layers)
         self.variances = RunningMoments()
-
-    @classmethod
-    def default_representation(cls, spec: EnvSpec) -> str:
-        """Vectors as they are; from pixels random features."""
-        return "fixed" if spec.pixels else "identity"
 
     def predict(self, z: Tensor, action: Tensor) -> Tensor:
         """(models, B, dim): the next latents that each model predicts from (B, dim) and the actions."""

@@ -28,9 +28,9 @@ from voidrl.config import Config as RunConfig
 from voidrl.config import EncoderConfig, SkillConfig, require, require_positive
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import About, Latents, Method
+from voidrl.methods.base import About, Latents, Method, one_hot_skills
 from voidrl.nets import Encoder, Linear, TF32Linear, mlp
-from voidrl.nets.encoder import NATURE_MIN_SIDE
+from voidrl.nets.encoder import stack_for
 from voidrl.nets.spectral import SpectralNorm, full_precision
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
@@ -100,12 +100,15 @@ class METRA(Method):
         self.encoder: Encoder | None = None
         width = len(config.coordinates) or spec.obs_shape[0]
         if spec.pixels:
-            stack = "nature" if min(spec.obs_shape[1:]) >= NATURE_MIN_SIDE else "drq"
-            iterations = NORM_ITERATIONS if lipschitz else 0
-            encoder = EncoderConfig(
-                stack, feature_dim=0, activation="relu", spectral_norm_iterations=iterations
+            self.encoder = Encoder(
+                spec.obs_shape,
+                EncoderConfig(
+                    stack_for(spec.obs_shape),
+                    feature_dim=0,
+                    activation="relu",
+                    spectral_norm_iterations=NORM_ITERATIONS if lipschitz else 0,
+                ),
             )
-            self.encoder = Encoder(spec.obs_shape, encoder)
             width = self.encoder.feature_dim
         # Not bf16: φ grows much longer than one step of it.
         self.heads = mlp([width, hidden, hidden, config.skill_dim], layer=Linear if lipschitz else TF32Linear)
@@ -245,7 +248,7 @@ class METRA(Method):
     def sample_skill(self, episode_steps: Tensor) -> Tensor:
         """One-hot vectors, uniformly; or points of the unit sphere (METRA) or N(0, I) (LSD, CSD)."""
         if self.config.discrete_skills:
-            return F.one_hot(torch.randint_like(episode_steps, self.skill_dim), self.skill_dim).float()
+            return one_hot_skills(episode_steps, self.skill_dim)
         skill = torch.randn(len(episode_steps), self.skill_dim, device=episode_steps.device)
         return F.normalize(skill, dim=1) if self.config.distance == "temporal" else skill
 

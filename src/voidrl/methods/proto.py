@@ -78,6 +78,7 @@ class Proto(Method):
         reward="distance to the 3rd neighbor among states drawn by learned prototypes",
         paper="Yarats et al., arXiv:2102.11271",
     )
+    image_representation = "learner"
     can_train_encoder = True
     average: Tensor
     averaged: Tensor
@@ -109,11 +110,6 @@ class Proto(Method):
         plain = type(representation).encode is Representation.encode
         learns = f is not None and any(p.requires_grad for p in f.parameters())
         return target_copy(f) if f is not None and plain and learns else None
-
-    @classmethod
-    def default_representation(cls, spec: EnvSpec) -> str:
-        """Vectors as they are; from pixels the learner's encoder."""
-        return "learner" if spec.pixels else "identity"
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """Cross-entropy between the prototypes of s and those of s'."""

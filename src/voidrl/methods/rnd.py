@@ -24,7 +24,7 @@ from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method
 from voidrl.nets import Encoder, TF32Linear, mlp
-from voidrl.nets.encoder import NATURE_MIN_SIDE
+from voidrl.nets.encoder import stack_for
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
@@ -75,8 +75,7 @@ class RND(Method):
             # Not bf16, which would put a floor under the error.
             sizes = [shape[0], hidden, hidden, *[hidden] * extra_layers, self.config.rep_dim]
             return mlp(sizes, layer=TF32Linear)
-        stack = "nature" if min(shape[1:]) >= NATURE_MIN_SIDE else "drq"
-        encoder = Encoder(shape, EncoderConfig(stack, feature_dim=0, activation="relu"))
+        encoder = Encoder(shape, EncoderConfig(stack_for(shape), feature_dim=0, activation="relu"))
         heads = mlp([encoder.feature_dim, *[hidden] * (1 + extra_layers), self.config.rep_dim])
         return nn.Sequential(encoder, *heads)
 

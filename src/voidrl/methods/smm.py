@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from voidrl.config import SkillConfig, require, require_positive
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import About, Latents, Method
+from voidrl.methods.base import About, Latents, Method, one_hot_skills
 from voidrl.nets import join, mlp, top1_accuracy
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss
@@ -151,8 +151,7 @@ class SMM(Method):
 
     def sample_skill(self, episode_steps: Tensor) -> Tensor:
         """One-hot vectors, uniformly."""
-        index = torch.randint_like(episode_steps, self.skill_dim)
-        return F.one_hot(index, self.skill_dim).float()
+        return one_hot_skills(episode_steps, self.skill_dim)
 
     def trial_skills(self) -> Tensor:
         """All K of them."""

@@ -24,6 +24,11 @@ IMPALA_CHANNELS = (16, 32, 32)  # Espeholt et al. 2018, without the LSTM
 CHANNELS = 16  # convolutions in bf16 are slower with input channels that are not a multiple of this
 
 
+def stack_for(image_shape: tuple[int, ...]) -> str:
+    """`nature`, or `drq` for (C, H, W) that do not survive its strides."""
+    return "nature" if min(image_shape[1:]) >= NATURE_MIN_SIDE else "drq"
+
+
 class ConvStack(nn.Sequential):
     """Convolutions, each followed by the activation; on CUDA in bf16 as one fused operation."""
 
