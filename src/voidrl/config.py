@@ -27,6 +27,7 @@ Count = int  # which the command line also reads as 1M, 100k, 1e6 and 1_000_000
 LARGEST = 2**63  # numbers of a config are below it, as torch's are
 MAX_DOTS = 8  # in the name of a field
 MAX_ENVS = 8192
+MAX_SKILLS = 2**16  # discrete ones
 MAX_UPDATES_PER_STEP = 1024
 MAX_EVAL_EPISODES = 10_000
 MAX_SNAPSHOTS = 1000
@@ -81,10 +82,10 @@ def require_positive(config: object, *names: str) -> None:
         require(0 < value < math.inf, name, value, "a finite number above 0")
 
 
-def require_skills(name: str, count: int, most: int = 2**16) -> None:
+def require_skills(name: str, count: int) -> None:
     """Refuse a number of discrete skills among which none could be told from another."""
     reason = "since a skill is rewarded for differing from others; apt and rnd do without skills"
-    require(2 <= count <= most, name, count, f"2 to {most}, {reason}")
+    require(2 <= count <= MAX_SKILLS, name, count, f"2 to {MAX_SKILLS}, {reason}")
 
 
 def require_update_rate(updates_per_step: float) -> None:

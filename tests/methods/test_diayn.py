@@ -20,7 +20,6 @@ from helpers import (
     watch_losses,
 )
 
-from voidrl.errors import ConfigError
 from voidrl.replay import SKILL_ENDED, Replay
 
 K = 4
@@ -53,14 +52,6 @@ def test_a_classifier_that_knows_nothing_has_the_accuracy_of_chance():
     loss, accuracy = method.classify(torch.randn(12, method.representation.dim), torch.eye(K).repeat(3, 1))
     assert accuracy.item() == pytest.approx(1 / K)
     assert loss.item() == pytest.approx(math.log(K))
-
-
-@pytest.mark.parametrize("skills", [0, 1])
-def test_fewer_than_two_skills_are_refused_with_a_method_that_needs_none(skills):
-    with pytest.raises(
-        ConfigError, match=rf"num_skills = {skills} cannot be used: expected 2 .*apt and rnd need no skills"
-    ):
-        make_agent(method="diayn", method__num_skills=skills)
 
 
 def test_from_pixels_the_classifier_can_train_the_learners_encoder():

@@ -200,7 +200,7 @@ def test_phi_sees_the_coordinates_alone():
         (
             DISCRETE,
             {"skill_dim": 0, "discrete_skills": True},
-            "skill_dim = 0 .*2 or more.*discrete.*use apt or rnd",
+            "skill_dim = 0 .*expected 2 to 65536.*apt and rnd do without",
         ),
         (DISCRETE, {"skill_dim": 0}, "skill_dim = 0 .*1 or more.*use apt or rnd"),
         (

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import SkillConfig, require, require_positive
+from voidrl.config import SkillConfig, require, require_positive, require_skills
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, one_hot_skills
@@ -56,8 +56,7 @@ class BeCLConfig(SkillConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expected = "2 to 65536, since a skill is contrasted with others; apt and rnd need no skills"
-        require(2 <= self.num_skills <= 2**16, "num_skills", self.num_skills, expected)
+        require_skills("num_skills", self.num_skills)
         require(self.rep_dim >= 0, "rep_dim", self.rep_dim, "0 (num_skills) or a width")
         require(1 <= self.loss_batches <= 100, "loss_batches", self.loss_batches, "1 to 100")
         require_positive(self, "temperature", "hidden_dim")

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import EncoderConfig, SkillConfig, require, require_positive
+from voidrl.config import EncoderConfig, SkillConfig, require, require_positive, require_skills
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, one_hot_skills
@@ -64,8 +64,7 @@ class METRAConfig(SkillConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.discrete_skills:
-            expected = "2 or more, one number for each of the discrete skills; without skills use apt or rnd"
-            require(2 <= self.skill_dim <= 2**16, "skill_dim", self.skill_dim, expected)
+            require_skills("skill_dim", self.skill_dim)
         else:
             expected = "1 or more, the width of the skills; without skills use apt or rnd"
             require(1 <= self.skill_dim <= 2**16, "skill_dim", self.skill_dim, expected)
