@@ -5,12 +5,11 @@
     python benchmarks/urlb_table.py results/urlb/walker_states.json --picture results/urlb/walker_states.png
     python benchmarks/urlb_table.py --collect results/urlb/walker_methods.json RUN … --methods
     python benchmarks/urlb_table.py results/urlb/walker_methods.json --methods --picture methods.png
-    python benchmarks/urlb_table.py results/urlb/walker_methods.json --also results/urlb/walker_states.json --methods
 
 The first table has returns. With `--methods` there are the expert-normalized scores of each method, by
 family, next to the published mean over the same tasks. Runs may be of pre-training too: then the table says
 how long it took. Collecting keeps the runs that are already in the file, unless the same run is given again.
-`--also` shows the runs of another file next to them.
+`--also FILE` shows the runs of another file next to them.
 """
 
 from __future__ import annotations
@@ -45,9 +44,10 @@ FAMILY_COLORS = {"knowledge": "#0067a8", "data": "#c04c00", "competence": "#0079
 def collect(run: Path) -> dict[str, Any]:
     """The description of a run from its folder, with its evaluation; of a pre-training, with its coverage."""
     config = json.loads((run / "config.json").read_text())
-    environment = {}  # machine, versions and command, where the run kept them
     if (run / "environment.json").is_file():
         environment = json.loads((run / "environment.json").read_text())
+    else:  # machine, versions and command are unknown
+        environment = {"date": json.loads((run / "status.json").read_text())["started"]}
     repeat = config["env"]["dmc"]["action_repeat"]
     words = [word.rpartition("/")[2] if "/" in word and "dmc/" not in word else word
              for word in environment.get("command", "").split()]  # fmt: skip
@@ -74,7 +74,7 @@ def collect(run: Path) -> dict[str, Any]:
         }
     return found | {
         "command": " ".join(words),
-        "date": environment["date"] if environment else json.loads((run / "status.json").read_text())["started"],
+        "date": environment["date"],
         "hardware": {key: environment.get(key) for key in ("cpu", "gpus", "versions", "git")},
         "config": config,
     }  # fmt: skip
@@ -274,7 +274,9 @@ def main() -> None:
     parser.add_argument("file", type=Path, help="of collected runs")
     parser.add_argument("runs", type=Path, nargs="*", help="run folders, with --collect")
     parser.add_argument("--collect", action="store_true", help="add runs to the file")
-    parser.add_argument("--also", type=Path, action="append", default=[], metavar="JSON", help="other runs to show")
+    parser.add_argument(
+        "--also", type=Path, action="append", default=[], metavar="JSON", help="other runs to show"
+    )
     parser.add_argument("--methods", action="store_true", help="a row for each method, expert-normalized")
     parser.add_argument("--picture", type=Path, metavar="PNG")
     parser.add_argument("--markdown", type=Path, metavar="MD", help="write the table to a file too")
