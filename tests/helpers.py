@@ -1,5 +1,6 @@
 """Tiny specs, agents, replays and environments for the tests."""
 
+import dataclasses
 import math
 
 import gymnasium as gym
@@ -7,6 +8,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from voidrl import registry
 from voidrl.agent import Agent
 from voidrl.build import build_config
 from voidrl.config import EnvConfig, merge
@@ -32,6 +34,18 @@ TINY = {
     "representation": {"batch_size": 16, "encoder": {"feature_dim": 6, "width": 0.1}},
     "log": {"tensorboard": False},
 }
+SMALL = {  # fields of methods whose default size would take most of the time
+    "hidden_dim": 8,
+    "vae_hidden_dim": 8,
+    "rep_dim": 4,
+    "code_dim": 4,
+    "projection_dim": 4,
+    "num_prototypes": 8,
+    "queue_size": 32,
+    "num_skills": 3,
+    "skill_dim": 3,
+    "k": 3,
+}
 NORMED = {  # for `make_agent`: every encoder under spectral normalization
     "representation": "simclr",
     "representation__encoder__spectral_norm_iterations": 2,
@@ -45,6 +59,12 @@ def make_agent(spec=DISCRETE, seed=0, device=CPU, **changes):
     config = build_config(spec, [TINY, changes])
     torch.manual_seed(seed)
     return Agent(spec, config, device)
+
+
+def small_method(name, **options):
+    """A method of the registry with small networks, for `make_agent`."""
+    fields = {field.name for field in dataclasses.fields(registry.find("method", name).Config)}
+    return {"name": name, **{field: value for field, value in SMALL.items() if field in fields}, **options}
 
 
 def fill_replay(

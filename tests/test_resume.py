@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import small_method
 from tiny_runs import MAZE, Skilled, Walk, assert_same_run, make_continuous, newest, rows, tiny
 
 import voidrl
@@ -23,12 +24,7 @@ from voidrl.runs.folder import RunFolder
 
 EVALUATED = {"log__eval_every_steps": 10, "log__eval_episodes": 3}
 PIXELS = {"augment__shift_pixels": 1, "env__frame_stack": 2, **EVALUATED}
-WIDTHS = {  # of networks whose default width would take most of the time
-    "rnd": {"hidden_dim": 8, "rep_dim": 4},
-    "diayn": {"hidden_dim": 8, "num_skills": 3},
-    "cic": {"hidden_dim": 8, "skill_dim": 3, "k": 5, "skill_every_steps": 3},
-    "moss": {"hidden_dim": 8, "skill_dim": 3, "k": 5, "skill_every_steps": 3},
-    "becl": {"hidden_dim": 8, "num_skills": 3},
+WIDTHS = {  # of representations whose default width would take most of the time
     "curl": {"projection_hidden": 8, "projection_dim": 4},
     "spr": {"hidden_dim": 8, "projection_dim": 4},
 }
@@ -82,7 +78,9 @@ def test_every_registered_piece_resumes_bit_for_bit(tmp_path, kind, name):
     env = make_continuous if continuous else Walk
     if (kind, name) == ("representation", "curl"):  # contrasts images
         env, changes = MAZE, {**changes, "augment__shift_pixels": 1}
-    if name in WIDTHS:
+    if kind == "method":
+        changes[kind] = small_method(name)
+    elif name in WIDTHS:
         changes[kind] = {"name": name, **WIDTHS[name]}
     config = tiny(**changes)
     straight = voidrl.pretrain(env, steps=16, seed=5, out=tmp_path / "straight", config=config)

@@ -190,7 +190,10 @@ def test_trials_can_be_asked_for_when_fine_tuning_begins(tmp_path):
     ("changes", "sentence"),
     [
         ({"method__num_skills": 17}, r"num_skills = 17 .*batch_size = 16: .*; use 16 skills or fewer.*diayn"),
-        ({"method__num_skills": 1}, r"num_skills = 1 .* expected 2 to 65536, .*apt and rnd do without skills"),
+        (
+            {"method__num_skills": 1},
+            r"num_skills = 1 .* expected 2 to 65536, .*apt and rnd do without",
+        ),
         ({"method__temperature": 0.0}, r"temperature = 0.0 cannot be used: .* above 0"),
     ],
 )

@@ -1,13 +1,21 @@
 """Skills: the contract that DIAYN, CIC, VISR and APS need, shown by small methods of the tests' own."""
 
-import dataclasses
-
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from helpers import CPU, Point, fill_replay, make_agent, run_loop, snapshot, spec_of, watch_losses
+from helpers import (
+    CPU,
+    Point,
+    fill_replay,
+    make_agent,
+    run_loop,
+    small_method,
+    snapshot,
+    spec_of,
+    watch_losses,
+)
 from torch import nn
 
 import voidrl
@@ -222,9 +230,7 @@ def with_skills():
 
 def skilled_agent(name, **changes):
     """Small, with a skill for 3 steps and episodes of 8."""
-    fields = {field.name for field in dataclasses.fields(registry.find("method", name).Config)}
-    small = {"hidden_dim": 16} if "hidden_dim" in fields else {}
-    method = {"name": name, "skill_every_steps": 3, **small}
+    method = small_method(name, skill_every_steps=3)
     return make_agent(spec_of(Unique), method=method, updates_per_step=0.25, **changes)
 
 
@@ -357,8 +363,9 @@ class KeepsCritic(Successor):
         return self.critic
 
 
-@pytest.mark.parametrize("method", [Successor, KeepsCritic])
-@pytest.mark.parametrize("spec", [GRID, PLANE], ids=["discrete", "continuous"])
+@pytest.mark.parametrize(
+    ("spec", "method"), [(GRID, Successor), (PLANE, KeepsCritic)], ids=["discrete", "continuous"]
+)
 def test_successor_features_rank_actions_by_the_task(spec, method):
     learner = {
         "name": "dqn" if spec.discrete else "sac",
