@@ -9,6 +9,7 @@
 The first table has returns. With `--methods` there are the expert-normalized scores of each method, by
 family, next to the published mean over the same tasks. Runs may be of pre-training too: then the table says
 how long it took. Collecting keeps the runs that are already in the file, unless the same run is given again.
+`--also FILE` shows the runs of another file next to them.
 """
 
 from __future__ import annotations
@@ -43,10 +44,13 @@ FAMILY_COLORS = {"knowledge": "#0067a8", "data": "#c04c00", "competence": "#0079
 def collect(run: Path) -> dict[str, Any]:
     """The description of a run from its folder, with its evaluation; of a pre-training, with its coverage."""
     config = json.loads((run / "config.json").read_text())
-    environment = json.loads((run / "environment.json").read_text())
+    if (run / "environment.json").is_file():
+        environment = json.loads((run / "environment.json").read_text())
+    else:  # machine, versions and command are unknown
+        environment = {"date": json.loads((run / "status.json").read_text())["started"]}
     repeat = config["env"]["dmc"]["action_repeat"]
     words = [word.rpartition("/")[2] if "/" in word and "dmc/" not in word else word
-             for word in environment["command"].split()]  # fmt: skip
+             for word in environment.get("command", "").split()]  # fmt: skip
     found = {
         "run": run.name,
         "task": config["env"]["id"].removeprefix("dmc/"),
@@ -71,7 +75,7 @@ def collect(run: Path) -> dict[str, Any]:
     return found | {
         "command": " ".join(words),
         "date": environment["date"],
-        "hardware": {key: environment[key] for key in ("cpu", "gpus", "versions", "git")},
+        "hardware": {key: environment.get(key) for key in ("cpu", "gpus", "versions", "git")},
         "config": config,
     }  # fmt: skip
 
@@ -270,6 +274,9 @@ def main() -> None:
     parser.add_argument("file", type=Path, help="of collected runs")
     parser.add_argument("runs", type=Path, nargs="*", help="run folders, with --collect")
     parser.add_argument("--collect", action="store_true", help="add runs to the file")
+    parser.add_argument(
+        "--also", type=Path, action="append", default=[], metavar="JSON", help="other runs to show"
+    )
     parser.add_argument("--methods", action="store_true", help="a row for each method, expert-normalized")
     parser.add_argument("--picture", type=Path, metavar="PNG")
     parser.add_argument("--markdown", type=Path, metavar="MD", help="write the table to a file too")
@@ -279,6 +286,7 @@ def main() -> None:
         new = [collect(run) for run in options.runs]
         known = [run for run in known if run["run"] not in {one["run"] for one in new}] + new
         options.file.write_text(json.dumps(known, indent=1) + "\n")
+    known = [run for file in options.also for run in json.loads(file.read_text())] + known
     text = methods_table(known).markdown() if options.methods else table(known)
     print(text)
     if options.markdown:

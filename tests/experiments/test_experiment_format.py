@@ -71,6 +71,7 @@ def test_published_numbers_are_those_of_the_papers():
     assert len(table2.tasks) == 26
     assert table2.aggregates == ("median", "mean", "above_human")
     assert published.numbers("table3").value("APT without contrast", "mean of 57") == 41.12
+    assert published.numbers("table3").value("DIAYN with contrast", "median") == 1.76
     assert published.numbers("table4").value("APT, fixed encoder", "median") == 33.24
     assert published.numbers("table5").value("APT, random heads", "atari/qbert") == 2138.3
     assert published.numbers("exploration").value("positive", "atari/ms_pacman") == 363.7

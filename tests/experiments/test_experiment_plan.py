@@ -113,8 +113,13 @@ def test_ablations_differ_from_apt_in_what_they_are_named_for_and_nothing_else()
     contrast = ("temperature", "projection_hidden", "projection_dim", "decoupled")
     gone = {f"representation.{name}": None for name in contrast}
     assert fixed == {"representation.name": "fixed", "encoder_trainers": [], **gone}
-    without = by_arm(plan_of("table3", tasks=("alien",), seeds=(1,)))["apt_no_contrast", "pretrain"].config
+    table3 = by_arm(plan_of("table3", tasks=("alien",), seeds=(1,)))
+    without = table3["apt_no_contrast", "pretrain"].config
     assert without.representation.name == "learner"
+    diayn, contrast = (table3[name, "pretrain"].config for name in ("diayn", "diayn_contrast"))
+    assert (diayn.representation.name, diayn.encoder_trainers) == ("learner", ("method", "learner"))
+    assert contrast.representation == table3["apt", "pretrain"].config.representation
+    assert (contrast.encoder_trainers, contrast.method) == (("representation",), diayn.method)
     # With another preset too: half of its own updates, in both phases.
     fast = by_arm(plan_of("table4", tasks=("alien",), seeds=(1,), preset="atari-fast"))
     for phase in apt:
@@ -203,7 +208,7 @@ def test_what_is_set_reaches_the_runs_that_it_is_for():
 @pytest.mark.parametrize(
     ("name", "request_", "message"),
     [
-        ("table3", {"methods": ("diayn",)}, "'diayn' of .*'table3' is missing: .*DIAYN.*there are apt,"),
+        ("table3", {"methods": ("visr",)}, "'visr' of .*'table3' is missing: .*VISR.*there are apt,"),
         ("table3", {"methods": ("atp",)}, "unknown method 'atp'; did you mean 'apt'"),
         ("table5", {"methods": ("zzz",)}, r"'zzz'; known: apt, random_heads. Methods are those of [^:]*$"),
         ("table3", {"methods": ("apt", "apt")}, "each of them once"),
