@@ -47,6 +47,9 @@ def test_the_models_are_five_independent_networks(spec):
         for m in range(5):
             hidden = (x @ first.weight[m] + first.bias[m]).relu()
             torch.testing.assert_close(predicted[m], hidden @ last.weight[m] + last.bias[m])
+        reward = agent.method.reward(batch, agent._latents(batch, None))
+    variance = predicted.var(0, correction=1).mean(1)
+    torch.testing.assert_close(reward, variance / variance.std(correction=0))  # of s and the action
     assert predicted.shape == (5, 9, 4)
     assert (predicted[0] - predicted[1]).abs().max() > 0.1
 

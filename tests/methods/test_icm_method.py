@@ -40,7 +40,7 @@ def test_a_representation_without_a_forward_model_is_refused():
 
 
 def test_uncontrollable_noise_is_rewarded_for_ever_on_raw_states_and_less_by_dynamics():
-    """Dimension 1 is noise: a forward model of the raw states never predicts it, and f leaves it out."""
+    """Three of four dimensions are noise: raw states are never predicted, and f leaves the noise out."""
     generator = torch.Generator().manual_seed(0)
 
     def mean_reward(encoder):

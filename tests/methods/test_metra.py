@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from helpers import DISCRETE, PIXELS, make_agent, run_loop, spec_of
+from helpers import DISCRETE, PIXELS, make_agent, points, run_loop, spec_of
 
 from voidrl.errors import ConfigError
+from voidrl.nets import TF32Linear
 from voidrl.types import Batch, EnvSpec
 
 N = 6
@@ -75,9 +76,21 @@ def test_the_bound_is_on_the_sum_over_components_not_on_their_mean():
 
 
 def test_one_hot_skills_are_centered():
-    method = make_agent(method__skill_dim=3, method__discrete_skills=True, **QUICK).method
-    expected = [[1, -0.5, -0.5], [-0.5, 1, -0.5], [-0.5, -0.5, 1]]
-    torch.testing.assert_close(method.direction(torch.eye(3)), torch.tensor(expected))
+    method = make_agent(vectors(4), method__skill_dim=3, method__discrete_skills=True, **QUICK).method
+    expected = torch.tensor([[1, -0.5, -0.5], [-0.5, 1, -0.5], [-0.5, -0.5, 1]])
+    torch.testing.assert_close(method.direction(torch.eye(3)), expected)
+    walks = transitions(points(3, 4), points(3, 4, seed=1), torch.eye(3))
+    step = method.phi(walks.next_obs) - method.phi(walks.obs)
+    torch.testing.assert_close(method.reward(walks, None), (step * expected).sum(1))
+
+
+def test_states_are_never_rounded_to_tf32(monkeypatch):
+    """On a GPU a step from x = 50 to 50.01 would be none, since TF32 has nothing between 50 and 50.03."""
+    method = make_agent(vectors(2), method__distance="controllability", **QUICK).method
+    plain, rounded = TF32Linear.forward, []
+    monkeypatch.setattr(TF32Linear, "forward", lambda layer, x: rounded.append(x) or plain(layer, x))
+    method.objective(points(8, 2), points(8, 2, seed=1), torch.randn(8, 2))
+    assert [x.shape for x in rounded] == [(16, 32), (8, 32)]  # the hidden layers of φ and of p(s' | s)
 
 
 @pytest.mark.parametrize(("step", "grows"), [(3.0, True), (0.0, False)])
@@ -149,20 +162,22 @@ def test_lsd_moves_no_pair_of_states_farther_apart_than_they_are():
 
 def test_csd_shortens_distances_along_a_noisy_dimension():
     agent = make_agent(vectors(2), method__distance="controllability", **QUICK)
-    noise = torch.tensor([0.5, 2.0])  # the deviations of s' − s
-    origin = torch.zeros(2, 2)
+    drift = torch.tensor([0.5, -0.5])
+    noise = torch.tensor([0.25, 1.0])  # the deviations of s' − s
+    origin = torch.zeros(3, 2)
 
     def walks():
         obs = torch.randn(64, 2)
-        return transitions(obs, obs + noise * torch.randn(64, 2), torch.randn(64, 2))
+        return transitions(obs, obs + drift + noise * torch.randn(64, 2), torch.randn(64, 2))
 
     metrics = train(agent, walks, 250)
-    quiet, noisy = agent.method.squared_bound(origin, torch.eye(2))[0].sqrt().tolist()
-    assert quiet == pytest.approx(2, rel=0.25)  # 1 / 0.5 and 1 / 2, whose geometric mean is 1
+    bound, _ = agent.method.squared_bound(origin, drift + torch.eye(3)[:, :2])
+    quiet, noisy, expected = bound.sqrt().tolist()
+    assert quiet == pytest.approx(2, rel=0.25)  # 1 / 0.25 and 1 / 1 over their geometric mean
     assert noisy == pytest.approx(0.5, rel=0.25)
-    entropy = np.log(2 * np.pi * np.e) + np.log(
-        0.5 * 2.0
-    )  # of the noise: the likelihood is that of the truth
+    assert expected < 0.25  # what happens anyway
+    assert not bound.requires_grad  # p is not trained to loosen the bound
+    entropy = np.log(2 * np.pi * np.e) + np.log(0.25 * 1.0)  # of the noise: no loss can be lower
     assert metrics["metra_density_loss"] == pytest.approx(entropy, abs=0.5)
     assert metrics["metra_constraint"] < agent.config.method.slack + 1e-6
 

@@ -90,16 +90,20 @@ def test_entries_that_are_not_filled_are_nobodys_neighbors():
     torch.testing.assert_close(stand_at(method, u).double(), brute_force(u, known, 3)[:, -1])
 
 
-def test_each_update_adds_one_state_per_prototype_and_the_oldest_leave():
+def test_each_update_adds_one_state_per_prototype_and_the_oldest_leave(monkeypatch):
     agent, replay = small_agent(learner__n_step=3), fill_replay()
+    score, scored = agent.method.score, []
+    monkeypatch.setattr(agent.method, "score", lambda z: scored.append(score(z)) or scored[-1])
     for update in range(5):
         before = agent.method.queue.clone()
         agent.step(replay)
         new = (agent.method.queue != before).any(1).nonzero().flatten().tolist()
         start = 8 * update % 24
         assert new == list(range(start, start + 8))
-        norms = agent.method.queue[new].norm(dim=1)
-        torch.testing.assert_close(norms, torch.ones(8))
+        entered = agent.method.queue[new]
+        torch.testing.assert_close(entered.norm(dim=1), torch.ones(8))
+        first = scored[3 * update][0]  # of the three successors that are scored
+        assert (entered[:, None] == first).all(-1).any(1).all()
     assert agent.method.head.item() == 5 * 8 % 24
 
 
@@ -132,6 +136,19 @@ def test_prototypes_draw_by_the_softmax_of_their_products():
 
 
 # Learning
+
+
+def test_the_loss_is_the_cross_entropy_of_the_targets_balanced_assignment_of_the_next_state():
+    agent, replay = small_agent(), fill_replay()
+    method, batch = agent.method, replay.batch(replay.sample(16), 1, 1.0)
+    with torch.no_grad():
+        method.target_projector[0].weight.mul_(-1)  # so that it differs from the trained one
+        (loss,) = method.losses(batch, agent._latents(batch, None))
+        online = F.normalize(method.predictor(method.projector(batch.obs)), dim=1)
+        target = F.normalize(method.target_projector(batch.next_obs), dim=1)
+        q = sinkhorn(target @ method.prototypes.T / 0.1, 3)
+        log_p = (online @ method.prototypes.T / 0.1).log_softmax(1)
+    torch.testing.assert_close(loss.value, -(q * log_p).sum(1).mean())
 
 
 def test_prototypes_stay_on_the_sphere_and_the_target_follows_slowly():

@@ -3,7 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from helpers import DISCRETE, PIXELS, Chain, fill_replay, make_agent, moved, run_loop, snapshot, spec_of
+from helpers import (
+    DISCRETE,
+    PIXELS,
+    Chain,
+    fill_replay,
+    make_agent,
+    moved,
+    points,
+    run_loop,
+    snapshot,
+    spec_of,
+)
 
 from voidrl.entropy import RunningMoments
 
@@ -28,7 +39,8 @@ def test_a_constant_stream_has_the_floor_for_its_deviation():
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_error_on_visited_states_falls_below_a_fifth_of_that_on_unseen_ones(seed):
     """By updates of the agent from a replay that holds the visited states alone."""
-    options = {"method__hidden_dim": 64, "method__learning_rate": 1e-3, "learner__batch_size": 64}
+    options = {"method__hidden_dim": 64, "method__rep_dim": 64, "method__learning_rate": 1e-3}
+    options |= {"learner__batch_size": 64}
     agent, replay = make_agent(method="rnd", seed=seed, **options), fill_replay(seed=seed)
     replay.frames.copy_(0.5 * replay.frames + 1)  # around (1, 1, 1, 1)
     visited = replay.batch(replay.newest(100), 1, 1.0).next_obs
@@ -44,8 +56,25 @@ def test_the_error_on_visited_states_falls_below_a_fifth_of_that_on_unseen_ones(
     assert not moved(target, agent.method.target.state_dict())
 
 
+def test_the_reward_is_the_error_on_the_next_observation_standardized_and_clipped():
+    agent, replay = make_agent(method="rnd", method__hidden_dim=16, method__rep_dim=8), fill_replay()
+    method, batch = agent.method, replay.batch(replay.sample(64), 1, 1.0)
+    visited = 2 + 3 * points(500, 4)
+    method.observe(visited, torch.zeros(500, 0))
+    batch.next_obs[:8] *= 100
+    x = (batch.next_obs - visited.mean(0)) / visited.std(0, correction=0)
+    assert x.abs().max() > 10
+    x = x.clamp(-5, 5)
+    with torch.no_grad():
+        error = (method.predictor(x) - method.target(x)).square().mean(1)
+        (loss,) = method.losses(batch, None)
+        torch.testing.assert_close(loss.value, error.mean())
+        torch.testing.assert_close(method.reward(batch, None), error / error.std(correction=0))
+
+
 def test_rewards_have_a_deviation_of_one():
-    agent, replay = make_agent(method="rnd", learner__batch_size=64), fill_replay()
+    options = {"method__hidden_dim": 64, "learner__batch_size": 64}
+    agent, replay = make_agent(method="rnd", **options), fill_replay()
     rewards = []
     for _ in range(200):
         batch = replay.batch(replay.sample(64), 1, 1.0)
@@ -54,7 +83,7 @@ def test_rewards_have_a_deviation_of_one():
 
 
 def test_every_state_reached_is_observed_once(tmp_path):
-    agent = make_agent(spec_of(Chain), method="rnd", steps=60, warmup_steps=20)
+    agent = make_agent(spec_of(Chain), method="rnd", steps=60, warmup_steps=20, method__hidden_dim=16)
     loop = run_loop(tmp_path / "run", Chain, agent, num_envs=3)
     assert agent.method.observations.count.item() == loop.state.steps
     slots = loop.replay.starts[: len(loop.replay)]

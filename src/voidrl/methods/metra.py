@@ -29,7 +29,7 @@ from voidrl.config import EncoderConfig, SkillConfig, require, require_positive,
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, one_hot_skills
-from voidrl.nets import Encoder, Linear, TF32Linear, mlp
+from voidrl.nets import Encoder, FullPrecisionLinear, Linear, TF32Linear, init_orthogonal, mlp
 from voidrl.nets.encoder import stack_for
 from voidrl.nets.spectral import SpectralNorm, full_precision
 from voidrl.representations.base import Representation
@@ -109,17 +109,17 @@ class METRA(Method):
                 ),
             )
             width = self.encoder.feature_dim
-        # Not bf16: φ grows much longer than one step of it.
-        self.heads = mlp([width, hidden, hidden, config.skill_dim], layer=Linear if lipschitz else TF32Linear)
         if lipschitz:
+            self.heads = mlp([width, hidden, hidden, config.skill_dim], layer=Linear)
             for layer in self.heads:
                 if isinstance(layer, Linear):
                     layer.spectral = SpectralNorm(layer.weight, NORM_ITERATIONS)
         else:
+            self.heads = _network(width, hidden, config.skill_dim, pixels=spec.pixels)
             self.log_multiplier = nn.Parameter(torch.tensor(math.log(config.initial_multiplier)))
         self.density: nn.Sequential | None = None
         if config.distance == "controllability":
-            self.density = mlp([width, hidden, hidden, 2 * width], layer=TF32Linear)
+            self.density = _network(width, hidden, 2 * width)
             with torch.no_grad():  # begin near N(0, I)
                 self.density[-1].weight.mul_(0.01)  # type: ignore[union-attr,operator]
         if config.coordinates:
@@ -266,3 +266,20 @@ class METRA(Method):
             return F.one_hot(way.argmax(1), self.skill_dim).float()
         length = 1.0 if self.config.distance == "temporal" else math.sqrt(self.skill_dim)
         return F.normalize(way, dim=1) * length
+
+
+def _network(inputs: int, hidden: int, outputs: int, *, pixels: bool = False) -> nn.Sequential:
+    """Two hidden layers, exact enough for φ(s') − φ(s) where φ is much longer than a step of it.
+
+    Vectors enter in float32: TF32 rounds a position of 50 to multiples of 1/32, and all hidden units would
+    share that error. Between hidden layers errors are independent and average out, and so do those of the
+    many features of an image.
+    """
+    layers = [
+        (TF32Linear if pixels else FullPrecisionLinear)(inputs, hidden),
+        nn.ReLU(),
+        TF32Linear(hidden, hidden),
+        nn.ReLU(),
+        FullPrecisionLinear(hidden, outputs),
+    ]
+    return nn.Sequential(*layers).apply(init_orthogonal)
