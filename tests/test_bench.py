@@ -192,8 +192,8 @@ def test_update(tmp_path, capsys):
 
 def test_methods_are_compared_with_the_first(tmp_path, capsys):
     path = tmp_path / "methods.json"
-    words = ["--methods", "positive", "diayn", "positive", "--device", "cpu", "--seconds", 0.05, "--json", path]
-    assert bench("update", "maze", *words) == 0
+    words = ["--methods", "positive", "diayn", "positive", "--device", "cpu", "--seconds", 0.05]
+    assert bench("update", "maze", *words, "--json", path) == 0
     said = capsys.readouterr().out
     assert all(len(text) <= 100 for text in said.splitlines())
     first, second = figures(path)  # each once
