@@ -106,7 +106,9 @@ def layers_for(
     named = merge(shared or {}, command)
     method = piece_name("method", named) or Config().method.name
     learner, representation = (piece_name(kind, named) for kind in ("learner", "representation"))
-    protocol, chosen = protocol_for(env, preset), recipe(method, preset, representation)
+    task = find_dmc_task(env) if isinstance(env, str) else None
+    domain = None if task is None else task.domain
+    protocol, chosen = protocol_for(env, preset), recipe(method, preset, representation, domain)
     if learner not in (None, piece_name("learner", protocol)):
         common = {f.name for f in dataclasses.fields(LearnerConfig)} - {"name"}
         protocol, chosen = (

@@ -229,7 +229,8 @@ class Loop:
         self.skill_age = np.where(real, self.skill_age + 1, 0)
         tries = agent.pretraining or not state.updates  # with the first update the task's skill is chosen
         period = agent.skill_every_steps if tries else 0
-        changes = real & (self.skill_age >= period) if period else np.zeros_like(real)
+        # An episode that ends has its next skill drawn with its reset: of two, the first would never act.
+        changes = real & ~result.ended & (self.skill_age >= period) if period else np.zeros_like(real)
         state.steps += self.replay.add(
             action,
             result.reward,

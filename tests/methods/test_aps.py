@@ -132,8 +132,12 @@ def test_features_learn_to_point_along_the_skill_that_reaches_the_state():
     first = agent.step(replay)["aps_loss"]
     for _ in range(80):
         metrics = agent.step(replay)
+    batch = replay.batch(slots, 1, 1.0)
+    with torch.no_grad():
+        _, along = agent.method.along_skill(batch.next_obs, batch.skill)
     assert abs(first) < 0.5
     assert metrics["aps_loss"] < -0.95
+    assert along.mean() > 0.95  # the reward's first term
     assert metrics["aps_concentration"] < 0.4
 
 

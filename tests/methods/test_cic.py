@@ -59,6 +59,16 @@ def test_the_loss_is_log_b_where_nothing_is_told_apart():
     assert accuracy.item() == pytest.approx(1 / 12)
 
 
+def test_the_loss_is_that_of_finding_the_transition_of_each_skill():
+    method = make_agent(**SMALL).method
+    z, z_next, skill = points(12, 4), points(12, 4, seed=1), torch.rand(12, 3)
+    with torch.no_grad():
+        key = method.transition_key(torch.cat([method.phi(z), method.phi(z_next)], 1))
+        cosine = torch.cosine_similarity(method.skill_query(skill)[:, None], key[None], dim=2)  # (12, 12)
+        expected = -(cosine / 0.5).softmax(1).diagonal().log().mean()
+        torch.testing.assert_close(method.contrast(z, z_next, skill)[0], expected)
+
+
 def test_the_reward_is_the_same_whatever_the_skills():
     method = make_agent(**SMALL).method
     skill, latents = torch.rand(16, 3), latents_of(points(16, 4), points(16, 4, seed=1))

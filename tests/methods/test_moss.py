@@ -6,6 +6,8 @@ import torch
 from helpers import CONTINUOUS, Point, brute_force, make_agent, points, run_loop, spec_of
 from test_cic import batch_of, latents_of
 
+from voidrl.build import layers_for
+from voidrl.config import merge
 from voidrl.errors import ConfigError
 
 SMALL = {"method": "moss", "method__hidden_dim": 32, "method__skill_dim": 3, "method__rep_dim": 8}
@@ -69,6 +71,15 @@ def test_with_explore_steps_the_last_third_of_an_episode_is_control(tmp_path):
     assert (skills[age < 20] > 0).all()
     assert (skills[age >= 20] < 0).all()
     assert len({tuple(skill) for skill in skills.tolist()}) == 18
+
+
+@pytest.mark.parametrize("preset", ["urlb-states", "urlb-pixels"])
+@pytest.mark.parametrize(("domain", "frames"), [("walker", 1000), ("jaco_reach_top_left", 250)])
+def test_on_urlb_control_is_the_last_third_of_an_episode(domain, frames, preset):
+    layers = layers_for(f"dmc/{domain}", "pretrain", preset, {"method": "moss"})
+    explores = merge(*(layer.values for layer in layers))["method"]["explore_steps"]
+    steps = frames if preset == "urlb-states" else frames / 2
+    assert explores == pytest.approx(2 / 3 * steps, abs=1)
 
 
 def test_the_skill_for_a_task_is_one_half(tmp_path):

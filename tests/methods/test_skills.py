@@ -10,6 +10,7 @@ from helpers import (
     Point,
     fill_replay,
     make_agent,
+    points,
     run_loop,
     small_method,
     snapshot,
@@ -20,12 +21,13 @@ from torch import nn
 
 import voidrl
 from voidrl import registry
+from voidrl.agent.agent import SELECTION_STEPS
 from voidrl.config import SkillConfig
 from voidrl.errors import SpaceError
-from voidrl.methods.base import Method
+from voidrl.methods.base import Latents, Method
 from voidrl.nets import TwinQ, mlp
 from voidrl.replay import SKILL_ENDED, Replay
-from voidrl.types import EnvSpec, Loss
+from voidrl.types import Batch, EnvSpec, Loss
 
 AT_START = torch.zeros(1, dtype=torch.int64)
 
@@ -173,18 +175,25 @@ def test_fine_tuning_chooses_a_skill_after_the_warm_up_and_then_uses_it_everywhe
     assert not again.task_skill_chosen  # another task chooses anew
 
 
-def test_evaluation_uses_the_chosen_skill():
-    agent = make_agent(spec_of(Short), method=Directions, phase="finetune")
+@pytest.mark.parametrize("chosen", [True, False])
+def test_evaluation_uses_the_chosen_skill_or_draws_one_for_each_episode(chosen):
+    agent = make_agent(spec_of(Short), method=Directions, phase="finetune" if chosen else "pretrain")
     agent.task_skill.copy_(torch.tensor([3.0, -2.0]))
-    agent.task_skill_chosen.fill_(True)
+    agent.task_skill_chosen.fill_(chosen)
     seen = []
     act = agent.learner.act
     agent.learner.act = lambda obs, skill, deterministic: (
         seen.append(skill),
         act(obs, skill, deterministic=deterministic),
     )[1]
-    voidrl.evaluate(agent, Short, episodes=3)
-    assert (torch.cat(seen) == torch.tensor([3.0, -2.0])).all()
+    voidrl.evaluate(agent, Short, episodes=3, num_envs=1)
+    skills = [tuple(skill) for skill in torch.cat(seen).tolist()]
+    lasted = [skills.count(skill) for skill in dict.fromkeys(skills)]
+    if chosen:
+        assert set(skills) == {(3.0, -2.0)}
+    else:  # four steps, and the reset in between, whose action is ignored
+        assert len(lasted) == 3
+        assert set(lasted) <= {4, 5}
 
 
 def test_act_follows_one_skill_until_one_is_chosen():
@@ -302,6 +311,71 @@ def test_fine_tuning_from_a_saved_agent_chooses_a_skill_says_how_and_keeps_it(tm
     assert not (replay.ending[slots[40:]] == SKILL_ENDED).any()
     voidrl.save_pretrained(agent, tmp_path / "after")
     assert torch.equal(voidrl.load(tmp_path / "after", device="cpu").task_skill, skill)
+
+
+def skills_for(method, n=16):
+    """As they are drawn, each twice, so that discrete ones have pairs."""
+    torch.manual_seed(0)
+    return method.sample_skill(torch.zeros(n, dtype=torch.int64)).repeat_interleave(2, 0)[:n]
+
+
+def batch_of(skill, obs=None):
+    nothing = torch.zeros(len(skill))
+    return Batch(obs, nothing, nothing, nothing, obs, skill)
+
+
+@pytest.mark.parametrize("name", ["diayn", "smm", "aps", "cic", "moss", "becl"])
+def test_the_reward_is_that_of_the_state_reached(name):
+    method = skilled_agent(name).method
+    batch = batch_of(skills_for(method))
+    latents = Latents(lambda: pytest.fail("s is read"), lambda: points(16, 3), None)
+    with torch.no_grad():
+        assert method.reward(batch, latents).std() > 0
+    if name not in ("cic", "moss"):  # the losses too, but for those that read whole transitions
+        assert all(loss.value.isfinite() for loss in method.losses(batch, latents))
+
+
+@pytest.mark.parametrize("name", with_skills())
+def test_states_of_zeros_give_finite_rewards_and_small_gradients(name):
+    """Biases are 0 at first, and so are the outputs: normalizing them must give no gradient of 1e12."""
+    method = skilled_agent(name).method
+    skill, some = skills_for(method), points(16, 3)
+    some[::5] = 0.0
+    for z in (some, torch.zeros(16, 3)):
+        latents = Latents(lambda z=z: z, lambda z=z: z, lambda n, z=z: z)
+        for loss in method.losses(batch_of(skill, z), latents):
+            loss.value.backward()
+        gradients = [p.grad for p in method.parameters() if p.grad is not None]
+        assert all(gradient.isfinite().all() and gradient.abs().max() < 1e3 for gradient in gradients)
+        with torch.no_grad():
+            assert method.reward(batch_of(skill, z), latents).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["aps", "cic", "moss"])
+def test_distances_between_near_states_are_those_of_float32(name):
+    method = skilled_agent(name).method
+    latents = Latents(None, lambda: 1 + 1e-3 * points(16, 3), None)  # equal in bf16
+    fresh, rewards = snapshot(dict(method.named_buffers())), []
+    for on in (True, False):
+        method.load_state_dict(fresh, strict=False)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=on):
+            rewards.append(method.reward(batch_of(skills_for(method)), latents))
+    torch.testing.assert_close(*rewards)
+
+
+def test_a_long_warm_up_counts_from_its_beginning(monkeypatch):
+    """The first skill earned most per step, before more steps with another than are read."""
+    monkeypatch.setitem(SELECTION_STEPS, "vectors", 20)
+    agent = make_agent(method="diayn", method__num_skills=2, phase="finetune")
+    replay = fill_replay(num_envs=1, steps=60, skill_dim=2)
+    slots = replay.starts[: len(replay)]
+    second = (torch.arange(len(slots)) >= 12).long()
+    replay.skill[slots], replay.reward[slots] = torch.eye(2)[second], 1 - second / 2
+    seen, select = [], agent.method.select_skill
+    agent.method.select_skill = lambda batch, latents: (seen.append(batch), select(batch, latents))[1]
+    agent.choose_task_skill(replay)
+    assert agent.task_skill.tolist() == [1, 0]
+    assert len(seen[0].reward) <= 20
 
 
 # Successor features: Q(s, a, w) = ψ(s, a, w) · w, in VISR's and APS's way.

@@ -28,7 +28,8 @@ from voidrl.spaces import env_action, to_frames
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 MetricOwner = Literal["representation", "latents", "method", "reward", "learner"]
-SELECTION_STEPS = 4096  # of the warm-up, from which the skill for a task is selected
+# Steps of the warm-up from which the skill for a task is selected; of more, as many at even distances.
+SELECTION_STEPS = {"pixels": 2**12, "vectors": 2**17}
 
 
 class JointLoss:
@@ -468,7 +469,9 @@ class Agent(nn.Module):
     def choose_task_skill(self, replay: Replay) -> None:
         """Choose the skill for the task, once, from the rewards of the warm-up."""
         if self.method.skill_dim and not self.task_skill_chosen:
-            batch = replay.batch(replay.newest(SELECTION_STEPS), 1, 1.0)
+            slots = replay.newest(len(replay))  # all of them: skills were tried one after another
+            most = SELECTION_STEPS["pixels" if self.spec.pixels else "vectors"]
+            batch = replay.batch(slots[:: -(-len(slots) // most)], 1, 1.0)
             latents = self._latents(batch, self._pool(replay))
             self.task_skill.copy_(self.method.select_skill(batch, latents))
         self.task_skill_chosen.fill_(True)

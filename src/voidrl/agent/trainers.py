@@ -149,6 +149,6 @@ def _check_skills(config: Config, pieces: Pieces) -> None:
     tuning = config.finetune
     if tuning.warmup_actions == "random" and not pieces.method.regresses_skill:
         raise ConfigError(
-            f"finetune.warmup_actions = 'random' cannot be used with method {name!r}: the warm-up tries its "
-            f"skills to choose one for the task, which takes the policy; use 'policy'"
+            f"finetune.warmup_actions = 'random' cannot be used with method {name!r}: the warm-up follows "
+            f"the skills from which one is chosen for the task, which takes the policy; use 'policy'"
         )

@@ -172,7 +172,7 @@ def _comparison(figures: dict[str, Any]) -> dict[str, str]:
     other = figures["compared_with"]
     return {
         f"of {other}": percent(figures["relative_rate"]),
-        f"FLOP of {other}": percent(figures["relative_flop"]),
+        "rel. FLOP": percent(figures["relative_flop"]),
     }
 
 

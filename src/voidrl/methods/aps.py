@@ -14,6 +14,7 @@ labels the transition at a change of skill with the wrong one. Here the saved φ
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +26,8 @@ from voidrl.config import LearnerConfig, SkillConfig, require, require_positive
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.apt import APT, APTConfig
 from voidrl.methods.base import About, Latents, Method, require_neighbors
-from voidrl.nets import DuelingQ, TrunkQ, TwinQ, join, mlp
+from voidrl.nets import DuelingQ, TrunkQ, TwinQ, join, mlp, unit_vectors
+from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
@@ -139,7 +141,7 @@ class APS(Method):
     @fusable
     def direction_loss(self, z_next: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
         """−φ̂·w, and ‖mean φ̂‖: 1 if φ̂ is the same for all states."""
-        direction = F.normalize(self.features(z_next), dim=1)  # (B, dim)
+        direction = unit_vectors(self.features(z_next))  # (B, dim)
         loss = -(direction * skill).sum(1).mean()
         return loss, torch.linalg.vector_norm(direction.detach().mean(0))
 
@@ -151,8 +153,10 @@ class APS(Method):
     @fusable
     def along_skill(self, z_next: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
         """φ, (B, dim), and φ̂·w, (B,)."""
-        phi: Tensor = self.features(z_next)
-        return phi, (F.normalize(phi, dim=1) * skill).sum(1)
+        # From vectors in float32: bf16 would make neighbors equal.
+        with nullcontext() if self.spec.pixels else full_precision(z_next):
+            phi: Tensor = self.features(z_next)
+        return phi, (unit_vectors(phi) * skill).sum(1)
 
     def metrics(self) -> Metrics:
         """The running mean of the distances shows how the space of φ grows."""
@@ -168,7 +172,7 @@ class APS(Method):
 
     def select_skill(self, batch: Batch, latents: Latents) -> Tensor:
         """argmin_w Σ (φ̂(s')·w − r)², normalized to the sphere."""
-        phi = F.normalize(self.features(latents.z_next).double(), dim=1)  # (n, dim)
+        phi = unit_vectors(self.features(latents.z_next)).double()  # (n, dim)
         ridge = RIDGE * len(phi) * torch.eye(self.skill_dim, dtype=phi.dtype, device=phi.device)
         w: Tensor = torch.linalg.solve(phi.T @ phi + ridge, phi.T @ batch.reward.double())
         if not w.any():  # host read, once in a run: without reward w = 0, which would make every Q 0

@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import Config as RunConfig
@@ -29,7 +28,7 @@ from voidrl.config import SkillConfig, require, require_positive, require_skills
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, one_hot_skills
-from voidrl.nets import mlp
+from voidrl.nets import mlp, unit_vectors
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss
@@ -113,7 +112,7 @@ class BeCL(Method):
         Without one the log-ratio is that of chance. Also the accuracy: how often the most similar state has
         the same skill, where any has.
         """
-        h: Tensor = F.normalize(self.embedding(z_next), dim=1)  # (B, width)
+        h = unit_vectors(self.embedding(z_next))  # (B, width)
         with full_precision(h):  # bf16 would round a similarity of 2 to 0.008
             similarity = h @ h.T / self.config.temperature  # (B, B)
         label = skill.argmax(1)

@@ -26,17 +26,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from voidrl.config import MAX_SKILLS, SkillConfig, require, require_positive
 from voidrl.config import Config as RunConfig
-from voidrl.config import SkillConfig, require, require_positive
 from voidrl.entropy import RunningMoments, knn_distances
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, require_neighbors
-from voidrl.nets import join, mlp, top1_accuracy
+from voidrl.nets import join, mlp, top1_accuracy, unit_vectors
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
-
-SHORTEST = 1e-3  # length below which vectors are not scaled up to 1: at 0 the gradient would be infinite
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,8 @@ class CICConfig(SkillConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.skill_dim >= 1, "skill_dim", self.skill_dim, "1 or more; apt does without skills")
-        require_positive(self, "trials", "rep_dim", "hidden_dim", "temperature")
+        require(1 <= self.trials <= MAX_SKILLS, "trials", self.trials, f"1 to {MAX_SKILLS}")
+        require_positive(self, "rep_dim", "hidden_dim", "temperature")
         least = 1 + self.include_self
         require(self.k >= least, "k", self.k, f"{least} or more with include_self = {self.include_self}")
 
@@ -117,8 +116,8 @@ class CIC(Method):
     def contrast(self, z: Tensor, z_next: Tensor, skill: Tensor) -> tuple[Tensor, Tensor]:
         """Loss and accuracy of finding the transition of each skill: (B, dim), (B, dim), (B, skill_dim)."""
         h, h_next = self.phi(z), self.phi(z_next)  # (B, rep_dim)
-        query = F.normalize(self.skill_query(skill), dim=1, eps=SHORTEST)
-        key = F.normalize(self.transition_key(join(h, h_next)), dim=1, eps=SHORTEST)
+        query = unit_vectors(self.skill_query(skill))
+        key = unit_vectors(self.transition_key(join(h, h_next)))
         with full_precision(query):
             logits = query @ key.T / self.config.temperature  # (B, B): row i has the skill of transition i
         right = logits.diagonal()

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.config import SkillConfig, require, require_positive
+from voidrl.config import MAX_SKILLS, SkillConfig, require, require_positive
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, one_hot_skills
@@ -60,8 +60,8 @@ class SMMConfig(SkillConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expected = "1 to 65536, where 1 leaves the density alone; apt and rnd do without skills"
-        require(1 <= self.num_skills <= 2**16, "num_skills", self.num_skills, expected)
+        expected = f"1 to {MAX_SKILLS}, where 1 leaves the density alone; apt and rnd do without skills"
+        require(1 <= self.num_skills <= MAX_SKILLS, "num_skills", self.num_skills, expected)
         require_positive(self, "vae_learning_rate", "hidden_dim", "vae_hidden_dim", "code_dim", "beta")
         require(self.density_weight >= 0, "density_weight", self.density_weight, "0 or more")
 

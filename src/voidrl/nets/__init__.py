@@ -14,6 +14,7 @@ from voidrl.nets.layers import (
     join,
     mlp,
     trunk,
+    unit_vectors,
 )
 from voidrl.nets.targets import polyak_update, target_copy
 from voidrl.nets.tf32 import TF32Linear
@@ -39,4 +40,5 @@ __all__ = [
     "target_copy",
     "top1_accuracy",
     "trunk",
+    "unit_vectors",
 ]

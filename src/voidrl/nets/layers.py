@@ -13,6 +13,7 @@ from voidrl.nets.spectral import SpectralNorm, full_precision
 from voidrl.types import EnvSpec, Layout
 
 MULTIPLE = 8  # bf16 products with sizes that it does not divide take twice the time
+SHORTEST = 1e-3  # length below which `unit_vectors` does not scale up to 1
 
 
 def activation(name: str) -> nn.Module:
@@ -100,6 +101,11 @@ class FullPrecisionLayerNorm(nn.LayerNorm):
 def in_bf16(x: Tensor) -> bool:
     """Whether a product with x would be taken in bf16."""
     return torch.is_autocast_enabled(x.device.type)
+
+
+def unit_vectors(x: Tensor) -> Tensor:
+    """(B, dim) scaled to length 1; the shortest stay shorter, since at 0 the gradient would be infinite."""
+    return F.normalize(x, dim=1, eps=SHORTEST)
 
 
 def trunk_layers(inputs: int, outputs: int) -> list[nn.Module]:

@@ -3,8 +3,8 @@
 A protocol says environment, learner, steps, fine-tuning, evaluation, replay, augmentation and the shape of
 f's encoder. A recipe says what one method takes within it: its values, its representation, what f shares with
 the learner and whose losses train f. A table of a recipe is for the preset that it is named after, or for a
-family of presets by their first word (`atari`), whose table is read first. A table such as `urlb+identity` is
-for the representation that it names, and is read last.
+family of presets by their first word (`atari`), whose table is read first. A table such as `urlb+identity` or
+`urlb+jaco` is for the representation or the domain of DMControl that it names, and is read last.
 
 `atari-paper` and `dmc-paper` have the values of the paper's tables; comments say what we chose where it is
 silent or contradicts itself. `urlb-states` and `urlb-pixels` follow URLB (Laskin et al. 2021) and its code.
@@ -60,17 +60,17 @@ def protocol_for(env: object, name: str | None) -> dict[str, Any]:
 
 
 @cache
-def recipe(method: str, preset: str | None, representation: str | None = None) -> dict[str, Any]:
+def recipe(method: str, preset: str | None, *special: str | None) -> dict[str, Any]:
     """The values of a method's recipe for a preset; {} where it has none.
 
-    `representation` is the one that the user names, if any.
+    `special` are the representation that the user names and DMControl's domain, if any.
     """
     file = files(__package__).joinpath("recipes", f"{method}.toml")
     if preset is None or not file.is_file():
         return {}
     tables = tomllib.loads(file.read_text("utf-8"))
     names = (preset.partition("-")[0], preset)
-    return merge(*(tables.get(name + end, {}) for end in ("", f"+{representation}") for name in names))
+    return merge(*(tables.get(name + end, {}) for end in ("", *(f"+{s}" for s in special)) for name in names))
 
 
 def preset_values(name: str, method: str = "apt") -> dict[str, Any]:
