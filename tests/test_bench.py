@@ -192,7 +192,18 @@ def test_update(tmp_path, capsys):
 
 def test_methods_are_compared_with_the_first(tmp_path, capsys):
     path = tmp_path / "methods.json"
-    words = ["--methods", "positive", "diayn", "positive", "--device", "cpu", "--seconds", 0.05, "--json", path]
+    words = [
+        "--methods",
+        "positive",
+        "diayn",
+        "positive",
+        "--device",
+        "cpu",
+        "--seconds",
+        0.05,
+        "--json",
+        path,
+    ]
     assert bench("update", "maze", *words) == 0
     said = capsys.readouterr().out
     assert all(len(text) <= 100 for text in said.splitlines())
@@ -339,6 +350,7 @@ def test_workloads_match_their_descriptions(name):
         (["update", "maze", "--engine", "warp"], "invalid choice: 'warp'"),
         (["update", "maze", "--device", "cpu", "--engine", "graph"], "engine = 'graph' cannot be used"),
         (["update", "maze", "discrete", "--profile", "t.json"], "holds the trace of one workload"),
+        (["update", "maze", "--methods", "apt", "rnd", "--profile", "t.json"], "one method, got 2"),
         (["update", "maze", "--json", "no/such/folder.json"], "cannot be written"),
         (["update", "maze", "--device", "tpu"], "device = 'tpu'"),
         (["knn", "1,2,3"], "expected N,M,D,K"),
