@@ -209,7 +209,8 @@ def methods_table(runs: list[dict[str, Any]]) -> Table:
     families = [group for group in group_families(methods) if len(group.members_on(ALL)) > 1]
     for group in [*sort_methods(methods), *families]:
         [*members] = group.members_on(ALL)
-        score, printed = group.score(ALL), group.published(ALL)
+        score = group.score(ALL)
+        printed = group.published(ALL) if group.is_published(ALL) else None
         assert score is not None
         cells = [
             f"{np.mean([np.mean(each.scores[task]) for each in members]):.2f}" if task in score.tasks else "–"

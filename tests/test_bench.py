@@ -339,6 +339,7 @@ def test_workloads_match_their_descriptions(name):
         (["update", "maze", "--engine", "warp"], "invalid choice: 'warp'"),
         (["update", "maze", "--device", "cpu", "--engine", "graph"], "engine = 'graph' cannot be used"),
         (["update", "maze", "discrete", "--profile", "t.json"], "holds the trace of one workload"),
+        (["update", "maze", "--methods", "apt", "rnd", "--profile", "t.json"], "one method, got 2"),
         (["update", "maze", "--json", "no/such/folder.json"], "cannot be written"),
         (["update", "maze", "--device", "tpu"], "device = 'tpu'"),
         (["knn", "1,2,3"], "expected N,M,D,K"),

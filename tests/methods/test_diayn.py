@@ -21,6 +21,7 @@ from helpers import (
 )
 
 from voidrl.replay import SKILL_ENDED, Replay
+from voidrl.types import Batch
 
 K = 4
 
@@ -128,3 +129,14 @@ def test_fine_tuning_tries_every_skill_in_turn_and_keeps_the_best(tmp_path, num_
     assert agent.task_skill_chosen
     later = sorted(loop.replay.starts[: len(loop.replay)].tolist())[124:]
     assert not (loop.replay.ending[later] == SKILL_ENDED).any()  # the chosen skill stays
+
+
+def test_a_warm_up_that_tells_no_skills_apart_says_so():
+    method = make_agent(method="diayn", method__num_skills=3).method
+    batch = Batch(None, None, torch.zeros(6), None, None, torch.eye(3).repeat(2, 1))
+    assert method.select_skill(batch, None).sum() == 1
+    assert method.skill_choice == "although all 3 that were tried earned the same in the warm-up"
+    method = make_agent(method="diayn", method__num_skills=3).method
+    paid = batch._replace(reward=torch.tensor([0.0, 1, 0, 0, 0, 0]))
+    assert method.select_skill(paid, None).tolist() == [0, 1, 0]
+    assert method.skill_choice == "which earned most in the warm-up"

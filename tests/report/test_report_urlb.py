@@ -131,16 +131,22 @@ def test_an_experiment_has_intervals_families_and_what_is_missing(tmp_path):
         "ICM": ("icm", {**every, "dmc/walker_run": (0.5,), "dmc/walker_flip": ()}),
     }
     shares["DIAYN"] = ("diayn", {"dmc/walker_run": (0.1, None)})
+    shares["METRA"] = ("metra", {"dmc/walker_run": (0.3, 0.5)})
     experiment(tmp_path, shares=shares)
     found = urlb(tmp_path)
     whole = found.bodies[0]
-    assert [line.label for line in whole.methods] == ["RND", "ICM", "DIAYN"]  # most tasks first
+    assert [line.label for line in whole.methods] == ["RND", "ICM", "METRA", "DIAYN"]  # most tasks first
     assert whole.methods[0].mean.startswith("0.60 [0.5")
     assert [(line.label, line.family, line.tasks) for line in whole.families] == [
         ("knowledge", "2 methods: RND, ICM", "11/12"),
-        ("competence", "1 method: DIAYN", "1/12"),
+        ("competence", "2 methods: DIAYN, METRA", "1/12"),
     ]
-    assert "mean, tasks of published" in whole.columns.values()  # top right is not printed
+    assert "mean where published" in whole.columns.values()  # top right is not printed
+    knowledge, competence = whole.families
+    assert "published" in knowledge.bar
+    # METRA has no published number, so the two means are not of the same methods.
+    assert (competence.mean[:4], competence.on_published, competence.published) == ("0.25", "0.10", "0.18")
+    assert "published" not in competence.bar
     text = "\n".join(found.not_run)
     assert "Not run on walker_flip: ICM." in text
     assert "Without seed 2: ICM on walker_run, DIAYN." in text
@@ -162,6 +168,13 @@ def test_with_many_methods_published_numbers_have_a_line_for_each(tmp_path):
     assert table.columns == ["method", "", "walker run", "seeds"]
     assert table.rows[:2] == [["ICM", "published", "180", ""], ["ICM", "ours", "398", "1"]]
     assert any("100k of 100k fine-tuning steps: ICM, RND, APT, DIAYN." in note for note in table.notes)
+
+
+def test_a_seed_that_was_run_twice_counts_once(tmp_path):
+    for name, share in (("a", 0.2), ("b", 0.6)):
+        write_task(tmp_path / name, "dmc/walker_run", share)
+    [line] = urlb(tmp_path).bodies[1].methods
+    assert (line.mean, line.seeds) == ("0.60", "1")  # one seed: no interval
 
 
 def test_pixels_are_not_next_to_numbers_from_states(tmp_path):

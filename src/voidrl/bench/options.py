@@ -96,9 +96,10 @@ def _check(options: argparse.Namespace) -> None:
         for name in options.workloads:
             find_workload(name)
         options.methods = _find_methods(options.workloads, options.methods)
-        if options.profile is not None and len(options.workloads) != 1:
+        traces = len(options.workloads) * max(1, len(options.methods))
+        if options.profile is not None and traces != 1:
             raise ConfigError(
-                f"--profile {options.profile} holds the trace of one workload, got {len(options.workloads)}: "
+                f"--profile {options.profile} holds the trace of one workload with one method, got {traces}: "
                 f"expected `voidrl bench update WORKLOAD --profile FILE`"
             )
     elif options.what == "knn":

@@ -157,8 +157,8 @@ def _print_urlb(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> No
     for row in rows:
         task = urlb.urlb_task(row.task) if plan.experiment.published == "urlb" else None
         if task is not None and row.measure == "return":
-            share = urlb.expert_returns()[task]
-            scores.setdefault(row.label, {})[task] = [value / share for value in row.values]
+            expert = urlb.expert_returns()[task]
+            scores.setdefault(row.label, {})[task] = [value / expert for value in row.values]
     if not scores:
         return
     configs = {cell.label: cell.config for cell in plan.cells if cell.is_final}
@@ -175,7 +175,8 @@ def _print_urlb(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> No
     groups = [*urlb.sort_methods(methods), *urlb.group_families(methods)]
     for group in groups:
         one = len(group.members) == 1 and group.label == group.members[0].label
-        scored, published_mean = group.score(urlb.ALL), group.published(urlb.ALL)
+        scored = group.score(urlb.ALL)
+        published_mean = group.published(urlb.ALL) if group.is_published(urlb.ALL) else None
         assert scored is not None
         means = [score.show() if (score := group.score(body)) else "" for body in urlb.BODIES]
         cells = [group.label, group.members[0].family if one else f"{len(group.members)} methods"]

@@ -169,7 +169,10 @@ class Method(nn.Module):
         """
         skills, inverse = torch.unique(batch.skill, dim=0, return_inverse=True)
         total = torch.zeros(len(skills), device=batch.reward.device).index_add_(0, inverse, batch.reward)
-        best: Tensor = skills[(total / inverse.bincount(minlength=len(skills))).argmax()]
+        mean = total / inverse.bincount(minlength=len(skills))
+        if len(skills) > 1 and mean.allclose(mean[0]):  # host read, once in a run
+            self.skill_choice = f"although all {len(skills)} that were tried earned the same in the warm-up"
+        best: Tensor = skills[mean.argmax()]
         return best
 
     def make_critic(self, feature_dim: int, config: LearnerConfig) -> nn.Module | None:

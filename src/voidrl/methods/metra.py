@@ -82,7 +82,7 @@ class METRA(Method):
     about = About(
         family="competence",
         year=2024,
-        reward="step along the skill in a space of temporal distances",
+        reward="step along the skill in a space of temporal distances, or of LSD's or CSD's",
         paper="Park et al., arXiv:2310.08887",
         skills="both",
     )

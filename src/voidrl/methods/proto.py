@@ -7,8 +7,8 @@ reward is the distance of s' to its k-th neighbor in that queue. On vectors f is
 loss trains f itself, where `encoder_trainers` names `method`.
 
 Differences from the authors' code: a minibatch is scored before its states enter the queue, so that no state
-is its own neighbor; the queue starts with entries at infinity, never zeros; the target sees images without
-augmentation; f is trained at every update; fine-tuning has the task's reward alone.
+is its own neighbor; the queue starts with entries at infinity, never zeros; the target and the reward see
+images without augmentation; f is trained at every update; fine-tuning has the task's reward alone.
 """
 
 from __future__ import annotations

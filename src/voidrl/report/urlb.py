@@ -32,8 +32,10 @@ from voidrl.scores.urlb import (
 
 INTERVALS = (
     "Brackets are 95% bootstrap intervals: seeds are resampled within each task. A task with one seed adds "
-    "no width, and with few seeds intervals are too narrow. IQM: mean of the middle half of all runs. A "
-    "family is averaged over the methods that it names, which have the same tasks."
+    "no width, and with few seeds intervals are too narrow. They ignore that the tasks of a body start from "
+    "the same pre-trained agent. IQM: mean of the middle half of all runs. A family is averaged over the "
+    "methods that it names, which have the same tasks. “Mean where published” is over the methods and tasks "
+    "with a published number, and so is the published mean."
 )
 ABSENT = "–"
 NOT_RUN = "not run"
@@ -181,7 +183,7 @@ def _body_table(
     columns = {"mean": "mean [95%]", "iqm": "IQM [95%]"}
     if any(line.published != ABSENT for line in methods):
         if any(line.on_published not in (ABSENT, line.mean.split(" ")[0]) for line in (*methods, *lines)):
-            columns["on_published"] = "mean, tasks of published"
+            columns["on_published"] = "mean where published"
         columns["published"] = "published"
     columns |= {"tasks": "tasks", "seeds": "seeds"}
     title = "All tasks" if body == ALL else body.capitalize()
@@ -192,7 +194,8 @@ def _line(group: ScoreGroup, body: str, high: float, family: str, seeds: str) ->
     score, published = group.score(body), group.published(body)
     assert score is not None
     bar = {"low": score.mean.low, "mean": score.mean.point, "high": score.mean.high}
-    bar |= {} if published is None else {"published": published[0]}
+    if published is not None and group.is_published(body):
+        bar["published"] = published[0]
     return ScoreLine(
         label=group.label,
         family=family or ABSENT,

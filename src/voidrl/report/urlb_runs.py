@@ -73,14 +73,15 @@ class MethodRuns:
         return {each.run.seed for each in self.runs if each.task == task and each.score is not None}
 
     def scores(self, *, published: bool) -> MethodScores:
-        """Their scores by task, with published ones if asked for."""
-        first, by_task = self.first, dict[str, list[float]]()
+        """Their scores by task, with published ones if asked for; of a seed that was run twice, the last."""
+        first, by_task = self.first, dict[str, dict[int, float]]()
         for each in self.runs:
             if each.score is not None:
-                by_task.setdefault(each.task, []).append(each.score)
+                by_task.setdefault(each.task, {})[each.run.seed] = each.score
         name = None if first.phase == "train" else published_name(first.method, representation_of(first))
         printed = published_scores(name) if published else {}
-        return MethodScores(self.label, family_of(first), by_task, printed)
+        scores = {task: [*by_seed.values()] for task, by_seed in by_task.items()}
+        return MethodScores(self.label, family_of(first), scores, printed)
 
 
 def representation_of(run: Run) -> str:

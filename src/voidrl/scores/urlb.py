@@ -27,11 +27,7 @@ BODIES: dict[str, tuple[str, ...]] = {
 }
 BODIES[ALL] = tuple(task for tasks in BODIES.values() for task in tasks)
 """Environment ids of the tasks of each body, and of all of them."""
-FAMILIES = {
-    "knowledge": "rewarded where a model errs",
-    "data": "rewarded for rare states",
-    "competence": "rewarded for distinct skills",
-}
+FAMILIES = ("knowledge", "data", "competence")
 EXPERT = "expert"
 RESAMPLES = 2000
 VARIANTS = {"apt": {"icm": "apt_icm", "identity": "apt_ind"}}
@@ -180,9 +176,12 @@ class ScoreGroup:
         ]
         if not pairs:
             return None
-        return float(np.mean([each.published[task] for each, task in pairs])), len(
-            {task for _, task in pairs}
-        )
+        mean = float(np.mean([each.published[task] for each, task in pairs]))
+        return mean, len({task for _, task in pairs})
+
+    def is_published(self, body: str) -> bool:
+        """Whether every method that is averaged has published numbers, so that the two means compare."""
+        return all(each.published for each in self.members_on(body))
 
 
 def group_families(methods: Sequence[MethodScores]) -> list[ScoreGroup]:
