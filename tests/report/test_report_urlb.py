@@ -177,6 +177,24 @@ def test_a_seed_that_was_run_twice_counts_once(tmp_path):
     assert (line.mean, line.seeds) == ("0.60", "1")  # one seed: no interval
 
 
+def test_a_run_that_was_stopped_does_not_count(tmp_path):
+    write_task(tmp_path / "complete", "dmc/walker_run", 0.4)
+    write_run(
+        tmp_path / "stopped",
+        env="dmc/walker_run",
+        phase="finetune",
+        method="rnd",
+        seed=2,
+        steps=100_000,
+        rows=[{"step": 60_000, "eval/return": 700.0}],
+        representation__name="learner",
+        **STATES,
+    )
+    found = urlb(tmp_path)
+    assert [line.mean for line in found.bodies[1].methods] == ["0.40"]
+    assert "Left out, as not complete or without an evaluation: stopped." in found.not_run
+
+
 def test_pixels_are_not_next_to_numbers_from_states(tmp_path):
     write_task(tmp_path / "a", "dmc/walker_run", 0.5, env__dmc__observation="pixels")
     found = urlb(tmp_path)
