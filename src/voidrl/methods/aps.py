@@ -176,8 +176,9 @@ class APS(Method):
         ridge = RIDGE * len(phi) * torch.eye(self.skill_dim, dtype=phi.dtype, device=phi.device)
         w: Tensor = torch.linalg.solve(phi.T @ phi + ridge, phi.T @ batch.reward.double())
         if not w.any():  # host read, once in a run: without reward w = 0, which would make every Q 0
+            tried = super().select_skill(batch, latents)
             self.skill_choice = "one of those tried, since the warm-up earned no reward to regress on"
-            return super().select_skill(batch, latents)
+            return tried
         return F.normalize(w, dim=0).float()
 
     def make_critic(self, feature_dim: int, config: LearnerConfig) -> nn.Module:
