@@ -1,4 +1,4 @@
-"""CIC: skills are told apart by their transitions, and diverse states are rewarded whatever the skill."""
+"""CIC: the transition of each skill is recognized, and diverse states are rewarded whatever the skill."""
 
 import math
 
