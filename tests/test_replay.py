@@ -139,7 +139,7 @@ def test_one_step_is_a_run_of_one():
     replay = line([1, 2, 4, 64, 8], {1: "truncated", 2: "terminated"}, capacity=4)
     slots, time = torch.arange(len(replay.starts)), torch.arange(2)
     slots = slots[slots != replay.head]  # those in which a step was taken
-    short, general = replay.segment(slots, 1, 0.5), replay._run(slots, time, 0.5**time)
+    short, general = replay.segment(slots, 1, 0.5), replay._run(slots, time, 0.5**time, time[-1])
     for name, value in short._asdict().items():
         assert torch.equal(value, getattr(general, name)), name
         assert value.dtype == getattr(general, name).dtype

@@ -373,7 +373,7 @@ def rehearse_reward(agent: Agent) -> None:
 
     with seeded(agent.config.seed, device):
         skill = agent.method.sample_skill(torch.zeros(n, dtype=torch.int64, device=device))
-        batch = Batch(obs, agent.random_actions(n), one, one, obs, skill)
+        batch = Batch(obs, agent.random_actions(n), one, one, obs, skill, one)
         copied = copy.deepcopy(agent.method)  # running means must not move
         try:
             reward = copied.reward(batch, Latents(z, z, pool=z))
@@ -423,12 +423,12 @@ def rehearse_representation(agent: Agent) -> None:
     if returned is None:
         return
     fits = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)
-    if not fits or not isinstance(returned[0], Tensor) or returned[0].shape != ():
+    if not fits or not isinstance(returned[0], Tensor) or returned[0].shape not in ((), (2,)):
         given = getattr(returned[0] if fits else returned, "shape", type(returned).__name__)
         given = tuple(given) if not isinstance(given, str) else given
         raise ConfigError(
-            f"loss of representation {name!r} returned {given}: expected a scalar tensor and a dictionary of "
-            f"metrics"
+            f"loss of representation {name!r} returned {given}: expected a scalar tensor, or one loss for "
+            f"each transition, and a dictionary of metrics"
         )
     if not returned[0].requires_grad:
         raise ConfigError(

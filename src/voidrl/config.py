@@ -31,6 +31,7 @@ MAX_SKILLS = 2**16  # discrete ones
 MAX_UPDATES_PER_STEP = 1024
 MAX_EVAL_EPISODES = 10_000
 MAX_SNAPSHOTS = 1000
+MAX_VIEWS = 16
 PIECES = ("method", "representation", "learner")
 SET_BY_COMMAND = frozenset({"phase", "env.id", *(f"{kind}.name" for kind in PIECES)})  # no options
 STACKS = ("auto", "nature", "impala", "drq", "paper", "mlp")
@@ -226,6 +227,12 @@ class RepresentationConfig(PieceConfig):
     """The encoder f."""
     learning_rate: float = 1e-3
     """Learning rate of f and its heads, except for weights that the learner trains as well."""
+    adam_eps: float = 1e-8
+    """Adam's ε for the same weights."""
+    max_grad_norm: float = 0.0
+    """Their gradients are clipped to this norm; 0 turns clipping off."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay (AdamW) of the same weights, biases and normalizations excepted."""
     warmup_updates: Count = 0
     """Updates over which the learning rate rises from 0. Where images differ in a few pixels only, as on
     Atari, large first updates make f ignore them all."""
@@ -239,7 +246,9 @@ class RepresentationConfig(PieceConfig):
     """Weight of this loss where it is added to another loss of the same weights."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "learning_rate", "loss_weight")
+        require_positive(self, "learning_rate", "adam_eps", "loss_weight")
+        for name in ("max_grad_norm", "weight_decay"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         require(self.batch_size >= 0, "batch_size", self.batch_size, "0 (the learner's) or more")
         require(self.warmup_updates >= 0, "warmup_updates", self.warmup_updates, "0 or more")
 
@@ -252,16 +261,27 @@ class LearnerConfig(PieceConfig):
     """The learner's encoder; not built with `share_encoder = "all"`."""
     batch_size: int = 256
     """Transitions in one update; also the particles searched for neighbors, unless the method draws more."""
+    views: int = 1
+    """Augmented views of each state, over which targets and losses are averaged (DrQ on DMControl: 2)."""
     discount: float = 0.99
     """γ of one environment step."""
+    discount_end: float | None = None
+    """γ after `anneal_updates`, which 1 − γ approaches exponentially (BBF: from 0.97 to 0.997); None keeps
+    γ."""
     n_step: int = 1
     """Steps whose rewards are summed before the value is bootstrapped."""
+    n_step_end: int | None = None
+    """n after `anneal_updates`, approached exponentially (BBF: from 10 to 3); None keeps n."""
+    anneal_updates: Count = 10_000
+    """Updates from the start, and from each reset, over which n and γ are annealed."""
     intrinsic_n_step: Literal["summed", "single"] = "summed"
     """With n_step > 1: score each of the n successors and sum (`summed`), or only the n-th (`single`)."""
     learning_rate: float = 1e-4
     """Learning rate."""
     adam_eps: float = 1e-8
     """Adam's ε."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay (AdamW), biases and normalizations excepted; 0 turns it off."""
     max_grad_norm: float = 0.0
     """Gradients of each optimizer's weights are clipped to this norm; 0 turns clipping off."""
     hidden_dim: int = 1024
@@ -275,11 +295,22 @@ class LearnerConfig(PieceConfig):
 
     def __post_init__(self) -> None:
         require_positive(self, "batch_size", "n_step", "learning_rate", "adam_eps")
-        require_positive(self, "hidden_dim", "target_every_updates")
+        require_positive(self, "hidden_dim", "target_every_updates", "anneal_updates")
+        require(1 <= self.views <= MAX_VIEWS, "views", self.views, f"1 to {MAX_VIEWS}")
+        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
+        if self.n_step_end is not None:
+            require_positive(self, "n_step_end")
+        end = self.discount_end
+        require(end is None or 0 < end < 1, "discount_end", end, "None or a number in (0, 1)")
         require(1 <= self.hidden_layers <= 100, "hidden_layers", self.hidden_layers, "1 to 100")
         require(0 < self.target_tau <= 1, "target_tau", self.target_tau, "a number in (0, 1]")
         require(0 < self.discount < 1, "discount", self.discount, "a number in (0, 1)")
         require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "0 or more")
+
+    @property
+    def longest_n_step(self) -> int:
+        """The largest n that annealing passes through."""
+        return max(self.n_step, self.n_step_end or 0)
 
 
 # Pieces that `auto` leaves to the environment: until then they have the fields common to their kind.
@@ -308,9 +339,39 @@ class ReplayConfig:
     """Environment steps kept, over all environments together; the last frame of an episode takes up one."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` keeps the replay on the networks' device if it fits there, else in main memory, and says so."""
+    priority_exponent: float = 0.0
+    """α of prioritized sampling (Schaul et al. 2016): transitions are drawn with a probability proportional
+    to their last error to the power of α; 0 draws uniformly."""
+    importance_start: float = 0.4
+    """β of the importance weights (N P)^−β at the start; they are divided by the largest of the batch."""
+    importance_end: float = 1.0
+    """β at the end of the run, to which it rises linearly."""
+    priority_losses: Literal["learner", "all"] = "learner"
+    """Which errors make up a priority: the learner's, or `all`, the auxiliary loss of each transition
+    included (CURL on Atari)."""
 
     def __post_init__(self) -> None:
         require_positive(self, "capacity_steps")
+        for name in ("priority_exponent", "importance_start", "importance_end"):
+            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a number in [0, 1]")
+
+
+@dataclass(frozen=True)
+class ResetConfig:
+    """Periodic resets, without which many updates per step overfit (SR-SPR, BBF)."""
+
+    every_updates: Count = 0
+    """Updates between two resets; 0 turns them off."""
+    keep: float = 0.8
+    """Share of the encoder's weights that a reset keeps, the rest being those of a new one: shrink and
+    perturb (SR-SPR: 0.8, BBF: 0.5). Heads are reinitialized, and their optimizers' moments set to 0."""
+    last_steps: Count = 20_000
+    """Steps at the end of the run without a reset."""
+
+    def __post_init__(self) -> None:
+        for name in ("every_updates", "last_steps"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        require(0 <= self.keep <= 1, "keep", self.keep, "a number in [0, 1]")
 
 
 @dataclass(frozen=True)
@@ -426,6 +487,9 @@ class Config:
     reward_scale: float = 1.0
     """Multiplies the environment's reward in the learner. Pre-trained values are on the scale of intrinsic
     rewards, about 1 a step: if a task's rewards are much smaller, the heads have to unlearn first."""
+    intrinsic_scale: float | None = None
+    """Multiplies the intrinsic reward in the learner; None: 1, but 1 − γ for learners whose values have
+    bounds (`rainbow`), since an intrinsic reward of 1 per step adds up to 1 / (1 − γ)."""
     share_encoder: Literal["nothing", "stack", "all"] = "nothing"
     """What f and the learner's encoder have in common: `nothing` (the paper on Atari), the `stack` of
     convolutions with a trunk each, or `all`: the learner acts on f(s) (the paper on DMControl)."""
@@ -437,6 +501,8 @@ class Config:
     """Augmentation of pixels."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     """Replay buffer."""
+    reset: ResetConfig = field(default_factory=ResetConfig)
+    """Periodic resets."""
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     """Fine-tuning."""
     log: LogConfig = field(default_factory=LogConfig)
@@ -445,6 +511,8 @@ class Config:
     def __post_init__(self) -> None:
         require(self.steps > 0, "steps", self.steps, "a positive number of environment steps, such as 100k")
         require_positive(self, "reward_scale")
+        if self.intrinsic_scale is not None:
+            require_positive(self, "intrinsic_scale")
         require_update_rate(self.updates_per_step)
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(0 <= self.seed < 2**31, "seed", self.seed, "a whole number in [0, 2³¹)")

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from voidrl import checkpoint
 from voidrl.agent import Agent, diagnosis
+from voidrl.agent.reset import reset
 from voidrl.config import Config, to_json
 from voidrl.device import random_state, restore_random_state
 from voidrl.engine import Engine, HostCopy
@@ -279,9 +280,16 @@ class Loop:
             if not torch.isfinite(agent.task_skill).all():  # host synchronization, once in a run
                 raise self._not_finite(diagnosis.blame_skill(agent, "select_skill"))
             self._change_skills(torch.ones(self.envs.num_envs, dtype=torch.bool, device=agent.device))
-        if state.updates < due:
-            self.engine.update(state.updates, due - state.updates)
-            state.updates = due
+        every = self.config.reset.every_updates
+        while state.updates < due:
+            count = due - state.updates
+            if every:
+                count = min(count, every - state.updates % every)
+            self.engine.update(state.updates, count)
+            state.updates += count
+            early = state.steps <= self.config.steps - self.config.reset.last_steps
+            if every and state.updates % every == 0 and early:
+                reset(agent)
 
     def _warn_of_untried_skills(self) -> None:
         trials = self.agent.method.trial_skills()

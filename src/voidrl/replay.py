@@ -23,6 +23,7 @@ from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
 from voidrl.kernels.fusion import fusable
 from voidrl.machine import memory
+from voidrl.priorities import Priorities
 from voidrl.types import Batch, EnvSpec, Frames
 
 # Why no n-step sum runs past the step taken in a slot; 0 where it does. Only termination ends the value.
@@ -33,6 +34,13 @@ GIB = 2**30
 
 Write = tuple[str, int, np.ndarray]
 """Name of the stored tensor, index of the first entry to write, and the entries."""
+
+
+class Draw(NamedTuple):
+    """A sample of transitions for the learner."""
+
+    slots: Tensor  # (B,)
+    weight: Tensor  # (B,) importance weights, 1 where sampling is uniform
 
 
 class Segment(NamedTuple):
@@ -77,6 +85,8 @@ class Replay:
         positions = torch.zeros(3, dtype=torch.int64, device=storage)
         self.head, self.starts_head, self.starts_count = positions.unbind()  # head: row of the newest frames
         self._one = torch.ones((), device=storage)
+        self._ones = torch.ones((), device=device)
+        self.priorities: Priorities | None = None
         # Small constants, made once: in a captured graph each would be a kernel of its own.
         columns = torch.arange(num_envs, device=storage)
         lags = torch.arange(spec.frame_stack - 1, -1, -1, dtype=torch.int32, device=storage)
@@ -190,6 +200,11 @@ class Replay:
         assert self._size, "nothing to sample yet"
         return self._draw(batch_size)
 
+    def draw(self, batch_size: int) -> Draw:
+        """Transitions for the learner, with their importance weights."""
+        slots = self.sample(batch_size)
+        return Draw(slots, self._ones.expand(batch_size))
+
     def newest(self, count: int) -> Tensor:
         """Slots of the newest transitions, at most `count`, each once."""
         back = torch.arange(min(count, self._size), device=self.starts.device)
@@ -207,10 +222,20 @@ class Replay:
         """The next n steps from each slot, never past the end of an episode, of a skill or of the data."""
         if n == 1:
             return self._step(slots, discount)
+        time, powers = self._time_and_powers(slots.device, n, discount)
+        return self._run(slots, time, powers, time[-1])
+
+    def annealed_segment(self, slots: Tensor, longest: int, n: Tensor, discount: Tensor) -> Segment:
+        """The next n ≤ `longest` steps from each slot, with n and γ as scalars on the device."""
+        time, _ = self._time_and_powers(slots.device, longest, 1.0)
+        return self._run(slots, time, discount**time, n)
+
+    def _time_and_powers(self, device: torch.device, n: int, discount: float) -> tuple[Tensor, Tensor]:
+        """0 … n, and γ^0 … γ^n, made once."""
         if (n, discount) not in self._powers:
-            time = torch.arange(n + 1, device=slots.device)
+            time = torch.arange(n + 1, device=device)
             self._powers[n, discount] = time, discount**time
-        return self._run(slots, *self._powers[n, discount])
+        return self._powers[n, discount]
 
     @fusable
     def _step(self, slots: Tensor, discount: float) -> Segment:
@@ -223,12 +248,13 @@ class Replay:
         )
 
     @fusable
-    def _run(self, slots: Tensor, time: Tensor, powers: Tensor) -> Segment:
-        """`time` is 0 … n, and `powers` γ^0 … γ^n."""
+    def _run(self, slots: Tensor, time: Tensor, powers: Tensor, limit: Tensor) -> Segment:
+        """`time` is 0 … n, `powers` are γ^0 … γ^n, and steps from `limit` on are left out."""
         path = torch.add(slots[:, None], time, alpha=self.num_envs) % len(self.starts)  # (B, n + 1)
         recorded = (self.head - slots // self.num_envs) % self.rows  # rows from this slot up to the newest
         ends = self.ending[path[:, :-1]] != 0  # (B, n)
-        valid = (ends.cumsum(1) == ends) & (time[:-1] < recorded[:, None])  # (B, n) up to the first end
+        longest = torch.minimum(recorded, limit)[:, None]
+        valid = (ends.cumsum(1) == ends) & (time[:-1] < longest)  # (B, n) up to the first end
         length = valid.sum(1, keepdim=True)  # (B, 1) m ≥ 1
         steps = path.gather(1, torch.minimum(time[:-1], length - 1))
         alive = self.ending[steps[:, -1]] != TERMINATED
@@ -306,6 +332,7 @@ class Replay:
             discount=discount.float().to(self.device),
             next_obs=next_obs,
             skill=self.skill[slots].to(self.device),
+            weight=self._ones.expand(slots.shape),
         )
 
     # Checkpoints

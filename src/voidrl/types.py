@@ -89,7 +89,8 @@ class Batch(NamedTuple):
     """Transitions (s, a, r, γ', s', skill), B of them, always with the same structure.
 
     After n-step summation `reward` is Σ γ^i r_i, `next_obs` the state after the last summed step and
-    `discount` what its value is worth: γ^m, or 0 if the episode terminated.
+    `discount` what its value is worth: γ^m, or 0 if the episode terminated. With `learner.views` V > 1 a
+    learner's batch has each transition V times: all first views, then all second ones.
     """
 
     obs: Tensor  # (B, *obs_shape) uint8 or float32
@@ -98,6 +99,7 @@ class Batch(NamedTuple):
     discount: Tensor  # (B,)
     next_obs: Tensor  # (B, *obs_shape)
     skill: Tensor  # (B, skill_dim), skill_dim = 0 where the method has no skills
+    weight: Tensor  # (B,) of each transition in losses; 1 unless the replay is prioritized
 
 
 class Loss(NamedTuple):
@@ -106,6 +108,8 @@ class Loss(NamedTuple):
     optimizer: str
     value: Tensor
     metrics: Metrics
+    priority: Tensor | None = None
+    """(B,) error of each transition, without gradients, by which a prioritized replay draws it again."""
 
 
 class Sequence(NamedTuple):

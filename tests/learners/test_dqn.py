@@ -41,7 +41,13 @@ def table_dqn(**options):
 def loss_by_hand(double):
     # s = 0, a = 1, s' = 1 and s = 1, a = 2, s' = 0, with γ^m = 0.5.
     batch = Batch(
-        SEEN, torch.tensor([1, 2]), torch.zeros(2), torch.full((2,), 0.5), SEEN.flip(0), torch.zeros(2, 0)
+        obs=SEEN,
+        action=torch.tensor([1, 2]),
+        reward=torch.zeros(2),
+        discount=torch.full((2,), 0.5),
+        next_obs=SEEN.flip(0),
+        skill=torch.zeros(2, 0),
+        weight=torch.ones(2),
     )
     loss = next(table_dqn(double=double).losses(batch, torch.tensor([100.0, 200.0]), 0))
     return loss.metrics["q_target"].item(), loss.value.item()

@@ -104,7 +104,7 @@ class Unminimized(Representation):
     ("mistake", "sentence"),
     [
         ("vector", r"loss of representation '.*:Mistaken' returned \(15,\): expected a scalar tensor"),
-        ("alone", r"returned \(\): expected a scalar tensor and a dictionary of metrics"),
+        ("alone", r"returned \(\): expected a scalar tensor, or one loss"),
         ("detached", "has no gradient: expected one that depends on trainable weights"),
         ("raises", r"fails on 2 made-up transitions \(RuntimeError"),
         (Narrow, r"encode of representation .* maps 2 observations to \(2, 14\): expected \(2, 15\)"),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from voidrl import checkpoint, registry
+from voidrl.agent.horizon import Horizon
 from voidrl.agent.optimizers import Optimizers, Part
 from voidrl.agent.trainers import Pieces, check_combination, encoder_trainers, trains_representation
 from voidrl.augment import Augment
@@ -38,6 +39,8 @@ class JointLoss:
     def __init__(self) -> None:
         self.value: Tensor | None = None
         self.optimizers: list[str] = []
+        self.errors: list[Tensor] = []
+        """(B,) each: what makes up the priorities of the learner's transitions."""
 
     def add(self, value: Tensor, optimizers: list[str]) -> None:
         """Add a loss to the sum."""
@@ -82,6 +85,8 @@ class Agent(nn.Module):
         critic = method.make_critic(encoder.feature_dim, config.learner)
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
         self.learner = pieces.learner(spec, config.learner, encoder, critic, method.skill_dim)
+        if critic := getattr(self.learner, "critic", None):  # a custom learner may have none
+            self.representation.use_critic(critic)
         self.method = method
         adapts = config.phase != "train"
         if adapts and config.finetune.heads == "actor" and not hasattr(self.learner, "actor"):
@@ -95,6 +100,7 @@ class Agent(nn.Module):
         self.register_buffer("trials_dealt", torch.zeros((), dtype=torch.int64))
         # The representation's learning rate: a tensor, so that it can rise within a captured graph.
         self.register_buffer("representation_rate", torch.zeros(()))
+        self.horizon = Horizon(config.learner)
         self.augment = Augment(config.augment)
         self.metric_owners: dict[str, MetricOwner] = {}
         """Who computed each metric of the last update."""
@@ -186,6 +192,7 @@ class Agent(nn.Module):
                 [Part(group, rate) for rate, group in parts.items()],
                 eps=config.learner.adam_eps,
                 max_grad_norm=config.learner.max_grad_norm,
+                weight_decay=config.learner.weight_decay,
             )
         if self.pretraining or self._trains_representation:
             rate = config.representation.learning_rate
@@ -197,7 +204,13 @@ class Agent(nn.Module):
                 encoder = {id(p) for p in f.parameters()} if f is not None else set()
                 optimizers.add("encoder", [Part([p for p in own if id(p) in encoder], rate)])
                 own = [p for p in own if id(p) not in encoder]
-            optimizers.add("representation", [Part(own, warmed_up)])
+            optimizers.add(
+                "representation",
+                [Part(own, warmed_up)],
+                eps=config.representation.adam_eps,
+                max_grad_norm=config.representation.max_grad_norm,
+                weight_decay=config.representation.weight_decay,
+            )
         if self.pretraining:
             for name, parameters in self.method.groups().items():
                 own = [p for p in parameters if id(p) not in taken]
@@ -266,18 +279,22 @@ class Agent(nn.Module):
             if self._trains_representation and own_batch:
                 own = replay.segment(replay.sample(own_batch), 1, 1.0)
                 metrics |= self._representation_step(replay, own, joint)
-            segment = replay.segment(replay.sample(config.batch_size), config.n_step, config.discount)
+            slots, weight = replay.draw(config.batch_size)
+            segment = self.horizon.segment(replay, slots)
             if self._trains_representation and not own_batch:
-                metrics |= self._representation_step(replay, segment, joint)
-            batch = self._learner_batch(replay, segment)
+                metrics |= self._representation_step(replay, segment, joint, weight)
+            batch = self._learner_batch(replay, segment)._replace(weight=weight)
             if self.pretraining:
                 reward, method_metrics = self._intrinsic_reward(replay, segment, batch, joint)
-                metrics |= method_metrics
+                metrics |= method_metrics | self._owned("reward", {"reward_mean": reward.mean()})
+                reward = reward * self._intrinsic_scale
             else:
                 reward = batch.reward * self.config.reward_scale
                 metrics |= self._owned("reward", {"reward_std": reward.std(correction=0)})
+                metrics |= self._owned("reward", {"reward_mean": reward.mean()})
                 batch = batch._replace(skill=self.task_skill.expand_as(batch.skill))
-            metrics |= self._owned("reward", {"reward_mean": reward.mean()})
+            if config.views > 1:
+                batch, reward = _repeated(batch, config.views), reward.repeat(config.views)
             self.learner.train()
             for loss in self.learner.losses(batch, reward, index):
                 if joint.value is not None and loss.optimizer == "critic":
@@ -286,13 +303,35 @@ class Agent(nn.Module):
                 else:
                     self.optimizers.minimize([loss.optimizer], loss.value)
                 metrics |= self._owned("learner", loss.metrics, loss)
+                if loss.priority is not None:
+                    joint.errors.append(loss.priority.unflatten(0, (config.views, -1)).mean(0))
+            if replay.priorities is not None:
+                replay.priorities.update(slots, self._priority(joint))
             self.learner.after_step(index)
             self.learner.eval()
             if self._trains_representation:
                 self.representation.after_step()
             if self.pretraining:
                 self.method.after_step()
+            self.horizon.after_step()
             return metrics
+
+    @property
+    def _intrinsic_scale(self) -> float:
+        given, config = self.config.intrinsic_scale, self.config.learner
+        if given is not None:
+            return given
+        return 1 - (config.discount_end or config.discount) if self.learner.has_bounded_values else 1.0
+
+    def _priority(self, joint: JointLoss) -> Tensor:
+        """(B,) errors of the learner's transitions, by which they will be drawn again."""
+        if not joint.errors:
+            raise ConfigError(
+                f"replay.priority_exponent = {self.config.replay.priority_exponent} cannot be used with "
+                f"learner {self.config.learner.name!r}, whose losses have no priority: use 0, or pass one to "
+                f"Loss"
+            )
+        return torch.stack(joint.errors).sum(0)
 
     def _owned(self, owner: MetricOwner, metrics: Metrics, loss: Loss | None = None) -> Metrics:
         """Remember who computed these metrics; a loss is always among them, to be checked."""
@@ -301,8 +340,13 @@ class Agent(nn.Module):
         self.metric_owners |= dict.fromkeys(metrics, owner)
         return metrics
 
-    def _representation_step(self, replay: Replay, segment: Segment, joint: JointLoss) -> Metrics:
-        """Minimize the representation's loss, or leave it to be added to those of f's other trainers."""
+    def _representation_step(
+        self, replay: Replay, segment: Segment, joint: JointLoss, weight: Tensor | None = None
+    ) -> Metrics:
+        """Minimize the representation's loss, or leave it to be added to those of f's other trainers.
+
+        `weight` are the importance weights of the learner's transitions, if these are the ones.
+        """
         views = Views(replay, segment, self.augment, self.representation.layout)
         config = self.config.representation
         if config.warmup_updates:
@@ -313,6 +357,10 @@ class Agent(nn.Module):
             self.representation.encoder.eval()  # the loss trains the heads alone
         loss, metrics = self.representation.loss(views)
         self.representation.eval()
+        if loss.ndim:  # of each transition
+            if weight is not None and self.config.replay.priority_losses == "all":
+                joint.errors.append(config.loss_weight * loss.detach())
+            loss = (loss if weight is None else weight * loss).mean()
         if "representation" in self.trainers and len(self.trainers) > 1:
             joint.add(config.loss_weight * loss, self._optimizer_of_f())
         else:
@@ -324,8 +372,9 @@ class Agent(nn.Module):
         return [name for name in ("encoder", "representation") if name in self.optimizers][:1]
 
     def _learner_batch(self, replay: Replay, segment: Segment) -> Batch:
-        """Each segment as one n-step transition between augmented observations."""
-        slots = torch.cat([segment.slots[:, 0], segment.states[:, -1]])
+        """Each segment as one n-step transition between augmented observations, of which each view is one."""
+        views = self.config.learner.views
+        slots = torch.cat([segment.slots[:, 0]] * views + [segment.states[:, -1]] * views)
         obs, next_obs = self.augment(replay.frames_of(slots), self.learner.encoder.layout).chunk(2)
         return replay.n_step_batch(segment, obs, next_obs)
 
@@ -398,8 +447,9 @@ class Agent(nn.Module):
         """The transitions that the method rewards, each with its latents and its (B,) weights."""
         config = self.config.learner
         pool = self._pool(replay)
-        if config.n_step == 1 or config.intrinsic_n_step == "single":
-            batch = replay.n_step_batch(segment) if self.spec.pixels else augmented
+        if config.longest_n_step == 1 or config.intrinsic_n_step == "single":
+            plain = not self.spec.pixels and config.views == 1
+            batch = augmented if plain else replay.n_step_batch(segment)
             yield batch, self._latents(batch, pool), torch.ones_like(batch.reward)
             return
         shape = segment.states.T.shape
@@ -578,3 +628,14 @@ class Agent(nn.Module):
                     polyak_update(target, self.learner.get_submodule(name), tau=1.0)
         self.task_skill_chosen.fill_(False)  # a new task chooses its own
         self.trials_dealt.zero_()
+        self.horizon.restart()
+
+
+def _repeated(batch: Batch, views: int) -> Batch:
+    """The learner's batch with all but the observations, which are views already, repeated."""
+    fields = {
+        name: value.repeat(views, *[1] * (value.ndim - 1))
+        for name, value in batch._asdict().items()
+        if name not in ("obs", "next_obs")
+    }
+    return batch._replace(**fields)

@@ -31,17 +31,30 @@ class Optimizers:
         self._adams: dict[str, torch.optim.Adam] = {}
         self._max_norms: dict[str, float] = {}
 
-    def add(self, name: str, parts: Sequence[Part], *, eps: float = 1e-8, max_grad_norm: float = 0.0) -> None:
-        """Add an optimizer for the trainable weights of these parts; without any there is nothing to add."""
+    def add(
+        self,
+        name: str,
+        parts: Sequence[Part],
+        *,
+        eps: float = 1e-8,
+        max_grad_norm: float = 0.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """Add an optimizer for the trainable weights of these parts; without any there is nothing to add.
+
+        Weights of one dimension, biases and normalizations, do not decay.
+        """
         groups = [
-            {"params": trainable, "lr": part.learning_rate}
+            {"params": trainable, "lr": part.learning_rate, "weight_decay": decay}
             for part in parts
-            if (trainable := [p for p in part.parameters if p.requires_grad])
+            for decay, decays in (((weight_decay, True), (0.0, False)) if weight_decay else ((0.0, None),))
+            if (trainable := [p for p in part.parameters if p.requires_grad and decays in (None, p.ndim > 1)])
         ]
         if groups:
             on_cuda = self.device.type == "cuda"
             rates = [group.pop("lr") for group in groups]  # Adam takes no tensor for one that is not captured
-            self._adams[name] = torch.optim.Adam(groups, 1e-3, eps=eps, fused=True, capturable=on_cuda)
+            kind = torch.optim.AdamW if weight_decay else torch.optim.Adam
+            self._adams[name] = kind(groups, 1e-3, eps=eps, fused=True, capturable=on_cuda)
             for group, rate in zip(self._adams[name].param_groups, rates, strict=True):
                 group["lr"] = rate
             self._max_norms[name] = max_grad_norm
@@ -82,6 +95,15 @@ class Optimizers:
             if self._max_norms[name]:
                 nn.utils.clip_grad_norm_(self.parameters(name), self._max_norms[name])
             self._adams[name].step()
+
+    @torch.no_grad()
+    def forget(self, parameters: set[nn.Parameter]) -> None:
+        """Set the moments and counters of these weights to 0, in place."""
+        for adam in self._adams.values():
+            for parameter, kept in adam.state.items():
+                if parameter in parameters:
+                    for value in kept.values():
+                        value.zero_()
 
     # State
 

@@ -24,6 +24,10 @@ class Learner(nn.Module):
 
     Config: ClassVar[type[LearnerConfig]] = LearnerConfig
     actions: ClassVar[Literal["discrete", "continuous"]]
+    has_bounded_values: ClassVar[bool] = False
+    """Whether values are limited to a support, such as C51's."""
+    resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
+    """Children that a reset shrinks and perturbs; the others are reinitialized."""
     critic: nn.Module
 
     def __init__(
@@ -108,6 +112,14 @@ class Learner(nn.Module):
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.trains_encoder):
             features: Tensor = self.encoder(obs)
         return features
+
+    def average_views(self, target: Tensor) -> Tensor:
+        """(V · B, …) → the same shape, each replaced by the mean over its V views."""
+        views = self.config.views
+        if views == 1:
+            return target
+        mean: Tensor = target.unflatten(0, (views, -1)).mean(0)
+        return mean.repeat(views, *[1] * (mean.ndim - 1))
 
     def critic_parameters(self) -> list[nn.Parameter]:
         """The critic's, and those of the encoder that this learner trains."""

@@ -104,26 +104,28 @@ class DDPG(Learner):
 
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """Critics first, then the actor."""
-        loss, features, metrics = self.critic_loss(batch, reward)
-        yield Loss("critic", loss, metrics)
+        loss, metrics, error, features = self.critic_loss(batch, reward)
+        yield Loss("critic", loss, metrics, error)
         if index % self.config.actor_every_updates == 0:
             with frozen(self.critic):
-                loss, metrics = self.actor_loss(features, batch.skill)
+                loss, metrics = self.actor_loss(features, batch.skill[: len(features)])
             yield Loss("actor", loss, metrics)
 
     @fusable
-    def critic_loss(self, batch: Batch, reward: Tensor) -> tuple[Tensor, Tensor, Metrics]:
-        """The squared n-step error of both critics; also f(s), for the actor."""
+    def critic_loss(self, batch: Batch, reward: Tensor) -> tuple[Tensor, Metrics, Tensor, Tensor]:
+        """The squared n-step error of both critics; also each transition's error, and f(s) for the actor."""
         with torch.no_grad():
             features = self.features(batch.next_obs)
             action = self.noisy(self.policy(features, batch.skill))
             target_q = self.target_critic(features, batch.skill, action)  # (2, B)
-            target = reward + batch.discount * target_q.amin(0)  # (B,)
+            target = self.average_views(reward + batch.discount * target_q.amin(0))  # (B,)
         features = self.features(batch.obs)
         q = self.critic(features, batch.skill, batch.action)  # (2, B)
-        loss = (q - target).square().mean(1).sum()
+        error = q - target
+        loss = (batch.weight * error.square()).mean(1).sum()
         metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
-        return loss, features.detach(), metrics
+        seen = features.detach().chunk(self.config.views)[0]  # the actor learns from the first view
+        return loss, metrics, error.detach().abs().mean(0), seen
 
     @fusable
     def actor_loss(self, features: Tensor, skill: Tensor) -> tuple[Tensor, Metrics]:

@@ -85,18 +85,19 @@ class DQN(Learner):
         yield Loss("critic", *self.critic_loss(batch, reward))
 
     @fusable
-    def critic_loss(self, batch: Batch, reward: Tensor) -> tuple[Tensor, Metrics]:
-        """Huber loss of the n-step double-Q error."""
+    def critic_loss(self, batch: Batch, reward: Tensor) -> tuple[Tensor, Metrics, Tensor]:
+        """Huber loss of the n-step double-Q error; also the error of each transition."""
         with torch.no_grad():
             target_q = self.target_critic(self.target_encoder(batch.next_obs), batch.skill)  # (B, A)
             chooser = (
                 self.critic(self.features(batch.next_obs), batch.skill) if self.config.double else target_q
             )
             value = target_q.gather(1, chooser.argmax(-1, keepdim=True)).squeeze(1)
-            target = reward + batch.discount * value  # (B,)
+            target = self.average_views(reward + batch.discount * value)  # (B,)
         q = self.critic(self.features(batch.obs), batch.skill).gather(1, batch.action[:, None]).squeeze(1)
-        loss = F.smooth_l1_loss(q, target)
-        return loss, {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
+        loss = (batch.weight * F.smooth_l1_loss(q, target, reduction="none")).mean()
+        metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
+        return loss, metrics, (q - target).detach().abs()
 
     def set_progress(self, steps: float) -> None:
         """ε decays linearly."""

@@ -1,6 +1,6 @@
 """SAC for continuous actions: DrQ's learner on DMControl (Haarnoja et al. 2018; Kostrikov et al. 2020).
 
-Difference from DrQ: every sample is augmented once (K = M = 1), where DrQ averages two views.
+With `views` = 2 it is DrQ's: targets and losses are averaged over two augmentations of each sample.
 """
 
 from __future__ import annotations
@@ -104,28 +104,32 @@ class SAC(Learner):
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """Critics first, then on every second update actor and, if it is learned, temperature."""
         alpha = self.log_alpha.detach().exp()
-        loss, features, metrics = self.critic_loss(batch, reward, alpha)
-        yield Loss("critic", loss, metrics)
+        loss, metrics, error, features = self.critic_loss(batch, reward, alpha)
+        yield Loss("critic", loss, metrics, error)
         if index % self.config.actor_every_updates == 0:
             with frozen(self.critic):
-                loss, metrics = self.actor_loss(features, batch.skill, alpha)
+                loss, metrics = self.actor_loss(features, batch.skill[: len(features)], alpha)
             yield Loss("actor", loss, {**metrics, "temperature": alpha})
             if self.config.learn_temperature:
                 loss = self.log_alpha.exp() * (metrics["policy_entropy"] - self.target_entropy)
                 yield Loss("temperature", loss, {})
 
     @fusable
-    def critic_loss(self, batch: Batch, reward: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Metrics]:
-        """The squared soft error of both critics; also f(s), for the actor."""
+    def critic_loss(
+        self, batch: Batch, reward: Tensor, alpha: Tensor
+    ) -> tuple[Tensor, Metrics, Tensor, Tensor]:
+        """The squared soft error of both critics; also each transition's error, and f(s) for the actor."""
         with torch.no_grad():
             action, log_prob = self.sample(self.features(batch.next_obs), batch.skill)
             target_q = self.target_critic(self.target_encoder(batch.next_obs), batch.skill, action)  # (2, B)
-            target = reward + batch.discount * (target_q.amin(0) - alpha * log_prob)  # (B,)
+            target = self.average_views(reward + batch.discount * (target_q.amin(0) - alpha * log_prob))
         features = self.features(batch.obs)
         q = self.critic(features, batch.skill, batch.action)  # (2, B)
-        loss = (q - target).square().mean(1).sum()
+        error = q - target
+        loss = (batch.weight * error.square()).mean(1).sum()
         metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
-        return loss, features.detach(), metrics
+        seen = features.detach().chunk(self.config.views)[0]  # the actor learns from the first view
+        return loss, metrics, error.detach().abs().mean(0), seen
 
     @fusable
     def actor_loss(self, features: Tensor, skill: Tensor, alpha: Tensor) -> tuple[Tensor, Metrics]:

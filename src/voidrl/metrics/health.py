@@ -130,11 +130,12 @@ class HealthMonitor:
 
     def _exploded_values(self, train: dict[str, float]) -> Iterator[tuple[str, str]]:
         learner = self.config.learner
-        horizon = 1 / (1 - learner.discount)
+        discount = max(learner.discount, learner.discount_end or 0)
+        horizon = 1 / (1 - discount)
         bonus = train.get("temperature", 0.0) * abs(
             train.get("policy_entropy", 0.0)
         )  # SAC adds it to rewards
-        of_mean = abs(train["reward_mean"]) / (1 - learner.discount**learner.n_step)
+        of_mean = abs(train["reward_mean"]) / (1 - discount**learner.n_step)
         possible = of_mean + (train.get("reward_std", 0.0) + bonus) * horizon
         value = max(abs(train["q_mean"]), abs(train.get("q_target", 0.0)))
         if not self._value_scale:  # before any reward: a critic's initial values, or pre-trained ones
@@ -145,7 +146,7 @@ class HealthMonitor:
                 "values",
                 f"values explode, train/q_mean is {train['q_mean']:.2g}, while rewards of mean "
                 f"{train['reward_mean']:.2g} add up to {possible:.2g} with learner.discount = "
-                f"{learner.discount:g}: the critic learns from its own errors; try a lower {self._rate()}, a "
+                f"{discount:g}: the critic learns from its own errors; try a lower {self._rate()}, a "
                 f"lower learner.target_tau ({learner.target_tau:g} now) or learner.max_grad_norm = 10",
             )
 

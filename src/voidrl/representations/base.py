@@ -71,6 +71,8 @@ class Representation(nn.Module):
     """Whether there is a `loss` to minimize."""
     uses_learner_encoder: ClassVar[bool] = False
     """Whether f is the learner's encoder rather than a network of the representation."""
+    resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
+    """Children that a reset shrinks and perturbs; the others are reinitialized."""
 
     def __init__(self, spec: EnvSpec, config: RepresentationConfig, encoder: Encoder | None) -> None:
         super().__init__()
@@ -80,6 +82,9 @@ class Representation(nn.Module):
     def make_encoder(cls, spec: EnvSpec, config: RepresentationConfig) -> Encoder | None:
         """The network f; None where the observation is the representation."""
         return Encoder(spec.obs_shape, config.encoder)
+
+    def use_critic(self, critic: nn.Module) -> None:
+        """Called once with the learner's critic, for a loss that passes through its layers."""
 
     @property
     def layout(self) -> Layout:
@@ -100,7 +105,10 @@ class Representation(nn.Module):
         return z
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
-        """The loss of f and its heads, and what to log about it."""
+        """The loss of f and its heads, and what to log about it.
+
+        The loss is a scalar, or (B,) of each transition: the weights of a prioritized replay then apply.
+        """
         raise TypeError(f"{type(self).__name__} has no loss")
 
     def after_step(self) -> None:

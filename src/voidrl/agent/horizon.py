@@ -1,0 +1,53 @@
+"""n and γ that are annealed on the device, so that a captured update sees them change (BBF)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from voidrl.config import LearnerConfig
+from voidrl.replay import Replay, Segment
+
+
+class Horizon(nn.Module):
+    """How far returns look ahead: fixed, or annealed from the start and from each reset."""
+
+    updates: Tensor
+
+    def __init__(self, config: LearnerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.is_annealed = config.n_step_end is not None or config.discount_end is not None
+        self.register_buffer("updates", torch.zeros(()))  # since the start or the last reset
+
+    def segment(self, replay: Replay, slots: Tensor) -> Segment:
+        """The next n steps from each slot."""
+        c = self.config
+        if not self.is_annealed:
+            return replay.segment(slots, c.n_step, c.discount)
+        n, discount = self.now()
+        to = slots.device
+        return replay.annealed_segment(slots, c.longest_n_step, n.to(to), discount.to(to))
+
+    def now(self) -> tuple[Tensor, Tensor]:
+        """n, rounded, and γ: log-linear in n and in 1 − γ."""
+        c = self.config
+        progress = (self.updates / c.anneal_updates).clamp(max=1)
+        n = _log_linear(c.n_step, c.n_step_end or c.n_step, progress).round().long()
+        return n, 1 - _log_linear(1 - c.discount, 1 - (c.discount_end or c.discount), progress)
+
+    def after_step(self) -> None:
+        """Count an update."""
+        if self.is_annealed:
+            self.updates.add_(1)
+
+    def restart(self) -> None:
+        """Anneal from the start again."""
+        self.updates.zero_()
+
+
+def _log_linear(start: float, end: float, progress: Tensor) -> Tensor:
+    """From start to end, exponentially."""
+    return start * torch.exp(progress * math.log(end / start))
