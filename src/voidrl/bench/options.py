@@ -15,6 +15,7 @@ from voidrl.terminal.tables import described, wrap_text
 from voidrl.units import parse_count
 
 ENGINES = ("auto", "eager", "graph", "compile")
+UNIFORM = "uniform"
 PRECISIONS = ("auto", "fp32", "bf16")
 DEFAULT_ENV = "voidrl/PixelMaze-v0"
 MAX_SECONDS = 3600
@@ -75,7 +76,9 @@ def _add_options(name: str, parser: argparse.ArgumentParser) -> None:
         add("--seconds", type=float, default=2.0, help="per measurement (default: 2)")
     if name in ("update", "train"):
         add("--engine", choices=ENGINES, default="auto", help="how updates run (default: auto)")
-        add("--against", choices=ENGINES[1:], help="an engine to compare with")
+        uniform = (UNIFORM,) if name == "update" else ()
+        help_text = f"compare with another engine{', or with uniform replay' if uniform else ''}"
+        add("--against", choices=(*ENGINES[1:], *uniform), help=help_text)
     if name in ("knn", "sample"):
         add("--against", choices=("torch",), help="compare with plain PyTorch")
     if name in ("update", "train", "sample"):
