@@ -507,16 +507,8 @@ def row_count(capacity_steps: int, num_envs: int, spec: EnvSpec) -> int:
 def slot_bytes(spec: EnvSpec, skill_dim: int, *, prioritized: bool = False) -> int:
     """Memory of one slot."""
     frame = int(np.prod(spec.frame_shape)) * (1 if spec.pixels else 4)
-    return (
-        frame
-        + (8 if spec.discrete else 4 * spec.action_dim)
-        + 4
-        + 1
-        + 4
-        + 4 * skill_dim
-        + 8
-        + 8 * prioritized
-    )
+    action, priority = 8 if spec.discrete else 4 * spec.action_dim, 8 if prioritized else 0
+    return frame + action + 4 + 1 + 4 + 4 * skill_dim + 8 + priority
 
 
 def make_replay(
@@ -543,7 +535,7 @@ def make_replay(
             if place != device:
                 why = f": {device} has {free[device] / GIB:.2f} GiB free" if device in free else ""
                 say(f"replay of {needed / GIB:.2f} GiB kept in main memory{why}")
-            return Replay(spec, num_envs, config.capacity_steps, skill_dim, place, device, config)
+            return Replay(spec, num_envs, config.capacity_steps, skill_dim, place, device, config=config)
     there = " and ".join(f"{f / GIB:.2f} GiB free on {p}" for p, f in free.items())
     fitting = (int(0.9 * max(free.values())) // row_bytes - spec.frame_stack) * num_envs
     lower = f"replay.capacity_steps to {fitting} or less" if fitting > 0 else "env.num_envs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,12 +19,20 @@ DISTINCT_FRAMES = 64  # frames repeat after this many steps: drawing all of them
 
 
 def random_replay(
-    spec: EnvSpec, device: torch.device, skill_dim: int, say: Callable[[str], None], steps: int | None = None
+    spec: EnvSpec,
+    device: torch.device,
+    skill_dim: int,
+    say: Callable[[str], None],
+    steps: int | None = None,
+    config: ReplayConfig | None = None,
 ) -> Replay:
-    """Fill a replay with episodes of about `EPISODE_STEPS`, half of them terminated."""
+    """Fill a replay with episodes of about `EPISODE_STEPS`, half of them terminated.
+
+    It samples as `config` says; its size is its own.
+    """
     steps = steps or STEPS[device.type]
     rng = np.random.default_rng(0)
-    config = ReplayConfig(capacity_steps=(steps + 1) * NUM_ENVS)
+    config = replace(config or ReplayConfig(), capacity_steps=(steps + 1) * NUM_ENVS, device="auto")
     replay = make_replay(config, spec, NUM_ENVS, skill_dim, device, say)
     shape = (min(steps, DISTINCT_FRAMES), NUM_ENVS, *spec.frame_shape)
     frames: np.ndarray

@@ -76,7 +76,7 @@ def _measure_workload(
     say: Say,
 ) -> Iterator[dict[str, Any]]:
     counted = Agent(spec, configs[0], device)
-    replay = random_replay(spec, device, counted.method.skill_dim, say)
+    replay = random_replay(spec, device, counted.method.skill_dim, say, config=counted.config.replay)
     subjects = [Subject(spec, config, replay, device, say) for config in configs]
     timings = measure([s.run for s in subjects], device, options.seconds, MULTIPLE[device.type])
     floor = _update_floor(counted, replay, peaks)
