@@ -8,9 +8,9 @@ from typing import Any
 
 from voidrl import registry
 from voidrl.bench.workloads import WORKLOADS, find_workload
-from voidrl.config import merge, require
+from voidrl.config import require
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.protocols.presets import default_preset, find_preset
+from voidrl.protocols.presets import default_preset, protocol_for
 from voidrl.terminal.tables import described, wrap_text
 from voidrl.units import parse_count
 
@@ -122,7 +122,7 @@ def _check(options: argparse.Namespace) -> None:
         require(min(options.num_envs) > 0, "num_envs", min(options.num_envs), "1 or more")
     else:
         options.preset = options.preset or default_preset(options.env) or "maze-demo"
-        env = merge(find_preset(options.preset).values).get("env", {})
+        env = protocol_for(options.env, options.preset).get("env", {})
         options.num_envs = env.get("num_envs", 1) if options.num_envs is None else options.num_envs
         options.steps = parse_count(options.steps)
         least = 2 * LOG_ROWS * options.num_envs
