@@ -290,6 +290,8 @@ class LearnerConfig(PieceConfig):
     """Hidden layers of the heads."""
     target_tau: float = 0.01
     """Polyak coefficient: target ← (1 − τ) target + τ online at each target update."""
+    target_encoder_tau: float | None = None
+    """τ of the encoder's target; None takes `target_tau` (SAC from pixels, CURL and RAD: 0.05)."""
     target_every_updates: Count = 1
     """Updates between two target updates."""
 
@@ -304,6 +306,8 @@ class LearnerConfig(PieceConfig):
         require(end is None or 0 < end < 1, "discount_end", end, "None or a number in (0, 1)")
         require(1 <= self.hidden_layers <= 100, "hidden_layers", self.hidden_layers, "1 to 100")
         require(0 < self.target_tau <= 1, "target_tau", self.target_tau, "a number in (0, 1]")
+        tau = self.target_encoder_tau
+        require(tau is None or 0 < tau <= 1, "target_encoder_tau", tau, "None or a number in (0, 1]")
         require(0 < self.discount < 1, "discount", self.discount, "a number in (0, 1)")
         require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "0 or more")
 

@@ -1,6 +1,6 @@
 """Networks: encoders, heads, layers and targets."""
 
-from voidrl.nets.accuracy import top1_accuracy
+from voidrl.nets.accuracy import top1_accuracy, top1_hits
 from voidrl.nets.encoder import STACKS, ConvStack, Encoder
 from voidrl.nets.heads import DuelingQ, TrunkQ, TwinQ
 from voidrl.nets.layers import (
@@ -39,6 +39,7 @@ __all__ = [
     "polyak_update",
     "target_copy",
     "top1_accuracy",
+    "top1_hits",
     "trunk",
     "unit_vectors",
 ]
