@@ -29,6 +29,7 @@ from voidrl.nets import (
     init_orthogonal,
     mlp,
     polyak_update,
+    rescale,
     target_copy,
 )
 from voidrl.representations.base import Representation, Views
@@ -148,10 +149,3 @@ class Transition(nn.Module):
         if self.spatial:  # the action as constant planes
             action = action[:, :, None, None].expand(-1, -1, *latent.shape[2:])
         return rescale(self.layers(torch.cat([latent, action.to(latent.dtype)], 1)))
-
-
-def rescale(latent: Tensor) -> Tensor:
-    """Each latent scaled to [0, 1] over all its entries."""
-    flat = latent.flatten(1)
-    low, high = flat.amin(1, keepdim=True), flat.amax(1, keepdim=True)
-    return ((flat - low) / (high - low + 1e-5)).view_as(latent)
