@@ -253,6 +253,23 @@ def require_fitting(probed: Probed, config: Config) -> None:
     check_combination(probed.spec, config, Pieces(*found))
 
 
+def with_files(config: Config, pretrained: Config | None) -> Config:
+    """The config of a new run with the files that it reads described; fine-tuning reads none."""
+    representation = config.representation
+    cls = registry.find("representation", representation.name)
+    if pretrained is None:
+        return dataclasses.replace(config, representation=cls.describe_files(representation))
+    fields = cls.file_fields if pretrained.representation.name == representation.name else ()
+    for field in fields:
+        mine, given = (getattr(each.representation, field) for each in (pretrained, config))
+        if mine != given:
+            raise ConfigError(
+                f"representation.{field} = {given!r} cannot be used while fine-tuning: the pre-trained agent "
+                f"has its weights already, of {mine!r}; leave it out"
+            )
+    return config
+
+
 def config_sources(config: Config, layers: Sequence[ConfigLayer]) -> dict[str, str]:
     """Where the value of each field comes from.
 
