@@ -254,20 +254,13 @@ def require_fitting(probed: Probed, config: Config) -> None:
 
 
 def with_files(config: Config, pretrained: Config | None) -> Config:
-    """The config of a new run with the files that it reads described; fine-tuning reads none."""
+    """The config of a new run, with a description of the files from which it has given weights."""
     representation = config.representation
     cls = registry.find("representation", representation.name)
-    if pretrained is None:
-        return dataclasses.replace(config, representation=cls.describe_files(representation))
-    fields = cls.file_fields if pretrained.representation.name == representation.name else ()
-    for field in fields:
-        mine, given = (getattr(each.representation, field) for each in (pretrained, config))
-        if mine != given:
-            raise ConfigError(
-                f"representation.{field} = {given!r} cannot be used while fine-tuning: the pre-trained agent "
-                f"has its weights already, of {mine!r}; leave it out"
-            )
-    return config
+    before = None if pretrained is None else pretrained.representation
+    if before is not None and before.name != representation.name:
+        return config  # the weights will not fit, which is said with their names
+    return dataclasses.replace(config, representation=cls.describe_files(representation, before))
 
 
 def config_sources(config: Config, layers: Sequence[ConfigLayer]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from voidrl.agent.dry_build import dry_build
 from voidrl.agent.reset import reset
 from voidrl.augment import images
 from voidrl.cli import main as cli
+from voidrl.config import update
 from voidrl.errors import ConfigError
 from voidrl.media.video import untrained
 from voidrl.nets import resnet
@@ -268,10 +269,16 @@ def test_a_run_keeps_the_hash_and_needs_the_file_only_once(tmp_path, narrow):
     assert shared.config.representation.weights == ""  # a path on the author's machine
     assert shared.config.representation.weights_sha256 == sha256
     assert not moved(snapshot(straight.tensors()), shared.tensors())
+    whole = update(straight.config, {"representation.weights": "", "representation.weights_sha256": ""})
     tuned = voidrl.finetune(shared, MAZE, steps=8, out=tmp_path / "tuned")
     assert torch.equal(tuned.representation.given_part.resnet.conv1.weight, loaded["conv1.weight"])
-    with pytest.raises(ConfigError, match="cannot be used while fine-tuning: the pre-trained agent has its"):
+    with pytest.raises(
+        ConfigError, match="cannot be used for fine-tuning: the pre-trained agent has weights"
+    ):
         voidrl.finetune(shared, MAZE, steps=8, config={"representation.weights": "other.pth"})
+    assert voidrl.finetune(
+        straight, MAZE, steps=8, out=tmp_path / "whole", config=whole
+    ).config.representation == (straight.config.representation)
     with pytest.raises(ConfigError, match=r"representation.weights = .* cannot be set when a run is resumed"):
         voidrl.resume(tmp_path / "resumed", config={"representation.weights": "other.pth"})
 

@@ -74,8 +74,8 @@ class Representation(nn.Module):
     resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
     """Children that a reset shrinks and perturbs; the others are reinitialized."""
 
-    file_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields of the config that say which file holds given weights; they cannot be changed later."""
+    reads_files: ClassVar[bool] = False
+    """Whether f has given weights, which a new agent reads from a file."""
 
     def __init__(self, spec: EnvSpec, config: RepresentationConfig, encoder: Encoder | None) -> None:
         super().__init__()
@@ -90,8 +90,13 @@ class Representation(nn.Module):
         """Called once with the learner's critic, for a loss that passes through its layers."""
 
     @classmethod
-    def describe_files(cls, config: RepresentationConfig) -> RepresentationConfig:
-        """The config of a new run, completed by what identifies the files with given weights."""
+    def describe_files(
+        cls, config: RepresentationConfig, pretrained: RepresentationConfig | None
+    ) -> RepresentationConfig:
+        """The config of a new run, completed by what identifies the files with given weights.
+
+        `pretrained` is the config of an agent that is fine-tuned, whose weights were read before.
+        """
         return config
 
     def read_files(self) -> None:

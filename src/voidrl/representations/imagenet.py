@@ -88,7 +88,7 @@ class ImageNet(Representation):
     """f is a frozen ResNet with a trunk; whoever shares f trains the trunk."""
 
     Config = ImageNetConfig
-    file_fields = ("network", "weights", "weights_sha256")
+    reads_files = True
 
     def __init__(self, spec: EnvSpec, config: ImageNetConfig, encoder: Encoder) -> None:
         super().__init__(spec, config, encoder)
@@ -106,11 +106,25 @@ class ImageNet(Representation):
         return Encoder(spec.obs_shape, config.encoder, stack=FrozenFrames(spec, config.network))
 
     @classmethod
-    def describe_files(cls, config: RepresentationConfig) -> RepresentationConfig:
+    def describe_files(
+        cls, config: RepresentationConfig, pretrained: RepresentationConfig | None
+    ) -> RepresentationConfig:
         """The config with the absolute path of the file and its SHA-256."""
         assert isinstance(config, ImageNetConfig)
-        path = find_weights(config)
-        return replace(config, weights=str(path), weights_sha256=_sha256(_read(path, config)))
+        if pretrained is None:
+            path = find_weights(config)
+            return replace(config, weights=str(path), weights_sha256=_sha256(_read(path, config)))
+        assert isinstance(pretrained, ImageNetConfig)
+        given = {"weights_sha256": config.weights_sha256}
+        given["weights"] = config.weights and str(user_path(config.weights).absolute())
+        known = {name: getattr(pretrained, name) for name in given}
+        for name, value in given.items():
+            if value not in ("", known[name]):
+                raise ConfigError(
+                    f"representation.{name} = {value!r} cannot be used for fine-tuning: the agent has "
+                    f"its weights already, those of {known[name] or pretrained.weights_sha256!r}; leave it out"
+                )
+        return replace(config, **known)
 
     def read_files(self) -> None:
         """Read the weights of the ResNet."""
