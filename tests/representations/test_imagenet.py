@@ -14,6 +14,7 @@ import voidrl
 from voidrl.agent.dry_build import dry_build
 from voidrl.agent.reset import reset
 from voidrl.augment import images
+from voidrl.build import with_files
 from voidrl.cli import main as cli
 from voidrl.config import update
 from voidrl.errors import ConfigError
@@ -273,12 +274,10 @@ def test_a_run_keeps_the_hash_and_needs_the_file_only_once(tmp_path, narrow):
     tuned = voidrl.finetune(shared, MAZE, steps=8, out=tmp_path / "tuned")
     assert torch.equal(tuned.representation.given_part.resnet.conv1.weight, loaded["conv1.weight"])
     with pytest.raises(
-        ConfigError, match="cannot be used for fine-tuning: the pre-trained agent has weights"
+        ConfigError, match="cannot be used for fine-tuning: the agent has its weights already"
     ):
         voidrl.finetune(shared, MAZE, steps=8, config={"representation.weights": "other.pth"})
-    assert voidrl.finetune(
-        straight, MAZE, steps=8, out=tmp_path / "whole", config=whole
-    ).config.representation == (straight.config.representation)
+    assert with_files(whole, straight.config).representation == straight.config.representation
     with pytest.raises(ConfigError, match=r"representation.weights = .* cannot be set when a run is resumed"):
         voidrl.resume(tmp_path / "resumed", config={"representation.weights": "other.pth"})
 

@@ -121,8 +121,8 @@ class ImageNet(Representation):
         for name, value in given.items():
             if value not in ("", known[name]):
                 raise ConfigError(
-                    f"representation.{name} = {value!r} cannot be used for fine-tuning: the agent has "
-                    f"its weights already, those of {known[name] or pretrained.weights_sha256!r}; leave it out"
+                    f"representation.{name} = {value!r} cannot be used for fine-tuning: the agent has its "
+                    f"weights already, those of {known[name] or pretrained.weights_sha256!r}; leave it out"
                 )
         return replace(config, **known)
 
