@@ -21,6 +21,7 @@ from voidrl import registry
 from voidrl.agent import Agent
 from voidrl.agent.diagnosis import failed_piece
 from voidrl.agent.trainers import Pieces, check_combination
+from voidrl.augment import network_spec
 from voidrl.config import (
     PIECES,
     Config,
@@ -50,6 +51,7 @@ from voidrl.types import Batch, EnvSpec
 
 Env = str | EnvFactory
 Overrides = Mapping[str, Any] | Config
+ATARI_EVAL_ENVS = 32  # more make the mean over whole episodes depend less on where steps end
 MLP_HIDDEN = 256  # width of the hidden layer in the encoder that `auto` gives to vectors
 AS_FINETUNED = {  # fields of `finetune`, and what they are for an agent that is trained from scratch
     "steps": "steps",
@@ -214,7 +216,8 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
     """Defaults, then the layers in turn; what is `auto` is decided by environment and method."""
     merged = merge(*layers)
     config = update(Config(), merged | name_pieces(spec, merged))
-    small = spec.pixels and min(spec.frame_shape[1:]) < NATURE_MIN_SIDE
+    seen = network_spec(spec, config.augment)
+    small = spec.pixels and min(seen.frame_shape[1:]) < NATURE_MIN_SIDE
     stack = "mlp" if not spec.pixels else "nature" if spec.discrete and not small else "drq"
     for kind in ("representation", "learner"):
         encoder = getattr(config, kind).encoder
@@ -363,10 +366,15 @@ def _eval_envs(config: Config, factory: EnvFactory | None) -> Iterator[Envs | No
     if not config.log.eval_every_steps:
         yield None
         return
-    num_envs = min(config.env.num_envs, config.log.eval_episodes)
+    num_envs = evaluation_envs(config.env, config.log.eval_episodes)
     env = dataclasses.replace(config.env, count_states=False)
     with closing(make_envs(env, factory, num_envs, evaluation=True)) as envs:
         yield envs
+
+
+def evaluation_envs(env: EnvConfig, episodes: int) -> int:
+    """Environments played side by side: as many as in training; on Atari, where they cost little, 32."""
+    return min(env.num_envs if atari_game(env.id) is None else ATARI_EVAL_ENVS, episodes)
 
 
 @torch.no_grad()

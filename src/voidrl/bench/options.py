@@ -8,13 +8,14 @@ from typing import Any
 
 from voidrl import registry
 from voidrl.bench.workloads import WORKLOADS, find_workload
-from voidrl.config import merge, require
+from voidrl.config import require
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.protocols.presets import default_preset, find_preset
+from voidrl.protocols.presets import default_preset, protocol_for
 from voidrl.terminal.tables import described, wrap_text
 from voidrl.units import parse_count
 
 ENGINES = ("auto", "eager", "graph", "compile")
+UNIFORM = "uniform"
 PRECISIONS = ("auto", "fp32", "bf16")
 DEFAULT_ENV = "voidrl/PixelMaze-v0"
 MAX_SECONDS = 3600
@@ -22,7 +23,7 @@ LOG_ROWS = 20  # of a run in `bench train`; more rows would mean more host reads
 ABOUT = {
     "update": "updates per second of named workloads, and where their time goes",
     "knn": "the k-nearest-neighbor search",
-    "sample": "reading a learner's batch of images: gather, stack, shift, scale",
+    "sample": "reading a learner's batch of images: gather, stack, shift, scale; or drawing it",
     "train": "a whole run: environments, replay and updates together",
     "env": "environments alone, with random actions",
 }
@@ -58,6 +59,9 @@ def _add_options(name: str, parser: argparse.ArgumentParser) -> None:
         add("sizes", nargs="*", metavar="N,M,D,K", help=help_text)
     elif name == "sample":
         add("--batch-size", type=int, default=512, help="observations per batch (default: 512)")
+        help_text = "compare prioritized with uniform sampling instead of reading images"
+        add("--prioritized", action="store_true", help=help_text)
+        add("--entries", default="1M", help="transitions to sample from with --prioritized (default: 1M)")
     else:
         add("env", nargs="?", default=DEFAULT_ENV, metavar="ENV", help=f"(default: {DEFAULT_ENV})")
     if name == "train":
@@ -75,7 +79,9 @@ def _add_options(name: str, parser: argparse.ArgumentParser) -> None:
         add("--seconds", type=float, default=2.0, help="per measurement (default: 2)")
     if name in ("update", "train"):
         add("--engine", choices=ENGINES, default="auto", help="how updates run (default: auto)")
-        add("--against", choices=ENGINES[1:], help="an engine to compare with")
+        uniform = (UNIFORM,) if name == "update" else ()
+        help_text = f"compare with another engine{', or with uniform replay' if uniform else ''}"
+        add("--against", choices=(*ENGINES[1:], *uniform), help=help_text)
     if name in ("knn", "sample"):
         add("--against", choices=("torch",), help="compare with plain PyTorch")
     if name in ("update", "train", "sample"):
@@ -106,11 +112,17 @@ def _check(options: argparse.Namespace) -> None:
         options.sizes = [_parse_size(text) for text in options.sizes]
     elif options.what == "sample":
         require(options.batch_size > 0, "batch_size", options.batch_size, "1 or more")
+        options.entries = parse_count(options.entries, "entries")
+        if options.prioritized and options.against:
+            raise ConfigError(
+                f"--against {options.against} cannot be used with --prioritized, which compares with uniform "
+                f"sampling: leave one of them out"
+            )
     elif options.what == "env":
         require(min(options.num_envs) > 0, "num_envs", min(options.num_envs), "1 or more")
     else:
         options.preset = options.preset or default_preset(options.env) or "maze-demo"
-        env = merge(find_preset(options.preset).values).get("env", {})
+        env = protocol_for(options.env, options.preset).get("env", {})
         options.num_envs = env.get("num_envs", 1) if options.num_envs is None else options.num_envs
         options.steps = parse_count(options.steps)
         least = 2 * LOG_ROWS * options.num_envs
