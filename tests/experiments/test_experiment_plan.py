@@ -11,7 +11,8 @@ from voidrl.config import merge, to_json, update
 from voidrl.envs.make import probe_env
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment, shipped
-from voidrl.experiments.plan import ExperimentRequest, flat, make_plan
+from voidrl.experiments.plan import flat, make_plan
+from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scale import count_updates, scale_config, warmup_steps
 from voidrl.protocols.presets import DEMO_ENV, PRESETS
 

@@ -14,9 +14,10 @@ from voidrl.errors import RunFolderError
 from voidrl.experiments import estimate
 from voidrl.experiments.dry_run import print_plan
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import ExperimentRequest, make_plan
+from voidrl.experiments.plan import make_plan
 from voidrl.experiments.probe import STATE_DIMS
 from voidrl.experiments.record import make_record, write_record
+from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import require_same_settings, state_of
 from voidrl.experiments.table import print_results, results
 from voidrl.runs import locks
