@@ -33,7 +33,7 @@ def scale_config(config: Config, scale: float) -> Config:
         changes["log.eval_every_steps"] = max(1, round(log.eval_every_steps * scale))
     if scale < 1:
         changes["log.log_every_steps"] = min(log.log_every_steps, max(1, steps // ROWS))
-        for name in ("epsilon_decay_steps", "stddev_decay_steps"):
+        for name in ("epsilon_hold_steps", "epsilon_decay_steps", "stddev_decay_steps"):
             if hasattr(config.learner, name):
                 changes[f"learner.{name}"] = _shorten(getattr(config.learner, name), scale, steps)
         warmup = "finetune.warmup_steps" if config.phase == "finetune" else "warmup_steps"
