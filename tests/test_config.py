@@ -35,7 +35,7 @@ from voidrl.learners.ddpg import DDPG
 from voidrl.learners.sac import SACConfig
 from voidrl.methods.apt import APT
 from voidrl.methods.base import Method
-from voidrl.protocols.presets import PRESETS, find_preset, preset_values
+from voidrl.protocols.presets import PROTOCOLS, find_preset, preset_values
 from voidrl.types import EnvSpec
 
 CPU = torch.device("cpu")
@@ -85,7 +85,7 @@ def test_tuples_and_none_survive_json():
     assert update(config, {"log.wandb_project": None, "method.power": 2}).log.wandb_project is None
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", PROTOCOLS)
 def test_every_preset_builds_an_agent(name):
     values = preset_values(name)
     discrete = registry.find("learner", values["learner"]["name"]).actions == "discrete"

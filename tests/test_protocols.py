@@ -11,7 +11,7 @@ from voidrl import build, registry
 from voidrl.agent import Agent
 from voidrl.config import Config, flat, to_json
 from voidrl.errors import ConfigError
-from voidrl.protocols.presets import PRESETS, default_preset, preset_values, recipe
+from voidrl.protocols.presets import PROTOCOLS, default_preset, preset_values, recipe
 from voidrl.types import EnvSpec
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "preset_values.json").read_text())
@@ -40,7 +40,7 @@ def changed(one, other):
     return {name for name in a.keys() & b.keys() if a[name] != b[name]}
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", PROTOCOLS)
 def test_apt_has_the_values_that_presets_always_had(preset):
     recorded = RECORDED[preset]["pretrain"]
     built = resolve(preset)[0]
@@ -53,7 +53,7 @@ def test_apt_has_the_values_that_presets_always_had(preset):
     }
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", PROTOCOLS)
 def test_from_scratch_only_the_learning_rate_and_the_warm_up_of_the_maze_are_new(preset):
     recorded = {**RECORDED[preset]["pretrain"], **RECORDED[preset]["train"]}
     config = flat(to_json(resolve(preset, "train")[0]))
@@ -198,7 +198,7 @@ def test_a_whole_config_has_neither_protocol_nor_recipe():
 def test_options_of_dmcontrol_are_left_out_elsewhere():
     layers = build.layers_for("Pendulum-v1", "pretrain", "urlb-states")
     assert layers[0].values["env"] == {"num_envs": 8}
-    assert PRESETS["urlb-states"].values["env"]["dmc"]["action_repeat"] == 1  # and are still in the preset
+    assert PROTOCOLS["urlb-states"].values["env"]["dmc"]["action_repeat"] == 1  # and are still in the preset
 
 
 def test_presets_of_environments():
@@ -222,9 +222,9 @@ def test_tables_of_representations_come_last_and_are_read_where_the_user_names_t
     assert resolve("urlb-states", representation="identity")[0].method.particle == "next"
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", PROTOCOLS)
 def test_protocols_name_no_method_and_no_representation(preset):
-    values = PRESETS[preset].values
+    values = PROTOCOLS[preset].values
     assert not {"method", "share_encoder", "encoder_trainers"} & values.keys()
     assert values.get("representation", {}).keys() <= {"encoder", "warmup_updates"}
 

@@ -6,7 +6,7 @@ from importlib.resources import files
 
 from generator.formatting import NOTE, plain, table, wrapped
 from voidrl import protocols
-from voidrl.protocols.presets import PRESETS
+from voidrl.protocols.presets import AGENTS, PROTOCOLS
 
 ABOUT = {
     "maze-demo": (
@@ -77,9 +77,10 @@ def presets() -> str:
             "`--learner sac` keeps the batch size. `voidrl train`, from scratch, takes its steps, updates, "
             "warm-up and learning rate from `finetune`, so that it can be compared with a fine-tuned agent."
         ),
-        table(["preset", "for"], ([f"[{n}](#{n})", plain(p.about)] for n, p in PRESETS.items())) + "\n",
+        table(["preset", "for"], ([f"[{n}](#{n})", plain(p.about)] for n, p in PROTOCOLS.items())) + "\n",
+        "[Agents](#agents) that learn from scratch, such as `drq` and `bbf`, are presets as well.\n",
     ]
-    for name, preset in PRESETS.items():
+    for name, preset in PROTOCOLS.items():
         text, command = ABOUT[name]
         lines = home.joinpath(f"{name}.toml").read_text("utf-8").splitlines()
         values = "\n".join(line for line in lines if not line.startswith("about =")).strip()
@@ -91,4 +92,27 @@ def presets() -> str:
             f"### {file.name.removesuffix('.toml')}\n",
             f"```toml\n# protocols/recipes/{file.name}\n{file.read_text('utf-8').strip()}\n```\n",
         ]
-    return "\n".join(parts)
+    return "\n".join([*parts, *_agents()])
+
+
+def _agents() -> list[str]:
+    """Every agent, and what agents have in common."""
+    home = files(protocols).joinpath("agents")
+    parts = [
+        "## Agents\n",
+        wrapped(
+            "`voidrl train ENV --preset NAME` trains one of these [agents](agents/index.md) from scratch. "
+            "The values of a file hold in all its families of environments; a table `atari`, `dmc`, `maze` "
+            "(PixelMaze) or `any` (other environments) is for one of them, and `atari+pong`, `dmc+walker` "
+            "or `dmc+walker_run` for one game, domain or task. A file adds to what it `extends`. No method "
+            "has a recipe for an agent."
+        ),
+        table(["preset", "agent"], ([f"[{n}](#{n})", plain(a.about)] for n, a in AGENTS.items())) + "\n",
+    ]
+    shared = {"common-to-discrete-actions": "_discrete", "common-to-dmcontrol-from-pixels": "_pixels"}
+    for heading, name in [*shared.items(), *((name, name) for name in AGENTS)]:
+        text = home.joinpath(f"{name}.toml").read_text("utf-8")
+        values = "\n".join(line for line in text.splitlines() if not line.startswith("about =")).strip()
+        title = heading if name in AGENTS else heading.replace("-", " ").capitalize().replace("Dmc", "DMC")
+        parts += [f"### {title}\n", f"```toml\n# protocols/agents/{name}.toml\n{values}\n```\n"]
+    return parts

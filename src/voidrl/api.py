@@ -26,7 +26,7 @@ from voidrl.config import (
 )
 from voidrl.device import placed
 from voidrl.disk import checkpoint_bytes, require_disk, saved_bytes
-from voidrl.envs.ids import atari_game, is_importable, parse_id
+from voidrl.envs.ids import is_importable, parse_id
 from voidrl.envs.make import EnvFactory, make_envs
 from voidrl.errors import (
     CheckpointError,
@@ -55,8 +55,7 @@ from voidrl.types import EnvSpec
 from voidrl.units import human_seconds, parse_count
 
 Steps = int | str
-ATARI_EVAL_ENVS = 32  # more make the mean over whole episodes depend less on where steps end;
-STEPS_PER_EVAL_ENV = 500  # but each takes a while to build
+STEPS_PER_EVAL_ENV = 500  # with fewer, building an environment would take longer than its part
 
 
 def pretrain(
@@ -252,8 +251,8 @@ def evaluate(
     config = dataclasses.replace(config, count_states=count_states, counted_envs=0)
     count = None if steps is None else parse_count(steps)
     if num_envs is None:
-        num_envs = trained_in.num_envs if atari_game(config.id) is None else ATARI_EVAL_ENVS
-        num_envs = min(num_envs, episodes if count is None else max(1, count // STEPS_PER_EVAL_ENV))
+        wanted = episodes if count is None else max(1, count // STEPS_PER_EVAL_ENV)
+        num_envs = build.evaluation_envs(config, wanted)
     require(num_envs >= 1, "num_envs", num_envs, "1 or more")
     with closing(make_envs(config, factory, num_envs, evaluation=True)) as envs:
         build.require_same_spaces(agent.spec, trained_in.id, envs.spec, config.id)

@@ -50,6 +50,7 @@ from voidrl.types import Batch, EnvSpec
 
 Env = str | EnvFactory
 Overrides = Mapping[str, Any] | Config
+ATARI_EVAL_ENVS = 32  # more make the mean over whole episodes depend less on where steps end
 MLP_HIDDEN = 256  # width of the hidden layer in the encoder that `auto` gives to vectors
 AS_FINETUNED = {  # fields of `finetune`, and what they are for an agent that is trained from scratch
     "steps": "steps",
@@ -353,10 +354,15 @@ def _eval_envs(config: Config, factory: EnvFactory | None) -> Iterator[Envs | No
     if not config.log.eval_every_steps:
         yield None
         return
-    num_envs = min(config.env.num_envs, config.log.eval_episodes)
+    num_envs = evaluation_envs(config.env, config.log.eval_episodes)
     env = dataclasses.replace(config.env, count_states=False)
     with closing(make_envs(env, factory, num_envs, evaluation=True)) as envs:
         yield envs
+
+
+def evaluation_envs(env: EnvConfig, episodes: int) -> int:
+    """Environments played side by side: as many as in training; on Atari, where they cost little, 32."""
+    return min(env.num_envs if atari_game(env.id) is None else ATARI_EVAL_ENVS, episodes)
 
 
 @torch.no_grad()

@@ -80,7 +80,7 @@ def make_tiny(monkeypatch, *, quick):
         return min(count, EPISODES) if name == "episodes" else small(count)
 
     monkeypatch.setattr(api, "parse_count", parse_count)
-    monkeypatch.setattr(api, "ATARI_EVAL_ENVS", 2)
+    monkeypatch.setattr(build, "ATARI_EVAL_ENVS", 2)
     monkeypatch.setitem(atari.OPTIONS, "max_frames", (FRAMES, "a whole number of frames above 0"))
     monkeypatch.setattr(gallery, "CLIP_SECONDS", 0.5)
     monkeypatch.setattr(gallery, "POINTS", 20)

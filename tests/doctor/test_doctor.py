@@ -20,7 +20,7 @@ from voidrl.doctor import checkup, probes
 from voidrl.doctor.checkup import examine, is_ready, summary
 from voidrl.doctor.probes import Finding, UnusableError
 from voidrl.envs import gl
-from voidrl.protocols.presets import PRESETS
+from voidrl.protocols.presets import PROTOCOLS
 from voidrl.protocols.replay_size import replay_bytes
 
 GB = 10**9
@@ -359,4 +359,4 @@ def test_presets_and_their_replays():
     assert checkup._too_large(5 * GB) == "atari-paper (7.1 GB), urlb-pixels (10.6 GB)"
     assert checkup._too_large(10 * GB, 3).startswith("atari-paper (21.2 GB), urlb-pixels")
     assert checkup._too_large(100 * GB) == ""
-    assert all(preset in checkup._too_large(0) for preset in PRESETS)
+    assert all(preset in checkup._too_large(0) for preset in PROTOCOLS)

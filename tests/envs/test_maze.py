@@ -95,6 +95,16 @@ def test_walls_cannot_be_changed():
 
 @pytest.mark.parametrize("loops", [0.0, 0.3])
 @pytest.mark.parametrize("start", [None, (7, 5)])
+def test_near_goal_is_a_quarter_as_far(loops, start):
+    env = PixelMaze(size=13, loops=loops, start=start, goal="near", layout_seed=3)
+    lengths = env.shortest_path_lengths()
+    assert abs(lengths[env.goal_cell] - lengths.max() / 4) <= 0.5
+    smallest = PixelMaze(size=5, goal="near")
+    assert smallest.goal_cell != smallest.start_cell
+
+
+@pytest.mark.parametrize("loops", [0.0, 0.3])
+@pytest.mark.parametrize("start", [None, (7, 5)])
 def test_far_goal_is_the_farthest_cell(loops, start):
     env = PixelMaze(size=13, loops=loops, start=start, goal="far", layout_seed=3)
     lengths = np.full(env.walls.shape, 10**6)  # Bellman-Ford, as a check on the wave
@@ -436,7 +446,7 @@ def test_made_envs_keep_the_episode_length_asked_for(mode, settings, steps):
         ({"slip": float("nan")}, "slip=nan"),
         ({"speed": 0}, "speed=0; pass a number above 0"),
         ({"speed": 2.0}, r"speed=2\.0"),
-        ({"goal": "near"}, "goal='near'; pass 'far'"),
+        ({"goal": "nearby"}, "goal='nearby'; pass 'far', 'near'"),
         ({"goal": (0, 0)}, r"goal=\(0, 0\); pass an open cell"),
         ({"goal": (1, 99)}, r"goal=\(1, 99\)"),
         ({"goal": (1.5, 1)}, r"goal=\(1\.5, 1\)"),

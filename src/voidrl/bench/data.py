@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -13,17 +14,29 @@ from voidrl.types import EnvSpec
 
 NUM_ENVS = 16
 STEPS = {"cuda": 4096, "cpu": 512}  # per environment; on CUDA more frames than the caches hold
+ENTRIES = {"cuda": 2**20, "cpu": 2**14}  # of a prioritized replay
 EPISODE_STEPS = 250
 DISTINCT_FRAMES = 64  # frames repeat after this many steps: drawing all of them would dominate the set-up
 
 
 def random_replay(
-    spec: EnvSpec, device: torch.device, skill_dim: int, say: Callable[[str], None], steps: int | None = None
+    spec: EnvSpec,
+    device: torch.device,
+    skill_dim: int,
+    say: Callable[[str], None],
+    steps: int | None = None,
+    config: ReplayConfig | None = None,
 ) -> Replay:
-    """Fill a replay with episodes of about `EPISODE_STEPS`, half of them terminated."""
+    """Fill a replay with episodes of about `EPISODE_STEPS`, half of them terminated.
+
+    With a prioritized `config` it has room for `ENTRIES`, all of whose priorities are read for each batch.
+    """
     steps = steps or STEPS[device.type]
     rng = np.random.default_rng(0)
-    config = ReplayConfig(capacity_steps=(steps + 1) * NUM_ENVS)
+    prioritized = config is not None and config.priority_exponent > 0
+    capacity = (steps + 1) * NUM_ENVS
+    capacity = max(capacity, ENTRIES[device.type]) if prioritized else capacity
+    config = dataclasses.replace(config or ReplayConfig(), capacity_steps=capacity, device="auto")
     replay = make_replay(config, spec, NUM_ENVS, skill_dim, device, say)
     shape = (min(steps, DISTINCT_FRAMES), NUM_ENVS, *spec.frame_shape)
     frames: np.ndarray

@@ -8,13 +8,14 @@ from typing import Any
 
 from voidrl import registry
 from voidrl.bench.workloads import WORKLOADS, find_workload
-from voidrl.config import merge, require
+from voidrl.config import require
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.protocols.presets import default_preset, find_preset
+from voidrl.protocols.presets import default_preset, protocol_for
 from voidrl.terminal.tables import described, wrap_text
 from voidrl.units import parse_count
 
 ENGINES = ("auto", "eager", "graph", "compile")
+UNIFORM = "uniform"
 PRECISIONS = ("auto", "fp32", "bf16")
 DEFAULT_ENV = "voidrl/PixelMaze-v0"
 MAX_SECONDS = 3600
@@ -75,7 +76,9 @@ def _add_options(name: str, parser: argparse.ArgumentParser) -> None:
         add("--seconds", type=float, default=2.0, help="per measurement (default: 2)")
     if name in ("update", "train"):
         add("--engine", choices=ENGINES, default="auto", help="how updates run (default: auto)")
-        add("--against", choices=ENGINES[1:], help="an engine to compare with")
+        uniform = (UNIFORM,) if name == "update" else ()
+        help_text = f"compare with another engine{', or with uniform replay' if uniform else ''}"
+        add("--against", choices=(*ENGINES[1:], *uniform), help=help_text)
     if name in ("knn", "sample"):
         add("--against", choices=("torch",), help="compare with plain PyTorch")
     if name in ("update", "train", "sample"):
@@ -110,7 +113,7 @@ def _check(options: argparse.Namespace) -> None:
         require(min(options.num_envs) > 0, "num_envs", min(options.num_envs), "1 or more")
     else:
         options.preset = options.preset or default_preset(options.env) or "maze-demo"
-        env = merge(find_preset(options.preset).values).get("env", {})
+        env = protocol_for(options.env, options.preset).get("env", {})
         options.num_envs = env.get("num_envs", 1) if options.num_envs is None else options.num_envs
         options.steps = parse_count(options.steps)
         least = 2 * LOG_ROWS * options.num_envs

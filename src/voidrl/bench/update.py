@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import time
 from argparse import Namespace
@@ -13,6 +14,7 @@ import torch
 
 from voidrl.agent import Agent
 from voidrl.bench.data import random_replay
+from voidrl.bench.options import UNIFORM
 from voidrl.bench.profile import Profile, profile_updates, write_trace
 from voidrl.bench.results import MISSING, Result, number, percent, speedup, value_range
 from voidrl.bench.roofline import Floor, Peaks, count_floor, mean_floor
@@ -23,6 +25,7 @@ from voidrl.config import Config, EnvConfig
 from voidrl.device import uses_bf16
 from voidrl.engine import Engine
 from voidrl.envs.make import probe_env
+from voidrl.errors import ConfigError
 from voidrl.protocols.presets import DEMO_ENV
 from voidrl.replay import Replay
 from voidrl.types import EnvSpec, Layout
@@ -51,15 +54,27 @@ def _results_of(
         if method is not None:
             workload = workload.with_method(method)
         spec = workload.spec or probe_env(EnvConfig(id=DEMO_ENV))[0]
-        engines = [options.engine, *([options.against] if options.against else [])]
-        layers = [{"engine": engine, "precision": options.precision} for engine in engines]
+        own = {"precision": options.precision, "engine": options.engine}
+        layers = [own]
+        if options.against:
+            other = (
+                {"replay.priority_exponent": 0.0}
+                if options.against == UNIFORM
+                else {"engine": options.against}
+            )
+            layers.append({**own, **other})
         configs = [build_config(spec, [*workload.layers, layer]) for layer in layers]
+        if options.against == UNIFORM and not configs[0].replay.priority_exponent:
+            raise ConfigError(
+                f"--against {UNIFORM} cannot be used with workload {name}, whose replay is uniform: expected "
+                f"an agent with prioritized replay, such as rainbow"
+            )
         for figures in _measure_workload(name, spec, configs, options, device, peaks, say):
             if method is not None:
                 first = first or figures
                 figures |= _relative(method, figures, first)
             yield _result(figures)
-        if "compile" in engines:
+        if any(config.engine == "compile" for config in configs):
             torch.compiler.reset()  # compiling for the shapes of many workloads would hit the cache limit
         gc.collect()
         if device.type == "cuda":
@@ -76,8 +91,8 @@ def _measure_workload(
     say: Say,
 ) -> Iterator[dict[str, Any]]:
     counted = Agent(spec, configs[0], device)
-    replay = random_replay(spec, device, counted.method.skill_dim, say)
-    subjects = [Subject(spec, config, replay, device, say) for config in configs]
+    replay = random_replay(spec, device, counted.method.skill_dim, say, config=configs[0].replay)
+    subjects = [Subject(spec, config, _replay_for(config, replay), device, say) for config in configs]
     timings = measure([s.run for s in subjects], device, options.seconds, MULTIPLE[device.type])
     floor = _update_floor(counted, replay, peaks)
     for i, (subject, timing) in enumerate(zip(subjects, timings, strict=True)):
@@ -88,11 +103,21 @@ def _measure_workload(
         figures |= {"floor": floor.to_json(), "floor_share": floor.seconds / timing.seconds}
         if len(subjects) > 1:
             figures["ratio"] = timings[1].seconds / timing.seconds if i == 0 else None
-            figures["against"] = subjects[1].engine.mode
+            uniform = configs[0].replay != configs[1].replay
+            figures["against"] = UNIFORM if uniform else subjects[1].engine.mode
         yield figures
         if options.profile is not None and i == 0:
             write_trace(subject.run, count, device, options.profile)
             say(f"trace of {count} updates: {options.profile}")
+
+
+def _replay_for(config: Config, replay: Replay) -> Replay:
+    """The same transitions, sampled uniformly if the config says so."""
+    if config.replay.priority_exponent or replay.priorities is None:
+        return replay
+    uniform = copy.copy(replay)
+    uniform.priorities = None
+    return uniform
 
 
 def _relative(method: str, figures: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:

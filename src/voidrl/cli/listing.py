@@ -188,17 +188,32 @@ def _tasks() -> Listing:
 
 def _presets() -> Listing:
     from voidrl.config import Config
-    from voidrl.protocols.presets import PRESETS
-    from voidrl.protocols.replay_size import replay_bytes
+    from voidrl.protocols.presets import AGENTS, FAMILIES, PROTOCOLS
+    from voidrl.protocols.replay_size import agent_replay_bytes, replay_bytes
 
     places = {"maze": "PixelMaze", "atari": "atari/…", "dmc": "dmc/…", "urlb": "dmc/…"}
-    rows: list[tuple[Any, ...]] = []
-    for name, preset in PRESETS.items():
+    protocols: list[tuple[Any, ...]] = []
+    for name, preset in PROTOCOLS.items():
         steps = Count(preset.values.get("steps", Config().steps))
         place = places.get(name.partition("-")[0])
-        rows.append((name, place, steps, Bytes(replay_bytes(name)), preset.about))
-    title = "Presets: protocols, and the memory of their replay, on the GPU if there is one"
-    return Listing(title, ("preset", "for", "steps", "replay", "about"), rows)
+        protocols.append((name, place, steps, Bytes(replay_bytes(name)), preset.about))
+    agents: list[tuple[Any, ...]] = []
+    for name, agent in AGENTS.items():
+        first = agent.families[0]
+        values = agent.values_for({"atari": "atari/pong", "dmc": "dmc/walker_walk"}[first])
+        place = ", ".join("others" if family == "any" else FAMILIES[family] for family in agent.families)
+        size = Bytes(agent_replay_bytes(first, values))
+        agents.append((name, place, Count(values["steps"]), size, agent.about))
+    title = "Protocols, and the memory of their replay, on the GPU if there is one"
+    columns = ("preset", "for", "steps", "replay", "about")
+
+    def show() -> None:
+        print_table(columns, protocols, title=title)
+        print()
+        heading = "Agents that learn from scratch, with `voidrl train`; steps and replay in the first family"
+        print_table(columns, agents, title=heading)
+
+    return Listing(title, columns, [*protocols, *agents], show)
 
 
 def _experiments() -> Listing:

@@ -23,7 +23,7 @@ from voidrl import __version__, machine
 from voidrl.doctor import probes
 from voidrl.doctor.probes import COMPONENTS, Finding, first_line, problem
 from voidrl.machine import GB
-from voidrl.protocols.presets import PRESETS
+from voidrl.protocols.presets import PROTOCOLS
 from voidrl.protocols.replay_size import replay_bytes
 
 TIMEOUT_S = 60.0  # for all processes; they take seconds if nothing hangs
@@ -159,8 +159,8 @@ def _disk(folder: Path) -> Finding:
 
 
 def _too_large(free: int, copies: int = 1) -> str:
-    """List the presets of which this many replays do not fit, smallest first."""
-    sizes = sorted((copies * replay_bytes(name), name) for name in PRESETS)
+    """List the protocols of which this many replays do not fit, smallest first."""
+    sizes = sorted((copies * replay_bytes(name), name) for name in PROTOCOLS)
     return ", ".join(f"{name} ({size / GB:.1f} GB)" for size, name in sizes if size > free)
 
 

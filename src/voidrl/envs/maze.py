@@ -20,6 +20,7 @@ ENV_ID = "voidrl/PixelMaze-v0"
 WALL, AGENT, GOAL, FLOOR = (36, 42, 62), (236, 70, 54), (128, 214, 118), (240, 236, 224)
 MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])  # up, down, left, right
 LARGEST = {"size": 255, "image_size": 1024}  # the farthest goal in 255 × 255 cells is found in seconds
+NEAR = 0.25  # of the distance to the farthest cell: where random actions get within an episode
 RADIUS = 0.25  # half the width of a continuous agent in cells: thin enough to turn into side corridors
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}
 Cell = tuple[int, int]
@@ -66,7 +67,7 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
         image_size: Pixels per side of the observation, up to 1024; a cell has `image_size // size` per side.
         continuous: False: four actions of one cell each; True: a displacement (down, right) in [-1, 1]².
         speed: Cells per step at full action, along each axis; continuous only.
-        goal: None, "far" for the cell farthest from the start, or (row, col).
+        goal: None, "far" for the cell farthest from the start, "near" at a quarter of that, or (row, col).
         show_goal: Whether the observation shows the goal.
         start: The start of every episode, (row, col); None is the top-left room (1, 1).
         slip: Probability that an action is replaced by a uniformly random one.
@@ -86,7 +87,7 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
         image_size: int = 42,
         continuous: bool = False,
         speed: float = 0.5,
-        goal: Literal["far"] | Cell | None = None,
+        goal: Literal["far", "near"] | Cell | None = None,
         show_goal: bool = False,
         start: Cell | None = None,
         slip: float = 0.0,
@@ -114,8 +115,14 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
         self.start_cell: Cell = self._open_cell("start", (1, 1) if start is None else start)
         self.goal_cell: Cell | None = None
         if isinstance(goal, str):
-            _require(goal == "far", "goal", goal, "'far', an open cell (row, col), or None for no goal")
-            self.goal_cell = divmod(int(self.shortest_path_lengths().argmax()), size)  # ties: topmost
+            shares = {"far": 1.0, "near": NEAR}
+            _require(
+                goal in shares, "goal", goal, "'far', 'near', an open cell (row, col), or None for no goal"
+            )
+            lengths = self.shortest_path_lengths()
+            target = max(1.0, shares[goal] * lengths.max())
+            distance = np.where(lengths > 0, np.abs(lengths - target), np.inf)
+            self.goal_cell = divmod(int(distance.argmin()), size)  # ties: topmost
         elif goal is not None:
             self.goal_cell = self._open_cell("goal", goal)
             _require(self.goal_cell != self.start_cell, "goal", goal, "a cell other than the start")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from voidrl.config import ReplayConfig
-from voidrl.protocols.presets import PRESETS
+from voidrl.protocols.presets import PROTOCOLS
 
 # Bytes per frame with its action, reward and flags; for states the widest of URLB, a quadruped.
 SLOT_BYTES = {
@@ -15,9 +18,22 @@ SLOT_BYTES = {
 }
 
 
-def replay_bytes(preset: str) -> int:
-    """Return roughly how many bytes the full replay of a preset takes."""
-    family = max((name for name in SLOT_BYTES if preset.startswith(name)), key=len, default="dmc")
-    replay = PRESETS[preset].values.get("replay", {})
-    capacity: int = replay.get("capacity_steps", ReplayConfig().capacity_steps)
-    return capacity * SLOT_BYTES[family]
+def replay_bytes(protocol: str) -> int:
+    """Return roughly how many bytes the full replay of a protocol takes."""
+    family = max((name for name in SLOT_BYTES if protocol.startswith(name)), key=len, default="dmc")
+    return _capacity(PROTOCOLS[protocol].values) * SLOT_BYTES[family]
+
+
+def agent_replay_bytes(family: str, values: Mapping[str, Any]) -> int:
+    """Return the same for an agent with these values in a family of environments."""
+    dmc = values.get("env", {}).get("dmc", {})
+    if family == "dmc" and dmc.get("observation") != "pixels":
+        return _capacity(values) * SLOT_BYTES["urlb-states"]
+    side = dmc.get("image_size", 84)
+    slot = 3 * side * side + 65 if family == "dmc" else SLOT_BYTES[family]
+    return _capacity(values) * slot
+
+
+def _capacity(values: Mapping[str, Any]) -> int:
+    capacity: int = values.get("replay", {}).get("capacity_steps", ReplayConfig().capacity_steps)
+    return capacity

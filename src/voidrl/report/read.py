@@ -92,7 +92,7 @@ class Run:
         experiment = self.experiment
         if experiment is None or experiment.default_preset not in PRESETS or not self.env.startswith(DMC):
             return ""
-        protocol = PRESETS[experiment.default_preset].values.get("env", {}).get("dmc", {})
+        protocol = PRESETS[experiment.default_preset].values_for(self.env).get("env", {}).get("dmc", {})
         theirs = protocol.get("observation", EnvConfig().dmc.observation)
         ours = flat(self.config).get("env.dmc.observation", theirs)
         return "" if ours == theirs else f"{ours} in place of {theirs}"
