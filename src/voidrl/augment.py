@@ -1,9 +1,9 @@
 """Network input from stored images, and their augmentation: random shifts and crops, and jitter.
 
 The shifts of DrQ, SPR and ATC, RAD's crops and CURL's on Atari are one operation: a window of the image is
-padded by repeating its edges, then cropped at random. With windows of w pixels from low, padding p and results
-of n pixels, pixel y of the result is pixel low + clamp(y + d, 0, w − 1) of the source, d being drawn from −p to
-w + p − n; columns alike.
+padded by repeating its edges, then cropped at random. In each direction, with a window of w pixels from low,
+padding p and a result of n pixels, pixel y of the result is pixel low + clamp(y + d, 0, w − 1) of the source,
+where d is drawn from −p to w + p − n.
 
 On CUDA one kernel does everything. The plain PyTorch version runs on the CPU and is the reference in tests.
 """
@@ -85,8 +85,8 @@ def network_spec(spec: EnvSpec, config: AugmentConfig) -> EnvSpec:
     size = crop or max(image)
     if inner and inner + 2 * pixels < size:
         raise ConfigError(
-            f"augment.inner_size = {inner} cannot be used with augment.shift_pixels = {pixels}: a window that "
-            f"is padded on both sides must fill {size} pixels; expected shift_pixels of "
+            f"augment.inner_size = {inner} cannot be used with augment.shift_pixels = {pixels}: a window "
+            f"padded by them on both sides must fill {size} pixels; expected shift_pixels of "
             f"{-(-(size - inner) // 2)} or more"
         )
     return dataclasses.replace(spec, frame_shape=(channels, crop, crop)) if crop else spec
@@ -110,9 +110,7 @@ def network_input(
     """
     if size and any(i < s for i, s in zip(source.shape[2:], size, strict=True)):
         given, wanted = ("×".join(map(str, shape)) for shape in (source.shape[2:], size))
-        raise SpaceError(
-            f"images of {given} cannot be read by a network for {wanted}: expected at least that"
-        )
+        raise SpaceError(f"images of {given} cannot be cropped to {wanted}: expected at least that size")
     kind = source.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
     if usable(source):
@@ -122,7 +120,7 @@ def network_input(
         window = (low, config.inner_size, *size)
         made: Tensor = kernels.images(source, index, shift, noise, scale, *layout, dtype, *window)
         return made
-    obs = source if index is None else Frames(source, index).stacked()
+    obs, size = source if index is None else Frames(source, index).stacked(), size or tuple(source.shape[2:])
     if low is not None:
         obs = shift_images(obs, low, 0, (config.inner_size, config.inner_size))
     obs = center_crop(obs, size) if shift is None else shift_images(obs, shift, config.shift_pixels, size)

@@ -373,7 +373,7 @@ class Agent(nn.Module):
         return [name for name in ("encoder", "representation") if name in self.optimizers][:1]
 
     def _learner_batch(self, replay: Replay, segment: Segment) -> Batch:
-        """Each segment as one n-step transition between views of observations, augmented for the learner."""
+        """Each segment as one n-step transition, for each view of its observations, augmented or plain."""
         views = self.config.learner.views
         slots = torch.cat([segment.slots[:, 0]] * views + [segment.states[:, -1]] * views)
         convert = self.augment if self.config.augment.learner else self.augment.plain
