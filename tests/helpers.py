@@ -68,11 +68,19 @@ def small_method(name, **options):
 
 
 def fill_replay(
-    spec=DISCRETE, steps=64, num_envs=2, skill_dim=0, seed=0, end_every=7, storage=CPU, device=CPU
+    spec=DISCRETE,
+    steps=64,
+    num_envs=2,
+    skill_dim=0,
+    seed=0,
+    end_every=7,
+    storage=CPU,
+    device=CPU,
+    config=None,
 ):
     """A replay of random transitions, in episodes of about `end_every` steps, half of them terminated."""
     rng = np.random.default_rng(seed)
-    replay = Replay(spec, num_envs, steps * num_envs + 50, skill_dim, storage, device)
+    replay = Replay(spec, num_envs, steps * num_envs + 50, skill_dim, storage, device, config)
 
     def frames():
         if spec.pixels:
@@ -158,7 +166,7 @@ def spec_of(factory):
 def run_loop(folder, factory, agent, num_envs=1):
     """The training loop itself, for what the API does not hand out: returns it, with its replay."""
     envs = make_envs(EnvConfig(id="test", num_envs=num_envs), factory)
-    replay = Replay(envs.spec, num_envs, 10_000, agent.method.skill_dim, CPU, CPU)
+    replay = Replay(envs.spec, num_envs, 10_000, agent.method.skill_dim, CPU, CPU, agent.config.replay)
     with RunFolder.create(folder) as home:
         loop = Loop(Engine(agent, replay, print), envs, None, home, LoopState())
     loop.run()

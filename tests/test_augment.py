@@ -1,12 +1,22 @@
-"""Random shift against padding and cropping, intensity, network input, and what passes through."""
+"""Shifts and crops against padding and slicing, intensity, network input, and agents that see less."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import PIXELS, fill_replay, make_agent, small_method, watch_losses
+from tiny_runs import MAZE, assert_same_run, tiny
 
-from voidrl.augment import Augment, images, jitter_gain, shift_images
+import voidrl
+from voidrl.augment import Augment, center_crop, images, jitter_gain, network_input, shift_images
 from voidrl.config import AugmentConfig
-from voidrl.types import Frames
+from voidrl.errors import ConfigError, SpaceError
+from voidrl.types import Frames, Layout
+
+LARGE = replace(PIXELS, frame_shape=(3, 41, 40), raw_shape=(41, 40, 3))
+CROP = {"augment__crop_size": 36, "augment__shift_pixels": 0}  # the rows 2 to 37, the columns 2 to 37
 
 
 def each(obs):
@@ -154,3 +164,214 @@ def test_it_can_be_compiled():
     want = run(source, index)
     torch.manual_seed(0)
     assert torch.equal(compiled(source, index), want)
+
+
+PIPELINES = {  # (H, W), then the window (0: all), the padding and the crop (0: the size of the image)
+    "drq": ((9, 8), 0, 2, 0),
+    "rad": ((9, 9), 0, 0, 6),
+    "rad, not square": ((7, 9), 0, 0, 6),
+    "curl on atari": ((8, 8), 6, 2, 0),
+    "all of them": ((9, 9), 8, 1, 8),
+}
+
+
+def literally(image, inner, pixels, crop):
+    """Every result of a random crop, padding with repeated edges and another random crop, one by one."""
+    _, h, w = image.shape
+    window, size = (inner or h, inner or w), (crop or h, crop or w)
+    results = []
+    for top in range(h - window[0] + 1):
+        for left in range(w - window[1] + 1):
+            part = image[:, top : top + window[0], left : left + window[1]]
+            padded = F.pad(part[None].float(), (pixels,) * 4, mode="replicate")[0].to(image.dtype)
+            rows, columns = (range(p - s + 1) for p, s in zip(padded.shape[1:], size, strict=True))
+            results += [padded[:, y : y + size[0], x : x + size[1]] for y in rows for x in columns]
+    return results
+
+
+def as_bytes(view):
+    """Undo the conversion to network input."""
+    return ((view + 0.5) * 255).round().to(torch.uint8)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_each_is_a_crop_then_padding_then_another_crop(name):
+    """All results of the literal operations, each as likely as the others, and nothing else."""
+    torch.manual_seed(0)
+    (h, w), inner, pixels, crop = PIPELINES[name]
+    image = torch.randperm(h * w).view(1, h, w).to(torch.uint8)
+    wanted = literally(image, inner, pixels, crop)
+    kinds = {result.numpy().tobytes(): i for i, result in enumerate(wanted)}
+    assert len(kinds) == len(wanted)  # every result can be told from the others
+    config = AugmentConfig(pixels, crop_size=crop, inner_size=inner)
+    views = as_bytes(Augment(config)(each(image.expand(40 * len(kinds), 1, h, w))))
+    found = torch.tensor([kinds[view.numpy().tobytes()] for view in views])
+    counts = torch.bincount(found, minlength=len(kinds)).double()
+    chi_square = ((counts - 40) ** 2 / 40).sum()
+    assert chi_square < len(kinds) + 5 * (2 * len(kinds)) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("side", "inner", "pixels", "crop"),
+    [(84, 0, 4, 0), (100, 0, 0, 84), (84, 80, 4, 0)],
+    ids=["drq", "rad", "curl on atari"],
+)
+def test_published_sizes(side, inner, pixels, crop):
+    image = torch.randint(256, (9, side, side), dtype=torch.uint8)
+    config = AugmentConfig(pixels, crop_size=crop, inner_size=inner)
+    window, size = inner or side, crop or side
+    for low, d in ((0, 0), (side - window, window + 2 * pixels - size), (1 if inner else 0, 3)):
+        part = image[None, :, low : low + window, low : low + window]
+        padded = F.pad(part.float(), (pixels,) * 4, mode="replicate")
+        wanted = padded[:, :, d : d + size, d : d + size] / 255 - 0.5
+        corner, shift = torch.full((2, 1), low) if inner else None, torch.full((2, 1), d - pixels)
+        crops = (crop, crop) if crop else ()
+        made = network_input(image[None], None, config, shift, None, Layout(), low=corner, size=crops)
+        assert torch.equal(made, wanted)
+
+
+@pytest.mark.parametrize("options", [{}, {"crop_size": 9}, {"inner_size": 9}], ids=str)
+def test_frames_of_a_stack_move_together(options):
+    torch.manual_seed(0)
+    source = torch.randint(256, (1, 2, 12, 12), dtype=torch.uint8).expand(3, 2, 12, 12)
+    views = Augment(AugmentConfig(3, **options))(Frames(source, torch.tensor([[0, 1, 2]] * 50)))
+    assert torch.equal(views[:, :2], views[:, 2:4])
+    assert torch.equal(views[:, :2], views[:, 4:])
+    assert len({one.numpy().tobytes() for one in views}) > 20  # and observations apart
+
+
+@pytest.mark.parametrize("crop", [0, 9])
+def test_only_a_share_of_images_is_shifted(crop):
+    torch.manual_seed(0)
+    n, share = 5000, 0.1
+    image = torch.randint(256, (1, 1, 11, 11), dtype=torch.uint8).expand(n, 1, 11, 11)
+    config = AugmentConfig(4, crop_size=crop, shift_probability=share)
+    plain = Augment(config).plain(each(image[:1]))
+    kinds = (2 * 4 + 1 + (11 - crop if crop else 0)) ** 2  # shifts, one of which is none
+    views = Augment(config)(each(image))
+    moved = (views != plain).flatten(1).any(1).double().mean().item()
+    expected = share * (1 - 1 / kinds)
+    assert abs(moved - expected) < 4 * (expected * (1 - expected) / n) ** 0.5
+    jittered = Augment(replace(config, intensity_scale=0.2))(each(image))
+    gain = (jittered + 0.5).flatten(1).mean(1) / (plain + 0.5).mean()
+    assert (gain - 1).abs().gt(1e-3).double().mean() > 0.95  # intensity is drawn for every image
+    for unmoved in (AugmentConfig(4, shift_probability=0.0), AugmentConfig(0)):
+        assert torch.equal(Augment(unmoved)(each(image)), images(image))
+
+
+@pytest.mark.parametrize("shape", [(12, 10), (11, 9), (8, 9), (8, 8)])
+def test_without_augmentation_the_center_is_seen(shape):
+    obs = torch.randint(256, (5, 2, *shape), dtype=torch.uint8)
+    top, left = (shape[0] - 8) // 2, (shape[1] - 8) // 2
+    center = obs[:, :, top : top + 8, left : left + 8]
+    assert torch.equal(center_crop(obs, (8, 8)), center)
+    assert torch.equal(images(obs, size=(8, 8)), images(center))
+    assert torch.equal(Augment(AugmentConfig(4, 0.3, crop_size=8)).plain(each(obs)), images(center))
+    with pytest.raises(SpaceError, match="images of 7×9 cannot be cropped to 8×8: expected at least"):
+        images(obs[:, :, :7].repeat(1, 1, 1, 2)[..., :9], size=(8, 8))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"crop_size": -1}, "augment.crop_size = -1 cannot be used: expected 0 or more"),
+        ({"shift_probability": 1.5}, r"augment.shift_probability = 1.5 .* a number in \[0, 1\]"),
+        ({"crop_size": 41}, "crop_size = 41 cannot be used on pixels 3×41×40.* at most 40 pixels, or 0"),
+        ({"inner_size": 50}, "inner_size = 50 cannot be used on pixels 3×41×40.* at most 40"),
+        (
+            {"inner_size": 36, "shift_pixels": 2},
+            "inner_size = 36 .*shift_pixels = 2: .*fill 41 .* 3 or more",
+        ),
+        ({"inner_size": 30, "crop_size": 38, "shift_pixels": 3}, "must fill 38 pixels; expected .* of 4 or"),
+    ],
+    ids=str,
+)
+def test_sizes_that_do_not_fit(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make_agent(LARGE, **{f"augment__{name}": value for name, value in changes.items()})
+
+
+def test_vectors_are_not_cropped():
+    agent = make_agent(augment__crop_size=84, augment__inner_size=80)  # as a preset may have it
+    assert agent.learner.spec == agent.spec
+    agent.step(fill_replay())
+
+
+def test_the_learner_sees_s_and_the_next_state_shifted_differently():
+    agent = make_agent(PIXELS, augment__shift_pixels=4)
+    replay, batches = fill_replay(PIXELS), []
+    replay.frames[:] = torch.randint(256, (3, 36, 36), dtype=torch.uint8)  # all states alike
+    watch_losses(agent, lambda batch, reward: batches.append(batch))
+    agent.step(replay)
+    same = (batches[0].obs == batches[0].next_obs).flatten(1).all(1)
+    assert same.sum() <= 3  # of 16, each with probability 1/81
+
+
+@pytest.mark.parametrize("crop", [{}, CROP], ids=["whole", "cropped"])
+def test_a_learner_without_augmentation_does_not_depend_on_its_random_numbers(crop):
+    options = {"phase": "train", "representation": {"name": "curl", "batch_size": 0, "projection_hidden": 8}}
+    agent = make_agent(LARGE, **options, augment__learner=False, **{"augment__shift_pixels": 4, **crop})
+    replay = fill_replay(LARGE)
+    slots = replay.sample(16)
+    segment = replay.segment(slots, 1, 0.99)
+    losses = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        batch = agent._learner_batch(replay, segment)
+        (loss,) = agent.learner.losses(batch, batch.reward, 0)
+        losses.append(loss.value)
+    assert losses[0] == losses[1]
+    size = agent.learner.spec.frame_shape[1:]
+    assert torch.equal(batch.obs, images(center_crop(replay.observations(slots), size)))
+    agent.augment = Augment(replace(agent.config.augment, learner=True))
+    views = agent.augment(replay.frames_of(slots))  # the representation's
+    assert not torch.equal(views, batch.obs)
+
+
+def test_a_cropping_agent_acts_on_the_center():
+    agent, reference = make_agent(LARGE, **CROP), make_agent(PIXELS)
+    assert agent.spec == LARGE
+    assert agent.learner.spec.obs_shape == agent.representation.spec.obs_shape == (6, 36, 36)
+    for name, tensor in reference.tensors().items():
+        assert torch.equal(tensor, agent.tensors()[name]), name
+    obs = np.random.default_rng(0).integers(0, 256, (32, 2, 41, 40, 3), dtype=np.uint8)
+    center = obs[:, :, 2:38, 2:38]
+    assert (agent.act(obs) == reference.act(center)).all()
+    frames = torch.from_numpy(obs).permute(0, 1, 4, 2, 3).flatten(1, 2)
+    z = agent.representation.encode(frames)
+    assert torch.equal(z, reference.representation.encode(frames[:, :, 2:38, 2:38].contiguous()))
+    with pytest.raises(SpaceError, match="cannot be acted on"):
+        agent.act(center)
+
+
+@pytest.mark.parametrize("method", ["rnd", "metra", "proto"])
+@pytest.mark.parametrize("representation", ["simclr", "spr"])
+def test_every_network_reads_crops(method, representation):
+    options = {"method": small_method(method), "representation": representation, **CROP}
+    agent = make_agent(LARGE, **options, augment__inner_size=38, learner__n_step=2)
+    replay = fill_replay(LARGE, skill_dim=agent.method.skill_dim)
+    agent.method.observe(replay.latest(), torch.zeros(2, agent.method.skill_dim))
+    metrics = agent.step(replay)
+    assert all(value.isfinite() for value in metrics.values())
+
+
+def test_an_agent_of_crops_trains_resumes_and_evaluates(tmp_path):
+    env = MAZE.replace("image_size=36", "image_size=40")
+    config = tiny(**CROP, log__eval_every_steps=8, log__eval_episodes=1)
+    config["log"]["checkpoint_every_steps"] = 12
+    straight = voidrl.pretrain(env, steps=24, out=tmp_path / "straight", config=config)
+    voidrl.pretrain(env, steps=12, out=tmp_path / "resumed", config=config)
+    voidrl.resume(tmp_path / "resumed", steps=24)
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=24)
+    assert straight.spec.frame_shape == (3, 40, 40)
+    assert straight.learner.spec.frame_shape == (3, 36, 36)
+    tuned = voidrl.finetune(tmp_path / "straight", steps=12, out=tmp_path / "tuned")
+    assert len(voidrl.evaluate(tuned, env, episodes=2).returns) == 2
+    assert tuned.act(np.zeros((40, 40, 3), np.uint8)) in range(4)
+
+
+def test_rnd_of_crops_trains(tmp_path):
+    """Its statistics are of the observations themselves, not of what an encoder makes of them."""
+    env = MAZE.replace("image_size=36", "image_size=40")
+    agent = voidrl.pretrain(env, small_method("rnd"), steps=12, out=tmp_path / "run", config=tiny(**CROP))
+    assert agent.method.observations.mean.shape == (3, 36, 36)

@@ -251,6 +251,17 @@ def test_sample(tmp_path, monkeypatch):
     assert color["ratio"] > 0
 
 
+def test_prioritized_samples_against_uniform_ones(tmp_path, capsys):
+    path = tmp_path / "draws.json"
+    words = ["--device", "cpu", "--batch-size", 4, "--seconds", 0.02, "--entries", "3k", "--json", path]
+    assert bench("sample", "--prioritized", *words) == 0
+    uniform, drawn, updated = figures(path)
+    assert {row["entries"] for row in (uniform, drawn, updated)} == {3000}
+    assert (uniform["times_uniform"], uniform["added_microseconds"]) == (1, 0)
+    assert drawn["added_microseconds"] == pytest.approx(drawn["microseconds"] - uniform["microseconds"])
+    assert "prioritized" in capsys.readouterr().out
+
+
 def test_train(tmp_path, capsys):
     path = tmp_path / "train.json"
     words = ["--device", "cpu", "--num-envs", 2, "--steps", 160, "--updates-per-step", 0.5, "--json", path]
@@ -346,6 +357,7 @@ def test_workloads_match_their_descriptions(name):
         (["knn", "9,9,2,9"], "9 particles have no 9 neighbors"),
         (["knn", "a,9,2,9"], "n must be a positive whole number"),
         (["sample", "--batch-size", "0"], "batch_size = 0"),
+        (["sample", "--prioritized", "--against", "torch"], "leave one of them out"),
         (["train", "--steps", "10"], "--steps 10 cannot be used with 16 environments"),
         (["train", "--preset", "maze"], "did you mean 'maze-demo'"),
         (["train", "voidrl/PixelMaze-v9", "--device", "cpu"], "PixelMaze"),

@@ -1,5 +1,7 @@
 """The kernel against plain PyTorch: in Triton's interpreter without a GPU, on the GPU where there is one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -22,23 +24,24 @@ def frames(count, channels, height, width):
     return torch.randint(256, (count, channels, height, width), dtype=torch.uint8, device=DEVICE)
 
 
-def plain(source, index, shift, noise, dtype):
+def plain(source, index, shift, noise, dtype, low, inner, size):
     """What the kernel should make, without padding."""
-    inputs = [None if t is None else t.cpu() for t in (index, shift, noise)]
-    index, shift, noise = inputs
+    index, shift, noise, low = (None if t is None else t.cpu() for t in (index, shift, noise, low))
+    config = replace(CONFIG, inner_size=inner)
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        made = network_input(source.cpu(), index, CONFIG, shift, noise, Layout())
+        made = network_input(source.cpu(), index, config, shift, noise, Layout(), low=low, size=size)
     assert made.dtype == dtype
     return made
 
 
-def check(source, index, shift, noise, dtype, channels, fold=1):
-    layout = Layout(fold, channels)
-    made = images(source, index, shift, noise, CONFIG.intensity_scale, *layout, dtype)
-    want = torch.nn.functional.pixel_unshuffle(plain(source, index, shift, noise, dtype), fold)
+def check(source, index, shift, noise, dtype, channels, fold=1, low=None, inner=0, size=()):
+    layout, scale = Layout(fold, channels), CONFIG.intensity_scale
+    made = images(source, index, shift, noise, scale, *layout, dtype, low, inner, *size)
+    expected = plain(source, index, shift, noise, dtype, low, inner, size)
+    want = torch.nn.functional.pixel_unshuffle(expected, fold)
     real = want.shape[1]
     assert made.shape == (len(want), channels, *want.shape[2:])
-    assert made.shape == to_layout(plain(source, index, shift, noise, dtype), layout).shape
+    assert made.shape == to_layout(expected, layout).shape
     assert made.dtype == dtype
     assert made.is_contiguous(memory_format=torch.channels_last)
     assert (made[:, real:] == 0).all()
@@ -78,6 +81,34 @@ def test_pixels_are_folded_into_channels(channels, fold, padded):
     shift = torch.tensor([[0, 1, -2], [2, 0, -1]], device=DEVICE)
     for dtype in (torch.float32, torch.bfloat16):
         check(frames(7, channels, 8, 12), index, shift, torch.randn(3, device=DEVICE), dtype, padded, fold)
+
+
+CROPPED = {  # image, window and result; the range of shifts; channels of a frame, folded, padded
+    "rad": ((20, 23), 0, (16, 16), ((0, 4), (0, 7)), 3, 1, 16),
+    "shifted crops": ((13, 12), 0, (9, 10), ((-4, 8), (-4, 6)), 1, 1, 8),
+    "curl": ((14, 14), 10, (), ((-4, 0), (-4, 0)), 1, 1, 8),
+    "window and crop": ((15, 17), 11, (8, 12), ((-4, 7), (-4, 3)), 2, 4, 64),
+    "the center": ((15, 12), 0, (12, 12), None, 3, 1, 16),
+    "the center, folded": ((21, 24), 0, (16, 20), None, 1, 4, 32),
+}
+
+
+@pytest.mark.parametrize("case", CROPPED)
+def test_windows_and_crops(case):
+    image, inner, size, ranges, channels, fold, padded = CROPPED[case]
+    dtype = torch.bfloat16 if fold > 1 else torch.float32
+    index, low, shift = torch.randint(7, (4, 2), device=DEVICE), None, None
+    if ranges is not None:
+        corners = [torch.tensor([least, most]) for least, most in ranges]  # both ends, and two between
+        shift = torch.stack([torch.cat([c, torch.randint(c[0], c[1] + 1, (2,))]) for c in corners]).to(DEVICE)
+    if inner:
+        low = torch.stack([torch.tensor([side - inner, 0, 1, 2]) for side in image]).to(DEVICE)
+    noise = torch.randn(4, device=DEVICE) if ranges else None
+    check(frames(7, channels, *image), index, shift, noise, dtype, padded, fold, low, inner, size)
+
+
+def test_the_center_of_observations():
+    check(frames(3, 2, 9, 10), None, None, None, torch.float32, 8, size=(4, 7))
 
 
 def test_without_an_index_every_source_is_an_observation():
@@ -124,6 +155,7 @@ def test_it_is_a_well_behaved_operator():
     for arguments in (
         (frames(9, 3, 6, 5), index, shift, torch.randn(3, device=DEVICE), 0.1, 1, 8, torch.bfloat16),
         (frames(9, 3, 6, 5), None, None, None, 0.0, 1, 8, torch.float32),
+        (frames(9, 3, 6, 6), index, shift, None, 0.0, 1, 8, torch.float32, shift, 5, 4, 4),
     ):
         tests = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
         torch.library.opcheck(images, arguments, test_utils=tests)

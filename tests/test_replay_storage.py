@@ -256,7 +256,7 @@ def test_a_checksum_is_of_contents_and_lengths():
 
 def memory(monkeypatch, **free):
     monkeypatch.setattr(module, "free_bytes", lambda device: free[device.type])
-    monkeypatch.setattr(module, "Replay", lambda *args: args)
+    monkeypatch.setattr(module, "Replay", lambda *args, config: args)
 
 
 def make(config, device, said):
@@ -313,10 +313,13 @@ def test_cuda_storage_needs_cuda_networks():
 
 
 @pytest.mark.parametrize("spec", [pixel_spec(2), vector_spec(3)])
-def test_the_memory_asked_for_is_the_memory_taken(spec):
-    replay = Replay(spec, 3, 100, 5, CPU, CPU)
-    taken = sum(t.nbytes for t in vars(replay).values() if isinstance(t, torch.Tensor) and t.ndim)
-    assert taken == replay.rows * 3 * module.slot_bytes(spec, 5)
+@pytest.mark.parametrize("exponent", [0.0, 0.5])
+def test_the_memory_asked_for_is_the_memory_taken(spec, exponent):
+    replay = Replay(spec, 3, 3060, 5, CPU, CPU, ReplayConfig(priority_exponent=exponent))
+    stored = [*vars(replay).values(), *vars(replay.priorities or object).values()]
+    taken = sum(t.nbytes for t in stored if isinstance(t, torch.Tensor) and t.ndim and len(t) > 1)
+    padding = 8 * 1023 if exponent else 0  # to whole blocks
+    assert 0 <= taken - replay.rows * 3 * module.slot_bytes(spec, 5, prioritized=exponent > 0) <= padding
 
 
 def test_free_bytes_is_positive():

@@ -21,6 +21,7 @@ from voidrl import registry
 from voidrl.agent import Agent
 from voidrl.agent.diagnosis import failed_piece
 from voidrl.agent.trainers import Pieces, check_combination
+from voidrl.augment import network_spec
 from voidrl.config import (
     PIECES,
     Config,
@@ -215,7 +216,8 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
     """Defaults, then the layers in turn; what is `auto` is decided by environment and method."""
     merged = merge(*layers)
     config = update(Config(), merged | name_pieces(spec, merged))
-    small = spec.pixels and min(spec.frame_shape[1:]) < NATURE_MIN_SIDE
+    seen = network_spec(spec, config.augment)
+    small = spec.pixels and min(seen.frame_shape[1:]) < NATURE_MIN_SIDE
     stack = "mlp" if not spec.pixels else "nature" if spec.discrete and not small else "drq"
     for kind in ("representation", "learner"):
         encoder = getattr(config, kind).encoder

@@ -319,16 +319,32 @@ AUTOMATIC: dict[str, type[PieceConfig]] = {"representation": RepresentationConfi
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """DrQ's augmentation, drawn for every sample; pixels only."""
+    """Augmentation, drawn for every observation, the same for all its frames; pixels only.
+
+    An image is cut to a random window of `inner_size`, padded by `shift_pixels` on each side by repeating its
+    edges, and cropped at random, to `crop_size` or the size that it had.
+    """
 
     shift_pixels: int = 4
-    """Largest random shift in each direction; edges are repeated."""
+    """Padding on each side: the largest random shift, unless images are cropped. Edges are repeated."""
     intensity_scale: float = 0.0
     """Intensity jitter: images are multiplied by 1 + scale · clip(N(0, 1), −2, 2)."""
+    crop_size: int = 0
+    """Height and width of the images that networks read: random crops in losses, the center everywhere else
+    (RAD: 84 of 100, with `shift_pixels` 0). The replay stores whole images. 0 does not crop."""
+    inner_size: int = 0
+    """Height and width of a random window outside of which its edges are repeated (CURL on Atari: 80); 0 for
+    the whole image."""
+    shift_probability: float = 1.0
+    """Probability that an image is shifted or cropped at random, rather than in the middle (ATC: 0.1)."""
+    learner: bool = True
+    """Augment the learner's images too. False leaves augmentation to the representation (CURL on Atari)."""
 
     def __post_init__(self) -> None:
-        require(self.shift_pixels >= 0, "shift_pixels", self.shift_pixels, "0 or more")
-        require(self.intensity_scale >= 0, "intensity_scale", self.intensity_scale, "0 or more")
+        for name in ("shift_pixels", "intensity_scale", "crop_size", "inner_size"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        share = self.shift_probability
+        require(0 <= share <= 1, "shift_probability", share, "a number in [0, 1]")
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ def checkpoint_bytes(config: Config, spec: EnvSpec, skill_dim: int, agent: int, 
     row_size = num_envs * (slot_bytes(spec, skill_dim) - 8)  # `starts` is in a file of its own
     chunk_rows = max(1, CHUNK_BYTES // (num_envs * slot_bytes(spec, skill_dim)))
     positions = 8 * (rows * num_envs + rows)  # `starts` and `row_starts`, written in full each time
+    if config.replay.priority_exponent:
+        positions += 8 * rows * num_envs
 
     every = log.checkpoint_every_steps
     # The numbers of the last checkpoints before the one at the end.

@@ -150,7 +150,9 @@ class Engine:
         """Afterwards weights, optimizers, metrics and random numbers are what they were before."""
 
         def state() -> dict[int, Tensor]:
-            parts = (self.agent.tensors(), self.agent.optimizers.tensors())
+            parts = [self.agent.tensors(), self.agent.optimizers.tensors()]
+            if self.replay.priorities is not None:
+                parts.append(self.replay.priorities.state())
             tensors = [*self.metrics.buffers(), *(tensor for part in parts for tensor in part.values())]
             return {id(tensor): tensor for tensor in tensors}
 
@@ -341,7 +343,8 @@ def _pick_mode(agent: Agent, replay: Replay, say: Callable[[str], None]) -> Mode
 
 def _fusable_methods(agent: Agent, replay: Replay) -> list[tuple[Any, str, Callable]]:
     found = []
-    for owner in (*agent.modules(), replay):
+    owners = [*agent.modules(), replay, *([] if replay.priorities is None else [replay.priorities])]
+    for owner in owners:
         for name, function in inspect.getmembers(type(owner), inspect.isfunction):
             if getattr(function, "fusable", False):
                 found.append((owner, name, getattr(owner, name)))

@@ -281,6 +281,7 @@ class Loop:
                 raise self._not_finite(diagnosis.blame_skill(agent, "select_skill"))
             self._change_skills(torch.ones(self.envs.num_envs, dtype=torch.bool, device=agent.device))
         every = self.config.reset.every_updates
+        self.replay.set_progress(state.steps / self.config.steps)
         while state.updates < due:
             count = due - state.updates
             if every:

@@ -3,8 +3,9 @@
 Rows are time steps, columns are environments: slot = row · N + column. A slot holds a frame, the action taken
 on it and its outcome. Observations are stacked and n-step returns are summed when a batch is gathered. The
 last frame of an episode has a slot but no action, so it is never a start: `starts` lists the slots that are,
-in order of time, and sampling is uniform over exactly these. Everything that sampling reads (`head`, `starts`
-and their number) is on the device, so that sampling can be captured in a CUDA graph.
+in order of time, and `sample` is uniform over exactly these. `draw` may prefer those with a high priority.
+Everything that sampling reads (`head`, `starts` and their number) is on the device, so that sampling can be
+captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
 from voidrl.kernels.fusion import fusable
 from voidrl.machine import memory
-from voidrl.priorities import Priorities
+from voidrl.priorities import NEW, NONE, Priorities
 from voidrl.types import Batch, EnvSpec, Frames
 
 # Why no n-step sum runs past the step taken in a slot; 0 where it does. Only termination ends the value.
@@ -63,7 +64,9 @@ class Replay:
         skill_dim: int,
         storage: torch.device,
         device: torch.device,
+        config: ReplayConfig | None = None,
     ) -> None:
+        """Stored on `storage`, for networks on `device`; `config` says how `draw` samples, None uniformly."""
         self.spec, self.num_envs, self.device = spec, num_envs, device
         self.rows = row_count(capacity_steps, num_envs, spec)
         slots = self.rows * num_envs
@@ -87,6 +90,9 @@ class Replay:
         self._one = torch.ones((), device=storage)
         self._ones = torch.ones((), device=device)
         self.priorities: Priorities | None = None
+        if config is not None and config.priority_exponent:
+            beta = config.importance_start, config.importance_end
+            self.priorities = Priorities(slots, config.priority_exponent, *beta, storage)
         # Small constants, made once: in a captured graph each would be a kernel of its own.
         columns = torch.arange(num_envs, device=storage)
         lags = torch.arange(spec.frame_stack - 1, -1, -1, dtype=torch.int32, device=storage)
@@ -103,6 +109,8 @@ class Replay:
         self._summed_writes = self._chunk_writes.copy()  # those that `_chunk_sums` knows of
         names = ("frames", "action", "reward", "ending", "age", "starts")
         stored = {**{name: getattr(self, name) for name in names}, "positions": positions}
+        if self.priorities is not None:
+            stored["priority"] = self.priorities.values
         self._write = Upload(stored) if storage.type == "cuda" else partial(write_directly, stored)
 
     def __len__(self) -> int:
@@ -159,6 +167,8 @@ class Replay:
         self._starts_head = (self._starts_head + len(starts)) % len(self.starts)
         self._size += len(starts)
         self._row_starts[self._row] = len(starts)
+        if self.priorities is not None:
+            writes.append(("priority", here, np.where(real, NEW, NONE)))
         self._touch(self._row)
         self._age = np.where(real, np.minimum(self._age + 1, self.spec.frame_stack), 0).astype(np.int32)
         self._ended = over & real
@@ -175,12 +185,15 @@ class Replay:
         self._row_starts[stale] = 0
         self._touch(self._row)
         here = self._row * self.num_envs
-        return [
+        writes = [
             ("frames", here, frames),
             ("age", here, self._age),
             ("ending", here, np.zeros(self.num_envs, np.uint8)),
             self._positions(),
         ]
+        if self.priorities is not None:
+            writes.append(("priority", stale * self.num_envs, np.full(self.num_envs, NONE)))
+        return writes
 
     def _positions(self) -> Write:
         """The host's positions, for the device."""
@@ -201,9 +214,17 @@ class Replay:
         return self._draw(batch_size)
 
     def draw(self, batch_size: int) -> Draw:
-        """Transitions for the learner, with their importance weights."""
-        slots = self.sample(batch_size)
-        return Draw(slots, self._ones.expand(batch_size))
+        """Transitions for the learner, by priority if there are priorities, with their importance weights."""
+        if self.priorities is None:
+            return Draw(self.sample(batch_size), self._ones.expand(batch_size))
+        assert self._size, "nothing to sample yet"
+        slots, weight = self.priorities.draw(batch_size)
+        return Draw(slots, weight.to(self.device))
+
+    def set_progress(self, fraction: float) -> None:
+        """Tell prioritized sampling how much of the run is over."""
+        if self.priorities is not None:
+            self.priorities.set_progress(fraction)
 
     def newest(self, count: int) -> Tensor:
         """Slots of the newest transitions, at most `count`, each once."""
@@ -338,11 +359,12 @@ class Replay:
     # Checkpoints
 
     def state(self) -> dict[str, Tensor]:
-        """Positions and counters. The stored steps come from `chunks`."""
+        """Positions, counters and priorities. The stored steps come from `chunks`."""
         self._sum_chunks()
         counters = (self._row, self._filled_rows, self._starts_head, self._size)
         arrays = {name: torch.from_numpy(array.copy()) for name, array in self._host_arrays().items()}
-        return {"starts": self.starts, "counters": torch.tensor(counters), **arrays}
+        state = {"starts": self.starts, "counters": torch.tensor(counters), **arrays}
+        return state if self.priorities is None else state | self.priorities.state()
 
     def chunks(self) -> Iterator[tuple[str, str, Callable[[], dict[str, Tensor]]]]:
         """(name, tag, tensors) of each written part; a part with the same tag has not changed."""
@@ -359,6 +381,8 @@ class Replay:
             array[:] = state[name].numpy()
         self._summed_writes[:] = self._chunk_writes
         self._write([self._positions()])
+        if self.priorities is not None:
+            self.priorities.load(state)
         for name, tensors in chunks:
             first = int(name) * self._chunk_rows * self.num_envs
             for key, tensor in self._part(slice(first, first + len(tensors["age"]))).items():
@@ -480,10 +504,11 @@ def row_count(capacity_steps: int, num_envs: int, spec: EnvSpec) -> int:
     return max(-(-capacity_steps // num_envs), spec.frame_stack + 1) + spec.frame_stack
 
 
-def slot_bytes(spec: EnvSpec, skill_dim: int) -> int:
+def slot_bytes(spec: EnvSpec, skill_dim: int, *, prioritized: bool = False) -> int:
     """Memory of one slot."""
     frame = int(np.prod(spec.frame_shape)) * (1 if spec.pixels else 4)
-    return frame + (8 if spec.discrete else 4 * spec.action_dim) + 4 + 1 + 4 + 4 * skill_dim + 8
+    action, priority = 8 if spec.discrete else 4 * spec.action_dim, 8 if prioritized else 0
+    return frame + action + 4 + 1 + 4 + 4 * skill_dim + 8 + priority
 
 
 def make_replay(
@@ -501,7 +526,7 @@ def make_replay(
         )
     main_memory = torch.device("cpu")
     places = {"auto": [device, main_memory], "cpu": [main_memory], "cuda": [device]}[config.device]
-    row_bytes = num_envs * slot_bytes(spec, skill_dim)
+    row_bytes = num_envs * slot_bytes(spec, skill_dim, prioritized=config.priority_exponent > 0)
     needed = row_count(config.capacity_steps, num_envs, spec) * row_bytes
     free = {}
     for place in dict.fromkeys(places):
@@ -510,7 +535,7 @@ def make_replay(
             if place != device:
                 why = f": {device} has {free[device] / GIB:.2f} GiB free" if device in free else ""
                 say(f"replay of {needed / GIB:.2f} GiB kept in main memory{why}")
-            return Replay(spec, num_envs, config.capacity_steps, skill_dim, place, device)
+            return Replay(spec, num_envs, config.capacity_steps, skill_dim, place, device, config=config)
     there = " and ".join(f"{f / GIB:.2f} GiB free on {p}" for p, f in free.items())
     fitting = (int(0.9 * max(free.values())) // row_bytes - spec.frame_stack) * num_envs
     lower = f"replay.capacity_steps to {fitting} or less" if fitting > 0 else "env.num_envs"

@@ -15,7 +15,7 @@ from voidrl import checkpoint, registry
 from voidrl.agent.horizon import Horizon
 from voidrl.agent.optimizers import Optimizers, Part
 from voidrl.agent.trainers import Pieces, check_combination, encoder_trainers, trains_representation
-from voidrl.augment import Augment
+from voidrl.augment import Augment, network_spec
 from voidrl.config import Config, SkillConfig, to_json
 from voidrl.device import uses_bf16
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
@@ -74,17 +74,18 @@ class Agent(nn.Module):
         self.trainers = encoder_trainers(config, pieces)
         """Whose losses train f in this phase."""
 
-        f, encoder = self._make_encoders(pieces)
-        self.representation = pieces.representation(spec, config.representation, f)
+        seen = network_spec(spec, config.augment)  # networks may read less than the replay stores
+        f, encoder = self._make_encoders(pieces, seen)
+        self.representation = pieces.representation(seen, config.representation, f)
         if type(self.representation).loss is not Representation.loss and not pieces.representation.has_loss:
             raise ConfigError(
                 f"representation {config.representation.name!r} has a loss that would never be minimized: "
                 f"set has_loss = True in its class"
             )
-        method = pieces.method(spec, config.method, self.representation)
+        method = pieces.method(seen, config.method, self.representation)
         critic = method.make_critic(encoder.feature_dim, config.learner)
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
-        self.learner = pieces.learner(spec, config.learner, encoder, critic, method.skill_dim)
+        self.learner = pieces.learner(seen, config.learner, encoder, critic, method.skill_dim)
         if critic := getattr(self.learner, "critic", None):  # a custom learner may have none
             self.representation.use_critic(critic)
         self.method = method
@@ -122,9 +123,9 @@ class Agent(nn.Module):
                     f"{', '.join(self.learner.groups())}"
                 )
 
-    def _make_encoders(self, pieces: Pieces) -> tuple[Encoder | None, Encoder]:
+    def _make_encoders(self, pieces: Pieces, spec: EnvSpec) -> tuple[Encoder | None, Encoder]:
         """The encoder f and the learner's, which share what `share_encoder` says."""
-        spec, config = self.spec, self.config
+        config = self.config
         if pieces.representation.uses_learner_encoder:
             encoder = Encoder(spec.obs_shape, config.learner.encoder)
             return encoder, encoder
@@ -372,10 +373,11 @@ class Agent(nn.Module):
         return [name for name in ("encoder", "representation") if name in self.optimizers][:1]
 
     def _learner_batch(self, replay: Replay, segment: Segment) -> Batch:
-        """Each segment as one n-step transition between augmented observations, of which each view is one."""
+        """Each segment as one n-step transition, for each view of its observations, augmented or plain."""
         views = self.config.learner.views
         slots = torch.cat([segment.slots[:, 0]] * views + [segment.states[:, -1]] * views)
-        obs, next_obs = self.augment(replay.frames_of(slots), self.learner.encoder.layout).chunk(2)
+        convert = self.augment if self.config.augment.learner else self.augment.plain
+        obs, next_obs = convert(replay.frames_of(slots), self.learner.encoder.layout).chunk(2)
         return replay.n_step_batch(segment, obs, next_obs)
 
     def _intrinsic_reward(

@@ -23,7 +23,7 @@ LOG_ROWS = 20  # of a run in `bench train`; more rows would mean more host reads
 ABOUT = {
     "update": "updates per second of named workloads, and where their time goes",
     "knn": "the k-nearest-neighbor search",
-    "sample": "reading a learner's batch of images: gather, stack, shift, scale",
+    "sample": "reading a learner's batch of images: gather, stack, shift, scale; or drawing it",
     "train": "a whole run: environments, replay and updates together",
     "env": "environments alone, with random actions",
 }
@@ -59,6 +59,9 @@ def _add_options(name: str, parser: argparse.ArgumentParser) -> None:
         add("sizes", nargs="*", metavar="N,M,D,K", help=help_text)
     elif name == "sample":
         add("--batch-size", type=int, default=512, help="observations per batch (default: 512)")
+        help_text = "compare prioritized with uniform sampling instead of reading images"
+        add("--prioritized", action="store_true", help=help_text)
+        add("--entries", default="1M", help="transitions to sample from with --prioritized (default: 1M)")
     else:
         add("env", nargs="?", default=DEFAULT_ENV, metavar="ENV", help=f"(default: {DEFAULT_ENV})")
     if name == "train":
@@ -109,6 +112,12 @@ def _check(options: argparse.Namespace) -> None:
         options.sizes = [_parse_size(text) for text in options.sizes]
     elif options.what == "sample":
         require(options.batch_size > 0, "batch_size", options.batch_size, "1 or more")
+        options.entries = parse_count(options.entries, "entries")
+        if options.prioritized and options.against:
+            raise ConfigError(
+                f"--against {options.against} cannot be used with --prioritized, which compares with uniform "
+                f"sampling: leave one of them out"
+            )
     elif options.what == "env":
         require(min(options.num_envs) > 0, "num_envs", min(options.num_envs), "1 or more")
     else:

@@ -1,4 +1,4 @@
-"""Reading a learner's batch of images: sample, gather, stack, shift, scale and cast."""
+"""Reading a learner's batch of images: sample, gather, stack, shift, scale and cast; or drawing it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,8 +15,8 @@ from voidrl.bench.data import random_replay
 from voidrl.bench.results import Result, number, percent, speedup, value_range
 from voidrl.bench.roofline import Peaks
 from voidrl.bench.timing import measure_calls
-from voidrl.bench.workloads import ATARI, PIXELS
-from voidrl.config import AugmentConfig, EncoderConfig
+from voidrl.bench.workloads import ATARI, PIXELS, continuous
+from voidrl.config import AugmentConfig, EncoderConfig, ReplayConfig
 from voidrl.device import uses_bf16
 from voidrl.nets import Encoder
 from voidrl.replay import Replay
@@ -32,7 +33,10 @@ STEPS = 1024  # of 16 environments: 347 MB of frames, more than caches hold
 def results(
     options: Namespace, device: torch.device, peaks: Peaks, say: Callable[[str], None]
 ) -> Iterator[Result]:
-    """Measure color and gray images, in the layout that the first convolution reads."""
+    """Measure color and gray images, in the layout that the first convolution reads; or ways to draw."""
+    if options.prioritized:
+        yield from _draws(options, device, peaks)
+        return
     in_bf16 = uses_bf16(options.precision, device)
     for spec, stack, config in CASES:
         layout = Encoder(spec.obs_shape, EncoderConfig(stack)).layout
@@ -82,6 +86,64 @@ def _result(
     }
     rates = value_range(figures, "stacks_per_second")
     return Result(figures, cells, (f"{rates} stacks/s, {number(needed / 1e6)} MB per batch",))
+
+
+def _draws(options: Namespace, device: torch.device, peaks: Peaks) -> Iterator[Result]:
+    """Uniform draws, prioritized ones, and these with the new priorities that an update writes."""
+    batch = options.batch_size
+    replay = _prioritized_replay(options.entries, device)
+    priorities = replay.priorities
+    assert priorities is not None
+    error = torch.rand(batch, device=device)
+
+    def draw_and_update() -> None:
+        assert priorities is not None
+        priorities.update(replay.draw(batch).slots, error)
+
+    calls: dict[str, Callable[[], object]] = {
+        "uniform": partial(replay.sample, batch),
+        "prioritized": partial(replay.draw, batch),
+        "… and updated": draw_and_update,
+    }
+    timings = measure_calls([*calls.values()], device, options.seconds)
+    for name, timing in zip(calls, timings, strict=True):
+        read = 8 * batch if name == "uniform" else priorities.values.nbytes
+        figures = {
+            "draw": name,
+            "entries": len(replay),
+            "batch_size": batch,
+            **timing.rates("draws_per_second"),
+            **timing.compare([], read / peaks.bandwidth),
+            "times_uniform": timing.seconds / timings[0].seconds,
+            "added_microseconds": (timing.seconds - timings[0].seconds) * 1e6,
+        }
+        cells = {
+            "draw": name,
+            "entries": f"{len(replay):,}",
+            "batch": str(batch),
+            "draws/s": number(figures["draws_per_second"]),
+            "µs": number(figures["microseconds"]),
+            "added µs": number(figures["added_microseconds"]),
+            "× uniform": f"{figures['times_uniform']:.2f}×",
+            "floor µs": number(read / peaks.bandwidth * 1e6),
+        }
+        yield Result(figures, cells, (f"{value_range(figures, 'draws_per_second')} draws/s",))
+
+
+def _prioritized_replay(entries: int, device: torch.device) -> Replay:
+    """Full, with priorities that have a long tail."""
+    n = min(1000, entries)
+    spec, steps = continuous((1,)), -(-entries // n)
+    config = ReplayConfig(entries, priority_exponent=0.5)
+    replay = Replay(spec, n, entries, 0, device, device, config)
+    no, frames, action = np.zeros(n, bool), np.zeros((n, 1), np.float32), np.zeros((n, spec.action_dim))
+    replay.reset(frames)
+    for _ in range(steps):
+        replay.add(action, np.zeros(n), no, no, frames, torch.zeros(n, 0, device=device))
+    assert replay.priorities is not None
+    started = replay.newest(len(replay))
+    replay.priorities.update(started, torch.randn(len(started), device=device).mul(2).exp())
+    return replay
 
 
 def reference(

@@ -1,4 +1,4 @@
-"""Stored frames → network input in one pass: gathered, stacked, shifted, jittered, scaled and cast.
+"""Stored frames → network input in one pass: gathered, stacked, shifted, cropped, jittered, scaled and cast.
 
 A program makes a block of one observation's pixels with all their channels. Neighboring threads read
 neighboring pixels of one channel's plane and write neighboring pixels of the result, in which the channels
@@ -21,17 +21,22 @@ MAX_JOINED = 32  # channels; each is a separate read in the code
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _images(
-    source: tl.tensor,  # (S, CHANNELS, HEIGHT, WIDTH) uint8
+    source: tl.tensor,  # (S, CHANNELS, SOURCE_HEIGHT, SOURCE_WIDTH) uint8
     index: tl.tensor,  # (B, STACK) with these strides, or None: the sources are the observations
     index_stride: tl.tensor,
     stack_stride: tl.tensor,
-    shift: tl.tensor,  # (2, B): dy, dx; or None
+    shift: tl.tensor,  # (2, B): dy, dx; or None: the middle
+    low: tl.tensor,  # (2, B): where each window begins, of which only INNER_… are read; or None: at 0
     noise: tl.tensor,  # (B,) float32; or None
     scale: tl.tensor,
     out: tl.tensor,  # (B, HEIGHT / FOLD, WIDTH / FOLD, PADDED)
     batch: tl.tensor,
     STACK: tl.constexpr,  # noqa: N803
     CHANNELS: tl.constexpr,  # noqa: N803
+    SOURCE_HEIGHT: tl.constexpr,  # noqa: N803
+    SOURCE_WIDTH: tl.constexpr,  # noqa: N803
+    INNER_HEIGHT: tl.constexpr,  # noqa: N803
+    INNER_WIDTH: tl.constexpr,  # noqa: N803
     HEIGHT: tl.constexpr,  # noqa: N803
     WIDTH: tl.constexpr,  # noqa: N803
     FOLD: tl.constexpr,  # noqa: N803
@@ -48,15 +53,19 @@ def _images(
     program = tl.program_id(0)
     b = (program // blocks).to(tl.int64)
     at = program % blocks * BLOCK + tl.arange(0, BLOCK)
-    dy, dx = 0, 0
+    dy, dx = (INNER_HEIGHT - HEIGHT) // 2, (INNER_WIDTH - WIDTH) // 2
     if shift is not None:
         dy, dx = tl.load(shift + b).to(tl.int32), tl.load(shift + batch + b).to(tl.int32)
+    top, left = 0, 0
+    if low is not None:
+        top, left = tl.load(low + b).to(tl.int32), tl.load(low + batch + b).to(tl.int32)
     gain = 1.0
     if noise is not None:
         gain = 1 + scale * tl.minimum(tl.maximum(tl.load(noise + b), -2.0), 2.0)
     if JOINED:
         pixel, channel = at[:, None], tl.arange(0, TILE)[None, :]
-        place = _clamped(at // WIDTH + dy, HEIGHT) * WIDTH + _clamped(at % WIDTH + dx, WIDTH)
+        y = _clamped(at // WIDTH + dy, INNER_HEIGHT) + top
+        place = y * SOURCE_WIDTH + _clamped(at % WIDTH + dx, INNER_WIDTH) + left
         parts: tl.tuple = ()
         for part in tl.static_range(TILE):
             value = tl.zeros((BLOCK,), tl.float32)
@@ -65,7 +74,8 @@ def _images(
                 if index is not None:
                     frame = tl.load(index + b * index_stride + part // CHANNELS * stack_stride)
                     plane = frame.to(tl.int64) * CHANNELS + part % CHANNELS  # a ring may exceed 2³¹ bytes
-                byte = tl.load(source + plane * (HEIGHT * WIDTH) + place, mask=at < pixels, other=0)
+                plane *= SOURCE_HEIGHT * SOURCE_WIDTH
+                byte = tl.load(source + plane + place, mask=at < pixels, other=0)
                 value = _scaled(byte, gain, EXACT)
             parts = parts + (value.to(out.dtype.element_ty),)  # noqa: RUF005 (no unpacking in a kernel)
         for _ in tl.static_range(LEVELS):  # the first pairs are the channel's highest bit
@@ -78,15 +88,16 @@ def _images(
         pixel, channel = at[None, :], tl.arange(0, TILE)[:, None]
         # FOLD² pixels of a plane are the channels of one pixel of the result, as `pixel_unshuffle` has them.
         part, fold = channel // (FOLD * FOLD), channel % (FOLD * FOLD)
-        y = _clamped(pixel // width * FOLD + fold // FOLD + dy, HEIGHT)
-        x = _clamped(pixel % width * FOLD + fold % FOLD + dx, WIDTH)
+        y = _clamped(pixel // width * FOLD + fold // FOLD + dy, INNER_HEIGHT) + top
+        x = _clamped(pixel % width * FOLD + fold % FOLD + dx, INNER_WIDTH) + left
         real = part < STACK * CHANNELS
         plane = b * CHANNELS + part
         if index is not None:
             frame = tl.load(index + b * index_stride + part // CHANNELS * stack_stride, mask=real, other=0)
             plane = frame.to(tl.int64) * CHANNELS + part % CHANNELS
         inside = real & (pixel < pixels)
-        byte = tl.load(source + plane * (HEIGHT * WIDTH) + (y * WIDTH + x), mask=inside, other=0)
+        plane *= SOURCE_HEIGHT * SOURCE_WIDTH
+        byte = tl.load(source + plane + (y * SOURCE_WIDTH + x), mask=inside, other=0)
         values = tl.where(real, _scaled(byte, gain, EXACT), 0.0).to(out.dtype.element_ty)
     target = out + b * (pixels * PADDED) + pixel * PADDED + channel
     tl.store(target, values, mask=(channel < PADDED) & (pixel < pixels))
@@ -111,7 +122,7 @@ def _scaled(byte: tl.tensor, gain: tl.tensor, EXACT: tl.constexpr) -> tl.tensor:
     "voidrl::images",
     mutates_args=(),
     schema="(Tensor source, Tensor? index, Tensor? shift, Tensor? noise, float scale, int fold, "
-    "int multiple, ScalarType dtype) -> Tensor",
+    "int multiple, ScalarType dtype, Tensor? low=None, int inner=0, int height=0, int width=0) -> Tensor",
 )
 def images(
     source: Tensor,
@@ -122,33 +133,45 @@ def images(
     fold: int,
     multiple: int,
     dtype: torch.dtype,
+    low: Tensor | None = None,
+    inner: int = 0,
+    height: int = 0,
+    width: int = 0,
 ) -> Tensor:
     """x/255 · (1 + scale · clip(noise, −2, 2)) − 0.5 of shifted stacks, channels last in a `Layout`.
 
     `source` is (S, C, H, W) uint8; `index` (B, stack) lists the frames of each observation, oldest first;
     None means that each frame is an observation. `shift` is (2, B), rows then columns, and `noise` (B,).
+    With `low`, (2, B), each image is a window of `inner` × `inner` that begins there. Results of `height` ×
+    `width`, 0 being the source's, are the middle without a `shift`.
     """
-    out = _empty(source, index, fold, multiple, dtype)
+    out = _empty(source, index, fold, multiple, dtype, height, width)
     source = source.contiguous()
     stack = 1 if index is None else index.shape[1]
     _, c, h, w = source.shape
+    height, width = height or h, width or w
     assert source.dtype == torch.uint8, source.dtype
     tile = triton.next_power_of_2(out.shape[1])
     block = max(16, BLOCK_VALUES // tile)
     with torch.cuda.device_of(source):
-        _images[(len(out) * triton.cdiv(h * w // fold**2, block),)](
+        _images[(len(out) * triton.cdiv(height * width // fold**2, block),)](
             source,
             index,
             *((0, 0) if index is None else index.stride()),
             None if shift is None else shift.contiguous(),
+            None if low is None else low.contiguous(),
             None if noise is None else noise.contiguous(),
             scale,
             out,
             len(out),
             STACK=stack,
             CHANNELS=c,
-            HEIGHT=h,
-            WIDTH=w,
+            SOURCE_HEIGHT=h,
+            SOURCE_WIDTH=w,
+            INNER_HEIGHT=h if low is None else inner,
+            INNER_WIDTH=w if low is None else inner,
+            HEIGHT=height,
+            WIDTH=width,
             FOLD=fold,
             PADDED=out.shape[1],
             TILE=tile,
@@ -171,13 +194,26 @@ def _(
     fold: int,
     multiple: int,
     dtype: torch.dtype,
+    low: Tensor | None = None,
+    inner: int = 0,
+    height: int = 0,
+    width: int = 0,
 ) -> Tensor:
-    return _empty(source, index, fold, multiple, dtype)
+    return _empty(source, index, fold, multiple, dtype, height, width)
 
 
-def _empty(source: Tensor, index: Tensor | None, fold: int, multiple: int, dtype: torch.dtype) -> Tensor:
+def _empty(
+    source: Tensor,
+    index: Tensor | None,
+    fold: int,
+    multiple: int,
+    dtype: torch.dtype,
+    height: int,
+    width: int,
+) -> Tensor:
     stack = 1 if index is None else index.shape[1]
     _, c, h, w = source.shape
+    h, w = height or h, width or w
     channels = -(-stack * c * fold**2 // multiple) * multiple
     assert channels % fold**2 == h % fold == w % fold == 0, (source.shape, fold, multiple)
     shape = (len(source if index is None else index), channels, h // fold, w // fold)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from voidrl.augment import center_crop
 from voidrl.config import Count, EncoderConfig, MethodConfig, require, require_positive
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
@@ -111,7 +112,7 @@ class RND(Method):
         return error
 
     def _numbers(self, obs: Tensor) -> Tensor:
-        return obs.float() / 255 if self.spec.pixels else obs
+        return center_crop(obs, self.spec.frame_shape[1:]).float() / 255 if self.spec.pixels else obs
 
     def metrics(self) -> Metrics:
         """The scale of the error shows how much is still unknown."""

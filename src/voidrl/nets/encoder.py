@@ -61,6 +61,7 @@ class ConvStack(nn.Sequential):
 class Encoder(nn.Module):
     """Observations → features. Takes uint8 images, the output of `augment`, or vectors.
 
+    Of uint8 images larger than `obs_shape` it reads the center, as `augment.crop_size` has it.
     With a `feature_dim` the features are float32, under autocast too; otherwise they are the stack's.
 
     Args:
@@ -74,6 +75,7 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         self.pixels = len(obs_shape) == 3
+        self.image_size = obs_shape[1:]
         self.stack: nn.Module
         self.layout: Layout
         if stack_of is not None:
@@ -110,7 +112,7 @@ class Encoder(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """(B, *obs_shape) → (B, feature_dim)."""
         if self.pixels and obs.dtype == torch.uint8:
-            obs = images(obs, self.layout)
+            obs = images(obs, self.layout, self.image_size)
         features: Tensor = self.trunk(self.stack(obs))
         return features.flatten(1)
 

@@ -1,0 +1,345 @@
+"""Prioritized sampling: what is drawn, how often, with which weight, and what is never drawn."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from helpers import (
+    CONTINUOUS,
+    DISCRETE,
+    Chain,
+    fill_replay,
+    make_agent,
+    moved,
+    run_loop,
+    snapshot,
+    spec_of,
+    watch_losses,
+)
+from tiny_replays import Oracle, vector_spec
+from tiny_runs import Walk, assert_same_run, newest, tiny
+
+import voidrl
+from voidrl import priorities as module
+from voidrl import replay as replay_module
+from voidrl.config import ReplayConfig
+from voidrl.engine import Engine
+from voidrl.errors import ConfigError
+from voidrl.priorities import NEW, UNIT, Priorities
+from voidrl.replay import Replay, Upload
+
+CPU = torch.device("cpu")
+ROOTS = ReplayConfig(priority_exponent=0.5)
+
+
+def long_tailed(slots, spread=2.0, seed=0, empty=0.0):
+    """Priorities that span orders of magnitude, some slots of which are empty."""
+    random = torch.Generator().manual_seed(seed)
+    made = Priorities(slots, 1.0, 1.0, 1.0, CPU)
+    filled = torch.nonzero(torch.rand(slots, generator=random) >= empty).squeeze(1)
+    made.update(filled, torch.randn(len(filled), generator=random).mul(spread).exp())
+    return made
+
+
+def of_errors(errors, exponent=1.0, beta=1.0):
+    made = Priorities(len(errors), exponent, beta, beta, CPU)
+    made.update(torch.arange(len(errors)), torch.tensor(errors))
+    return made
+
+
+def at(monkeypatch, priorities, targets):
+    """The slots drawn where the random numbers fall on these parts of the total."""
+    targets = torch.as_tensor(targets, dtype=torch.float64)
+    priorities._strata[len(targets)] = torch.zeros(len(targets), dtype=torch.float64)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "rand", lambda *size, **options: targets * len(targets))
+        return priorities.draw(len(targets))[0]
+
+
+# What is drawn
+
+
+@pytest.mark.parametrize(("block", "draws"), [(64, 1_000_000), (1024, 60_000)])
+def test_a_million_draws_have_the_distribution_of_the_priorities(monkeypatch, block, draws):
+    monkeypatch.setattr(module, "BLOCK", block)
+    torch.manual_seed(3)
+    priorities = long_tailed(3000, empty=0.2)
+    p = priorities.values[:3000] / priorities.values.sum()
+    assert p.max() / p[p > 0].min() > 1e4
+    batch = 200  # fewer strata than slots: as good as independent
+    slots = torch.cat([priorities.draw(batch)[0] for _ in range(draws // batch)])
+    counts = slots.bincount(minlength=3000).double()
+    assert (counts[p == 0] == 0).all()
+    # The rarest together, so that no cell expects less than five draws.
+    often = p * draws >= 5
+    expected = torch.cat([p[often], p[~often].sum()[None]]) * draws
+    observed = torch.cat([counts[often], counts[~often].sum()[None]])
+    chi2 = ((observed - expected) ** 2 / expected).sum()
+    freedom = len(expected) - 1
+    assert freedom > 500
+    assert chi2 < freedom + 4 * (2 * freedom) ** 0.5
+    assert chi2 > freedom / 2, "the draws are random"
+
+
+def test_every_one_of_a_million_slots_is_where_its_share_of_the_total_is(monkeypatch):
+    """The inverse of the distribution function, at the rarest slots and at others."""
+    priorities = long_tailed(1_000_000, spread=3.0)
+    values = priorities.values
+    ends = values.cumsum(0)
+    assert values[:1_000_000].max() / values[:1_000_000].min() > 1e9
+    chosen = torch.cat([values[:1_000_000].argsort()[:300], torch.randint(1_000_000, (700,))])
+    middle = (ends - values / 2)[chosen] / ends[-1]
+    assert torch.equal(at(monkeypatch, priorities, middle), chosen)
+    drawn, _ = priorities.draw(500)
+    first = torch.arange(500, dtype=torch.float64) / 500 * ends[-1]  # of the stratum
+    assert ((ends[drawn] > first) & ((ends - values)[drawn] < first + ends[-1] / 500)).all()
+
+
+def test_a_slot_without_priority_is_not_drawn_on_any_boundary(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 8)
+    priorities = long_tailed(300, empty=0.7)
+    priorities.values[:20] = priorities.values[130:160] = priorities.values[270:] = 0  # whole blocks too
+    total, ends = priorities.values.sum(), priorities.values.cumsum(0)
+    filled = priorities.values.nonzero().squeeze(1)
+    targets = torch.cat([torch.zeros(1), ends / total, torch.ones(1), 1 - 2.0 ** -torch.arange(30, 54)])
+    for shift in (-1e-15, 0.0, 1e-15):
+        drawn = at(monkeypatch, priorities, (targets + shift).clamp(0, 1))
+        assert torch.isin(drawn, filled).all()
+    assert at(monkeypatch, priorities, [0.0]) == filled[0]
+    assert at(monkeypatch, priorities, [1.0]) == filled[-1]
+
+
+def test_the_exponent_is_alpha_and_errors_are_bounded():
+    assert of_errors([16.0, 4.0, 0.25], exponent=0.5).values[:3].mul(UNIT).tolist() == [4, 2, 0.5]
+    broken = of_errors([float("nan"), float("inf"), -1e-7, 0.0, 1.0])
+    assert broken.values[[0, 2, 3, 4]].mul(UNIT).tolist() == [UNIT, UNIT, UNIT, 1]
+    assert broken.values[1] == broken.highest == 2.0**43  # of 1024 slots: their sum is exact
+    slots, weight = broken.draw(50)
+    assert slots.max() < 5
+    assert torch.isfinite(weight).all()
+
+
+def test_of_duplicates_the_largest_error_counts_and_old_errors_do_not():
+    priorities = of_errors([8.0, 8.0, 8.0])
+    priorities.update(torch.tensor([1, 0, 1, 1, 0]), torch.tensor([2.0, 0.5, 3.0, 1.0, 0.25]))
+    assert priorities.values[:3].mul(UNIT).tolist() == [0.5, 3, 8]
+    assert priorities.highest * UNIT == 8
+
+
+# Weights
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
+def test_equal_priorities_have_weights_of_exactly_one(beta):
+    slots, weight = of_errors([0.3] * 2000, 0.7, beta).draw(64)
+    assert weight.tolist() == [1.0] * 64
+    assert weight.dtype == torch.float32
+    assert len(slots.unique()) > 50  # one in each of the strata, which share their boundaries
+
+
+def test_weights_are_relative_to_the_rarest_of_the_batch():
+    priorities = Priorities(2, 0.5, 0.5, 1.0, CPU)
+    priorities.update(torch.arange(2), torch.tensor([16.0, 1.0]))  # P = 0.8, 0.2
+    for progress, beta in ((0.0, 0.5), (0.5, 0.75), (1.0, 1.0), (1.01, 1.0)):
+        priorities.set_progress(progress)
+        slots, weight = priorities.draw(5)
+        assert slots.tolist() == [0, 0, 0, 0, 1]
+        assert weight.tolist() == pytest.approx([(1 / 4) ** beta] * 4 + [1])
+
+
+def test_a_weighted_mean_is_an_unbiased_estimate_of_the_uniform_mean():
+    priorities = long_tailed(40, spread=1.0)
+    p, x = priorities.values[:40] / priorities.values.sum(), torch.randn(40, dtype=torch.float64)
+    slots, weight = priorities.draw(5000)
+    assert len(slots.unique()) == 40
+    w = torch.zeros(40, dtype=torch.float64).index_put((slots,), weight.double())
+    # In expectation over P; the division by the maximum is one factor for all.
+    assert ((p * w * x).sum() / (p * w).sum() - x.mean()).abs() < 1e-6
+    assert ((p * x).sum() - x.mean()).abs() > 0.01
+
+
+def test_draws_do_not_depend_on_the_precision_of_the_networks():
+    found = []
+    for enabled in (False, True):
+        priorities = long_tailed(5000)
+        torch.manual_seed(0)
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            slots, _ = priorities.draw(300)
+            priorities.update(slots, torch.rand(300))
+            found.append([*priorities.draw(300), priorities.values])
+    assert all(map(torch.equal, *found))
+
+
+# In a replay
+
+
+@pytest.fixture(params=["direct", "upload"])
+def written(request, monkeypatch):
+    """Both ways in which steps are written; the second is the one to a GPU."""
+    if request.param == "upload":
+        made = {}
+        monkeypatch.setattr(
+            replay_module,
+            "write_directly",
+            lambda stored, writes: made.setdefault(id(stored), Upload(stored))(writes),
+        )
+
+
+@pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(1, 9, 1), (3, 40, 4), (5, 40, 2)])
+@pytest.mark.usefixtures("written")
+def test_what_can_be_sampled_has_a_priority_and_nothing_else_has(num_envs, capacity, stack):
+    """Through several rounds of the ring, with episodes that end in steps, in resets and nowhere."""
+    oracle = Oracle(num_envs, capacity, stack, config=ROOTS)
+    replay = oracle.replay
+    for time in range(6 * replay.rows):
+        oracle.step() if time % 17 else oracle.reset()
+        starts = set(replay.newest(len(replay)).tolist())
+        assert set(replay.priorities.values.nonzero().squeeze(1).tolist()) == starts
+        if starts:
+            slots, weight = replay.draw(8)
+            assert starts >= set(slots.tolist())
+            assert oracle.valid() >= set(replay.action[slots].tolist())
+            oracle.check(slots, 3, 0.9)
+            replay.priorities.update(slots, weight * torch.rand(8))
+
+
+def test_new_transitions_have_the_highest_priority_so_far():
+    oracle = Oracle(2, 50, 1, end=0.0, config=ROOTS)
+    oracle.reset()
+    oracle.step()
+    p = oracle.replay.priorities
+    oracle.replay.draw(4)
+    assert p.values[:4].mul(UNIT).tolist() == [1, 1, 0, 0]
+    p.update(torch.tensor([0, 1]), torch.tensor([9.0, 0.25]))
+    oracle.step()
+    oracle.replay.draw(4)
+    assert p.values[:6].mul(UNIT).tolist() == [3, 0.5, 3, 3, 0, 0]
+    p.update(torch.tensor([0, 2, 3]), torch.tensor([0.25, 0.25, 0.25]))
+    oracle.step()
+    slots = torch.cat([oracle.replay.draw(8)[0] for _ in range(50)])
+    assert p.values[:6].mul(UNIT).tolist() == [0.5, 0.5, 0.5, 0.5, 3, 3]
+    assert (slots >= 4).double().mean() == pytest.approx(6 / 8)
+
+
+def test_uniform_samples_are_as_without_priorities():
+    plain, prioritized = fill_replay(), fill_replay(config=ROOTS)
+    prioritized.priorities.update(torch.arange(3), torch.full((3,), 1e6))
+    for replay in (plain, prioritized):
+        torch.manual_seed(2)
+        replay.found = replay.sample(500)
+    assert torch.equal(plain.found, prioritized.found)
+    assert plain.priorities is None
+    plain.set_progress(0.5)
+    assert plain.draw(3).weight.tolist() == [1, 1, 1]
+
+
+def test_weights_are_where_the_networks_are():
+    meta = torch.device("meta")
+    replay = Replay(vector_spec(), 1, 5, 0, CPU, meta, ROOTS)
+    replay.reset(np.zeros((1, 1)))
+    no = np.zeros(1, bool)
+    replay.add(np.zeros((1, 2)), np.ones(1), no, no, np.ones((1, 1)), torch.zeros(1, 0))
+    slots, weight = replay.draw(3)
+    assert (slots.device, weight.device) == (CPU, meta)
+
+
+def test_a_loaded_replay_draws_as_the_saved_one():
+    oracle = Oracle(2, 30, 3, config=ROOTS)
+    saved, loaded = oracle.replay, Replay(oracle.replay.spec, 2, 30, 0, CPU, CPU, ROOTS)
+    oracle.reset()
+    for _ in range(50):
+        oracle.step()
+        saved.priorities.update(saved.draw(4).slots, torch.rand(4) * 4)
+    oracle.step()  # new ones among what is saved
+    chunks = [(name, make()) for name, _, make in saved.chunks()]
+    loaded.load(snapshot(saved.state()), iter(chunks))
+    for seed in range(20):
+        found = []
+        for replay in (saved, loaded):
+            torch.manual_seed(seed)
+            found.append(replay.draw(16))
+            replay.priorities.update(found[-1].slots, torch.rand(16))
+        assert torch.equal(found[0].slots, found[1].slots)
+        assert torch.equal(found[0].weight, found[1].weight)
+        oracle.step()
+        loaded.add(*oracle.last)
+    assert not moved(saved.state(), loaded.state())
+
+
+# In a run
+
+
+def test_a_learner_without_errors_is_refused():
+    agent, replay = make_agent(replay__priority_exponent=0.5), fill_replay(config=ROOTS)
+    losses = agent.learner.losses
+    agent.learner.losses = lambda *args: (loss._replace(priority=None) for loss in losses(*args))
+    with pytest.raises(ConfigError, match=r"priority_exponent = 0\.5 cannot be used with learner 'dqn'"):
+        agent.step(replay)
+
+
+@pytest.mark.parametrize("learner", ["dqn", "sac", "ddpg"])
+def test_an_update_weighs_its_batch_and_stores_its_errors(learner):
+    spec = DISCRETE if learner == "dqn" else CONTINUOUS
+    agent = make_agent(spec, learner=learner, replay__priority_exponent=0.5)
+    replay, weights = fill_replay(spec, config=ROOTS), []
+    watch_losses(agent, lambda batch, reward: weights.append(batch.weight))
+    for index in range(3):
+        before = replay.priorities.values.clamp(max=replay.priorities.highest)
+        agent.step(replay, index)
+        touched = (before != replay.priorities.values).sum()
+        assert 0 < touched <= agent.config.learner.batch_size
+    assert weights[0].tolist() == [1.0] * 16  # all are new
+    assert weights[-1].min() < weights[-1].max() == 1
+
+
+def test_beta_follows_the_run_and_errors_the_transitions(tmp_path):
+    options = {"steps": 60, "warmup_steps": 10, "updates_per_step": 1, "replay__priority_exponent": 0.5}
+    agent = make_agent(spec_of(Chain), phase="train", **options)
+    loop = run_loop(tmp_path, Chain, agent)
+    priorities = loop.replay.priorities
+    assert priorities.importance == pytest.approx(1.0)
+    stored = priorities.values[priorities.values > 0]
+    assert len(stored) == len(loop.replay)
+    assert len(stored.unique()) > 10
+
+
+def test_a_run_with_priorities_resumes_bit_for_bit(tmp_path):
+    config = tiny(env__num_envs=2, replay__priority_exponent=0.5, log__keep_last=3)
+    voidrl.train(Walk, steps=40, seed=3, out=tmp_path / "straight", config=config)
+    shutil.copytree(tmp_path / "straight", tmp_path / "resumed")
+    shutil.rmtree(max((tmp_path / "resumed" / "checkpoints").iterdir()))
+    assert newest(tmp_path / "resumed")[1]["steps"] < 40
+    voidrl.resume(tmp_path / "resumed")
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=40)
+    stored = newest(tmp_path / "resumed")[0]["replay.safetensors/priority"]
+    assert len(stored.unique()) > 10
+
+
+def test_an_update_that_is_undone_leaves_priorities_alone():
+    agent, replay = make_agent(replay__priority_exponent=0.5, engine="eager"), fill_replay(config=ROOTS)
+    engine, before = Engine(agent, replay, print), snapshot(replay.state())
+    with engine._undone():
+        engine._step(0)
+        assert moved(before, replay.state()) >= {"priority"}
+    assert not moved(before, replay.state())
+
+
+def test_the_compiled_methods_draw_and_store_the_same():
+    """As far as it goes without a C++ compiler."""
+    agent, replay = make_agent(replay__priority_exponent=0.5, engine="compile"), fill_replay(config=ROOTS)
+    fusable = Engine(agent, replay, print)._fusable
+    assert {name for owner, name, _ in fusable if owner is replay.priorities} == {"_draw", "update"}
+    plain, compiled, found = long_tailed(2000), long_tailed(2000), []
+    for name in ("_draw", "update"):
+        setattr(compiled, name, torch.compile(getattr(compiled, name), backend="aot_eager"))
+    for priorities in (plain, compiled):
+        priorities.values[:30] = NEW
+        torch.manual_seed(1)
+        for _ in range(3):
+            slots, weight = priorities.draw(16)
+            priorities.update(slots, 1e5 * weight)
+        found.append([slots, weight, priorities.values, priorities.highest])
+    torch._dynamo.reset()
+    assert all(map(torch.equal, *found))
+    assert plain.highest == 1e5 / UNIT
