@@ -15,11 +15,13 @@ import pytest
 import torch
 from helpers import small_method
 from tiny_runs import MAZE, Skilled, Walk, assert_same_run, make_continuous, newest, rows, tiny
+from tiny_weights import NARROW, resnet_weights, write_weights
 
 import voidrl
 from voidrl import checkpoint, registry
 from voidrl.cli import main as cli
 from voidrl.errors import CheckpointError, ConfigError
+from voidrl.nets import resnet
 from voidrl.runs.folder import RunFolder
 
 EVALUATED = {"log__eval_every_steps": 10, "log__eval_episodes": 3}
@@ -71,13 +73,17 @@ def registered(kind):
     [*registered("learner"), *registered("method"), *registered("representation")],
     ids=lambda value: value,
 )
-def test_every_registered_piece_resumes_bit_for_bit(tmp_path, kind, name):
+def test_every_registered_piece_resumes_bit_for_bit(tmp_path, monkeypatch, kind, name):
     """Each learner, each method with its own representation, each representation."""
     changes = {kind: name, "warmup_steps": 4, "log__log_every_steps": 5, "log__checkpoint_every_steps": 8}
     continuous = kind == "learner" and registry.find(kind, name).actions == "continuous"
     env = make_continuous if continuous else Walk
     if (kind, name) == ("representation", "curl"):  # contrasts images
         env, changes = MAZE, {**changes, "augment__shift_pixels": 1}
+    if (kind, name) == ("representation", "imagenet"):
+        monkeypatch.setattr(resnet, "CHANNELS", NARROW)
+        weights = write_weights(tmp_path / "weights.pth", resnet_weights(channels=NARROW))
+        env, changes = MAZE, {**changes, kind: {"name": name, "weights": str(weights)}}
     if kind == "method":
         changes[kind] = small_method(name)
     elif name in WIDTHS:

@@ -194,8 +194,11 @@ def resume(
             with _traceback_written(folder.log_traceback):
                 parts = stack.enter_context(build.assemble(resumed, factory, say, trained_in=spec))
             agent = parts.agent
-            # Without a checkpoint the run starts over, and so does metrics.jsonl.
-            state = LoopState(metrics_bytes=0) if saved is None else load_run(saved, agent, parts.replay)
+            if saved is None:  # the run starts over, and so does metrics.jsonl
+                agent.representation.read_files()
+                state = LoopState(metrics_bytes=0)
+            else:
+                state = load_run(saved, agent, parts.replay)
             if state.steps >= resumed.steps:
                 say(f"{folder.path} is complete at step {state.steps}; to train longer, give more steps")
                 return agent
@@ -319,12 +322,15 @@ def _start(
     config = build.config_for(probed, layers)
     if probed.factory is None and config.phase != "pretrain":
         require_task(config.env.id, f"to {config.phase} needs one")
+    config = build.with_files(config, None if pretrained is None else pretrained.config)
     notes: list[str] = []
     with ExitStack() as stack:
         with logged_start(env, layers, out):
             parts = stack.enter_context(build.assemble(config, probed.factory, notes.append))
         agent = parts.agent
-        if pretrained is not None:
+        if pretrained is None:
+            agent.representation.read_files()
+        else:
             agent.load_pretrained({k: v.to(agent.device) for k, v in pretrained.tensors().items()})
             agent.steps = pretrained.steps
         build.rehearse_representation(agent)

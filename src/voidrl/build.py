@@ -256,6 +256,16 @@ def require_fitting(probed: Probed, config: Config) -> None:
     check_combination(probed.spec, config, Pieces(*found))
 
 
+def with_files(config: Config, pretrained: Config | None) -> Config:
+    """The config of a new run, with a description of the files from which it has given weights."""
+    representation = config.representation
+    cls = registry.find("representation", representation.name)
+    before = None if pretrained is None else pretrained.representation
+    if before is not None and before.name != representation.name:
+        return config  # the weights will not fit, which is said with their names
+    return dataclasses.replace(config, representation=cls.describe_files(representation, before))
+
+
 def config_sources(config: Config, layers: Sequence[ConfigLayer]) -> dict[str, str]:
     """Where the value of each field comes from.
 

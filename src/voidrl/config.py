@@ -43,6 +43,7 @@ LOCAL_FIELDS = (
     "env.dmc.processes",
     "env.timeout_s",
     "replay.device",
+    "representation.weights",
     "log.keep_last",
     "log.tensorboard",
     "log.wandb_project",
@@ -563,8 +564,9 @@ def without_user_fields(config: Config) -> Config:
 
 
 def _with_defaults(config: Config, fields: tuple[str, ...]) -> Config:
-    defaults = flat(to_json(Config()))
-    return update(config, {name: defaults[name] for name in fields})
+    pieces = {kind: type(getattr(config, kind))(getattr(config, kind).name) for kind in PIECES}
+    defaults = flat(to_json(dataclasses.replace(Config(), **pieces)))
+    return update(config, {name: defaults[name] for name in fields if name in defaults})
 
 
 def may_change(field: str, phase: str) -> bool:

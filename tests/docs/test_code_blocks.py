@@ -18,8 +18,10 @@ import pytest
 from doc_pages import PAGES, ROOT, blocks, indented_blocks
 from doc_shell import Shell
 from doc_tiny import make_tiny, shrink, small
+from tiny_weights import NARROW, resnet_weights, write_weights
 
 from voidrl.config import Config
+from voidrl.nets import resnet
 
 QUICK = {"README.md", "CONTRIBUTING.md"}
 QUICK |= {f"docs/{name}.md" for name in ("quickstart", "own_environment", "own_method", "integrations")}
@@ -46,6 +48,9 @@ def workplace(request, tmp_path, tmp_path_factory, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     make_tiny(monkeypatch, quick=request.getfixturevalue("name") in QUICK)
     hub_fakes.install(monkeypatch, tmp_path_factory.mktemp("hub"))
+    if request.getfixturevalue("name") == "docs/representations/imagenet.md":
+        monkeypatch.setattr(resnet, "CHANNELS", NARROW)
+        write_weights(tmp_path / "resnet18-f37072fd.pth", resnet_weights(channels=NARROW))
     yield tmp_path
     for name in set(sys.modules) - before:
         origin = getattr(sys.modules[name], "__file__", None)

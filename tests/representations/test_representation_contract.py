@@ -10,12 +10,13 @@ from voidrl.errors import ConfigError
 from voidrl.representations.base import Representation
 
 REPRESENTATIONS = registry.names("representation")
+PIXELS_ONLY = ("curl", "imagenet")
 
 
 @pytest.mark.parametrize("spec", [DISCRETE, PIXELS], ids=["vector", "pixels"])
 @pytest.mark.parametrize("name", REPRESENTATIONS)
 def test_encodes_both_raw_and_augmented_observations_to_dim(name, spec):
-    if (name == "identity" and spec.pixels) or (name == "curl" and not spec.pixels):
+    if (name == "identity" and spec.pixels) or (name in PIXELS_ONLY and not spec.pixels):
         return  # refused; tests/test_trainers.py
     agent = make_agent(spec, representation=name)
     frames = fill_replay(spec).frames_of(torch.arange(5))
@@ -28,7 +29,7 @@ def test_encodes_both_raw_and_augmented_observations_to_dim(name, spec):
 
 @pytest.mark.parametrize("name", REPRESENTATIONS)
 def test_f_is_trained_by_somebody_exactly_if_it_says_so(name):
-    spec = PIXELS if name == "curl" else DISCRETE
+    spec = PIXELS if name in PIXELS_ONLY else DISCRETE
     agent, replay = make_agent(spec, representation=name), fill_replay(spec)
     f = agent.representation
     before = snapshot(dict(f.named_parameters()))

@@ -95,6 +95,11 @@ def _check_sharing(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
                     f"and learner.encoder.{field} = {other!r}: expected the same for both; set "
                     f"representation.encoder.{field} = {other!r}"
                 )
+    if pieces.representation.reads_files and config.phase == "train" and share == "nothing":
+        raise ConfigError(
+            f"representation {name!r} cannot be used with share_encoder = 'nothing' in phase 'train': the "
+            f"learner would not read it; use share_encoder = 'all'"
+        )
     unread = config.phase != "pretrain" and not is_shared(config, pieces.representation)
     if unread and trains_representation(config, pieces):
         raise ConfigError(

@@ -195,6 +195,8 @@ def untrained(agent: Agent) -> Agent:
     """Return the agent as it was initialized, before any training."""
     with seeded(agent.config.seed, agent.device):
         fresh = Agent(agent.spec, agent.config, agent.device)
+    if (given := agent.representation.given_part) is not None:
+        fresh.representation.given_part.load_state_dict(given.state_dict())  # type: ignore[union-attr]
     fresh.trusted = agent.trusted
     return fresh
 

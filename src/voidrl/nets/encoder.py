@@ -68,10 +68,15 @@ class Encoder(nn.Module):
         obs_shape: (C, H, W) of stacked images, or (d,).
         config: The stack by name, or a custom one, and the layers behind it.
         stack_of: Another encoder whose stack this one shares; `config` then shapes the layers behind it.
+        stack: A network that is the stack, whatever `config` says; it reads plain images.
     """
 
     def __init__(
-        self, obs_shape: tuple[int, ...], config: EncoderConfig, stack_of: Encoder | None = None
+        self,
+        obs_shape: tuple[int, ...],
+        config: EncoderConfig,
+        stack_of: Encoder | None = None,
+        stack: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.pixels = len(obs_shape) == 3
@@ -80,6 +85,8 @@ class Encoder(nn.Module):
         self.layout: Layout
         if stack_of is not None:
             self.stack, self.layout = stack_of.stack, stack_of.layout
+        elif stack is not None:
+            self.stack, self.layout = stack, Layout()
         elif ":" in config.stack:
             self.stack = _custom_stack(obs_shape, config)
             self.layout = getattr(self.stack, "layout", Layout())
@@ -96,7 +103,7 @@ class Encoder(nn.Module):
             self.feature_dim = config.feature_dim
         self.trunk = nn.Sequential(*layers)
         built = nn.ModuleList([self.trunk])
-        if stack_of is None and ":" not in config.stack:
+        if stack_of is None and stack is None and ":" not in config.stack:
             built.insert(0, self.stack)
         built.apply(init_orthogonal)
         if not self.pixels and config.hidden_dim:

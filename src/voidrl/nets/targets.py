@@ -12,8 +12,12 @@ from voidrl.nets.spectral import SpectralNorm
 
 
 def target_copy(module: nn.Module) -> nn.Module:
-    """A frozen copy for `polyak_update`; its weights are the original's after spectral normalization."""
-    target = copy.deepcopy(module).requires_grad_(False)
+    """A frozen copy for `polyak_update`; its weights are the original's after spectral normalization.
+
+    Parts that never change (`is_constant`) are shared, not copied.
+    """
+    shared = {id(part): part for part in module.modules() if getattr(part, "is_constant", False)}
+    target = copy.deepcopy(module, shared).requires_grad_(False)
     for layer in target.modules():
         if isinstance(layer, Conv | Linear) and layer.spectral is not None:
             layer.weight.copy_(layer.spectral.effective(layer.weight))
@@ -36,8 +40,11 @@ def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:
 def _floats(module: nn.Module) -> list[Tensor]:
     """Weights and buffers as a target has them, in its order: those under normalization as they are used."""
     found: dict[Tensor, Tensor] = {}  # a shared one once
+    constant = {
+        inner for part in module.modules() if getattr(part, "is_constant", False) for inner in part.modules()
+    }
     for part in module.modules():
-        if isinstance(part, SpectralNorm):
+        if isinstance(part, SpectralNorm) or part in constant:
             continue
         tensors = (*part._parameters.values(), *part._buffers.values())
         found |= {t: t for t in tensors if t is not None and t.is_floating_point()}

@@ -74,6 +74,9 @@ class Representation(nn.Module):
     resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
     """Children that a reset shrinks and perturbs; the others are reinitialized."""
 
+    reads_files: ClassVar[bool] = False
+    """Whether f has given weights, which a new agent reads from a file."""
+
     def __init__(self, spec: EnvSpec, config: RepresentationConfig, encoder: Encoder | None) -> None:
         super().__init__()
         self.spec, self.config, self.encoder = spec, config, encoder
@@ -85,6 +88,24 @@ class Representation(nn.Module):
 
     def use_critic(self, critic: nn.Module) -> None:
         """Called once with the learner's critic, for a loss that passes through its layers."""
+
+    @classmethod
+    def describe_files(
+        cls, config: RepresentationConfig, pretrained: RepresentationConfig | None
+    ) -> RepresentationConfig:
+        """The config of a new run, completed by what identifies the files with given weights.
+
+        `pretrained` is the config of an agent that is fine-tuned, whose weights were read before.
+        """
+        return config
+
+    def read_files(self) -> None:
+        """Read given weights. Called once, for a new agent; a saved agent holds them itself."""
+
+    @property
+    def given_part(self) -> nn.Module | None:
+        """The network with given weights, which no loss trains."""
+        return None
 
     @property
     def layout(self) -> Layout:

@@ -1,0 +1,129 @@
+"""ResNet-18 and ResNet-50 up to the pooled features, with weights that never change (He et al. 2016).
+
+Tensors have torchvision's names, and ResNet-50 its stride in the 3×3 convolution, so that its files fit, and
+timm's, which are the same. The classifier is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from voidrl.errors import ConfigError, shown
+
+CHANNELS = 64  # of the first layer
+CLASSIFIER = "fc."  # begins the names of tensors that are not needed
+COUNTER = ".num_batches_tracked"  # ends them: only training reads it
+
+
+class Architecture(NamedTuple):
+    """What distinguishes two ResNets."""
+
+    bottleneck: bool
+    blocks: tuple[int, int, int, int]
+    """Blocks at each resolution."""
+
+
+NETWORKS = {
+    "resnet18": Architecture(False, (2, 2, 2, 2)),
+    "resnet50": Architecture(True, (3, 4, 6, 3)),
+}
+
+
+class FrozenBatchNorm(nn.Module):
+    """BatchNorm with given statistics, in training mode too."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels), requires_grad=False)
+        self.bias = nn.Parameter(torch.zeros(channels), requires_grad=False)
+        self.running_mean: Tensor
+        self.running_var: Tensor
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize each channel of (B, C, H, W)."""
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias)
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions, or with `bottleneck` 1×1, 3×3 and 1×1, and a bypass."""
+
+    def __init__(self, inputs: int, channels: int, stride: int, bottleneck: bool) -> None:
+        super().__init__()
+        outputs = 4 * channels if bottleneck else channels
+        if bottleneck:
+            self.conv1, self.conv2 = _conv(inputs, channels, 1), _conv(channels, channels, 3, stride)
+            self.conv3, self.bn3 = _conv(channels, outputs, 1), FrozenBatchNorm(outputs)
+        else:
+            self.conv1, self.conv2 = _conv(inputs, channels, 3, stride), _conv(channels, channels, 3)
+        self.bn1, self.bn2 = FrozenBatchNorm(channels), FrozenBatchNorm(channels)
+        self.bottleneck = bottleneck
+        self.downsample: nn.Module = nn.Identity()
+        if stride > 1 or inputs != outputs:
+            self.downsample = nn.Sequential(_conv(inputs, outputs, 1, stride), FrozenBatchNorm(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) → (B, C', H', W')."""
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        if self.bottleneck:
+            y = self.bn3(self.conv3(F.relu(y)))
+        return F.relu(y + self.downsample(x))
+
+
+class ResNet(nn.Module):
+    """(B, 3, H, W), normalized, → (B, dim). It has no gradients."""
+
+    def __init__(self, network: str) -> None:
+        super().__init__()
+        self.network = network
+        bottleneck, blocks = NETWORKS[network]
+        self.conv1, self.bn1 = _conv(3, CHANNELS, 7, stride=2), FrozenBatchNorm(CHANNELS)
+        inputs = CHANNELS
+        for i, count in enumerate(blocks):
+            channels, layer = CHANNELS * 2**i, nn.Sequential()
+            for j in range(count):
+                layer.append(Block(inputs, channels, 2 if i and not j else 1, bottleneck))
+                inputs = 4 * channels if bottleneck else channels
+            self.add_module(f"layer{i + 1}", layer)
+        self.dim = inputs
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """The features before the classifier."""
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, stride=2, padding=1)
+        for i in range(4):
+            x = self.get_submodule(f"layer{i + 1}")(x)
+        return x.mean((2, 3))
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor], source: str) -> None:
+        """Copy weights and statistics; the first tensor that does not fit is named in the refusal."""
+        mine = self.state_dict()
+        for name, value in mine.items():
+            there = tuple(tensors[name].shape) if name in tensors else "nothing"
+            if there != tuple(value.shape):
+                raise self._misfit(source, name, tuple(value.shape), there)
+            if not torch.isfinite(tensors[name]).all():
+                raise ConfigError(f"{source} cannot be used: {name!r} has values that are NaN or infinite")
+        for name, tensor in tensors.items():
+            if name not in mine and not name.startswith(CLASSIFIER) and not name.endswith(COUNTER):
+                raise self._misfit(source, name, "nothing", tuple(tensor.shape))
+        for name, value in mine.items():
+            value.copy_(tensors[name])
+
+    def _misfit(self, source: str, name: str, here: object, there: object) -> ConfigError:
+        return ConfigError(
+            f"{source} does not hold a {self.network}: {shown(name)} has shape {here} in the network and "
+            f"{there} in the file; choose another file, or another representation.network "
+            f"({' or '.join(NETWORKS)})"
+        )
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False).requires_grad_(False)
