@@ -129,5 +129,5 @@ def test_what_is_named_in_passing_is_there(page):
         assert command is None or command[1] in cli.COMMANDS, f"{page.name}:{line}: {text}"
         target = re.match(r"make ([a-z-]+)$", text)
         assert target is None or target[1] in TARGETS, f"{page.name}:{line}: {text}"
-        preset = re.search(r"--preset ([a-z-]+)", text)
+        preset = re.search(r"--preset ([a-z0-9-]+)", text)
         assert preset is None or preset[1] in PRESETS, f"{page.name}:{line}: {text}"

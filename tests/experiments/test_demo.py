@@ -13,7 +13,8 @@ from voidrl.experiments import demo
 from voidrl.experiments.cell import do_job
 from voidrl.experiments.demo import read_demo, run_demo
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import ExperimentRequest, make_plan
+from voidrl.experiments.plan import make_plan
+from voidrl.experiments.request import ExperimentRequest
 from voidrl.protocols.presets import DEMO_ENV
 
 TASK = f"{DEMO_ENV}&goal=[11,5]"

@@ -3,14 +3,17 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from voidrl import registry
 from voidrl.cli import main as cli
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import EvaluationSpec, read_experiment, shipped
 from voidrl.experiments.tasks import GROUPS, make_task, select
+from voidrl.protocols.presets import PRESETS
 from voidrl.suites import published
-from voidrl.suites.atari import GAMES_26
+from voidrl.suites.atari import GAMES_26, human_normalized
 
 LEAST = """
 tasks = ["voidrl/PixelMaze-v0"]
@@ -30,7 +33,12 @@ def test_what_is_shipped():
     }
     table2 = read_experiment("table2")
     assert [task.env for task in table2.tasks] == [f"atari/{game}" for game in GAMES_26]
-    assert {*table2.missing} == {"simple", "der", "curl", "spr", "visr"}
+    missing = {name: {*read_experiment(name).missing} for name in ("table2", "table3", "figure3")}
+    assert missing == {
+        "table2": {"simple", "visr"},
+        "table3": {"cbb", "mepol", "visr"},
+        "figure3": {"count_bonus"},
+    }
     urlb, zoo = read_experiment("urlb"), read_experiment("zoo")
     assert urlb.missing == {}
     methods = {arm.method for arm in urlb.arms.values()} - {None}
@@ -43,6 +51,14 @@ def test_what_is_shipped():
     assert {task.pretrain.env for task in figure3.tasks} == {"dmc/walker", "dmc/cheetah", "dmc/hopper"}
 
 
+def test_nothing_that_voidrl_has_is_listed_as_missing():
+    kinds = ("method", "representation", "learner")
+    known = {*PRESETS, *(name for kind in kinds for name in registry.names(kind))}
+    for name in shipped():
+        missing = {key.replace("_", "-") for key in read_experiment(name).missing}
+        assert not missing & {each.replace("_", "-") for each in known}, name
+
+
 def test_help_and_lists_of_experiments_import_no_torch():
     code = "import sys; from voidrl.cli.main import main; print(main(['experiment']), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -51,11 +67,16 @@ def test_help_and_lists_of_experiments_import_no_torch():
 
 
 def test_every_published_row_that_is_held_against_an_arm_names_one_that_there_is():
-    for name in published.names():
+    for name in {*published.names()} - {"atari100k"}:
         labels = {arm.label for arm in read_experiment(name).arms.values()}
-        held = {row.ours for row in published.numbers(name).rows} - {None}
-        assert held
-        assert held <= labels, name
+        for table in published.sources(name):
+            held = {row.ours for row in table.rows} - {None}
+            assert held
+            assert held <= labels, table.name
+    # Rows have the names of presets, by which a report finds the runs of an agent.
+    for arm in read_experiment("table2").arms.values():
+        rows = [table.row(arm.label) for table in published.sources("table2")]
+        assert arm.preset is None or {row.name for row in rows if row} <= {arm.preset.replace("-", "_")}
 
 
 def test_every_published_row_of_urlb_has_an_arm():
@@ -66,7 +87,8 @@ def test_every_published_row_of_urlb_has_an_arm():
 def test_published_numbers_are_those_of_the_papers():
     table2, urlb = published.numbers("table2"), published.numbers("urlb")
     assert table2.value("APT", "atari/ms_pacman") == 2827.1
-    assert table2.value("from scratch", "atari/alien") == 771.2  # DrQ
+    assert table2.value("DrQ", "atari/alien") == 771.2
+    assert table2.value("from scratch", "atari/alien") is None
     assert (table2.value("APT", "median"), table2.value("APT", "above_human")) == (47.5, 7)
     assert len(table2.tasks) == 26
     assert table2.aggregates == ("median", "mean", "above_human")
@@ -80,6 +102,31 @@ def test_published_numbers_are_those_of_the_papers():
     assert next(row for row in urlb.rows if row.name == "expert").values["dmc/jaco_reach_top_right"] == 223
     with pytest.raises(ConfigError, match="did you mean 'table2'"):
         published.numbers("table22")
+
+
+def test_larger_samples_have_every_game_and_give_the_stated_aggregates():
+    printed, larger = published.sources("table2")
+    assert (printed.heading, larger.heading) == ("printed", "larger sample")
+    assert published.sources("urlb") == (published.numbers("urlb"),)
+    assert larger.tasks == tuple(f"atari/{game}" for game in GAMES_26)
+    assert larger.aggregates == ("median", "mean", "iqm")
+    whole = {row.name: row for row in larger.rows if any(task in row.values for task in larger.tasks)}
+    assert {*whole} == {
+        *("simple", "curl", "drq_eps", "spr", "bbf", "bbf_8", "efficientzero", "iris", "mrq"),
+    }
+    for row in whole.values():
+        scores = [human_normalized(game, row.values[f"atari/{game}"]) for game in GAMES_26]
+        # The stated ones are of scores with all their digits.
+        assert 100 * np.mean(scores) == pytest.approx(row.values["mean"], abs=0.15), row.name
+        assert 100 * np.median(scores) == pytest.approx(row.values["median"], abs=0.15), row.name
+    assert all(row.runs for row in larger.rows)
+    assert larger.row("SPR").runs == "100"
+    assert (larger.value("SPR", "mean"), printed.value("SPR", "mean")) == (61.6, 70.4)
+    assert larger.value("DER", "mean") == 35.0
+    # The printed row of demon_attack repeats crazy_climber; the larger sample has the game's own.
+    games = ("atari/demon_attack", "atari/crazy_climber")
+    assert len({printed.value("SPR", game) for game in games}) == 1
+    assert [larger.value("SPR", game) for game in games] == [517.6, 36700]
 
 
 def test_the_least_file_and_what_is_usual(tmp_path):
@@ -123,6 +170,9 @@ def test_names_of_tasks():
         (LEAST + "[methods.b]\nlabel = 'apt'", "label = 'apt' cannot be used: expected each label once"),
         (LEAST + "[methods.b]\nphases = ['train']\nmethod = 'apt'", "method = 'apt' cannot be used"),
         (LEAST + "[methods.'a b']", "the name of a folder, such as 'a-b'"),
+        (LEAST + "preset = 'sprr'", r"preset in \[methods.apt\] of .*'sprr'; did you mean 'spr'"),
+        (LEAST + "preset = 'drq'\npresets = ['drq']", "preset = 'drq' cannot be used: expected one of"),
+        (LEAST + "[methods.b]\nsource = 'apt'\npreset = 'drq'", "preset = 'drq' cannot be used: .*source"),
         (LEAST + "[missing]\napt = 'x'", "missing.apt = 'x' cannot be used"),
         (LEAST + "[evaluation]\nepisodes = 3\nsteps = 5", "expected one of episodes and steps"),
         (LEAST + "[evaluation]\nepisodes = 'few'", "mine.toml: evaluation.episodes must be a positive whole"),

@@ -11,7 +11,8 @@ from voidrl.config import merge, to_json, update
 from voidrl.envs.make import probe_env
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment, shipped
-from voidrl.experiments.plan import ExperimentRequest, flat, make_plan
+from voidrl.experiments.plan import flat, make_plan
+from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scale import count_updates, scale_config, warmup_steps
 from voidrl.protocols.presets import DEMO_ENV, PRESETS
 
@@ -40,8 +41,9 @@ def differences(one, other):
 
 @pytest.mark.parametrize("name", shipped())
 def test_every_cell_has_a_config_that_builds(name):
-    few = {"tasks": ("walker_run",)} if name == "urlb" else {}  # with its methods, all tasks take seconds
-    plan = plan_of(name, seeds=(1,), **few)
+    # With all their methods, all tasks take seconds.
+    few = {"urlb": ("walker_run",), "figure3": ("walker_run", "cheetah_run"), "table2": ("alien", "pong")}
+    plan = plan_of(name, seeds=(1,), tasks=few.get(name, ()))
     folders = [cell.folder for cell in plan.cells]
     assert len(set(folders)) == len(folders)
     for cell in plan.cells:
@@ -57,7 +59,7 @@ def test_every_cell_has_a_config_that_builds(name):
 
 
 def test_sizes_of_the_papers_experiments():
-    table2 = plan_of("table2")
+    table2 = plan_of("table2", methods=("apt", "scratch"))
     assert len(table2.cells) == 26 * 10 * 3
     steps = {phase: cell.config.steps for (_, phase), cell in by_arm(table2).items()}
     assert steps == {"pretrain": 250_000_000, "finetune": 100_000, "train": 100_000}
@@ -169,6 +171,60 @@ def test_apt_on_raw_states_differs_from_apt_in_its_representation_and_is_left_ou
     assert plan.notes == ["left out, as not for preset urlb-pixels: APT (raw states)"]
 
 
+def test_an_arm_with_its_own_preset_is_trained_and_evaluated_as_that_agent():
+    one = {"tasks": ("alien",), "seeds": (1,), "methods": ("apt", "drq")}
+    cells = by_arm(plan_of("table2", **one))
+    drq, apt = cells["drq", "train"], cells["apt", "finetune"]
+    layers = [layer.values for layer in build.layers_for("atari/alien", "train", "drq", {"seed": 1})]
+    own = build.build_config(drq.probe.spec, [*layers, {"env": to_json(drq.probe.env)}])
+    assert differences(own, drq.config) == {"log.eval_every_steps": 0}  # the file's
+    assert (drq.preset, drq.protocol_steps, drq.config.learner.epsilon_end) == ("drq", 100_000, 0.1)
+    lengths = [(each.evaluation["episodes"], each.evaluation["steps"]) for each in (drq, apt)]
+    assert lengths == [(100, None), (None, 125_000)]
+    assert [each.evaluation["epsilon"] for each in (drq, apt)] == [0.05, 0.001]
+    # Another preset of the experiment, with changes of its own, is not for this arm.
+    fast = by_arm(plan_of("table2", preset="atari-fast", **one))
+    assert fast["drq", "train"] == drq
+    assert fast["apt", "pretrain"].config != cells["apt", "pretrain"].config
+    # Neither is what fine-tuning is set to, by which agents from scratch are trained otherwise.
+    tuning = {"finetune.steps": 30_000, "finetune.updates_per_step": 0.5}
+    alone = {**one, "methods": ("drq",)}
+    assert by_arm(plan_of("table2", changes=tuning, **alone))["drq", "train"] == drq
+    changes = {"train.steps": "20k", "learner.n_step": 3, "evaluation.episodes": 7}
+    changed = by_arm(plan_of("table2", changes=changes, **alone))["drq", "train"]
+    assert (changed.config.steps, changed.config.learner.n_step) == (20_000, 3)
+    assert changed.evaluation["episodes"] == 7
+    short = by_arm(plan_of("table2", steps_scale=0.1, **alone))["drq", "train"]
+    assert (short.config.steps, short.protocol_steps, short.evaluation["episodes"]) == (10_000, 100_000, 10)
+
+
+def test_presets_with_values_for_one_game_reach_that_game(monkeypatch):
+    drq = PRESETS["drq"]
+    special = drq._replace(tables={**drq.tables, "atari+pong": {"learner": {"n_step": 7}}})
+    monkeypatch.setitem(PRESETS, "drq", special)
+    cells = plan_of("table2", tasks=("alien", "pong", "qbert"), seeds=(1,), methods=("drq",)).cells
+    assert [cell.config.learner.n_step for cell in cells] == [10, 7, 10]
+    assert [cell.task for cell in cells] == ["atari/alien", "atari/pong", "atari/qbert"]
+
+
+def test_an_arm_that_needs_what_only_the_user_has_is_left_out_without_it():
+    plan = plan_of("figure3", tasks=("walker_run",), seeds=(1,))
+    assert {cell.arm.name for cell in plan.cells} == {"apt", "scratch", "drq"}
+    assert plan.notes == [
+        "left out, for want of representation.weights (use --set): ImageNet features",
+    ]
+    steps = {cell.arm.name: cell.config.steps for cell in plan.cells if cell.phase != "pretrain"}
+    assert steps == {"apt": 500_000, "scratch": 500_000, "drq": 500_000}
+    given = {"changes": {"representation.weights": "resnet18.pth"}}
+    for request in ({"methods": ("imagenet",)}, {"methods": ("imagenet", "apt"), **given}):
+        cells = plan_of("figure3", tasks=("walker_run",), seeds=(1,), **request).cells
+        cell = next(cell for cell in cells if cell.arm.name == "imagenet")
+        assert (cell.phase, cell.config.representation.name) == ("train", "imagenet")
+        assert cell.config.representation.weights == request.get("changes", {}).get(
+            "representation.weights", ""
+        )
+
+
 def test_exploration_counts_states_while_pre_training_and_in_evaluations():
     cells = by_arm(plan_of("exploration", seeds=(1,)))
     assert [cell.config.env.count_states for cell in cells.values()] == [True, True, True, False, False]
@@ -238,7 +294,7 @@ def test_bad_requests_are_one_sentence(name, request_, message):
 
 
 def test_fewer_steps_leave_room_to_learn():
-    apt = by_arm(plan_of("table2", tasks=("alien",), seeds=(1,)))
+    apt = by_arm(plan_of("table2", tasks=("alien",), seeds=(1,), methods=("apt", "scratch", "drq")))
     for cell in apt.values():
         short = scale_config(cell.config, 0.01)
         assert short.steps == cell.config.steps // 100

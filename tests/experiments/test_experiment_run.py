@@ -20,7 +20,8 @@ from voidrl.experiments import run
 from voidrl.experiments.board import Board
 from voidrl.experiments.experiment import run_experiment
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import ExperimentRequest, make_plan
+from voidrl.experiments.plan import make_plan
+from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import state_of
 from voidrl.runs.evaluations import start_date
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure

@@ -14,9 +14,10 @@ from voidrl.errors import RunFolderError
 from voidrl.experiments import estimate
 from voidrl.experiments.dry_run import print_plan
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import ExperimentRequest, make_plan
+from voidrl.experiments.plan import make_plan
 from voidrl.experiments.probe import STATE_DIMS
 from voidrl.experiments.record import make_record, write_record
+from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import require_same_settings, state_of
 from voidrl.experiments.table import print_results, results
 from voidrl.runs import locks
@@ -83,7 +84,8 @@ def test_other_settings_are_refused_by_name_and_where_it_is_computed_is_none(tmp
 
 
 def test_the_table_has_means_ranges_seeds_steps_and_published_numbers(tmp_path):
-    plan = plan_of(tmp_path, "table2", preset="atari-fast", seeds=(1, 2), tasks=("ms_pacman", "alien"))
+    some = {"seeds": (1, 2), "methods": ("apt", "scratch", "drq")}
+    plan = plan_of(tmp_path, "table2", preset="atari-fast", tasks=("ms_pacman", "alien"), **some)
     scores = {("ms_pacman", "apt"): 6951.6, ("ms_pacman", "scratch"): 307.3, ("alien", "apt"): 227.8}
     for cell in plan.cells:
         task, arm, _ = cell.folder.split("/")
@@ -91,18 +93,39 @@ def test_the_table_has_means_ranges_seeds_steps_and_published_numbers(tmp_path):
             make_done(plan, cell, scores[task, arm] + (10 if cell.seed == 2 else 0))
     rows = {(row.task, row.label, row.measure): row for row in results(plan)}
     apt = rows["atari/ms_pacman", "APT", "return"]
-    assert (apt.values, apt.published) == ([6951.6, 6961.6], 2827.1)
+    assert (apt.values, apt.published) == ([6951.6, 6961.6], {"printed": "2,827.1"})
     assert apt.steps == [(10_000_000, 250_000_000), (100_000, 100_000)]
     assert apt.share == 0.04
     lines = shown(print_results, plan)
-    assert "task method measure mean range seeds steps published" in lines
+    assert "task method measure mean range seeds steps printed" in lines
     expected = "ms_pacman APT return 6,956.6 6,951.6 to 6,961.6 2 10M of 250M + 100k 2,827.1"
     assert expected in lines
     assert "alien APT return 232.8 227.8 to 237.8 2 10M of 250M + 100k 2,614.8" in lines
     assert any(line.startswith("ms_pacman from scratch return 312.3") for line in lines)
     aggregate = next(line for line in lines if line.startswith("APT, human-normalized over 2 games"))
-    assert "median 50.1 %, mean 50.1 %, 1 above human (published, 26 games: median 47.5" in aggregate
+    ours = "median 50.1 %, mean 50.1 %, IQM 50.1 %, 1 above human"
+    assert f"{ours} (printed, 26 games: median 47.5, mean 69.55, above human 7)" in aggregate
     assert "The shortest runs have 4 % of the protocol's steps." in lines
+
+
+def test_the_table_has_printed_numbers_and_those_of_larger_samples(tmp_path):
+    plan = plan_of(tmp_path, "table2", seeds=(1,), tasks=("assault", "krull"), methods=("drq",))
+    # DrQ's row, under the label of another arm that the larger sample has by game.
+    arm = dataclasses.replace(plan.experiment.arms["drq"], label="SPR")
+    plan = dataclasses.replace(plan, cells=[dataclasses.replace(c, arm=arm, label="SPR") for c in plan.cells])
+    for cell in plan.cells:
+        make_done(plan, cell, 600.0)
+    lines = shown(print_results, plan)
+    assert "task method measure mean seeds steps printed larger sample" in lines
+    assert "assault SPR return 600.0 1 100k 571.0 565.6 (100)" in lines
+    aggregate = next(line for line in lines if line.startswith("SPR, human-normalized over 2 games"))
+    assert aggregate.endswith(
+        "(printed, 26 games: median 41.5, mean 70.4, above human 7; larger sample, 26 games: median 39.6, "
+        "mean 61.6, IQM 33.7)"
+    )
+    assert "In parentheses: the number of runs behind a published number." in lines
+    sources = [line.partition(":")[0] for line in lines if "rliable" in line or "Liu and Abbeel" in line]
+    assert sources == ["Printed", "Larger sample"]
 
 
 def test_measures_of_every_kind(tmp_path):
@@ -145,12 +168,16 @@ def test_a_dry_run_shows_every_cell_and_writes_nothing(tmp_path, capsys):
     # 250M / 348 a second, which is marked as what it is on a machine without such a GPU.
     elsewhere = "" if torch.cuda.is_available() else " (H200)"
     assert f"alien/apt-pretrain/seed1 pretrain 250M 8d07h{elsewhere} missing" in lines
-    assert f"6 runs in {out}: 6 missing" in lines
+    assert f"22 runs in {out}: 22 missing" in lines
+    for arm in ("apt", "scratch", "der", "curl", "drq", "drq_eps", "spr", "otrainbow", "sr_spr", "bbf"):
+        assert any(line.startswith(f"pong/{arm}/seed1 ") for line in lines), arm
+    assert any(line.startswith("pong/bbf/seed1 train 100k ") for line in lines)
     measured = (
         "measured: one NVIDIA H200, 16 cores, engine compile, 2026-11-15 (benchmarks/h200-2026-11-15.md);"
     )
     assert measured in said
-    assert "simple SimPLe (Kaiser et al. 2020), a learned model of the game" in lines
+    missing = lines[lines.index("missing, as voidrl does not have them:") + 1 :]
+    assert missing[0].startswith("simple SimPLe (Kaiser et al. 2020), printed only: 375K updates")
     assert cli.main([*words, "--preset", "dmc-fast"]) == 2  # as the real command does
     assert "learner 'sac' takes continuous actions" in capsys.readouterr().err
 
@@ -196,26 +223,25 @@ def test_estimates_are_of_what_is_left_and_from_runs_that_are_there(tmp_path):
 
 
 def test_rates_with_other_numbers_of_updates(tmp_path):
-    cells = {cell.phase: cell for cell in plan_of(tmp_path, "table2", tasks=("alien",), **FAST).cells}
+    cells = {cell.phase: cell for cell in plan_of(tmp_path, "table5", tasks=("alien",), **FAST).cells}
     rate = estimate.shipped_rate(cells["pretrain"], has_gpu=True)
     assert rate.steps_per_second == 6807
     assert rate.seconds(cells["pretrain"], 6807) == pytest.approx(1)
-    twice = plan_of(tmp_path, "table2", tasks=("alien",), changes={"updates_per_step": 0.125}, **FAST).cells[
+    twice = plan_of(tmp_path, "table5", tasks=("alien",), changes={"updates_per_step": 0.125}, **FAST).cells[
         0
     ]
     assert rate.seconds(twice, 6807) == pytest.approx(2)
-    compiled = plan_of(tmp_path, "table2", tasks=("alien",), engine="compile", **FAST).cells[0]
+    compiled = plan_of(tmp_path, "table5", tasks=("alien",), engine="compile", **FAST).cells[0]
     assert estimate.shipped_rate(compiled, has_gpu=True).steps_per_second == 9703
     assert "without a GPU" in estimate.shipped_rate(compiled, has_gpu=False).caution
 
 
 def test_disk_of_replays_that_wrap_and_that_do_not(tmp_path):
-    paper = plan_of(tmp_path, "table2", tasks=("alien",), seeds=(1,)).cells[0]
-    agent, frame = 92_480_285, 84 * 84  # bytes of a checkpoint's agent and optimizers, as written
+    paper, tuned, _ = plan_of(tmp_path, "table5", tasks=("alien",), seeds=(1,)).cells
+    agent, frame = 92_480_289, 84 * 84  # bytes of a checkpoint's agent and optimizers, as written
     assert paper.agent_bytes == agent
     # 1M frames, twice, as between the last two checkpoints all of them are written again.
     assert estimate.disk_bytes(paper) == pytest.approx(2 * (1e6 * frame + agent), rel=0.01)
-    tuned = plan_of(tmp_path, "table2", tasks=("alien",), seeds=(1,)).cells[1]
     assert estimate.disk_bytes(tuned) == pytest.approx(1e5 * frame + 2 * agent, rel=0.1)  # and where it began
     folder = make_started(plan_of(tmp_path), plan_of(tmp_path).cells[0]) / "checkpoints/step_000000000016"
     folder.mkdir(parents=True)

@@ -7,6 +7,8 @@ import re
 import pytest
 from synthetic_runs import MAZE, write_experiment, write_run
 
+from voidrl.config import flat, merge
+from voidrl.protocols.presets import protocol_for
 from voidrl.report import markdown
 from voidrl.report.formatting import count, join_names, seed_list, step_range, steps
 from voidrl.report.groups import make_arms
@@ -117,25 +119,55 @@ def test_our_numbers_are_next_to_the_published_ones_with_seeds_and_steps(tmp_pat
     games(tmp_path)
     collection, arms = arms_of(tmp_path)
     tasks, aggregates = published_tables(collection, arms)
-    assert tasks.columns[:5] == ["task", "APT, published", "APT, ours", "seeds", "protocol steps"]
-    assert [row[:5] for row in tasks.rows] == [
-        [
-            "atari/alien",
-            "2614.8",
-            "600 (500 to 700)",
-            "2",
-            "100 of 250M pre-training, 100 of 10k fine-tuning",
-        ],
-        ["atari/pong", "−8", "−10 (−20 to 0)", "2", "100 of 250M pre-training, 100 of 10k fine-tuning"],
+    assert tasks.columns == ["method", "", "alien", "pong", "seeds"]
+    apt = [row[1:] for row in tasks.rows if row[0] == "APT"]
+    assert apt == [
+        ["printed", "2614.8", "−8", ""],
+        ["ours", "600 (500 to 700)", "−10 (−20 to 0)", "2"],
     ]
-    assert "VISR" in tasks.columns[5:]
+    spr = [row[1:4] for row in tasks.rows if row[0] == "SPR"]
+    assert spr == [["printed", "801.5", "−5.9"], ["larger sample, 100 runs", "841.9", "−5.4"]]
+    assert "VISR" in [row[0] for row in tasks.rows]
+    assert "DrQ(ε)" in [row[0] for row in tasks.rows]
+    assert "Ours, 100 of 250M pre-training, 100 of 10k fine-tuning steps: APT." in tasks.notes
+    assert [note.partition(":")[0] for note in tasks.notes[:2]] == ["Printed", "Larger sample"]
+    assert any("demon_attack" in note and "larger samples" in note for note in tasks.notes)
     assert any("Tasks without a run: 24 of 26" in note for note in tasks.notes)
+    assert any(note.startswith("Arms without a run: DER, CURL, DrQ, SPR,") for note in tasks.notes)
     ours = next(row for row in aggregates.rows if row[0] == "APT")
     expected = 100 * (human_normalized("alien", 600) + human_normalized("pong", -10)) / 2
-    column = aggregates.columns.index("mean, published")
+    column = aggregates.columns.index("mean, printed")
+    assert aggregates.columns[column + 1 : column + 3] == ["mean, larger sample", "ours"]
+    spr = next(row for row in aggregates.rows if row[0] == "SPR")
+    assert spr[column : column + 3] == ["70.4", "61.6", "–"]
+    assert spr[aggregates.columns.index("IQM, larger sample")] == "33.7"
     assert ours[column] == "69.55"
-    assert float(ours[column + 1].split()[0]) == pytest.approx(expected, abs=0.05)
+    assert ours[column + 1] == "–"
+    assert float(ours[column + 2].split()[0]) == pytest.approx(expected, abs=0.05)
     assert ours[-2:] == ["2", "2"]
+
+
+def test_agents_outside_of_experiments_are_next_to_the_published_ones(tmp_path):
+    values = flat(merge(protocol_for("atari/assault", "drq")))
+    settings = {name.replace(".", "__"): value for name, value in values.items() if name != "steps"}
+    run = {"env": "atari/assault", "phase": "train", "steps": 90_000, "rows": [{"step": 90_000}]}
+    for seed, score in ((1, 500.0), (2, 700.0)):
+        write_run(tmp_path / f"a{seed}", seed=seed, evaluation=[score], **run, **settings)
+    # Another discount is another agent, and sticky actions are another game.
+    write_run(tmp_path / "b", evaluation=[1.0], **run, **{**settings, "learner__discount": 0.9})
+    sticky = {**run, "env": "atari/assault?repeat_action_probability=0.25"}
+    write_run(tmp_path / "c", evaluation=[2.0], **sticky, **settings)
+    collection, arms = arms_of(tmp_path)
+    [table] = published_tables(collection, arms)
+    assert table.columns == ["method", "", "assault", "seeds"]
+    assert [row[1:] for row in table.rows if row[0] == "DrQ"] == [
+        ["printed", "452.4", ""],
+        ["ours", "600 (500 to 700)", "2"],
+    ]
+    assert ["DrQ(ε)", "larger sample, 100 runs", "579.6", ""] in table.rows
+    assert "Ours: 90k steps; published: 100k." in table.notes
+    assert not any("without a run" in note for note in table.notes)
+    assert "## Published numbers" in markdown.as_markdown(collection, arms, "DrQ")
 
 
 def test_aggregates_over_games_are_human_normalized(tmp_path):
@@ -200,8 +232,8 @@ def test_a_seed_without_its_evaluation_is_not_among_those_of_the_mean(tmp_path):
     for seed, returns in ((1, [100.0]), (2, [200.0]), (3, None)):
         run = {"env": "atari/alien", "phase": "train", "seed": seed}
         write_run(tmp_path / f"s{seed}", rows=[{"step": 100}], evaluation=returns, **run)
-        cells.append({"folder": f"s{seed}", "seed": seed, "phase": "train", "label": "APT"})
-    write_experiment(tmp_path, cells, published="table2")
+        cells.append({"folder": f"s{seed}", "seed": seed, "phase": "train", "label": "APT, random heads"})
+    write_experiment(tmp_path, cells, published="table5")
     table = published_tables(*arms_of(tmp_path))[0]
     assert table.rows[0][2:5] == ["150 (100 to 200)", "2 of 3, evaluation missing", "100 of 100 from scratch"]
 
@@ -214,7 +246,7 @@ def test_a_published_table_has_the_arms_of_its_own_experiment(tmp_path):
         changed = {"preset": "mine", "default_preset": "atari-paper", "changes": {}}
         write_experiment(tmp_path / name, cells, name=name, published=published, **changed)
     tables = published_tables(*arms_of(tmp_path))
-    assert [table.rows[0][2] for table in tables[:1]] == ["300"]
+    assert [row[2] for row in tables[0].rows if row[:2] == ["APT", "ours"]] == ["300"]
     assert "Ours: preset mine instead of the experiment's atari-paper." in tables[0].notes
 
 

@@ -68,7 +68,7 @@ def experiment(argv: list[str]) -> int:
     _positive("--jobs", options.jobs)
     given = {**vars(options), "changes": read_changes(options.changes)}
     from voidrl.experiments.experiment import run_experiment
-    from voidrl.experiments.plan import ExperimentRequest
+    from voidrl.experiments.request import ExperimentRequest
 
     request = ExperimentRequest(
         **{field.name: given.pop(field.name) for field in dataclasses.fields(ExperimentRequest)}

@@ -20,7 +20,8 @@ from voidrl.envs.maze import PixelMazeVector
 from voidrl.experiments.demo_figure import EXPLORERS, Curve, DemoResult, draw, import_pyplot
 from voidrl.experiments.experiment import FAILED, do_plan, make_report, unattended
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import ExperimentRequest, Plan, make_plan
+from voidrl.experiments.plan import Plan, make_plan
+from voidrl.experiments.request import ExperimentRequest
 from voidrl.runs.metrics import read_metrics
 
 

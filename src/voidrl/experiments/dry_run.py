@@ -44,7 +44,7 @@ def print_plan(plan: Plan, jobs: int, file: TextIO | None = None) -> None:
 def print_missing(plan: Plan, stream: TextIO) -> None:
     """List the methods of the experiment that voidrl does not have."""
     if plan.experiment.missing:
-        print("\nmissing, as voidrl does not have them yet:", file=stream)
+        print("\nmissing, as voidrl does not have them:", file=stream)
         print(described(plan.experiment.missing, file=stream), file=stream)
 
 

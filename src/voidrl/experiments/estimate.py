@@ -117,19 +117,20 @@ def _measure(plan: Plan, states: Mapping[str, CellState]) -> tuple[dict[Kind, Ra
 def shipped_rate(cell: Cell, has_gpu: bool) -> Rate | None:
     """Rate of the same preset in `rates.json`: on hardware of this kind, else on another.
 
-    A rate may name its method; those without one were measured with APT, and stand for all others.
+    A rate may name its method; those without one were measured with APT, and stand for all others. That of an
+    agent, whose preset is for several kinds of environments, says for which: `"env": "atari/"`.
     """
     config = cell.config
     phase = "task" if config.phase != "pretrain" else "pretrain" if learns(config) else "random"
     engine = config.engine if config.engine != "auto" else "graph" if has_gpu else "eager"
     if cell.preset is None or cell.probe.spec is None:
         return None
-    if not cell.task.startswith(FAMILIES[cell.preset.partition("-")[0]]):
-        return None
     known = [
         each
         for each in _shipped_rates()
-        if each["preset"] == cell.preset and each.get("method", config.method.name) == config.method.name
+        if each["preset"] == cell.preset
+        and cell.task.startswith(each.get("env") or FAMILIES[each["preset"].partition("-")[0]])
+        and each.get("method", config.method.name) == config.method.name
     ]
     # Fine-tuning is not slower than pre-training with as many updates, which also trains f.
     wanted = [each for each in known if each["phase"] == phase]

@@ -16,8 +16,9 @@ from voidrl.errors import MissingExtraError, RunInterrupted, StoppedBySignal, Vo
 from voidrl.experiments.board import Board
 from voidrl.experiments.dry_run import print_missing, print_plan
 from voidrl.experiments.format import ExperimentSpec, read_experiment
-from voidrl.experiments.plan import ExperimentRequest, Plan, make_plan
+from voidrl.experiments.plan import Plan, make_plan
 from voidrl.experiments.record import write_record
+from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.run import Outcome, run_plan
 from voidrl.experiments.state import require_same_settings, state_of
 from voidrl.experiments.table import print_results

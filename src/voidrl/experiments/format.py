@@ -25,7 +25,7 @@ _KINDS = {str: "text", int: "a whole number", bool: "true or false", dict: "a ta
 
 @dataclass(frozen=True)
 class EvaluationSpec:
-    """How an agent is evaluated after training."""
+    """How an agent is evaluated after training; without episodes and steps, as its preset says."""
 
     episodes: int | None = None
     steps: int | None = None
@@ -63,6 +63,10 @@ class ArmSpec:
     """What the table of results shows."""
     presets: tuple[str, ...] = ()
     """The only presets that it can be run with; all of them if empty."""
+    preset: str | None = None
+    """Its own preset, which no other one replaces; None for the experiment's."""
+    requires: tuple[str, ...] = ()
+    """Config fields that `--set` gives; without them it is left out, unless it is requested by its name."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ class ExperimentSpec:
     by_phase: Mapping[str, PhaseSpec]
     arms: Mapping[str, ArmSpec]
     missing: Mapping[str, str]
-    """Methods that voidrl does not have yet, each with a description."""
+    """Methods that voidrl does not have, each with a description."""
     preset_changes: Mapping[str, PresetChanges]
     threads: int | None
     """CPU threads of each run; None divides the machine's."""
@@ -218,7 +222,7 @@ def _arms(table: _TomlTable) -> dict[str, ArmSpec]:
     if not methods:
         raise ConfigError(f"{table.file} has no methods: expected at least one table [methods.NAME]")
     known = ("label", "about", "phases", "method", "source", "config", "times", "evaluation", "measures")
-    known_here = (*known, "presets", *PHASES)
+    known_here = (*known, "preset", "presets", "requires", *PHASES)
     tables = {name: table.table(f"methods.{name}", each, known_here) for name, each in methods.items()}
     evaluation = _evaluation(table, EvaluationSpec(episodes=10))
     measures = table.words("measures", ("return",))
@@ -251,7 +255,13 @@ def _arm(
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         table.require(is_number and 0 < value < math.inf, f"times.{key}", value, "a factor above 0")
     presets = table.words("presets", ()) if "presets" in table.values else ()
-    table.require_known(f"preset in [{table.name}] of", presets, PRESETS, "See `voidrl list presets`.")
+    preset = table.get("preset", str)
+    named = [*presets, *filter(None, [preset])]
+    table.require_known(f"preset in [{table.name}] of", named, PRESETS, "See `voidrl list presets`.")
+    expected = "one of preset and presets, and none with a source, whose preset it has"
+    table.require(preset is None or not (presets or source), "preset", preset, expected)
+    if preset is not None and evaluation is not None:  # the agent's own
+        evaluation = EvaluationSpec(count_states=evaluation.count_states)
     return ArmSpec(
         name=name,
         label=table.get("label", str, name),
@@ -265,6 +275,8 @@ def _arm(
         evaluation=_evaluation(table, evaluation),
         measures=table.words("measures", measures),
         presets=presets,
+        preset=preset,
+        requires=table.words("requires", ()) if "requires" in table.values else (),
     )
 
 

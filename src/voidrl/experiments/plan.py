@@ -31,6 +31,7 @@ from voidrl.evaluation import EVALUATION_STREAM, run_seed
 from voidrl.experiments import scale
 from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec, PhaseSpec, PresetChanges
 from voidrl.experiments.probe import EnvProbe, agent_bytes, probe
+from voidrl.experiments.request import ExperimentRequest, left_out, select_arms
 from voidrl.experiments.tasks import NamedEnv, Task, select
 from voidrl.files import user_path
 from voidrl.protocols.presets import default_preset, protocol_for
@@ -53,22 +54,6 @@ RESERVED = {
 # What all pieces of a kind have in common.
 COMMON: dict[str, type[PieceConfig]] = {"method": MethodConfig, **AUTOMATIC}
 PHASE_PREFIXES = ("pretrain", "train")  # of `--set`; `finetune` is a part of the config itself
-
-
-@dataclass(frozen=True)
-class ExperimentRequest:
-    """What the command line asks for; by default the experiment as in its file."""
-
-    tasks: Sequence[str] = ()
-    methods: Sequence[str] = ()
-    seeds: Sequence[int] = ()
-    steps_scale: float = 1.0
-    preset: str | None = None
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    """Changes to the config of all runs by dotted names; `pretrain.` and `train.` before a name limit it to a
-    phase, and `evaluation.` changes the evaluation."""
-    device: str = "auto"
-    engine: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -148,7 +133,7 @@ def make_plan(
     Without `run_code`, nothing of what the file names as `module:name` is imported. Runs with such code then
     have a config without the values of method, representation and learner, and no spec.
     """
-    arms = _select_arms(experiment, request)
+    arms = select_arms(experiment, request)
     tasks = select(experiment.tasks, request.tasks) if request.tasks else [*experiment.tasks]
     seeds = request.seeds or experiment.seeds
     require(len({*seeds}) == len(seeds), "seeds", [*seeds], "each of them once")
@@ -170,39 +155,8 @@ def make_plan(
     kept = planner.kept_by_arms.items()
     notes = [f"{name} keeps its own value in {', '.join(sorted(labels))}" for name, labels in kept]
     if not request.methods:
-        left_out = [arm.label for arm in experiment.arms.values() if arm not in arms]
-        notes += [f"left out, as not for preset {request.preset}: {', '.join(left_out)}"] * bool(left_out)
+        notes += left_out(experiment, request, arms)
     return Plan(experiment, request, out, [*cells.values()], [*notes, *_notes([*cells.values()])])
-
-
-def _select_arms(experiment: ExperimentSpec, request: ExperimentRequest) -> list[ArmSpec]:
-    known, missing, names = experiment.arms, experiment.missing, request.methods
-    for name in names:
-        if name in missing:
-            raise ConfigError(
-                f"method {name!r} of experiment {experiment.name!r} is missing: voidrl does not have "
-                f"{missing[name]} yet; there are {', '.join(known)}"
-            )
-        if name not in known:
-            remedy = f"Methods are those of experiment {experiment.name!r}."
-            raise UnknownNameError("method", name, known, remedy)
-        if not _has_preset(experiment, request, known[name]):
-            raise ConfigError(
-                f"method {name!r} of experiment {experiment.name!r} cannot be run with preset "
-                f"{request.preset!r}: expected {' or '.join(known[name].presets)}"
-            )
-    require(len({*names}) == len(names), "methods", [*names], "each of them once")
-    chosen = [arm for name, arm in known.items() if not names or name in names]
-    chosen = [arm for arm in chosen if _has_preset(experiment, request, arm)]
-    require(bool(chosen), "preset", request.preset, "one with which a method of the experiment can be run")
-    return chosen
-
-
-def _has_preset(experiment: ExperimentSpec, request: ExperimentRequest, arm: ArmSpec) -> bool:
-    """Whether an arm can be run with the requested preset, and so can the arm that it starts from."""
-    arms = [arm] if arm.source is None else [arm, experiment.arms[arm.source]]
-    preset = request.preset or experiment.preset
-    return all(not each.presets or preset in each.presets for each in arms)
 
 
 def _notes(cells: Sequence[Cell]) -> Iterator[str]:
@@ -243,6 +197,7 @@ class _Planner:
         self.phase_changes = {phase: _pop_prefix(changes, phase) for phase in PHASE_PREFIXES}
         self.changes = changes
         self.prepared: dict[tuple[str, str, str], _Prepared] = {}
+        self.protocols: dict[tuple[str | None, str], str] = {}
         self.kept_by_arms: dict[str, set[str]] = {}
         """Arms that keep their own value of what the command line sets for all."""
 
@@ -274,24 +229,42 @@ class _Planner:
             evaluation=None,
             is_final=False,
             protocol_steps=self._protocol_steps(arm, phase, where.env, config.env.dmc.action_repeat),
-            preset=self._preset_name(where.env),
+            preset=self._preset_name(arm, where.env),
             probe=env_probe,
             agent_bytes=size,
         )
 
-    def _preset_name(self, env: str) -> str | None:
-        return self.request.preset or self.experiment.preset or default_preset(env)
+    def _preset_name(self, arm: ArmSpec, env: str) -> str | None:
+        return (
+            self._source_arm(arm).preset
+            or self.request.preset
+            or self.experiment.preset
+            or default_preset(env)
+        )
+
+    def _protocol_text(self, preset: str | None, env: str) -> str:
+        """The values of a preset in an environment, to tell those of different games apart."""
+        key = (preset, env)
+        if key not in self.protocols:
+            self.protocols[key] = repr(sorted(flat(protocol_for(env, preset)).items()))
+        return self.protocols[key]
+
+    def _preset_changes(self, arm: ArmSpec) -> PresetChanges:
+        """What the file changes with the requested preset; nothing for an arm with its own."""
+        return PresetChanges() if self._source_arm(arm).preset is not None else self.preset_changes
 
     # Configs
 
     def _prepare(self, arm: ArmSpec, phase: str, task: Task) -> _Prepared:
         env_id = task.pretrain.env if phase == "pretrain" else task.env
         is_atari = env_id.startswith(ATARI)
-        key = (arm.name, phase, ATARI if is_atari else env_id)
+        # Games differ in their names alone, unless a preset has values for one of them.
+        alike = f"{ATARI} {self._protocol_text(self._preset_name(arm, env_id), env_id)}"
+        key = (arm.name, phase, alike if is_atari else env_id)
         if key not in self.prepared:
             self.prepared[key] = self._make_config(arm, phase, task, env_id)
         prepared = self.prepared[key]
-        if is_atari:  # games differ in their names alone
+        if is_atari:
             env = dataclasses.replace(prepared.config.env, id=env_id)
             prepared = prepared._replace(config=dataclasses.replace(prepared.config, env=env))
         return prepared
@@ -300,7 +273,7 @@ class _Planner:
         arm_phase = arm.by_phase.get(phase, PhaseSpec()).config
         if phase == "finetune":
             pretrained = self._prepare(self._source_arm(arm), "pretrain", task).config
-            layers: Layers = [to_json(build.task_config(pretrained)), self._file_config(phase)]
+            layers: Layers = [to_json(build.task_config(pretrained)), self._file_config(arm, phase)]
             layers += [] if arm.source is None else [arm.config]
             merged = self._layered([*layers, arm_phase])
         else:
@@ -321,7 +294,7 @@ class _Planner:
         env_probe = probe(env_config)
         assert env_probe.spec is not None
         if phase != "finetune":
-            self._drop_foreign(merged, build.name_pieces(env_probe.spec, merged))
+            self._drop_foreign(arm, merged, build.name_pieces(env_probe.spec, merged))
         config = build.build_config(env_probe.spec, [merged, {"env": to_json(env_probe.env)}])
         return _Prepared(config, env_probe, agent_bytes(env_probe.spec, config))
 
@@ -371,39 +344,48 @@ class _Planner:
 
     def _from_preset(self, arm: ArmSpec, phase: str, env: str) -> dict[str, Any]:
         """Pre-training and training from scratch: protocol, recipe, and the changes of file and command."""
-        shared = self._layered([self.experiment.config, self.preset_changes.config, self.changes])
+        shared = self._layered(self._shared(arm))
+        if arm.preset is not None and phase == "train":
+            shared.pop("finetune", None)  # an agent with its own protocol is not set up as fine-tuning is
         method = {} if arm.method is None else {"method": arm.method}
-        own = [self._file_config(phase), self.phase_changes[phase], method, arm.config]
+        own = [self._file_config(arm, phase), self.phase_changes[phase], method, arm.config]
         own.append(arm.by_phase.get(phase, PhaseSpec()).config)
-        layers = build.layers_for(env, phase, self._preset_name(env), self._layered(own), shared=shared)
+        layers = build.layers_for(env, phase, self._preset_name(arm, env), self._layered(own), shared=shared)
         return self._layered([layer.values for layer in layers])
 
-    def _drop_foreign(self, merged: dict[str, Any], pieces: Mapping[str, Any]) -> None:
+    def _shared(self, arm: ArmSpec) -> Layers:
+        """What all runs have in common."""
+        return [self.experiment.config, self._preset_changes(arm).config, self.changes]
+
+    def _drop_foreign(self, arm: ArmSpec, merged: dict[str, Any], pieces: Mapping[str, Any]) -> None:
         """Drop values for all runs that the pieces of this one do not have, such as `k` of a random agent."""
-        shared = merge(self.experiment.config, self.preset_changes.config, self.changes)
+        shared = merge(*self._shared(arm))
         for kind, piece in pieces.items():
             fields = self._piece_fields(kind, piece["name"])
             for name in shared.get(kind, {}).keys() - fields:
                 merged[kind].pop(name, None)
 
-    def _file_config(self, phase: str) -> dict[str, Any]:
+    def _file_config(self, arm: ArmSpec, phase: str) -> dict[str, Any]:
         """The file's changes for a phase, except what the command line changes for all phases."""
-        specs = (each.by_phase.get(phase, PhaseSpec()) for each in (self.experiment, self.preset_changes))
+        both = (self.experiment, self._preset_changes(arm))
+        specs = (each.by_phase.get(phase, PhaseSpec()) for each in both)
         values = flat(merge(*(spec.config for spec in specs)))
         return {name: value for name, value in values.items() if name not in self.changes}
 
     def _requested_steps(self, arm: ArmSpec, phase: str) -> int | None:
         """Steps in the file or on the command line; None for the preset's."""
-        default = self.changes.get("finetune.steps") if phase != "pretrain" else None
+        as_finetuned = phase == "finetune" or (phase == "train" and arm.preset is None)
+        default = self.changes.get("finetune.steps") if as_finetuned else None
         given = self.phase_changes.get(phase, {}).get("steps", default)
         if given is not None:
             return parse_count(given, f"{phase}.steps")
-        return _file_steps(phase, arm, self.preset_changes, self.experiment)
+        return _file_steps(phase, arm, self._preset_changes(arm), self.experiment)
 
     def _protocol_steps(self, arm: ArmSpec, phase: str, env: str, action_repeat: int) -> int:
         """Steps in the experiment's own protocol, converted to this action repeat."""
         started = "train" if phase == "train" else "pretrain"
-        layers = build.layers_for(env, started, self.experiment.preset, self.experiment.config)
+        preset = self._source_arm(arm).preset or self.experiment.preset
+        layers = build.layers_for(env, started, preset, self.experiment.config)
         merged = merge(*(layer.values for layer in layers))
         default = merged.get("steps", Config().steps)
         if phase == "finetune":
@@ -419,7 +401,10 @@ class _Planner:
     def _evaluation(self, arm: ArmSpec, config: Config) -> dict[str, Any] | None:
         if arm.evaluation is None:
             return None
-        spec = _change_evaluation(self.preset_changes.evaluation or arm.evaluation, self.evaluation_changes)
+        spec = self._preset_changes(arm).evaluation or arm.evaluation
+        if spec.episodes is None and spec.steps is None:
+            spec = dataclasses.replace(spec, episodes=config.log.eval_episodes)
+        spec = _change_evaluation(spec, self.evaluation_changes)
         spec = scale.scale_evaluation(spec, self.request.steps_scale)
         found = find_dmc_task(config.env.id)
         if found is not None and found.task is None and not spec.count_states:
@@ -455,10 +440,13 @@ class _Planner:
                 )
 
 
-def _file_steps(phase: str, *specs: ArmSpec | PresetChanges | ExperimentSpec) -> int | None:
-    """The first steps in the file; training from scratch takes those of fine-tuning by default."""
-    names = (phase, "finetune") if phase == "train" else (phase,)
-    found = (spec.by_phase.get(name, PhaseSpec()).steps for name in names for spec in specs)
+def _file_steps(phase: str, arm: ArmSpec, *specs: PresetChanges | ExperimentSpec) -> int | None:
+    """The first steps in the file; training from scratch takes those of fine-tuning by default.
+
+    An agent with its own protocol has its own number of steps.
+    """
+    names = (phase, "finetune") if phase == "train" and arm.preset is None else (phase,)
+    found = (spec.by_phase.get(name, PhaseSpec()).steps for name in names for spec in (arm, *specs))
     return next((steps for steps in found if steps is not None), None)
 
 

@@ -1,7 +1,8 @@
 """`--steps-scale`: the same experiment with fewer or more steps.
 
 Steps are multiplied. Warm-ups and the decay of exploration noise keep their length up to a fifth of the run,
-and are shortened to that otherwise. A run keeps at least twenty rows of metrics, and all its evaluations.
+and are shortened to that otherwise. Resets, and the annealing of n and γ, keep their share of a shorter run.
+A run keeps at least twenty rows of metrics, and all its evaluations.
 """
 
 from __future__ import annotations
@@ -32,11 +33,15 @@ def scale_config(config: Config, scale: float) -> Config:
         changes["log.eval_every_steps"] = max(1, round(log.eval_every_steps * scale))
     if scale < 1:
         changes["log.log_every_steps"] = min(log.log_every_steps, max(1, steps // ROWS))
-        for name in ("epsilon_decay_steps", "stddev_decay_steps"):
+        for name in ("epsilon_hold_steps", "epsilon_decay_steps", "stddev_decay_steps"):
             if hasattr(config.learner, name):
                 changes[f"learner.{name}"] = _shorten(getattr(config.learner, name), scale, steps)
         warmup = "finetune.warmup_steps" if config.phase == "finetune" else "warmup_steps"
         changes[warmup] = _shorten(warmup_steps(config), scale, steps)
+        for name in ("reset.every_updates", "reset.last_steps", "learner.anneal_updates"):
+            piece, _, field = name.partition(".")
+            length = getattr(getattr(config, piece), field)
+            changes[name] = max(1, round(length * scale)) if length else 0
         config = update(config, changes)
         updates = _shorten(config.representation.warmup_updates, scale, count_updates(config))
         changes = {"representation.warmup_updates": updates}

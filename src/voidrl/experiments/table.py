@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TextIO
@@ -19,11 +19,13 @@ from voidrl.runs.metrics import read_metrics
 from voidrl.scores import urlb
 from voidrl.scores.statistics import aggregate, percent
 from voidrl.suites import published
+from voidrl.suites.published import Published
 from voidrl.terminal.tables import print_table, wrap_text
 from voidrl.units import human_count
 
 SHARES = {"human_normalized", "success"}
 COVERAGE = "coverage/"
+AGGREGATES = {"median": "median", "mean": "mean", "iqm": "IQM", "above_human": "above human"}
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class TableRow:
     """One for each finished seed."""
     steps: list[tuple[int, int]]
     """Steps of the pre-training, if there was one, and of the run itself; each with the protocol's."""
-    published: float | None
+    published: Mapping[str, str]
+    """Published numbers as text, by the heading of their table."""
     is_final: bool = True
     """Whether it is of the last run of an arm, rather than of its pre-training."""
 
@@ -62,14 +65,25 @@ def results(plan: Plan) -> list[TableRow]:
             if not first.is_final and not measure.startswith(COVERAGE):
                 continue
             values = [float(value) for cell in cells if (value := _value(plan, cell, measure)) is not None]
-            number = _published(plan, label, task) if measure == "return" else None
+            numbers = _published(plan, label, task) if measure == "return" else {}
             if values:
-                rows.append(TableRow(label, task, measure, values, steps, number, first.is_final))
+                rows.append(TableRow(label, task, measure, values, steps, numbers, first.is_final))
     return rows
 
 
-def _published(plan: Plan, label: str, column: str) -> float | None:
-    return published.numbers(plan.published).value(label, column) if plan.published is not None else None
+def _sources(plan: Plan) -> tuple[Published, ...]:
+    return () if plan.published is None else published.sources(plan.published)
+
+
+def _published(plan: Plan, label: str, task: str) -> dict[str, str]:
+    """Published returns of an arm on a task, with their number of runs where that is known."""
+    found = {}
+    for table in _sources(plan):
+        row = table.row(label)
+        if row is not None and task in row.values:
+            runs = f" ({row.runs})" if row.runs else ""
+            found[table.heading] = _show("return", row.values[task]) + runs
+    return found
 
 
 def _value(plan: Plan, cell: Cell, measure: str) -> float | None:
@@ -104,7 +118,7 @@ def print_results(plan: Plan, file: TextIO | None = None) -> None:
             "range": "" if low == high else f"{low} to {high}",
             "seeds": len(row.values),
             "steps": _steps(row),
-            "published": "" if row.published is None else _show(row.measure, row.published),
+            **{table.heading: row.published.get(table.heading, "") for table in _sources(plan)},
         }
         shown.append(cells)
     columns = [name for name in shown[0] if any(cells[name] for cells in shown)]
@@ -132,7 +146,7 @@ def _steps(row: TableRow) -> str:
 
 
 def _aggregates(plan: Plan, rows: Sequence[TableRow]) -> Iterator[str]:
-    """Median, mean and games above human of each arm with several Atari games."""
+    """Median, mean, interquartile mean and games above human of each arm with several Atari games."""
     games: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         if row.measure == "human_normalized" and atari_game(row.task) is not None:
@@ -143,12 +157,15 @@ def _aggregates(plan: Plan, rows: Sequence[TableRow]) -> Iterator[str]:
         total = aggregate(scores)
         line = (
             f"{label}, human-normalized over {total.games} games: median {percent(total.median)}, mean "
-            f"{percent(total.mean)}, {total.above_human} above human"
+            f"{percent(total.mean)}, IQM {percent(total.iqm)}, {total.above_human} above human"
         )
         of, suffix = (57, " of 57") if total.games == 57 else (26, "")
-        found = {name: _published(plan, label, name + suffix) for name in ("median", "mean", "above_human")}
-        numbers = ", ".join(f"{name.replace('_', ' ')} {n:g}" for name, n in found.items() if n is not None)
-        yield f"{line} (published, {of} games: {numbers})" if numbers else line
+        quoted = []
+        for table in _sources(plan):
+            found = {name: table.value(label, name + suffix) for name in AGGREGATES}
+            numbers = [f"{AGGREGATES[name]} {n:g}" for name, n in found.items() if n is not None]
+            quoted += [f"{table.heading}, {of} games: {', '.join(numbers)}"] if numbers else []
+        yield f"{line} ({'; '.join(quoted)})" if quoted else line
 
 
 def _print_urlb(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> None:
@@ -194,8 +211,11 @@ def _caveats(plan: Plan, rows: Sequence[TableRow]) -> Iterator[str]:
     least = min(row.share for row in rows)
     if least < 1:
         yield f"The shortest runs have {100 * least:.2g} % of the protocol's steps."
-    if plan.published is not None and any(row.published is not None for row in rows):
-        yield f"Published: {published.numbers(plan.published).source}."
+    if any(row.published for row in rows):
+        shown = [table for table in _sources(plan) if any(table.row(row.label) for row in rows)]
+        yield from (f"{table.heading.capitalize()}: {table.source}." for table in shown)
+        if any(row.runs for table in shown for row in table.rows):
+            yield "In parentheses: the number of runs behind a published number."
         if plan.published == "urlb":
             yield "Published means are over the same tasks as ours, without jaco_reach_top_right."
     elif plan.published != plan.experiment.published:

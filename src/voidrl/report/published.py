@@ -1,31 +1,91 @@
-"""Published tables next to our numbers, with our seeds and steps, and aggregates over Atari games."""
+"""Published tables next to our numbers, with our seeds and steps, and aggregates over Atari games.
+
+An experiment says which tables it is compared with. A run outside of experiments is compared with the
+published rows of the agent whose preset it was trained with.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
-from voidrl.errors import VoidrlError
+from voidrl.config import flat, merge
+from voidrl.errors import ConfigError, VoidrlError
+from voidrl.protocols.presets import PRESETS, protocol_for
 from voidrl.report.formatting import Table, join_names, step_range
 from voidrl.report.groups import PHASE_NAMES, ArmRuns, source_of
 from voidrl.report.outcomes import known_game, outcome, spreads
 from voidrl.report.read import Collection, Run
 from voidrl.scores.statistics import Summary, summarize
 from voidrl.suites.atari import GAMES_26
-from voidrl.suites.published import RAM_RATIO, Published, PublishedRow, numbers
+from voidrl.suites.published import RAM_RATIO, Published, PublishedRow, sources
 
 ABSENT = "–"
 MOST_SIDE_BY_SIDE = 3  # with more methods, they are the rows and tasks the columns
+AGENTS = "table2"  # the tables with rows for agents that are trained from scratch
+# Settings in which a run may differ from its preset and still be of that agent.
+_FREE = ("steps", "env.id", "env.num_envs", "env.backend", "replay.device")
+
+
+class _Quoted(NamedTuple):
+    """A published row, and where it stands."""
+
+    heading: str
+    """Of its table, with the number of runs where the row says it."""
+    row: PublishedRow
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """The published tables of one benchmark, and our arms for their rows."""
+
+    tables: tuple[Published, ...]
+    ours: Mapping[str, dict[str, ArmRuns]]
+    """By the name of a row, then by environment; rows without a run are left out."""
+    notes: list[str]
+    """About our runs."""
+    is_experiment: bool = True
+
+    @cached_property
+    def methods(self) -> dict[str, list[_Quoted]]:
+        """The rows of all tables by their names, in the order of the first table."""
+        found: dict[str, list[_Quoted]] = {}
+        for table in self.tables:
+            for row in table.rows:
+                runs = f", {row.runs} runs" if row.runs else ""
+                found.setdefault(row.name, []).append(_Quoted(table.heading + runs, row))
+        return found
+
+    @property
+    def all_tasks(self) -> list[str]:
+        """The tasks of all tables."""
+        return [*dict.fromkeys(task for table in self.tables for task in table.tasks)]
+
+    @property
+    def tasks(self) -> list[str]:
+        """Those with a run of ours."""
+        return [task for task in self.all_tasks if any(task in mine for mine in self.ours.values())]
+
+    @property
+    def citations(self) -> list[str]:
+        """Where the numbers come from."""
+        return [f"{t.heading.capitalize()}: {t.source}; {t.measure}." for t in self.tables]
 
 
 def published_tables(collection: Collection, arms: Sequence[ArmRuns]) -> list[Table]:
-    """For each experiment that reproduces a published table: its tasks, then aggregates over them."""
+    """For each experiment that reproduces a published table: its tasks, then aggregates over them.
+
+    Then the same for the agents trained outside of such experiments.
+    """
     tables = []
     for experiment in collection.experiments:
         if experiment.published is None:
             continue
         try:
-            published = numbers(experiment.published)
+            published = sources(experiment.published)
         except VoidrlError as error:
             tables.append(Table(f"Published table {experiment.published}", [], [], [f"Not shown: {error}"]))
             continue
@@ -37,12 +97,63 @@ def published_tables(collection: Collection, arms: Sequence[ArmRuns]) -> list[Ta
         lengths = Counter((_row_label(arm), arm.env, arm.phase) for arm in mine)
         if any(number > 1 for number in lengths.values()):
             notes.append("If an arm was run for several numbers of steps, the longest complete run is shown.")
-        ours = {row.name: found for row in published.rows if (found := _arms_of(row, mine))}
-        if published.tasks:
-            tables.append(_task_table(published, ours, collection, notes))
-        if published.aggregates:
-            tables.append(_aggregate_table(published, ours, notes))
+        rows = {row.name: row for table in published for row in table.rows if row.ours is not None}
+        ours = {name: found for name, row in rows.items() if (found := _arms_of(row, mine))}
+        tables += _tables(_Comparison(published, ours, notes), collection)
+    return tables + _agent_tables(collection, arms)
+
+
+def _tables(compared: _Comparison, collection: Collection) -> list[Table]:
+    tables = []
+    if any(table.tasks for table in compared.tables):
+        tables.append(_task_table(compared, collection))
+    several = compared.is_experiment or len(compared.tasks) > 1
+    if several and any(table.aggregates for table in compared.tables):
+        tables.append(_aggregate_table(compared))
     return tables
+
+
+def _agent_tables(collection: Collection, arms: Sequence[ArmRuns]) -> list[Table]:
+    """Published numbers of the agents that were trained without an experiment that has them."""
+    published = sources(AGENTS)
+    names = dict.fromkeys(row.name for table in published for row in table.rows)
+    ours: dict[str, dict[str, ArmRuns]] = {}
+    for arm in sorted(arms, key=lambda arm: (bool(arm.complete), arm.runs[0].asked_steps)):
+        experiment, game = arm.runs[0].experiment, known_game(arm.env)
+        if arm.phase != "train" or "?" in arm.env or game not in GAMES_26:
+            continue
+        agent = find_agent(arm.runs[0], [name.replace("_", "-") for name in names])
+        if agent is not None and (experiment is None or experiment.published is None):
+            ours.setdefault(agent.replace("-", "_"), {})[f"atari/{game}"] = arm
+    if not ours:
+        return []
+    found = [arm for mine in ours.values() for arm in mine.values()]
+    steps = step_range(arm.runs[0].asked_steps for arm in found)
+    notes = [f"Ours: {steps} steps; published: 100k."]
+    compared = _Comparison(
+        published, dict(sorted(ours.items(), key=lambda each: [*names].index(each[0]))), notes, False
+    )
+    return _tables(compared, collection)
+
+
+def find_agent(run: Run, presets: Sequence[str]) -> str | None:
+    """The agent among these presets whose values a run has; the most specific one."""
+    settings, matches = flat(run.config), {}
+    for name in (name for name in presets if name in PRESETS):
+        try:
+            values = flat(merge(protocol_for(run.env, name)))
+        except ConfigError:
+            continue  # not made for this environment
+        fixed = {
+            key: value
+            for key, value in values.items()
+            if key not in _FREE
+            and not key.startswith(("finetune.", "method."))
+            and (not key.startswith("log.") or key == "log.eval_epsilon")
+        }
+        if all(settings.get(key) == value for key, value in fixed.items()):
+            matches[name] = len(fixed)
+    return max(matches, key=lambda name: matches[name]) if matches else None
 
 
 def _row_label(arm: ArmRuns) -> str:
@@ -59,13 +170,15 @@ def _arms_of(row: PublishedRow, arms: Sequence[ArmRuns]) -> dict[str, ArmRuns]:
     return {arm.env: arm for arm in longest_last}
 
 
-def _task_table(
-    table: Published, ours: dict[str, dict[str, ArmRuns]], collection: Collection, notes: list[str]
-) -> Table:
-    matched = [row for row in table.rows if row.name in ours]
-    if len(matched) > MOST_SIDE_BY_SIDE:
-        return _method_table(table, ours, collection, notes)
-    tasks = [task for task in table.tasks if any(task in mine for mine in ours.values())]
+def _our_label(quoted: Sequence[_Quoted]) -> str:
+    return next((each.row.ours for each in quoted if each.row.ours), quoted[0].row.label)
+
+
+def _task_table(compared: _Comparison, collection: Collection) -> Table:
+    if len(compared.ours) > MOST_SIDE_BY_SIDE or len(compared.tables) > 1:
+        return _method_table(compared, collection)
+    [table], tasks = compared.tables, compared.tasks
+    matched = [row for row in table.rows if row.name in compared.ours]
     others = [row for row in table.rows if row not in matched and any(task in row.values for task in tasks)]
     columns = ["task"]
     for row in matched:
@@ -75,44 +188,54 @@ def _task_table(
     for task in tasks:
         cells = [task]
         for row in matched:
-            cells += [_published(row, task), *_our_cells(ours[row.name].get(task), collection)]
+            cells += [_published(row, task), *_our_cells(compared.ours[row.name].get(task), collection)]
         rows.append([*cells, *(_published(row, task) for row in others)])
-    notes = _task_notes(table, ours, tasks, notes)
-    return Table(table.title, columns, rows, notes, frozenset(range(1, len(columns))))
+    return Table(table.title, columns, rows, _task_notes(compared), frozenset(range(1, len(columns))))
 
 
-def _method_table(
-    table: Published, ours: dict[str, dict[str, ArmRuns]], collection: Collection, notes: list[str]
-) -> Table:
-    """A line for the published numbers of each method and one for ours, with tasks as columns."""
-    tasks = [task for task in table.tasks if any(task in mine for mine in ours.values())]
+def _method_table(compared: _Comparison, collection: Collection) -> Table:
+    """A line for each published row of a method and one for ours, with tasks as columns."""
+    tasks = compared.tasks
     columns = ["method", "", *(task.rpartition("/")[2].replace("_", " ") for task in tasks)]
     columns.append("seeds")
     rows = []
     lengths: dict[str, list[str]] = {}
-    for row in table.rows:
-        rows.append([row.label, "published", *(_published(row, task) for task in tasks), ""])
-        if row.name not in ours:
+    for name, quoted in compared.methods.items():
+        for heading, row in quoted:
+            if any(task in row.values for task in compared.all_tasks):
+                rows.append([row.label, heading, *(_published(row, task) for task in tasks), ""])
+        if name not in compared.ours:
             continue
-        cells = [_our_cells(ours[row.name].get(task), collection) for task in tasks]
+        cells = [_our_cells(compared.ours[name].get(task), collection) for task in tasks]
         _, seeds, taken = ([*dict.fromkeys(texts)] for texts in zip(*cells, strict=True))
-        shown = [text.partition(" (")[0] for text, *_ in cells]
-        rows.append([str(row.ours), "ours", *shown, join_names(filter(ABSENT.__ne__, seeds), 3, "; ")])
+        few = len(tasks) <= MOST_SIDE_BY_SIDE  # room for the range
+        shown = [text if few else text.partition(" (")[0] for text, *_ in cells]
+        label = _our_label(quoted)
+        rows.append([label, "ours", *shown, join_names(filter(ABSENT.__ne__, seeds), 3, "; ")])
         length = join_names(filter(ABSENT.__ne__, taken), 3, "; ")
-        lengths.setdefault(length, []).append(str(row.ours))
-    notes = _task_notes(table, ours, tasks, notes)
-    notes += [f"Ours, {length} steps: {join_names(labels, len(rows))}." for length, labels in lengths.items()]
-    return Table(table.title, columns, rows, notes, frozenset(range(2, len(columns))))
+        lengths.setdefault(length, []).append(label)
+    notes = _task_notes(compared)
+    if compared.is_experiment:
+        notes += [
+            f"Ours, {length} steps: {join_names(labels, len(rows))}." for length, labels in lengths.items()
+        ]
+    return Table(compared.tables[0].title, columns, rows, notes, frozenset(range(2, len(columns))))
 
 
-def _task_notes(
-    table: Published, ours: dict[str, dict[str, ArmRuns]], tasks: Sequence[str], notes: Sequence[str]
-) -> list[str]:
-    found = [f"Published: {table.source}; {table.measure}.", *table.notes, *notes]
-    absent = [task for task in table.tasks if task not in tasks]
+def _task_notes(compared: _Comparison) -> list[str]:
+    found = [*compared.citations, *(note for table in compared.tables for note in table.notes)]
+    found += compared.notes
+    if not compared.is_experiment:
+        return found
+    tasks, of = compared.tasks, compared.all_tasks
+    absent = [task for task in of if task not in tasks]
     if absent:
-        found.append(f"Tasks without a run: {len(absent)} of {len(table.tasks)} ({join_names(absent)}).")
-    without = [row.ours for row in table.rows if row.ours is not None and row.name not in ours]
+        found.append(f"Tasks without a run: {len(absent)} of {len(of)} ({join_names(absent)}).")
+    without = [
+        _our_label(quoted)
+        for name, quoted in compared.methods.items()
+        if name not in compared.ours and any(each.row.ours for each in quoted)
+    ]
     if without:
         found.append(f"Arms without a run: {join_names(without)}.")
     return found
@@ -160,44 +283,55 @@ def _taken(runs: Sequence[Run]) -> str:
     return f"{taken} of {step_range(protocols)} {PHASE_NAMES[runs[0].phase]}" if protocols else ""
 
 
-def _aggregate_table(table: Published, ours: dict[str, dict[str, ArmRuns]], notes: list[str]) -> Table:
+def _aggregate_table(compared: _Comparison) -> Table:
+    tables = compared.tables
+    names = [*dict.fromkeys(name for table in tables for name in table.aggregates)]
     columns = ["method"]
-    for name in table.aggregates:
-        columns += [f"{name.replace('_', ' ')}, published", "ours"]
+    for name in names:
+        title = "IQM" if name == "iqm" else name.replace("_", " ")
+        columns += [*(f"{title}, {table.heading}" for table in tables if name in table.aggregates), "ours"]
     columns += ["games, ours", "seeds, ours"]
-    baseline = next(
-        (ours[row.name] for row in table.rows if row.values.get(RAM_RATIO) == 1 and row.name in ours), {}
-    )
-    rows = []
-    for row in table.rows:
-        mine = ours.get(row.name, {})
-        games = {env: known_game(env) for env in mine}
-        summaries = {
-            "26": atari_summary([mine[env] for env, game in games.items() if game in GAMES_26]),
-            "57": atari_summary([*mine.values()]) if {*games.values()} - {None, *GAMES_26} else None,
-        }
-        cells = [row.label if row.ours in (None, row.label) else f"{row.label} (ours: {row.ours})"]
-        for name in table.aggregates:
-            cells.append(_published(row, name))
-            if name == RAM_RATIO:
-                cells.append(_ram_ratio(mine, baseline))
-            else:
-                statistic, _, of = name.partition(" of ")
-                cells.append(_aggregate(statistic, summaries[of or "26"]))
-        summary = summaries["57"] or summaries["26"]
-        if summary is None:
-            cells += [ABSENT, ABSENT]
-        else:
-            seeds = {len(game.scores) for game in summary.games.values()}
-            cells += [str(len(summary.games)), " to ".join(map(str, dict.fromkeys([min(seeds), max(seeds)])))]
-        rows.append(cells)
-    notes = [f"Published: {table.source}.", *notes]
-    if "median" in table.aggregates:
+    rows = [_aggregate_row(compared, name, names) for name in compared.methods]
+    notes = [f"{table.heading.capitalize()}: {table.source}." for table in tables] + compared.notes
+    if "median" in names:
         notes.append(
             "Human-normalized, in percent. Ours are over the games that were run, so they are comparable "
             "only if these are all games of the table: the 26, or the 57 in columns that say so."
         )
-    return Table(f"{table.title}: aggregates", columns, rows, notes, frozenset(range(1, len(columns))))
+    return Table(f"{tables[0].title}: aggregates", columns, rows, notes, frozenset(range(1, len(columns))))
+
+
+def _aggregate_row(compared: _Comparison, method: str, names: Sequence[str]) -> list[str]:
+    quoted, mine = compared.methods[method], compared.ours.get(method, {})
+    first, label = quoted[0].row, _our_label(quoted)
+    games = {env: known_game(env) for env in mine}
+    summaries = {
+        "26": atari_summary([mine[env] for env, game in games.items() if game in GAMES_26]),
+        "57": atari_summary([*mine.values()]) if {*games.values()} - {None, *GAMES_26} else None,
+    }
+    cells = [first.label if label == first.label else f"{first.label} (ours: {label})"]
+    by_table = [next((r for r in table.rows if r.name == method), None) for table in compared.tables]
+    for name in names:
+        for table, row in zip(compared.tables, by_table, strict=True):
+            if name in table.aggregates:
+                cells.append(ABSENT if row is None else _published(row, name))
+        if name == RAM_RATIO:
+            cells.append(_ram_ratio(mine, _ram_baseline(compared)))
+        else:
+            statistic, _, of = name.partition(" of ")
+            cells.append(_aggregate(statistic, summaries[of or "26"]))
+    summary = summaries["57"] or summaries["26"]
+    if summary is None:
+        return [*cells, ABSENT, ABSENT]
+    seeds = {len(game.scores) for game in summary.games.values()}
+    return [*cells, str(len(summary.games)), " to ".join(map(str, dict.fromkeys([min(seeds), max(seeds)])))]
+
+
+def _ram_baseline(compared: _Comparison) -> dict[str, ArmRuns]:
+    """Our runs of the method whose published ratio is 1."""
+    rows = (row for table in compared.tables for row in table.rows)
+    found = (row.name for row in rows if row.values.get(RAM_RATIO) == 1 and row.name in compared.ours)
+    return next((compared.ours[name] for name in found), {})
 
 
 def _aggregate(statistic: str, summary: Summary | None) -> str:

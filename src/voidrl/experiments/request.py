@@ -1,0 +1,82 @@
+"""What the command line asks for, and which methods of the experiment that leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from voidrl.config import flat, merge, require
+from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.experiments.format import ArmSpec, ExperimentSpec
+
+
+@dataclass(frozen=True)
+class ExperimentRequest:
+    """What the command line asks for; by default the experiment as in its file."""
+
+    tasks: Sequence[str] = ()
+    methods: Sequence[str] = ()
+    seeds: Sequence[int] = ()
+    steps_scale: float = 1.0
+    preset: str | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Changes to the config of all runs by dotted names; `pretrain.` and `train.` before a name limit it to a
+    phase, and `evaluation.` changes the evaluation."""
+    device: str = "auto"
+    engine: str = "auto"
+
+
+def select_arms(experiment: ExperimentSpec, request: ExperimentRequest) -> list[ArmSpec]:
+    """The requested arms, or all that can be run; an error for a requested one that cannot."""
+    known, missing, names = experiment.arms, experiment.missing, request.methods
+    for name in names:
+        if name in missing:
+            raise ConfigError(
+                f"method {name!r} of experiment {experiment.name!r} is missing: voidrl does not have "
+                f"{missing[name]}; there are {', '.join(known)}"
+            )
+        if name not in known:
+            remedy = f"Methods are those of experiment {experiment.name!r}."
+            raise UnknownNameError("method", name, known, remedy)
+        if not _has_preset(experiment, request, known[name]):
+            raise ConfigError(
+                f"method {name!r} of experiment {experiment.name!r} cannot be run with preset "
+                f"{request.preset!r}: expected {' or '.join(known[name].presets)}"
+            )
+    require(len({*names}) == len(names), "methods", [*names], "each of them once")
+    chosen = [arm for name, arm in known.items() if not names or name in names]
+    if not names:
+        chosen = [arm for arm in chosen if not _absent_fields(experiment, request, arm)]
+    chosen = [arm for arm in chosen if _has_preset(experiment, request, arm)]
+    require(bool(chosen), "preset", request.preset, "one with which a method of the experiment can be run")
+    return chosen
+
+
+def _has_preset(experiment: ExperimentSpec, request: ExperimentRequest, arm: ArmSpec) -> bool:
+    """Whether an arm can be run with the requested preset, and so can the arm that it starts from."""
+    arms = [arm] if arm.source is None else [arm, experiment.arms[arm.source]]
+    preset = request.preset or experiment.preset
+    return all(not each.presets or preset in each.presets for each in arms)
+
+
+def _absent_fields(experiment: ExperimentSpec, request: ExperimentRequest, arm: ArmSpec) -> list[str]:
+    """The fields that an arm requires and that neither file nor command line gives."""
+    arms = [arm] if arm.source is None else [arm, experiment.arms[arm.source]]
+    given = flat(merge(experiment.config, *(each.config for each in arms), request.changes))
+    return [name for each in arms for name in each.requires if name not in given]
+
+
+def left_out(
+    experiment: ExperimentSpec, request: ExperimentRequest, arms: Sequence[ArmSpec]
+) -> Iterator[str]:
+    """Why arms of the experiment are not run, though no others were requested."""
+    reasons: dict[str, list[str]] = {}
+    for arm in (arm for arm in experiment.arms.values() if arm not in arms):
+        absent = _absent_fields(experiment, request, arm)
+        why = f"as not for preset {request.preset}"
+        if absent:
+            why = f"for want of {', '.join(absent)} (use --set)"
+        reasons.setdefault(why, []).append(arm.label)
+    for why, labels in reasons.items():
+        yield f"left out, {why}: {', '.join(labels)}"
