@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from voidrl import registry
-from voidrl.bench.workloads import WORKLOADS, find_workload
+from voidrl.bench.workloads import AGENT_WORKLOADS, WORKLOADS, find_workload, find_workloads
 from voidrl.config import require
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.protocols.presets import default_preset, protocol_for
@@ -48,7 +48,9 @@ def _add_options(name: str, parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--json", type=Path, metavar="FILE", help="also write all figures to this file")
     if name == "update":
-        parser.epilog = f"workloads:\n{described({name: w.about for name, w in WORKLOADS.items()})}"
+        about = {name: w.about for name, w in WORKLOADS.items()}
+        about["agents"] = f"agents trained from scratch, or some of them: {', '.join(AGENT_WORKLOADS)}"
+        parser.epilog = f"workloads:\n{described(about)}"
         help_text = "workloads, from the list below (default: all on CUDA, maze on a CPU)"
         add("workloads", nargs="*", metavar="WORKLOAD", help=help_text)
         help_text = "methods in place of the workload's own, each compared with the first; `all` of them"
@@ -99,8 +101,7 @@ def _check(options: argparse.Namespace) -> None:
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise ConfigError(f"--{name} {path} cannot be written: expected a file in an existing folder")
     if options.what == "update":
-        for name in options.workloads:
-            find_workload(name)
+        options.workloads = [found for name in options.workloads for found in find_workloads(name)]
         options.methods = _find_methods(options.workloads, options.methods)
         traces = len(options.workloads) * max(1, len(options.methods))
         if options.profile is not None and traces != 1:

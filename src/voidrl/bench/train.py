@@ -21,6 +21,7 @@ from voidrl.engine import Engine
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, RunInterrupted
 from voidrl.loop import Loop, LoopState
+from voidrl.protocols.presets import AGENTS
 from voidrl.replay import make_replay
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
@@ -90,7 +91,8 @@ def _run(
 
 def _layers(options: Namespace, engine: str) -> list[Mapping[str, Any]]:
     steps = options.steps
-    base = merge(*(layer.values for layer in layers_for(options.env, "pretrain", options.preset)))
+    phase = "train" if options.preset in AGENTS else "pretrain"
+    base = merge(*(layer.values for layer in layers_for(options.env, phase, options.preset)))
     log = {"log_every_steps": max(1, steps // LOG_ROWS), "checkpoint_every_steps": steps + 1}
     log |= {"eval_every_steps": 0, "tensorboard": False}
     changes: dict[str, Any] = {

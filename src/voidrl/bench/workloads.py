@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from voidrl.errors import UnknownNameError
-from voidrl.protocols.presets import preset_values
+from voidrl.protocols.presets import AGENTS, Preset, preset_values
 from voidrl.types import EnvSpec
 
 DEFAULT_ON_CPU = ("maze",)  # one update of the others takes seconds on a CPU
@@ -122,8 +122,36 @@ WORKLOADS = {
 }
 
 
+def _agent_workload(agent: Preset, family: str) -> Workload:
+    """The update of an agent that is trained from scratch, on Atari or DMControl."""
+    values = agent.values_for(EXAMPLES[family])
+    size = values["env"].get("dmc", {}).get("image_size", 84)
+    pixels = values["env"].get("dmc", {}).get("observation", "pixels") == "pixels"
+    continuous_spec = continuous((3, size, size), 3) if pixels else STATES
+    spec = ATARI if family == "atari" else continuous_spec
+    return Workload(agent.about, spec, (values, {"phase": "train"}))
+
+
+EXAMPLES = {"atari": "atari/assault", "dmc": "dmc/walker_walk"}
+AGENT_WORKLOADS = {
+    f"{family}/{name}": _agent_workload(agent, family)
+    for family in EXAMPLES
+    for name, agent in AGENTS.items()
+    if family in agent.families
+}
+"""Agents by family and preset: `atari/spr`."""
+
+
+def find_workloads(name: str) -> list[str]:
+    """The workload with this name; all agents for `agents`, or an error that suggests similar names."""
+    known = WORKLOADS | AGENT_WORKLOADS
+    if name == "agents":
+        return [*AGENT_WORKLOADS]
+    if name not in known:
+        raise UnknownNameError("workload", name, (*known, "agents"), "See `voidrl bench update --help`.")
+    return [name]
+
+
 def find_workload(name: str) -> Workload:
-    """The workload with this name, or an error that suggests similar names."""
-    if name not in WORKLOADS:
-        raise UnknownNameError("workload", name, WORKLOADS, "See `voidrl bench update --help`.")
-    return WORKLOADS[name]
+    """The workload with this name."""
+    return (WORKLOADS | AGENT_WORKLOADS)[name]
