@@ -56,7 +56,7 @@ def pairs():
             yield name, kind
 
 
-@pytest.mark.parametrize(("agent", "kind"), pairs())
+@pytest.mark.parametrize(("agent", "kind"), [*pairs()])
 def test_every_agent_is_built_in_its_environments(agent, kind):
     """From scratch and for pre-training, in which APT reads the learner's encoder."""
     shapes = [(4,), (3, 64, 64)] if kind == "any" else [None]
@@ -68,7 +68,7 @@ def test_every_agent_is_built_in_its_environments(agent, kind):
             built = Agent(spec, config, CPU)
             assert built.config.representation.name in ("learner", "identity", "curl", "spr")
             obs = torch.zeros(2, *spec.obs_shape, dtype=torch.uint8 if spec.pixels else torch.float32)
-            assert len(built.act(obs.numpy())) == 2
+            assert len(built.choose(obs, built.task_skill.expand(2, -1), deterministic=True)) == 2
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def tiny_run(agent, kind):
         "device": "cpu",
     }
     more = {"log": {"eval_every_steps": 16, "eval_episodes": 2}}
-    if values["augment"].get("crop_size"):
+    if values.get("augment", {}).get("crop_size"):
         more["augment"] = {"crop_size": 32}
     if "reset" in values:  # one at update 4
         more["reset"] = {"every_updates": 4, "last_steps": 8}
