@@ -7,6 +7,7 @@ from tiny_runs import MAZE, make_continuous, newest, rows, tiny
 
 import voidrl
 from voidrl import registry
+from voidrl.agent.reset import reset
 from voidrl.device import pick_device
 from voidrl.engine import MAX_BURST, Engine
 from voidrl.errors import CaptureError
@@ -16,7 +17,8 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-ENVS = {"dqn": MAZE, "sac": f"{MAZE}&continuous=true", "ddpg": f"{MAZE}&continuous=true"}
+DISCRETE_LEARNERS = ("dqn", "rainbow")
+ENVS = {"dqn": MAZE, "rainbow": MAZE, "sac": f"{MAZE}&continuous=true", "ddpg": f"{MAZE}&continuous=true"}
 
 
 @pytest.mark.parametrize("learner", ENVS)
@@ -58,6 +60,15 @@ def test_the_replay_may_lie_beside_the_networks_or_in_main_memory(spec, storage)
 QUIET = {"augment__shift_pixels": 0, "augment__intensity_scale": 0.0, "precision": "fp32"}
 # Every method with the representation it wants, every representation under APT, every learner with both.
 PIXEL_REPRESENTATIONS = [name for name in registry.names("representation") if name != "identity"]
+PRIORITIZED = {"replay__priority_exponent": 0.5}
+ANNEALED = {"learner__n_step_end": 5, "learner__discount_end": 0.9, "learner__anneal_updates": 10}
+SPR = (
+    {"representation": {"name": "spr", "projection": "head", "batch_norm": True}},
+    {
+        "representation": {"name": "spr", "projection": "head", "momentum": 0.9},
+        "learner__encoder__rescale": True,
+    },
+)
 COMBINATIONS = [
     ("ddpg", {"method": "metra", "method__distance": "euclidean"}),
     ("ddpg", {"method": "becl", "encoder_trainers": ("method", "learner")}),
@@ -76,6 +87,16 @@ COMBINATIONS = [
         {"phase": "finetune", "finetune": {"encoder_learning_rate": 1e-6, "first_layer_learning_rate": 0}},
     ),
     ("dqn", {"share_encoder": "all", "encoder_trainers": ("representation", "learner")}),
+    # The parts of the agents that are trained from scratch.
+    ("rainbow", {"phase": "train"}),
+    ("rainbow", {"method": "apt"}),
+    ("rainbow", {"phase": "train", "learner__act_with": "target", "learner__shared_hidden": True}),
+    *(("rainbow", {"phase": "train", **PRIORITIZED, **spr}) for spr in SPR),
+    ("rainbow", {"phase": "train", "representation": "curl", **PRIORITIZED, "augment__learner": False}),
+    *((learner, {"phase": "train", **PRIORITIZED}) for learner in ("dqn", "sac", "ddpg")),
+    *((learner, {"phase": "train", "learner__views": 2}) for learner in ("dqn", "rainbow", "sac", "ddpg")),
+    ("dqn", {"phase": "train", **ANNEALED}),
+    ("sac", {"phase": "train", "learner__weight_decay": 0.1}),
 ]
 URLB = {  # as the presets have it: trunks, dynamics over three steps, distances over their running mean
     "learner": {"name": "ddpg", "n_step": 3, "intrinsic_n_step": "single", "trunk_dim": 16},
@@ -84,12 +105,18 @@ URLB = {  # as the presets have it: trunks, dynamics over three steps, distances
 }
 
 
+def replay_for(agent, spec):
+    """Random transitions on the agent's device."""
+    place, skills, config = agent.device, agent.method.skill_dim, agent.config.replay
+    return fill_replay(spec, skill_dim=skills, storage=place, device=place, config=config)
+
+
 def trained(engine, updates, seed=7, spec=None, **options):
     """An agent after some updates, and the engine that made them."""
     place = pick_device("cuda")
-    spec = spec or (PIXELS if options.get("learner", "dqn") == "dqn" else PIXELS_CONTINUOUS)
+    spec = spec or (PIXELS if options.get("learner", "dqn") in DISCRETE_LEARNERS else PIXELS_CONTINUOUS)
     agent = make_agent(spec, device=place, engine=engine, **options)
-    replay = fill_replay(spec, skill_dim=agent.method.skill_dim, storage=place, device=place)
+    replay = replay_for(agent, spec)
     torch.cuda.manual_seed(seed)
     runner = Engine(agent, replay, print)
     if agent.learns:
@@ -127,6 +154,23 @@ def test_captured_updates_draw_the_random_numbers_of_eager_ones():
     for learner in ("dqn", "ddpg"):
         options = {"learner": learner, "learner__n_step": 2, "precision": "fp32", "augment__shift_pixels": 2}
         assert_alike(trained("eager", 12, **options)[0], trained("graph", 12, **options)[0])
+
+
+def test_a_reset_keeps_graphs_valid():
+    """Captured updates after a reset are those of eager ones, without a new capture."""
+    options = {"learner": "rainbow", "phase": "train", **PRIORITIZED, **QUIET, "reset__keep": 0.5}
+    options |= {"representation": {"name": "spr", "projection": "head"}, "learner__n_step_end": 2}
+    agents = {}
+    for engine in ("eager", "graph"):
+        agent, runner = trained(engine, 20, **options)
+        graphs = dict(runner._graphs)
+        torch.manual_seed(3)  # of the fresh weights, and of the updates after them
+        reset(agent)
+        for first in range(20, 40, 5):
+            runner.update(first, 5)
+        assert {key: runner._graphs[key] for key in graphs} == graphs
+        agents[engine] = agent
+    assert_alike(agents["eager"], agents["graph"])
 
 
 def test_bursts_equal_single_launches():
