@@ -16,6 +16,8 @@ from voidrl.nets import (
     TwinQ,
     join,
     mlp,
+    redraw_noise,
+    rescale,
     target_copy,
 )
 from voidrl.nets import encoder as encoder_module
@@ -23,12 +25,18 @@ from voidrl.nets.layers import activation
 from voidrl.nets.spectral import SpectralNorm
 from voidrl.types import Layout
 
-SMALLEST = {"nature": 36, "drq": 15, "paper": 31, "impala": 1}
+SMALLEST = {"nature": 36, "drq": 15, "paper": 31, "small": 25, "impala": 1}
 
 
 @pytest.mark.parametrize(
     ("stack", "flat"),
-    [("nature", 64 * 7 * 7), ("drq", 32 * 35 * 35), ("paper", 32 * 7 * 7), ("impala", 32 * 11 * 11)],
+    [
+        ("nature", 64 * 7 * 7),
+        ("drq", 32 * 35 * 35),
+        ("paper", 32 * 7 * 7),
+        ("small", 576),
+        ("impala", 32 * 11 * 11),
+    ],
 )
 def test_features_of_a_stack_alone(stack, flat):
     encoder = Encoder((9, 84, 84), EncoderConfig(stack, feature_dim=0))
@@ -247,6 +255,7 @@ def test_values_and_actions_are_float32_under_autocast(dueling):
     calls = [
         (mlp([5, 32, 32, 3]), (x,)),
         (DuelingQ(5, 4, 32, 1, dueling), (x, skill)),
+        (DuelingQ(5, 4, 32, 1, dueling, outputs=3, noisy_sigma=0.5), (x, skill)),
         (TwinQ(7, 32, 2), (x, skill, action)),
     ]
     for network, inputs in calls:
@@ -324,6 +333,117 @@ def test_dueling_advantages_have_mean_zero():
     assert torch.allclose(q - q[:, :1], advantage - advantage[:, :1], atol=1e-6)
     plain = DuelingQ(6, 4, 16, 1, dueling=False)
     assert torch.equal(plain(features, skill), plain.advantage(x))
+
+
+@pytest.mark.parametrize("noisy_sigma", [0.0, 0.5])
+@pytest.mark.parametrize("shared_hidden", [False, True])
+def test_logits_of_atoms_are_dueling_in_each_atom(noisy_sigma, shared_hidden):
+    torch.manual_seed(0)
+    options = {"outputs": 5, "noisy_sigma": noisy_sigma, "shared_hidden": shared_hidden}
+    head = DuelingQ(6, 4, 16, 1, dueling=True, **options)
+    features, skill = torch.randn(3, 4), torch.randn(3, 2)
+    logits = head(features, skill)
+    assert logits.shape == (3, 4, 5)
+    x = head.hidden(torch.cat([features, skill], -1))
+    torch.testing.assert_close(logits.mean(1), head.value(x))
+    # A constant added to all advantages of an atom changes nothing; one for a single action does.
+    with torch.no_grad():
+        head.advantage[-1].bias.view(4, 5).add_(torch.randn(5))
+    torch.testing.assert_close(head(features, skill), logits)
+    with torch.no_grad():
+        head.advantage[-1].bias[0] += 1
+    moved = head(features, skill) - logits
+    torch.testing.assert_close(moved[..., 0], torch.tensor([0.75, -0.25, -0.25, -0.25]).expand(3, -1))
+    torch.testing.assert_close(moved[..., 1:], torch.zeros(3, 4, 4))
+    plain = DuelingQ(6, 4, 16, 1, dueling=False, **options)
+    x = plain.hidden(torch.cat([features, skill], -1))
+    assert torch.equal(plain(features, skill).flatten(1), plain.advantage(x))
+
+
+def test_shared_hidden_layers_serve_both_streams():
+    head = DuelingQ(6, 4, 16, 2, dueling=True, shared_hidden=True)
+    sizes = [tuple(layer.weight.shape) for layer in head.modules() if isinstance(layer, nn.Linear)]
+    assert sizes == [(16, 6), (16, 16), (4, 16), (1, 16)]
+    q = head(torch.randn(3, 6), torch.zeros(3, 0))
+    assert q.shape == (3, 4)
+    assert not head.hidden[0].weight.grad
+    q.sum(1).mean().backward()  # the sum is that of the values alone
+    assert head.hidden[0].weight.grad.any()
+    assert head.advantage[0].weight.grad.abs().max() < 1e-6
+    assert head.first_layers == [head.hidden[0]]
+
+
+@pytest.mark.parametrize("noisy_sigma", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("dueling", "shared", "width"), [(True, False, 16), (True, True, 8), (False, False, 8)]
+)
+def test_the_projection_is_the_first_layers_side_by_side_without_noise(noisy_sigma, dueling, shared, width):
+    head = DuelingQ(6, 4, 8, 1, dueling, noisy_sigma=noisy_sigma, shared_hidden=shared)
+    redraw_noise(head)
+    features = torch.randn(3, 4)  # of a critic with a skill of width 2
+    projected = head.project(features)
+    assert projected.shape == (3, width)
+    assert head.projection_dim == width
+    expected = [features @ layer.weight[:, :4].T + layer.bias for layer in head.first_layers]
+    torch.testing.assert_close(projected, torch.cat(expected, 1))
+    assert (projected < 0).any()  # before the activation
+    first, full = head.first_layers[0], torch.randn(3, 6)
+    torch.testing.assert_close(head.project(full)[:, :8], full @ first.weight.T + first.bias)
+
+
+@pytest.mark.parametrize("stack", [*SMALLEST, "mlp"])
+def test_latents_are_what_the_trunk_reads(stack):
+    torch.manual_seed(0)
+    shape = (5,) if stack == "mlp" else (2, 40, 40)
+    encoder = Encoder(shape, EncoderConfig(stack, feature_dim=4, hidden_dim=6))
+    obs = torch.randn(3, *shape)
+    latent = encoder.latent(obs)
+    if stack == "mlp":
+        assert torch.equal(latent, encoder(obs))
+    else:
+        assert torch.equal(latent, encoder.stack(obs))
+        assert torch.equal(encoder.trunk(latent).flatten(1), encoder(obs))
+        image = torch.randint(256, (3, *shape), dtype=torch.uint8)
+        assert torch.equal(encoder.latent(image), encoder.latent(images(image)))
+
+
+@pytest.mark.parametrize(("stack", "shape"), [("small", (2, 40, 40)), ("mlp", (5,))])
+def test_rescaled_latents_reach_from_zero_to_one_in_each_sample(stack, shape):
+    torch.manual_seed(0)
+    hidden = 6 if stack == "mlp" else 0
+    encoder = Encoder(shape, EncoderConfig(stack, feature_dim=0, hidden_dim=hidden, rescale=True))
+    obs = torch.randn(3, *shape)
+    latent, features = encoder.latent(obs), encoder(obs)
+    assert torch.equal(features, latent.flatten(1))
+    torch.testing.assert_close(features.amin(1), torch.zeros(3))
+    torch.testing.assert_close(features.amax(1), torch.ones(3), atol=1e-3, rtol=0)
+    plain = encoder.stack(obs) if encoder.pixels else encoder.trunk(obs)
+    assert torch.equal(latent, rescale(plain))
+    torch.testing.assert_close(latent[:1], encoder.latent(obs[:1]))  # each sample by itself
+
+
+def test_a_vector_without_layers_is_not_rescaled():
+    x = torch.randn(4, 6)
+    assert torch.equal(Encoder((6,), EncoderConfig("mlp", feature_dim=0, rescale=True))(x), x)
+
+
+def test_rescaling_by_hand_and_of_a_constant():
+    x = torch.tensor([[1.0, 3.0, 5.0], [-4.0, -4.0, -4.0]])
+    expected = torch.tensor([[0.0, 0.5, 1.0], [0.0, 0.0, 0.0]])
+    torch.testing.assert_close(rescale(x), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("share", ["nothing", "stack", "all"])
+def test_wide_impala_is_that_of_bbf(share):
+    config = EncoderConfig("impala", feature_dim=0, activation="relu", width=4)
+    f = Encoder((4, 84, 84), config)
+    encoder = {"nothing": f, "all": f}.get(share) or Encoder((4, 84, 84), config, stack_of=f)
+    convolutions = [layer for layer in encoder.stack if isinstance(layer, Conv)]
+    assert [layer.out_channels for layer in convolutions] == [64, 128, 128]
+    assert encoder.feature_dim == 11 * 11 * 128
+    latent = encoder.latent(torch.zeros(1, 4, 84, 84, dtype=torch.uint8))
+    assert latent.shape == (1, 128, 11, 11)
+    assert (latent >= 0).all()
 
 
 def test_join_takes_what_has_width():

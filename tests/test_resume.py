@@ -25,6 +25,7 @@ from voidrl.runs.folder import RunFolder
 EVALUATED = {"log__eval_every_steps": 10, "log__eval_episodes": 3}
 PIXELS = {"augment__shift_pixels": 1, "env__frame_stack": 2, **EVALUATED}
 WIDTHS = {  # of representations whose default width would take most of the time
+    "atc": {"hidden_dim": 8, "encoder": {"feature_dim": 6}},
     "curl": {"projection_hidden": 8, "projection_dim": 4},
     "spr": {"hidden_dim": 8, "projection_dim": 4},
 }

@@ -34,7 +34,7 @@ MAX_SNAPSHOTS = 1000
 MAX_VIEWS = 16
 PIECES = ("method", "representation", "learner")
 SET_BY_COMMAND = frozenset({"phase", "env.id", *(f"{kind}.name" for kind in PIECES)})  # no options
-STACKS = ("auto", "nature", "impala", "drq", "paper", "mlp")
+STACKS = ("auto", "nature", "impala", "drq", "paper", "small", "mlp")
 # Fields that belong to the machine and its user, not to the agent: shared agents have none of them.
 LOCAL_FIELDS = (
     "device",
@@ -160,9 +160,10 @@ class EncoderConfig:
     """A network from observations to features: stack → FC → LayerNorm → tanh."""
 
     stack: str = "auto"
-    """Convolutions: `nature`, `impala`, `drq` (strides 2, 1, 1, 1) or `paper` (strides 2, 2, 2, 1); `mlp` for
-    vectors; or a custom network as `module:Class` (in Python also the class itself). `auto`: `nature` for
-    discrete actions, `drq` for continuous ones, `mlp` with a hidden layer for vectors."""
+    """Convolutions: `nature`, `impala`, `drq` (strides 2, 1, 1, 1), `paper` (strides 2, 2, 2, 1) or `small`
+    (5×5 with strides 5, 5; DER and CURL); `mlp` for vectors; or a custom network as `module:Class` (in Python
+    also the class itself). `auto`: `nature` for discrete actions, `drq` for continuous ones, `mlp` with a
+    hidden layer for vectors."""
     feature_dim: int = 50
     """Width of the output. 0 leaves out FC, LayerNorm and tanh: the features are the stack's own."""
     hidden_dim: int = 0
@@ -173,6 +174,9 @@ class EncoderConfig:
     """Power iterations of spectral normalization in each training pass (the paper: 5); 0 turns it off."""
     width: float = 1.0
     """Multiplies the channels of the convolutions."""
+    rescale: bool = False
+    """Scale the output of the convolutions, for vectors that of the encoder, to [0, 1] in each sample (SPR,
+    BBF)."""
 
     def __post_init__(self) -> None:
         require(
@@ -290,6 +294,8 @@ class LearnerConfig(PieceConfig):
     """Hidden layers of the heads."""
     target_tau: float = 0.01
     """Polyak coefficient: target ← (1 − τ) target + τ online at each target update."""
+    target_encoder_tau: float | None = None
+    """τ of the encoder's target; None takes `target_tau` (SAC from pixels, CURL and RAD: 0.05)."""
     target_every_updates: Count = 1
     """Updates between two target updates."""
 
@@ -304,6 +310,8 @@ class LearnerConfig(PieceConfig):
         require(end is None or 0 < end < 1, "discount_end", end, "None or a number in (0, 1)")
         require(1 <= self.hidden_layers <= 100, "hidden_layers", self.hidden_layers, "1 to 100")
         require(0 < self.target_tau <= 1, "target_tau", self.target_tau, "a number in (0, 1]")
+        tau = self.target_encoder_tau
+        require(tau is None or 0 < tau <= 1, "target_encoder_tau", tau, "None or a number in (0, 1]")
         require(0 < self.discount < 1, "discount", self.discount, "a number in (0, 1)")
         require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "0 or more")
 

@@ -118,3 +118,11 @@ class Sequence(NamedTuple):
     obs: Tensor  # (K + 1, B, *obs_shape), augmented
     action: Tensor  # (K, B) int64 or (K, B, action_dim)
     mask: Tensor  # (K, B) 1 where step k and the state after it belong to the same episode as the start
+
+
+class Pairs(NamedTuple):
+    """B states and those some steps later; after the end of an episode its last state takes their place."""
+
+    obs: Tensor  # (B, *obs_shape), augmented
+    later: Tensor  # (B, *obs_shape), augmented
+    mask: Tensor  # (B,) 1 where both belong to the same episode

@@ -2,41 +2,121 @@
 
 import pytest
 import torch
-from helpers import PIXELS, fill_replay, make_agent, moved, parameters_of, snapshot
+from helpers import (
+    CONTINUOUS,
+    PIXELS,
+    PIXELS_CONTINUOUS,
+    fill_replay,
+    make_agent,
+    moved,
+    parameters_of,
+    shake,
+    snapshot,
+)
+
+from voidrl.errors import ConfigError
 
 
 def test_the_momentum_encoder_follows_and_never_gets_a_gradient():
-    agent = make_agent(PIXELS, representation="curl", representation__momentum=0.9, phase="train")
+    agent = make_agent(PIXELS, representation="curl", phase="train")
     f, replay = agent.representation, fill_replay(PIXELS)
+    shake(f.target_encoder, 0.1)  # or one step would hardly move it
     target, online = snapshot(parameters_of(f.target_encoder)), parameters_of(f.encoder)
     agent.step(replay)
     for name, value in f.target_encoder.named_parameters():
         assert value.grad is None
         assert not value.requires_grad
-        torch.testing.assert_close(value, 0.9 * target[name] + 0.1 * online[name], atol=1e-6, rtol=0)
+        torch.testing.assert_close(value, 0.999 * target[name] + 0.001 * online[name], atol=1e-6, rtol=0)
     assert moved(target, parameters_of(f.target_encoder)) == set(target)
     optimized = {p for name in agent.optimizers for p in agent.optimizers.parameters(name)}
     assert not optimized & set(f.target_encoder.parameters())
 
 
-def test_the_contrast_is_learned_next_to_the_task():
-    options = {"representation__momentum": 0.9, "representation__learning_rate": 1e-3}
+def test_on_one_batch_the_views_find_each_other():
+    torch.manual_seed(0)
     agent = make_agent(
         PIXELS,
         representation="curl",
         phase="train",
         learner__learning_rate=1e-3,
-        learner__encoder__width=0.5,
-        augment__shift_pixels=0,  # of noise, a shifted view has nothing in common with another
-        **options,
+        learner__encoder__width=0.25,
+        representation__learning_rate=1e-3,
+        representation__momentum=0.9,
     )
-    replay = fill_replay(PIXELS)
-    torch.manual_seed(0)
-    first = agent.step(replay)
-    for i in range(60):
-        last = agent.step(replay, i % agent.learner.period)
-    assert last["curl_loss"] < 0.5 * first["curl_loss"]
-    assert last["curl_accuracy"] > 0.7  # chance: 1 / 16
+    f = agent.representation
+    first, second = torch.rand(2, 16, *PIXELS.obs_shape) * 0.2 + torch.rand(16, *PIXELS.obs_shape)
+    start = f.contrast(first, second)[1]
+    for _ in range(40):
+        losses, metrics = f.contrast(first, second)
+        agent.optimizers.minimize(["critic", "representation"], losses.mean())
+        f.after_step()
+    assert metrics["curl_loss"] < 0.5 * start["curl_loss"]
+    assert metrics["curl_accuracy"] > 0.9  # chance: 1 / 16
+
+
+def test_it_is_learned_next_to_the_task():
+    agent = make_agent(PIXELS, representation="curl", phase="train", augment__shift_pixels=0)
+    before = snapshot(parameters_of(agent.representation))
+    metrics = agent.step(fill_replay(PIXELS))
+    changed = moved(before, parameters_of(agent.representation))
+    assert {"bilinear", "projection.0.weight", "encoder.stack.0.weight"} <= changed
+    assert {"curl_loss", "critic_loss"} <= metrics.keys()
+
+
+def test_each_transition_has_the_mean_loss_of_the_batch():
+    """Hand-computed, for the features themselves and for a projection."""
+    view = torch.rand(4, *PIXELS.obs_shape)
+    for width, scale in ((4, 0.1), (0, 1.0)):
+        options = {"representation__projection_dim": width, "representation__logit_scale": scale}
+        f = make_agent(PIXELS, representation="curl", phase="train", **options).representation
+        with torch.no_grad():
+            query, key = f.projection(f.encoder(view)), f.target_projection(f.target_encoder(view.flip(1)))
+            logits = scale * query @ f.bilinear @ key.T
+            expected = (logits.logsumexp(1) - logits.diagonal()).mean()
+        losses, _ = f.contrast(view, view.flip(1))
+        torch.testing.assert_close(losses, expected.expand(4))
+        assert f.bilinear.shape == (width or f.dim,) * 2
+
+
+def test_keys_of_the_learners_own_target_encoder():
+    """As on DMControl: one target encoder, which moves with a τ of its own and has one name."""
+    agent = make_agent(
+        PIXELS_CONTINUOUS,
+        representation="curl",
+        learner="sac",
+        phase="train",
+        representation__target="learner",
+        representation__projection_dim=0,
+        learner__target_tau=0.01,
+        learner__target_encoder_tau=0.05,
+    )
+    f, learner = agent.representation, agent.learner
+    names = [name for name in agent.tensors() if "target_encoder" in name]
+    assert names
+    assert all(name.startswith("learner.target_encoder.") for name in names)
+    view = torch.rand(4, *PIXELS.obs_shape)
+    before = f.contrast(view, view)[0]
+    shake(learner.target_encoder)
+    assert not torch.equal(f.contrast(view, view)[0], before)
+    old = {
+        part: snapshot(parameters_of(getattr(learner, part))) for part in ("target_encoder", "target_critic")
+    }
+    agent.step(fill_replay(PIXELS_CONTINUOUS))
+    for part, tau in (("encoder", 0.05), ("critic", 0.01)):
+        for name, online in getattr(learner, part).named_parameters():
+            moving = getattr(learner, f"target_{part}").get_parameter(name)
+            expected = (1 - tau) * old[f"target_{part}"][name] + tau * online
+            torch.testing.assert_close(moving, expected, atol=1e-6, rtol=0)
+            assert moving.grad is None
+
+
+def test_a_learner_without_a_target_encoder_has_none_to_share():
+    with pytest.raises(
+        ConfigError, match=r"'learner' cannot be used with learner 'ddpg', which has no target"
+    ):
+        make_agent(PIXELS_CONTINUOUS, representation="curl", learner="ddpg", representation__target="learner")
+    with pytest.raises(ConfigError, match="'curl' cannot be used on vector"):
+        make_agent(CONTINUOUS, representation="curl", learner="ddpg")
 
 
 def test_where_all_features_are_equal_the_accuracy_is_that_of_chance():

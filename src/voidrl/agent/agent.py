@@ -86,8 +86,7 @@ class Agent(nn.Module):
         critic = method.make_critic(encoder.feature_dim, config.learner)
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
         self.learner = pieces.learner(seen, config.learner, encoder, critic, method.skill_dim)
-        if critic := getattr(self.learner, "critic", None):  # a custom learner may have none
-            self.representation.use_critic(critic)
+        self.representation.use_learner(self.learner)
         self.method = method
         adapts = config.phase != "train"
         if adapts and config.finetune.heads == "actor" and not hasattr(self.learner, "actor"):

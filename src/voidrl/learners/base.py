@@ -84,10 +84,12 @@ class Learner(nn.Module):
     @fusable
     def move_targets(self) -> None:
         """Polyak-average each `target_x` towards its x: critic, encoder and whatever else has a target."""
+        config = self.config
+        own_tau = {"target_encoder": config.target_encoder_tau}
         for name, target in self.named_children():
             if name.startswith("target_"):
                 online = self.get_submodule(name.removeprefix("target_"))
-                polyak_update(target, online, self.config.target_tau)
+                polyak_update(target, online, own_tau.get(name) or config.target_tau)
 
     @property
     def update_periods(self) -> tuple[int, ...]:

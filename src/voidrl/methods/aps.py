@@ -26,7 +26,7 @@ from voidrl.config import LearnerConfig, SkillConfig, require, require_positive
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.apt import APT, APTConfig
 from voidrl.methods.base import About, Latents, Method, require_neighbors
-from voidrl.nets import DuelingQ, TrunkQ, TwinQ, join, mlp, unit_vectors
+from voidrl.nets import DuelingQ, TrunkQ, TwinQ, mlp, unit_vectors
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
@@ -80,20 +80,9 @@ class SuccessorTrunkQ(TrunkQ):
 class SuccessorDuelingQ(DuelingQ):
     """ψ(s, a, w)·w of all discrete actions; the dueling streams are vectors."""
 
-    def __init__(
-        self, inputs: int, num_actions: int, dim: int, hidden_dim: int, hidden_layers: int, dueling: bool
-    ) -> None:
-        super().__init__(inputs, num_actions * dim, hidden_dim, hidden_layers, dueling=False)
-        self.shape = (num_actions, dim)
-        if dueling:
-            self.value = mlp([inputs, *[hidden_dim] * hidden_layers, dim])
-
     def forward(self, features: Tensor, skill: Tensor) -> Tensor:
         """(B, F), (B, S) → (B, A)."""
-        x = join(features, skill)
-        psi: Tensor = self.advantage(x).unflatten(-1, self.shape)  # (B, A, dim)
-        if self.value is not None:
-            psi = psi - psi.mean(1, keepdim=True) + self.value(x)[:, None]
+        psi = super().forward(features, skill)  # (B, A, dim)
         return (psi * skill[:, None]).sum(-1)
 
 
@@ -186,8 +175,15 @@ class APS(Method):
         spec, dim = self.spec, self.skill_dim
         inputs, heads = feature_dim + dim, (config.hidden_dim, config.hidden_layers)
         if spec.discrete:
-            dueling = bool(getattr(config, "dueling", False))
-            return SuccessorDuelingQ(inputs, spec.num_actions, dim, *heads, dueling)
+            return SuccessorDuelingQ(
+                inputs,
+                spec.num_actions,
+                *heads,
+                dueling=bool(getattr(config, "dueling", False)),
+                outputs=dim,
+                noisy_sigma=float(getattr(config, "noisy_sigma", 0.0)),
+                shared_hidden=bool(getattr(config, "shared_hidden", False)),
+            )
         if width := int(getattr(config, "trunk_dim", 0)):
             return SuccessorTrunkQ(inputs, spec.action_dim, width, *heads, dim, action_first=not spec.pixels)
         return SuccessorTwinQ(inputs + spec.action_dim, *heads, dim)

@@ -36,7 +36,7 @@ pre-training that fine-tuning has to unlearn, 40 (results/atari/README.md)."""
 INITIAL_VALUE = 1.0
 """Values of a critic at its initialization, at most, which say nothing about rewards."""
 
-CONTRASTS = {"contrast": 2, "curl": 1}  # metric prefix: views of a state among the candidates
+CONTRASTS = {"contrast": 2, "curl": 1, "atc": 1}  # metric prefix: views of a state among the candidates
 
 
 class HealthMonitor:

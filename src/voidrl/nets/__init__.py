@@ -1,6 +1,6 @@
 """Networks: encoders, heads, layers and targets."""
 
-from voidrl.nets.accuracy import top1_accuracy
+from voidrl.nets.accuracy import top1_accuracy, top1_hits
 from voidrl.nets.encoder import STACKS, ConvStack, Encoder
 from voidrl.nets.heads import DuelingQ, TrunkQ, TwinQ
 from voidrl.nets.layers import (
@@ -13,9 +13,11 @@ from voidrl.nets.layers import (
     init_orthogonal,
     join,
     mlp,
+    rescale,
     trunk,
     unit_vectors,
 )
+from voidrl.nets.noisy import NoisyLinear, redraw_noise, silence
 from voidrl.nets.targets import polyak_update, target_copy
 from voidrl.nets.tf32 import TF32Linear
 
@@ -29,6 +31,7 @@ __all__ = [
     "FullPrecisionLayerNorm",
     "FullPrecisionLinear",
     "Linear",
+    "NoisyLinear",
     "TF32Linear",
     "TrunkQ",
     "TwinQ",
@@ -37,8 +40,12 @@ __all__ = [
     "join",
     "mlp",
     "polyak_update",
+    "redraw_noise",
+    "rescale",
+    "silence",
     "target_copy",
     "top1_accuracy",
+    "top1_hits",
     "trunk",
     "unit_vectors",
 ]

@@ -10,7 +10,7 @@ from voidrl.augment import images, to_layout
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
 from voidrl.kernels import usable
-from voidrl.nets.layers import Conv, Linear, activation, init_orthogonal, trunk_layers
+from voidrl.nets.layers import Conv, Linear, activation, init_orthogonal, rescale, trunk_layers
 from voidrl.nets.spectral import SpectralNorm
 from voidrl.types import Layout
 
@@ -18,6 +18,7 @@ STACKS = {  # (channels, kernel, stride) of each layer
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al. 2015
     "drq": ((32, 3, 2), (32, 3, 1), (32, 3, 1), (32, 3, 1)),  # Kostrikov et al. 2020
     "paper": ((32, 3, 2), (32, 3, 2), (32, 3, 2), (32, 3, 1)),  # APT's table for DMControl
+    "small": ((32, 5, 5), (64, 5, 5)),  # van Hasselt et al. 2019 (DER)
 }
 NATURE_MIN_SIDE = 36  # pixels: smaller images do not survive its strides
 IMPALA_CHANNELS = (16, 32, 32)  # Espeholt et al. 2018, without the LSTM
@@ -95,6 +96,8 @@ class Encoder(nn.Module):
             layers += trunk_layers(self.feature_dim, config.feature_dim)
             self.feature_dim = config.feature_dim
         self.trunk = nn.Sequential(*layers)
+        # A vector without layers has nothing to rescale but the observation itself.
+        self.rescales = config.rescale and (self.pixels or bool(layers))
         built = nn.ModuleList([self.trunk])
         if stack_of is None and ":" not in config.stack:
             built.insert(0, self.stack)
@@ -109,11 +112,23 @@ class Encoder(nn.Module):
                 if isinstance(module, Conv | Linear):
                     module.spectral = SpectralNorm(module.weight, config.spectral_norm_iterations)
 
-    def forward(self, obs: Tensor) -> Tensor:
-        """(B, *obs_shape) → (B, feature_dim)."""
+    def latent(self, obs: Tensor) -> Tensor:
+        """The output of the stack, (B, C, H, W) for images; for vectors that of the whole encoder.
+
+        It is scaled to [0, 1] if the config says so.
+        """
         if self.pixels and obs.dtype == torch.uint8:
             obs = images(obs, self.layout, self.image_size)
-        features: Tensor = self.trunk(self.stack(obs))
+        latent: Tensor = self.stack(obs)
+        if not self.pixels:
+            latent = self.trunk(latent)
+        return rescale(latent) if self.rescales else latent
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """(B, *obs_shape) → (B, feature_dim)."""
+        features = self.latent(obs)
+        if self.pixels:
+            features = self.trunk(features)
         return features.flatten(1)
 
 

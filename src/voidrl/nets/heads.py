@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.nets.layers import EnsembleLinear, join, mlp, trunk
+from voidrl.nets.noisy import NoisyLinear
 
 
 class TwinQ(nn.Module):
@@ -70,26 +73,85 @@ class TrunkQ(nn.Module):
 
 
 class DuelingQ(nn.Module):
-    """Values of all discrete actions: features and skill → Q, (B, A) (Wang et al. 2016)."""
+    """Values of all discrete actions: features and skill → Q, (B, A) (Wang et al. 2016).
+
+    With vector-valued outputs, such as the logits of C51's atoms, it is (B, A, outputs), and the mean over
+    actions is subtracted in each output.
+
+    Args:
+        inputs: Width of features and skill.
+        num_actions: A.
+        hidden_dim: Width of the hidden layers.
+        hidden_layers: Number of hidden layers, at least one.
+        dueling: Whether there is a stream for the state's value.
+        outputs: Outputs per action; None for scalar values.
+        noisy_sigma: σ₀ of noisy layers; 0 for plain ones.
+        shared_hidden: Whether both streams share their hidden layers (Dopamine, BBF).
+    """
 
     def __init__(
-        self, inputs: int, num_actions: int, hidden_dim: int, hidden_layers: int, dueling: bool
+        self,
+        inputs: int,
+        num_actions: int,
+        hidden_dim: int,
+        hidden_layers: int,
+        dueling: bool,
+        *,
+        outputs: int | None = None,
+        noisy_sigma: float = 0.0,
+        shared_hidden: bool = False,
     ) -> None:
         super().__init__()
-        hidden = [hidden_dim] * hidden_layers
-        self.advantage = mlp([inputs, *hidden, num_actions])
-        self.value = mlp([inputs, *hidden, 1]) if dueling else None
+        self.inputs, self.num_actions, self.outputs = inputs, num_actions, outputs
+        before = [inputs, *[hidden_dim] * hidden_layers]
+        self.hidden = nn.Sequential()
+        if shared_hidden:
+            self.hidden = _layers(before, noisy_sigma, last=False).append(nn.ReLU())
+            before = before[-1:]
+        self.advantage = _layers([*before, num_actions * (outputs or 1)], noisy_sigma)
+        self.value = _layers([*before, outputs or 1], noisy_sigma) if dueling else None
 
     @property
     def first_layers(self) -> list[nn.Module]:
         """The layers that read the features."""
         streams = [self.advantage] if self.value is None else [self.advantage, self.value]
-        return [stream[0] for stream in streams]
+        return [self.hidden[0]] if len(self.hidden) else [stream[0] for stream in streams]
+
+    @property
+    def projection_dim(self) -> int:
+        """Width of `project`."""
+        return sum(layer.weight.shape[0] for layer in self.first_layers)  # type: ignore[union-attr, misc, index]
+
+    def project(self, features: Tensor) -> Tensor:
+        """(B, F) → (B, projection_dim): the first layers of all streams, before activation, without noise.
+
+        A critic that takes skills is given zeros for them.
+        """
+        missing = self.inputs - features.shape[-1]
+        x = F.pad(features, (0, missing)) if missing else features
+        layers = self.first_layers
+        passes = [layer.without_noise if isinstance(layer, NoisyLinear) else layer for layer in layers]
+        return torch.cat([layer(x) for layer in passes], -1)
 
     def forward(self, features: Tensor, skill: Tensor) -> Tensor:
-        """(B, F), (B, S) → (B, A)."""
-        x = join(features, skill)
+        """(B, F), (B, S) → (B, A) or (B, A, outputs)."""
+        x = self.hidden(join(features, skill))
         q: Tensor = self.advantage(x)
+        actions = -1  # their dimension
+        if self.outputs is not None:
+            q, actions = q.unflatten(-1, (self.num_actions, self.outputs)), -2
         if self.value is not None:
-            q = q - q.mean(-1, keepdim=True) + self.value(x)
+            value: Tensor = self.value(x)
+            q = q - q.mean(actions, keepdim=True) + (value if self.outputs is None else value[..., None, :])
         return q
+
+
+def _layers(sizes: list[int], noisy_sigma: float, *, last: bool = True) -> nn.Sequential:
+    """Linear layers, noisy with a σ₀, with ReLU in between; `last` if the network ends with them."""
+    if not noisy_sigma:
+        return mlp(sizes, full_precision=last)
+    layers: list[nn.Module] = []
+    for i, (a, b) in enumerate(pairwise(sizes)):
+        layers += [nn.ReLU()] if i else []
+        layers += [NoisyLinear(a, b, noisy_sigma, full_precision=last and i == len(sizes) - 2)]
+    return nn.Sequential(*layers)

@@ -73,11 +73,16 @@ class Linear(nn.Linear):
                 weight = weight.view(-1, *x.shape[1:]).permute(0, 2, 3, 1).flatten(1)
                 x = x.permute(0, 2, 3, 1)
             x = x.flatten(1)
-        wider, longer = (-size % MULTIPLE if in_bf16(x) else 0 for size in weight.shape)
-        if not (wider or longer):
-            return F.linear(x, weight, self.bias)
-        weight, bias = F.pad(weight, (0, longer, 0, wider)), F.pad(self.bias, (0, wider))
-        return F.linear(F.pad(x, (0, longer)), weight, bias)[..., : self.out_features]
+        return padded_linear(x, weight, self.bias)
+
+
+def padded_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The product (…, inputs) → (…, outputs), in bf16 with sizes padded to what tensor cores like."""
+    wider, longer = (-size % MULTIPLE if in_bf16(x) else 0 for size in weight.shape)
+    if not (wider or longer):
+        return F.linear(x, weight, bias)
+    padded = F.linear(F.pad(x, (0, longer)), F.pad(weight, (0, longer, 0, wider)), F.pad(bias, (0, wider)))
+    return padded[..., : len(bias)]
 
 
 class FullPrecisionLinear(nn.Linear):
@@ -101,6 +106,13 @@ class FullPrecisionLayerNorm(nn.LayerNorm):
 def in_bf16(x: Tensor) -> bool:
     """Whether a product with x would be taken in bf16."""
     return torch.is_autocast_enabled(x.device.type)
+
+
+def rescale(latent: Tensor) -> Tensor:
+    """(B, …) with each sample scaled to [0, 1] over all its entries (SPR, BBF)."""
+    dims = tuple(range(1, latent.ndim))
+    low, high = latent.amin(dims, keepdim=True), latent.amax(dims, keepdim=True)
+    return (latent - low) / (high - low + 1e-5)
 
 
 def unit_vectors(x: Tensor) -> Tensor:

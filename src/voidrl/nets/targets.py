@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from voidrl.nets.layers import Conv, Linear
+from voidrl.nets.noisy import NoisyLinear
 from voidrl.nets.spectral import SpectralNorm
 
 
@@ -25,6 +26,8 @@ def target_copy(module: nn.Module) -> nn.Module:
 def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:
     """Target ← (1 − τ) target + τ online, for weights and buffers, in one foreach call.
 
+    The drawn noise of noisy layers is left alone: a target draws its own.
+
     A target averages weights as its original uses them, after normalization: a convex combination of matrices
     of norm 1 has at most norm 1, so the target needs no power iterations.
     """
@@ -39,7 +42,8 @@ def _floats(module: nn.Module) -> list[Tensor]:
     for part in module.modules():
         if isinstance(part, SpectralNorm):
             continue
-        tensors = (*part._parameters.values(), *part._buffers.values())
+        buffers = () if isinstance(part, NoisyLinear) else part._buffers.values()
+        tensors = (*part._parameters.values(), *buffers)
         found |= {t: t for t in tensors if t is not None and t.is_floating_point()}
         if isinstance(part, Conv | Linear) and part.spectral is not None:
             found[part.weight] = part.spectral.effective(part.weight)

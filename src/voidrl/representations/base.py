@@ -9,17 +9,22 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from voidrl.augment import Augment
 from voidrl.config import RepresentationConfig
+from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder
 from voidrl.nets.spectral import full_precision
 from voidrl.replay import Replay, Segment
-from voidrl.types import Batch, EnvSpec, Layout, Metrics, Sequence
+from voidrl.types import Batch, EnvSpec, Layout, Metrics, Pairs, Sequence
+
+if TYPE_CHECKING:
+    from voidrl.learners.base import Learner
 
 
 class Views:
@@ -55,6 +60,13 @@ class Views:
         device = self._replay.device
         return Sequence(obs, action.to(device), self._replay.continues(segment).T.to(device))
 
+    def later(self, steps: int) -> Pairs:
+        """New views of s and of the state `steps` later, without gathering the images between them."""
+        segment = self._replay.segment(self._segment.slots[:, 0], steps, 1.0)
+        slots = torch.cat([segment.states[:, 0], segment.states[:, -1]])
+        obs, later = self._views(slots, 1).chunk(2)
+        return Pairs(obs, later, self._replay.continues(segment)[:, -1].to(self._replay.device))
+
     def _views(self, slots: Tensor, times: int) -> Tensor:
         frames = self._replay.frames_of(slots)
         return self._augment(frames._replace(index=frames.index.repeat(times, 1)), self._layout)
@@ -77,14 +89,30 @@ class Representation(nn.Module):
     def __init__(self, spec: EnvSpec, config: RepresentationConfig, encoder: Encoder | None) -> None:
         super().__init__()
         self.spec, self.config, self.encoder = spec, config, encoder
+        self._learner: tuple[Learner, ...] = ()
 
     @classmethod
     def make_encoder(cls, spec: EnvSpec, config: RepresentationConfig) -> Encoder | None:
         """The network f; None where the observation is the representation."""
         return Encoder(spec.obs_shape, config.encoder)
 
-    def use_critic(self, critic: nn.Module) -> None:
-        """Called once with the learner's critic, for a loss that passes through its layers."""
+    def use_learner(self, learner: Learner) -> None:
+        """Called once with the learner, for a loss that reads its networks."""
+        self._learner = (learner,)  # in a tuple it is no submodule, and no weight has two names
+
+    @property
+    def learner(self) -> Learner:
+        """The learner, which is not a part of the representation."""
+        return self._learner[0]
+
+    def require_targets(self, *names: str) -> None:
+        """Refuse a learner that lacks one of these target networks."""
+        for name in names:
+            if not hasattr(self.learner, name):
+                raise ConfigError(
+                    f"representation.target = 'learner' cannot be used with learner "
+                    f"{self.learner.config.name!r}, which has no {name.replace('_', ' ')}: use 'own'"
+                )
 
     @property
     def layout(self) -> Layout:

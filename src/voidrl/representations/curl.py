@@ -4,14 +4,17 @@ A view of a state must find the other view of the same state among those of the 
 learner's encoder, keys from a momentum copy of it; similarity is bilinear, q W k. The loss is added to the
 learner's, so that both train the encoder.
 
-Differences from the paper: views are random shifts, as the learner's are, where CURL crops for the contrast
-alone; on DMControl its key encoder is the critic's target network, here it is a copy with a momentum of its
-own.
+As in the public Atari code, every transition of a batch has the mean contrastive loss of the batch: the
+weights of a prioritized replay multiply it, and it is a part of the priorities.
+
+Differences: the projection's weights are orthogonal at first, where the Atari code draws all of them from
+[0, 1]; contrast and RL share one step of Adam, where the DMControl code makes two steps one after the other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +36,9 @@ from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation, Views
 from voidrl.types import EnvSpec, Metrics
 
+if TYPE_CHECKING:
+    from voidrl.learners.base import Learner
+
 
 @dataclass(frozen=True)
 class CURLConfig(RepresentationConfig):
@@ -44,9 +50,12 @@ class CURLConfig(RepresentationConfig):
     """Observations in one update; 0 takes the learner's own transitions."""
     auxiliary: bool = True
     """Keep training the encoder by this loss during fine-tuning and when training from scratch."""
+    target: Literal["own", "learner"] = "own"
+    """The encoder of the keys: a copy with a momentum of its own, as on Atari, or the learner's target
+    encoder, as on DMControl (with `learner.target_encoder_tau` 0.05)."""
     momentum: float = 0.999
-    """Momentum of the key encoder (Atari 0.999, DMControl 0.95)."""
-    projection_hidden: int = 512
+    """Momentum of that copy, and of the copy of the projection."""
+    projection_hidden: int = 256
     """Hidden width of the projection."""
     projection_dim: int = 128
     """Width of queries and keys; 0 compares the features themselves, as on DMControl."""
@@ -84,30 +93,41 @@ class CURL(Representation):
             self.projection.apply(init_orthogonal)
         width = config.projection_dim or self.dim
         self.bilinear = nn.Parameter(torch.rand(width, width))
-        self.target_encoder, self.target_projection = target_copy(encoder), target_copy(self.projection)
+        self.target_projection = target_copy(self.projection)
+        if config.target == "own":
+            self.target_encoder = target_copy(encoder)
+
+    def use_learner(self, learner: Learner) -> None:
+        """Keys may come from its target encoder."""
+        super().use_learner(learner)
+        if self.config.target == "learner":
+            self.require_targets("target_encoder")
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
-        """InfoNCE between two fresh views."""
+        """InfoNCE between two fresh views, the mean for each transition."""
         return self.contrast(*views.obs(times=2).chunk(2))
 
     @fusable
     def contrast(self, anchor: Tensor, positive: Tensor) -> tuple[Tensor, Metrics]:
-        """The loss over two views (B, *obs_shape) of the same states."""
+        """The (B,) losses of two views (B, *obs_shape) of the same states."""
         query = self.projection(self.encode(anchor))  # (B, width)
         with torch.no_grad():
-            key = self.target_projection(self.target_encoder(positive))  # (B, width)
+            owner = self.learner if self.config.target == "learner" else self
+            target_encoder: nn.Module = owner.target_encoder  # type: ignore[assignment]
+            key = self.target_projection(target_encoder(positive))  # (B, width)
         with full_precision(query):
             logits = query.float() @ self.bilinear @ key.float().T * self.config.logit_scale  # (B, B)
         label = torch.arange(len(logits), device=logits.device)
         loss = F.cross_entropy(logits, label)
         accuracy = top1_accuracy(logits, logits.diagonal())
-        return loss, {"curl_loss": loss.detach(), "curl_accuracy": accuracy}
+        return loss.expand(len(logits)), {"curl_loss": loss.detach(), "curl_accuracy": accuracy}
 
     def after_step(self) -> None:
-        """Move the momentum encoder."""
+        """Move the copies."""
         tau = 1 - self.config.momentum
-        assert self.encoder is not None
-        polyak_update(self.target_encoder, self.encoder, tau)
+        if self.config.target == "own":
+            assert self.encoder is not None
+            polyak_update(self.target_encoder, self.encoder, tau)
         polyak_update(self.target_projection, self.projection, tau)
 
 

@@ -1,20 +1,21 @@
-"""SPR: the learner's encoder also predicts its own future latents (Schwarzer et al. 2021).
+"""SPR: the learner's encoder also predicts its own future latents (Schwarzer et al. 2021; SR-SPR, BBF).
 
 A transition model rolls the latent of s forward through the K actions that were taken. Each predicted latent,
 projected, must point in the direction of the encoder's projection of the state that was really reached. The
-loss is added to the learner's, so that both train the encoder.
+loss is added to the learner's, so that both train the encoder. As in the public code, a transition's loss is
+the mean over k = 1 … K, in which steps after the end count 0; k = 0, where nothing is predicted, is left out.
 
-Differences from the paper: the projection is a layer of its own, where SPR uses the first layers of the Q
-heads; the transition model has no BatchNorm, as in Dopamine's version; latents are rescaled to [0, 1] for the
-model only, where SPR's Q heads read them rescaled too.
+Differences from the paper: the projection may be a layer of its own, which works with every learner; the last
+state before an end is a target too, which the public code masks; with momentum 0 targets come from the
+encoder of this update, in the public code from that of the update before.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import RepresentationConfig, require, require_positive
@@ -29,10 +30,16 @@ from voidrl.nets import (
     init_orthogonal,
     mlp,
     polyak_update,
+    rescale,
     target_copy,
+    unit_vectors,
 )
+from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation, Views
 from voidrl.types import EnvSpec, Metrics
+
+if TYPE_CHECKING:
+    from voidrl.learners.base import Learner
 
 
 @dataclass(frozen=True)
@@ -51,16 +58,26 @@ class SPRConfig(RepresentationConfig):
     """K."""
     hidden_dim: int = 512
     """Hidden width of the transition model for vectors."""
+    batch_norm: bool = False
+    """BatchNorm between the convolutions of the transition model (SPR; SR-SPR and BBF have none)."""
+    projection: Literal["own", "head"] = "own"
+    """A layer of its own, or the first layers of the critic's streams, as in SPR, SR-SPR and BBF."""
     projection_dim: int = 256
-    """Width of the projection."""
+    """Width of a projection of its own."""
+    target: Literal["own", "learner"] = "own"
+    """Targets come from the encoder itself or, with a `momentum`, a copy of it (SPR); or from the learner's
+    target network (SR-SPR, BBF)."""
     momentum: float = 0.0
-    """Momentum of the target encoder; 0, as published with augmentation, uses the encoder itself, without
-    gradients (0.99 without augmentation)."""
+    """Momentum of the copies; 0, as published with augmentation, uses the encoder and the projection
+    themselves, without gradients."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "prediction_steps", "hidden_dim", "projection_dim")
         require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
+        if self.projection == "head":
+            wanted = "0 with projection = 'head', whose slow copy is the learner's: use target = 'learner'"
+            require(self.momentum == 0, "momentum", self.momentum, wanted)
 
 
 class SPR(Representation):
@@ -69,6 +86,7 @@ class SPR(Representation):
     Config = SPRConfig
     has_loss = True
     uses_learner_encoder = True
+    resets_partly: ClassVar[tuple[str, ...]] = (*Representation.resets_partly, "transition")
 
     def __init__(self, spec: EnvSpec, config: SPRConfig, encoder: Encoder) -> None:
         super().__init__(spec, config, encoder)
@@ -78,23 +96,41 @@ class SPR(Representation):
                 f"representation 'spr' cannot be used on {spec.describe()} with learner.encoder.hidden_dim = "
                 f"0 and feature_dim = 0: there is no encoder to train; set one, such as feature_dim = 50"
             )
-        actions = spec.num_actions or spec.action_dim
+        # Heads read latents as they are in RL; a projection of its own reads them rescaled.
+        self.rescales = encoder.rescales or config.projection == "own"
         with torch.no_grad():
-            shape = self._trained_part(encoder)(torch.zeros(1, *spec.obs_shape)).shape[1:]
-        self.transition = Transition(tuple(shape), actions, config.hidden_dim)
-        self.projection = Linear(shape.numel(), config.projection_dim)
-        self.predictor = FullPrecisionLinear(config.projection_dim, config.projection_dim)
-        self.projection.apply(init_orthogonal)
-        self.predictor.apply(init_orthogonal)
-        if config.momentum:
+            shape = encoder.latent(torch.zeros(1, *spec.obs_shape)).shape[1:]
+        if config.batch_norm and len(shape) != 3:
+            raise ConfigError(
+                f"representation.batch_norm = True cannot be used on {spec.describe()} with latents of shape "
+                f"{tuple(shape)}: expected the feature maps of convolutions; use False"
+            )
+        actions = spec.num_actions or spec.action_dim
+        self.transition = Transition(tuple(shape), actions, config, rescales=self.rescales)
+        if config.projection == "own":
+            self.projection = Linear(shape.numel(), config.projection_dim).apply(init_orthogonal)
+            self._make_predictor(config.projection_dim)
+            if config.momentum:
+                self.target_projection = target_copy(self.projection)
+        if config.momentum and config.target == "own":
             self.target_encoder = target_copy(encoder)
-            self.target_projection = target_copy(self.projection)
 
-    def _trained_part(self, encoder: nn.Module) -> nn.Module:
-        """Convolutions, whose latents have a place for everything; for vectors the whole encoder."""
-        part = encoder.stack if self.spec.pixels else encoder
-        assert isinstance(part, nn.Module)
-        return part
+    def _make_predictor(self, width: int) -> None:
+        self.predictor = FullPrecisionLinear(width, width).apply(init_orthogonal)
+
+    def use_learner(self, learner: Learner) -> None:
+        """Its critic may be the projection, and its target network the target."""
+        super().use_learner(learner)
+        head = self.config.projection == "head"
+        if head:
+            if not hasattr(getattr(learner, "critic", None), "project"):
+                raise ConfigError(
+                    f"representation.projection = 'head' cannot be used with learner "
+                    f"{learner.config.name!r}, whose critic has no method `project`: use 'own'"
+                )
+            self._make_predictor(int(learner.critic.projection_dim))  # type: ignore[arg-type]
+        if self.config.target == "learner":
+            self.require_targets("target_encoder", *(["target_critic"] if head else []))
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
         """The error of the predictions along K steps."""
@@ -102,56 +138,85 @@ class SPR(Representation):
 
     @fusable
     def predict(self, obs: Tensor, action: Tensor, mask: Tensor) -> tuple[Tensor, Metrics]:
-        """The loss over (K + 1, B, *obs_shape), (K, B, …) actions and the (K, B) mask of valid steps."""
-        assert self.encoder is not None
-        momentum = bool(self.config.momentum)
+        """The (B,) losses of (K + 1, B, *obs_shape), (K, B, …) actions and the (K, B) mask of valid steps."""
         with torch.no_grad():
-            encoder = self.target_encoder if momentum else self.encoder
-            projection = self.target_projection if momentum else self.projection
-            reached = rescale(self._trained_part(encoder)(obs[1:].flatten(0, 1)))
-            target = F.normalize(projection(reached.flatten(1)).float(), dim=-1)
-            target = target.unflatten(0, mask.shape)  # (K, B, projection_dim)
-        latent = rescale(self._trained_part(self.encoder)(obs[0]))
-        errors = []
-        for k in range(len(mask)):
-            latent = self.transition(latent, action_vectors(self.spec, action[k]))
-            predicted = self.predictor(self.projection(latent.flatten(1)))
-            cosine = (F.normalize(predicted.float(), dim=-1) * target[k]).sum(-1)  # (B,)
-            errors.append((2 - 2 * cosine) * mask[k])
-        loss = torch.stack(errors).mean()
-        return loss, {"spr_loss": loss.detach()}
+            reached = self._latent(obs[1:].flatten(0, 1), target=True)  # (K · B, …)
+            target = unit_vectors(self._project(reached, target=True).float())
+        latent, rolled = self._latent(obs[0]), []
+        for taken in action:
+            latent = self.transition(latent, action_vectors(self.spec, taken))
+            rolled.append(latent)
+        predicted = unit_vectors(self.predictor(self._project(torch.cat(rolled))))  # (K · B, width)
+        error = (predicted - target).square().sum(-1).view_as(mask)  # 2 − 2 cos
+        losses = (error * mask).mean(0)
+        return losses, {"spr_loss": losses.detach().mean()}
+
+    def _encoder(self, *, target: bool) -> Encoder:
+        encoder: nn.Module | None = self.encoder
+        if target and self.config.target == "learner":
+            encoder = self.learner.target_encoder  # type: ignore[assignment]
+        elif target and self.config.momentum:
+            encoder = self.target_encoder
+        assert isinstance(encoder, Encoder)
+        return encoder
+
+    def _latent(self, obs: Tensor, *, target: bool = False) -> Tensor:
+        encoder = self._encoder(target=target)
+        latent = encoder.latent(obs)
+        return rescale(latent) if self.rescales and not encoder.rescales else latent
+
+    def _project(self, latent: Tensor, *, target: bool = False) -> Tensor:
+        """(B, *shape) → (B, width)."""
+        config = self.config
+        if config.projection == "own":
+            layer = self.target_projection if target and config.momentum else self.projection
+            projected: Tensor = layer(latent)
+            return projected
+        encoder, from_target = self._encoder(target=target), target and config.target == "learner"
+        features = encoder.trunk(latent) if encoder.pixels else latent
+        critic = self.learner.target_critic if from_target else self.learner.critic
+        return critic.project(features.flatten(1))  # type: ignore[union-attr, operator, no-any-return]
 
     def after_step(self) -> None:
-        """Move the target encoder, if there is one."""
+        """Move the copies, if there are any."""
         if self.config.momentum:
-            assert self.encoder is not None
-            polyak_update(self.target_encoder, self.encoder, 1 - self.config.momentum)
-            polyak_update(self.target_projection, self.projection, 1 - self.config.momentum)
+            tau = 1 - self.config.momentum
+            polyak_update(self.target_projection, self.projection, tau)
+            if self.config.target == "own":
+                assert self.encoder is not None
+                polyak_update(self.target_encoder, self.encoder, tau)
 
 
 class Transition(nn.Module):
     """The latent after an action: two convolutions for (C, H, W), two linear layers for (d,)."""
 
-    def __init__(self, shape: tuple[int, ...], actions: int, hidden_dim: int) -> None:
+    def __init__(self, shape: tuple[int, ...], actions: int, config: SPRConfig, *, rescales: bool) -> None:
         super().__init__()
-        self.spatial = len(shape) == 3
+        self.spatial, self.rescales = len(shape) == 3, rescales
         if self.spatial:
             channels = shape[0]
-            layers = [Conv(channels + actions, channels, 3, padding=1), nn.ReLU()]
+            layers: list[nn.Module] = [Conv(channels + actions, channels, 3, padding=1), nn.ReLU()]
+            layers += [BatchStandardize(channels)] if config.batch_norm else []
             self.layers = nn.Sequential(*layers, Conv(channels, channels, 3, padding=1), nn.ReLU())
             self.layers.apply(init_orthogonal)
         else:
-            self.layers = mlp([shape[0] + actions, hidden_dim, shape[0]])
+            self.layers = mlp([shape[0] + actions, config.hidden_dim, shape[0]])
 
     def forward(self, latent: Tensor, action: Tensor) -> Tensor:
         """(B, *shape), (B, A) → (B, *shape)."""
         if self.spatial:  # the action as constant planes
             action = action[:, :, None, None].expand(-1, -1, *latent.shape[2:])
-        return rescale(self.layers(torch.cat([latent, action.to(latent.dtype)], 1)))
+        after: Tensor = self.layers(torch.cat([latent, action.to(latent.dtype)], 1))
+        return rescale(after) if self.rescales else after
 
 
-def rescale(latent: Tensor) -> Tensor:
-    """Each latent scaled to [0, 1] over all its entries."""
-    flat = latent.flatten(1)
-    low, high = flat.amin(1, keepdim=True), flat.amax(1, keepdim=True)
-    return ((flat - low) / (high - low + 1e-5)).view_as(latent)
+class BatchStandardize(nn.BatchNorm2d):
+    """BatchNorm by the statistics of the batch alone, in float32; the model predicts in training only."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, track_running_stats=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) → the same shape."""
+        with full_precision(x):
+            return super().forward(x.float())

@@ -1,0 +1,90 @@
+"""ATC: a state must find the state a few steps later among those of the batch (Stooke et al. 2021).
+
+The code of an augmented s, changed by a residual MLP and a matrix W, must be most similar to the code of the
+augmented state `delta_steps` later, which comes from a momentum copy of the encoder. A pair across the end of
+an episode is left out of the loss; as in the public code, its second state stays among the candidates of the
+other pairs.
+
+Differences from the paper: the code ends in LayerNorm and tanh, where ATC's is linear; the pairs of a batch
+are drawn one by one, where ATC draws 32 runs of 16 on Atari; the learning rate rises but does not decay.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from voidrl.config import Count, EncoderConfig, RepresentationConfig, require, require_positive
+from voidrl.kernels.fusion import fusable
+from voidrl.nets import Encoder, mlp, polyak_update, target_copy, top1_hits
+from voidrl.nets.spectral import full_precision
+from voidrl.representations.base import Representation, Views
+from voidrl.types import EnvSpec, Metrics
+
+
+@dataclass(frozen=True)
+class ATCConfig(RepresentationConfig):
+    """InfoNCE between a state and a later one, with a momentum encoder."""
+
+    encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(feature_dim=256, activation="relu"))
+    """The encoder f, whose output is the code (Atari 256, DMControl 128)."""
+    max_grad_norm: float = 10.0
+    """The gradients of f and its heads are clipped to this norm; 0 turns clipping off."""
+    warmup_updates: Count = 1000
+    """Updates over which the learning rate rises from 0."""
+    delta_steps: int = 3
+    """Steps between the two states of a pair (Atari 3, DMControl 1)."""
+    momentum: float = 0.99
+    """Momentum of the encoder of the later state."""
+    hidden_dim: int = 512
+    """Hidden width of the residual MLP."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
+        require(1 <= self.delta_steps <= 1000, "delta_steps", self.delta_steps, "1 to 1000")
+        require_positive(self, "hidden_dim")
+
+
+class ATC(Representation):
+    """f is trained by contrast over time."""
+
+    Config = ATCConfig
+    has_loss = True
+
+    def __init__(self, spec: EnvSpec, config: ATCConfig, encoder: Encoder) -> None:
+        super().__init__(spec, config, encoder)
+        self.config: ATCConfig = config
+        self.anchor = mlp([self.dim, config.hidden_dim, self.dim])
+        self.bilinear = nn.Parameter(torch.empty(self.dim, self.dim))
+        nn.init.uniform_(self.bilinear, -(self.dim**-0.5), self.dim**-0.5)
+        self.target_encoder = target_copy(encoder)
+
+    def loss(self, views: Views) -> tuple[Tensor, Metrics]:
+        """InfoNCE between fresh views of s and of the state `delta_steps` later."""
+        return self.contrast(*views.later(self.config.delta_steps))
+
+    @fusable
+    def contrast(self, obs: Tensor, later: Tensor, mask: Tensor) -> tuple[Tensor, Metrics]:
+        """The (B,) losses of pairs (B, *obs_shape), whose mean is that over the pairs of the (B,) mask."""
+        code = self.encode(obs)  # (B, dim)
+        with torch.no_grad(), nullcontext() if self.spec.pixels else full_precision(later):
+            positive = self.target_encoder(later)  # (B, dim)
+        anchor = code + self.anchor(code)
+        with full_precision(anchor):
+            logits = anchor.float() @ self.bilinear @ positive.float().T  # (B, B)
+        label = torch.arange(len(logits), device=logits.device)
+        share = mask / mask.mean().clamp(min=1 / len(mask))  # without a valid pair the loss is 0
+        loss = F.cross_entropy(logits, label, reduction="none") * share
+        hits = top1_hits(logits, logits.diagonal())
+        metrics = {"atc_loss": loss.detach().mean(), "atc_accuracy": (hits * share).mean()}
+        return loss, {**metrics, "atc_valid": mask.mean(), "z_std": code.detach().std(0).mean()}
+
+    def after_step(self) -> None:
+        """Move the momentum encoder."""
+        assert self.encoder is not None
+        polyak_update(self.target_encoder, self.encoder, 1 - self.config.momentum)
