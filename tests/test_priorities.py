@@ -88,6 +88,7 @@ def test_every_one_of_a_million_slots_is_where_its_share_of_the_total_is(monkeyp
     values = priorities.values
     ends = values.cumsum(0)
     assert values[:1_000_000].max() / values[:1_000_000].min() > 1e9
+    assert values.flip(0).cumsum(0)[-1] == values.sum() == ends[-1], "sums are exact in any order"
     chosen = torch.cat([values[:1_000_000].argsort()[:300], torch.randint(1_000_000, (700,))])
     middle = (ends - values / 2)[chosen] / ends[-1]
     assert torch.equal(at(monkeypatch, priorities, middle), chosen)
