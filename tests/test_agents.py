@@ -1,14 +1,15 @@
 """Agents by name: each is built, trains, resumes and evaluates; their traps; what they are refused for."""
 
+import shutil
 from fractions import Fraction
 
 import pytest
 import torch
 from helpers import CPU, fill_replay
-from tiny_runs import MAZE, assert_same_run, make_continuous, newest
+from tiny_runs import assert_same_run, make_continuous, newest
 
 import voidrl
-from voidrl import build
+from voidrl import build, checkpoint
 from voidrl.agent import Agent
 from voidrl.cli import main as cli
 from voidrl.config import Config, merge
@@ -18,6 +19,7 @@ from voidrl.types import EnvSpec
 
 BOX = {"action_low": (-1.0, -1.0), "action_high": (1.0, 1.0), "action_shape": (2,)}
 ENVS = {"atari": "atari/pong", "dmc": "dmc/cheetah_run", "maze": "voidrl/PixelMaze-v0", "any": "Some-v0"}
+TINY_MAZE = "voidrl/PixelMaze-v0?size=5&image_size=20&goal=far&slip=0.2&max_episode_steps=9"
 DISCRETE = agents_for("atari")
 CONTINUOUS = agents_for("dmc")
 DOMAINS = (
@@ -221,37 +223,47 @@ def test_agents_of_dmcontrol():
 def tiny_run(agent, kind):
     """An environment and the values of an agent with which a run takes a fraction of a second."""
     values = protocol_for(ENVS[kind], agent)
-    env = MAZE if kind != "dmc" else make_continuous if agent == "sac" else f"{MAZE}&continuous=true"
+    env = (
+        TINY_MAZE if kind != "dmc" else make_continuous if agent == "sac" else f"{TINY_MAZE}&continuous=true"
+    )
     tiny = {
         "env": {"num_envs": 2, "frame_stack": 2 if agent != "sac" else 1},
-        "warmup_steps": 8,
+        "warmup_steps": 4,
         "updates_per_step": 0.5,
-        "learner": {"batch_size": 8, "hidden_dim": 8, "encoder": {"width": 0.05}},
-        "replay": {"capacity_steps": 30},  # smaller than the run: it wraps
+        "learner": {"batch_size": 4, "hidden_dim": 8, "encoder": {"width": 0.05}},
+        "replay": {"capacity_steps": 16},  # smaller than the run: it wraps
         "augment": {"shift_pixels": 1},
-        "log": {"tensorboard": False, "log_every_steps": 7, "checkpoint_every_steps": 16},
+        "log": {
+            "log_every_steps": 5,
+            "checkpoint_every_steps": 10,
+            "eval_every_steps": 10,
+            "eval_episodes": 2,
+        },
         "device": "cpu",
     }
-    more = {"log": {"eval_every_steps": 16, "eval_episodes": 2}}
+    more = {"log": {"tensorboard": False}}
     if values.get("augment", {}).get("crop_size"):
-        more["augment"] = {"crop_size": 32}
-    if "reset" in values:  # one at update 4
-        more["reset"] = {"every_updates": 4, "last_steps": 8}
+        more["augment"] = {"crop_size": 18}
+    if "reset" in values:
+        more["reset"] = {"every_updates": 3, "last_steps": 4}  # one before the checkpoint, one after it
     return env, merge({k: v for k, v in values.items() if k != "env"}, tiny, more)
 
 
 @pytest.mark.parametrize(
-    "case", [*((a, "maze") for a in DISCRETE), *((a, "dmc") for a in CONTINUOUS)], ids="-".join
+    ("agent", "kind"), [*((name, "maze") for name in DISCRETE), *((name, "dmc") for name in CONTINUOUS)]
 )
-def test_every_agent_trains_resumes_bit_for_bit_and_evaluates(tmp_path, case):
-    env, config = tiny_run(*case)
-    straight = voidrl.train(env, steps=32, seed=3, out=tmp_path / "straight", config=config)
-    voidrl.train(env, steps=16, seed=3, out=tmp_path / "resumed", config=config)
-    voidrl.resume(tmp_path / "resumed", steps=32, env=None if isinstance(env, str) else env)
-    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=32)
-    assert newest(tmp_path / "straight")[1]["updates"] == 12
-    result = voidrl.evaluate(straight, None if isinstance(env, str) else env, episodes=2)
-    assert len(result.returns) == 2
+def test_every_agent_trains_resumes_bit_for_bit_and_evaluates(tmp_path, agent, kind):
+    """From the checkpoint in the middle: β and the last reset depend on the length of the run."""
+    env, config = tiny_run(agent, kind)
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    trained = voidrl.train(env, steps=20, seed=3, out=straight, config=config)
+    shutil.copytree(straight, resumed)
+    checkpoint.discard(resumed / "checkpoints", 20)
+    factory = None if isinstance(env, str) else env
+    voidrl.resume(resumed, env=factory)
+    assert_same_run(straight, resumed, steps=20)
+    assert newest(straight)[1]["updates"] == 8
+    assert len(voidrl.evaluate(trained, factory, episodes=2).returns) == 2
 
 
 def test_families_of_environments():
@@ -270,8 +282,8 @@ def test_families_of_environments():
         (
             "dmc/walker_walk",
             "rainbow",
-            "preset 'rainbow' cannot be used in environment 'dmc/walker_walk': it is made for atari/…, PixelMaze "
-            "or Gymnasium environments, and agents for dmc/… are drq, curl, sac, rad and drqv2",
+            "preset 'rainbow' cannot be used in environment 'dmc/walker_walk': it is made for atari/…, "
+            "PixelMaze or Gymnasium environments, and agents for dmc/… are drq, curl, sac, rad and drqv2",
         ),
         (
             "atari/pong",

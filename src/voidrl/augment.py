@@ -120,7 +120,8 @@ def network_input(
         window = (low, config.inner_size, *size)
         made: Tensor = kernels.images(source, index, shift, noise, scale, *layout, dtype, *window)
         return made
-    obs, size = source if index is None else Frames(source, index).stacked(), size or tuple(source.shape[2:])
+    obs = source if index is None else Frames(source, index).stacked()
+    size = size or tuple(source.shape[2:])
     if low is not None:
         obs = shift_images(obs, low, 0, (config.inner_size, config.inner_size))
     obs = center_crop(obs, size) if shift is None else shift_images(obs, shift, config.shift_pixels, size)

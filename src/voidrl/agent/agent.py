@@ -105,7 +105,8 @@ class Agent(nn.Module):
         self.metric_owners: dict[str, MetricOwner] = {}
         """Who computed each metric of the last update."""
         self.generation = 0  # increases when tensors that a captured graph holds may have been replaced
-        self.optimizers = Optimizers(device)
+        biases = (p for name, p in self.named_parameters() if name.endswith(".bias"))
+        self.optimizers = Optimizers(device, biases)
 
         self.pretraining = config.phase == "pretrain"
         self.learns = method.learns or not self.pretraining
@@ -430,8 +431,10 @@ class Agent(nn.Module):
     def _method_batch(self, replay: Replay) -> Batch:
         """As many fresh transitions as the learner's, of the kind that the method learns from."""
         config = self.config.learner
-        n = config.n_step if config.intrinsic_n_step == "single" else 1
-        return replay.batch(replay.sample(config.batch_size), n, config.discount)
+        slots = replay.sample(config.batch_size)
+        if config.intrinsic_n_step == "single":
+            return replay.n_step_batch(self.horizon.segment(replay, slots))
+        return replay.batch(slots, 1, config.discount)
 
     def _trained_latents(self, replay: Replay, segment: Segment, pool: Callable[[int], Tensor]) -> Latents:
         """f(s) and f(s') of augmented observations, with gradients."""

@@ -6,7 +6,7 @@ the optimizers that minimize it and no others, so nothing is trained by a loss t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -26,8 +26,10 @@ class Part(NamedTuple):
 class Optimizers:
     """Adam by name."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, biases: Iterable[nn.Parameter] = ()) -> None:
+        """`biases` do not decay, whatever their shape: an ensemble's have three dimensions."""
         self.device = device
+        self._biases = set(biases)
         self._adams: dict[str, torch.optim.Adam] = {}
         self._max_norms: dict[str, float] = {}
 
@@ -42,13 +44,17 @@ class Optimizers:
     ) -> None:
         """Add an optimizer for the trainable weights of these parts; without any there is nothing to add.
 
-        Weights of one dimension, biases and normalizations, do not decay.
+        Biases do not decay, nor do other weights of one dimension: those of normalizations.
         """
         groups = [
             {"params": trainable, "lr": part.learning_rate, "weight_decay": decay}
             for part in parts
             for decay, decays in (((weight_decay, True), (0.0, False)) if weight_decay else ((0.0, None),))
-            if (trainable := [p for p in part.parameters if p.requires_grad and decays in (None, p.ndim > 1)])
+            if (
+                trainable := [
+                    p for p in part.parameters if p.requires_grad and decays in (None, self._decays(p))
+                ]
+            )
         ]
         if groups:
             on_cuda = self.device.type == "cuda"
@@ -58,6 +64,9 @@ class Optimizers:
             for group, rate in zip(self._adams[name].param_groups, rates, strict=True):
                 group["lr"] = rate
             self._max_norms[name] = max_grad_norm
+
+    def _decays(self, parameter: nn.Parameter) -> bool:
+        return parameter.ndim > 1 and parameter not in self._biases
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._adams)

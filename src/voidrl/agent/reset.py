@@ -23,6 +23,7 @@ def reset(agent: Agent) -> None:
     for piece, new_piece in ((agent.representation, fresh.representation), (agent.learner, fresh.learner)):
         mine = dict(piece.named_parameters(remove_duplicate=False))
         new = dict(new_piece.named_parameters(remove_duplicate=False))
+        heads: set[str] = set()
         for name, weight in mine.items():
             original = mine.get(name.removeprefix("target_"), weight)
             if weight in done or original not in trained:
@@ -33,5 +34,11 @@ def reset(agent: Agent) -> None:
             else:
                 weight.copy_(new[name])
                 reinitialized.add(weight)
+                heads.add(name.partition(".")[0])
+        new_buffers = dict(new_piece.named_buffers(remove_duplicate=False))
+        for name, buffer in piece.named_buffers(remove_duplicate=False):
+            child, dot, _ = name.partition(".")
+            if dot and child in heads:  # running statistics; a schedule is not part of a child
+                buffer.copy_(new_buffers[name])
     agent.optimizers.forget(reinitialized)
     agent.horizon.restart()

@@ -145,11 +145,12 @@ def _check_trainers(config: Config, pieces: Pieces) -> None:
 def _check_skills(config: Config, pieces: Pieces) -> None:
     if not isinstance(config.method, SkillConfig) or config.phase == "train":
         return
-    name, period, n = config.method.name, config.method.skill_every_steps, config.learner.n_step
+    name, period, n = config.method.name, config.method.skill_every_steps, config.learner.longest_n_step
     if 0 < period < n:
+        field = "n_step" if n == config.learner.n_step else "n_step_end"
         raise ConfigError(
-            f"method.skill_every_steps = {period} cannot be used with learner.n_step = {n}: a return "
-            f"must not be longer than the skill that earns it; use {n} or more, or a smaller n_step"
+            f"method.skill_every_steps = {period} cannot be used with learner.{field} = {n}: a return "
+            f"must not be longer than the skill that earns it; use {n} or more, or a smaller {field}"
         )
     tuning = config.finetune
     if tuning.warmup_actions == "random" and not pieces.method.regresses_skill:

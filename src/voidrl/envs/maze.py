@@ -20,7 +20,7 @@ ENV_ID = "voidrl/PixelMaze-v0"
 WALL, AGENT, GOAL, FLOOR = (36, 42, 62), (236, 70, 54), (128, 214, 118), (240, 236, 224)
 MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])  # up, down, left, right
 LARGEST = {"size": 255, "image_size": 1024}  # the farthest goal in 255 × 255 cells is found in seconds
-NEAR = 0.25  # of the distance to the farthest cell: where random actions get within an episode
+NEAR = 1 / 6  # of the distance to the farthest cell: random actions get there in one episode of ten or so
 RADIUS = 0.25  # half the width of a continuous agent in cells: thin enough to turn into side corridors
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}
 Cell = tuple[int, int]
@@ -67,7 +67,7 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
         image_size: Pixels per side of the observation, up to 1024; a cell has `image_size // size` per side.
         continuous: False: four actions of one cell each; True: a displacement (down, right) in [-1, 1]².
         speed: Cells per step at full action, along each axis; continuous only.
-        goal: None, "far" for the cell farthest from the start, "near" at a quarter of that, or (row, col).
+        goal: None, "far" for the cell farthest from the start, "near" at a sixth of that, or (row, col).
         show_goal: Whether the observation shows the goal.
         start: The start of every episode, (row, col); None is the top-left room (1, 1).
         slip: Probability that an action is replaced by a uniformly random one.

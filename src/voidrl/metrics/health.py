@@ -135,8 +135,10 @@ class HealthMonitor:
         bonus = train.get("temperature", 0.0) * abs(
             train.get("policy_entropy", 0.0)
         )  # SAC adds it to rewards
-        of_mean = abs(train["reward_mean"]) / (1 - discount**learner.n_step)
-        possible = of_mean + (train.get("reward_std", 0.0) + bonus) * horizon
+        shortest = min(learner.n_step, learner.n_step_end or learner.n_step)
+        of_mean = abs(train["reward_mean"]) / (1 - discount**shortest)
+        scale = (self.config.intrinsic_scale or 1.0) if self.config.phase == "pretrain" else 1.0
+        possible = scale * (of_mean + train.get("reward_std", 0.0) * horizon) + bonus * horizon
         value = max(abs(train["q_mean"]), abs(train.get("q_target", 0.0)))
         if not self._value_scale:  # before any reward: a critic's initial values, or pre-trained ones
             self._value_scale = value if self.config.phase == "finetune" else min(value, INITIAL_VALUE)

@@ -1,0 +1,472 @@
+"""Parts of the agent that change how it learns: several views, annealed returns, resets, weight decay."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import (
+    CONTINUOUS,
+    CPU,
+    DISCRETE,
+    PIXELS,
+    PIXELS_CONTINUOUS,
+    Chain,
+    Constant,
+    fill_replay,
+    line_replay,
+    make_agent,
+    moved,
+    run_loop,
+    shake,
+    small_method,
+    snapshot,
+    spec_of,
+    watch_losses,
+)
+from tiny_runs import Walk, assert_same_run, newest, tiny
+
+import voidrl
+from voidrl import loop
+from voidrl.agent.optimizers import Optimizers, Part
+from voidrl.agent.reset import reset
+from voidrl.errors import ConfigError
+from voidrl.learners.dqn import DQN
+from voidrl.nets import EnsembleLinear
+
+BBF = {
+    "learner__n_step": 10,
+    "learner__n_step_end": 3,
+    "learner__discount": 0.97,
+    "learner__discount_end": 0.997,
+    "learner__anneal_updates": 20,
+}
+
+# Several views
+
+
+def silence(monkeypatch):
+    """No noise in policies, so that rows with the same state have the same target."""
+    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
+
+
+def watched_step(agent, replay):
+    """One update; what the learner was given, and its metrics."""
+    seen = []
+    watch_losses(agent, lambda batch, reward: seen.append((batch, reward)))
+    metrics = agent.step(replay)
+    return *seen[0], metrics
+
+
+@pytest.mark.parametrize("learner", ["dqn", "sac"])
+def test_the_target_of_two_views_is_their_mean(learner, monkeypatch):
+    silence(monkeypatch)
+    spec = PIXELS if learner == "dqn" else PIXELS_CONTINUOUS
+    agent = make_agent(spec, phase="train", learner=learner, learner__views=2, augment__shift_pixels=4)
+    shake(agent.learner, 0.1)  # or online and target networks would be the same
+    before = make_agent(spec, phase="train", learner=learner, learner__views=2)
+    before.load_tensors(agent.tensors())
+    batch, reward, metrics = watched_step(agent, fill_replay(spec))
+    size = 16
+    assert len(batch.obs) == len(batch.next_obs) == len(reward) == len(batch.weight) == 2 * size
+    for given in (batch.action, batch.reward, batch.discount, reward):
+        assert torch.equal(given[:size], given[size:])
+    assert not torch.equal(batch.obs[:size], batch.obs[size:])
+    assert not torch.equal(batch.next_obs[:size], batch.next_obs[size:])
+
+    net, targets, values = before.learner, [], []
+    for rows in (slice(0, size), slice(size, None)):  # one view at a time
+        obs, after, action = batch.obs[rows], batch.next_obs[rows], batch.action[rows]
+        none = batch.skill[rows]
+        with torch.no_grad():
+            if learner == "dqn":
+                best = net.critic(net.encoder(after), none).argmax(1)
+                value = net.target_critic(net.target_encoder(after), none)[range(size), best]
+                values.append(net.critic(net.encoder(obs), none)[range(size), action])
+            else:
+                mean, log_std = net.actor(net.encoder(after)).chunk(2, -1)
+                log_std = -10 + 6 * (log_std.tanh() + 1)
+                density = -log_std - 0.5 * math.log(2 * math.pi) - (1 - mean.tanh() ** 2).log()
+                q = net.target_critic(net.target_encoder(after), none, mean.tanh()).amin(0)
+                value = q - net.log_alpha.exp() * density.sum(1)
+                values.append(net.critic(net.encoder(obs), none, action))
+        targets.append(reward[rows] + batch.discount[rows] * value)
+    assert not torch.allclose(*targets)
+    target = (targets[0] + targets[1]) / 2
+    if learner == "dqn":
+        loss = sum(F.smooth_l1_loss(value, target) for value in values) / 2
+    else:
+        loss = sum((value - target).square().mean(1).sum() for value in values) / 2
+    torch.testing.assert_close(metrics["q_target"], target.mean(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(metrics["critic_loss"], loss, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pretraining", [False, True])
+@pytest.mark.parametrize("learner", ["dqn", "sac", "ddpg"])
+def test_two_views_without_augmentation_are_one(learner, pretraining, monkeypatch):
+    silence(monkeypatch)
+    spec, after = DISCRETE if learner == "dqn" else CONTINUOUS, []
+    phase = "pretrain" if pretraining else "train"
+    for views in (1, 2):
+        agent = make_agent(
+            spec,
+            phase=phase,
+            learner=learner,
+            learner__views=views,
+            learner__adam_eps=1.0,  # steps in proportion to gradients, in which rounding does not grow
+            learner__learning_rate=0.1,
+        )
+        before, replay = snapshot(agent.tensors()), fill_replay(spec)
+        torch.manual_seed(3)
+        agent.step(replay)
+        assert moved(before, agent.tensors())
+        after.append(agent.tensors())
+    for name, tensor in after[0].items():
+        torch.testing.assert_close(after[1][name], tensor, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: n + m)
+
+
+def test_priorities_are_averaged_over_views():
+    agent = make_agent(phase="train", learner__views=2, replay__priority_exponent=0.5)
+    replay, seen = fill_replay(), []
+
+    class Priorities:
+        def update(self, slots, error):
+            seen.append((slots, error))
+
+        def draw(self, batch_size):
+            return torch.arange(batch_size), torch.ones(batch_size)
+
+    replay.priorities = Priorities()
+    agent.step(replay)
+    ((slots, error),) = seen
+    assert slots.shape == error.shape == (16,)
+    assert (error >= 0).all()
+
+
+# Annealed n and γ
+
+
+def test_n_and_gamma_are_annealed_log_linearly_and_again_after_a_reset():
+    agent, seen = make_agent(**BBF), {}
+    agent.step(fill_replay())
+    assert agent.horizon.updates == 1
+    for start in ("first", "reset"):
+        reset(agent)
+        for update in range(23):
+            n, discount = agent.horizon.now()
+            seen[start, update] = (int(n), float(discount))
+            agent.horizon.after_step()
+    for start in ("first", "reset"):
+        assert seen[start, 0] == (10, pytest.approx(0.97, abs=1e-6))
+        assert seen[start, 5] == (7, pytest.approx(1 - 0.03 * 0.1**0.25, abs=1e-6))  # 10 · 0.3^¼ = 7.4
+        assert seen[start, 10] == (5, pytest.approx(1 - math.sqrt(0.03 * 0.003), abs=1e-6))  # √30 = 5.5
+        assert seen[start, 20] == seen[start, 22] == (3, pytest.approx(0.997, abs=1e-6))
+    assert make_agent(learner__n_step=3).horizon.is_annealed is False
+
+
+@pytest.mark.parametrize("fixed", [{"learner__n_step_end": 2}, {"learner__discount_end": 0.9}])
+def test_one_of_them_may_be_annealed_alone(fixed):
+    agent = make_agent(learner__n_step=4, learner__discount=0.5, learner__anneal_updates=2, **fixed)
+    agent.horizon.updates.fill_(2)
+    n, discount = agent.horizon.now()
+    assert (int(n), round(float(discount), 6)) == ((2, 0.5) if "learner__n_step_end" in fixed else (4, 0.9))
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_an_annealed_segment_is_the_segment_of_the_same_n(n):
+    replay = fill_replay(end_every=4)  # also across ends of episodes and of the data
+    slots, longest, discount = replay.newest(100), 5, 0.9
+    expected = replay.segment(slots, n, discount)
+    found = replay.annealed_segment(slots, longest, torch.tensor(n), torch.tensor(discount))
+    assert torch.equal(found.slots[:, :n], expected.slots)
+    assert torch.equal(found.states[:, : n + 1], expected.states)
+    torch.testing.assert_close(found.weights[:, :n], expected.weights)
+    torch.testing.assert_close(found.discount, expected.discount)
+    assert not found.weights[:, n:].any()
+    assert torch.equal(found.states[:, -1], expected.states[:, -1])
+    batch, wanted = replay.n_step_batch(found), replay.n_step_batch(expected)
+    for field in ("obs", "action", "reward", "discount", "next_obs"):
+        torch.testing.assert_close(getattr(batch, field), getattr(wanted, field))
+
+
+def test_the_learner_is_given_annealed_returns():
+    spec = line_replay([0, 1]).spec
+    agent = make_agent(
+        spec,
+        phase="train",
+        learner__batch_size=64,
+        learner__n_step=4,
+        learner__n_step_end=1,
+        learner__discount=0.5,
+        learner__discount_end=0.75,
+        learner__anneal_updates=2,
+    )
+    replay = line_replay(range(9), rewards=[1, 10, 100, 1000, 0, 0, 0, 0])
+    seen = []
+    watch_losses(agent, lambda batch, reward: seen.append((batch, reward)))
+    for _ in range(3):
+        agent.step(replay)
+    half = 1 - math.sqrt(0.5 * 0.25)  # n: 4, 2, 1
+    for (batch, reward), value, last in zip(
+        seen, (1 + 5 + 25 + 125, 1 + 10 * half, 1), ((4, 0.5**4), (2, half**2), (1, 0.75)), strict=True
+    ):
+        first = int((batch.obs[:, 0] == 0).nonzero()[0])
+        assert float(reward[first]) == pytest.approx(value, rel=1e-5)
+        found = (float(batch.next_obs[first, 0]), float(batch.discount[first]))
+        assert found == (last[0], pytest.approx(last[1], rel=1e-5))
+
+
+def test_a_skill_must_last_as_long_as_the_longest_return():
+    options = {"method": small_method("diayn", skill_every_steps=4), "learner__n_step": 3}
+    make_agent(**options)
+    with pytest.raises(ConfigError, match=r"skill_every_steps = 4 .* learner.n_step_end = 5: a return"):
+        make_agent(learner__n_step_end=5, **options)
+
+
+# Resets
+
+
+def trained_agent(spec=DISCRETE, updates=3, **options):
+    agent = make_agent(spec, reset__keep=0.8, **options)
+    replay = fill_replay(spec, skill_dim=agent.method.skill_dim)
+    for i in range(updates):
+        agent.step(replay, i % agent.learner.period)
+    return agent
+
+
+def part_of(name):
+    """`encoder`, also for its target; `method`; or `head`."""
+    piece, child = name.split(".")[:2]
+    return "method" if piece == "method" else "encoder" if "encoder" in child else "head"
+
+
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        (DISCRETE, {"phase": "train", "learner__encoder__hidden_dim": 8}),
+        (CONTINUOUS, {"phase": "train", "learner": "sac", "learner__encoder__hidden_dim": 8}),
+        (CONTINUOUS, {"learner": "ddpg", "representation": "simclr", "method": small_method("rnd")}),
+        (PIXELS, {"representation": "spr", "representation__projection_dim": 4}),
+        (DISCRETE, {"representation": "spr", "representation__momentum": 0.5, "phase": "train"}),
+        (
+            DISCRETE,
+            {"representation": "simclr", "share_encoder": "all", "method": small_method("disagreement")},
+        ),
+    ],
+    ids=lambda value: value.get("representation", "none") if isinstance(value, dict) else "",
+)
+def test_a_reset_perturbs_the_encoder_and_replaces_the_heads_in_place(spec, options):
+    agent = trained_agent(spec, **options)
+    trained = {id(p) for p in agent.optimizers.all_parameters()}
+    before, places = snapshot(agent.tensors()), {n: t.data_ptr() for n, t in agent.tensors().items()}
+    moments = snapshot(agent.optimizers.tensors())
+    torch.manual_seed(11)
+    fresh = dict(make_fresh(agent).named_parameters())
+    torch.manual_seed(11)
+    reset(agent)
+
+    seen = set()
+    for name, tensor in agent.named_parameters():
+        online = agent.get_parameter(name.replace(".target_", "."))
+        part = part_of(name) if id(online) in trained else "untrained"
+        seen.add((part, "target_" in name))
+        if part in ("method", "untrained"):
+            assert torch.equal(tensor, before[name]), name
+        elif part == "encoder":
+            assert torch.equal(tensor, torch.lerp(before[name], fresh[name], 1 - 0.8)), name
+            torch.testing.assert_close(tensor, 0.8 * before[name] + 0.2 * fresh[name])
+        else:
+            assert torch.equal(tensor, fresh[name]), name
+    assert {("encoder", False), ("head", False), ("head", True)} <= seen
+    assert places == {n: t.data_ptr() for n, t in agent.tensors().items()}
+
+    names = {id(p): name for name, p in agent.named_parameters()}
+    for key, value in agent.optimizers.tensors().items():
+        optimizer, index, _ = key.split("/")
+        name = names[id(agent.optimizers.parameters(optimizer)[int(index)])]
+        if part_of(name) == "head":
+            assert not value.any(), key
+        else:
+            assert torch.equal(value, moments[key]), key
+        assert moments[key].any() or not value.any()
+    assert any(moment.any() for moment in moments.values())
+    replay = fill_replay(spec, skill_dim=agent.method.skill_dim)
+    assert all(torch.isfinite(value).all() for value in agent.step(replay).values())
+
+
+def make_fresh(agent):
+    return type(agent)(agent.spec, agent.config, CPU)
+
+
+@pytest.mark.parametrize("keep", [0.0, 1.0])
+def test_a_reset_keeps_all_of_the_encoder_or_nothing(keep):
+    agent = trained_agent(phase="train", learner__encoder__hidden_dim=8)
+    agent.config = voidrl.config.update(agent.config, {"reset.keep": keep})
+    before = snapshot(agent.learner.encoder.state_dict())
+    torch.manual_seed(0)
+    fresh = make_fresh(agent).learner.encoder.state_dict()
+    torch.manual_seed(0)
+    reset(agent)
+    for name, tensor in agent.learner.encoder.state_dict().items():
+        assert torch.equal(tensor, before[name] if keep else fresh[name])
+
+
+def test_a_reset_spares_what_is_frozen_and_schedules_but_not_statistics():
+    agent = trained_agent(phase="finetune", finetune__encoder_learning_rate=0, learner__encoder__hidden_dim=8)
+    agent.learner.epsilon.fill_(0.25)
+    before = snapshot(agent.tensors())
+    reset(agent)
+    changed = moved(before, agent.tensors())
+    assert any(name.startswith("learner.critic.") for name in changed)
+    assert not any("encoder" in name for name in changed)
+    assert float(agent.learner.epsilon) == 0.25
+
+    agent = make_agent(phase="train", learner=Normalized)
+    replay = fill_replay()
+    agent.step(replay)
+    assert agent.learner.critic.norm.running_mean.any()
+    assert agent.learner.critic.norm.num_batches_tracked > 0
+    reset(agent)
+    assert not agent.learner.critic.norm.running_mean.any()
+    assert agent.learner.critic.norm.num_batches_tracked == 0
+
+
+class NormalizedQ(torch.nn.Module):
+    def __init__(self, inputs, actions):
+        super().__init__()
+        self.norm, self.q = torch.nn.BatchNorm1d(inputs), torch.nn.Linear(inputs, actions)
+
+    def forward(self, features, skill):
+        return self.q(self.norm(features))
+
+
+class Normalized(DQN):
+    """A critic with running statistics."""
+
+    def __init__(self, spec, config, encoder, critic, skill_dim):
+        critic = critic or NormalizedQ(encoder.feature_dim, spec.num_actions)
+        super().__init__(spec, config, encoder, critic, skill_dim)
+
+
+def test_the_loop_resets_at_multiples_of_updates_but_not_in_the_last_steps(tmp_path, monkeypatch):
+    at = []
+    agent = make_agent(
+        spec_of(Chain),
+        phase="train",
+        steps=30,
+        warmup_steps=10,
+        updates_per_step=3,
+        reset__every_updates=10,
+        reset__last_steps=8,
+        learner__n_step_end=3,
+    )
+    now = []
+
+    def watched(agent):
+        reset(agent)
+        at.append((now[-1].state.updates, now[-1].state.steps))
+        assert agent.horizon.updates == 0
+
+    update = loop.Loop._update_agent
+    monkeypatch.setattr(loop, "reset", watched)
+    monkeypatch.setattr(loop.Loop, "_update_agent", lambda self: (now.append(self), update(self))[1])
+    finished = run_loop(tmp_path / "run", Chain, agent)
+    assert finished.state.updates == 60
+    # The tenth update is made in step 14, then every tenth in steps 17, 20 and 24, one of the last 8.
+    assert at == [(10, 14), (20, 17), (30, 20)]
+    assert agent.horizon.updates == 30
+
+
+def test_runs_with_resets_and_annealing_resume_bit_for_bit(tmp_path):
+    options = {**BBF, "learner__anneal_updates": 9, "reset__every_updates": 12, "reset__last_steps": 0}
+    changes = tiny(**options, representation={"name": "spr", "hidden_dim": 8, "projection_dim": 4})
+    straight = voidrl.train(Walk, steps=40, seed=2, out=tmp_path / "straight", config=changes)
+    voidrl.train(Walk, steps=20, seed=2, out=tmp_path / "resumed", config=changes)
+    name = "agent.safetensors/horizon.updates"
+    assert newest(tmp_path / "resumed")[0][name] == 0  # 12 updates: it was reset with the last of them
+    voidrl.resume(tmp_path / "resumed", steps=40)
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=40)
+    assert newest(tmp_path / "straight")[0][name] == 32 - 24
+    assert straight.horizon.now()[0] == round(10 * 0.3 ** (8 / 9))
+    tuned = voidrl.finetune(straight, Walk, steps=9, out=tmp_path / "tuned")  # which starts over
+    assert tuned.horizon.updates == 1
+
+
+# Weight decay
+
+
+def test_decay_shrinks_weights_by_its_rate_and_spares_biases_and_normalizations():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.Linear(4, 5), torch.nn.LayerNorm(5), EnsembleLinear(2, 5, 6)
+    )
+    shake(net)
+    kept = {"0.bias", "1.bias", "2.weight", "2.bias", "3.bias"}
+    biases = [p for name, p in net.named_parameters() if name.endswith("bias")]
+    optimizers = Optimizers(CPU, biases)
+    optimizers.add("net", [Part(list(net.parameters()), 0.1)], weight_decay=0.5)
+    before = snapshot(net.state_dict())
+    for _ in range(2):
+        optimizers.minimize(["net"], sum((0 * p).sum() for p in net.parameters()))
+    for name, tensor in net.state_dict().items():
+        factor = 1 if name in kept else (1 - 0.1 * 0.5) ** 2
+        torch.testing.assert_close(tensor, factor * before[name], rtol=1e-6, atol=0)
+        assert name not in kept or torch.equal(tensor, before[name])
+
+
+@pytest.mark.parametrize("learner", ["dqn", "sac"])
+def test_the_agents_weights_decay_except_biases(learner):
+    agent = make_agent(
+        DISCRETE if learner == "dqn" else CONTINUOUS,
+        phase="train",
+        learner=learner,
+        learner__weight_decay=0.1,
+        learner__encoder__hidden_dim=8,
+    )
+    decays = {
+        id(p): group["weight_decay"]
+        for adam in agent.optimizers.values()
+        for group in adam.param_groups
+        for p in group["params"]
+    }
+    found = {name: decays[id(p)] for name, p in agent.learner.named_parameters() if id(p) in decays}
+    spared = {name for name, decay in found.items() if not decay}
+    assert spared == {
+        name
+        for name, p in agent.learner.named_parameters()
+        if name in found and (name.endswith(".bias") or p.ndim < 2)
+    }
+    assert {name.partition(".")[0] for name in found.keys() - spared} >= {"encoder", "critic"}
+    assert set(found.values()) == {0.0, 0.1}
+    plain = make_agent(phase="train")
+    assert all(type(adam) is torch.optim.Adam for adam in plain.optimizers.values())
+    assert all(type(adam) is torch.optim.AdamW for adam in agent.optimizers.values())
+
+
+# Scale of the intrinsic reward
+
+
+class Bounded(DQN):
+    has_bounded_values = True
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, 1),
+        ({"intrinsic_scale": 3.0}, 3),
+        ({"learner": Bounded, "learner__discount": 0.9}, 0.1),
+        ({"learner": Bounded, "learner__discount": 0.9, "learner__discount_end": 0.99}, 0.01),
+        ({"learner": Bounded, "intrinsic_scale": 2.0}, 2),
+        ({"phase": "train", "intrinsic_scale": 3.0}, None),
+    ],
+)
+def test_the_intrinsic_reward_is_scaled(options, expected):
+    replay = fill_replay()
+    agent = make_agent(method=Constant, **options)
+    batch, reward, metrics = watched_step(agent, replay)
+    if expected is None:
+        assert torch.equal(reward, batch.reward)
+    else:
+        torch.testing.assert_close(reward, torch.full((16,), float(expected)))
+        assert metrics["reward_mean"] == 1  # as the method gave it
