@@ -1,18 +1,19 @@
-"""DQN for discrete actions: double, dueling, n-step, ε-greedy (DrQ's learner on Atari)."""
+"""DQN for discrete actions: double, dueling, n-step, ε-greedy or noisy (DrQ's learner on Atari)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.config import Count, EncoderConfig, LearnerConfig, require
+from voidrl.config import Count, EncoderConfig, LearnerConfig, require, require_positive
 from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import Learner, linear_schedule
-from voidrl.nets import DuelingQ, Encoder, target_copy
+from voidrl.nets import DuelingQ, Encoder, redraw_noise, scale_gradient, silence, target_copy
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 
@@ -34,6 +35,15 @@ class DQNConfig(LearnerConfig):
     """Double Q-learning: the online network chooses the next action, the target network values it."""
     dueling: bool = True
     """Separate streams for the state's value and the actions' advantages."""
+    shared_hidden: bool = False
+    """One set of hidden layers for both streams, as in Dopamine and BBF, instead of one for each."""
+    noisy_sigma: float = 0.0
+    """σ₀ of noisy layers in the heads, which explore instead of or together with ε (Rainbow: 0.5, DER: 0.1);
+    0 for plain layers."""
+    act_with: Literal["online", "target"] = "online"
+    """The network that chooses actions; BBF acts by the target network."""
+    head_gradient_scale: float = 1.0
+    """Multiplies the gradient that the heads pass to the encoder (SPR: 2^−½)."""
     epsilon_start: float = 1.0
     """Probability of a random action at the start."""
     epsilon_end: float = 0.05
@@ -46,6 +56,13 @@ class DQNConfig(LearnerConfig):
         for name in ("epsilon_start", "epsilon_end"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a probability in [0, 1]")
         require(self.epsilon_decay_steps >= 0, "epsilon_decay_steps", self.epsilon_decay_steps, "0 or more")
+        require(
+            0 <= self.noisy_sigma < 100,
+            "noisy_sigma",
+            self.noisy_sigma,
+            "0 (no noise) or a number such as 0.5",
+        )
+        require_positive(self, "head_gradient_scale")
 
 
 class DQN(Learner):
@@ -62,39 +79,74 @@ class DQN(Learner):
         inputs = encoder.feature_dim + skill_dim
         if critic is None:
             self.critic = DuelingQ(
-                inputs, spec.num_actions, config.hidden_dim, config.hidden_layers, config.dueling
+                inputs,
+                spec.num_actions,
+                config.hidden_dim,
+                config.hidden_layers,
+                config.dueling,
+                outputs=self.critic_outputs,
+                noisy_sigma=config.noisy_sigma,
+                shared_hidden=config.shared_hidden,
             )
         self.target_encoder, self.target_critic = target_copy(encoder), target_copy(self.critic)
         self.epsilon: Tensor
         self.register_buffer("epsilon", torch.tensor(config.epsilon_start))
 
+    @property
+    def critic_outputs(self) -> int | None:
+        """What the critic has of each action; None for its value alone."""
+        return None
+
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """One optimizer."""
         return {"critic": self.critic_parameters()}
 
+    def values(self, output: Tensor) -> Tensor:
+        """The critic's output as Q values, (B, A)."""
+        return output
+
     def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
-        """Greedy if deterministic, else ε-greedy."""
-        greedy: Tensor = self.critic(self.features(obs), skill).argmax(-1)  # (B,)
+        """Greedy if deterministic, else ε-greedy with new noise; one draw serves all environments."""
+        by_target = self.config.act_with == "target"
+        critic = self.target_critic if by_target else self.critic
+        if deterministic:
+            silence(critic)
+        else:
+            redraw_noise(critic)
+        features = self.target_encoder(obs) if by_target else self.features(obs)
+        greedy: Tensor = self.values(critic(features, skill)).argmax(-1)  # (B,)
         if deterministic:
             return greedy
         anything = torch.randint_like(greedy, self.spec.num_actions)
         return torch.where(torch.rand(greedy.shape, device=greedy.device) < self.epsilon, anything, greedy)
 
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
-        """One loss."""
+        """One loss, for which online and target network draw new noise."""
+        redraw_noise(self.critic, self.target_critic)
         yield Loss("critic", *self.critic_loss(batch, reward))
+
+    def chosen(self, output: Tensor, action: Tensor) -> Tensor:
+        """What the critic's output, (B, A) or (B, A, n), has of the (B,) actions: (B,) or (B, n)."""
+        index = action.view(-1, *[1] * (output.ndim - 1)).expand(-1, 1, *output.shape[2:])
+        return output.gather(1, index).squeeze(1)
+
+    def next_output(self, batch: Batch) -> Tensor:
+        """What the target critic has of the best action in s', (B,) or (B, n)."""
+        output = self.target_critic(self.target_encoder(batch.next_obs), batch.skill)
+        chooser = self.critic(self.features(batch.next_obs), batch.skill) if self.config.double else output
+        return self.chosen(output, self.values(chooser).argmax(-1))
+
+    def output(self, batch: Batch) -> Tensor:
+        """What the critic has of the action taken in s, (B,) or (B, n), with gradients."""
+        features = scale_gradient(self.features(batch.obs), self.config.head_gradient_scale)
+        return self.chosen(self.critic(features, batch.skill), batch.action)
 
     @fusable
     def critic_loss(self, batch: Batch, reward: Tensor) -> tuple[Tensor, Metrics, Tensor]:
         """Huber loss of the n-step double-Q error; also the error of each transition."""
         with torch.no_grad():
-            target_q = self.target_critic(self.target_encoder(batch.next_obs), batch.skill)  # (B, A)
-            chooser = (
-                self.critic(self.features(batch.next_obs), batch.skill) if self.config.double else target_q
-            )
-            value = target_q.gather(1, chooser.argmax(-1, keepdim=True)).squeeze(1)
-            target = self.average_views(reward + batch.discount * value)  # (B,)
-        q = self.critic(self.features(batch.obs), batch.skill).gather(1, batch.action[:, None]).squeeze(1)
+            target = self.average_views(reward + batch.discount * self.next_output(batch))  # (B,)
+        q = self.output(batch)
         loss = (batch.weight * F.smooth_l1_loss(q, target, reduction="none")).mean()
         metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
         return loss, metrics, (q - target).detach().abs()

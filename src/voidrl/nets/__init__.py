@@ -14,6 +14,7 @@ from voidrl.nets.layers import (
     join,
     mlp,
     rescale,
+    scale_gradient,
     trunk,
     unit_vectors,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "polyak_update",
     "redraw_noise",
     "rescale",
+    "scale_gradient",
     "silence",
     "target_copy",
     "top1_accuracy",

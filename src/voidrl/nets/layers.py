@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -113,6 +114,25 @@ def rescale(latent: Tensor) -> Tensor:
     dims = tuple(range(1, latent.ndim))
     low, high = latent.amin(dims, keepdim=True), latent.amax(dims, keepdim=True)
     return (latent - low) / (high - low + 1e-5)
+
+
+class _ScaledGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:
+        ctx.scale = scale
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return grad * ctx.scale, None
+
+
+def scale_gradient(x: Tensor, scale: float) -> Tensor:
+    """The input, whose gradient is multiplied by `scale`."""
+    if scale == 1:
+        return x
+    scaled: Tensor = _ScaledGradient.apply(x, scale)
+    return scaled
 
 
 def unit_vectors(x: Tensor) -> Tensor:
