@@ -12,7 +12,7 @@ from voidrl.engine import MAX_BURST, MAX_GRAPHS, WARMUP_RUNS, Engine, HostCopy, 
 from voidrl.errors import CaptureError, ConfigError
 from voidrl.methods.base import Method
 
-LEARNERS = {"dqn": DISCRETE, "sac": CONTINUOUS, "ddpg": CONTINUOUS}
+LEARNERS = {"dqn": DISCRETE, "rainbow": DISCRETE, "sac": CONTINUOUS, "ddpg": CONTINUOUS}
 
 
 class Reader(Method):
