@@ -6,6 +6,8 @@ Differences from the original:
 - p^α is rounded to whole units of 2⁻²⁰, the smallest priority there is; the original adds a small constant.
   Whole numbers are summed exactly in float64, in whatever order. Otherwise rounding would make some entries
   unreachable, and now and then select one whose priority is 0.
+
+On a GPU both are a few kernels (`voidrl.kernels.priorities`); the plain version here is their reference.
 """
 
 from __future__ import annotations
