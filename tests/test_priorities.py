@@ -274,6 +274,8 @@ def test_captured_draws_and_updates_on_the_gpu_are_the_eager_ones(monkeypatch):
     cuda, random = torch.device("cuda", 0), torch.rand(40, 64, dtype=torch.float64)
     here, there = (Oracle(5, 3000, 3, place=place, config=ROOTS) for place in (CPU, cuda))
     uniform, error = torch.zeros(64, dtype=torch.float64, device=cuda), torch.zeros(64, device=cuda)
+    # The first call of a kernel imports the compiler, which must know the real `torch.rand`.
+    Priorities(1, 1.0, 1.0, 1.0, cuda).update(torch.zeros(1, dtype=torch.int64, device=cuda), error[:1])
     monkeypatch.setattr(torch, "rand", lambda *size, device, **options: uniform.to(device))
     drawn = []
 

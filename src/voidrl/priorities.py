@@ -6,6 +6,8 @@ Differences from the original:
 - p^α is rounded to whole units of 2⁻²⁰, the smallest priority there is; the original adds a small constant.
   Whole numbers are summed exactly in float64, in whatever order. Otherwise rounding would make some entries
   unreachable, and now and then select one whose priority is 0.
+
+On a GPU both are a few kernels (`voidrl.kernels.priorities`); the plain version here is their reference.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from voidrl import kernels
 from voidrl.kernels.fusion import fusable
 
 BLOCK = 1024
@@ -61,18 +64,24 @@ class Priorities:
         """
         if batch_size not in self._strata:
             index = torch.arange(batch_size, dtype=torch.float64, device=self.values.device)
-            self._strata[batch_size] = index * (BELOW_ONE / batch_size)
+            self._strata[batch_size] = index
         return self._draw(self._strata[batch_size])
 
     @fusable
     def _draw(self, strata: Tensor) -> tuple[Tensor, Tensor]:
         uniform = torch.rand(len(strata), dtype=torch.float64, device=strata.device)
+        # Farther below 1 than rounding can reach, so that the last stratum stays inside the total.
+        stratum = BELOW_ONE / len(strata)
+        if self._has_kernels(len(strata)):
+            from voidrl.kernels.priorities import draw  # imports Triton
+
+            slots, weight = draw(self.values, self.highest, self.importance, uniform, stratum, BLOCK)
+            return slots, weight
         # What is new since the last draw gets the highest priority so far.
         blocks = self.values.clamp_(max=self.highest).view(-1, BLOCK)
         sums = blocks.sum(1)
         ends = sums.cumsum(0)
-        # Farther below 1 than rounding can reach, so that the last stratum stays inside the total.
-        target = torch.add(strata, uniform, alpha=BELOW_ONE / len(strata)) * ends[-1]  # (B,)
+        target = (uniform + strata) * stratum * ends[-1]  # (B,)
         block = torch.searchsorted(ends, target, right=True)
         target = target - (ends - sums)[block]
         inside = blocks[block].cumsum(1)  # (B, BLOCK)
@@ -89,10 +98,22 @@ class Priorities:
         For a slot that was drawn several times the largest error counts. Errors that are not finite do not
         spoil the draws, so that the loss which they come from can be reported.
         """
-        error = error.detach().to(self.values.device, torch.float64)
-        units = (error**self.exponent / UNIT).nan_to_num(nan=0.0).clamp(1, self.limit).round()
+        error = error.detach().to(self.values.device)
+        if self._has_kernels(len(slots)):
+            from voidrl.kernels.priorities import update  # imports Triton
+
+            update(self.values, self.highest, slots, error, self.exponent, UNIT, self.limit)
+            return
+        units = (error.double() ** self.exponent / UNIT).nan_to_num(nan=0.0).clamp(1, self.limit).round()
         self.values.scatter_reduce_(0, slots, units, "amax", include_self=False)
         self.highest.copy_(torch.maximum(self.highest, units.amax()))
+
+    def _has_kernels(self, batch_size: int) -> bool:
+        if not kernels.usable(self.values):
+            return False
+        from voidrl.kernels.priorities import MAX_BATCH, MAX_BLOCKS  # imports Triton
+
+        return batch_size <= MAX_BATCH and len(self.values) <= MAX_BLOCKS * BLOCK
 
     def set_progress(self, fraction: float) -> None:
         """Set β to its value after this fraction of the run."""
