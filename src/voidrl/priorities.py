@@ -12,6 +12,8 @@ On a GPU both are a few kernels (`voidrl.kernels.priorities`); the plain version
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -51,7 +53,8 @@ class Priorities:
             return torch.full((size,), value, dtype=torch.float64, device=storage)
 
         self.values = full(-(-slots // BLOCK) * BLOCK, NONE)  # in units
-        self.limit = EXACT / len(self.values)
+        # A power of two, which Triton's constants, float32 in some versions, hold exactly.
+        self.limit = 2.0 ** math.floor(math.log2(EXACT / len(self.values)))
         # One element each: compiled code may lose writes to tensors without dimensions.
         self.highest = full(1, 1 / UNIT)
         self.importance = full(1, importance_start)

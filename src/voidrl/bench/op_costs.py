@@ -76,10 +76,25 @@ def tf32_cost(arguments: Arguments, out: Tensor) -> OpCost:
     return OpCost("products", 2.0 * out.numel() * a.shape[1], size, tf32=True)
 
 
+def draw_priorities_cost(arguments: Arguments, out: tuple[Tensor, ...]) -> OpCost:
+    """All priorities are read and added up."""
+    values = arguments["values"]
+    return OpCost("priorities", float(values.numel()), stored_bytes(values) + bytes_in(out))
+
+
+def update_priorities_cost(arguments: Arguments, out: None) -> OpCost:
+    """The priorities of the batch are written."""
+    slots, error = arguments["slots"], arguments["error"]
+    written = len(slots) * arguments["values"].element_size()
+    return OpCost("priorities", 0.0, stored_bytes(slots) + stored_bytes(error) + written)
+
+
 # Our convolutions are missing: `bench update` counts with plain layouts, whose 3, 4 or 9 channels they leave
 # to PyTorch. The roofline refuses an operator of ours that is not listed here.
 OWN_OPS: dict[str, Callable[[Arguments, Any], OpCost]] = {
     "knn_distances": knn_cost,
     "images": images_cost,
     "tf32_mm": tf32_cost,
+    "draw_priorities": draw_priorities_cost,
+    "update_priorities": update_priorities_cost,
 }
