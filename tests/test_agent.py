@@ -143,7 +143,10 @@ PHASES = {
 KEPT = ("encoder", "target_encoder", "stddev", "epsilon")  # of the learner, also with new heads
 
 
-@pytest.mark.parametrize(("spec", "learner"), [(DISCRETE, "dqn"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")])
+@pytest.mark.parametrize(
+    ("spec", "learner"),
+    [(DISCRETE, "dqn"), (DISCRETE, "rainbow"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")],
+)
 @pytest.mark.parametrize("share", ["nothing", "all"])
 def test_heads_are_kept_or_new_and_all_else_is_kept(spec, learner, share):
     options = {"learner": learner, "representation": "simclr", "share_encoder": share}
@@ -234,7 +237,9 @@ def test_the_learning_rate_of_fine_tuning():
 # Repeating
 
 
-@pytest.mark.parametrize(("spec", "learner"), [(PIXELS, "dqn"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")])
+@pytest.mark.parametrize(
+    ("spec", "learner"), [(PIXELS, "dqn"), (PIXELS, "rainbow"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")]
+)
 def test_the_same_seed_gives_the_same_updates(spec, learner):
     def run(seed):
         agent = make_agent(spec, learner=learner, seed=seed, representation="simclr")
@@ -251,9 +256,9 @@ def test_the_same_seed_gives_the_same_updates(spec, learner):
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("learner", ["dqn", "sac", "ddpg"])
+@pytest.mark.parametrize("learner", ["dqn", "rainbow", "sac", "ddpg"])
 def test_no_update_reads_a_tensor_on_the_host(learner, phase):
-    spec = DISCRETE if learner == "dqn" else CONTINUOUS
+    spec = DISCRETE if learner in ("dqn", "rainbow") else CONTINUOUS
     options = {"learner__n_step": 3, "learner__max_grad_norm": 1.0, "method__pool": 20, **PHASES[phase]}
     agent, replay = make_agent(spec, learner=learner, representation="simclr", **options), fill_replay(spec)
     with HostReads() as reads:

@@ -64,10 +64,7 @@ PRIORITIZED = {"replay__priority_exponent": 0.5}
 ANNEALED = {"learner__n_step_end": 5, "learner__discount_end": 0.9, "learner__anneal_updates": 10}
 SPR = (
     {"representation": {"name": "spr", "projection": "head", "batch_norm": True}},
-    {
-        "representation": {"name": "spr", "projection": "head", "momentum": 0.9},
-        "learner__encoder__rescale": True,
-    },
+    {"representation": {"name": "spr", "projection": "head", "target": "learner"}},
 )
 COMBINATIONS = [
     ("ddpg", {"method": "metra", "method__distance": "euclidean"}),
@@ -95,6 +92,9 @@ COMBINATIONS = [
     ("rainbow", {"phase": "train", "representation": "curl", **PRIORITIZED, "augment__learner": False}),
     *((learner, {"phase": "train", **PRIORITIZED}) for learner in ("dqn", "sac", "ddpg")),
     *((learner, {"phase": "train", "learner__views": 2}) for learner in ("dqn", "rainbow", "sac", "ddpg")),
+    ("sac", {"phase": "train", "representation": "curl", "representation__target": "learner"}),
+    ("sac", {"phase": "train", "representation": "imagenet", "share_encoder": "all"}),
+    ("rainbow", {"phase": "train", "learner__encoder__rescale": True, **ANNEALED}),
     ("dqn", {"phase": "train", **ANNEALED}),
     ("sac", {"phase": "train", "learner__weight_decay": 0.1}),
 ]

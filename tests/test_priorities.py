@@ -88,6 +88,7 @@ def test_every_one_of_a_million_slots_is_where_its_share_of_the_total_is(monkeyp
     values = priorities.values
     ends = values.cumsum(0)
     assert values[:1_000_000].max() / values[:1_000_000].min() > 1e9
+    assert values.flip(0).cumsum(0)[-1] == values.sum() == ends[-1], "sums are exact in any order"
     chosen = torch.cat([values[:1_000_000].argsort()[:300], torch.randint(1_000_000, (700,))])
     middle = (ends - values / 2)[chosen] / ends[-1]
     assert torch.equal(at(monkeypatch, priorities, middle), chosen)
@@ -265,6 +266,40 @@ def test_a_loaded_replay_draws_as_the_saved_one():
         oracle.step()
         loaded.add(*oracle.last)
     assert not moved(saved.state(), loaded.state())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_captured_draws_and_updates_on_the_gpu_are_the_eager_ones(monkeypatch):
+    cuda, random = torch.device("cuda", 0), torch.rand(40, 64, dtype=torch.float64)
+    here, there = (Oracle(5, 3000, 3, place=place, config=ROOTS) for place in (CPU, cuda))
+    uniform, error = torch.zeros(64, dtype=torch.float64, device=cuda), torch.zeros(64, device=cuda)
+    monkeypatch.setattr(torch, "rand", lambda *size, device, **options: uniform.to(device))
+    drawn = []
+
+    def step(replay):
+        drawn[:] = [*replay.draw(64), replay.priorities]
+        replay.priorities.update(drawn[0], error)
+
+    for time in range(600):  # of which the first are not drawn from
+        for oracle in (here, there):
+            oracle.step() if time % 41 else oracle.reset()
+    step(there.replay)  # what is allocated lazily
+    step(here.replay)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(there.replay)
+    captured = list(drawn)
+    for number in random:
+        uniform.copy_(number)
+        error.copy_(number * 9)
+        for oracle in (here, there):
+            oracle.step()
+        graph.replay()
+        step(here.replay)
+        assert torch.equal(captured[0].cpu(), drawn[0])
+        torch.testing.assert_close(captured[1].cpu(), drawn[1])
+        torch.testing.assert_close(captured[2].values.cpu(), drawn[2].values, rtol=0, atol=1)
 
 
 # In a run

@@ -237,7 +237,10 @@ def test_what_cannot_work_is_refused_with_something_that_does(spec, options, sen
 # Learning rates of a fine-tuned agent
 
 
-@pytest.mark.parametrize(("spec", "learner"), [(DISCRETE, "dqn"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")])
+@pytest.mark.parametrize(
+    ("spec", "learner"),
+    [(DISCRETE, "dqn"), (DISCRETE, "rainbow"), (CONTINUOUS, "sac"), (CONTINUOUS, "ddpg")],
+)
 def test_parts_have_their_own_learning_rates(spec, learner):
     """Adam's first step is as large as its learning rate."""
     rates = {"learning_rate": 1e-3, "encoder_learning_rate": 1e-5, "first_layer_learning_rate": 1e-4}

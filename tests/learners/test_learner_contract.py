@@ -21,9 +21,8 @@ def test_the_methods_reward_is_what_the_target_uses(learner, n_step):
     targets = {}
     for method in (Constant, Five):
         spec = spec_for(learner)
-        agent = make_agent(
-            spec, learner=learner, learner__n_step=n_step, method=method, learner__discount=0.5
-        )
+        options = {"learner__n_step": n_step, "learner__discount": 0.5, "intrinsic_scale": 1.0}
+        agent = make_agent(spec, learner=learner, method=method, **options)
         replay = fill_replay(spec, end_every=10**9)
         torch.manual_seed(1)
         slots = replay.sample(16)

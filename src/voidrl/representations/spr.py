@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import RepresentationConfig, require, require_positive
@@ -34,9 +35,11 @@ from voidrl.nets import (
     target_copy,
     unit_vectors,
 )
+from voidrl.nets.encoder import CHANNELS
+from voidrl.nets.layers import in_bf16
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation, Views
-from voidrl.types import EnvSpec, Metrics
+from voidrl.types import EnvSpec, Layout, Metrics
 
 if TYPE_CHECKING:
     from voidrl.learners.base import Learner
@@ -195,7 +198,9 @@ class Transition(nn.Module):
         self.spatial, self.rescales = len(shape) == 3, rescales
         if self.spatial:
             channels = shape[0]
-            layers: list[nn.Module] = [Conv(channels + actions, channels, 3, padding=1), nn.ReLU()]
+            first = Conv(channels + actions, channels, 3, padding=1)
+            first.layout = Layout(multiple=CHANNELS)
+            layers: list[nn.Module] = [first, nn.ReLU()]
             layers += [BatchStandardize(channels)] if config.batch_norm else []
             self.layers = nn.Sequential(*layers, Conv(channels, channels, 3, padding=1), nn.ReLU())
             self.layers.apply(init_orthogonal)
@@ -204,10 +209,19 @@ class Transition(nn.Module):
 
     def forward(self, latent: Tensor, action: Tensor) -> Tensor:
         """(B, *shape), (B, A) → (B, *shape)."""
-        if self.spatial:  # the action as constant planes
-            action = action[:, :, None, None].expand(-1, -1, *latent.shape[2:])
-        after: Tensor = self.layers(torch.cat([latent, action.to(latent.dtype)], 1))
+        action = action.to(latent.dtype)
+        joined = self._with_planes(latent, action) if self.spatial else torch.cat([latent, action], 1)
+        after: Tensor = self.layers(joined)
         return rescale(after) if self.rescales else after
+
+    @staticmethod
+    def _with_planes(latent: Tensor, action: Tensor) -> Tensor:
+        """The action as constant planes behind the latent's, channels last, padded as bf16 wants it."""
+        if in_bf16(latent):
+            action = F.pad(action, (0, -(latent.shape[1] + action.shape[1]) % CHANNELS))
+        rows = latent.permute(0, 2, 3, 1)  # (B, H, W, C)
+        planes = action[:, None, None].expand(*rows.shape[:3], -1)
+        return torch.cat([rows, planes], -1).permute(0, 3, 1, 2)
 
 
 class BatchStandardize(nn.BatchNorm2d):

@@ -1,0 +1,377 @@
+"""Rainbow: the projection against hand-computed and slow ones, targets, noise, and a known distribution."""
+
+import math
+
+import pytest
+import torch
+from helpers import DISCRETE, Constant, fill_replay, make_agent
+from torch import nn
+
+from voidrl.config import EncoderConfig
+from voidrl.errors import ConfigError
+from voidrl.learners.dqn import DQN, DQNConfig
+from voidrl.learners.rainbow import Rainbow, RainbowConfig, project_distribution
+from voidrl.nets import Encoder, redraw_noise
+from voidrl.types import Batch, EnvSpec
+
+SPEC = EnvSpec((2,), False, 1, num_actions=2, raw_shape=(2,))
+SEEN = torch.eye(2)  # the two states, one-hot
+NO_SKILL = torch.zeros(2, 0)
+SUPPORT = torch.linspace(-10, 10, 51)
+
+
+def make_batch(action=(0, 1), discount=0.5, next_obs=None, obs=SEEN, weight=(1.0, 1.0)):
+    n = len(action)
+    return Batch(
+        obs=obs,
+        action=torch.tensor(action),
+        reward=torch.zeros(n),
+        discount=torch.full((n,), float(discount)),
+        next_obs=obs.flip(0) if next_obs is None else next_obs,
+        skill=torch.zeros(n, 0),
+        weight=torch.tensor(weight),
+    )
+
+
+def plain_encoder():
+    return Encoder((2,), EncoderConfig("mlp", feature_dim=0))
+
+
+class Table(nn.Module):
+    """Probabilities of atoms as a table, (states, actions, atoms)."""
+
+    def __init__(self, probabilities):
+        super().__init__()
+        self.logits = nn.Parameter(torch.as_tensor(probabilities).clamp(min=1e-30).log())
+
+    def forward(self, features, skill):
+        return torch.einsum("bs,san->ban", features, self.logits)
+
+
+def table_rainbow(online, target=None, **options):
+    """With atoms −1, 0 and 1."""
+    options = {"atoms": 3, "v_min": -1.0, "v_max": 1.0, "n_step": 1, **options}
+    learner = Rainbow(SPEC, RainbowConfig(**options), plain_encoder(), Table(online), 0)
+    if target is not None:
+        learner.target_critic.logits.copy_(Table(target).logits)
+    return learner
+
+
+# The projection
+
+
+def random_distributions(n, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(n, 51, generator=generator).pow(3).softmax(-1), generator
+
+
+def slow_projection(reward, discount, probabilities, support):
+    """Each atom by itself, shared between the atoms below and above it, in Python's float64."""
+    low, high, atoms = support[0].item(), support[-1].item(), len(support)
+    step, result = (high - low) / (atoms - 1), torch.zeros(probabilities.shape, dtype=torch.float64)
+    for row in range(len(reward)):
+        for j in range(atoms):
+            reached = reward[row].item() + discount[row].item() * (low + j * step)
+            place = (min(max(reached, low), high) - low) / step
+            below = min(int(place), atoms - 2)
+            result[row, below] += probabilities[row, j].item() * (below + 1 - place)
+            result[row, below + 1] += probabilities[row, j].item() * (place - below)
+    return result
+
+
+def test_three_atoms_by_hand():
+    support = torch.tensor([-1.0, 0.0, 1.0])
+    p = torch.tensor([[0.2, 0.3, 0.5]]).expand(4, -1)
+    reward = torch.tensor([0.25, 2.0, -2.0, 0.5])
+    discount = torch.tensor([0.5, 0.5, 0.5, 1.0])
+    # 0.25 + 0.5 z = −0.25, 0.25, 0.75: quarters of the way between atoms.
+    # ±2 is beyond the ends for all z. 0.5 + z = −0.5, 0.5, 1.5, of which the last is clipped to 1.
+    expected = [
+        [0.25 * 0.2, 0.75 * 0.2 + 0.75 * 0.3 + 0.25 * 0.5, 0.25 * 0.3 + 0.75 * 0.5],
+        [0.0, 0.0, 1.0],
+        [1.0, 0.0, 0.0],
+        [0.5 * 0.2, 0.5 * 0.2 + 0.5 * 0.3, 0.5 * 0.3 + 0.5],
+    ]
+    torch.testing.assert_close(project_distribution(reward, discount, p, support), torch.tensor(expected))
+
+
+def test_it_equals_a_slow_loop():
+    p, generator = random_distributions(20)
+    reward, discount = 6 * torch.randn(20, generator=generator), torch.rand(20, generator=generator)
+    found = project_distribution(reward, discount, p, SUPPORT)
+    torch.testing.assert_close(
+        found.double(), slow_projection(reward, discount, p, SUPPORT), atol=1e-6, rtol=0
+    )
+
+
+def test_mass_is_conserved_and_inside_the_support_the_mean():
+    p, generator = random_distributions(500)
+    reward, discount = 8 * torch.randn(500, generator=generator), torch.rand(500, generator=generator)
+    m = project_distribution(reward, discount, p, SUPPORT)
+    assert (m >= 0).all()
+    torch.testing.assert_close(m.sum(1), p.sum(1), atol=2e-6, rtol=0)
+    inside = reward.abs() + 10 * discount <= 10
+    assert 50 < inside.sum() < 450
+    mean = reward + discount * (p @ SUPPORT)
+    torch.testing.assert_close((m @ SUPPORT)[inside], mean[inside], atol=1e-4, rtol=0)
+    assert (m @ SUPPORT).abs().max() <= 10 + 1e-4
+
+
+def test_a_terminal_has_all_mass_at_the_clipped_reward():
+    p, _ = random_distributions(4)
+    reward = torch.tensor([0.4, -7.0, 25.0, -1e9])
+    m = project_distribution(reward, torch.zeros(4), p, SUPPORT)
+    expected = torch.zeros(4, 51)
+    expected[0, 26] = expected[2, 50] = expected[3, 0] = 1.0
+    expected[1, 7], expected[1, 8] = 0.5, 0.5  # −7 is halfway between atoms
+    torch.testing.assert_close(m, expected, atol=1e-5, rtol=0)
+
+
+def test_integer_places_lose_nothing():
+    p, _ = random_distributions(3)
+    still = project_distribution(torch.zeros(3), torch.ones(3), p, SUPPORT)
+    torch.testing.assert_close(still, p, atol=2e-6, rtol=1e-5)  # each atom stays where it is
+    support = torch.arange(-3.0, 4.0)
+    p = torch.full((1, 7), 1 / 7)
+    moved = project_distribution(torch.tensor([2.0]), torch.ones(1), p, support)
+    torch.testing.assert_close(moved, torch.tensor([[0, 0, 1, 1, 1, 1, 3]]) / 7)
+
+
+def test_it_is_float32_under_autocast():
+    p, _ = random_distributions(3)
+    reward, discount = torch.tensor([0.3, 1.0, -2.0]), torch.full((3,), 0.9)
+    expected = project_distribution(reward, discount, p, SUPPORT)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(project_distribution(reward, discount, p, SUPPORT), expected)
+
+
+# Loss and targets
+
+ONLINE = [
+    [[0.0, 0.5, 0.5], [0.0, 1.0, 0.0]],
+    [[0.25, 0.5, 0.25], [0.0, 0.5, 0.5]],
+]  # (states, actions, atoms)
+TARGET = [[[0.2, 0.3, 0.5], [0.0, 0.0, 1.0]], [[0.1, 0.2, 0.7], [1.0, 0.0, 0.0]]]
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_double_and_plain_targets_by_hand(double):
+    learner = table_rainbow(ONLINE, TARGET, double=double)
+    loss = next(learner.losses(make_batch(action=(1, 1)), torch.zeros(2), 0))
+    # s' is state 1 of the first transition and state 0 of the second. The online network's best actions there
+    # are 1 and 0, the target's own 0 and 1.
+    chosen = [TARGET[1][1], TARGET[0][0]] if double else [TARGET[1][0], TARGET[0][1]]
+    m = project_distribution(
+        torch.zeros(2), torch.full((2,), 0.5), torch.tensor(chosen), torch.tensor([-1.0, 0, 1])
+    )
+    log_p = torch.tensor([ONLINE[0][1], ONLINE[1][1]]).clamp(min=1e-30).log()
+    expected = -(m * log_p).sum(1)
+    torch.testing.assert_close(loss.priority, expected)
+    torch.testing.assert_close(loss.value, expected.mean())
+    means = [p[2] - p[0] for p in chosen]
+    assert loss.metrics["q_target"].item() == pytest.approx(0.5 * sum(means) / 2)
+    assert loss.metrics["q_mean"].item() == pytest.approx((0.0 + 0.5) / 2)
+    assert loss.metrics["critic_loss"] == loss.value
+
+
+def test_weights_of_transitions_multiply_the_loss_and_not_the_priorities():
+    learner = table_rainbow(ONLINE, TARGET)
+    plain = next(learner.losses(make_batch(), torch.zeros(2), 0))
+    weighted = next(learner.losses(make_batch(weight=(0.5, 0.0)), torch.zeros(2), 0))
+    torch.testing.assert_close(weighted.value, 0.5 * plain.priority[0] / 2)
+    assert torch.equal(weighted.priority, plain.priority)
+    assert not weighted.priority.requires_grad
+
+
+def test_the_divergence_is_zero_where_the_prediction_is_right():
+    half = [0.0, 0.5, 0.5]
+    batch = make_batch(action=(0, 0), discount=0)
+    reward = torch.tensor([0.5, 0.5])  # halfway between atoms: the target is `half`
+    learner = table_rainbow([[half, half], [[0.0, 0.25, 0.75], half]], priority="kl")
+    kl = next(learner.losses(batch, reward, 0)).priority
+    expected = [0.0, 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)]
+    torch.testing.assert_close(kl, torch.tensor(expected))
+    learner = table_rainbow([[half, half], [[0.0, 0.25, 0.75], half]])
+    torch.testing.assert_close(next(learner.losses(batch, reward, 0)).priority, kl + math.log(2))
+
+
+@pytest.mark.parametrize(("reward", "share"), [(0.0, 0.0), (0.75, 0.75), (30.0, 1.0), (-30.0, 1.0)])
+def test_the_share_of_the_end_atoms_is_logged(reward, share):
+    loss = next(table_rainbow(ONLINE).losses(make_batch(discount=0), torch.full((2,), reward), 0))
+    assert loss.metrics["support_share"].item() == pytest.approx(share)
+    assert loss.metrics["q_target"].item() == pytest.approx(reward)  # before it is clipped
+
+
+def test_views_average_the_target_distributions():
+    learner = table_rainbow(ONLINE, TARGET, views=2, double=False)
+    once = table_rainbow(ONLINE, TARGET, double=False)
+    # One transition from state 0, whose two views of s' look like the two states.
+    batch = make_batch(action=(1, 1), obs=SEEN[:1].expand(2, -1), next_obs=SEEN)
+    loss = next(learner.losses(batch, torch.zeros(2), 0))
+    apart = next(once.losses(batch, torch.zeros(2), 0))
+    torch.testing.assert_close(loss.value, apart.value)  # cross-entropy is linear in the target
+    torch.testing.assert_close(loss.priority, apart.priority.mean().expand(2))
+    assert (apart.priority[0] - apart.priority[1]).abs() > 0.1
+
+
+def test_a_known_distribution_of_returns_is_learned():
+    """State 0 leads to 1 without reward, or ends with ¼; state 1 ends with −1 three times in four or 1."""
+    torch.manual_seed(0)
+    options = {"atoms": 5, "v_min": -1.0, "v_max": 1.0, "hidden_dim": 16, "noisy_sigma": 0.1}
+    learner = Rainbow(SPEC, RainbowConfig(**options, target_tau=0.2), plain_encoder(), None, 0)
+    ends = [(1, action, reward, 0.0) for action in (0, 1) for reward in (-1.0, -1.0, -1.0, 1.0)]
+    state, action, reward, discount = zip(*[(0, 0, 0.0, 0.5), (0, 1, 0.25, 0.0), *ends], strict=True)
+    obs, next_obs = SEEN[list(state)], SEEN[[1] * 10]
+    batch = make_batch(action, 0, next_obs, obs, [1.0] * 10)._replace(discount=torch.tensor(discount))
+    adam = torch.optim.Adam(learner.critic.parameters(), 0.02, fused=True)
+    for i in range(150):
+        loss = next(learner.losses(batch, torch.tensor(reward), i))
+        adam.zero_grad()
+        loss.value.backward()
+        adam.step()
+        learner.after_step(i)
+    assert learner.act(SEEN, NO_SKILL, deterministic=True)[0] == 1  # ¼ is more than the mean of ±½, −¼
+    p = learner.critic(SEEN, NO_SKILL).softmax(-1)  # without noise after that
+    torch.testing.assert_close(p[1, 0], torch.tensor([0.75, 0, 0, 0, 0.25]), atol=0.06, rtol=0)
+    torch.testing.assert_close(p[0, 0], torch.tensor([0, 0.75, 0, 0.25, 0]), atol=0.06, rtol=0)
+    torch.testing.assert_close(p[0, 1], torch.tensor([0, 0, 0.5, 0.5, 0]), atol=0.06, rtol=0)
+
+
+# Noise and acting
+
+
+def test_deterministic_actions_are_constant_and_exploring_ones_vary():
+    torch.manual_seed(0)
+    agent = make_agent(learner="rainbow", learner__noisy_sigma=2.0)
+    obs, skill = torch.randn(200, 4), torch.zeros(200, 0)
+
+    def act(deterministic):
+        return agent.learner.act(obs, skill, deterministic=deterministic)
+
+    greedy, exploring = act(deterministic=True), [act(deterministic=False) for _ in range(6)]
+    assert agent.learner.epsilon == 0  # it is the noise that explores
+    assert len({tuple(actions.tolist()) for actions in exploring}) == 6
+    assert torch.equal(act(deterministic=True), greedy)
+    assert not any(torch.equal(actions, greedy) for actions in exploring)
+
+
+def test_each_loss_has_new_noise_in_online_and_target_network():
+    agent, replay = make_agent(learner="rainbow"), fill_replay()
+    batch = replay.batch(replay.sample(16), 1, 0.99)
+    drawn = []
+    for _ in range(2):
+        next(agent.learner.losses(batch, batch.reward, 0))
+        drawn += [
+            module.advantage[0].eps_in.clone()
+            for module in (agent.learner.critic, agent.learner.target_critic)
+        ]
+    assert len({tuple(noise.tolist()) for noise in drawn}) == 4
+
+
+@pytest.mark.parametrize("learner", ["dqn", "rainbow"])
+def test_noise_and_epsilon_can_be_used_together(learner):
+    options = {"learner__noisy_sigma": 0.5, "learner__epsilon_start": 1.0, "learner__epsilon_end": 0.0}
+    agent = make_agent(learner=learner, learner__epsilon_decay_steps=2001, **options)
+    obs, skill = torch.randn(1, 4).expand(3000, -1), torch.zeros(3000, 0)
+    shares = []
+    for steps in (0, 2001):
+        agent.learner.set_progress(steps)
+        actions = agent.learner.act(obs, skill, deterministic=False)
+        shares.append((actions.bincount(minlength=3) / 3000).amax().item())
+    assert shares[0] == pytest.approx(1 / 3, abs=0.05)
+    assert shares[1] == 1  # one draw of noise for all
+    replay = fill_replay()
+    before = agent.learner.critic.advantage[0].weight_sigma.clone()
+    agent.step(replay)
+    assert not torch.equal(agent.learner.critic.advantage[0].weight_sigma, before)  # noise is learned
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_acting_by_the_target_network(deterministic):
+    up, down = [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]
+    online, target = [[up, down], [up, down]], [[down, up], [down, up]]
+    for act_with, expected in (("online", 0), ("target", 1)):
+        learner = table_rainbow(online, target, act_with=act_with)
+        actions = learner.act(SEEN, NO_SKILL, deterministic=deterministic)
+        assert actions.tolist() == [expected] * 2
+    torch.manual_seed(0)
+    agent = make_agent(learner="rainbow", learner__act_with="target")
+    agent.learner.act(torch.randn(3, 4), torch.zeros(3, 0), deterministic=False)
+    assert agent.learner.target_critic.advantage[0].eps_in.all()
+    assert not agent.learner.critic.advantage[0].eps_in.any()
+
+
+@pytest.mark.parametrize(("cls", "config"), [(DQN, DQNConfig), (Rainbow, RainbowConfig)])
+def test_the_scale_of_gradients_is_that_of_the_encoder_alone(cls, config):
+    def gradients(scale):
+        torch.manual_seed(0)
+        encoder = Encoder((2,), EncoderConfig("mlp", feature_dim=4, hidden_dim=8))
+        options = {"hidden_dim": 8, "noisy_sigma": 0.5, "head_gradient_scale": scale}
+        learner = cls(SPEC, config(**options), encoder, None, 0)
+        loss = next(learner.losses(make_batch(), torch.ones(2), 0)).value
+        loss.backward()
+        heads = [p.grad for p in learner.critic.parameters()]
+        return loss.detach(), heads, [p.grad for p in encoder.parameters()]
+
+    whole, half = gradients(1.0), gradients(0.5)
+    assert whole[0] == half[0]
+    assert all(torch.equal(*pair) for pair in zip(whole[1], half[1], strict=True))
+    assert any(gradient.any() for gradient in whole[2])
+    for one, other in zip(whole[2], half[2], strict=True):
+        torch.testing.assert_close(0.5 * one, other)
+
+
+# With everything else
+
+
+def test_intrinsic_rewards_are_scaled_to_the_support():
+    replay = fill_replay(end_every=10**9)
+    agent = make_agent(learner="rainbow", method=Constant, learner__discount=0.9, learner__n_step=1)
+    redraw_noise(agent.learner)
+    with torch.no_grad():  # uniform distributions, of value 0
+        for parameter in agent.learner.parameters():
+            parameter.zero_()
+    assert agent.step(replay)["q_target"].item() == pytest.approx(0.1, abs=1e-5)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_skills_new_heads_and_first_layers(shared):
+    class Skilled(Constant):
+        skill_dim = 3
+
+    options = {"learner": "rainbow", "method": Skilled, "learner__shared_hidden": shared}
+    source, replay = make_agent(seed=1, **options), fill_replay(skill_dim=3)
+    source.step(replay)
+    assert len(source.learner.first_layers) == (1 if shared else 2)
+    assert all(layer.weight.shape[1] == 8 + 3 for layer in source.learner.first_layers)
+    rates = {"finetune__heads": "random", "finetune__first_layer_learning_rate": 1e-5}
+    # Heads that are new may have another support.
+    agent = make_agent(seed=2, phase="finetune", **rates, **options, learner__v_max=50.0, learner__atoms=21)
+    agent.load_pretrained(source.tensors())
+    assert torch.equal(agent.learner.encoder.trunk[0].weight, source.learner.encoder.trunk[0].weight)
+    assert agent.learner.support(replay.reward)[-1] == 50
+    agent.step(replay)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"atoms": 1}, "atoms = 1 cannot be used: expected 2 to 1001"),
+        ({"v_min": 10.0}, "v_min = 10.0 cannot be used: expected a finite number below v_max = 10.0"),
+        ({"v_max": math.inf}, "v_max = inf cannot be used: expected a finite number"),
+        ({"noisy_sigma": -1.0}, "noisy_sigma = -1.0 cannot be used: expected 0"),
+        ({"noisy_sigma": 0.0}, "noisy_sigma = 0.0 cannot be used: .* nothing would explore"),
+        ({"head_gradient_scale": 0.0}, "head_gradient_scale = 0.0 cannot be used"),
+    ],
+)
+def test_bad_values_are_refused(options, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        RainbowConfig(**options)
+    RainbowConfig(noisy_sigma=0.0, epsilon_start=1.0)
+
+
+def test_a_critic_of_scalar_values_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"maps one state to \(1, 3\): expected .*\(1, 3, 51\); use learner dqn"
+    ):
+        make_agent(DISCRETE, learner="rainbow", method="aps")
