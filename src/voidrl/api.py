@@ -80,7 +80,7 @@ def pretrain(
         steps: Environment steps; `"1M"`, `"100k"` and `1e6` are understood.
         seed: Seed of everything random in the run.
         out: The run folder; by default a new one under `runs/`.
-        preset: The protocol, a name from `voidrl list presets`; by default `atari-paper` for Atari,
+        preset: A protocol or an agent, a name from `voidrl list presets`; by default `atari-paper` for Atari,
             `urlb-states` for DMControl, and none for others.
         config: Changes to the config, nested or dotted: `{"learner.n_step": 3}`.
         device: `auto`, `cpu`, `cuda`.

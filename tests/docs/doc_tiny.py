@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from voidrl import api, build, units
 from voidrl.cli import video
-from voidrl.config import EnvConfig
+from voidrl.config import Config, EnvConfig
 from voidrl.doctor import checkup as doctor
 from voidrl.envs import atari
 from voidrl.envs.ids import ATARI, DMC
@@ -61,6 +61,8 @@ def shrink(config):
             values[name] = CHOSEN[name]
     if isinstance(config, EnvConfig) and config.id.startswith(DMC) and config.dmc.observation == "states":
         values["backend"] = "sync"  # no processes to wait for; images need them
+    if isinstance(config, Config) and config.env.id.startswith(DMC):
+        values["log"] = dataclasses.replace(values["log"], eval_every_steps=0)  # episodes of 1000 frames
     return dataclasses.replace(config, **values)
 
 

@@ -30,7 +30,7 @@ OUTPUT = {
     "--overwrite": "replace the run in it",
 }
 START = {
-    "--preset NAME": "the protocol, from `voidrl list presets`",
+    "--preset NAME": "a protocol or an agent, from `voidrl list presets`",
     "--method NAME": "the intrinsic reward, from `voidrl list methods`, or module:Class",
     "--representation NAME": "from `voidrl list representations`, or module:Class",
     "--learner NAME": "the RL algorithm, from `voidrl list learners`, or module:Class",
