@@ -1,8 +1,11 @@
 """Settings of every test."""
 
 import os
+import shlex
 import signal
+import sys
 
+import pytest
 import torch
 
 torch.set_num_threads(1)  # the networks here are too small to share between threads
@@ -11,3 +14,20 @@ if not torch.cuda.is_available():  # without a GPU Triton's kernels are run by i
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under `nohup` it would be ignored, in the runs of tests too
+
+os.fsync = lambda descriptor: None  # tests kill processes but never the power: nothing waits for the disk
+
+
+@pytest.fixture(scope="session", autouse=True)
+def known_machine():
+    """Asks git, nvidia-smi and pip's metadata about this machine once, not in each of a thousand runs."""
+    from voidrl.runs import folder
+
+    machine = folder.environment_info()
+
+    def describe():
+        return {**machine, "date": folder.utc_now(), "command": shlex.join(sys.argv)}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder, "environment_info", describe)
+        yield

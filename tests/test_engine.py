@@ -256,7 +256,9 @@ def traced(monkeypatch):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("learner", ["dqn", "sac", "ddpg"])  # rainbow differs from dqn in one function
+@pytest.mark.parametrize(
+    "learner", ["ddpg", "rainbow", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dqn", "sac"))]
+)
 def test_compiled_updates_are_the_same_updates(learner, traced):
     spec = LEARNERS[learner]
     options = {"learner": learner, "representation": "simclr", "learner__n_step": 2}

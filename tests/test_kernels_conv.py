@@ -157,7 +157,7 @@ def test_without_gradients_only_the_result_is_kept(device, monkeypatch):
     assert [len(results) for results in kept] == [1, 3]
 
 
-@pytest.mark.parametrize("activation", ["elu", "relu"])
+@pytest.mark.parametrize("activation", [pytest.param("elu", marks=pytest.mark.slow), "relu"])
 def test_settings_change_nothing_but_speed(activation, device, monkeypatch):
     stack = (*make("pairs", device)[:4], activation)
     x = stack[0].bfloat16()

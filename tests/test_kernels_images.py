@@ -49,7 +49,15 @@ def check(source, index, shift, noise, dtype, channels, fold=1, low=None, inner=
     torch.testing.assert_close(made[:, :real].cpu(), want, rtol=relative, atol=absolute, check_stride=False)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bf16"])
+@pytest.mark.parametrize(
+    ("jitter", "dtype"),
+    [
+        pytest.param(False, torch.float32, id="plain-float32"),
+        pytest.param(True, torch.bfloat16, id="jitter-bf16"),
+        pytest.param(True, torch.float32, id="jitter-float32", marks=pytest.mark.slow),
+        pytest.param(False, torch.bfloat16, id="plain-bf16", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     ("stack", "channels", "height", "width", "padded"),
     [
@@ -63,7 +71,6 @@ def check(source, index, shift, noise, dtype, channels, fold=1, low=None, inner=
     ],
 )
 @pytest.mark.parametrize("pixels", [None, 0, 1, 4])
-@pytest.mark.parametrize("jitter", [False, True], ids=["plain", "jitter"])
 def test_it_does_what_plain_pytorch_does(stack, channels, height, width, padded, pixels, jitter, dtype):
     torch.manual_seed(0)
     batch = 3

@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from voidrl import build, registry
-from voidrl.agent import Agent
+from voidrl.agent.dry_build import dry_build
 from voidrl.config import Config, flat, to_json
 from voidrl.errors import ConfigError
 from voidrl.protocols.presets import PROTOCOLS, default_preset, preset_values, recipe
@@ -127,7 +126,7 @@ def test_every_method_has_the_representation_that_it_wants(preset, method, repre
 def test_every_method_fits_every_protocol(preset, method):
     """Nothing is refused when the agent is built."""
     config, _ = resolve(preset, method=method)
-    assert Agent(spec_of(preset), config, torch.device("cpu")).config.method.name == method
+    assert dry_build(spec_of(preset), config).config.method.name == method
 
 
 def test_the_recipes_of_urlb():

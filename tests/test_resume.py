@@ -65,8 +65,17 @@ def test_pretraining_to_n_and_on_to_2n_is_the_straight_run_bit_for_bit(tmp_path,
     assert updates == (0 if case == "random" else straight.steps - 8)
 
 
+# Of the others the state is tested by test_method_contract alone, and here among the slow tests.
+FEW_METHODS = ("aps", "apt", "diayn", "proto", "random", "rnd")
+
+
 def registered(kind):
-    return [(kind, name) for name in registry.names(kind)]
+    """All of a kind; of the methods some are left to the slow tests."""
+    slow = set(registry.names(kind)) - set(FEW_METHODS) if kind == "method" else ()
+    return [
+        pytest.param(kind, name, marks=pytest.mark.slow if name in slow else ())
+        for name in registry.names(kind)
+    ]
 
 
 @pytest.mark.parametrize(

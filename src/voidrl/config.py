@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import math
 import textwrap
@@ -595,7 +596,7 @@ def differences(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:
 
 def update(config: T, changes: Mapping[str, Any], path: str = "") -> T:
     """A copy of `config` with nested `changes`: `{"learner": {"n_step": 3}}` or `{"learner.n_step": 3}`."""
-    hints = typing.get_type_hints(type(config))
+    hints = field_types(type(config))
     values = {}
     for key, value in merge(changes).items():
         if key not in hints:
@@ -707,8 +708,20 @@ def flat(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     return found
 
 
+_read_types = functools.cache(typing.get_type_hints)
+
+
+def field_types(cls: Any) -> dict[str, Any]:
+    """The type of each field of a dataclass."""
+    return _read_types(cls)
+
+
+@functools.cache
 def field_docs(cls: type) -> dict[str, str]:
-    """The docstring under each field of a dataclass, and of those it derives from."""
+    """The docstring under each field of a dataclass, and of those it derives from.
+
+    It takes long, as whole files are parsed: only what prints the docs should ask.
+    """
     found: dict[str, str] = {}
     for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
         with suppress(OSError):  # a class typed into an interpreter has no source

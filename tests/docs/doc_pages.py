@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,7 +31,13 @@ class Block:
 
 
 def parse(page: Path):
-    return MarkdownIt("commonmark").enable("table").parse(page.read_text("utf-8"))
+    return parse_text(page.read_text("utf-8"))
+
+
+@cache
+def parse_text(text: str):
+    """Its tokens, which nobody changes: most pages are looked at by several tests."""
+    return MarkdownIt("commonmark").enable("table").parse(text)
 
 
 def blocks(page: Path) -> list[Block]:

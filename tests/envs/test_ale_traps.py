@@ -15,6 +15,8 @@ ale_py = pytest.importorskip("ale_py")
 AtariVectorEnv = pytest.importorskip("ale_py.vector_env").AtariVectorEnv
 roms = pytest.importorskip("ale_py.roms")
 
+pytestmark = pytest.mark.slow  # only a new version of ALE can change what is tested here
+
 SETTINGS = {"stack_num": 1, "use_fire_reset": False, "reward_clipping": False, "num_threads": 1}
 FIRE = 1
 

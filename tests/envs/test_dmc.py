@@ -70,7 +70,12 @@ needs_gl = pytest.mark.skipif("not renders()", reason="no OpenGL renders here")
 
 @pytest.mark.parametrize(
     ("domain", "task"),
-    [(d, t) for d, tasks in SUITE.items() for t in tasks if f"{d}_{t}" not in NEED_GL],
+    [
+        pytest.param(domain, task, marks=pytest.mark.slow if task != tasks[0] else ())
+        for domain, tasks in SUITE.items()
+        for task in tasks
+        if f"{domain}_{task}" not in NEED_GL
+    ],
 )
 def test_a_suite_task_is_dm_controls_own(domain, task, closing_envs):
     envs = closing_envs(f"dmc/{domain}_{task}")

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from voidrl import build
 from voidrl.cli import main as cli
-from voidrl.config import EnvConfig, to_json
+from voidrl.config import EnvConfig, to_json, update
 from voidrl.envs.ids import parse_id
 from voidrl.envs.make import make_envs
 from voidrl.envs.maze import PixelMazeVector
@@ -38,6 +39,9 @@ def do_here(plan):
 
 
 def test_a_short_demo_ends_with_table_picture_and_numbers(tmp_path, capsys, monkeypatch):
+    few = {"log": {"eval_episodes": 2}, "learner": {"encoder": {"width": 0.1}}}
+    make = build.build_config
+    monkeypatch.setattr(build, "build_config", lambda *args: update(make(*args), few))
     plan = plan_of(tmp_path, steps_scale=0.01)
     do_here(plan)
     capsys.readouterr()

@@ -1,6 +1,7 @@
 """Plans: every cell of every shipped experiment has a config, and differs from the others where it should."""
 
 import dataclasses
+import functools
 
 import pytest
 import torch
@@ -10,11 +11,20 @@ from voidrl.agent import Agent
 from voidrl.config import merge, to_json, update
 from voidrl.envs.make import probe_env
 from voidrl.errors import ConfigError
+from voidrl.experiments import plan as planning
 from voidrl.experiments.format import read_experiment, shipped
 from voidrl.experiments.plan import flat, make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scale import count_updates, scale_config, warmup_steps
 from voidrl.protocols.presets import DEMO_ENV, PRESETS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def known_sizes():
+    """The size of an agent is measured once; most plans here are of the same agents."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "agent_bytes", functools.cache(planning.agent_bytes))
+        yield
 
 
 def plan_of(name, **request):

@@ -109,7 +109,7 @@ def test_the_schedule_moves_in_a_run(tmp_path):
     assert again.learner.epsilon.item() == pytest.approx(1 - 0.75 * 2 / 60)
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("n_step", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_chain_is_learned(tmp_path, n_step):
     changes = config(learner__epsilon_decay_steps=500, learner__learning_rate=1e-3, learner__n_step=n_step)
     agent = voidrl.train(Chain, steps=600, seed=1, out=tmp_path / "run", config=changes)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Literal, NoReturn
 
-from voidrl.config import SET_BY_COMMAND, Config, field_docs
+from voidrl.config import SET_BY_COMMAND, Config, field_docs, field_types
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.terminal.tables import described, wrap_text
 from voidrl.units import parse_count
@@ -90,19 +90,25 @@ class Option(typing.NamedTuple):
     section: str
     value: Any
     type: Any
-    doc: str
+    owner: Any
+    """The class of the config that has the field."""
+
+    @property
+    def doc(self) -> str:
+        """What the help says about it."""
+        return field_docs(self.owner).get(self.field.rpartition(".")[2], "")
 
 
 def config_options(config: Any, path: str = "") -> Iterator[tuple[str, Option]]:
     """Every field as (`--name`, option), except for those that the command sets."""
-    hints, docs = typing.get_type_hints(type(config)), field_docs(type(config))
+    hints = field_types(type(config))
     nested = []
     for field in dataclasses.fields(config):
         value, here = getattr(config, field.name), path + field.name
         if dataclasses.is_dataclass(value):
             nested.append((value, f"{here}."))
         elif here not in SET_BY_COMMAND:
-            option = Option(here, path.rstrip("."), value, hints[field.name], docs.get(field.name, ""))
+            option = Option(here, path.rstrip("."), value, hints[field.name], type(config))
             yield f"--{here.replace('_', '-')}", option
     for value, here in nested:
         yield from config_options(value, here)

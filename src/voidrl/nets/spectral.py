@@ -34,7 +34,8 @@ class SpectralNorm(nn.Module):
         self.register_buffer("u", u / torch.linalg.vector_norm(u))  # (out,)
         # Shaped like a row of the weight, so that both change their memory format together.
         self.register_buffer("v", v / torch.linalg.vector_norm(v))  # (1, in) or (1, in, kh, kw)
-        iterate(weight.detach(), self.u, self.v, 15)
+        if not weight.is_meta:  # which has no values to iterate on, and dry runs build many agents
+            iterate(weight.detach(), self.u, self.v, 15)
 
     def forward(self, weight: Tensor) -> Tensor:
         """The weight to use in this pass."""
