@@ -445,6 +445,25 @@ def test_the_agents_weights_decay_except_biases(learner):
     assert all(type(adam) is torch.optim.AdamW for adam in agent.optimizers.values())
 
 
+def test_the_settings_of_a_representation_hold_for_f_too_where_the_method_trains_it():
+    agent = make_agent(
+        method=small_method("diayn"),
+        representation="simclr",
+        encoder_trainers=("method",),
+        representation__adam_eps=0.25,
+        representation__max_grad_norm=3.0,
+        representation__weight_decay=0.5,
+    )
+    assert {id(p) for p in agent.optimizers.parameters("encoder")} == {
+        id(p) for p in agent.representation.encoder.parameters()
+    }
+    for name in ("encoder", "representation"):
+        groups = agent.optimizers[name].param_groups
+        assert {group["eps"] for group in groups} == {0.25}
+        assert {group["weight_decay"] for group in groups} == {0.0, 0.5}
+        assert agent.optimizers._max_norms[name] == 3.0
+
+
 # Scale of the intrinsic reward
 
 

@@ -341,6 +341,11 @@ def _start(
                 f"nothing will be learned: {config.steps} steps are not more than the warm-up of {warmup} "
                 f"({'finetune.' if config.phase == 'finetune' else ''}warmup_steps)"
             )
+        elif agent.learns and config.reset.every_updates and config.steps <= config.reset.last_steps:
+            notes.append(
+                f"nothing will be reset: all {config.steps} steps are among the last "
+                f"{config.reset.last_steps}, which are without resets (reset.last_steps)"
+            )
         path = out or _default_path(config.env.id, config.phase, config.method.name, config.seed)
         RunFolder(user_path(path)).require_free(overwrite)  # a folder that is taken needs no disk space
         _require_disk(user_path(path), agent, notes.append)

@@ -253,8 +253,8 @@ class RepresentationConfig(PieceConfig):
 
     def __post_init__(self) -> None:
         require_positive(self, "learning_rate", "adam_eps", "loss_weight")
-        for name in ("max_grad_norm", "weight_decay"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        require(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "a number from 0 on")
+        require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "0 or more")
         require(self.batch_size >= 0, "batch_size", self.batch_size, "0 (the learner's) or more")
         require(self.warmup_updates >= 0, "warmup_updates", self.warmup_updates, "0 or more")
 
@@ -305,7 +305,7 @@ class LearnerConfig(PieceConfig):
         require_positive(self, "batch_size", "n_step", "learning_rate", "adam_eps")
         require_positive(self, "hidden_dim", "target_every_updates", "anneal_updates")
         require(1 <= self.views <= MAX_VIEWS, "views", self.views, f"1 to {MAX_VIEWS}")
-        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
+        require(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "a number from 0 on")
         if self.n_step_end is not None:
             require_positive(self, "n_step_end")
         end = self.discount_end

@@ -244,7 +244,7 @@ class Replay:
         if n == 1:
             return self._step(slots, discount)
         time, powers = self._time_and_powers(slots.device, n, discount)
-        return self._run(slots, time, powers, time[-1])
+        return self._run(slots, time, powers)
 
     def annealed_segment(self, slots: Tensor, longest: int, n: Tensor, discount: Tensor) -> Segment:
         """The next n ≤ `longest` steps from each slot, with n and γ as scalars on the device."""
@@ -269,13 +269,13 @@ class Replay:
         )
 
     @fusable
-    def _run(self, slots: Tensor, time: Tensor, powers: Tensor, limit: Tensor) -> Segment:
-        """`time` is 0 … n, `powers` are γ^0 … γ^n, and steps from `limit` on are left out."""
+    def _run(self, slots: Tensor, time: Tensor, powers: Tensor, limit: Tensor | None = None) -> Segment:
+        """`time` is 0 … n, `powers` are γ^0 … γ^n; with a `limit`, steps from it on are left out."""
         path = torch.add(slots[:, None], time, alpha=self.num_envs) % len(self.starts)  # (B, n + 1)
         recorded = (self.head - slots // self.num_envs) % self.rows  # rows from this slot up to the newest
         ends = self.ending[path[:, :-1]] != 0  # (B, n)
-        longest = torch.minimum(recorded, limit)[:, None]
-        valid = (ends.cumsum(1) == ends) & (time[:-1] < longest)  # (B, n) up to the first end
+        longest = recorded if limit is None else torch.minimum(recorded, limit)
+        valid = (ends.cumsum(1) == ends) & (time[:-1] < longest[:, None])  # (B, n) up to the first end
         length = valid.sum(1, keepdim=True)  # (B, 1) m ≥ 1
         steps = path.gather(1, torch.minimum(time[:-1], length - 1))
         alive = self.ending[steps[:, -1]] != TERMINATED

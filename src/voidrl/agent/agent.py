@@ -197,21 +197,20 @@ class Agent(nn.Module):
             )
         if self.pretraining or self._trains_representation:
             rate = config.representation.learning_rate
+            settings = {
+                "eps": config.representation.adam_eps,
+                "max_grad_norm": config.representation.max_grad_norm,
+                "weight_decay": config.representation.weight_decay,
+            }
             warmed_up = self.representation_rate if config.representation.warmup_updates else rate
             own = [p for p in self.representation.parameters() if id(p) not in taken]
             heads_only = self._trains_representation and "representation" not in self.trainers
             if heads_only and "method" in self.trainers:
                 f = self.representation.encoder  # the method trains it, and this loss the heads alone
                 encoder = {id(p) for p in f.parameters()} if f is not None else set()
-                optimizers.add("encoder", [Part([p for p in own if id(p) in encoder], rate)])
+                optimizers.add("encoder", [Part([p for p in own if id(p) in encoder], rate)], **settings)
                 own = [p for p in own if id(p) not in encoder]
-            optimizers.add(
-                "representation",
-                [Part(own, warmed_up)],
-                eps=config.representation.adam_eps,
-                max_grad_norm=config.representation.max_grad_norm,
-                weight_decay=config.representation.weight_decay,
-            )
+            optimizers.add("representation", [Part(own, warmed_up)], **settings)
         if self.pretraining:
             for name, parameters in self.method.groups().items():
                 own = [p for p in parameters if id(p) not in taken]
