@@ -287,7 +287,8 @@ class Agent(nn.Module):
             if self.pretraining:
                 reward, method_metrics = self._intrinsic_reward(replay, segment, batch, joint)
                 metrics |= method_metrics | self._owned("reward", {"reward_mean": reward.mean()})
-                reward = reward * self._intrinsic_scale
+                if (scale := self._intrinsic_scale) != 1:
+                    reward = reward * scale
             else:
                 reward = batch.reward * self.config.reward_scale
                 metrics |= self._owned("reward", {"reward_std": reward.std(correction=0)})
@@ -303,7 +304,7 @@ class Agent(nn.Module):
                 else:
                     self.optimizers.minimize([loss.optimizer], loss.value)
                 metrics |= self._owned("learner", loss.metrics, loss)
-                if loss.priority is not None:
+                if loss.priority is not None and replay.priorities is not None:
                     joint.errors.append(loss.priority.unflatten(0, (config.views, -1)).mean(0))
             if replay.priorities is not None:
                 replay.priorities.update(slots, self._priority(joint))
