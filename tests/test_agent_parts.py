@@ -125,6 +125,23 @@ def test_two_views_without_augmentation_are_one(learner, pretraining, monkeypatc
         torch.testing.assert_close(after[1][name], tensor, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: n + m)
 
 
+@pytest.mark.parametrize("learner", ["sac", "ddpg"])
+def test_the_actor_learns_from_the_first_view(learner, monkeypatch):
+    agent, replay = (
+        make_agent(CONTINUOUS, phase="train", learner=learner, learner__views=2),
+        fill_replay(CONTINUOUS),
+    )
+    batch, seen = replay.batch(replay.newest(6), 1, 0.9), []  # as if these were two views of 3 states
+    actor_loss = agent.learner.actor_loss
+    monkeypatch.setattr(
+        agent.learner, "actor_loss", lambda *args: (seen.append(args[:2]), actor_loss(*args))[1]
+    )
+    list(agent.learner.losses(batch, batch.reward, 0))
+    ((features, skill),) = seen
+    assert torch.equal(features, agent.learner.features(batch.obs)[:3])
+    assert len(skill) == 3
+
+
 def test_priorities_are_averaged_over_views():
     agent = make_agent(phase="train", learner__views=2, replay__priority_exponent=0.5)
     replay, seen = fill_replay(), []
