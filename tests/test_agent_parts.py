@@ -142,22 +142,48 @@ def test_the_actor_learns_from_the_first_view(learner, monkeypatch):
     assert len(skill) == 3
 
 
-def test_priorities_are_averaged_over_views():
-    agent = make_agent(phase="train", learner__views=2, replay__priority_exponent=0.5)
-    replay, seen = fill_replay(), []
+def stored_errors(agent):
+    """What an update stores as priorities if the errors of the learner's rows are 0, 1, 2 …"""
+    replay, seen, losses = fill_replay(), [], agent.learner.losses
 
     class Priorities:
         def update(self, slots, error):
-            seen.append((slots, error))
+            assert slots.shape == error.shape == (16,)
+            seen.append(error)
 
         def draw(self, batch_size):
             return torch.arange(batch_size), torch.ones(batch_size)
 
-    replay.priorities = Priorities()
+    def numbered(*args):
+        for loss in losses(*args):
+            yield loss._replace(priority=torch.arange(float(len(loss.priority))))
+
+    agent.learner.losses, replay.priorities = numbered, Priorities()
     agent.step(replay)
-    ((slots, error),) = seen
-    assert slots.shape == error.shape == (16,)
-    assert (error >= 0).all()
+    return seen[0]
+
+
+def test_priorities_are_averaged_over_views():
+    agent = make_agent(phase="train", learner__views=2, replay__priority_exponent=0.5)
+    assert torch.equal(stored_errors(agent), torch.arange(16.0) + 8)
+
+
+@pytest.mark.parametrize(("which", "own", "added"), [("learner", 0, 0), ("all", 0, 5), ("all", 4, 0)])
+def test_priorities_may_include_the_auxiliary_loss_of_the_same_transitions(which, own, added):
+    agent = make_agent(
+        phase="train",
+        representation="spr",
+        representation__batch_size=own,
+        replay__priority_exponent=0.5,
+        replay__priority_losses=which,
+    )
+    loss, returned = agent.representation.loss, []
+    agent.representation.loss = lambda views: returned.append(loss(views)) or returned[0]
+    errors = stored_errors(agent)
+    auxiliary = returned[0][0].detach()
+    assert auxiliary.mean() > 0.01
+    expected = torch.arange(16.0)
+    torch.testing.assert_close(errors, expected + added * auxiliary if added else expected)
 
 
 # Annealed n and γ
