@@ -145,6 +145,7 @@ def test_the_actor_learns_from_the_first_view(learner, monkeypatch):
 def stored_errors(agent):
     """What an update stores as priorities if the errors of the learner's rows are 0, 1, 2 …"""
     replay, seen, losses = fill_replay(), [], agent.learner.losses
+    weight = torch.linspace(0.5, 1, 16)
 
     class Priorities:
         def update(self, slots, error):
@@ -152,10 +153,12 @@ def stored_errors(agent):
             seen.append(error)
 
         def draw(self, batch_size):
-            return torch.arange(batch_size), torch.ones(batch_size)
+            assert batch_size == 16  # the learner's alone: everything else is sampled uniformly
+            return torch.arange(batch_size), weight
 
-    def numbered(*args):
-        for loss in losses(*args):
+    def numbered(batch, reward, index):
+        assert torch.equal(batch.weight, weight.repeat(agent.config.learner.views))
+        for loss in losses(batch, reward, index):
             yield loss._replace(priority=torch.arange(float(len(loss.priority))))
 
     agent.learner.losses, replay.priorities = numbered, Priorities()
@@ -163,8 +166,9 @@ def stored_errors(agent):
     return seen[0]
 
 
-def test_priorities_are_averaged_over_views():
-    agent = make_agent(phase="train", learner__views=2, replay__priority_exponent=0.5)
+@pytest.mark.parametrize("options", [{"phase": "train"}, {"method": small_method("apt", pool=40)}])
+def test_priorities_are_averaged_over_views(options):
+    agent = make_agent(learner__views=2, replay__priority_exponent=0.5, **options)
     assert torch.equal(stored_errors(agent), torch.arange(16.0) + 8)
 
 
