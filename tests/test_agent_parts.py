@@ -125,22 +125,69 @@ def test_two_views_without_augmentation_are_one(learner, pretraining, monkeypatc
         torch.testing.assert_close(after[1][name], tensor, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: n + m)
 
 
-def test_priorities_are_averaged_over_views():
-    agent = make_agent(phase="train", learner__views=2, replay__priority_exponent=0.5)
-    replay, seen = fill_replay(), []
+@pytest.mark.parametrize("learner", ["sac", "ddpg"])
+def test_the_actor_learns_from_the_first_view(learner, monkeypatch):
+    agent, replay = (
+        make_agent(CONTINUOUS, phase="train", learner=learner, learner__views=2),
+        fill_replay(CONTINUOUS),
+    )
+    batch, seen = replay.batch(replay.newest(6), 1, 0.9), []  # as if these were two views of 3 states
+    actor_loss = agent.learner.actor_loss
+    monkeypatch.setattr(
+        agent.learner, "actor_loss", lambda *args: (seen.append(args[:2]), actor_loss(*args))[1]
+    )
+    list(agent.learner.losses(batch, batch.reward, 0))
+    ((features, skill),) = seen
+    assert torch.equal(features, agent.learner.features(batch.obs)[:3])
+    assert len(skill) == 3
+
+
+def stored_errors(agent):
+    """What an update stores as priorities if the errors of the learner's rows are 0, 1, 2 …"""
+    replay, seen, losses = fill_replay(), [], agent.learner.losses
+    weight = torch.linspace(0.5, 1, 16)
 
     class Priorities:
         def update(self, slots, error):
-            seen.append((slots, error))
+            assert slots.shape == error.shape == (16,)
+            seen.append(error)
 
         def draw(self, batch_size):
-            return torch.arange(batch_size), torch.ones(batch_size)
+            assert batch_size == 16  # the learner's alone: everything else is sampled uniformly
+            return torch.arange(batch_size), weight
 
-    replay.priorities = Priorities()
+    def numbered(batch, reward, index):
+        assert torch.equal(batch.weight, weight.repeat(agent.config.learner.views))
+        for loss in losses(batch, reward, index):
+            yield loss._replace(priority=torch.arange(float(len(loss.priority))))
+
+    agent.learner.losses, replay.priorities = numbered, Priorities()
     agent.step(replay)
-    ((slots, error),) = seen
-    assert slots.shape == error.shape == (16,)
-    assert (error >= 0).all()
+    return seen[0]
+
+
+@pytest.mark.parametrize("options", [{"phase": "train"}, {"method": small_method("apt", pool=40)}])
+def test_priorities_are_averaged_over_views(options):
+    agent = make_agent(learner__views=2, replay__priority_exponent=0.5, **options)
+    assert torch.equal(stored_errors(agent), torch.arange(16.0) + 8)
+
+
+@pytest.mark.parametrize(("which", "own", "added"), [("learner", 0, 0), ("all", 0, 5), ("all", 4, 0)])
+def test_priorities_may_include_the_auxiliary_loss_of_the_same_transitions(which, own, added):
+    agent = make_agent(
+        phase="train",
+        representation="spr",
+        representation__batch_size=own,
+        replay__priority_exponent=0.5,
+        replay__priority_losses=which,
+    )
+    loss, returned = agent.representation.loss, []
+    agent.representation.loss = lambda views: returned.append(loss(views)) or returned[0]
+    errors = stored_errors(agent)
+    auxiliary = returned[0][0].detach()
+    assert auxiliary.mean() > 0.01
+    expected = torch.arange(16.0)
+    torch.testing.assert_close(errors, expected + added * auxiliary if added else expected)
 
 
 # Annealed n and γ

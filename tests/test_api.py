@@ -256,12 +256,14 @@ def test_an_encoder_of_vectors_sees_how_long_they_are(tmp_path):
     assert not torch.allclose(short, long, atol=1e-2)
 
 
-def test_a_run_that_ends_in_its_warm_up_says_so(tmp_path, capsys):
+def test_a_run_too_short_to_learn_or_to_be_reset_says_so(tmp_path, capsys):
     voidrl.pretrain(Walk, steps=6, out=tmp_path / "run", config=tiny())
     assert (
         "nothing will be learned: 6 steps are not more than the warm-up of 8 (warmup_steps)"
         in capsys.readouterr().err
     )
+    voidrl.train(Walk, steps=9, out=tmp_path / "reset", config=tiny(reset__every_updates=1))
+    assert "nothing will be reset: all 9 steps are among the last 20000" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("whole", [False, True])

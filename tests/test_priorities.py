@@ -319,7 +319,16 @@ def test_a_learner_without_errors_is_refused():
 def test_an_update_weighs_its_batch_and_stores_its_errors(learner):
     spec = DISCRETE if learner == "dqn" else CONTINUOUS
     agent = make_agent(spec, learner=learner, replay__priority_exponent=0.5)
-    replay, weights = fill_replay(spec, config=ROOTS), []
+    replay, weights, share = fill_replay(spec, config=ROOTS), [], torch.rand(16)
+    batch = replay.batch(replay.sample(16), 1, 0.9)
+
+    def loss(weight):
+        torch.manual_seed(0)
+        return next(agent.learner.losses(batch._replace(weight=weight), batch.reward, 0))
+
+    whole, one, other = (loss(weight) for weight in (torch.ones(16), share, 1 - share))
+    torch.testing.assert_close(one.value + other.value, whole.value)
+    assert torch.equal(one.priority, whole.priority)
     watch_losses(agent, lambda batch, reward: weights.append(batch.weight))
     for index in range(3):
         before = replay.priorities.values.clamp(max=replay.priorities.highest)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from helpers import DISCRETE, Constant, fill_replay, make_agent
+from helpers import DISCRETE, Constant, fill_replay, make_agent, shake
 from torch import nn
 
 from voidrl.config import EncoderConfig
@@ -295,10 +295,19 @@ def test_acting_by_the_target_network(deterministic):
         actions = learner.act(SEEN, NO_SKILL, deterministic=deterministic)
         assert actions.tolist() == [expected] * 2
     torch.manual_seed(0)
-    agent = make_agent(learner="rainbow", learner__act_with="target")
-    agent.learner.act(torch.randn(3, 4), torch.zeros(3, 0), deterministic=False)
-    assert agent.learner.target_critic.advantage[0].eps_in.all()
-    assert not agent.learner.critic.advantage[0].eps_in.any()
+    agent = make_agent(learner="rainbow", learner__act_with="target", learner__encoder__hidden_dim=8)
+    learner, obs, none = agent.learner, torch.randn(99, 4), torch.zeros(99, 0)
+    shake(learner.target_encoder)
+    learner.act(obs, none, deterministic=False)
+    assert learner.target_critic.advantage[0].eps_in.all()
+    assert not learner.critic.advantage[0].eps_in.any()
+    actions = learner.act(obs, none, deterministic=True)
+    by_target, by_online = (
+        learner.values(learner.target_critic(encoder(obs), none)).argmax(-1)
+        for encoder in (learner.target_encoder, learner.encoder)
+    )
+    assert torch.equal(actions, by_target)
+    assert not torch.equal(actions, by_online)
 
 
 @pytest.mark.parametrize(("cls", "config"), [(DQN, DQNConfig), (Rainbow, RainbowConfig)])
