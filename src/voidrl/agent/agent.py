@@ -623,7 +623,7 @@ class Agent(nn.Module):
         remedy = (
             "leave out the changes to the network, or pass finetune.heads = 'random' if only the heads differ"
         )
-        self.load_tensors(tensors, skip=fresh, remedy=remedy)
+        self.load_tensors(tensors, skip=(*fresh, "horizon."), remedy=remedy)
         if self.config.finetune.heads == "actor":
             # URLB's target keeps its random initialization, trunk included, and only drifts towards the
             # critic. Here it starts equal to the critic, in the trunk too.

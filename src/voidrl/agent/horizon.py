@@ -20,7 +20,8 @@ class Horizon(nn.Module):
         super().__init__()
         self.config = config
         self.is_annealed = config.n_step_end is not None or config.discount_end is not None
-        self.register_buffer("updates", torch.zeros(()))  # since the start or the last reset
+        if self.is_annealed:
+            self.register_buffer("updates", torch.zeros(()))  # since the start or the last reset
 
     def segment(self, replay: Replay, slots: Tensor) -> Segment:
         """The next n steps from each slot."""
@@ -45,7 +46,8 @@ class Horizon(nn.Module):
 
     def restart(self) -> None:
         """Anneal from the start again."""
-        self.updates.zero_()
+        if self.is_annealed:
+            self.updates.zero_()
 
 
 def _log_linear(start: float, end: float, progress: Tensor) -> Tensor:
