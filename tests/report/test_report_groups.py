@@ -121,7 +121,10 @@ def test_agents_from_scratch_are_named_by_their_presets(tmp_path):
     write("d", "atari/pong", "spr", learner={"n_step": 7}, command="atari/pong --preset spr --seed 3")
     write("e", "atari/pong", "spr", learner={"n_step": 7})
     write("f", "atari/pong", "spr", learner={"n_step": 7}, command="atari/pong --preset atari-paper")
+    write("g", "atari/freeway", "drq", log={"eval_epsilon": 0.2, "eval_episodes": 3})
+    write("h", "atari/freeway", "spr", log={"eval_episodes": 3})
     runs = {run.name: run.label for arm in arms_of(tmp_path)[1] for run in arm.runs}
+    assert (runs.pop("g"), runs.pop("h")) == ("scratch", "spr")
     assert runs == {"a": "drq", "b": "curl", "c": "bbf", "d": "spr (changed)", "e": "scratch", "f": "scratch"}
 
 

@@ -168,6 +168,13 @@ def test_agents_outside_of_experiments_are_next_to_the_published_ones(tmp_path):
     assert "Ours: 90k steps; published: 100k." in table.notes
     assert not any("without a run" in note for note in table.notes)
     assert "## Published numbers" in markdown.as_markdown(collection, arms, "DrQ")
+    cells = [
+        {"folder": f"a{seed}", "seed": seed, "label": "DrQ", "phase": "train", "env": "atari/assault"}
+        for seed in (1, 2)
+    ]
+    write_experiment(tmp_path, cells, published="table2")
+    titles = [table.title for table in published_tables(*arms_of(tmp_path / "a1", tmp_path / "a2"))]
+    assert len(titles) == len({*titles}) == 2  # of the experiment: scores and aggregates, and none twice
 
 
 def test_aggregates_over_games_are_human_normalized(tmp_path):
