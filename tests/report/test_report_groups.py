@@ -3,6 +3,8 @@
 import pytest
 from synthetic_runs import MAZE, write_experiment, write_run
 
+from voidrl.config import flat, merge
+from voidrl.protocols.presets import protocol_for
 from voidrl.report.groups import env_names, make_arms, source_of, stages_of
 from voidrl.report.provenance import settings_table
 from voidrl.report.read import read_all
@@ -104,6 +106,28 @@ def test_the_source_of_fine_tuning_is_the_experiments_or_the_only_one_that_fits(
     assert source_of(runs["tuned"], [*runs.values()]) is runs["again"]
 
 
+def test_agents_from_scratch_are_named_by_their_presets(tmp_path):
+    """By their values or, where the command changed some, by the preset that it names."""
+
+    def write(folder, env, preset, command="somewhere", **changes):
+        values = flat(merge(protocol_for(env, preset), changes))
+        settings = {name.replace(".", "__"): value for name, value in values.items() if name != "steps"}
+        machine = {"command": f"voidrl train {command}"}
+        write_run(tmp_path / folder, env=env, phase="train", rows=ROWS, machine=machine, **settings)
+
+    write("a", "atari/pong", "drq")
+    write("b", "atari/pong", "curl")
+    write("c", MAZE, "bbf", learner={"encoder": {"stack": "drq"}})  # `auto` in the preset
+    write("d", "atari/pong", "spr", learner={"n_step": 7}, command="atari/pong --preset spr --seed 3")
+    write("e", "atari/pong", "spr", learner={"n_step": 7})
+    write("f", "atari/pong", "spr", learner={"n_step": 7}, command="atari/pong --preset atari-paper")
+    write("g", "atari/freeway", "drq", log={"eval_epsilon": 0.2, "eval_episodes": 3})
+    write("h", "atari/freeway", "spr", log={"eval_episodes": 3})
+    runs = {run.name: run.label for arm in arms_of(tmp_path)[1] for run in arm.runs}
+    assert (runs.pop("g"), runs.pop("h")) == ("scratch", "spr")
+    assert runs == {"a": "drq", "b": "curl", "c": "bbf", "d": "spr (changed)", "e": "scratch", "f": "scratch"}
+
+
 def test_the_summary_lists_what_was_run(tmp_path):
     for seed in (1, 2):
         write_run(tmp_path / f"apt{seed}", seed=seed, rows=ROWS)
@@ -162,7 +186,7 @@ def test_everything_that_limits_the_numbers_is_a_caveat(tmp_path):
     found = caveats_of(tmp_path)
     assert found["Failed runs"] == ["failed: failed after 40 of 100 steps: diverged"]
     assert found["Runs not started"] == ["later"]
-    assert found["Methods that are not implemented yet"] == ["cic: not written yet"]
+    assert found["Methods that voidrl does not have"] == ["cic: not written yet"]
     assert found["Fewer steps than the protocol: not comparable with published numbers"] == [
         "apt in PixelMaze-v0: 100 of 10k steps (1%)"
     ]

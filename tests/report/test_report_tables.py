@@ -129,7 +129,7 @@ def test_our_numbers_are_next_to_the_published_ones_with_seeds_and_steps(tmp_pat
     assert spr == [["printed", "801.5", "−5.9"], ["larger sample, 100 runs", "841.9", "−5.4"]]
     assert "VISR" in [row[0] for row in tasks.rows]
     assert "DrQ(ε)" in [row[0] for row in tasks.rows]
-    assert "Ours, 100 of 250M pre-training, 100 of 10k fine-tuning steps: APT." in tasks.notes
+    assert "Ours, steps of APT: 100 of 250M pre-training, 100 of 10k fine-tuning." in tasks.notes
     assert [note.partition(":")[0] for note in tasks.notes[:2]] == ["Printed", "Larger sample"]
     assert any("demon_attack" in note and "larger samples" in note for note in tasks.notes)
     assert any("Tasks without a run: 24 of 26" in note for note in tasks.notes)
@@ -168,6 +168,13 @@ def test_agents_outside_of_experiments_are_next_to_the_published_ones(tmp_path):
     assert "Ours: 90k steps; published: 100k." in table.notes
     assert not any("without a run" in note for note in table.notes)
     assert "## Published numbers" in markdown.as_markdown(collection, arms, "DrQ")
+    cells = [
+        {"folder": f"a{seed}", "seed": seed, "label": "DrQ", "phase": "train", "env": "atari/assault"}
+        for seed in (1, 2)
+    ]
+    write_experiment(tmp_path, cells, published="table2")
+    titles = [table.title for table in published_tables(*arms_of(tmp_path / "a1", tmp_path / "a2"))]
+    assert len(titles) == len({*titles}) == 2  # of the experiment: scores and aggregates, and none twice
 
 
 def test_aggregates_over_games_are_human_normalized(tmp_path):

@@ -30,6 +30,23 @@ def test_the_momentum_encoder_follows_and_never_gets_a_gradient():
     assert moved(target, parameters_of(f.target_encoder)) == set(target)
     optimized = {p for name in agent.optimizers for p in agent.optimizers.parameters(name)}
     assert not optimized & set(f.target_encoder.parameters())
+    shake(f.target_projection)
+    old = snapshot(parameters_of(f.target_projection))
+    f.after_step()
+    for name, online in f.projection.named_parameters():
+        moving = f.target_projection.get_parameter(name)
+        torch.testing.assert_close(moving, 0.999 * old[name] + 0.001 * online, atol=1e-6, rtol=0)
+
+
+def test_keys_of_its_own_come_from_the_momentum_copies():
+    agent = make_agent(PIXELS, representation="curl", phase="train")
+    f, view = agent.representation, torch.rand(4, *PIXELS.obs_shape)
+    losses = [f.contrast(view, view)[0][0].item()]
+    for part in (agent.learner.target_encoder, f.target_encoder, f.target_projection):
+        shake(part)
+        losses.append(f.contrast(view, view)[0][0].item())
+    assert losses[1] == losses[0]  # the learner's target is not asked
+    assert len({*losses}) == 3
 
 
 def test_on_one_batch_the_views_find_each_other():

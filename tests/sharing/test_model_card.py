@@ -100,6 +100,11 @@ def test_an_agent_trained_from_scratch(tmp_path):
     assert "trained from scratch" in text
     assert "dqn" in front["tags"]
     assert "apt" not in text
+    assert "| representation |" not in text
+    for name, share in (("spr", "nothing"), ("fixed", "all")):  # an auxiliary loss, or given features
+        agent = make_agent(phase="train", representation=name, share_encoder=share)
+        _, text = card_of(voidrl.save_pretrained(agent, tmp_path / name))
+        assert f"| representation | `{name}` |" in text
 
 
 def test_results_of_changed_weights_are_not_claimed(tmp_path, runs):

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 
 from voidrl import registry
 from voidrl.config import flat
+from voidrl.report.agents import agent_label
 from voidrl.report.read import Run
 
 Stage = Literal["pretrain", "task"]
@@ -143,13 +144,14 @@ def source_of(run: Run, runs: Sequence[Run]) -> Run | None:
 
 
 def _label(runs: Sequence[Run]) -> None:
-    """The experiment's label; otherwise the method and the settings that distinguish it from other runs."""
+    """The experiment's label; otherwise the method or agent, and the settings that differ among its runs."""
     groups: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
         if run.cell is not None:
             run.label = run.cell.label
             continue
-        run.label = "scratch" if run.phase == "train" else run.method.rpartition(":")[2]
+        from_scratch = run.phase == "train"
+        run.label = (agent_label(run) or "scratch") if from_scratch else run.method.rpartition(":")[2]
         groups.setdefault((run.env, run.phase, run.label), []).append(run)
     for members in groups.values():
         settings = [defining_settings(run) for run in members]

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from voidrl.config import flat, merge
-from voidrl.errors import ConfigError, VoidrlError
-from voidrl.protocols.presets import PRESETS, protocol_for
+from voidrl.errors import VoidrlError
+from voidrl.report.agents import find_agent
 from voidrl.report.formatting import Table, join_names, step_range
 from voidrl.report.groups import PHASE_NAMES, ArmRuns, source_of
 from voidrl.report.outcomes import known_game, outcome, spreads
@@ -26,8 +25,6 @@ from voidrl.suites.published import RAM_RATIO, Published, PublishedRow, sources
 ABSENT = "–"
 MOST_SIDE_BY_SIDE = 3  # with more methods, they are the rows and tasks the columns
 AGENTS = "table2"  # the tables with rows for agents that are trained from scratch
-# Settings in which a run may differ from its preset and still be of that agent.
-_FREE = ("steps", "env.id", "env.num_envs", "env.backend", "replay.device")
 
 
 class _Quoted(NamedTuple):
@@ -136,26 +133,6 @@ def _agent_tables(collection: Collection, arms: Sequence[ArmRuns]) -> list[Table
     return _tables(compared, collection)
 
 
-def find_agent(run: Run, presets: Sequence[str]) -> str | None:
-    """The agent among these presets whose values a run has; the most specific one."""
-    settings, matches = flat(run.config), {}
-    for name in (name for name in presets if name in PRESETS):
-        try:
-            values = flat(merge(protocol_for(run.env, name)))
-        except ConfigError:
-            continue  # not made for this environment
-        fixed = {
-            key: value
-            for key, value in values.items()
-            if key not in _FREE
-            and not key.startswith(("finetune.", "method."))
-            and (not key.startswith("log.") or key == "log.eval_epsilon")
-        }
-        if all(settings.get(key) == value for key, value in fixed.items()):
-            matches[name] = len(fixed)
-    return max(matches, key=lambda name: matches[name]) if matches else None
-
-
 def _row_label(arm: ArmRuns) -> str:
     """The experiment's label, without what distinguishes it from other experiments or lengths."""
     cell = arm.runs[0].cell
@@ -217,7 +194,7 @@ def _method_table(compared: _Comparison, collection: Collection) -> Table:
     notes = _task_notes(compared)
     if compared.is_experiment:
         notes += [
-            f"Ours, {length} steps: {join_names(labels, len(rows))}." for length, labels in lengths.items()
+            f"Ours, steps of {join_names(labels, len(rows))}: {length}." for length, labels in lengths.items()
         ]
     return Table(compared.tables[0].title, columns, rows, notes, frozenset(range(2, len(columns))))
 
@@ -341,7 +318,7 @@ def _aggregate(statistic: str, summary: Summary | None) -> str:
     if statistic == "above_human":
         return f"{value.point:g} of {len(summary.games)}"
     interval = "" if summary.flat else f" [{100 * value.low:.1f}, {100 * value.high:.1f}]"
-    return f"{100 * value.point:.1f}{interval}"
+    return f"{100 * value.point:.1f}{interval}".replace("-", "−")
 
 
 def _ram_ratio(mine: dict[str, ArmRuns], baseline: dict[str, ArmRuns]) -> str:

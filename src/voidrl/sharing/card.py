@@ -362,11 +362,13 @@ def _training(
     config, versions = data["config"], run.get("versions") or {"voidrl": data["voidrl"]}
     finetuned = config["phase"] == "finetune"
     machine = [*run.get("gpus", []), run.get("cpu"), run.get("platform")]
+    given = config["representation"].get("weights_sha256")  # of a file that the agent was made from
     rows = {
         "environment": f"{describe_env(config['env']['id'], code_cell)}: {spec.describe()}",
         "phase": PHASES[config["phase"]],
         "method": f"{code_cell(config['method']['name'])}{' (during pre-training)' * finetuned}",
         "representation": code_cell(config["representation"]["name"]),
+        "weights of others": f"SHA-256 {code_cell(given)}" if given else "",
         "learner": code_cell(config["learner"]["name"]),
         "steps": f"{data['agent_steps']:,}{' over all phases' * finetuned}",
         "seed": config["seed"],
@@ -377,6 +379,8 @@ def _training(
         "Git commit": code_cell(run["commit"]) if run.get("commit") else "",
         "started": plain(run.get("date") or ""),
     }
-    if config["phase"] == "train":  # neither was used
-        del rows["method"], rows["representation"]
+    if config["phase"] == "train":
+        del rows["method"]
+        if not config["representation"]["auxiliary"] and config["share_encoder"] == "nothing":
+            del rows["representation"]  # which was not used
     return {name: str(value) for name, value in rows.items() if value != ""}

@@ -1,0 +1,58 @@
+"""Which agent a run is of: a run folder has its config, and presets have names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from voidrl.config import flat, merge
+from voidrl.errors import ConfigError
+from voidrl.protocols.presets import AGENTS, PRESETS, protocol_for
+from voidrl.report.read import Run
+
+# Settings in which a run may differ from its preset and still be of that agent.
+_FREE = ("steps", "env.id", "env.num_envs", "env.backend", "replay.device")
+_NAMED = re.compile(r"--preset[= ](\S+)")
+
+
+def find_agent(run: Run, presets: Iterable[str] = AGENTS) -> str | None:
+    """The agent among these presets whose values a run has; the most specific one."""
+    settings = flat(run.config)
+    matches = {
+        name: len(fixed)
+        for name in presets
+        if name in PRESETS
+        and (fixed := _fixed_values(run.env, name))
+        and all(value in ("auto", settings.get(key)) for key, value in fixed.items())
+    }
+    return max(matches, key=lambda name: matches[name]) if matches else None
+
+
+def agent_label(run: Run) -> str | None:
+    """The agent of a run from scratch by name, also if the command changed some of its values."""
+    found = find_agent(run)
+    if found is not None:
+        return found
+    named = _NAMED.search(str(run.machine.get("command", "")))
+    return f"{named[1]} (changed)" if named and named[1] in AGENTS else None
+
+
+@cache
+def _fixed_values(env: str, name: str) -> dict[str, Any]:
+    """The values of a preset that define its agent, by dotted name; {} if it is not made for an environment.
+
+    `auto` leaves a value to the environment.
+    """
+    try:
+        values = flat(merge(protocol_for(env, name)))
+    except ConfigError:
+        return {}
+    return {
+        key: value
+        for key, value in values.items()
+        if key not in _FREE
+        and not key.startswith(("finetune.", "method."))
+        and (not key.startswith("log.") or key == "log.eval_epsilon")
+    }
