@@ -367,3 +367,13 @@ def test_urlb_ends_with_expert_normalized_scores_by_body_and_family(tmp_path):
     assert "0.38 [0.25, 0.50]" in row
     assert not any(line.startswith("from scratch") and line.endswith("0.68") for line in lines)
     assert any("without jaco_reach_top_right" in line for line in lines)
+
+
+def test_rates_of_agents_are_those_of_their_environment(tmp_path):
+    """DrQ is another agent on Atari than on DMControl, and neither is APT's learner."""
+    table2 = plan_of(tmp_path, "table2", methods=("drq", "bbf"), seeds=(1,), tasks=("assault",))
+    figure3 = plan_of(tmp_path, "figure3", methods=("drq",), seeds=(1,), tasks=("walker_walk",))
+    atari, bbf, dmc = (estimate.shipped_rate(cell, True) for cell in (*table2.cells, *figure3.cells))
+    assert "results/atari100k" in atari.source
+    assert "agents" in dmc.source
+    assert bbf.steps_per_second < dmc.steps_per_second < atari.steps_per_second
