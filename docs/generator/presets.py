@@ -104,15 +104,14 @@ def _agents() -> list[str]:
             "`voidrl train ENV --preset NAME` trains one of these [agents](agents/index.md) from scratch. "
             "The values of a file hold in all its families of environments; a table `atari`, `dmc`, `maze` "
             "(PixelMaze) or `any` (other environments) is for one of them, and `atari+pong`, `dmc+walker` "
-            "or `dmc+walker_run` for one game, domain or task. A file adds to what it `extends`. No method "
-            "has a recipe for an agent."
+            "or `dmc+walker_run` for one game, domain or task. A file adds to what it `extends`. Methods "
+            "have no recipes for agents."
         ),
         table(["preset", "agent"], ([f"[{n}](#{n})", plain(a.about)] for n, a in AGENTS.items())) + "\n",
     ]
-    shared = {"common-to-discrete-actions": "_discrete", "common-to-dmcontrol-from-pixels": "_pixels"}
-    for heading, name in [*shared.items(), *((name, name) for name in AGENTS)]:
+    shared = {"Common to discrete actions": "_discrete", "Common to DMControl from pixels": "_pixels"}
+    for title, name in [*shared.items(), *((name, name) for name in AGENTS)]:
         text = home.joinpath(f"{name}.toml").read_text("utf-8")
         values = "\n".join(line for line in text.splitlines() if not line.startswith("about =")).strip()
-        title = heading if name in AGENTS else heading.replace("-", " ").capitalize().replace("Dmc", "DMC")
         parts += [f"### {title}\n", f"```toml\n# protocols/agents/{name}.toml\n{values}\n```\n"]
     return parts
