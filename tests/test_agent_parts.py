@@ -441,6 +441,15 @@ def test_runs_with_resets_and_annealing_resume_bit_for_bit(tmp_path):
     assert tuned.horizon.updates == 1
 
 
+def test_annealing_may_begin_with_fine_tuning():
+    """An agent with a fixed n and γ has no counter to load, and none is asked for."""
+    plain = make_agent()
+    assert not any("horizon" in name for name in plain.tensors())
+    tuned = make_agent(phase="finetune", learner__n_step_end=3)
+    tuned.load_pretrained(plain.tensors())
+    assert tuned.horizon.updates == 0
+
+
 # Weight decay
 
 

@@ -322,6 +322,11 @@ class LearnerConfig(PieceConfig):
         """The largest n that annealing passes through."""
         return max(self.n_step, self.n_step_end or 0)
 
+    @property
+    def largest_discount(self) -> float:
+        """The largest γ that annealing passes through."""
+        return max(self.discount, self.discount_end or 0)
+
 
 # Pieces that `auto` leaves to the environment: until then they have the fields common to their kind.
 AUTOMATIC: dict[str, type[PieceConfig]] = {"representation": RepresentationConfig, "learner": LearnerConfig}

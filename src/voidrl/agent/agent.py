@@ -319,10 +319,10 @@ class Agent(nn.Module):
 
     @property
     def _intrinsic_scale(self) -> float:
-        given, config = self.config.intrinsic_scale, self.config.learner
+        given = self.config.intrinsic_scale
         if given is not None:
             return given
-        return 1 - (config.discount_end or config.discount) if self.learner.has_bounded_values else 1.0
+        return 1 - self.config.learner.largest_discount if self.learner.has_bounded_values else 1.0
 
     def _priority(self, joint: JointLoss) -> Tensor:
         """(B,) errors of the learner's transitions, by which they will be drawn again."""

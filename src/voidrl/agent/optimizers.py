@@ -46,16 +46,17 @@ class Optimizers:
 
         Biases do not decay, nor do other weights of one dimension: those of normalizations.
         """
-        groups = [
-            {"params": trainable, "lr": part.learning_rate, "weight_decay": decay}
-            for part in parts
-            for decay, decays in (((weight_decay, True), (0.0, False)) if weight_decay else ((0.0, None),))
-            if (
-                trainable := [
-                    p for p in part.parameters if p.requires_grad and decays in (None, self._decays(p))
-                ]
-            )
-        ]
+        groups = []
+        for part in parts:
+            by_decay: dict[float, list[nn.Parameter]] = {}
+            for parameter in part.parameters:
+                if parameter.requires_grad:
+                    decay = weight_decay if self._decays(parameter) else 0.0
+                    by_decay.setdefault(decay, []).append(parameter)
+            groups += [
+                {"params": trainable, "lr": part.learning_rate, "weight_decay": decay}
+                for decay, trainable in by_decay.items()
+            ]
         if groups:
             on_cuda = self.device.type == "cuda"
             rates = [group.pop("lr") for group in groups]  # Adam takes no tensor for one that is not captured

@@ -130,7 +130,7 @@ class HealthMonitor:
 
     def _exploded_values(self, train: dict[str, float]) -> Iterator[tuple[str, str]]:
         learner = self.config.learner
-        discount = max(learner.discount, learner.discount_end or 0)
+        discount = learner.largest_discount
         horizon = 1 / (1 - discount)
         bonus = train.get("temperature", 0.0) * abs(
             train.get("policy_entropy", 0.0)
