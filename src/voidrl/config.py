@@ -521,6 +521,11 @@ class Config:
     intrinsic_scale: float | None = None
     """Multiplies the intrinsic reward in the learner; None: 1, but 1 − γ for learners whose values have
     bounds (`rainbow`), since an intrinsic reward of 1 per step adds up to 1 / (1 − γ)."""
+    intrinsic_normalization: Literal["none", "standardize"] = "none"
+    """What happens to the method's reward before it is scaled: nothing, or `standardize`: the running mean is
+    subtracted and the result divided by the running standard deviation, so that pre-trained values are near
+    0, as those of a new task are, and differences between states make up all of them. Survival is then not
+    rewarded."""
     share_encoder: Literal["nothing", "stack", "all"] = "nothing"
     """What f and the learner's encoder have in common: `nothing` (the paper on Atari), the `stack` of
     convolutions with a trunk each, or `all`: the learner acts on f(s) (the paper on DMControl)."""

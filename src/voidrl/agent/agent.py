@@ -18,6 +18,7 @@ from voidrl.agent.trainers import Pieces, check_combination, encoder_trainers, t
 from voidrl.augment import Augment, network_spec
 from voidrl.config import Config, SkillConfig, to_json
 from voidrl.device import uses_bf16
+from voidrl.entropy import RunningMoments
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.learners.base import Learner
 from voidrl.methods.base import Latents, Method
@@ -100,6 +101,7 @@ class Agent(nn.Module):
         self.register_buffer("trials_dealt", torch.zeros((), dtype=torch.int64))
         # The representation's learning rate: a tensor, so that it can rise within a captured graph.
         self.register_buffer("representation_rate", torch.zeros(()))
+        self.intrinsic_moments = RunningMoments()
         self.horizon = Horizon(config.learner)
         self.augment = Augment(config.augment)
         self.metric_owners: dict[str, MetricOwner] = {}
@@ -394,13 +396,21 @@ class Agent(nn.Module):
                 metrics |= self._method_step(replay, segment, batch, latents, joint)
             with torch.no_grad():
                 single = self.method.reward(batch, latents)
-                reward += weights * single
+                reward += weights * self._normalized(single, update=i == 0)
             if i == 0:
                 if (z := latents.encoded) is not None:
                     metrics = self._owned("latents", {f"{CHECK}z": z.detach().mean()}) | metrics
                 # Of single transitions: sums over n steps differ at the ends of episodes in any case.
                 metrics |= self._owned("reward", {"reward_std": single.float().std(correction=0)})
         return reward, metrics | self._owned("method", self.method.metrics())
+
+    def _normalized(self, reward: Tensor, *, update: bool) -> Tensor:
+        """(B,) intrinsic rewards on the scale that `intrinsic_normalization` asks for."""
+        if self.config.intrinsic_normalization == "none":
+            return reward
+        if update:
+            self.intrinsic_moments.update(reward[:, None])
+        return self.intrinsic_moments.standardize(reward)
 
     def _method_step(
         self, replay: Replay, segment: Segment, batch: Batch, latents: Latents, joint: JointLoss
