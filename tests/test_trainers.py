@@ -116,9 +116,9 @@ def test_two_losses_of_one_encoder_are_one_gradient():
 
 @pytest.mark.parametrize("share", ["stack", "all"])
 def test_a_linear_output_is_trained_saved_and_loaded_where_encoders_are_shared(share):
-    options = {"share_encoder": share, "representation": "simclr", "representation__encoder__output": "linear"}
-    options |= {"learner__encoder__stack": "nature", "representation__encoder__stack": "nature"}
+    options = {"share_encoder": share, "representation": "simclr"}
     options |= {"learner__encoder__activation": "relu", "representation__encoder__activation": "relu"}
+    options |= {"representation__encoder__output": "linear"}
     agent, replay = make_agent(PIXELS, **options), fill_replay(PIXELS)
     before = snapshot(dict(agent.representation.encoder.named_parameters()))
     agent.step(replay)

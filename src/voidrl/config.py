@@ -171,9 +171,9 @@ class EncoderConfig:
     hidden_dim: int = 0
     """Width of one more fully connected layer before the output; 0 for none."""
     output: Literal["layer_norm_tanh", "layer_norm", "linear"] = "layer_norm_tanh"
-    """What follows the FC of the output: LayerNorm and tanh, LayerNorm alone, or nothing. LayerNorm fixes mean
-    and length of each state's features, two of their degrees of freedom, which matters where they are few
-    (5 on Atari); `linear` keeps them. Not used with feature_dim 0."""
+    """What follows the FC of the output: LayerNorm and tanh, LayerNorm alone, or nothing. LayerNorm fixes
+    mean and length of each state's features, two of their degrees of freedom, which matters where they are
+    few (5 on Atari); `linear` keeps them. Not used with feature_dim 0."""
     activation: Literal["elu", "relu"] = "elu"
     """Non-linearity between layers."""
     spectral_norm_iterations: int = 0
