@@ -191,13 +191,13 @@ class SGI(Representation):
             metrics["inverse_loss"] = error.detach().mean() / mask.mean().clamp(min=1 / mask.numel())
         if goal is not None:
             goals = self.make_goals(spr.latent(goal, target=True))
-            near = [self.nearness(latent, goals) for latent in reached[: 2 * size].chunk(2)]
-            wanted = self._goal_targets(*near, obs[1], target[:size], goals, mask[0])
+            near, near_next = (self.nearness(latent, goals) for latent in reached[: 2 * size].chunk(2))
+            wanted = self._goal_targets(near, near_next, obs[1], target[:size], goals, mask[0])
             q = self.head(projected[:size], rescale(goals)).gather(1, action[0][:, None])[:, 0]
             error = F.smooth_l1_loss(q, wanted, reduction="none")
             losses.append(config.goal_weight * error)
             metrics["goal_loss"] = error.detach().mean()
-            metrics["goal_nearness"] = near[0].mean()
+            metrics["goal_nearness"] = near.mean()
             metrics["goal_q"] = q.detach().mean()
         return torch.stack(losses).sum(0), metrics
 
