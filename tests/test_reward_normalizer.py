@@ -4,11 +4,19 @@ import math
 
 import pytest
 import torch
-from helpers import DISCRETE, Constant, Place, fill_replay, line_replay, make_agent, watch_losses
+from helpers import (
+    DISCRETE,
+    Constant,
+    Place,
+    fill_replay,
+    line_replay,
+    make_agent,
+    small_method,
+    watch_losses,
+)
 from tiny_runs import MAZE, newest, rows, tiny
 
 import voidrl
-from voidrl import registry
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.config import Config
 from voidrl.engine import HostReads
@@ -41,7 +49,7 @@ def test_the_start_is_not_biased_and_a_drift_is_followed():
         each.update(5 + 2 * torch.randn(1000, generator=draw))
         assert each.mean.item() == pytest.approx(5, abs=0.3)
         assert each.std.item() == pytest.approx(2, abs=0.2)
-    for _ in range(100):
+    for _ in range(150):
         batch = 50 + 0.1 * torch.randn(64, generator=draw)
         moments.update(batch)
         forgetful.update(batch)
@@ -147,18 +155,19 @@ def test_the_horizon_scales_values_to_single_rewards():
         make_agent(intrinsic_scale=-1.0)
     with pytest.raises(ConfigError, match=r"intrinsic_scale = 'gamma' cannot be used.*'horizon'"):
         make_agent(intrinsic_scale="gamma")
-    with pytest.raises(ConfigError, match="intrinsic_momentum = 1.0 cannot be used"):
+    with pytest.raises(ConfigError, match=r"intrinsic_momentum = 1\.0 cannot be used"):
         make_agent(intrinsic_momentum=1.0)
 
 
-@pytest.mark.parametrize("method", [name for name in registry.names("method") if name != "random"])
-def test_rewards_of_every_method_become_of_mean_0_and_deviation_1(method):
-    agent = make_agent(method=method, intrinsic_normalization="standardize", learner__n_step=2)
+@pytest.mark.parametrize("method", ["diayn", "metra", "smm", "rnd"])
+def test_signed_rewards_and_those_of_skills_are_standardized_too(method):
+    options = {"intrinsic_normalization": "standardize", "learner__n_step": 2}
+    agent = make_agent(method=small_method(method), **options)
     replay = fill_replay(skill_dim=agent.method.skill_dim)
-    for _ in range(3):
-        with HostReads() as reads:
-            metrics = agent.step(replay)
-        assert reads.first is None, reads.what
+    agent.step(replay)
+    with HostReads() as reads:
+        metrics = agent.step(replay)
+    assert reads.first is None, reads.what
     assert all(value.isfinite().all() for value in metrics.values())
     assert metrics["reward_std"] < 4
     assert abs(metrics["reward_mean"]) < 4
@@ -171,7 +180,7 @@ def test_a_resumed_run_has_the_moments_and_values_of_an_uninterrupted_one(tmp_pa
         "learner.popart": True,
         "learner.epsilon_ladder": 7.0,
     }
-    config = {**tiny(env__num_envs=2, learner="dqn"), **changes}
+    config = {**tiny(env__num_envs=2, learner="dqn", updates_per_step=0.5), **changes}
 
     def run(name, steps):
         return voidrl.pretrain(MAZE, steps=steps, seed=3, out=tmp_path / name, config=config)

@@ -20,7 +20,9 @@ Differences from the papers:
   μ = 0 and σ = 1; once about 1 / rate batches were seen, both have the same weights.
 - The variance is summed around the mean and in float64: E[y²] − μ² in float32 cancels where μ is large.
 - There is one pair of statistics for all actions and skills, and no upper limit to σ.
-- Optimizers keep their moments as they are, as in public code.
+- Optimizers keep their moments as they are.
+- A periodic reset (`reset.*`) reinitializes the heads and keeps the statistics, since the returns of the task
+  are what they were: fresh heads predict their mean. Fine-tuning with fresh heads begins with fresh ones.
 """
 
 from __future__ import annotations
