@@ -521,15 +521,18 @@ class Config:
     """RL algorithm."""
     reward_scale: float = 1.0
     """Multiplies the environment's reward in the learner. Pre-trained values are on the scale of intrinsic
-    rewards, about 1 a step: if a task's rewards are much smaller, the heads have to unlearn first."""
-    intrinsic_scale: float | None = None
-    """Multiplies the intrinsic reward in the learner; None: 1, but 1 − γ for learners whose values have
-    bounds (`rainbow`), since an intrinsic reward of 1 per step adds up to 1 / (1 − γ)."""
-    intrinsic_normalization: Literal["none", "standardize"] = "none"
-    """What happens to the method's reward before it is scaled: nothing, or `standardize`: the running mean is
-    subtracted and the result divided by the running standard deviation, so that pre-trained values are near
-    0, as those of a new task are, and differences between states make up all of them. Survival is then not
-    rewarded."""
+    rewards, with most methods about 1 per step unless `intrinsic_normalization` or `intrinsic_scale` change
+    it: if a task's rewards are much smaller, kept heads have to unlearn first."""
+    intrinsic_scale: float | Literal["horizon"] | None = None
+    """Multiplies the intrinsic reward in the learner; `horizon` is 1 − γ, since a reward of 1 per step adds
+    up to 1 / (1 − γ). None: 1, but `horizon` for learners whose values have bounds (`rainbow`)."""
+    intrinsic_normalization: Literal["none", "scale", "standardize"] = "none"
+    """What happens to the method's reward of each transition before it is multiplied by `intrinsic_scale` and
+    summed over n steps: nothing; `scale`, divided by its running standard deviation; or `standardize`, which
+    subtracts the running mean first. Values are then near 0, and staying alive is not rewarded."""
+    intrinsic_momentum: float | None = 0.999
+    """Factor by which the weight of past rewards in these running moments shrinks at each update, since the
+    rewards of a method drift while it learns: 0.999 looks back about 1000 updates. None weighs all alike."""
     share_encoder: Literal["nothing", "stack", "all"] = "nothing"
     """What f and the learner's encoder have in common: `nothing` (the paper on Atari), the `stack` of
     convolutions with a trunk each, or `all`: the learner acts on f(s) (the paper on DMControl)."""
@@ -551,11 +554,21 @@ class Config:
     def __post_init__(self) -> None:
         require(self.steps > 0, "steps", self.steps, "a positive number of environment steps, such as 100k")
         require_positive(self, "reward_scale")
-        if self.intrinsic_scale is not None:
+        if self.intrinsic_scale not in (None, "horizon"):
             require_positive(self, "intrinsic_scale")
+        momentum = self.intrinsic_momentum
+        forgets = momentum is None or 0 <= momentum < 1
+        require(forgets, "intrinsic_momentum", momentum, "None or a number in [0, 1)")
         require_update_rate(self.updates_per_step)
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(0 <= self.seed < 2**31, "seed", self.seed, "a whole number in [0, 2³¹)")
+
+    @property
+    def intrinsic_factor(self) -> float | None:
+        """`intrinsic_scale` as a number; None leaves it to the learner."""
+        if self.intrinsic_scale == "horizon":
+            return 1 - self.learner.largest_discount
+        return self.intrinsic_scale
 
     @property
     def learning_rate_field(self) -> str:

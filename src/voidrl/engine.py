@@ -117,7 +117,7 @@ class Engine:
         return HostCopy(self._action)
 
     def _act(self, skill: Tensor) -> Tensor:
-        return self.agent.choose(self.replay.latest(), skill, deterministic=False)
+        return self.agent.choose(self.replay.latest(), skill, deterministic=False, training=True)
 
     def _act_on_skill(self) -> None:
         self._action = self._act(self._skill)

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from voidrl import checkpoint, registry
 from voidrl.agent.horizon import Horizon
+from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.agent.optimizers import Optimizers, Part
 from voidrl.agent.trainers import Pieces, check_combination, encoder_trainers, trains_representation
 from voidrl.augment import Augment, network_spec
 from voidrl.config import Config, SkillConfig, to_json
 from voidrl.device import uses_bf16
-from voidrl.entropy import RunningMoments
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.learners.base import Learner
 from voidrl.methods.base import Latents, Method
@@ -101,7 +101,7 @@ class Agent(nn.Module):
         self.register_buffer("trials_dealt", torch.zeros((), dtype=torch.int64))
         # The representation's learning rate: a tensor, so that it can rise within a captured graph.
         self.register_buffer("representation_rate", torch.zeros(()))
-        self.intrinsic_moments = RunningMoments()
+        self.normalizer = RewardNormalizer(config)
         self.horizon = Horizon(config.learner)
         self.augment = Augment(config.augment)
         self.metric_owners: dict[str, MetricOwner] = {}
@@ -321,7 +321,7 @@ class Agent(nn.Module):
 
     @property
     def _intrinsic_scale(self) -> float:
-        given = self.config.intrinsic_scale
+        given = self.config.intrinsic_factor
         if given is not None:
             return given
         return 1 - self.config.learner.largest_discount if self.learner.has_bounded_values else 1.0
@@ -395,22 +395,19 @@ class Agent(nn.Module):
             if i == 0:  # the method learns from (s, a, s'), not from transitions n steps ahead
                 metrics |= self._method_step(replay, segment, batch, latents, joint)
             with torch.no_grad():
-                single = self.method.reward(batch, latents)
-                reward += weights * self._normalized(single, update=i == 0)
+                own = self.method.reward(batch, latents)
+                if i == 0 and self.normalizer.is_used:
+                    # The first step of each segment, which is drawn like any transition: later ones repeat at
+                    # the end of an episode, where their weight is 0.
+                    metrics |= self._owned("reward", self.normalizer.observe(own))
+                single = self.normalizer(own)
+                reward += weights * single
             if i == 0:
                 if (z := latents.encoded) is not None:
                     metrics = self._owned("latents", {f"{CHECK}z": z.detach().mean()}) | metrics
                 # Of single transitions: sums over n steps differ at the ends of episodes in any case.
                 metrics |= self._owned("reward", {"reward_std": single.float().std(correction=0)})
         return reward, metrics | self._owned("method", self.method.metrics())
-
-    def _normalized(self, reward: Tensor, *, update: bool) -> Tensor:
-        """(B,) intrinsic rewards on the scale that `intrinsic_normalization` asks for."""
-        if self.config.intrinsic_normalization == "none":
-            return reward
-        if update:
-            self.intrinsic_moments.update(reward[:, None])
-        return self.intrinsic_moments.standardize(reward)
 
     def _method_step(
         self, replay: Replay, segment: Segment, batch: Batch, latents: Latents, joint: JointLoss
@@ -488,11 +485,16 @@ class Agent(nn.Module):
     # Acting
 
     @torch.no_grad()
-    def choose(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
-        """The learner's actions for observations on the device; random ones where nothing is learned."""
+    def choose(self, obs: Tensor, skill: Tensor, *, deterministic: bool, training: bool = False) -> Tensor:
+        """The learner's actions for observations on the device; random ones where nothing is learned.
+
+        With `training` they are those of the training environments, in order, which may explore differently.
+        """
         if not self.learns:
             return self.random_actions(len(obs))
         with self.precision():
+            if training and not deterministic:
+                return self.learner.explore(obs, skill)
             return self.learner.act(obs, skill, deterministic=deterministic)
 
     def random_actions(self, n: int) -> Tensor:
@@ -633,6 +635,12 @@ class Agent(nn.Module):
         remedy = (
             "leave out the changes to the network, or pass finetune.heads = 'random' if only the heads differ"
         )
+        normalized = any(name.startswith("learner.popart.") for name in tensors)
+        if normalized and not fresh and getattr(self.learner, "popart", None) is None:
+            raise CheckpointError(
+                "the saved agent does not fit this one: its heads predict values that PopArt normalizes, "
+                "and learner.popart is False here; use learner.popart = True, or finetune.heads = 'random'"
+            )
         self.load_tensors(tensors, skip=(*fresh, "horizon."), remedy=remedy)
         if self.config.finetune.heads == "actor":
             # URLB's target keeps its random initialization, trunk included, and only drifts towards the

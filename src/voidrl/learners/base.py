@@ -68,6 +68,10 @@ class Learner(nn.Module):
         """(B, *obs_shape) → (B,) discrete actions or (B, action_dim) in [−1, 1]."""
         raise NotImplementedError
 
+    def explore(self, obs: Tensor, skill: Tensor) -> Tensor:
+        """Actions of the training environments, one row each in their order; by default sampled ones."""
+        return self.act(obs, skill, deterministic=False)
+
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """Yield each loss in turn; the caller minimizes it before it asks for the next.
 
