@@ -413,9 +413,10 @@ class FinetuneConfig:
     """Environment steps, unless the command says otherwise; None takes as many as in pre-training."""
     updates_per_step: float | None = None
     """Gradient steps per environment step; None takes those of pre-training."""
-    heads: Literal["pretrained", "actor", "random"] = "pretrained"
+    heads: Literal["pretrained", "actor", "first_layer", "random"] = "pretrained"
     """Keep the policy and value heads, or reinitialize them. `actor` (URLB) keeps the policy, its temperature
-    and the trunks of both, and reinitializes the critic behind its trunk, or all of it without a trunk."""
+    and the trunks of both, and reinitializes the critic behind its trunk, or all of it without a trunk.
+    `first_layer` (SGI) keeps the layer of each head that reads the features."""
     learning_rate: float | None = None
     """The learner's learning rate during fine-tuning and, under a protocol, when training from scratch; None
     takes `learner.learning_rate`."""
@@ -427,8 +428,16 @@ class FinetuneConfig:
     warmup_steps: Count = 1000
     """Steps before the first update."""
     warmup_actions: Literal["policy", "random"] = "policy"
-    """Who acts during the warm-up: the pre-trained policy, or uniform random actions (the paper on
-    DMControl). Skill methods try their skills in this time, which takes the policy."""
+    """Who acts during the warm-up: the pre-trained policy, whatever becomes of the heads, or uniform random
+    actions (the paper on DMControl). Skill methods try their skills in this time, which takes the policy."""
+    explorer: float = 0.0
+    """Probability per step, after the warm-up, that the frozen pre-trained policy takes over in an
+    environment for some steps (CPT: behavior transfers better than weights). It falls linearly to 0. The new
+    policy alone is evaluated."""
+    explorer_steps: float = 50.0
+    """Mean number of steps for which the pre-trained policy then acts; the numbers are geometric."""
+    explorer_decay_steps: Count | None = None
+    """Steps of the run after which `explorer` is 0; None for the whole run."""
     noise: Literal["end", "restart"] = "end"
     """Exploration noise: stay at the end of its schedule, or run the schedule again."""
 
@@ -437,6 +446,11 @@ class FinetuneConfig:
             rate = getattr(self, name)
             require(rate is None or 0 <= rate < math.inf, name, rate, "None, 0 (frozen) or a learning rate")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
+        require(0 <= self.explorer <= 1, "explorer", self.explorer, "a probability in [0, 1]")
+        mean = self.explorer_steps
+        require(1 <= mean < math.inf, "explorer_steps", mean, "a mean number of steps, 1 or more")
+        if self.explorer_decay_steps is not None:
+            require_positive(self, "explorer_decay_steps")
         require(self.steps is None or self.steps > 0, "steps", self.steps, "None or a number above 0")
         if self.learning_rate is not None:
             require_positive(self, "learning_rate")
