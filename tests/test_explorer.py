@@ -172,10 +172,10 @@ def test_runs_with_an_explorer_resume_bit_for_bit_without_the_pretrained_run(tmp
     config = tiny(env__num_envs=2, log__checkpoint_every_steps=6, **changes)
     voidrl.pretrain(env, steps=12, out=tmp_path / "source", config=config)
     tuning = {"heads": "random", "explorer": 0.5, "explorer_steps": 3, "explorer_decay_steps": 20}
+    # New heads need not have the size of the pre-trained ones.
+    config = {"finetune": tuning, "learner.hidden_dim": 5}
     for steps, out in ((24, "straight"), (6, "resumed")):  # stopped within the warm-up
-        voidrl.finetune(
-            tmp_path / "source", env, steps=steps, out=tmp_path / out, config={"finetune": tuning}
-        )
+        voidrl.finetune(tmp_path / "source", env, steps=steps, out=tmp_path / out, config=config)
     shutil.rmtree(tmp_path / "source")
     saved = newest(tmp_path / "resumed")[0]
     assert any(name.startswith("explorer.safetensors/") for name in saved)
