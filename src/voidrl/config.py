@@ -28,6 +28,7 @@ Count = int  # which the command line also reads as 1M, 100k, 1e6 and 1_000_000
 LARGEST = 2**63  # numbers of a config are below it, as torch's are
 MAX_DOTS = 8  # in the name of a field
 MAX_ENVS = 8192
+MAX_FRAMES = 2**31 - 1  # of a game of Atari, which ALE counts in 32 bits
 MAX_SKILLS = 2**16  # discrete ones
 MAX_UPDATES_PER_STEP = 1024
 MAX_EVAL_EPISODES = 10_000
@@ -98,6 +99,36 @@ def require_update_rate(updates_per_step: float) -> None:
 
 
 @dataclass(frozen=True)
+class AtariConfig:
+    """The rules of the environments `atari/…`; no other environment has these options.
+
+    A query in the id says the same, and wins: `atari/pong?sticky=true`. Evaluations play whole games for the
+    raw score, whatever `life_loss` and `clip_rewards` are.
+    """
+
+    sticky: float = 0.0
+    """Probability that the emulator repeats its last action in a frame; `?sticky=true` is 0.25."""
+    life_loss: Literal["always", "task", "never"] = "always"
+    """When a lost life is terminal in training: `always` (the paper); `task`, only while a task's reward is
+    learned, so that a policy pre-trained for novelty is not trained to survive; or `never`. In an id true is
+    `always`, false `never`."""
+    full_actions: bool = False
+    """All 18 actions instead of the game's minimal set."""
+    noop_max: int = 30
+    """Most frames without an action at the start of a game; the number is drawn."""
+    max_frames: Count = 108_000
+    """Frames after which a game is truncated."""
+    clip_rewards: bool = True
+    """Clip rewards to [−1, 1] in training."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.sticky < 1, "sticky", self.sticky, "a probability below 1")
+        require(0 <= self.noop_max < MAX_FRAMES, "noop_max", self.noop_max, "a number of frames, 0 or more")
+        few = 0 < self.max_frames < MAX_FRAMES
+        require(few, "max_frames", self.max_frames, "a number of frames above 0")
+
+
+@dataclass(frozen=True)
 class DMControlConfig:
     """Observations and simulation of the environments `dmc/…`; no other environment has these options."""
 
@@ -147,6 +178,8 @@ class EnvConfig:
     """Seconds after which a worker process that does not answer counts as hung, which ends the run."""
     check_bounds: bool = True
     """Refuse observations outside the bounds of their space."""
+    atari: AtariConfig = field(default_factory=AtariConfig)
+    """Atari."""
     dmc: DMControlConfig = field(default_factory=DMControlConfig)
     """DMControl."""
 
@@ -417,9 +450,10 @@ class FinetuneConfig:
     """Environment steps, unless the command says otherwise; None takes as many as in pre-training."""
     updates_per_step: float | None = None
     """Gradient steps per environment step; None takes those of pre-training."""
-    heads: Literal["pretrained", "actor", "random"] = "pretrained"
+    heads: Literal["pretrained", "actor", "first_layer", "random"] = "pretrained"
     """Keep the policy and value heads, or reinitialize them. `actor` (URLB) keeps the policy, its temperature
-    and the trunks of both, and reinitializes the critic behind its trunk, or all of it without a trunk."""
+    and the trunks of both, and reinitializes the critic behind its trunk, or all of it without a trunk.
+    `first_layer` (SGI) keeps the layer of each head that reads the features."""
     learning_rate: float | None = None
     """The learner's learning rate during fine-tuning and, under a protocol, when training from scratch; None
     takes `learner.learning_rate`."""
@@ -431,8 +465,16 @@ class FinetuneConfig:
     warmup_steps: Count = 1000
     """Steps before the first update."""
     warmup_actions: Literal["policy", "random"] = "policy"
-    """Who acts during the warm-up: the pre-trained policy, or uniform random actions (the paper on
-    DMControl). Skill methods try their skills in this time, which takes the policy."""
+    """Who acts during the warm-up: the pre-trained policy, whatever becomes of the heads, or uniform random
+    actions (the paper on DMControl). Skill methods try their skills in this time, which takes the policy."""
+    explorer: float = 0.0
+    """Probability per step, after the warm-up, that the frozen pre-trained policy takes over in an
+    environment for some steps (CPT: behavior transfers better than weights). It falls linearly to 0. The new
+    policy alone is evaluated."""
+    explorer_steps: float = 50.0
+    """Mean number of steps for which the pre-trained policy then acts; the numbers are geometric."""
+    explorer_decay_steps: Count | None = None
+    """Steps of the run after which `explorer` is 0; None for the whole run."""
     noise: Literal["end", "restart"] = "end"
     """Exploration noise: stay at the end of its schedule, or run the schedule again."""
 
@@ -441,6 +483,11 @@ class FinetuneConfig:
             rate = getattr(self, name)
             require(rate is None or 0 <= rate < math.inf, name, rate, "None, 0 (frozen) or a learning rate")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
+        require(0 <= self.explorer <= 1, "explorer", self.explorer, "a probability in [0, 1]")
+        mean = self.explorer_steps
+        require(1 <= mean < math.inf, "explorer_steps", mean, "a mean number of steps, 1 or more")
+        if self.explorer_decay_steps is not None:
+            require_positive(self, "explorer_decay_steps")
         require(self.steps is None or self.steps > 0, "steps", self.steps, "None or a number above 0")
         if self.learning_rate is not None:
             require_positive(self, "learning_rate")

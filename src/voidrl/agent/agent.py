@@ -95,6 +95,11 @@ class Agent(nn.Module):
                 f"finetune.heads = 'actor' cannot be used with learner {config.learner.name!r}, which has no "
                 f"actor: expected 'pretrained' or 'random'"
             )
+        if adapts and config.finetune.heads == "first_layer" and not self.learner.first_layers:
+            raise ConfigError(
+                f"finetune.heads = 'first_layer' cannot be used with learner {config.learner.name!r}, which "
+                f"names no first layer: expected 'pretrained' or 'random', or a critic with `first_layers`"
+            )
         # Until a task chooses one, `act` follows some skill, the same at every call.
         self.register_buffer("task_skill", method.sample_skill(torch.zeros(1, dtype=torch.int64))[0].clone())
         self.register_buffer("task_skill_chosen", torch.zeros((), dtype=torch.bool))
@@ -625,16 +630,10 @@ class Agent(nn.Module):
 
     def load_pretrained(self, tensors: dict[str, Tensor]) -> None:
         """Start fine-tuning from a pre-trained agent's weights, with its heads or reinitialized ones."""
-        fresh: tuple[str, ...] = ()
-        if self.config.finetune.heads == "random":
-            heads = (n for n, _ in self.learner.named_children() if n not in ("encoder", "target_encoder"))
-            scalars = (n for n, _ in self.learner.named_parameters(recurse=False))
-            fresh = (*(f"learner.{n}." for n in heads), *(f"learner.{n}" for n in scalars))
-        elif self.config.finetune.heads == "actor":
-            fresh = tuple(f"learner.{to}{n}." for n in self.learner.critic_heads for to in ("", "target_"))
         remedy = (
             "leave out the changes to the network, or pass finetune.heads = 'random' if only the heads differ"
         )
+        fresh = self._fresh_heads()
         normalized = any(name.startswith("learner.popart.") for name in tensors)
         if normalized and not fresh and getattr(self.learner, "popart", None) is None:
             raise CheckpointError(
@@ -642,15 +641,32 @@ class Agent(nn.Module):
                 "and learner.popart is False here; use learner.popart = True, or finetune.heads = 'random'"
             )
         self.load_tensors(tensors, skip=(*fresh, "horizon."), remedy=remedy)
-        if self.config.finetune.heads == "actor":
+        if self.config.finetune.heads in ("actor", "first_layer"):
             # URLB's target keeps its random initialization, trunk included, and only drifts towards the
-            # critic. Here it starts equal to the critic, in the trunk too.
+            # critic. Here it starts equal to the critic, in the trunk or first layer too.
             for name in {head.partition(".")[0] for head in self.learner.critic_heads}:
                 if isinstance(target := getattr(self.learner, f"target_{name}", None), nn.Module):
                     polyak_update(target, self.learner.get_submodule(name), tau=1.0)
         self.task_skill_chosen.fill_(False)  # a new task chooses its own
         self.trials_dealt.zero_()
         self.horizon.restart()
+
+    def _fresh_heads(self) -> tuple[str, ...]:
+        """What the names of tensors begin with that fine-tuning reinitializes."""
+        learner, heads = self.learner, self.config.finetune.heads
+        if heads == "pretrained":
+            return ()
+        if heads == "actor":
+            return tuple(f"learner.{to}{n}." for n in learner.critic_heads for to in ("", "target_"))
+        children = (n for n, _ in learner.named_children() if n not in ("encoder", "target_encoder"))
+        scalars = tuple(n for n, _ in learner.named_parameters(recurse=False))
+        begins = (*(f"{name}." for name in children), *scalars)
+        if heads == "random":
+            return tuple(f"learner.{name}" for name in begins)
+        kept = {id(t) for layer in learner.first_layers for t in (*layer.parameters(), *layer.buffers())}
+        own = {**dict(learner.named_parameters()), **dict(learner.named_buffers())}
+        found = (name for name in own if name.startswith(begins))
+        return tuple(f"learner.{n}" for n in found if id(own[n.removeprefix("target_")]) not in kept)
 
 
 def _repeated(batch: Batch, views: int) -> Batch:

@@ -117,6 +117,13 @@ class DQN(Learner):
         self.register_buffer("epsilon", torch.tensor(config.epsilon_start))
 
     @property
+    def acting_parts(self) -> tuple[str, ...]:
+        """The online or the target network."""
+        if self.config.act_with == "target":
+            return "target_encoder", "target_critic"
+        return "encoder", "critic"
+
+    @property
     def critic_outputs(self) -> int | None:
         """What the critic has of each action; None for its value alone."""
         return None
