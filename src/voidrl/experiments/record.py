@@ -32,6 +32,8 @@ def make_record(plan: Plan, command: Sequence[str]) -> ExperimentRecord:
         preset=plan.request.preset or experiment.preset,
         default_preset=experiment.preset,
         changes=flat(merge(plan.request.changes)),
+        scale=experiment.scale,
+        default_scale=next(iter(experiment.scales), None),
     )
 
 
@@ -47,6 +49,8 @@ def _cell_record(cell: Cell) -> CellRecord:
         steps=cell.config.steps,
         protocol_steps=cell.protocol_steps,
         evaluated=cell.evaluation is not None,
+        arm=cell.arm.name,
+        pretrain_seed=cell.pretrain_seed,
     )
 
 
