@@ -40,6 +40,8 @@ class CellRecord:
     """The method's name in the experiment's file."""
     pretrain_seed: int | None = None
     """Seed of the pre-training that it is, or starts from."""
+    like: str | None = None
+    """The method as whose fine-tuning it is trained from scratch."""
 
 
 @dataclass(frozen=True)
