@@ -6,6 +6,7 @@ import pytest
 
 from voidrl.config import FinetuneConfig, flat, to_json, update
 from voidrl.errors import ConfigError
+from voidrl.experiments import plan as planning
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import make_plan
 from voidrl.experiments.request import ExperimentRequest
@@ -36,6 +37,14 @@ like = "finetuned"
 phases = ["train"]
 seeds = [1, 2, 3, 4, 5, 6]
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unknown_sizes():
+    """The size of an agent, for which one is made, matters to none of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "agent_bytes", lambda spec, config: None)
+        yield
 
 
 @pytest.fixture

@@ -290,7 +290,7 @@ class Panel:
         if partial:
             yield f"Not compared, as one of the two has no score yet: {', '.join(partial)}."
         if self.missing:
-            yield f"{self.missing} runs are not done yet."
+            yield f"{self.missing} {'run is' if self.missing == 1 else 'runs are'} not done yet."
 
     # As tables
 
