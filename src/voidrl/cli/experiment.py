@@ -49,6 +49,9 @@ def experiment(argv: list[str]) -> int:
     add("--tasks", "--games", metavar="TASK", help=tasks_help, **words)
     add("--methods", metavar="NAME", help="these alone (default: all)", **words)
     add("--seeds", type=int, nargs="+", default=[], help="seeds of the runs (default: the experiment's)")
+    pretrain_help = "seeds of pre-trainings, where each has several fine-tunings (default: the experiment's)"
+    add("--pretrain-seeds", type=int, nargs="+", default=[], metavar="SEEDS", help=pretrain_help)
+    add("--scale", metavar="NAME", help="one of the experiment's sizes, such as small (default: its first)")
     scale_help = "multiplies the steps of all runs, and shortens what goes with them: 0.01 (default: 1)"
     add("--steps-scale", type=float, default=1.0, metavar="X", help=scale_help)
     add("--preset", help="from `voidrl list presets` (default: the experiment's)")

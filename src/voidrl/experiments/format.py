@@ -7,10 +7,11 @@ import math
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from voidrl.config import merge
 from voidrl.errors import ConfigError, UnknownNameError, shown
 from voidrl.experiments.tasks import GROUPS, NamedEnv, Task, folder_name, make_task, task_name
 from voidrl.files import MAX_TOML_BYTES, parse_toml, read_text, user_path
@@ -67,6 +68,18 @@ class ArmSpec:
     """Its own preset, which no other one replaces; None for the experiment's."""
     requires: tuple[str, ...] = ()
     """Config fields that `--set` gives; without them it is left out, unless it is requested by its name."""
+    seeds: tuple[int, ...] = ()
+    """Its own seeds; without any, the experiment's, or those of the arm that it is `like`."""
+    like: str | None = None
+    """The arm as whose fine-tuning it is trained from scratch; None for the settings of the preset."""
+
+
+@dataclass(frozen=True)
+class ScaleSpec:
+    """A size of the experiment, which `--scale` chooses."""
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    by_phase: Mapping[str, PhaseSpec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,6 +112,32 @@ class ExperimentSpec:
     preset_changes: Mapping[str, PresetChanges]
     threads: int | None
     """CPU threads of each run; None divides the machine's."""
+    pretrain_seeds: tuple[int, ...] = ()
+    """Seeds of pre-trainings, each of which is fine-tuned with all `seeds`; () pre-trains for every seed."""
+    scales: Mapping[str, ScaleSpec] = field(default_factory=dict)
+    """Sizes of the experiment; the first one is the default."""
+    scale: str | None = None
+    """The size whose values it has; None before `at_scale`, and where there are no sizes."""
+
+    def at_scale(self, name: str | None) -> ExperimentSpec:
+        """The experiment with the values of a scale, by default of its first one."""
+        if not self.scales:
+            if name is not None:
+                raise ConfigError(
+                    f"--scale {name} cannot be used with experiment {self.name!r}, which has one size: use "
+                    f"--steps-scale, or a file with [scales.{folder_name(name)}]"
+                )
+            return self
+        if name is None:
+            name = next(iter(self.scales))
+        if name not in self.scales:
+            remedy = f"Scales are those of experiment {self.name!r}."
+            raise UnknownNameError("scale", name, self.scales, remedy)
+        chosen, by_phase = self.scales[name], dict(self.by_phase)
+        for phase, new in chosen.by_phase.items():
+            old = by_phase.get(phase, PhaseSpec())
+            by_phase[phase] = PhaseSpec(new.steps or old.steps, merge(old.config, new.config), old.label)
+        return replace(self, scale=name, config=merge(self.config, chosen.config), by_phase=by_phase)
 
 
 def shipped() -> dict[str, str]:
@@ -186,8 +225,19 @@ class _TomlTable:
 
 
 def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
-    known = ("title", "about", "published", "preset", "seeds", "tasks", "measures", "threads", "config")
-    table = _TomlTable(file, "", values, (*known, "evaluation", "methods", "missing", "presets", *PHASES))
+    known = (
+        "title",
+        "about",
+        "published",
+        "preset",
+        "seeds",
+        "pretrain_seeds",
+        "tasks",
+        "measures",
+        "threads",
+    )
+    tables = ("config", "evaluation", "methods", "missing", "presets", "scales", *PHASES)
+    table = _TomlTable(file, "", values, (*known, *tables))
     name = folder_name(Path(file).stem)
     preset, presets = table.get("preset", str), table.get("presets", dict, {})
     given = [*filter(None, [preset]), *presets]
@@ -196,6 +246,10 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
     table.require_known("published table in", filter(None, [compared]), published.names())
     table.require(threads is None or threads > 0, "threads", threads, "a whole number above 0")
     arms, missing = _arms(table), table.get("missing", dict, {})
+    pretrain_seeds = _seeds(table, "pretrain_seeds", ())
+    if pretrain_seeds:  # (p − 1) N + s is a seed of its own for each pair
+        for key, seeds in (("pretrain_seeds", pretrain_seeds), ("seeds", _seeds(table))):
+            table.require(min(seeds) > 0, key, [*seeds], "whole numbers from 1 on")
     for key, about in missing.items():
         expected = f"text, and a name other than those in [methods], as {key!r}"
         table.require(isinstance(about, str) and key not in arms, f"missing.{key}", about, expected)
@@ -214,6 +268,8 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
         missing=missing,
         preset_changes={key: _preset_changes(table, key, changes) for key, changes in presets.items()},
         threads=threads,
+        pretrain_seeds=pretrain_seeds,
+        scales=_scales(table),
     )
 
 
@@ -222,7 +278,7 @@ def _arms(table: _TomlTable) -> dict[str, ArmSpec]:
     if not methods:
         raise ConfigError(f"{table.file} has no methods: expected at least one table [methods.NAME]")
     known = ("label", "about", "phases", "method", "source", "config", "times", "evaluation", "measures")
-    known_here = (*known, "preset", "presets", "requires", *PHASES)
+    known_here = (*known, "preset", "presets", "requires", "seeds", "like", *PHASES)
     tables = {name: table.table(f"methods.{name}", each, known_here) for name, each in methods.items()}
     evaluation = _evaluation(table, EvaluationSpec(episodes=10))
     measures = table.words("measures", ("return",))
@@ -232,6 +288,10 @@ def _arms(table: _TomlTable) -> dict[str, ArmSpec]:
             table.require_known(f"source of [{tables[name].name}] in", [arm.source], arms)
             pretrained = "pretrain" in arms[arm.source].phases
             tables[name].require(pretrained, "source", arm.source, "a method with the phase 'pretrain'")
+        if arm.like is not None:
+            table.require_known(f"like of [{tables[name].name}] in", [arm.like], arms)
+            tuned = arms[arm.like].phases[-1] == "finetune"
+            tables[name].require(tuned, "like", arm.like, "a method with the phase 'finetune'")
     for label, number in Counter(arm.label for arm in arms.values()).items():
         table.require(number == 1, "label", label, "each label once, as tables tell methods apart by them")
     return arms
@@ -260,6 +320,9 @@ def _arm(
     table.require_known(f"preset in [{table.name}] of", named, PRESETS, "See `voidrl list presets`.")
     expected = "one of preset and presets, and none with a source, whose preset it has"
     table.require(preset is None or not (presets or source), "preset", preset, expected)
+    like = table.get("like", str)
+    expected = "none, as only training from scratch without a preset of its own follows another method"
+    table.require(like is None or (phases == ("train",) and preset is None), "like", like, expected)
     if preset is not None and evaluation is not None:  # the agent's own
         evaluation = EvaluationSpec(count_states=evaluation.count_states)
     return ArmSpec(
@@ -277,12 +340,23 @@ def _arm(
         presets=presets,
         preset=preset,
         requires=table.words("requires", ()) if "requires" in table.values else (),
+        seeds=_seeds(table, "seeds", ()),
+        like=like,
     )
 
 
 def _preset_changes(table: _TomlTable, name: str, values: Any) -> PresetChanges:
     inner = table.table(f"presets.{name}", values, ("config", "evaluation", *PHASES))
     return PresetChanges(inner.get("config", dict, {}), _by_phase(inner), _evaluation(inner, None))
+
+
+def _scales(table: _TomlTable) -> dict[str, ScaleSpec]:
+    scales = {}
+    for name, values in table.get("scales", dict, {}).items():
+        table.require_folder_name(f"scales.{name}", name)
+        inner = table.table(f"scales.{name}", values, ("config", *PHASES))
+        scales[name] = ScaleSpec(inner.get("config", dict, {}), _by_phase(inner))
+    return scales
 
 
 def _by_phase(table: _TomlTable, *more: str) -> dict[str, PhaseSpec]:
@@ -347,9 +421,11 @@ def _named_env(table: _TomlTable) -> NamedEnv:
     return NamedEnv(name, env)
 
 
-def _seeds(table: _TomlTable) -> tuple[int, ...]:
-    seeds = table.get("seeds", list, [1])
+def _seeds(table: _TomlTable, key: str = "seeds", default: tuple[int, ...] = (1,)) -> tuple[int, ...]:
+    if key not in table.values:
+        return default
+    seeds = table.get(key, list)
     whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
     expected = "a list of whole numbers from 0 on, each of them once"
-    table.require(seeds and whole and len({*seeds}) == len(seeds), "seeds", seeds, expected)
+    table.require(seeds and whole and len({*seeds}) == len(seeds), key, seeds, expected)
     return tuple(seeds)

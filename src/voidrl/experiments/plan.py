@@ -32,6 +32,8 @@ from voidrl.experiments import scale
 from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec, PhaseSpec, PresetChanges
 from voidrl.experiments.probe import EnvProbe, agent_bytes, probe
 from voidrl.experiments.request import ExperimentRequest, left_out, select_arms
+from voidrl.experiments.scratch import adaptations, scratch_config
+from voidrl.experiments.seeds import RunSeeds, require_seeds, run_seeds
 from voidrl.experiments.tasks import NamedEnv, Task, select
 from voidrl.files import user_path
 from voidrl.protocols.presets import default_preset, protocol_for
@@ -61,7 +63,7 @@ class Cell:
     """One run."""
 
     folder: str
-    """Relative to the experiment's folder: `walker_run/apt/seed1`."""
+    """Relative to the experiment's folder: `walker_run/apt/seed1`, `freeway/apt/pretrain2-seed4`."""
     arm: ArmSpec
     label: str
     """Its row in tables."""
@@ -80,6 +82,8 @@ class Cell:
     probe: EnvProbe = field(repr=False, compare=False)
     agent_bytes: int | None
     """Size of a checkpoint without the replay; None if unknown."""
+    pretrain_seed: int | None = None
+    """Seed of the pre-training that it is, or starts from."""
 
     @property
     def phase(self) -> str:
@@ -133,10 +137,11 @@ def make_plan(
     Without `run_code`, nothing of what the file names as `module:name` is imported. Runs with such code then
     have a config without the values of method, representation and learner, and no spec.
     """
+    default_scale = experiment.at_scale(None).scale
+    experiment = experiment.at_scale(request.scale)
     arms = select_arms(experiment, request)
     tasks = select(experiment.tasks, request.tasks) if request.tasks else [*experiment.tasks]
-    seeds = request.seeds or experiment.seeds
-    require(len({*seeds}) == len(seeds), "seeds", [*seeds], "each of them once")
+    require_seeds(experiment, request)
     require(0 < request.steps_scale < float("inf"), "steps_scale", request.steps_scale, "a number above 0")
     for name, value in flat(merge(request.changes)).items():
         if name in RESERVED or name.partition(".")[2] in ("seed", "device", "engine"):
@@ -144,16 +149,25 @@ def make_plan(
             raise ConfigError(f"{name} = {value!r} cannot be set for all runs: {why}")
     planner = _Planner(experiment, request, run_code)
     cells: dict[str, Cell] = {}
-    for seed, task, arm in product(seeds, tasks, arms):  # one seed of everything is done first
-        for cell in planner.cells(arm, task, seed):
-            if cell.is_final or cell.folder not in cells:  # a pre-training may be both
-                cells[cell.folder] = cell
+    runs = {arm.name: run_seeds(experiment, request, arm) for arm in arms}
+    most = max(map(len, runs.values()))
+    require(most > 0, "seeds", [*request.seeds, *request.pretrain_seeds], "seeds that one of the methods has")
+    for place, task, arm in product(range(most), tasks, arms):  # one seed of everything is done first
+        for seeds in runs[arm.name][place : place + 1]:
+            for cell in planner.cells(arm, task, seeds):
+                if cell.is_final or cell.folder not in cells:  # a pre-training may be both
+                    cells[cell.folder] = cell
     planner.require_effect()
-    out = Path("runs", experiment.name) if out is None else user_path(out)
+    if out is None:
+        suffix = "" if experiment.scale == default_scale else f"-{experiment.scale}"
+        out = Path("runs", experiment.name + suffix)
+    else:
+        out = user_path(out)
     if RunFolder(out).holds_run:
         raise RunFolderError(f"{out} holds a run, so no experiment can be kept there: use another --out")
     kept = planner.kept_by_arms.items()
     notes = [f"{name} keeps its own value in {', '.join(sorted(labels))}" for name, labels in kept]
+    notes += planner.adapted
     if not request.methods:
         notes += left_out(experiment, request, arms)
     return Plan(experiment, request, out, [*cells.values()], [*notes, *_notes([*cells.values()])])
@@ -200,31 +214,38 @@ class _Planner:
         self.protocols: dict[tuple[str | None, str], str] = {}
         self.kept_by_arms: dict[str, set[str]] = {}
         """Arms that keep their own value of what the command line sets for all."""
+        self.adapted: dict[str, None] = {}
+        """What arms that are trained like a fine-tuned one do not have in common with it."""
 
-    def cells(self, arm: ArmSpec, task: Task, seed: int) -> Iterator[Cell]:
+    def cells(self, arm: ArmSpec, task: Task, seeds: RunSeeds) -> Iterator[Cell]:
         """The runs of an arm: the pre-training first, if it has one."""
         source: Cell | None = None
-        if arm.phases[-1] == "finetune":
-            source = self._cell(self._source_arm(arm), "pretrain", task, seed)
+        if seeds.pretrain is not None:
+            source = self._cell(self._source_arm(arm), "pretrain", task, RunSeeds(seeds.pretrain))
             yield source
-        final = self._cell(arm, arm.phases[-1], task, seed, source)
+        final = self._cell(arm, arm.phases[-1], task, seeds, source)
         yield dataclasses.replace(final, is_final=True, evaluation=self._evaluation(arm, final.config))
 
     def _source_arm(self, arm: ArmSpec) -> ArmSpec:
+        """The arm whose pre-training it starts from, or would start from if it were not from scratch."""
+        if arm.like is not None:
+            arm = self.experiment.arms[arm.like]
         return arm if arm.source is None else self.experiment.arms[arm.source]
 
-    def _cell(self, arm: ArmSpec, phase: str, task: Task, seed: int, source: Cell | None = None) -> Cell:
+    def _cell(
+        self, arm: ArmSpec, phase: str, task: Task, seeds: RunSeeds, source: Cell | None = None
+    ) -> Cell:
         where: NamedEnv = task.pretrain if phase == "pretrain" else task
         config, env_probe, size = self._prepare(arm, phase, task)
         # Where a task is pre-trained in itself, the two runs of an arm need two folders.
         both = phase == "pretrain" and arm.phases[-1] == "finetune" and task.pretrain.env == task.env
         name = f"{arm.name}-pretrain" if both else arm.name
         return Cell(
-            folder=f"{where.name}/{name}/seed{seed}",
+            folder=f"{where.name}/{name}/{seeds.folder}",
             arm=arm,
             label=arm.by_phase.get(phase, PhaseSpec()).label or arm.label,
             task=config.env.id,
-            config=scale.scale_config(dataclasses.replace(config, seed=seed), self.request.steps_scale),
+            config=scale.scale_config(dataclasses.replace(config, seed=seeds.seed), self.request.steps_scale),
             source=None if source is None else source.folder,
             evaluation=None,
             is_final=False,
@@ -232,6 +253,7 @@ class _Planner:
             preset=self._preset_name(arm, where.env),
             probe=env_probe,
             agent_bytes=size,
+            pretrain_seed=seeds.seed if phase == "pretrain" else seeds.pretrain,
         )
 
     def _preset_name(self, arm: ArmSpec, env: str) -> str | None:
@@ -276,6 +298,8 @@ class _Planner:
             layers: Layers = [to_json(build.task_config(pretrained)), self._file_config(arm, phase)]
             layers += [] if arm.source is None else [arm.config]
             merged = self._layered([*layers, arm_phase])
+        elif arm.like is not None:
+            merged = self._from_finetuning(arm, arm_phase, task)
         else:
             merged = self._from_preset(arm, phase, env_id)
         if phase != "finetune" or arm.source is not None:
@@ -293,7 +317,7 @@ class _Planner:
             return self._without_code(merged, env_config)
         env_probe = probe(env_config)
         assert env_probe.spec is not None
-        if phase != "finetune":
+        if phase != "finetune" and arm.like is None:
             self._drop_foreign(arm, merged, build.name_pieces(env_probe.spec, merged))
         config = build.build_config(env_probe.spec, [merged, {"env": to_json(env_probe.env)}])
         return _Prepared(config, env_probe, agent_bytes(env_probe.spec, config))
@@ -353,6 +377,16 @@ class _Planner:
         layers = build.layers_for(env, phase, self._preset_name(arm, env), self._layered(own), shared=shared)
         return self._layered([layer.values for layer in layers])
 
+    def _from_finetuning(self, arm: ArmSpec, arm_phase: Mapping[str, Any], task: Task) -> dict[str, Any]:
+        """Training from scratch with the settings of an arm's fine-tuning, and changes to this phase."""
+        assert arm.like is not None
+        tuned_arm = self.experiment.arms[arm.like]
+        tuned = self._prepare(tuned_arm, "finetune", task).config
+        for text in adaptations(tuned):
+            self.adapted[f"{tuned_arm.label} and {arm.label} differ in more than the weights: {text}"] = None
+        own = [self._file_config(arm, "train"), self.phase_changes["train"], arm.config, arm_phase]
+        return self._layered([to_json(scratch_config(tuned)), *own])
+
     def _shared(self, arm: ArmSpec) -> Layers:
         """What all runs have in common."""
         return [self.experiment.config, self._preset_changes(arm).config, self.changes]
@@ -374,7 +408,7 @@ class _Planner:
 
     def _requested_steps(self, arm: ArmSpec, phase: str) -> int | None:
         """Steps in the file or on the command line; None for the preset's."""
-        as_finetuned = phase == "finetune" or (phase == "train" and arm.preset is None)
+        as_finetuned = phase == "finetune" or (phase == "train" and arm.preset is None and arm.like is None)
         default = self.changes.get("finetune.steps") if as_finetuned else None
         given = self.phase_changes.get(phase, {}).get("steps", default)
         if given is not None:
@@ -383,6 +417,8 @@ class _Planner:
 
     def _protocol_steps(self, arm: ArmSpec, phase: str, env: str, action_repeat: int) -> int:
         """Steps in the experiment's own protocol, converted to this action repeat."""
+        if arm.like is not None and _file_steps(phase, arm, self.experiment) is None:
+            return self._protocol_steps(self.experiment.arms[arm.like], "finetune", env, action_repeat)
         started = "train" if phase == "train" else "pretrain"
         preset = self._source_arm(arm).preset or self.experiment.preset
         layers = build.layers_for(env, started, preset, self.experiment.config)
@@ -445,7 +481,8 @@ def _file_steps(phase: str, arm: ArmSpec, *specs: PresetChanges | ExperimentSpec
 
     An agent with its own protocol has its own number of steps.
     """
-    names = (phase, "finetune") if phase == "train" and arm.preset is None else (phase,)
+    as_finetuned = phase == "train" and arm.preset is None and arm.like is None
+    names = (phase, "finetune") if as_finetuned else (phase,)
     found = (spec.by_phase.get(name, PhaseSpec()).steps for name in names for spec in (arm, *specs))
     return next((steps for steps in found if steps is not None), None)
 

@@ -12,6 +12,7 @@ from voidrl.errors import RunFolderError
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, read_experiment_record
+from voidrl.scores.panel import write_panel
 
 PATIENCE_SECONDS = 10.0  # others hold the lock for a moment; one that holds it for long was suspended
 
@@ -32,6 +33,8 @@ def make_record(plan: Plan, command: Sequence[str]) -> ExperimentRecord:
         preset=plan.request.preset or experiment.preset,
         default_preset=experiment.preset,
         changes=flat(merge(plan.request.changes)),
+        scale=experiment.scale,
+        default_scale=next(iter(experiment.scales), None),
     )
 
 
@@ -47,7 +50,30 @@ def _cell_record(cell: Cell) -> CellRecord:
         steps=cell.config.steps,
         protocol_steps=cell.protocol_steps,
         evaluated=cell.evaluation is not None,
+        arm=cell.arm.name,
+        pretrain_seed=cell.pretrain_seed,
+        like=cell.arm.like,
     )
+
+
+def update_panel(plan: Plan) -> None:
+    """Write `panel.json` again, if the experiment has one, with the scores of all runs that are done."""
+    lock = _lock(plan)
+    try:
+        record = read_experiment_record(plan.out)
+        if record is not None:
+            write_panel(record)
+    finally:
+        if lock is not None:
+            locks.release(lock)
+
+
+def _lock(plan: Plan) -> int | None:
+    """The lock of files of the whole experiment; None if another process does not give it back."""
+    path, deadline = locks.cell_lock_path(plan.out, "experiment"), time.monotonic() + PATIENCE_SECONDS
+    while (lock := locks.acquire(path)) is None and time.monotonic() < deadline:
+        pass  # acquiring waits a little
+    return lock
 
 
 def write_record(plan: Plan, command: Sequence[str]) -> None:
@@ -58,9 +84,7 @@ def write_record(plan: Plan, command: Sequence[str]) -> None:
         raise RunFolderError(
             f"cannot make {plan.out} ({error.strerror or error}); choose another --out"
         ) from error
-    path, deadline = locks.cell_lock_path(plan.out, "experiment"), time.monotonic() + PATIENCE_SECONDS
-    while (lock := locks.acquire(path)) is None and time.monotonic() < deadline:
-        pass  # acquiring waits a little
+    lock = _lock(plan)
     try:
         new, old = make_record(plan, command), read_experiment_record(plan.out)
         if old is not None and old.name != new.name:

@@ -18,6 +18,10 @@ class ExperimentRequest:
     tasks: Sequence[str] = ()
     methods: Sequence[str] = ()
     seeds: Sequence[int] = ()
+    """Of runs; in an experiment with pre-training seeds, of the fine-tunings of each pre-training."""
+    pretrain_seeds: Sequence[int] = ()
+    scale: str | None = None
+    """One of the experiment's sizes; None for the first."""
     steps_scale: float = 1.0
     preset: str | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -55,14 +59,20 @@ def select_arms(experiment: ExperimentSpec, request: ExperimentRequest) -> list[
 
 def _has_preset(experiment: ExperimentSpec, request: ExperimentRequest, arm: ArmSpec) -> bool:
     """Whether an arm can be run with the requested preset, and so can the arm that it starts from."""
-    arms = [arm] if arm.source is None else [arm, experiment.arms[arm.source]]
+    arms = _with_sources(experiment, arm)
     preset = request.preset or experiment.preset
     return all(not each.presets or preset in each.presets for each in arms)
 
 
+def _with_sources(experiment: ExperimentSpec, arm: ArmSpec) -> list[ArmSpec]:
+    """An arm and those that its settings come from."""
+    others = [experiment.arms[name] for name in (arm.source, arm.like) if name is not None]
+    return [arm, *(each for other in others for each in _with_sources(experiment, other))]
+
+
 def _absent_fields(experiment: ExperimentSpec, request: ExperimentRequest, arm: ArmSpec) -> list[str]:
     """The fields that an arm requires and that neither file nor command line gives."""
-    arms = [arm] if arm.source is None else [arm, experiment.arms[arm.source]]
+    arms = _with_sources(experiment, arm)
     given = flat(merge(experiment.config, *(each.config for each in arms), request.changes))
     return [name for each in arms for name in each.requires if name not in given]
 

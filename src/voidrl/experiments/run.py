@@ -26,6 +26,7 @@ from voidrl.experiments import cell as cell_module
 from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, INTERRUPTED, Job
 from voidrl.experiments.plan import Cell, Plan
+from voidrl.experiments.record import update_panel
 from voidrl.experiments.state import CellState, differences, state_of
 from voidrl.machine import whole_cores
 from voidrl.runs import locks
@@ -212,6 +213,10 @@ class _Runner:
         del self.left[folder]
         self.elsewhere.pop(folder, None)
         self.board.done(f"{folder}: done{how}")
+        try:
+            update_panel(self.plan)
+        except VoidrlError as error:  # the run is done all the same
+            self.board.say(str(error))
 
     def _fail(self, cell: Cell, why: str, log: Path | None) -> None:
         self.failed[cell.folder] = why if log is None else f"{why}; see {log}"

@@ -17,6 +17,7 @@ from voidrl.experiments.record import make_record
 from voidrl.experiments.state import cell_evaluation, state_of
 from voidrl.runs.metrics import read_metrics
 from voidrl.scores import urlb
+from voidrl.scores.panel import make_panels, signed, span
 from voidrl.scores.statistics import aggregate, percent
 from voidrl.suites import published
 from voidrl.suites.published import Published
@@ -125,6 +126,7 @@ def print_results(plan: Plan, file: TextIO | None = None) -> None:
     cells_of = [[cells[name] for name in columns] for cells in shown]
     print_table(columns, cells_of, title=plan.experiment.title, file=file)
     _print_urlb(plan, rows, file)
+    _print_panels(plan, file)
     for lines in ([*_aggregates(plan, rows)], [*_caveats(plan, rows)]):
         if lines:
             print(wrap_text("\n".join(["", *lines]), file=file), file=file)
@@ -202,6 +204,25 @@ def _print_urlb(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> No
         lines.append(cells)
     print(file=file)
     print_table(columns, lines, title="Expert-normalized, mean over tasks [95 % interval]", file=file)
+
+
+def _print_panels(plan: Plan, file: TextIO | None) -> None:
+    """Differences between fine-tuned agents and those from scratch, and what they show."""
+    found = {cell.folder: cell_evaluation(cell, plan.path(cell)) for cell in plan.cells}
+    for panel in make_panels(make_record(plan, ()).cells, found):
+        tuned, scratch = panel.label(panel.arms.finetuned), panel.label(panel.arms.scratch)
+        rows = [
+            (name, signed(gain.point), span(gain))
+            for name, gain, _ in panel.difference_rows()
+            if gain is not None
+        ]
+        if rows and panel.gain is not None:
+            print(file=file)
+            title = f"{tuned} − {scratch}, human-normalized"
+            print_table(
+                ("game", "difference", f"{panel.gain.percent} interval"), rows, title=title, file=file
+            )
+        print(wrap_text("\n".join(["", *panel.verdicts()]), file=file), file=file)
 
 
 def _caveats(plan: Plan, rows: Sequence[TableRow]) -> Iterator[str]:

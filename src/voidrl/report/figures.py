@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from voidrl.report.formatting import steps
 from voidrl.report.gallery import HeatMap
 from voidrl.report.groups import STAGES, ArmRuns, stages_of
 from voidrl.report.outcomes import measure_of
+from voidrl.report.panel import PanelSection
 from voidrl.report.ranking import FAMILIES, Ranking, coverage_rankings
 
 COLORS = ("#0067a8", "#c04c00", "#00795a", "#a3407f", "#7a6400", "#5b50c4", "#4c5661", "#b0203f")
@@ -47,14 +49,19 @@ def require_matplotlib(formats: Sequence[str]) -> Any:
 
 
 def write_figures(
-    arms: Sequence[ArmRuns], heats: Sequence[HeatMap], folder: Path, formats: Sequence[str]
+    arms: Sequence[ArmRuns],
+    heats: Sequence[HeatMap],
+    folder: Path,
+    formats: Sequence[str],
+    panels: Sequence[PanelSection] = (),
 ) -> list[Path]:
-    """Draw every task and coverage metric and the heat maps of each maze; returns the files."""
+    """Draw every task and coverage metric, panels, and the heat maps of each maze; returns the files."""
     plt = require_matplotlib(formats)
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, figure in _figures(plt, arms, heats):
+        drawn = [(f"panel_{each.name}", draw_panel(plt, each)) for each in panels]
+        for name, figure in (*drawn, *_figures(plt, arms, heats)):
             stem = re.sub(r"[^A-Za-z0-9.=-]+", "_", name).strip("_")
             for form in formats:
                 written.append(folder / f"{stem}.{form}")
@@ -138,6 +145,53 @@ def draw_ranking(plt: Any, ranking: Ranking, title: str | None = None) -> Any:
     axis.grid(axis="x", alpha=0.25)
     if any(ranking.families):
         figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=len(FAMILIES))
+    return figure
+
+
+def draw_panel(plt: Any, section: PanelSection, title: str | None = None) -> Any:
+    """Human-normalized scores of every seed, and a forest plot of the differences, the pooled one last."""
+    panel, lines = section.panel, section.lines()
+    games, arms = panel.games, panel.arms.names
+    size = (8.6, 1.6 + 0.52 * (len(games) + 1))
+    figure, (left, right) = plt.subplots(1, 2, figsize=size, layout="constrained", width_ratios=(1.15, 1))
+    for number, arm in enumerate(arms):
+        color, offset = COLORS[(6, 4, 1, 0)[-len(arms) :][number]], 0.17 * (number - (len(arms) - 1) / 2)
+        for place, game in enumerate(games):
+            for shape, group in zip(cycle("os^Dv"), panel.groups(arm, game).values(), strict=False):
+                values = [entry.human_normalized for entry in group]
+                heights = [place + offset] * len(values)
+                left.plot(values, heights, shape, color=color, markersize=3.6, alpha=0.6)
+            mean = panel.normalized(arm, game)
+            if mean is not None:
+                left.plot([mean], [place + offset], "|", color=color, markersize=10, markeredgewidth=2.4)
+        left.plot([], [], "o", color=color, markersize=4, label=_escape(panel.label(arm)))
+    left.set_title("human-normalized: seeds (shape: pre-training), mean", fontsize=9)
+    left.legend(frameon=False, fontsize=7.5, loc="lower right", ncols=2)
+    places = {game: place for place, game in enumerate([*games, "pooled"])}
+    for line in lines:
+        place, last = places[line.name], line.name == "pooled"
+        color = COLORS[2] if last else COLORS[0]
+        interval, marker = line.interval, "D" if last else "o"
+        right.plot([interval.low, interval.high], [place, place], color=color, linewidth=2.2)
+        right.plot([interval.point], [place], marker, color=color, markersize=6)
+        right.annotate(
+            line.text, (interval.high, place), (6, 0), textcoords="offset points", va="center", fontsize=8
+        )
+    right.axvline(0.0, color="#4c5661", linewidth=1)
+    level = "" if panel.gain is None else f", {panel.gain.percent} intervals"
+    right.set_title(_escape(f"{section.title.partition(',')[0]}{level}"), fontsize=9)
+    right.margins(x=0.16)
+    for axis in (left, right):
+        axis.set_yticks(range(len(places)), [_escape(name) for name in places], fontsize=9)
+        axis.set_ylim(len(places) - 0.5, -0.6)
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axis.tick_params(axis="x", labelsize=8)
+        axis.tick_params(axis="y", length=0)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+        axis.grid(axis="x", alpha=0.25)
+    left.set_yticks(range(len(games)), [_escape(game) for game in games], fontsize=9)
+    if title is not None:
+        figure.suptitle(_escape(title), fontsize=10)
     return figure
 
 

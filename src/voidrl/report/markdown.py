@@ -10,6 +10,7 @@ from voidrl import __version__
 from voidrl.report.formatting import Table, escape_markdown
 from voidrl.report.groups import ArmRuns
 from voidrl.report.outcomes import MEASURES, outcome, return_source
+from voidrl.report.panel import panel_sections
 from voidrl.report.provenance import (
     commands,
     commit,
@@ -44,6 +45,10 @@ def as_markdown(collection: Collection, arms: Sequence[ArmRuns], title: str) -> 
     over_games = atari_table(arms)
     if over_games is not None:
         parts.append(_section(over_games, "###"))
+    for panel in panel_sections(collection):
+        parts.append(f"## With and without pre-training: {escape_markdown(panel.name)}")
+        parts.append("\n".join(f"- {escape_markdown(line)}" for line in panel.verdicts))
+        parts += [_section(table, "###") for table in panel.tables()]
     parts += [_section(ranking.table(), "###") for ranking in coverage_rankings(arms)]
     for urlb in urlb_tables(collection, arms):
         first, *others = urlb.tables()

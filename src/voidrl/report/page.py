@@ -23,6 +23,7 @@ from voidrl.report.formatting import count
 from voidrl.report.gallery import Gallery, Picture
 from voidrl.report.groups import STAGES, ArmRuns, make_arms
 from voidrl.report.outcomes import LAST_FRACTION, measure_of
+from voidrl.report.panel import panel_sections
 from voidrl.report.provenance import commands, runs_table, settings_table, versions_table
 from voidrl.report.published import atari_table, published_tables
 from voidrl.report.ranking import coverage_rankings
@@ -80,7 +81,8 @@ def write_report(
         text = markdown.as_markdown(collection, arms, title) if form == "md" else markdown.as_csv(arms)
     write_text_atomic(path, text)
     if figures is not None:
-        drawn = write_figures(arms, pictures.heats, user_path(figures), figure_formats)
+        panels = panel_sections(collection)
+        drawn = write_figures(arms, pictures.heats, user_path(figures), figure_formats, panels)
         say(f"figures: {count(len(drawn))} files in {figures}")
     return path
 
@@ -147,6 +149,7 @@ def render(
         },
         results=make_results(arms),
         atari=atari_table(arms),
+        panels=panel_sections(collection),
         urlb=urlb_tables(collection, arms),
         rankings=coverage_rankings(arms),
         stages={panel["stage"]: STAGES[panel["stage"]] for panel in charts["panels"]},

@@ -36,6 +36,12 @@ class CellRecord:
     """Steps in the experiment's own protocol."""
     evaluated: bool | None = None
     """Whether an evaluation is due; None if unknown."""
+    arm: str = ""
+    """The method's name in the experiment's file."""
+    pretrain_seed: int | None = None
+    """Seed of the pre-training that it is, or starts from."""
+    like: str | None = None
+    """The method as whose fine-tuning it is trained from scratch."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,10 @@ class ExperimentRecord:
     changes: dict[str, Any] = field(default_factory=dict)
     """To the settings of its file, by dotted names."""
     earlier_commands: list[str] = field(default_factory=list)
+    scale: str | None = None
+    """The size that was chosen, of an experiment with several."""
+    default_scale: str | None = None
+    """The first size in the experiment's file."""
 
     @cached_property
     def cells_by_path(self) -> dict[Path, CellRecord]:
@@ -68,6 +78,8 @@ class ExperimentRecord:
     def departure(self) -> str:
         """How it differs from the experiment's file, in words; empty where it does not."""
         parts = []
+        if self.scale != self.default_scale:
+            parts.append(f"scale {self.scale} instead of {self.default_scale}")
         if self.preset != self.default_preset:
             parts.append(f"preset {self.preset} instead of the experiment's {self.default_preset or 'own'}")
         if self.changes:

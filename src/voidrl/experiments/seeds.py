@@ -1,0 +1,82 @@
+"""Which seeds the runs of a method have, and which pre-training each of them starts from. Imports no torch.
+
+With `pretrain_seeds` in the file, every pre-trained agent is fine-tuned once per seed. No two runs of a
+method then share a seed: with seeds 1 to N, run s from pre-training p has the seed (p − 1) N + s. A method
+that is trained `like` the fine-tuned one has the same seeds, one run for each of its runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from voidrl.config import require
+from voidrl.errors import ConfigError
+from voidrl.experiments.format import ArmSpec, ExperimentSpec
+from voidrl.experiments.request import ExperimentRequest
+
+
+class RunSeeds(NamedTuple):
+    """The seeds behind one run of a method."""
+
+    seed: int
+    """Of the run itself."""
+    pretrain: int | None = None
+    """Of the pre-training that it starts from; None if it is no fine-tuning."""
+    paired: bool = False
+    """Whether a pre-training has several fine-tunings, so that a folder must name both seeds."""
+
+    @property
+    def folder(self) -> str:
+        """The last part of the run's folder."""
+        return f"pretrain{self.pretrain}-seed{self.seed}" if self.paired else f"seed{self.seed}"
+
+
+def require_seeds(experiment: ExperimentSpec, request: ExperimentRequest) -> None:
+    """Refuse seeds on the command line that the experiment cannot have."""
+    for name, seeds in (("seeds", request.seeds), ("pretrain_seeds", request.pretrain_seeds)):
+        require(len({*seeds}) == len(seeds), name, [*seeds], "each of them once")
+    if request.pretrain_seeds and not experiment.pretrain_seeds:
+        raise ConfigError(
+            f"--pretrain-seeds cannot be used with experiment {experiment.name!r}, in which every "
+            f"fine-tuning has a pre-training of its own: use --seeds, or a file with pretrain_seeds"
+        )
+    for seed in request.pretrain_seeds:
+        require(seed > 0, "pretrain_seeds", seed, "whole numbers from 1 on")
+
+
+def run_seeds(experiment: ExperimentSpec, request: ExperimentRequest, arm: ArmSpec) -> list[RunSeeds]:
+    """The requested runs of an arm in each task, in the order in which they start."""
+    if arm.like is not None and not arm.seeds:
+        tuned = run_seeds(experiment, request, experiment.arms[arm.like])
+        return [RunSeeds(each.seed) for each in tuned]
+    if not experiment.pretrain_seeds:
+        seeds = _requested(arm, request.seeds, experiment.seeds)
+        finetuned = arm.phases[-1] == "finetune"
+        return [RunSeeds(seed, seed if finetuned else None) for seed in seeds]
+    if arm.phases == ("pretrain",):
+        seeds = _requested(arm, request.pretrain_seeds, experiment.pretrain_seeds)
+        return [RunSeeds(seed) for seed in seeds]
+    seeds = _requested(arm, request.seeds, experiment.seeds)
+    if arm.phases == ("train",):
+        return [RunSeeds(seed) for seed in seeds]
+    source = arm if arm.source is None else experiment.arms[arm.source]
+    has_own = source.phases == ("pretrain",) and source.seeds  # of another arm: those that are evaluated
+    pretrained = source.seeds if has_own else experiment.pretrain_seeds
+    pretrained = tuple(request.pretrain_seeds) or pretrained
+    count = max(*arm.seeds, *experiment.seeds, 1)
+    for seed in seeds:
+        expected = (
+            f"1 to {count}, as in the file: the seeds above are those of the next pre-training, which "
+            f"--pretrain-seeds adds"
+        )
+        require(1 <= seed <= count, "seeds", seed, expected)
+    # One fine-tuning of every pre-trained agent is done first.
+    return [RunSeeds((p - 1) * count + seed, p, paired=True) for seed in seeds for p in pretrained]
+
+
+def _requested(arm: ArmSpec, given: Sequence[int], default: Sequence[int]) -> Sequence[int]:
+    """The command line's seeds, or the file's; of a method's own seeds, those that are asked for."""
+    if arm.seeds:
+        return [seed for seed in arm.seeds if not given or seed in given]
+    return given or default

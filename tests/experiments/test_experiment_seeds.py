@@ -1,0 +1,253 @@
+"""Pre-training seeds × fine-tuning seeds, scales, and training from scratch as fine-tuning does it."""
+
+import dataclasses
+
+import pytest
+
+from voidrl.config import FinetuneConfig, flat, to_json, update
+from voidrl.errors import ConfigError
+from voidrl.experiments import plan as planning
+from voidrl.experiments.format import read_experiment
+from voidrl.experiments.plan import make_plan
+from voidrl.experiments.request import ExperimentRequest
+from voidrl.experiments.scratch import ADAPTATION, EQUIVALENT, adaptations, scratch_config
+
+WALKS = """
+tasks = [{ name = "walk", env = "tiny_runs:Walk" }]
+pretrain_seeds = [1, 2]
+seeds = [1, 2, 3]
+preset = "maze-demo"
+[config]
+learner = { batch_size = 8, hidden_dim = 8, encoder = { feature_dim = 4 } }
+[scales.small]
+pretrain.steps = 40
+[scales.large]
+pretrain = { steps = "1k", config = { method.k = 3 } }
+config = { learner.n_step = 2 }
+[finetune]
+steps = 24
+[methods.zero_shot]
+phases = ["pretrain"]
+[methods.finetuned]
+source = "zero_shot"
+[methods.scratch]
+phases = ["train"]
+like = "finetuned"
+[methods.other]
+phases = ["train"]
+seeds = [1, 2, 3, 4, 5, 6]
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unknown_sizes():
+    """The size of an agent, for which one is made, matters to none of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "agent_bytes", lambda spec, config: None)
+        yield
+
+
+@pytest.fixture
+def walks(tmp_path):
+    path = tmp_path / "walks.toml"
+    path.write_text(WALKS)
+    return path
+
+
+def plan_of(path, **request):
+    return make_plan(read_experiment(path), ExperimentRequest(**request), "out")
+
+
+def folders(plan, arm):
+    return [cell.folder.removeprefix(f"walk/{arm}/") for cell in plan.cells if cell.arm.name == arm]
+
+
+def test_every_pretrained_agent_is_fine_tuned_with_seeds_of_its_own(walks):
+    plan = plan_of(walks)
+    assert folders(plan, "zero_shot") == ["seed1", "seed2"]  # once, evaluated and fine-tuned
+    assert folders(plan, "finetuned") == [
+        f"pretrain{p}-seed{seed}" for p, seed in [(1, 1), (2, 4), (1, 2), (2, 5), (1, 3), (2, 6)]
+    ]
+    assert folders(plan, "scratch") == [f"seed{seed}" for seed in (1, 4, 2, 5, 3, 6)]
+    assert folders(plan, "other") == [f"seed{seed}" for seed in range(1, 7)]
+    tuned = [cell for cell in plan.cells if cell.phase == "finetune"]
+    assert [cell.pretrain_seed for cell in tuned] == [1, 2] * 3
+    assert all(cell.source == f"walk/zero_shot/seed{cell.pretrain_seed}" for cell in tuned)
+    assert all(cell.folder.endswith(f"seed{cell.seed}") for cell in plan.cells)
+    zero_shot = [cell for cell in plan.cells if cell.arm.name == "zero_shot"]
+    assert all(cell.evaluation is not None and cell.pretrain_seed == cell.seed for cell in zero_shot)
+    assert all(cell.pretrain_seed is None for cell in plan.cells if cell.phase == "train")
+
+
+def test_a_pretraining_of_the_arm_itself_has_the_pretraining_seeds(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text(
+        "tasks = [{ name = 'walk', env = 'tiny_runs:Walk' }]\npretrain_seeds = [1, 2]\nseeds = [1, 2]\n"
+        "[methods.apt]\n[methods.late]\nsource = 'apt'\nseeds = [1]\n"
+    )
+    plan = plan_of(path)
+    pretrained = [cell.folder for cell in plan.cells if cell.phase == "pretrain"]
+    assert pretrained == ["walk/apt-pretrain/seed1", "walk/apt-pretrain/seed2"]
+    assert folders(plan, "late") == ["pretrain1-seed1", "pretrain2-seed3"]
+
+
+def test_seeds_of_the_command_line(walks):
+    one = plan_of(walks, seeds=(2,))
+    assert folders(one, "finetuned") == ["pretrain1-seed2", "pretrain2-seed5"]
+    assert folders(one, "scratch") == ["seed2", "seed5"]
+    assert folders(one, "zero_shot") == ["seed1", "seed2"]
+    assert folders(one, "other") == ["seed2"]
+    second = plan_of(walks, pretrain_seeds=(2,), methods=("finetuned", "scratch"))
+    assert folders(second, "finetuned") == ["pretrain2-seed4", "pretrain2-seed5", "pretrain2-seed6"]
+    assert folders(second, "scratch") == ["seed4", "seed5", "seed6"]
+    assert folders(second, "zero_shot") == ["seed2"]  # included, since it is fine-tuned
+    more = plan_of(walks, pretrain_seeds=(3,), seeds=(1,), methods=("scratch",))
+    assert folders(more, "scratch") == ["seed7"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (
+            {"seeds": (4,)},
+            "seeds = 4 cannot be used: expected 1 to 3, as in the file: .*--pretrain-seeds adds",
+        ),
+        ({"seeds": (0,)}, "seeds = 0 cannot be used"),
+        ({"pretrain_seeds": (0,)}, "pretrain_seeds = 0 cannot be used"),
+        ({"pretrain_seeds": (1, 1)}, "each of them once"),
+        ({"seeds": (9,), "methods": ("other",)}, "seeds that one of the methods has"),
+        ({"scale": "smal"}, "unknown scale 'smal'; did you mean 'small'"),
+        ({"scale": "x"}, "unknown scale 'x'; known: large, small"),
+    ],
+)
+def test_bad_requests_are_one_sentence(walks, request_, message):
+    with pytest.raises(ConfigError, match=message):
+        plan_of(walks, **request_)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("pretrain_seeds = [1, 2]", "pretrain_seeds = [0]", "pretrain_seeds = .*whole numbers from 1 on"),
+        ("pretrain_seeds = [1, 2]", "pretrain_seeds = []", "pretrain_seeds = .*each of them once"),
+        ("seeds = [1, 2, 3]", "seeds = [0, 1]", "seeds = .* cannot be used: expected whole numbers from 1"),
+        ("like = 'finetuned'", "like = 'zero_shot'", "like = 'zero_shot' .* a method with the phase 'fine"),
+        ("like = 'finetuned'", "like = 'tuned'", "unknown like of .*did you mean 'finetuned'"),
+        ("[methods.other]", "[methods.other]\nlike = 'finetuned'\npreset = 'der'", "like = .* expected none"),
+        ("[scales.small]", "[scales.small]\nstep = 3", "unknown key in .scales.small"),
+        ("[scales.small]", "[scales.'a b']", "expected the name of a folder"),
+    ],
+)
+def test_bad_files_are_one_sentence(walks, old, new, message):
+    text = WALKS.replace('"', "'")
+    assert old in text
+    walks.write_text(text.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=message):
+        read_experiment(walks)
+
+
+def test_experiments_without_these_keys_refuse_the_options():
+    with pytest.raises(ConfigError, match="--pretrain-seeds cannot be used with experiment 'demo'"):
+        plan_of("demo", pretrain_seeds=(1,))
+    with pytest.raises(ConfigError, match=r"--scale small cannot .* 'demo', which has one size: use --steps"):
+        plan_of("demo", scale="small")
+
+
+def test_a_scale_changes_what_it_names_and_its_folder(walks):
+    small, large = (make_plan(read_experiment(walks), ExperimentRequest(scale=s)) for s in (None, "large"))
+    assert (small.experiment.scale, large.experiment.scale) == ("small", "large")
+    assert (str(small.out), str(large.out)) == ("runs/walks", "runs/walks-large")
+    one, other = (next(c.config for c in plan.cells if c.phase == "pretrain") for plan in (small, large))
+    assert (one.steps, other.steps) == (40, 1000)
+    a, b = flat(to_json(one)), flat(to_json(other))
+    assert {k for k in a if a[k] != b[k]} == {"steps", "method.k", "learner.n_step"}
+    assert all(cell.config.steps == cell.protocol_steps for cell in large.cells)
+    tuned = next(c.config for c in large.cells if c.phase == "finetune")
+    assert (tuned.steps, tuned.learner.n_step) == (24, 2)
+
+
+def compare(plan):
+    """The fields in which scratch differs from fine-tuning, with both values."""
+    tuned = next(cell for cell in plan.cells if cell.phase == "finetune")
+    scratch = next(cell for cell in plan.cells if cell.arm.name == "scratch" and cell.seed == tuned.seed)
+    assert {**tuned.evaluation} == {**scratch.evaluation}
+    assert tuned.protocol_steps == scratch.protocol_steps
+    a, b = flat(to_json(tuned.config)), flat(to_json(scratch.config))
+    return {name: (a.get(name), b.get(name)) for name in {**a, **b} if a.get(name) != b.get(name)}
+
+
+def test_the_panels_agents_differ_in_their_weights_alone():
+    one = {"tasks": ("boxing",), "seeds": (1,), "pretrain_seeds": (1,)}
+    apart = {
+        "phase": ("finetune", "train"),
+        "warmup_steps": (20_000, 1600),  # fine-tuning reads finetune.warmup_steps, which is 1600
+        "learner.epsilon_start": (1.0, 0.05),  # fine-tuning begins at the end of the schedule
+    }
+    plan = plan_of("atari-panel", **one)
+    assert compare(plan) == apart
+    assert {cell.config.finetune.warmup_steps for cell in plan.cells} == {1600}
+    assert [note for note in plan.notes if "differ" in note] == [
+        "fine-tuned and from scratch differ in more than the weights: the pre-trained policy acts in the "
+        "warm-up of 1600 steps; from scratch, actions are uniformly random there"
+    ]
+    # Whatever is changed for fine-tuning holds from scratch, too.
+    changes = {
+        "finetune.noise": "restart", "finetune.warmup_actions": "random", "finetune.warmup_steps": 20_000,
+        "finetune.updates_per_step": 0.5, "finetune.learning_rate": 3e-4, "finetune.steps": 50_000,
+        "learner.n_step": 3, "share_encoder": "stack", "representation.auxiliary": True,
+        "representation.encoder.activation": "relu", "representation.encoder.spectral_norm_iterations": 0,
+        "augment.shift_pixels": 2, "replay.capacity_steps": 50_000, "reward_scale": 2.0,
+    }  # fmt: skip
+    plan = plan_of("atari-panel", changes=changes, **one)
+    assert compare(plan) == {"phase": ("finetune", "train")}
+    scratch = next(cell.config for cell in plan.cells if cell.phase == "train")
+    assert (scratch.updates_per_step, scratch.learner.learning_rate, scratch.steps) == (0.5, 3e-4, 50_000)
+    assert (scratch.learner.n_step, scratch.representation.auxiliary) == (3, True)
+    assert not plan.notes
+    # Only what names the phase changes it alone.
+    plan = plan_of("atari-panel", changes={"train.steps": "20k", "train.learner.n_step": 7}, **one)
+    assert compare(dataclasses.replace(plan, cells=_without_lengths(plan))) == {
+        **apart,
+        "steps": (100_000, 20_000),
+        "learner.n_step": (5, 7),
+    }
+
+
+def _without_lengths(plan):
+    return [dataclasses.replace(cell, protocol_steps=0) for cell in plan.cells]
+
+
+def test_what_adapts_pretrained_weights_is_named():
+    assert {*EQUIVALENT} | {*ADAPTATION} == {field.name for field in dataclasses.fields(FinetuneConfig)}
+    assert not {*EQUIVALENT} & {*ADAPTATION}
+    tuned = plan_of("atari-panel", tasks=("boxing",), seeds=(1,)).cells[2].config
+    assert tuned.phase == "finetune"
+    rates = {"finetune.encoder_learning_rate": 1e-6, "finetune.first_layer_learning_rate": 0.0}
+    tuned = update(tuned, {"finetune.warmup_steps": 0, **rates})
+    assert [*adaptations(tuned)] == [
+        "the pre-trained encoder has learning rate 1e-06; from scratch it has 0.00025, as all weights",
+        "the pre-trained first layer of the heads is frozen; from scratch it has 0.00025, as all weights",
+    ]
+    assert scratch_config(tuned).finetune == tuned.finetune
+
+
+def test_the_panel_has_the_arms_and_lengths_of_its_scales():
+    for scale, steps in ((None, 1_500_000), ("medium", 10_000_000), ("paper", 250_000_000)):
+        plan = plan_of("atari-panel", scale=scale, tasks=("freeway", "krull"))
+        counts = {}
+        for cell in plan.cells:
+            key = (cell.task, cell.arm.name, cell.config.steps, cell.evaluation["episodes"])
+            counts[key] = counts.get(key, 0) + 1
+        assert counts == {
+            (f"atari/{game}", *arm): n
+            for game in ("freeway", "krull")
+            for arm, n in {
+                ("random", 1000, 100): 1,
+                ("zero_shot", steps, 30): 2,
+                ("finetuned", 100_000, 30): 6,
+                ("scratch", 100_000, 30): 6,
+            }.items()
+        }
+    assert [task.name for task in plan.experiment.tasks] == [
+        *("freeway", "ms_pacman", "assault", "krull", "boxing")
+    ]
