@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
 
     from voidrl.envs.ram import StateCounter
+    from voidrl.envs.ram_state import RamState
 
 FRAMES_PER_SECOND = 60  # of the console
 STICKY = 0.25  # probability of repeating the last action with `sticky=true`
@@ -49,6 +50,7 @@ class AtariEnvs(Envs):
 
     vector: AtariVectorEnv
     _counter: StateCounter | None = None
+    _ram: RamState | None = None
     _picture: np.ndarray | None = None
 
     def __init__(
@@ -61,9 +63,12 @@ class AtariEnvs(Envs):
         life_loss: bool,
         clips: bool,
         color: AtariVectorEnv | None = None,
+        true_state: bool = False,
     ) -> None:
         self._color = color
-        super().__init__(vector, config.id, config.frame_stack, check_bounds=config.check_bounds)
+        super().__init__(
+            vector, config.id, config.frame_stack, check_bounds=config.check_bounds, true_state=true_state
+        )
         self.game = rom if rom in GAMES else None
         self.frames_per_step = FRAME_SKIP
         self._rom, self._full_actions = rom, rules.full_actions
@@ -73,6 +78,11 @@ class AtariEnvs(Envs):
         self._watched = min(config.counted_envs or n, n) if config.count_states else 0
         self._lives, self._ended = np.zeros(n, np.int32), np.zeros(n, bool)
         self._actions = np.zeros(n, np.int64)
+        if true_state:
+            from voidrl.envs.ram_state import RamState
+
+            self._ram = RamState(rom, n, full_actions=self._full_actions, sticky=rules.sticky)
+            self._variables = self._ram.variables
 
     @property
     def counter(self) -> StateCounter | None:
@@ -91,6 +101,9 @@ class AtariEnvs(Envs):
         self._lives, self._ended = info["lives"], np.zeros(self.num_envs, bool)
         if self._color is not None:
             self._keep_picture(*self._color.reset(seed=seed), info)
+        if self._ram is not None:
+            self._ram.reset(seed, info["episode_frame_number"])
+            self._state = self._ram.read()
         if self.counter is not None:
             self.counter.reset(info["episode_frame_number"][: self._watched])
         return frames, info
@@ -114,12 +127,18 @@ class AtariEnvs(Envs):
             counted = ~fresh if counted is None else counted & ~fresh
             step = (self._actions, fresh, counted, info["episode_frame_number"], info["lives"], score)
             self.counter.step(*(values[: self._watched] for values in step))
+        if self._ram is not None:
+            self._ram.step(self._actions, fresh, info["episode_frame_number"], info["lives"], score)
+            self._state = self._ram.read()
         died = (info["lives"] < self._lives) & ~fresh
         self._lives, self._ended = info["lives"], ended & ~fresh
         reward = np.clip(score, -1, 1) if self._clips else score
         if self._life_loss:
             terminated = terminated | died
         return StepResult(frames, reward, terminated, truncated, info, ended, score)
+
+    def _read_state(self, info: dict[str, Any]) -> None:
+        """Nothing: `reset` and `recv` read the emulators."""
 
     @property
     def steps_per_second(self) -> float:
@@ -158,6 +177,7 @@ def make_atari(
     evaluation: bool,
     pretraining: bool = False,
     render: bool = False,
+    true_state: bool = False,
 ) -> AtariEnvs:
     """Create N copies of the game in the id."""
     if config.backend not in ("auto", "native"):
@@ -209,6 +229,7 @@ def make_atari(
         life_loss=life_loss and not evaluation,
         clips=rules.clip_rewards and not evaluation,
         color=color,
+        true_state=true_state,
     )
 
 

@@ -45,6 +45,7 @@ def make_envs(
     evaluation: bool = False,
     pretraining: bool = False,
     render_height: int = 0,
+    true_state: bool = False,
 ) -> Envs:
     """Create N environments from an id or a factory.
 
@@ -56,6 +57,7 @@ def make_envs(
         pretraining: For training without a task's reward, in which Atari may treat lost lives differently.
         render_height: Above 0, `Envs.render` returns pictures of environment 0, of this height if the world
             can be drawn at any size. Nothing else changes.
+        true_state: Whether `Envs.true_state` can be asked. On Atari this emulates each game twice.
     """
     n = num_envs or config.num_envs
     name, options = (config.id, {}) if factory is not None else parse_id(config.id)
@@ -66,11 +68,17 @@ def make_envs(
         )
     if factory is None and name.startswith(DMC):
         _require_defaults(config, "atari", f"{ATARI}<game>, since only Atari has these options")
-        return make_dmc(config, n, evaluation=evaluation, render_height=render_height)
+        return make_dmc(config, n, evaluation=evaluation, render_height=render_height, true_state=true_state)
     _require_defaults(config, "dmc", f"{DMC}<domain>_<task>, since only DMControl has these options")
     if factory is None and name.startswith(ATARI):
         return make_atari(
-            config, n, options, evaluation=evaluation, pretraining=pretraining, render=render_height > 0
+            config,
+            n,
+            options,
+            evaluation=evaluation,
+            pretraining=pretraining,
+            render=render_height > 0,
+            true_state=true_state,
         )
     _require_defaults(config, "atari", f"{ATARI}<game>, since only Atari has these options")
     if config.count_states:
@@ -115,7 +123,9 @@ def make_envs(
         raise
     except BaseException as error:  # SystemExit too: it is not the environment's to end the run
         raise creation_failure(error, config.id) from error
-    envs = Envs(vector, config.id, config.frame_stack, check_bounds=config.check_bounds)
+    envs = Envs(
+        vector, config.id, config.frame_stack, check_bounds=config.check_bounds, true_state=true_state
+    )
     if renders and vector.render_mode != "rgb_array" and not envs.spec.pixels:
         envs.close()
         raise ConfigError(
