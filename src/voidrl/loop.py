@@ -369,7 +369,8 @@ class Loop:
         if state.visits.any():
             row["coverage/cells"] = int((state.visits > 0).sum())
         if self.envs.counter is not None:
-            row |= {f"coverage/{name}": count for name, count in self.envs.counter.counts().items()}
+            counted = {**self.envs.counter.counts(), **self.envs.counter.recent()}
+            row |= {f"coverage/{name}": count for name, count in counted.items()}
         now, (then, steps, updates) = time.monotonic(), self.clock
         row["time/steps_per_second"] = (state.steps - steps) / max(now - then, 1e-9)
         row["time/updates_per_second"] = (state.updates - updates) / max(now - then, 1e-9)

@@ -207,11 +207,12 @@ def test_counting_goes_on_from_a_saved_state(counter_of):
     whole = counter_of()
     first.feed(whole, upto=60)
     saved, counts = whole.state(), whole.counts()
-    assert {m: len(rows) for m, rows in saved.items()} == counts
+    assert {m: len(rows) for m, rows in saved.items()} == {**counts, "positions_recent": counts["positions"]}
     assert {m: (rows.shape[1], rows.dtype) for m, rows in saved.items()} == {
         "ram": (16, np.uint8),
         "variables": (16, np.uint8),
         "positions": (1, np.uint8),
+        "positions_recent": (1, np.uint8),
     }
     second.feed(whole)  # the same counter after another reset
     resumed = counter_of(workers=1)
@@ -221,8 +222,22 @@ def test_counting_goes_on_from_a_saved_state(counter_of):
     second.feed(resumed)
     assert resumed.counts() == whole.counts()
     assert resumed.counts()["ram"] > counts["ram"]
+    assert resumed.recent() == whole.recent()  # the window goes on, too
     for measure, rows in whole.state().items():
         assert {*map(bytes, rows)} == {*map(bytes, resumed.state()[measure])}
+
+
+def test_recent_positions_are_those_of_a_window(counter_of):
+    played = recording("breakout", 150, 9)
+    rams, counter = by_hand("breakout", played), counter_of()
+    counter.reset(played.start)
+    for t, (actions, fresh, _, *seen) in enumerate(played.steps):
+        counter.step(actions, fresh, ~fresh, *seen)
+        if t in (59, 149):
+            window = slice(0, 60) if t == 59 else slice(60, 150)
+            expected = distinct("breakout", rams[window][~played.fresh[window]])
+            assert counter.recent() == {"positions_recent": expected["positions"]}
+    assert counter.recent() == {"positions_recent": 0}
 
 
 def test_a_state_of_another_game_is_refused(counter_of):

@@ -169,6 +169,10 @@ class PhysicsCoverage:
         self._sample[slots[taken]] = states[taken, POSE:]  # of two in one slot the later one stays
         self._seen += len(states)
 
+    def recent(self) -> dict[str, float]:
+        """No measure of recent steps alone."""
+        return {}
+
     def counts(self) -> dict[str, float]:
         """Both measures over all states so far; the entropy needs at least 64."""
         found: dict[str, float] = {"bins": len(self._bins)}

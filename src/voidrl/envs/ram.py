@@ -39,6 +39,9 @@ MEASURES = ("ram", "variables", "positions")
 `positions`: the player's position, `player_x` and `player_y` as far as they are annotated, and the room.
 """
 
+RECENT = "positions_recent"
+"""The positions since the last row of metrics."""
+
 RAM_BYTES = 128
 POSITION = ("player_x", "player_y", "room_number", "current_room")
 MESSAGE_STEPS = 256  # game steps per message: about 0.1 s of work, which `counts` waits for
@@ -175,6 +178,7 @@ class StateCounter:
         count = min(num_envs, workers or max(1, whole_cores() // 2))
         path, addresses = rom_path(rom), addresses_of(rom)
         self._sets = {measure: KeySet(key_bytes(len(found))) for measure, found in addresses.items()}
+        self._recent = KeySet(self._sets["positions"].width) if "positions" in addresses else None
         self._failure = ""
         self._workers: list[_ShadowWorker] = []
         self._end = kill_with(self, self._workers)
@@ -226,14 +230,30 @@ class StateCounter:
         self._drain()
         return {measure: len(keys) for measure, keys in self._sets.items()}
 
+    def recent(self) -> dict[str, int]:
+        """The number of distinct positions since the last call, which starts a new window.
+
+        Every method that learns sees all positions in the end; how many of them a policy sees in a window of
+        steps shows whether it still moves around.
+        """
+        self._drain()
+        if self._recent is None:
+            return {}
+        count = len(self._recent)
+        self._recent.clear()
+        return {RECENT: count}
+
+    def _all_sets(self) -> dict[str, KeySet]:
+        return self._sets if self._recent is None else {**self._sets, RECENT: self._recent}
+
     def state(self) -> dict[str, np.ndarray]:
         """The keys of all states counted so far by measure, (n, 16 or less) uint8; waits for the workers."""
         self._drain()
-        return {measure: keys.array() for measure, keys in self._sets.items()}
+        return {measure: keys.array() for measure, keys in self._all_sets().items()}
 
     def load(self, state: dict[str, np.ndarray]) -> None:
         """Restore what `state` returned, replacing everything counted so far."""
-        expected = {measure: keys.width for measure, keys in self._sets.items()}
+        expected = {measure: keys.width for measure, keys in self._all_sets().items()}
         given = {measure: rows.shape[1] if rows.ndim == 2 else None for measure, rows in state.items()}
         if given != expected or any(rows.dtype != np.uint8 for rows in state.values()):
             raise CheckpointError(
@@ -241,10 +261,11 @@ class StateCounter:
                 f"widths {expected}, got {given}; they were counted in another game"
             )
         self._drain()
+        sets = self._all_sets()
         for measure, rows in state.items():
-            self._sets[measure].clear()
+            sets[measure].clear()
             for part in np.array_split(rows, len(rows) // PART_ROWS + 1):
-                self._sets[measure].add(part.tobytes())
+                sets[measure].add(part.tobytes())
 
     def close(self) -> None:
         """Kill the workers; steps they have not processed are lost. A second call does nothing."""
@@ -279,8 +300,10 @@ class StateCounter:
         if sentence:
             self._fail(sentence)
         worker.unanswered -= 1
-        for known, new in zip(self._sets.values(), keys, strict=True):
-            known.add(new)
+        for measure, new in zip(self._sets, keys, strict=True):
+            self._sets[measure].add(new)
+            if measure == "positions" and self._recent is not None:
+                self._recent.add(new)
 
     def _drain(self) -> None:
         self._check()

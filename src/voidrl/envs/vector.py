@@ -31,6 +31,9 @@ class Counter(Protocol):
     def counts(self) -> Mapping[str, float]:
         """The value of each measure over all steps so far."""
 
+    def recent(self) -> Mapping[str, float]:
+        """The value of each measure that is taken over the steps since the last call."""
+
     def state(self) -> dict[str, np.ndarray]:
         """The state for a checkpoint."""
 
