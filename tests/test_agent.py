@@ -18,6 +18,7 @@ from helpers import (
     make_agent,
     moved,
     parameters_of,
+    shake,
     snapshot,
     watch_losses,
 )
@@ -25,6 +26,7 @@ from helpers import (
 import voidrl
 from voidrl.engine import HostReads
 from voidrl.errors import ConfigError
+from voidrl.learners.dqn import DQN
 from voidrl.methods.base import Method
 from voidrl.types import EnvSpec, Loss
 
@@ -209,6 +211,90 @@ def test_without_an_actor_there_is_none_to_keep():
         with pytest.raises(ConfigError, match=sentence):
             make_agent(phase=phase, finetune__heads="actor")
     make_agent(phase="train", finetune__heads="actor")  # which is never fine-tuned
+
+
+FIRST_LAYERS = {
+    "dqn": (DISCRETE, "dqn", ("critic.advantage.0.", "critic.value.0.")),
+    "rainbow": (DISCRETE, "rainbow", ("critic.advantage.0.", "critic.value.0.")),
+    "shared": (DISCRETE, {"name": "dqn", "shared_hidden": True}, ("critic.hidden.0.",)),
+    "sac": (CONTINUOUS, "sac", ("critic.layers.0.", "actor.0.")),
+    "ddpg with trunks": (CONTINUOUS, TRUNKED, ("critic.trunk.", "actor.0.", "actor.1.", "actor.2.")),
+}
+
+
+@pytest.mark.parametrize("case", FIRST_LAYERS)
+def test_the_first_layer_of_the_heads_is_kept_and_the_rest_is_new(case):
+    spec, learner, first = FIRST_LAYERS[case]
+    source = shake(make_agent(spec, seed=1, learner=learner))
+    agent = make_agent(spec, seed=2, phase="finetune", finetune__heads="first_layer", learner=learner)
+    fresh, kept = snapshot(agent.tensors()), source.tensors()
+    agent.load_pretrained(kept)
+    found = set()
+    for name, value in agent.tensors().items():
+        piece, _, part = name.partition(".")
+        if part.startswith("target_critic."):
+            continue
+        stays = piece != "learner" or part.startswith((*KEPT, *first))
+        assert torch.equal(value, (kept if stays else fresh)[name]), name
+        found |= {begin for begin in first if part.startswith(begin)}
+    new = {name for name in moved(kept, agent.tensors()) if "target" not in name}
+    assert new, "nothing is new"
+    assert found >= set(first) - {"actor.2."}  # a tanh
+    online, target = (dict(m.named_parameters()) for m in (agent.learner.critic, agent.learner.target_critic))
+    assert not moved(online, target)  # the target's first layer is the online one's, not the lagging one
+    agent.step(fill_replay(spec))
+
+
+def test_a_learner_that_names_no_first_layer_cannot_keep_it():
+    sentence = "finetune.heads = 'first_layer' cannot be used with learner .*Unnamed.*, which names no first"
+    for phase in ("pretrain", "finetune"):
+        with pytest.raises(ConfigError, match=sentence):
+            make_agent(phase=phase, finetune__heads="first_layer", learner=Unnamed)
+    make_agent(phase="train", finetune__heads="first_layer", learner=Unnamed)
+
+
+class Unnamed(DQN):
+    first_layers = []  # noqa: RUF012
+
+
+SHARING = {
+    "stack": {"share_encoder": "stack"},
+    "all": {"share_encoder": "all"},
+    "learner's": {"representation": {"name": "spr", "hidden_dim": 8, "projection_dim": 4}},
+}
+
+
+@pytest.mark.parametrize("sharing", SHARING)
+def test_a_shared_encoder_is_tuned_at_the_encoders_rate_by_the_auxiliary_loss_too(sharing):
+    agent = make_agent(
+        PIXELS,
+        phase="finetune",
+        **{"representation": "simclr"} | SHARING[sharing],
+        representation__auxiliary=True,
+        representation__learning_rate=0.5,
+        representation__encoder__activation="relu",
+        finetune={"learning_rate": 0.3, "encoder_learning_rate": 0.1, "first_layer_learning_rate": 0.2},
+    )
+    assert agent.trainers == {"learner", "representation"}
+    rates = {
+        id(p): group["lr"]
+        for optimizer in agent.optimizers.values()
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+    encoder = {id(p) for p in agent.learner.encoder.parameters()}
+    first = {id(p) for layer in agent.learner.first_layers for p in layer.parameters()}
+    own = {id(p) for p in agent.representation.parameters()} - encoder - first
+    assert encoder & {id(p) for p in agent.representation.encoder.parameters()}  # it is shared
+    for name, parameter in agent.named_parameters():
+        key = id(parameter)
+        if key in rates:
+            expected = 0.1 if key in encoder else 0.2 if key in first else 0.5 if key in own else 0.3
+            assert rates[key] == expected, name
+    assert {*rates} >= encoder | first
+    stack = snapshot(dict(agent.learner.encoder.named_parameters()))
+    agent.step(fill_replay(PIXELS))
+    assert moved(stack, dict(agent.learner.encoder.named_parameters()))
 
 
 def test_the_source_agent_is_left_unchanged_by_the_api(tmp_path):

@@ -216,7 +216,7 @@ def test_a_whole_config_may_be_handed_over():
         ({"log.wandb_project": 3}, "log.wandb_project = 3 cannot be used: expected str or None"),
         (
             {"finetune.heads": "new"},
-            "finetune.heads = 'new' cannot be used: expected 'pretrained' or 'actor' or 'random'",
+            "finetune.heads = 'new' cannot be used: expected 'pretrained' or 'actor' or 'first_layer' or ",
         ),
         (
             {"method.distance_power": "d"},

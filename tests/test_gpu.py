@@ -97,6 +97,11 @@ COMBINATIONS = [
     ("rainbow", {"phase": "train", "learner__encoder__rescale": True, **ANNEALED}),
     ("dqn", {"phase": "train", **ANNEALED}),
     ("sac", {"phase": "train", "learner__weight_decay": 0.1}),
+    # Scales: of intrinsic rewards, and of values.
+    *(("dqn", {"intrinsic_normalization": variant}) for variant in ("scale", "standardize")),
+    ("ddpg", {"intrinsic_normalization": "standardize", "learner__intrinsic_n_step": "single"}),
+    *(("dqn", {"learner__popart": True, "learner__noisy_sigma": sigma}) for sigma in (0.0, 0.5)),
+    ("dqn", {"phase": "train", "learner__popart": True, "learner__dueling": False, **PRIORITIZED}),
 ]
 URLB = {  # as the presets have it: trunks, dynamics over three steps, distances over their running mean
     "learner": {"name": "ddpg", "n_step": 3, "intrinsic_n_step": "single", "trunk_dim": 16},
@@ -224,6 +229,7 @@ NEW_PIECES = {
     "rnd": {"method": "rnd"},
     "diayn": {"method": "diayn", "encoder_trainers": ("method", "learner")},
     "icm": {"method": "icm"},
+    "popart": {"learner__popart": True, "intrinsic_normalization": "standardize"},
     "spr": {"representation": "spr", "phase": "train"},
     "curl": {"representation": "curl", "phase": "train"},
     "stack": {
@@ -312,8 +318,24 @@ def test_actions_are_chosen_by_a_captured_pass():
     assert len({tuple(engine.choose(skill).numpy()) for _ in range(20)}) > 1
 
 
+def test_a_ladder_of_epsilons_is_captured():
+    """Two environments: ε of the first, and ε² of the second, which follow the schedule."""
+    agent, engine = trained("graph", 6, learner="dqn", learner__epsilon_ladder=1.0, **QUIET)
+    skill = torch.zeros(2, 0, device=agent.device)
+    best = agent.choose(engine.replay.latest(), skill, deterministic=True).cpu()
+    for epsilon in (0.0, 0.9):
+        agent.learner.epsilon.fill_(epsilon)
+        others = (
+            sum(torch.from_numpy(engine.choose(skill).numpy().copy()) != best for _ in range(2000)) / 2000
+        )
+        expected = torch.tensor([epsilon, epsilon**2]) * 2 / 3
+        torch.testing.assert_close(others, expected, rtol=0, atol=0.05)
+    assert ("act",) in engine._graphs
+
+
 RESUMED = {
     "dqn pixels": (MAZE, {"learner": "dqn", "learner__n_step": 3, "augment__shift_pixels": 1}),
+    "scales": (MAZE, {"learner": {"popart": True}, "intrinsic_normalization": "standardize"}),
     "sac vectors": (make_continuous, {"learner": "sac"}),
     "ddpg vectors": (make_continuous, {"learner": "ddpg", "method": "rnd"}),
 }

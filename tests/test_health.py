@@ -112,6 +112,22 @@ def test_a_constant_reward_is_said_unless_it_is_meant():
     assert said(monitor(CONTINUOUS, learner__batch_size=1), constant) == []
 
 
+def test_a_normalized_reward_is_judged_by_what_the_method_gave():
+    """Standardized rewards have mean 0, next to which no deviation is small, and noise has deviation 1."""
+    watch = monitor(CONTINUOUS, intrinsic_normalization="standardize")
+    healthy = {"reward_mean": 0.0, "reward_std": 1.0, "intrinsic_mean": 2.0, "intrinsic_std": 0.01}
+    assert said(watch, healthy | {"q_mean": 30.0}, 9) == []
+    constant = {"reward_mean": 0.0, "reward_std": 1e-8, "intrinsic_mean": 2.0, "intrinsic_std": 1e-7}
+    (sentence,) = said(watch, constant)
+    assert "is constant, train/intrinsic_mean is 2 and train/intrinsic_std 1e-07" in sentence
+
+
+def test_values_beyond_what_rewards_of_the_horizon_add_up_to_are_said():
+    watch = monitor(CONTINUOUS, learner__discount=0.99, intrinsic_scale="horizon")
+    (sentence,) = said(watch, {"reward_mean": 0.5, "reward_std": 0.5, "q_mean": 200.0})
+    assert "add up to 1 with learner.discount = 0.99" in sentence
+
+
 def test_values_beyond_what_rewards_add_up_to_are_said():
     watch = monitor(CONTINUOUS, learner__discount=0.99)
     normal = {"reward_mean": 0.5, "reward_std": 0.5, "q_mean": 40.0, "q_target": 40.0}

@@ -12,6 +12,7 @@ from typing import Any
 
 from voidrl import build, checkpoint
 from voidrl.agent import Agent
+from voidrl.agent.explorer import Explorer
 from voidrl.build import ConfigLayer, Env, Overrides
 from voidrl.config import (
     RESUMABLE_FIELDS,
@@ -41,7 +42,7 @@ from voidrl.errors import (
 )
 from voidrl.evaluation import Evaluation, evaluate_agent
 from voidrl.files import user_path
-from voidrl.loop import Loop, LoopState, load_run, resume_command
+from voidrl.loop import Loop, LoopState, load_explorer, load_run, resume_command
 from voidrl.methods.base import Method
 from voidrl.metrics import require_rows
 from voidrl.registry import import_path
@@ -198,6 +199,7 @@ def resume(
                 agent.representation.read_files()
                 state = LoopState(metrics_bytes=0)
             else:
+                parts.engine.explorer = load_explorer(saved, agent)
                 state = load_run(saved, agent, parts.replay)
             if state.steps >= resumed.steps:
                 say(f"{folder.path} is complete at step {state.steps}; to train longer, give more steps")
@@ -333,6 +335,8 @@ def _start(
         else:
             agent.load_pretrained({k: v.to(agent.device) for k, v in pretrained.tensors().items()})
             agent.steps = pretrained.steps
+            if Explorer.is_needed(config, 0):
+                parts.engine.explorer = Explorer.copy_of(pretrained, agent.device)
         build.rehearse_representation(agent)
         build.rehearse_reward(agent)
         warmup = config.finetune.warmup_steps if config.phase == "finetune" else config.warmup_steps

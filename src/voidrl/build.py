@@ -24,6 +24,7 @@ from voidrl.agent.trainers import Pieces, check_combination
 from voidrl.augment import network_spec
 from voidrl.config import (
     PIECES,
+    AtariConfig,
     Config,
     DMControlConfig,
     EnvConfig,
@@ -36,7 +37,7 @@ from voidrl.config import (
 )
 from voidrl.device import placed, seeded
 from voidrl.engine import Engine
-from voidrl.envs.ids import DMC, atari_game
+from voidrl.envs.ids import ATARI, DMC, atari_game
 from voidrl.envs.make import EnvFactory, make_envs, probe_env
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, SpaceError
@@ -297,6 +298,8 @@ def env_for(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
     """The config of an id or a factory, with the other values of `base`; and the factory, if it is one."""
     if base.id.startswith(DMC) and not (isinstance(env, str) and env.startswith(DMC)):
         base = dataclasses.replace(base, dmc=DMControlConfig())  # options that no other environment has
+    if base.id.startswith(ATARI) and not (isinstance(env, str) and env.startswith(ATARI)):
+        base = dataclasses.replace(base, atari=AtariConfig())
     if isinstance(env, str):
         return dataclasses.replace(base, id=env), None
     if not callable(env) or isinstance(env, gym.Env):
@@ -353,7 +356,7 @@ def assemble(
 
 def _make_envs(config: Config, factory: EnvFactory | None) -> Envs:
     try:
-        return make_envs(config.env, factory)
+        return make_envs(config.env, factory, pretraining=config.phase == "pretrain")
     except ConfigError as error:
         if factory is None and "cannot be imported" in str(error) and "env=…" not in str(error):
             raise ConfigError(f"{error}; or pass the factory as env=…") from error

@@ -28,6 +28,7 @@ Count = int  # which the command line also reads as 1M, 100k, 1e6 and 1_000_000
 LARGEST = 2**63  # numbers of a config are below it, as torch's are
 MAX_DOTS = 8  # in the name of a field
 MAX_ENVS = 8192
+MAX_FRAMES = 2**31 - 1  # of a game of Atari, which ALE counts in 32 bits
 MAX_SKILLS = 2**16  # discrete ones
 MAX_UPDATES_PER_STEP = 1024
 MAX_EVAL_EPISODES = 10_000
@@ -98,6 +99,36 @@ def require_update_rate(updates_per_step: float) -> None:
 
 
 @dataclass(frozen=True)
+class AtariConfig:
+    """The rules of the environments `atari/…`; no other environment has these options.
+
+    A query in the id says the same, and wins: `atari/pong?sticky=true`. Evaluations play whole games for the
+    raw score, whatever `life_loss` and `clip_rewards` are.
+    """
+
+    sticky: float = 0.0
+    """Probability that the emulator repeats its last action in a frame; `?sticky=true` is 0.25."""
+    life_loss: Literal["always", "task", "never"] = "always"
+    """When a lost life is terminal in training: `always` (the paper); `task`, only while a task's reward is
+    learned, so that a policy pre-trained for novelty is not trained to survive; or `never`. In an id true is
+    `always`, false `never`."""
+    full_actions: bool = False
+    """All 18 actions instead of the game's minimal set."""
+    noop_max: int = 30
+    """Most frames without an action at the start of a game; the number is drawn."""
+    max_frames: Count = 108_000
+    """Frames after which a game is truncated."""
+    clip_rewards: bool = True
+    """Clip rewards to [−1, 1] in training."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.sticky < 1, "sticky", self.sticky, "a probability below 1")
+        require(0 <= self.noop_max < MAX_FRAMES, "noop_max", self.noop_max, "a number of frames, 0 or more")
+        few = 0 < self.max_frames < MAX_FRAMES
+        require(few, "max_frames", self.max_frames, "a number of frames above 0")
+
+
+@dataclass(frozen=True)
 class DMControlConfig:
     """Observations and simulation of the environments `dmc/…`; no other environment has these options."""
 
@@ -147,6 +178,8 @@ class EnvConfig:
     """Seconds after which a worker process that does not answer counts as hung, which ends the run."""
     check_bounds: bool = True
     """Refuse observations outside the bounds of their space."""
+    atari: AtariConfig = field(default_factory=AtariConfig)
+    """Atari."""
     dmc: DMControlConfig = field(default_factory=DMControlConfig)
     """DMControl."""
 
@@ -159,7 +192,7 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """A network from observations to features: stack → FC → LayerNorm → tanh."""
+    """A network from observations to features: stack → FC → `output`, LayerNorm and tanh by default."""
 
     stack: str = "auto"
     """Convolutions: `nature`, `impala`, `drq` (strides 2, 1, 1, 1), `paper` (strides 2, 2, 2, 1) or `small`
@@ -167,9 +200,13 @@ class EncoderConfig:
     also the class itself). `auto`: `nature` for discrete actions, `drq` for continuous ones, `mlp` with a
     hidden layer for vectors."""
     feature_dim: int = 50
-    """Width of the output. 0 leaves out FC, LayerNorm and tanh: the features are the stack's own."""
+    """Width of the output. 0 leaves out FC and what follows it: the features are the stack's own."""
     hidden_dim: int = 0
     """Width of one more fully connected layer before the output; 0 for none."""
+    output: Literal["layer_norm_tanh", "layer_norm", "linear"] = "layer_norm_tanh"
+    """What follows the FC of the output: LayerNorm and tanh, LayerNorm alone, or nothing. LayerNorm fixes
+    mean and length of each state's features, two of their degrees of freedom, which matters where they are
+    few (5 on Atari); `linear` keeps them. Not used with feature_dim 0."""
     activation: Literal["elu", "relu"] = "elu"
     """Non-linearity between layers."""
     spectral_norm_iterations: int = 0
@@ -413,9 +450,10 @@ class FinetuneConfig:
     """Environment steps, unless the command says otherwise; None takes as many as in pre-training."""
     updates_per_step: float | None = None
     """Gradient steps per environment step; None takes those of pre-training."""
-    heads: Literal["pretrained", "actor", "random"] = "pretrained"
+    heads: Literal["pretrained", "actor", "first_layer", "random"] = "pretrained"
     """Keep the policy and value heads, or reinitialize them. `actor` (URLB) keeps the policy, its temperature
-    and the trunks of both, and reinitializes the critic behind its trunk, or all of it without a trunk."""
+    and the trunks of both, and reinitializes the critic behind its trunk, or all of it without a trunk.
+    `first_layer` (SGI) keeps the layer of each head that reads the features."""
     learning_rate: float | None = None
     """The learner's learning rate during fine-tuning and, under a protocol, when training from scratch; None
     takes `learner.learning_rate`."""
@@ -427,8 +465,16 @@ class FinetuneConfig:
     warmup_steps: Count = 1000
     """Steps before the first update."""
     warmup_actions: Literal["policy", "random"] = "policy"
-    """Who acts during the warm-up: the pre-trained policy, or uniform random actions (the paper on
-    DMControl). Skill methods try their skills in this time, which takes the policy."""
+    """Who acts during the warm-up: the pre-trained policy, whatever becomes of the heads, or uniform random
+    actions (the paper on DMControl). Skill methods try their skills in this time, which takes the policy."""
+    explorer: float = 0.0
+    """Probability per step, after the warm-up, that the frozen pre-trained policy takes over in an
+    environment for some steps (CPT: behavior transfers better than weights). It falls linearly to 0. The new
+    policy alone is evaluated."""
+    explorer_steps: float = 50.0
+    """Mean number of steps for which the pre-trained policy then acts; the numbers are geometric."""
+    explorer_decay_steps: Count | None = None
+    """Steps of the run after which `explorer` is 0; None for the whole run."""
     noise: Literal["end", "restart"] = "end"
     """Exploration noise: stay at the end of its schedule, or run the schedule again."""
 
@@ -437,6 +483,11 @@ class FinetuneConfig:
             rate = getattr(self, name)
             require(rate is None or 0 <= rate < math.inf, name, rate, "None, 0 (frozen) or a learning rate")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
+        require(0 <= self.explorer <= 1, "explorer", self.explorer, "a probability in [0, 1]")
+        mean = self.explorer_steps
+        require(1 <= mean < math.inf, "explorer_steps", mean, "a mean number of steps, 1 or more")
+        if self.explorer_decay_steps is not None:
+            require_positive(self, "explorer_decay_steps")
         require(self.steps is None or self.steps > 0, "steps", self.steps, "None or a number above 0")
         if self.learning_rate is not None:
             require_positive(self, "learning_rate")
@@ -517,15 +568,18 @@ class Config:
     """RL algorithm."""
     reward_scale: float = 1.0
     """Multiplies the environment's reward in the learner. Pre-trained values are on the scale of intrinsic
-    rewards, about 1 a step: if a task's rewards are much smaller, the heads have to unlearn first."""
-    intrinsic_scale: float | None = None
-    """Multiplies the intrinsic reward in the learner; None: 1, but 1 − γ for learners whose values have
-    bounds (`rainbow`), since an intrinsic reward of 1 per step adds up to 1 / (1 − γ)."""
-    intrinsic_normalization: Literal["none", "standardize"] = "none"
-    """What happens to the method's reward before it is scaled: nothing, or `standardize`: the running mean is
-    subtracted and the result divided by the running standard deviation, so that pre-trained values are near
-    0, as those of a new task are, and differences between states make up all of them. Survival is then not
-    rewarded."""
+    rewards, with most methods about 1 per step unless `intrinsic_normalization` or `intrinsic_scale` change
+    it: if a task's rewards are much smaller, kept heads have to unlearn first."""
+    intrinsic_scale: float | Literal["horizon"] | None = None
+    """Multiplies the intrinsic reward in the learner; `horizon` is 1 − γ, since a reward of 1 per step adds
+    up to 1 / (1 − γ). None: 1, but `horizon` for learners whose values have bounds (`rainbow`)."""
+    intrinsic_normalization: Literal["none", "scale", "standardize"] = "none"
+    """What happens to the method's reward of each transition before it is multiplied by `intrinsic_scale` and
+    summed over n steps: nothing; `scale`, divided by its running standard deviation; or `standardize`, which
+    subtracts the running mean first. Values are then near 0, and staying alive is not rewarded."""
+    intrinsic_momentum: float | None = 0.999
+    """Factor by which the weight of past rewards in these running moments shrinks at each update, since the
+    rewards of a method drift while it learns: 0.999 looks back about 1000 updates. None weighs all alike."""
     share_encoder: Literal["nothing", "stack", "all"] = "nothing"
     """What f and the learner's encoder have in common: `nothing` (the paper on Atari), the `stack` of
     convolutions with a trunk each, or `all`: the learner acts on f(s) (the paper on DMControl)."""
@@ -547,11 +601,21 @@ class Config:
     def __post_init__(self) -> None:
         require(self.steps > 0, "steps", self.steps, "a positive number of environment steps, such as 100k")
         require_positive(self, "reward_scale")
-        if self.intrinsic_scale is not None:
+        if self.intrinsic_scale not in (None, "horizon"):
             require_positive(self, "intrinsic_scale")
+        momentum = self.intrinsic_momentum
+        forgets = momentum is None or 0 <= momentum < 1
+        require(forgets, "intrinsic_momentum", momentum, "None or a number in [0, 1)")
         require_update_rate(self.updates_per_step)
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(0 <= self.seed < 2**31, "seed", self.seed, "a whole number in [0, 2³¹)")
+
+    @property
+    def intrinsic_factor(self) -> float | None:
+        """`intrinsic_scale` as a number; None leaves it to the learner."""
+        if self.intrinsic_scale == "horizon":
+            return 1 - self.learner.largest_discount
+        return self.intrinsic_scale
 
     @property
     def learning_rate_field(self) -> str:

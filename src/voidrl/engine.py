@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from voidrl import kernels
 from voidrl.agent import Agent
+from voidrl.agent.explorer import Explorer
 from voidrl.device import random_state, restore_random_state
 from voidrl.errors import CaptureError, ConfigError, VoidrlError
 from voidrl.metrics import Accumulator
@@ -47,6 +48,8 @@ class Engine:
 
     def __init__(self, agent: Agent, replay: Replay, say: Callable[[str], None]) -> None:
         self.agent, self.replay, self.say = agent, replay, say
+        self.explorer: Explorer | None = None
+        """The pre-trained policy of a run that explores with it."""
         if agent.device.type == "cuda":
             kernels.check(agent.device, say)
         self.metrics = Accumulator()
@@ -65,7 +68,9 @@ class Engine:
         self._runs: Counter[str | int | tuple[int, ...]] = Counter()
         self._graphs: dict[tuple[str | int, ...], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._captures else None
-        self._skill = self._action = torch.empty(0)  # what the graph of `choose` reads and writes
+        # What the graphs of `choose` read and write.
+        self._skills: dict[str, Tensor] = {}
+        self._actions: dict[str, Tensor] = {}
 
     # Updates
 
@@ -102,25 +107,35 @@ class Engine:
 
     # Actions
 
-    def choose(self, skill: Tensor) -> HostCopy:
-        """Exploratory actions for all environments in one pass; reading them waits for the device."""
+    def choose(self, skill: Tensor, *, explore: bool = False) -> HostCopy:
+        """Exploratory actions for all environments in one pass; reading them waits for the device.
+
+        With `explore`, those of the pre-trained policy where its schedule says so.
+        """
+        kind = "explore" if explore else "act"
         if self._generation != self.agent.generation:
             self._forget()
         if not (self._captures and self.agent.learns):
-            return HostCopy(self._act(skill))
-        if self._runs["act"] < WARMUP_RUNS:
-            self._skill = skill.clone()
-            self._warm_up("act", self._act_on_skill)
+            return HostCopy(self._act(kind, skill))
+        if self._runs[kind] < WARMUP_RUNS:
+            self._skills[kind] = skill.clone()
+            self._warm_up(kind, lambda: self._act_on_skill(kind))
         else:
-            self._skill.copy_(skill)
-            self._launch(("act",), self._act_on_skill)
-        return HostCopy(self._action)
+            self._skills[kind].copy_(skill)
+            self._launch((kind,), lambda: self._act_on_skill(kind))
+        return HostCopy(self._actions[kind])
 
-    def _act(self, skill: Tensor) -> Tensor:
-        return self.agent.choose(self.replay.latest(), skill, deterministic=False)
+    def _act(self, kind: str, skill: Tensor) -> Tensor:
+        obs = self.replay.latest()
+        actions = self.agent.choose(obs, skill, deterministic=False, training=True)
+        if kind == "act":
+            return actions
+        assert self.explorer is not None
+        with self.agent.precision():
+            return self.explorer.replace(actions, obs, skill, self.agent.config.finetune.explorer_steps)
 
-    def _act_on_skill(self) -> None:
-        self._action = self._act(self._skill)
+    def _act_on_skill(self, kind: str) -> None:
+        self._actions[kind] = self._act(kind, self._skills[kind])
 
     # Capture
 
@@ -153,6 +168,8 @@ class Engine:
             parts = [self.agent.tensors(), self.agent.optimizers.tensors()]
             if self.replay.priorities is not None:
                 parts.append(self.replay.priorities.state())
+            if self.explorer is not None:
+                parts.append(self.explorer.state())
             tensors = [*self.metrics.buffers(), *(tensor for part in parts for tensor in part.values())]
             return {id(tensor): tensor for tensor in tensors}
 

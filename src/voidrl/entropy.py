@@ -171,8 +171,7 @@ class RunningMean(nn.Module):
 
     def __init__(self, momentum: float | None = None, floor: float = 1e-8) -> None:
         super().__init__()
-        if momentum is not None and not 0 <= momentum < 1:
-            raise ConfigError(f"momentum = {momentum} cannot be used: expected a number in [0, 1), or None")
+        _check_momentum(momentum)
         self.momentum = momentum
         self.floor = floor
         self.register_buffer("mean", torch.ones(()))
@@ -204,8 +203,11 @@ class RunningMoments(nn.Module):
     stop moving them, and `mean` and `std` in float32. Before the first update they are 0 and 1.
 
     Args:
-        shape: Of one element of the stream.
+        shape: Of one element of the stream; (1,) for numbers.
         floor: Smallest standard deviation to divide by.
+        momentum: None for the moments of everything seen. Otherwise the factor in [0, 1) by which the weight
+            of the past shrinks at each update, before the new elements count 1 each. The moments are those of
+            the elements with these weights, so that the start is not biased.
     """
 
     mean: Tensor
@@ -214,9 +216,12 @@ class RunningMoments(nn.Module):
     center: Tensor
     squares: Tensor
 
-    def __init__(self, shape: tuple[int, ...] = (1,), floor: float = 1e-8) -> None:
+    def __init__(
+        self, shape: tuple[int, ...] = (1,), floor: float = 1e-8, momentum: float | None = None
+    ) -> None:
         super().__init__()
-        self.floor = floor
+        _check_momentum(momentum)
+        self.floor, self.momentum = floor, momentum
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("std", torch.ones(shape))
         self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
@@ -225,10 +230,18 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
-        """Update with a batch (n, *shape); an empty batch changes nothing."""
+        """Update with a batch (n, *shape), of numbers also (n,); an empty batch changes nothing."""
+        shape = tuple(self.mean.shape)
+        if x.ndim == 1 and shape == (1,):
+            x = x[:, None]
+        if x.shape[1:] != shape:  # it would be broadcast
+            raise ConfigError(f"moments of shape {shape} cannot be updated with {tuple(x.shape)}")
         n = len(x)
         if n == 0:
             return
+        if self.momentum is not None:
+            self.count.mul_(self.momentum)
+            self.squares.mul_(self.momentum)
         x = x.double()
         mean = x.mean(0)
         delta = mean - self.center
@@ -246,6 +259,11 @@ class RunningMoments(nn.Module):
     def scale(self, x: Tensor) -> Tensor:
         """Divide x by the standard deviation, without centering."""
         return x / self.std
+
+
+def _check_momentum(momentum: float | None) -> None:
+    if momentum is not None and not 0 <= momentum < 1:
+        raise ConfigError(f"momentum = {momentum} cannot be used: expected a number in [0, 1), or None")
 
 
 def _check(

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from voidrl import checkpoint
 from voidrl.agent import Agent, diagnosis
+from voidrl.agent.explorer import Explorer
 from voidrl.agent.reset import reset
 from voidrl.config import Config, to_json
 from voidrl.device import random_state, restore_random_state
@@ -45,6 +46,7 @@ from voidrl.terminal.output import durable_output
 from voidrl.terminal.progress import Progress
 from voidrl.terminal.signals import StopSignals
 
+EXPLORER = "explorer.safetensors"
 STATES = "states/"  # before the names of what `env.count_states` counted, in a checkpoint
 SHOWN_VALUES = 10  # of a skill, in the sentence that names it
 MAX_CELLS = 1_000_000  # `info["cell"]` beyond these is no index into a small map
@@ -198,6 +200,8 @@ class Loop:
         self._change_skills(torch.ones(n, dtype=torch.bool, device=device))
         self.skill_age = np.zeros(n, np.int64)  # steps taken with the present skill
         self.ended = np.zeros(n, bool)
+        if self.engine.explorer is not None:
+            self.engine.explorer.begin(n)
         self._count_visits(info)
 
     def _change_skills(self, needed: Tensor) -> None:
@@ -215,7 +219,18 @@ class Loop:
         if steps < self.warmup_steps and self.random_warmup:
             return HostCopy(agent.random_actions(self.envs.num_envs))
         agent.learner.set_progress(float("inf") if self.noise_at_end else steps)
-        return self.engine.choose(self.skill)
+        return self.engine.choose(self.skill, explore=self._explores())
+
+    def _explores(self) -> bool:
+        """Whether the pre-trained policy may act now; it is released once it never will again."""
+        explorer, steps = self.engine.explorer, self.state.steps
+        if explorer is None:
+            return False
+        if not Explorer.is_needed(self.config, steps):
+            self.engine.explorer = None
+            return False
+        explorer.set_progress(self.config, steps)
+        return steps >= self.warmup_steps or Explorer.warms_up(self.config, steps)
 
     def _send(self, chosen: HostCopy) -> None:
         action = chosen.numpy()
@@ -400,7 +415,8 @@ class Loop:
         self.state.metrics_bytes = self.writer.offset
         if self.envs.counter is not None:
             self.state.states = self.envs.counter.state()
-        path = save_run(self.folder, self.agent, self.replay, self.state)
+        explorer = self.engine.explorer if Explorer.is_needed(self.config, self.state.steps) else None
+        path = save_run(self.folder, self.agent, self.replay, self.state, explorer)
         self.state.states = {}
         self.folder.log(f"checkpoint {path.name}")
         self.folder.status.saved(self.state.steps)
@@ -449,7 +465,9 @@ def resume_command(folder: RunFolder, config: Config) -> str:
 # Checkpoints of a whole run
 
 
-def save_run(folder: RunFolder, agent: Agent, replay: Replay, state: LoopState) -> Path:
+def save_run(
+    folder: RunFolder, agent: Agent, replay: Replay, state: LoopState, explorer: Explorer | None = None
+) -> Path:
     """Everything that a resumed run needs, as safetensors and JSON."""
     loop = {"visits": torch.from_numpy(state.visits), **random_state(agent.device)}
     loop |= {f"{STATES}{name}": torch.from_numpy(seen) for name, seen in state.states.items()}
@@ -470,8 +488,22 @@ def save_run(folder: RunFolder, agent: Agent, replay: Replay, state: LoopState) 
         "spec": agent.spec.to_json(),
         "config": to_json(agent.config),
     }
+    if explorer is not None:  # its weights never change: one file serves all checkpoints of a run
+        files[EXPLORER] = checkpoint.Group(explorer.tensors(), tag="frozen")
+        meta["explorer"] = explorer.meta()
     keep_last = agent.config.log.keep_last
     return checkpoint.save(folder.checkpoints_path, state.steps, files, meta, keep_last=keep_last)
+
+
+def load_explorer(saved: checkpoint.Checkpoint, agent: Agent) -> Explorer | None:
+    """The pre-trained policy of a run that still needs it.
+
+    Draws random numbers: `load_run`, which restores them, is called afterwards.
+    """
+    if not Explorer.is_needed(agent.config, saved.count("steps")):
+        return None
+    meta = saved.meta.get("explorer")
+    return Explorer.load(meta, saved.tensors(EXPLORER), agent.spec, agent.device)
 
 
 def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> LoopState:

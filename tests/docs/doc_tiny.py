@@ -10,7 +10,6 @@ from voidrl import api, build, units
 from voidrl.cli import video
 from voidrl.config import Config, EnvConfig
 from voidrl.doctor import checkup as doctor
-from voidrl.envs import atari
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.experiments import cell, experiment, run
 from voidrl.report import gallery
@@ -59,6 +58,8 @@ def shrink(config):
             values[name] = min(value, LIMITS[name])
         elif name in CHOSEN:
             values[name] = CHOSEN[name]
+    if isinstance(config, EnvConfig) and config.id.startswith(ATARI):
+        values["atari"] = dataclasses.replace(config.atari, max_frames=FRAMES)
     if isinstance(config, EnvConfig) and config.id.startswith(DMC) and config.dmc.observation == "states":
         values["backend"] = "sync"  # no processes to wait for; images need them
     if isinstance(config, Config) and config.env.id.startswith(DMC):
@@ -83,7 +84,6 @@ def make_tiny(monkeypatch, *, quick):
 
     monkeypatch.setattr(api, "parse_count", parse_count)
     monkeypatch.setattr(build, "ATARI_EVAL_ENVS", 2)
-    monkeypatch.setitem(atari.OPTIONS, "max_frames", (FRAMES, "a whole number of frames above 0"))
     monkeypatch.setattr(gallery, "CLIP_SECONDS", 0.5)
     monkeypatch.setattr(gallery, "POINTS", 20)
     monkeypatch.setattr(gallery, "MAX_CLIPS", 2)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import voidrl
-from voidrl import checkpoint
+from voidrl import build, checkpoint
 from voidrl.cli.main import main
-from voidrl.config import EnvConfig
+from voidrl.config import AtariConfig, Config, EnvConfig
+from voidrl.envs.atari import game_rules
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, MissingExtraError, SpaceError, UnknownNameError
 from voidrl.replay import TERMINATED
@@ -180,6 +183,53 @@ def test_training_without_clipping_or_terminals_at_lost_lives():
     assert max(raw.step(rng.integers(9, size=2)).reward.max() for _ in range(120)) >= 10
 
 
+@pytest.mark.parametrize(
+    ("rule", "pretraining", "dies"),
+    [("always", True, True), ("task", True, False), ("task", False, True), ("never", False, False)],
+)
+def test_lost_lives_are_terminal_always_for_a_task_or_never(rule, pretraining, dies):
+    config = EnvConfig(id="atari/breakout?noop_max=0", atari=AtariConfig(life_loss=rule))
+    with closing(make_envs(config, pretraining=pretraining)) as envs:
+        envs.reset(0)
+        results = [envs.step(np.array([1])) for _ in range(60)]  # FIRE, and never move
+    assert min(result.info["lives"][0] for result in results) < 5
+    assert any(result.terminated[0] for result in results) == dies
+    assert not any(result.ended[0] for result in results)
+
+
+def test_fields_say_what_the_query_says_and_the_query_wins():
+    rules = AtariConfig(sticky=0.1, noop_max=3, full_actions=True, clip_rewards=False)
+    config = EnvConfig(id="atari/pong", atari=rules)
+    assert game_rules(config, {}) == rules
+    told = game_rules(config, {"sticky": True, "life_loss": "task", "noop_max": 0, "full_actions": False})
+    assert told == AtariConfig(
+        sticky=0.25, noop_max=0, full_actions=False, life_loss="task", clip_rewards=False
+    )
+    assert game_rules(config, {"life_loss": False, "sticky": False}) == replace(
+        rules, sticky=0.0, life_loss="never"
+    )
+    with closing(make_envs(replace(config, id="atari/pong?noop_max=0"))) as envs:
+        assert envs.spec.num_actions == 18
+        assert envs.reset(0)[1]["episode_frame_number"][0] == 0
+
+
+def test_the_loop_and_evaluations_know_the_phase(monkeypatch):
+    seen = []
+    monkeypatch.setattr(build, "make_envs", lambda *args, **how: seen.append(how.get("pretraining")))
+    for phase in ("pretrain", "finetune", "train"):
+        build._make_envs(Config(phase=phase), None)
+    assert seen == [True, False, False]
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "dmc/pendulum"])
+def test_rules_of_atari_are_refused_elsewhere(name):
+    with pytest.raises(ConfigError, match=rf"env\.atari\.life_loss = 'task' cannot be used .*'{name}'"):
+        make_envs(EnvConfig(id=name, atari=AtariConfig(life_loss="task")))
+    atari_run = EnvConfig(id="atari/pong", atari=AtariConfig(sticky=0.5))
+    assert build.env_for(name, atari_run)[0].atari == AtariConfig()
+    assert build.env_for("atari/breakout", atari_run)[0].atari.sticky == 0.5
+
+
 def test_episode_returns_of_a_run_are_raw_scores_of_whole_games(tmp_path):
     """A lost life ends no episode, and 10 points are not clipped to 1."""
     config = {**TINY, "env.num_envs": 4, "log.log_every_steps": 800}
@@ -250,6 +300,10 @@ def test_an_unknown_game_is_answered_with_near_ones():
         ("noop_max=-1", "got noop_max=-1: expected a whole number"),
         ("noop_max=99999999999", "got noop_max=99999999999: expected a whole number"),
         ("max_frames=0", "got max_frames=0: expected a whole number of frames above 0"),
+        (
+            "life_loss=sometimes",
+            "got life_loss='sometimes': expected true .always., false",
+        ),
         ("clip_rewards=no", "got clip_rewards='no': expected true or false"),
     ],
 )

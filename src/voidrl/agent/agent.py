@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from voidrl import checkpoint, registry
 from voidrl.agent.horizon import Horizon
+from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.agent.optimizers import Optimizers, Part
 from voidrl.agent.trainers import Pieces, check_combination, encoder_trainers, trains_representation
 from voidrl.augment import Augment, network_spec
 from voidrl.config import Config, SkillConfig, to_json
 from voidrl.device import uses_bf16
-from voidrl.entropy import RunningMoments
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.learners.base import Learner
 from voidrl.methods.base import Latents, Method
@@ -95,13 +95,18 @@ class Agent(nn.Module):
                 f"finetune.heads = 'actor' cannot be used with learner {config.learner.name!r}, which has no "
                 f"actor: expected 'pretrained' or 'random'"
             )
+        if adapts and config.finetune.heads == "first_layer" and not self.learner.first_layers:
+            raise ConfigError(
+                f"finetune.heads = 'first_layer' cannot be used with learner {config.learner.name!r}, which "
+                f"names no first layer: expected 'pretrained' or 'random', or a critic with `first_layers`"
+            )
         # Until a task chooses one, `act` follows some skill, the same at every call.
         self.register_buffer("task_skill", method.sample_skill(torch.zeros(1, dtype=torch.int64))[0].clone())
         self.register_buffer("task_skill_chosen", torch.zeros((), dtype=torch.bool))
         self.register_buffer("trials_dealt", torch.zeros((), dtype=torch.int64))
         # The representation's learning rate: a tensor, so that it can rise within a captured graph.
         self.register_buffer("representation_rate", torch.zeros(()))
-        self.intrinsic_moments = RunningMoments()
+        self.normalizer = RewardNormalizer(config)
         self.horizon = Horizon(config.learner)
         self.augment = Augment(config.augment)
         self.metric_owners: dict[str, MetricOwner] = {}
@@ -321,7 +326,7 @@ class Agent(nn.Module):
 
     @property
     def _intrinsic_scale(self) -> float:
-        given = self.config.intrinsic_scale
+        given = self.config.intrinsic_factor
         if given is not None:
             return given
         return 1 - self.config.learner.largest_discount if self.learner.has_bounded_values else 1.0
@@ -395,22 +400,19 @@ class Agent(nn.Module):
             if i == 0:  # the method learns from (s, a, s'), not from transitions n steps ahead
                 metrics |= self._method_step(replay, segment, batch, latents, joint)
             with torch.no_grad():
-                single = self.method.reward(batch, latents)
-                reward += weights * self._normalized(single, update=i == 0)
+                own = self.method.reward(batch, latents)
+                if i == 0 and self.normalizer.is_used:
+                    # The first step of each segment, which is drawn like any transition: later ones repeat at
+                    # the end of an episode, where their weight is 0.
+                    metrics |= self._owned("reward", self.normalizer.observe(own))
+                single = self.normalizer(own)
+                reward += weights * single
             if i == 0:
                 if (z := latents.encoded) is not None:
                     metrics = self._owned("latents", {f"{CHECK}z": z.detach().mean()}) | metrics
                 # Of single transitions: sums over n steps differ at the ends of episodes in any case.
                 metrics |= self._owned("reward", {"reward_std": single.float().std(correction=0)})
         return reward, metrics | self._owned("method", self.method.metrics())
-
-    def _normalized(self, reward: Tensor, *, update: bool) -> Tensor:
-        """(B,) intrinsic rewards on the scale that `intrinsic_normalization` asks for."""
-        if self.config.intrinsic_normalization == "none":
-            return reward
-        if update:
-            self.intrinsic_moments.update(reward[:, None])
-        return self.intrinsic_moments.standardize(reward)
 
     def _method_step(
         self, replay: Replay, segment: Segment, batch: Batch, latents: Latents, joint: JointLoss
@@ -488,11 +490,16 @@ class Agent(nn.Module):
     # Acting
 
     @torch.no_grad()
-    def choose(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
-        """The learner's actions for observations on the device; random ones where nothing is learned."""
+    def choose(self, obs: Tensor, skill: Tensor, *, deterministic: bool, training: bool = False) -> Tensor:
+        """The learner's actions for observations on the device; random ones where nothing is learned.
+
+        With `training` they are those of the training environments, in order, which may explore differently.
+        """
         if not self.learns:
             return self.random_actions(len(obs))
         with self.precision():
+            if training and not deterministic:
+                return self.learner.explore(obs, skill)
             return self.learner.act(obs, skill, deterministic=deterministic)
 
     def random_actions(self, n: int) -> Tensor:
@@ -623,26 +630,43 @@ class Agent(nn.Module):
 
     def load_pretrained(self, tensors: dict[str, Tensor]) -> None:
         """Start fine-tuning from a pre-trained agent's weights, with its heads or reinitialized ones."""
-        fresh: tuple[str, ...] = ()
-        if self.config.finetune.heads == "random":
-            heads = (n for n, _ in self.learner.named_children() if n not in ("encoder", "target_encoder"))
-            scalars = (n for n, _ in self.learner.named_parameters(recurse=False))
-            fresh = (*(f"learner.{n}." for n in heads), *(f"learner.{n}" for n in scalars))
-        elif self.config.finetune.heads == "actor":
-            fresh = tuple(f"learner.{to}{n}." for n in self.learner.critic_heads for to in ("", "target_"))
         remedy = (
             "leave out the changes to the network, or pass finetune.heads = 'random' if only the heads differ"
         )
+        fresh = self._fresh_heads()
+        normalized = any(name.startswith("learner.popart.") for name in tensors)
+        if normalized and not fresh and getattr(self.learner, "popart", None) is None:
+            raise CheckpointError(
+                "the saved agent does not fit this one: its heads predict values that PopArt normalizes, "
+                "and learner.popart is False here; use learner.popart = True, or finetune.heads = 'random'"
+            )
         self.load_tensors(tensors, skip=(*fresh, "horizon."), remedy=remedy)
-        if self.config.finetune.heads == "actor":
+        if self.config.finetune.heads in ("actor", "first_layer"):
             # URLB's target keeps its random initialization, trunk included, and only drifts towards the
-            # critic. Here it starts equal to the critic, in the trunk too.
+            # critic. Here it starts equal to the critic, in the trunk or first layer too.
             for name in {head.partition(".")[0] for head in self.learner.critic_heads}:
                 if isinstance(target := getattr(self.learner, f"target_{name}", None), nn.Module):
                     polyak_update(target, self.learner.get_submodule(name), tau=1.0)
         self.task_skill_chosen.fill_(False)  # a new task chooses its own
         self.trials_dealt.zero_()
         self.horizon.restart()
+
+    def _fresh_heads(self) -> tuple[str, ...]:
+        """What the names of tensors begin with that fine-tuning reinitializes."""
+        learner, heads = self.learner, self.config.finetune.heads
+        if heads == "pretrained":
+            return ()
+        if heads == "actor":
+            return tuple(f"learner.{to}{n}." for n in learner.critic_heads for to in ("", "target_"))
+        children = (n for n, _ in learner.named_children() if n not in ("encoder", "target_encoder"))
+        scalars = tuple(n for n, _ in learner.named_parameters(recurse=False))
+        begins = (*(f"{name}." for name in children), *scalars)
+        if heads == "random":
+            return tuple(f"learner.{name}" for name in begins)
+        kept = {id(t) for layer in learner.first_layers for t in (*layer.parameters(), *layer.buffers())}
+        own = {**dict(learner.named_parameters()), **dict(learner.named_buffers())}
+        found = (name for name in own if name.startswith(begins))
+        return tuple(f"learner.{n}" for n in found if id(own[n.removeprefix("target_")]) not in kept)
 
 
 def _repeated(batch: Batch, views: int) -> Batch:

@@ -64,9 +64,10 @@ def _run(
     options: Namespace, engine_name: str, device: torch.device, say: Callable[[str], None]
 ) -> dict[str, Any]:
     layers = _layers(options, engine_name)
-    env_config = update(EnvConfig(), merge(*layers)["env"])
+    merged = merge(*layers)
+    env_config = update(EnvConfig(), merged["env"])
     with (
-        closing(make_envs(env_config)) as envs,
+        closing(make_envs(env_config, pretraining=merged.get("phase") == "pretrain")) as envs,
         tempfile.TemporaryDirectory(prefix="voidrl-bench-") as folder,
     ):
         config = build_config(envs.spec, layers)

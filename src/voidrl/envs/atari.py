@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voidrl.config import EnvConfig
+from voidrl.config import AtariConfig, EnvConfig, update
 from voidrl.envs.ids import atari_game
 from voidrl.envs.ram_worker import FRAME_SKIP
 from voidrl.envs.vector import Envs, StepResult
@@ -22,18 +22,24 @@ if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
 
     from voidrl.envs.ram import StateCounter
+    from voidrl.envs.ram_state import RamState
 
 FRAMES_PER_SECOND = 60  # of the console
 STICKY = 0.25  # probability of repeating the last action with `sticky=true`
 OPTIONS = {
-    "sticky": (0.0, f"true ({STICKY}), false, or a probability below 1"),
-    "full_actions": (False, "true for all 18 actions, or false for the game's minimal action set"),
-    "noop_max": (30, "a whole number of frames, 0 or more"),
-    "max_frames": (108_000, "a whole number of frames above 0"),
-    "life_loss": (True, "true or false"),
-    "clip_rewards": (True, "true or false"),
+    "sticky": f"true ({STICKY}), false, or a probability below 1",
+    "full_actions": "true for all 18 actions, or false for the game's minimal action set",
+    "noop_max": "a whole number of frames, 0 or more",
+    "max_frames": "a whole number of frames above 0",
+    "life_loss": "true (always), false (never) or task",
+    "clip_rewards": "true or false",
 }
-"""Options in the id's query: the default and what is expected."""
+"""Options in the id's query, each a field of `AtariConfig`, and what is expected."""
+READ_AS: dict[str, dict[bool, Any]] = {
+    "sticky": {True: STICKY, False: 0.0},
+    "life_loss": {True: "always", False: "never"},
+}
+"""What true and false mean in the query for fields that are neither."""
 
 
 class AtariEnvs(Envs):
@@ -44,6 +50,7 @@ class AtariEnvs(Envs):
 
     vector: AtariVectorEnv
     _counter: StateCounter | None = None
+    _ram: RamState | None = None
     _picture: np.ndarray | None = None
 
     def __init__(
@@ -51,22 +58,31 @@ class AtariEnvs(Envs):
         vector: AtariVectorEnv,
         config: EnvConfig,
         rom: str,
-        options: dict[str, Any],
-        evaluation: bool,
+        rules: AtariConfig,
+        *,
+        life_loss: bool,
+        clips: bool,
         color: AtariVectorEnv | None = None,
+        true_state: bool = False,
     ) -> None:
         self._color = color
-        super().__init__(vector, config.id, config.frame_stack, check_bounds=config.check_bounds)
+        super().__init__(
+            vector, config.id, config.frame_stack, check_bounds=config.check_bounds, true_state=true_state
+        )
         self.game = rom if rom in GAMES else None
         self.frames_per_step = FRAME_SKIP
-        self._rom, self._full_actions = rom, bool(options["full_actions"])
+        self._rom, self._full_actions = rom, rules.full_actions
         self._timeout_s = config.timeout_s
-        self._life_loss = bool(options["life_loss"]) and not evaluation
-        self._clips = bool(options["clip_rewards"]) and not evaluation
+        self._life_loss, self._clips = life_loss, clips
         n = vector.num_envs
         self._watched = min(config.counted_envs or n, n) if config.count_states else 0
         self._lives, self._ended = np.zeros(n, np.int32), np.zeros(n, bool)
         self._actions = np.zeros(n, np.int64)
+        if true_state:
+            from voidrl.envs.ram_state import RamState
+
+            self._ram = RamState(rom, n, full_actions=self._full_actions, sticky=rules.sticky)
+            self._variables = self._ram.variables
 
     @property
     def counter(self) -> StateCounter | None:
@@ -85,6 +101,9 @@ class AtariEnvs(Envs):
         self._lives, self._ended = info["lives"], np.zeros(self.num_envs, bool)
         if self._color is not None:
             self._keep_picture(*self._color.reset(seed=seed), info)
+        if self._ram is not None:
+            self._ram.reset(seed, info["episode_frame_number"])
+            self._state = self._ram.read()
         if self.counter is not None:
             self.counter.reset(info["episode_frame_number"][: self._watched])
         return frames, info
@@ -108,12 +127,18 @@ class AtariEnvs(Envs):
             counted = ~fresh if counted is None else counted & ~fresh
             step = (self._actions, fresh, counted, info["episode_frame_number"], info["lives"], score)
             self.counter.step(*(values[: self._watched] for values in step))
+        if self._ram is not None:
+            self._ram.step(self._actions, fresh, info["episode_frame_number"], info["lives"], score)
+            self._state = self._ram.read()
         died = (info["lives"] < self._lives) & ~fresh
         self._lives, self._ended = info["lives"], ended & ~fresh
         reward = np.clip(score, -1, 1) if self._clips else score
         if self._life_loss:
             terminated = terminated | died
         return StepResult(frames, reward, terminated, truncated, info, ended, score)
+
+    def _read_state(self, info: dict[str, Any]) -> None:
+        """Nothing: `reset` and `recv` read the emulators."""
 
     @property
     def steps_per_second(self) -> float:
@@ -145,7 +170,14 @@ class AtariEnvs(Envs):
 
 
 def make_atari(
-    config: EnvConfig, num_envs: int, query: dict[str, Any], *, evaluation: bool, render: bool = False
+    config: EnvConfig,
+    num_envs: int,
+    query: dict[str, Any],
+    *,
+    evaluation: bool,
+    pretraining: bool = False,
+    render: bool = False,
+    true_state: bool = False,
 ) -> AtariEnvs:
     """Create N copies of the game in the id."""
     if config.backend not in ("auto", "native"):
@@ -164,8 +196,8 @@ def make_atari(
     path = str(roms.get_rom_path(rom))
     if ale_py.ALEInterface.isSupportedROM(path) is None:  # loading it would kill the process
         raise ConfigError(f"environment {config.id!r} cannot be made: ALE has the game but cannot play it")
-    options = _options(config.id, query)
-    if config.count_states and options["sticky"]:
+    rules = game_rules(config, query)
+    if config.count_states and rules.sticky:
         raise ConfigError(
             f"env.count_states = True cannot be used with sticky actions (environment {config.id!r}), which "
             f"the emulator that counts cannot repeat: set it to False, or play without sticky actions"
@@ -174,10 +206,10 @@ def make_atari(
         AtariVectorEnv,
         rom,
         stack_num=1,
-        repeat_action_probability=options["sticky"],
-        full_action_space=options["full_actions"],
-        noop_max=options["noop_max"] + 1,  # ALE's bound is exclusive
-        max_num_frames_per_episode=options["max_frames"],
+        repeat_action_probability=rules.sticky,
+        full_action_space=rules.full_actions,
+        noop_max=rules.noop_max + 1,  # ALE's bound is exclusive
+        max_num_frames_per_episode=rules.max_frames,
         use_fire_reset=False,
         reward_clipping=False,
     )
@@ -188,25 +220,30 @@ def make_atari(
         console.loadROM(path)
         height, width = console.getScreenDims()
         color = make(1, img_height=height, img_width=width, grayscale=False)
-    return AtariEnvs(make(num_envs), config, rom, options, evaluation, color)
+    life_loss = rules.life_loss == "always" or (rules.life_loss == "task" and not pretraining)
+    return AtariEnvs(
+        make(num_envs),
+        config,
+        rom,
+        rules,
+        life_loss=life_loss and not evaluation,
+        clips=rules.clip_rewards and not evaluation,
+        color=color,
+        true_state=true_state,
+    )
 
 
-def _options(name: str, query: dict[str, Any]) -> dict[str, Any]:
-    """The options of an id with defaults, checked."""
-    for key in query:
+def game_rules(config: EnvConfig, query: dict[str, Any]) -> AtariConfig:
+    """The rules of `env.atari`, with those of the id's query in their place, checked."""
+    rules = config.atari
+    for key, value in query.items():
         if key not in OPTIONS:
-            raise UnknownNameError(f"option of environment {name!r}:", key, OPTIONS)
-    values = {key: query.get(key, default) for key, (default, _) in OPTIONS.items()}
-    if values["sticky"] is True:
-        values["sticky"] = STICKY
-    for key, value in values.items():
-        default, expected = OPTIONS[key]
-        # True is an int in Python, but not a number of frames.
-        fits = isinstance(value, type(default)) or (key == "sticky" and value == 0)
-        if key in ("noop_max", "max_frames"):
-            fits = fits and not isinstance(value, bool) and (key == "max_frames") <= value < 2**31 - 1
-        elif key == "sticky":
-            fits = fits and 0 <= value < 1
-        if not fits:
-            raise ConfigError(f"environment {name!r} got {key}={value!r}: expected {expected}")
-    return values | {"sticky": float(values["sticky"])}
+            raise UnknownNameError(f"option of environment {config.id!r}:", key, OPTIONS)
+        meant = READ_AS[key][value] if isinstance(value, bool) and key in READ_AS else value
+        try:
+            rules = update(rules, {key: meant})
+        except ConfigError:
+            raise ConfigError(
+                f"environment {config.id!r} got {key}={value!r}: expected {OPTIONS[key]}"
+            ) from None
+    return rules

@@ -43,7 +43,9 @@ def make_envs(
     num_envs: int | None = None,
     *,
     evaluation: bool = False,
+    pretraining: bool = False,
     render_height: int = 0,
+    true_state: bool = False,
 ) -> Envs:
     """Create N environments from an id or a factory.
 
@@ -52,8 +54,10 @@ def make_envs(
         factory: A function that creates one environment, used instead of `config.id`.
         num_envs: N, by default `config.num_envs`.
         evaluation: For evaluation: Atari plays whole games and keeps the raw score.
+        pretraining: For training without a task's reward, in which Atari may treat lost lives differently.
         render_height: Above 0, `Envs.render` returns pictures of environment 0, of this height if the world
             can be drawn at any size. Nothing else changes.
+        true_state: Whether `Envs.true_state` can be asked. On Atari this emulates each game twice.
     """
     n = num_envs or config.num_envs
     name, options = (config.id, {}) if factory is not None else parse_id(config.id)
@@ -63,16 +67,20 @@ def make_envs(
             f"expected at most that many, or 0 for all"
         )
     if factory is None and name.startswith(DMC):
-        return make_dmc(config, n, evaluation=evaluation, render_height=render_height)
-    given = [f for f in dataclasses.fields(config.dmc) if getattr(config.dmc, f.name) != f.default]
-    if given:
-        option, value = given[0].name, getattr(config.dmc, given[0].name)
-        raise ConfigError(
-            f"env.dmc.{option} = {value!r} cannot be used with environment {config.id!r}: expected "
-            f"{DMC}<domain>_<task>, since only DMControl has these options"
-        )
+        _require_defaults(config, "atari", f"{ATARI}<game>, since only Atari has these options")
+        return make_dmc(config, n, evaluation=evaluation, render_height=render_height, true_state=true_state)
+    _require_defaults(config, "dmc", f"{DMC}<domain>_<task>, since only DMControl has these options")
     if factory is None and name.startswith(ATARI):
-        return make_atari(config, n, options, evaluation=evaluation, render=render_height > 0)
+        return make_atari(
+            config,
+            n,
+            options,
+            evaluation=evaluation,
+            pretraining=pretraining,
+            render=render_height > 0,
+            true_state=true_state,
+        )
+    _require_defaults(config, "atari", f"{ATARI}<game>, since only Atari has these options")
     if config.count_states:
         raise ConfigError(
             f"env.count_states = True cannot be used with environment {config.id!r}: expected {ATARI}… or "
@@ -115,7 +123,9 @@ def make_envs(
         raise
     except BaseException as error:  # SystemExit too: it is not the environment's to end the run
         raise creation_failure(error, config.id) from error
-    envs = Envs(vector, config.id, config.frame_stack, check_bounds=config.check_bounds)
+    envs = Envs(
+        vector, config.id, config.frame_stack, check_bounds=config.check_bounds, true_state=true_state
+    )
     if renders and vector.render_mode != "rgb_array" and not envs.spec.pixels:
         envs.close()
         raise ConfigError(
@@ -123,6 +133,18 @@ def make_envs(
             f"observations are not images; add a render() and metadata = {{'render_modes': ['rgb_array']}}"
         )
     return envs
+
+
+def _require_defaults(config: EnvConfig, group: str, expected: str) -> None:
+    """Refuse options that the environment does not have."""
+    options = getattr(config, group)
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if value != field.default:
+            raise ConfigError(
+                f"env.{group}.{field.name} = {value!r} cannot be used with environment {config.id!r}: "
+                f"expected {expected}"
+            )
 
 
 def _with_render_mode(made: Made, make: Callable[..., Made]) -> Made:

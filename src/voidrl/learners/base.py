@@ -51,6 +51,11 @@ class Learner(nn.Module):
         return self
 
     @property
+    def acting_parts(self) -> tuple[str, ...]:
+        """Children that `act` reads, of which a frozen copy of the policy consists; () for all of them."""
+        return ()
+
+    @property
     def critic_heads(self) -> tuple[str, ...]:
         """Modules that `finetune.heads = "actor"` reinitializes together with their targets."""
         return ("critic",)
@@ -67,6 +72,10 @@ class Learner(nn.Module):
     def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
         """(B, *obs_shape) → (B,) discrete actions or (B, action_dim) in [−1, 1]."""
         raise NotImplementedError
+
+    def explore(self, obs: Tensor, skill: Tensor) -> Tensor:
+        """Actions of the training environments, one row each in their order; by default sampled ones."""
+        return self.act(obs, skill, deterministic=False)
 
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """Yield each loss in turn; the caller minimizes it before it asks for the next.

@@ -1,4 +1,9 @@
-"""DQN for discrete actions: double, dueling, n-step, ε-greedy or noisy (DrQ's learner on Atari)."""
+"""DQN for discrete actions: double, dueling, n-step, ε-greedy or noisy (DrQ's learner on Atari).
+
+With `popart` the critic and its target predict normalized values (voidrl.nets.popart). Actions are compared
+by these, since adding a large mean would round their differences away; everything that is logged or returned,
+and the priorities, is in units of the reward.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voidrl.config import Count, EncoderConfig, LearnerConfig, require, require_positive
+from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import Learner, linear_schedule
-from voidrl.nets import DuelingQ, Encoder, redraw_noise, scale_gradient, silence, target_copy
+from voidrl.nets import DuelingQ, Encoder, PopArt, redraw_noise, scale_gradient, silence, target_copy
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 
@@ -44,6 +50,12 @@ class DQNConfig(LearnerConfig):
     """The network that chooses actions; BBF acts by the target network."""
     head_gradient_scale: float = 1.0
     """Multiplies the gradient that the heads pass to the encoder (SPR: 2^−½)."""
+    popart: bool = False
+    """Learn values normalized by the running mean and deviation of their targets (PopArt), which leaves
+    values themselves unchanged whenever these move. The loss has then the same scale whatever the rewards."""
+    popart_rate: float = 3e-4
+    """Weight of the newest batch in these statistics, which look back about 1 / rate updates (Hessel et al.
+    2019: 3e-4)."""
     epsilon_start: float = 1.0
     """Probability of a random action at the start."""
     epsilon_end: float = 0.05
@@ -52,6 +64,9 @@ class DQNConfig(LearnerConfig):
     """Environment steps before the decay begins."""
     epsilon_decay_steps: Count = 2500
     """Environment steps of the decay."""
+    epsilon_ladder: float = 0.0
+    """α of a ladder over the N training environments (Ape-X: 7 with ε = 0.4): number i, from 0, acts with
+    ε^(1 + α · i / (N − 1)) of the decayed ε, a single one with ε itself. 0 is the same ε for all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,6 +81,11 @@ class DQNConfig(LearnerConfig):
             "0 (no noise) or a number such as 0.5",
         )
         require_positive(self, "head_gradient_scale")
+        require(0 < self.popart_rate <= 1, "popart_rate", self.popart_rate, "a number in (0, 1]")
+        ladder, greedy = self.epsilon_ladder, not (self.epsilon_start or self.epsilon_end)
+        require(0 <= ladder < 1000, "epsilon_ladder", ladder, "0 (the same ε for all) or a number such as 7")
+        remedy = "0, or an epsilon_start or epsilon_end above 0: every power of an ε of 0 is 0"
+        require(not (ladder and greedy), "epsilon_ladder", ladder, remedy)
 
 
 class DQN(Learner):
@@ -91,14 +111,34 @@ class DQN(Learner):
                 noisy_sigma=config.noisy_sigma,
                 shared_hidden=config.shared_hidden,
             )
+        self.popart = self._make_popart()
         self.target_encoder, self.target_critic = target_copy(encoder), target_copy(self.critic)
         self.epsilon: Tensor
         self.register_buffer("epsilon", torch.tensor(config.epsilon_start))
 
     @property
+    def acting_parts(self) -> tuple[str, ...]:
+        """The online or the target network."""
+        if self.config.act_with == "target":
+            return "target_encoder", "target_critic"
+        return "encoder", "critic"
+
+    @property
     def critic_outputs(self) -> int | None:
         """What the critic has of each action; None for its value alone."""
         return None
+
+    def _make_popart(self) -> PopArt | None:
+        """The normalization of values, if they are normalized; it needs a critic with linear outputs."""
+        if not self.config.popart:
+            return None
+        if not isinstance(self.critic, DuelingQ) or self.critic.outputs is not None:
+            raise ConfigError(
+                f"learner.popart = True cannot be used with {type(self.critic).__name__}, the method's own "
+                f"critic: expected one whose last layers give the values themselves; use learner.popart = "
+                f"False, or a method without a critic of its own"
+            )
+        return PopArt(self.config.popart_rate)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """One optimizer."""
@@ -106,27 +146,51 @@ class DQN(Learner):
 
     def values(self, output: Tensor) -> Tensor:
         """The critic's output as Q values, (B, A)."""
-        return output
+        return output if self.popart is None else self.popart.denormalize(output)
+
+    def greedy(self, output: Tensor) -> Tensor:
+        """The best actions by the critic's output, (B,)."""
+        return (self.values(output) if self.popart is None else output).argmax(-1)
 
     def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
         """Greedy if deterministic, else ε-greedy with new noise; one draw serves all environments."""
+        return self._act(obs, skill, None if deterministic else self.epsilon)
+
+    def explore(self, obs: Tensor, skill: Tensor) -> Tensor:
+        """ε-greedy, with an ε for each environment if there is a ladder."""
+        if not self.config.epsilon_ladder:
+            return super().explore(obs, skill)
+        return self._act(obs, skill, self.ladder(len(obs)))
+
+    def ladder(self, n: int) -> Tensor:
+        """(n,): the ε of each of n environments (Horgan et al. 2018), all from the current ε."""
+        rung = torch.arange(n, device=self.epsilon.device) / max(n - 1, 1)  # 0 … 1
+        return self.epsilon ** (1 + self.config.epsilon_ladder * rung)
+
+    def _act(self, obs: Tensor, skill: Tensor, epsilon: Tensor | None) -> Tensor:
+        """Greedy without noise if there is no ε, else random with that probability, () or (B,)."""
         by_target = self.config.act_with == "target"
         critic = self.target_critic if by_target else self.critic
-        if deterministic:
+        if epsilon is None:
             silence(critic)
         else:
             redraw_noise(critic)
         features = self.target_encoder(obs) if by_target else self.features(obs)
-        greedy: Tensor = self.values(critic(features, skill)).argmax(-1)  # (B,)
-        if deterministic:
+        greedy = self.greedy(critic(features, skill))  # (B,)
+        if epsilon is None:
             return greedy
         anything = torch.randint_like(greedy, self.spec.num_actions)
-        return torch.where(torch.rand(greedy.shape, device=greedy.device) < self.epsilon, anything, greedy)
+        return torch.where(torch.rand(greedy.shape, device=greedy.device) < epsilon, anything, greedy)
 
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """One loss, for which online and target network draw new noise."""
         redraw_noise(self.critic, self.target_critic)
-        yield Loss("critic", *self.critic_loss(batch, reward))
+        if self.popart is None:
+            yield Loss("critic", *self.critic_loss(batch, reward))
+            return
+        target = self.popart_target(batch, reward)
+        self.popart.update(target, self.critic, self.target_critic)
+        yield Loss("critic", *self.popart_loss(batch, target))
 
     def chosen(self, output: Tensor, action: Tensor) -> Tensor:
         """What the critic's output, (B, A) or (B, A, n), has of the (B,) actions: (B,) or (B, n)."""
@@ -137,22 +201,48 @@ class DQN(Learner):
         """What the target critic has of the best action in s', (B,) or (B, n)."""
         output = self.target_critic(self.target_encoder(batch.next_obs), batch.skill)
         chooser = self.critic(self.features(batch.next_obs), batch.skill) if self.config.double else output
-        return self.chosen(output, self.values(chooser).argmax(-1))
+        return self.chosen(output, self.greedy(chooser))
 
     def output(self, batch: Batch) -> Tensor:
         """What the critic has of the action taken in s, (B,) or (B, n), with gradients."""
         features = scale_gradient(self.features(batch.obs), self.config.head_gradient_scale)
         return self.chosen(self.critic(features, batch.skill), batch.action)
 
+    @torch.no_grad()
+    def target(self, batch: Batch, reward: Tensor) -> Tensor:
+        """(B,): r + γⁿ Q(s', a'), in units of the reward."""
+        return self.average_views(reward + batch.discount * self.values(self.next_output(batch)))
+
     @fusable
     def critic_loss(self, batch: Batch, reward: Tensor) -> tuple[Tensor, Metrics, Tensor]:
         """Huber loss of the n-step double-Q error; also the error of each transition."""
-        with torch.no_grad():
-            target = self.average_views(reward + batch.discount * self.next_output(batch))  # (B,)
+        target = self.target(batch, reward)
         q = self.output(batch)
         loss = (batch.weight * F.smooth_l1_loss(q, target, reduction="none")).mean()
         metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
         return loss, metrics, (q - target).detach().abs()
+
+    @fusable
+    def popart_target(self, batch: Batch, reward: Tensor) -> Tensor:
+        """The target, compiled by itself: the last layers are rescaled by it before the loss is computed."""
+        return self.target(batch, reward)
+
+    @fusable
+    def popart_loss(self, batch: Batch, target: Tensor) -> tuple[Tensor, Metrics, Tensor]:
+        """Huber loss of the normalized error; also the error of each transition."""
+        assert self.popart is not None
+        output = self.output(batch)
+        goal = self.popart.normalize(target)
+        loss = (batch.weight * F.smooth_l1_loss(output, goal, reduction="none")).mean()
+        q = self.popart.denormalize(output.detach())
+        metrics = {
+            "critic_loss": loss.detach(),
+            "q_mean": q.mean(),
+            "q_target": target.mean(),
+            "popart_mean": self.popart.mean[0],
+            "popart_std": self.popart.std[0],
+        }
+        return loss, metrics, (q - target).abs()
 
     def set_progress(self, steps: float) -> None:
         """ε decays linearly."""

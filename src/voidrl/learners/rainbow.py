@@ -58,6 +58,9 @@ class RainbowConfig(DQNConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(
+            not self.popart, "popart", self.popart, "False, as C51's values have a fixed support; or use dqn"
+        )
         require(2 <= self.atoms <= MAX_ATOMS, "atoms", self.atoms, f"2 to {MAX_ATOMS}")
         require(math.isfinite(self.v_max), "v_max", self.v_max, "a finite number")
         below = math.isfinite(self.v_min) and self.v_min < self.v_max

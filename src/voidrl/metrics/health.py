@@ -115,15 +115,17 @@ class HealthMonitor:
     def _constant_reward(self, train: dict[str, float]) -> Iterator[tuple[str, str]]:
         if "reward_std" not in train:
             return
-        spread, mean = train["reward_std"], train["reward_mean"]
+        # As the method gives it: normalized, any reward has mean 0 or deviation 1.
+        kind = "intrinsic" if "intrinsic_std" in train else "reward"
+        spread, mean = train[f"{kind}_std"], train[f"{kind}_mean"]
         if spread > CONSTANT_SPREAD * abs(mean):
             return
         name = self.config.method.name
         own = "make its `reward` depend on the transition, or set constant_reward = True in its class"
         yield (
             "reward",
-            f"the intrinsic reward of method {name!r} is constant, train/reward_mean is {mean:.3g} and "
-            f"train/reward_std {spread:.2g}: no action changes it, and nothing can be learned from it; "
+            f"the intrinsic reward of method {name!r} is constant, train/{kind}_mean is {mean:.3g} and "
+            f"train/{kind}_std {spread:.2g}: no action changes it, and nothing can be learned from it; "
             f"{own if ':' in name else 'a collapsed representation does this, so try another one'}, or check "
             f"that the observations of the environment change",
         )
@@ -137,7 +139,7 @@ class HealthMonitor:
         )  # SAC adds it to rewards
         shortest = min(learner.n_step, learner.n_step_end or learner.n_step)
         of_mean = abs(train["reward_mean"]) / (1 - discount**shortest)
-        scale = (self.config.intrinsic_scale or 1.0) if self.config.phase == "pretrain" else 1.0
+        scale = (self.config.intrinsic_factor or 1.0) if self.config.phase == "pretrain" else 1.0
         possible = scale * (of_mean + train.get("reward_std", 0.0) * horizon) + bonus * horizon
         value = max(abs(train["q_mean"]), abs(train.get("q_target", 0.0)))
         if not self._value_scale:  # before any reward: a critic's initial values, or pre-trained ones

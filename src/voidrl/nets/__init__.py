@@ -19,6 +19,7 @@ from voidrl.nets.layers import (
     unit_vectors,
 )
 from voidrl.nets.noisy import NoisyLinear, redraw_noise, silence
+from voidrl.nets.popart import PopArt
 from voidrl.nets.targets import polyak_update, target_copy
 from voidrl.nets.tf32 import TF32Linear
 
@@ -33,6 +34,7 @@ __all__ = [
     "FullPrecisionLinear",
     "Linear",
     "NoisyLinear",
+    "PopArt",
     "TF32Linear",
     "TrunkQ",
     "TwinQ",

@@ -133,6 +133,18 @@ class DuelingQ(nn.Module):
         passes = [layer.without_noise if isinstance(layer, NoisyLinear) else layer for layer in layers]
         return torch.cat([layer(x) for layer in passes], -1)
 
+    @torch.no_grad()
+    def rescale_output(self, scale: Tensor, shift: Tensor) -> None:
+        """Replace all Q by scale · Q + shift, both (1,), in place, through the last layers alone.
+
+        Both streams are multiplied, noise included. The shift belongs to the value: added to all advantages,
+        it would be subtracted again with their mean.
+        """
+        streams = [stream for stream in (self.value, self.advantage) if stream is not None]
+        weights: list[Tensor] = [weight for stream in streams for weight in stream[-1:].parameters()]
+        torch._foreach_mul_(weights, scale[0])
+        streams[0][-1].bias.add_(shift)  # type: ignore[operator]
+
     def forward(self, features: Tensor, skill: Tensor) -> Tensor:
         """(B, F), (B, S) → (B, A) or (B, A, outputs)."""
         x = self.hidden(join(features, skill))

@@ -62,12 +62,11 @@ class Preset(NamedTuple):
     """Values of an agent for a family, or for one game, domain or task."""
 
     def values_for(self, env: object) -> dict[str, Any]:
-        """The values in an environment, without DMControl's options in any other one."""
+        """The values in an environment, without the options of Atari and DMControl in any other one."""
         kind = family(env)
         values = merge(self.values, *(self.tables.get(name, {}) for name in _table_names(kind, env)))
-        if kind == "dmc":
-            return values
-        return {**values, "env": {key: value for key, value in values.get("env", {}).items() if key != "dmc"}}
+        others = {"atari", "dmc"} - {kind}
+        return {**values, "env": {k: v for k, v in values.get("env", {}).items() if k not in others}}
 
 
 def family(env: object) -> str:

@@ -1,0 +1,137 @@
+"""The frozen pre-trained policy that explores for an agent which is fine-tuned (CPT, Campos et al. 2021).
+
+It acts in the warm-up where the agent's own heads are new, and afterwards in the stretches that
+`finetune.explorer` asks for. Differences from CPT: there, following the pre-trained policy is also one more
+action whose value is learned, and the lengths of stretches have a heavy tail; here stretches begin at random,
+less and less often, and their lengths are geometric.
+
+The policy is a copy of the pre-trained learner's acting part, with the exploration noise at the end of its
+schedule. It belongs to a run, not to the agent: a run's checkpoints have it, saved agents do not.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor
+
+from voidrl.agent.agent import Agent
+from voidrl.config import Config, to_json, update
+from voidrl.errors import CheckpointError
+from voidrl.learners.base import Learner
+from voidrl.types import EnvSpec
+
+
+class Explorer:
+    """A policy that never learns, and which environments it acts in."""
+
+    def __init__(self, policy: Learner, config: Config) -> None:
+        """`policy` is taken over: all that acting does not need is removed from it. `config` made it."""
+        self.policy = policy.requires_grad_(False).eval()
+        self.policy.set_progress(math.inf)
+        acting = policy.acting_parts
+        for name, _ in [*policy.named_children()]:
+            if acting and name not in acting:
+                delattr(policy, name)
+        self.config = config
+        device = next((t.device for t in (*policy.parameters(), *policy.buffers())), None)
+        self.everywhere = torch.zeros((), dtype=torch.bool, device=device)
+        """Whether it acts in all environments, as in the warm-up."""
+        self.start_probability = torch.zeros((), device=device)
+        """Of a stretch, in each step of an environment that is in none."""
+        self.remaining = torch.zeros(0, dtype=torch.int64, device=device)
+        """(N,) steps left of each environment's stretch."""
+
+    @classmethod
+    def copy_of(cls, pretrained: Agent, device: torch.device) -> Explorer:
+        """The policy of a pre-trained agent, which is not changed."""
+        return cls(copy.deepcopy(pretrained.learner).to(device), pretrained.config)
+
+    # Schedules
+
+    @staticmethod
+    def is_needed(config: Config, steps: int) -> bool:
+        """Whether a run has an explorer after this many of its steps."""
+        if config.phase != "finetune":
+            return False
+        tuning = config.finetune
+        stretches = tuning.explorer > 0 and (
+            tuning.explorer_decay_steps is None or steps < tuning.explorer_decay_steps
+        )
+        return stretches or Explorer.warms_up(config, steps)
+
+    @staticmethod
+    def warms_up(config: Config, steps: int) -> bool:
+        """Whether it acts in every environment: in a warm-up by the policy, if the agent's own is new."""
+        tuning = config.finetune
+        if config.phase != "finetune" or tuning.warmup_actions != "policy":
+            return False
+        return tuning.heads in ("random", "first_layer") and steps < tuning.warmup_steps
+
+    def set_progress(self, config: Config, steps: int) -> None:
+        """Move the schedule of a run to where it is after `steps` steps."""
+        tuning = config.finetune
+        self.everywhere.fill_(self.warms_up(config, steps))
+        share = 1 - steps / (tuning.explorer_decay_steps or config.steps)
+        in_warmup = steps < tuning.warmup_steps
+        self.start_probability.fill_(0.0 if in_warmup else tuning.explorer * max(0.0, share))
+
+    # Acting
+
+    def begin(self, num_envs: int) -> None:
+        """All environments start over, in no stretch."""
+        if len(self.remaining) != num_envs:
+            self.remaining = self.remaining.new_zeros(num_envs)
+        self.remaining.zero_()
+
+    @torch.no_grad()
+    def replace(self, actions: Tensor, obs: Tensor, skill: Tensor, mean_steps: float) -> Tensor:
+        """The agent's (N,) or (N, A) actions, with this policy's where it acts.
+
+        Stretches do not end with episodes. Their lengths are 1 + ⌊E / −log(1 − 1/m)⌋ with E exponential:
+        geometric, with mean m.
+        """
+        begins = torch.rand(self.remaining.shape, device=self.remaining.device) < self.start_probability
+        rate = -math.log1p(-1 / mean_steps) if mean_steps > 1 else math.inf
+        length = torch.empty(self.remaining.shape, device=self.remaining.device).exponential_() / rate
+        drawn = begins * (1 + length.long())
+        self.remaining.copy_(torch.where(self.remaining > 0, self.remaining, drawn))
+        acts = (self.remaining > 0) | self.everywhere  # (N,)
+        self.remaining.sub_(1).clamp_(min=0)
+        own = self.policy.act(obs, skill, deterministic=False)
+        return torch.where(acts.view(-1, *[1] * (actions.ndim - 1)), own, actions)
+
+    # State
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The policy's weights and buffers by name; stretches end where a checkpoint is written."""
+        return {**dict(self.policy.named_parameters()), **dict(self.policy.named_buffers())}
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that acting changes."""
+        buffers = dict(self.policy.named_buffers())
+        return {**buffers, "remaining": self.remaining}
+
+    def meta(self) -> dict[str, object]:
+        """The config from which `load` builds the policy."""
+        plain: dict[str, object] = to_json(self.config)
+        return plain
+
+    @classmethod
+    @torch.no_grad()
+    def load(cls, meta: object, tensors: dict[str, Tensor], spec: EnvSpec, device: torch.device) -> Explorer:
+        """The inverse of `meta` and `tensors`. Draws random numbers, for weights that are then replaced."""
+        if not isinstance(meta, dict):
+            raise CheckpointError("a checkpoint has no config of the pre-trained policy: it is damaged")
+        config = update(Config(), meta)
+        explorer = cls(Agent(spec, config, torch.device("cpu")).learner.to(device), config)
+        for name, value in explorer.tensors().items():
+            if name not in tensors or tensors[name].shape != value.shape:
+                raise CheckpointError(
+                    f"the saved pre-trained policy does not fit its own config: {name} has shape "
+                    f"{tuple(value.shape)} there; the checkpoint is damaged"
+                )
+            value.copy_(tensors[name])
+        return explorer

@@ -1,0 +1,46 @@
+"""Intrinsic rewards on a scale that does not depend on the method (`intrinsic_normalization`)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from voidrl.config import Config
+from voidrl.entropy import RunningMoments
+from voidrl.metrics.health import CONSTANT_SPREAD
+from voidrl.types import Metrics
+
+
+class RewardNormalizer(nn.Module):
+    """Divides rewards of single transitions by their running deviation, or standardizes them.
+
+    Only pre-training has intrinsic rewards, and state for them. In an n-step return each of the n rewards is
+    normalized by the same moments, then discounted: Σ γ^i (r_i − μ) / σ over the steps up to the end of the
+    episode. With `intrinsic_n_step = "single"` the one reward of n steps is normalized.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.variant = config.intrinsic_normalization
+        self.is_used = config.phase == "pretrain" and self.variant != "none"
+        if self.is_used:
+            self.moments = RunningMoments(momentum=config.intrinsic_momentum)
+
+    @torch.no_grad()
+    def observe(self, reward: Tensor) -> Metrics:
+        """Update the moments with (B,) rewards; returns those of this batch."""
+        reward = reward.float()
+        self.moments.update(reward)
+        return {"intrinsic_mean": reward.mean(), "intrinsic_std": reward.std(correction=0)}
+
+    def forward(self, reward: Tensor) -> Tensor:
+        """(B,) → (B,), by the moments of all that was observed.
+
+        A reward that is constant up to rounding is not divided: `scale` would make it huge, and `standardize`
+        would make noise of it.
+        """
+        if not self.is_used:
+            return reward
+        mean, std = self.moments.mean, self.moments.std
+        centered = reward - mean if self.variant == "standardize" else reward
+        return centered / std.masked_fill(std <= CONSTANT_SPREAD * mean.abs(), 1.0)

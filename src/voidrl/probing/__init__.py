@@ -1,0 +1,1 @@
+"""Measures what representations and rewards see of an environment's true state."""

@@ -1,0 +1,205 @@
+"""The pre-trained policy as an explorer of fine-tuning: who acts when, and that a resumed run has it."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, shake
+from tiny_runs import Walk, assert_same_run, make_continuous, newest, tiny
+
+import voidrl
+from voidrl.agent.explorer import Explorer
+from voidrl.engine import Engine, HostReads
+from voidrl.errors import CheckpointError, ConfigError
+
+FIRST, LAST = 0, 2  # the action that an agent is made to prefer, and the pre-trained one's
+
+
+def prefer(agent, action):
+    """Make an action the greedy one in every state."""
+    with torch.no_grad():
+        agent.learner.critic.advantage[-1].bias[action] += 1e6
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """The actions of the environment, in order; new agents prefer the first one and never learn."""
+    actions = []
+    step = Walk.step
+    monkeypatch.setattr(Walk, "step", lambda self, action: actions.append(int(action)) or step(self, action))
+    monkeypatch.setattr(voidrl.agent.Agent, "step", lambda self, replay, index=0: {})
+    return actions
+
+
+def long_walk():
+    return Walk(length=999)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A pre-trained agent that always takes the last action."""
+    config = tiny(learner__epsilon_start=0.0, learner__epsilon_end=0.0)
+    agent = voidrl.pretrain(long_walk, steps=9, out=tmp_path / "source", config=config)
+    prefer(agent, LAST)
+    return agent
+
+
+def tune(source, out, taken, steps=40, **tuning):
+    """Fine-tune with new heads that prefer the first action; returns the actions taken."""
+    taken.clear()
+    load = voidrl.agent.Agent.load_pretrained
+
+    def loaded(self, tensors):
+        load(self, tensors)
+        if self.config.finetune.heads != "pretrained":
+            prefer(self, FIRST)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(voidrl.agent.Agent, "load_pretrained", loaded)
+        config = {"finetune": {"heads": "random", "warmup_steps": 9, **tuning}}
+        config["log.checkpoint_every_steps"] = 1000
+        agent = voidrl.finetune(source, long_walk, steps=steps, out=out, config=config)
+    return agent, list(taken)
+
+
+@pytest.mark.parametrize("heads", ["random", "first_layer"])
+def test_a_warm_up_by_the_policy_is_by_the_pretrained_one_if_heads_are_new(tmp_path, source, taken, heads):
+    before = {name: tensor.clone() for name, tensor in source.tensors().items()}
+    agent, actions = tune(source, tmp_path / "run", taken, steps=20, heads=heads)
+    assert actions == [LAST] * 9 + [FIRST] * 11
+    assert all(torch.equal(before[name], tensor) for name, tensor in source.tensors().items())
+    assert agent.act(np.zeros(3, np.float32)) == FIRST  # which is all that acts outside the run
+
+
+def test_kept_heads_warm_up_without_an_explorer(tmp_path, source, taken):
+    _, actions = tune(source, tmp_path / "run", taken, steps=12, heads="pretrained")
+    assert actions == [LAST] * 12
+    assert not any(name.startswith("explorer") for name in newest(tmp_path / "run")[0])
+
+
+def test_after_the_warm_up_the_pretrained_policy_acts_in_stretches_that_become_rarer(tmp_path, source, taken):
+    _, actions = tune(source, tmp_path / "run", taken, 250, explorer=0.5, explorer_steps=4)
+    acted = np.array(actions[9:]) == LAST
+    assert 0.2 < acted[:100].mean() < 0.9
+    assert acted[:100].mean() > acted[-40:].mean()
+    _, actions = tune(
+        source, tmp_path / "all", taken, 30, explorer=1.0, explorer_steps=1, explorer_decay_steps=20
+    )
+    assert actions[:10] == [LAST] * 10
+    assert actions[20:] == [FIRST] * 10
+
+
+def test_random_warm_ups_stay_random_and_the_explorer_comes_after_them(tmp_path, source, taken):
+    tuning = {"explorer": 1.0, "explorer_steps": 1e9, "explorer_decay_steps": 10**9}
+    _, actions = tune(source, tmp_path / "run", taken, 30, warmup_actions="random", **tuning)
+    assert len(set(actions[:9])) > 1
+    assert actions[9:] == [LAST] * 21
+
+
+@pytest.mark.parametrize(("mean", "probability"), [(1.0, 0.3), (5.0, 0.1)])
+def test_stretches_begin_and_last_as_asked(mean, probability):
+    torch.manual_seed(0)
+    explorer = Explorer.copy_of(make_agent(), torch.device("cpu"))
+    explorer.policy.act = lambda obs, skill, deterministic: torch.ones(len(obs), dtype=torch.int64)
+    n, steps = 1000, 200
+    explorer.begin(n)
+    explorer.start_probability.fill_(probability)
+    obs, skill, mine = torch.zeros(n, 4), torch.zeros(n, 0), torch.zeros(n, dtype=torch.int64)
+    acted = torch.stack([explorer.replace(mine, obs, skill, mean) for _ in range(steps)])
+    # A stretch of mean m is followed by 1/p − 1 own steps on average.
+    expected = mean / (mean + 1 / probability - 1)
+    assert acted[50:].double().mean() == pytest.approx(expected, rel=0.05)
+    explorer.begin(n)
+    assert not explorer.remaining.any()
+    explorer.start_probability.zero_()
+    assert not explorer.replace(mine, obs, skill, mean).any()
+    explorer.everywhere.fill_(True)
+    assert explorer.replace(mine, obs, skill, mean).all()
+
+
+@pytest.mark.parametrize("learner", ["dqn", "rainbow", "sac", "ddpg"])
+def test_the_copy_acts_as_the_agent_did_and_reads_nothing_on_the_host(learner):
+    spec = DISCRETE if learner in ("dqn", "rainbow") else CONTINUOUS
+    source = shake(make_agent(spec, learner=learner))
+    explorer = Explorer.copy_of(source, torch.device("cpu"))
+    obs, skill = torch.randn(5, 4), torch.zeros(5, 0)
+    expected = source.learner.act(obs, skill, deterministic=True)
+    shake(source)
+    assert torch.equal(explorer.policy.act(obs, skill, deterministic=True), expected)
+    assert not any(p.requires_grad for p in explorer.policy.parameters())
+    unused = {"target_critic", "target_encoder", *({"critic"} if spec is CONTINUOUS else ())}
+    assert not unused & {name for name, _ in explorer.policy.named_children()}
+    explorer.begin(5)
+    explorer.start_probability.fill_(0.5)
+    with HostReads() as reads:
+        explorer.replace(torch.zeros_like(expected), obs, skill, 3.0)
+    assert reads.first is None, reads.what
+
+
+def test_a_policy_that_acts_by_its_target_network_keeps_that_one():
+    source = shake(make_agent(learner__act_with="target"))
+    explorer = Explorer.copy_of(source, torch.device("cpu"))
+    obs, skill = torch.randn(5, 4), torch.zeros(5, 0)
+    expected = source.learner.act(obs, skill, deterministic=True)
+    assert torch.equal(explorer.policy.act(obs, skill, deterministic=True), expected)
+
+
+def test_an_undone_check_of_the_engine_undoes_stretches_too():
+    engine = Engine(make_agent(), fill_replay(), print)
+    engine.explorer = Explorer.copy_of(make_agent(seed=1), torch.device("cpu"))
+    engine.explorer.begin(2)
+    engine.explorer.start_probability.fill_(1.0)
+    with engine._undone():
+        engine.choose(torch.zeros(2, 0), explore=True)
+        assert engine.explorer.remaining.any()
+    assert not engine.explorer.remaining.any()
+
+
+CASES = {
+    "dqn": (Walk, {}),
+    "rainbow": (Walk, {"learner": "rainbow"}),
+    "sac": (make_continuous, {"learner": "sac"}),
+    "ddpg": (make_continuous, {"learner": "ddpg"}),
+}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case in ("dqn", "ddpg") else ()) for case in CASES]
+)
+def test_runs_with_an_explorer_resume_bit_for_bit_without_the_pretrained_run(tmp_path, case):
+    env, changes = CASES[case]
+    config = tiny(env__num_envs=2, log__checkpoint_every_steps=6, **changes)
+    voidrl.pretrain(env, steps=12, out=tmp_path / "source", config=config)
+    tuning = {"heads": "random", "explorer": 0.5, "explorer_steps": 3, "explorer_decay_steps": 20}
+    # New heads need not have the size of the pre-trained ones.
+    config = {"finetune": tuning, "learner.hidden_dim": 5}
+    for steps, out in ((24, "straight"), (6, "resumed")):  # stopped within the warm-up
+        voidrl.finetune(tmp_path / "source", env, steps=steps, out=tmp_path / out, config=config)
+    shutil.rmtree(tmp_path / "source")
+    saved = newest(tmp_path / "resumed")[0]
+    assert any(name.startswith("explorer.safetensors/") for name in saved)
+    voidrl.resume(tmp_path / "resumed", steps=12)  # stopped among the stretches
+    agent = voidrl.resume(tmp_path / "resumed", steps=24)
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=24)
+    # Released once it never acts again, and never part of the agent.
+    assert not any(name.startswith("explorer.safetensors/") for name in newest(tmp_path / "resumed")[0])
+    assert not any("explorer" in name for name in agent.tensors())
+
+
+def test_a_checkpoint_whose_policy_is_damaged_is_refused_with_its_name():
+    explorer = Explorer.copy_of(make_agent(), torch.device("cpu"))
+    tensors = explorer.tensors()
+    tensors.pop("critic.advantage.0.weight")
+    with pytest.raises(CheckpointError, match=r"critic\.advantage\.0\.weight"):
+        Explorer.load(explorer.meta(), tensors, DISCRETE, torch.device("cpu"))
+    with pytest.raises(CheckpointError, match="no config of the pre-trained policy"):
+        Explorer.load(None, tensors, DISCRETE, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("explorer", 1.5), ("explorer_steps", 0.5), ("explorer_decay_steps", 0)]
+)
+def test_bad_values_are_refused(field, value):
+    with pytest.raises(ConfigError, match=f"{field} = {value} cannot be used"):
+        make_agent(**{f"finetune__{field}": value})

@@ -1,0 +1,203 @@
+"""Intrinsic rewards on a common scale: moments that forget, n-step sums by hand, exact resume."""
+
+import math
+
+import pytest
+import torch
+from helpers import (
+    DISCRETE,
+    Constant,
+    Place,
+    fill_replay,
+    line_replay,
+    make_agent,
+    small_method,
+    watch_losses,
+)
+from tiny_runs import MAZE, newest, rows, tiny
+
+import voidrl
+from voidrl.agent.normalizer import RewardNormalizer
+from voidrl.config import Config
+from voidrl.engine import HostReads
+from voidrl.entropy import RunningMoments
+from voidrl.errors import ConfigError
+from voidrl.types import EnvSpec
+
+LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
+
+
+# Moments
+
+
+def test_moments_that_forget_are_weighted_ones():
+    moments = RunningMoments(momentum=0.5)
+    batches = [torch.tensor([1.0, 3.0]), torch.tensor([10.0]), torch.tensor([4.0, 4.0, 7.0])]
+    for batch in batches:
+        moments.update(batch)
+    x, weight = torch.cat(batches), torch.tensor([0.25, 0.25, 0.5, 1, 1, 1])
+    mean = (weight * x).sum() / weight.sum()
+    variance = (weight * (x - mean).square()).sum() / weight.sum()
+    torch.testing.assert_close(moments.mean, mean[None])
+    torch.testing.assert_close(moments.std, variance.sqrt()[None])
+
+
+def test_the_start_is_not_biased_and_a_drift_is_followed():
+    moments, forgetful = RunningMoments(), RunningMoments(momentum=0.9)
+    draw = torch.Generator().manual_seed(0)
+    for each in (moments, forgetful):
+        each.update(5 + 2 * torch.randn(1000, generator=draw))
+        assert each.mean.item() == pytest.approx(5, abs=0.3)
+        assert each.std.item() == pytest.approx(2, abs=0.2)
+    for _ in range(150):
+        batch = 50 + 0.1 * torch.randn(64, generator=draw)
+        moments.update(batch)
+        forgetful.update(batch)
+    assert forgetful.mean.item() == pytest.approx(50, abs=0.1)
+    assert forgetful.std.item() == pytest.approx(0.1, abs=0.02)
+    assert moments.std.item() > 10  # the drift itself
+
+
+def test_a_batch_of_another_shape_is_refused():
+    numbers = RunningMoments()
+    numbers.update(torch.ones(4))
+    numbers.update(torch.ones(4, 1))
+    assert numbers.count.item() == 8
+    with pytest.raises(ConfigError, match=r"moments of shape \(1,\) cannot be updated with \(4, 3\)"):
+        numbers.update(torch.ones(4, 3))
+    with pytest.raises(ConfigError, match=r"shape \(3,\) cannot be updated with \(4, 1\)"):
+        RunningMoments((3,)).update(torch.ones(4, 1))
+    with pytest.raises(ConfigError, match="momentum = 1"):
+        RunningMoments(momentum=1.0)
+
+
+# Rewards
+
+
+def normalizer(variant, **options):
+    return RewardNormalizer(Config(intrinsic_normalization=variant, **options))
+
+
+def test_rewards_by_hand():
+    reward = torch.tensor([1.0, 2.0, 3.0, 6.0])  # mean 3, variance 14 / 4
+    for variant, mean in (("scale", 0.0), ("standardize", 3.0)):
+        module = normalizer(variant)
+        seen = module.observe(reward)
+        assert seen["intrinsic_mean"] == 3
+        assert seen["intrinsic_std"].item() == pytest.approx(math.sqrt(3.5))
+        torch.testing.assert_close(module(reward), (reward - mean) / math.sqrt(3.5))
+    unused = normalizer("none")
+    assert unused(reward) is reward
+    assert not list(unused.buffers())
+    assert not list(normalizer("scale", phase="finetune").buffers())  # whose rewards are the task's
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -7.0])
+def test_a_constant_reward_is_not_divided(value):
+    reward = torch.full((64,), value) + 1e-7 * value * torch.randn(64)
+    for variant, expected in (("scale", value), ("standardize", 0.0)):
+        module = normalizer(variant)
+        module.observe(reward)
+        torch.testing.assert_close(module(reward), torch.full((64,), expected), rtol=1e-5, atol=1e-5)
+
+
+def rewards_seen(values, **options):
+    """The learner's batch and reward in one update on a line whose states are `values`."""
+    agent = make_agent(
+        LINE, method=Place, learner={"discount": 0.5, "batch_size": 64} | options.pop("learner"), **options
+    )
+    seen = []
+    watch_losses(agent, lambda batch, reward: seen.append((batch, reward)))
+    metrics = agent.step(line_replay(values, terminated_at=(7,)))
+    return agent, *seen[0], metrics
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_each_reward_of_an_n_step_return_is_standardized_before_it_is_summed(n_step):
+    values = [float(v) for v in (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2)]
+    agent, batch, reward, metrics = rewards_seen(
+        values, intrinsic_normalization="standardize", learner={"n_step": n_step}, intrinsic_scale=10.0
+    )
+    mean, std = agent.normalizer.moments.mean, agent.normalizer.moments.std
+    assert agent.normalizer.moments.count == 64
+    torch.testing.assert_close(metrics["intrinsic_mean"], mean[0])  # the first update: the batch's own
+    torch.testing.assert_close(metrics["reward_std"], torch.tensor(1.0))
+    plain = rewards_seen(values, learner={"n_step": n_step})
+    assert torch.equal(plain[1].obs, batch.obs)
+    # Σ γ^i of the steps that count: that of a reward of 1.
+    one = rewards_seen([1.0] * len(values), learner={"n_step": n_step})[2]
+    torch.testing.assert_close(reward, 10 * (plain[2] - mean * one) / std)
+    assert "intrinsic_mean" not in plain[3]
+
+
+def test_the_single_reward_of_n_steps_is_standardized_once():
+    values = [float(v) for v in range(17)]
+    options = {
+        "learner": {"n_step": 3, "intrinsic_n_step": "single"},
+        "intrinsic_normalization": "standardize",
+    }
+    agent, batch, reward, _ = rewards_seen(values, **options)
+    moments = agent.normalizer.moments
+    torch.testing.assert_close(reward, (batch.next_obs[:, 0] - moments.mean) / moments.std)
+    torch.testing.assert_close(reward.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
+
+
+def test_the_horizon_scales_values_to_single_rewards():
+    agent = make_agent(method=Constant, intrinsic_scale="horizon", learner__discount=0.9)
+    seen = []
+    watch_losses(agent, lambda batch, reward: seen.append(reward))
+    agent.step(fill_replay())
+    torch.testing.assert_close(seen[0], torch.full((16,), 0.1))
+    assert make_agent(
+        intrinsic_scale="horizon", learner__discount_end=0.997
+    ).config.intrinsic_factor == pytest.approx(0.003)
+    with pytest.raises(ConfigError, match="intrinsic_scale"):
+        make_agent(intrinsic_scale=-1.0)
+    with pytest.raises(ConfigError, match=r"intrinsic_scale = 'gamma' cannot be used.*'horizon'"):
+        make_agent(intrinsic_scale="gamma")
+    with pytest.raises(ConfigError, match=r"intrinsic_momentum = 1\.0 cannot be used"):
+        make_agent(intrinsic_momentum=1.0)
+
+
+@pytest.mark.parametrize("method", ["diayn", "metra", "smm", "rnd"])
+def test_signed_rewards_and_those_of_skills_are_standardized_too(method):
+    options = {"intrinsic_normalization": "standardize", "learner__n_step": 2}
+    agent = make_agent(method=small_method(method), **options)
+    replay = fill_replay(skill_dim=agent.method.skill_dim)
+    agent.step(replay)
+    with HostReads() as reads:
+        metrics = agent.step(replay)
+    assert reads.first is None, reads.what
+    assert all(value.isfinite().all() for value in metrics.values())
+    assert metrics["reward_std"] < 4
+    assert abs(metrics["reward_mean"]) < 4
+    assert agent.normalizer.moments.count > 16
+
+
+def test_a_resumed_run_has_the_moments_and_values_of_an_uninterrupted_one(tmp_path):
+    changes = {
+        "intrinsic_normalization": "standardize",
+        "learner.popart": True,
+        "learner.epsilon_ladder": 7.0,
+    }
+    config = {**tiny(env__num_envs=2, learner="dqn", updates_per_step=0.5), **changes}
+
+    def run(name, steps):
+        return voidrl.pretrain(MAZE, steps=steps, seed=3, out=tmp_path / name, config=config)
+
+    run("straight", 40)
+    run("resumed", 20)
+    agent = voidrl.resume(tmp_path / "resumed", steps=40)
+    assert agent.normalizer.moments.count > 8
+    tensors, others = newest(tmp_path / "straight")[0], newest(tmp_path / "resumed")[0]
+    assert all(torch.equal(value, others[name]) for name, value in tensors.items())
+    assert any("normalizer.moments" in name for name in tensors)
+    last = rows(tmp_path / "straight")[-1]
+    assert last == rows(tmp_path / "resumed")[-1]
+    assert {"train/intrinsic_mean", "train/intrinsic_std", "train/popart_std"} <= last.keys()
+    tuned = voidrl.finetune(agent, steps=12, out=tmp_path / "task")
+    assert not list(tuned.normalizer.buffers())
+
+
+def test_a_long_horizon_is_no_error():
+    assert make_agent(DISCRETE, learner__discount=0.997, learner__n_step=10).config.learner.discount == 0.997
