@@ -9,17 +9,18 @@ import pytest
 from done_cells import make_done, make_started
 
 from voidrl.cli.main import main as cli
+from voidrl.errors import ConfigError
 from voidrl.experiments import plan as planning
 from voidrl.experiments import run
 from voidrl.experiments.board import Board
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import make_plan
-from voidrl.experiments.record import write_record
+from voidrl.experiments.record import update_panel, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.table import print_results
 from voidrl.report.figures import draw_panel, require_matplotlib
 from voidrl.report.page import write_report
-from voidrl.report.panel import panel_sections
+from voidrl.report.panel import panel_sections, read_section
 from voidrl.report.read import read_all
 from voidrl.runs.experiment_record import read_experiment_record
 from voidrl.suites.atari import baseline, human_normalized
@@ -161,6 +162,13 @@ def test_lines_of_the_forest_lie_on_one_axis(plan, tmp_path):
     assert [line.name for line in lines] == ["freeway", "boxing", "pooled"]
     assert {line.positions["zero"] for line in lines} == {"0.0%"}  # all are above 0, where the axis begins
     assert max(float(line.positions["high"].rstrip("%")) for line in lines) == 100
+    update_panel(plan)
+    alone = read_section(tmp_path / "panel.json")
+    assert alone.verdicts == section.verdicts
+    assert alone.tables() == section.tables()
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(ConfigError, match=r"no scores of finetuned and scratch: .* found none"):
+        read_section(tmp_path / "other.json")
     figure = draw_panel(require_matplotlib(["png"]), section, "A panel")
     labels = [tick.get_text() for tick in figure.axes[1].get_yticklabels()]
     assert labels == ["freeway", "boxing", "pooled"]

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from voidrl.errors import ConfigError
 from voidrl.report.formatting import Table
 from voidrl.report.read import Collection
-from voidrl.scores.panel import Panel, make_panels, show_score, signed, span
+from voidrl.scores.panel import Panel, PanelArms, make_panels, read_panel, show_score, signed, span
 from voidrl.scores.statistics import Interval, percent
 
 ABSENT = "–"
+LABELS = {
+    "random": "random play",
+    "zero_shot": "zero-shot",
+    "scratch": "from scratch",
+    "finetuned": "fine-tuned",
+}
 INTERVALS = (
     "Human-normalized: 0 is a random policy, 100 % the human tester. Brackets are {level} bootstrap "
     "intervals over seeds: pre-trainings are drawn first, then fine-tunings within each. Deviations are "
@@ -129,3 +137,17 @@ def panel_sections(collection: Collection) -> list[PanelSection]:
             several = f", {panel.label(panel.arms.finetuned)}" if len(panels) > 1 else ""
             sections.append(PanelSection(panel, experiment.name + several))
     return sections
+
+
+def read_section(path: Path) -> PanelSection:
+    """The section of a `panel.json` alone, whose arms have the names of the experiment `atari-panel`."""
+    entries = read_panel(path)
+    there = {entry.arm for entry in entries}
+    missing = [name for name in ("finetuned", "scratch") if name not in there]
+    if missing:
+        raise ConfigError(
+            f"{path} has no scores of {' and '.join(missing)}: expected arms named as in the experiment "
+            f"atari-panel, found {', '.join(sorted(there)) or 'none'}"
+        )
+    optional = {name: name for name in ("zero_shot", "random") if name in there}
+    return PanelSection(Panel(PanelArms("finetuned", "scratch", **optional), entries, LABELS), path.stem)
