@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import voidrl
 from voidrl import build, checkpoint
@@ -228,6 +229,36 @@ def test_rules_of_atari_are_refused_elsewhere(name):
     atari_run = EnvConfig(id="atari/pong", atari=AtariConfig(sticky=0.5))
     assert build.env_for(name, atari_run)[0].atari == AtariConfig()
     assert build.env_for("atari/breakout", atari_run)[0].atari.sticky == 0.5
+
+
+def test_the_authors_preset_trains_f_by_contrast_alone_and_tunes_the_heads_alone(tmp_path):
+    small = {
+        "env.num_envs": 2,
+        "warmup_steps": 30,
+        "steps": 32,
+        "updates_per_step": 0.5,
+        "replay.capacity_steps": 200,
+        "learner": {"batch_size": 16, "hidden_dim": 8},
+        "representation": {"encoder": {"width": 0.125}, "projection_dim": 8},
+        "finetune": {"warmup_steps": 30},
+        "log.tensorboard": False,
+    }
+    shared = {"preset": "atari-authors", "device": "cpu"}
+    run = tmp_path / "pretrained"
+    source = voidrl.pretrain("atari/breakout", config=small, out=run, **shared)
+    assert source.trainers == {"representation"}
+    assert source.learner.encoder is source.representation.encoder
+    assert source.representation.dim == source.learner.encoder.feature_dim == 8 * 7 * 7
+    assert [*source.optimizers] == ["critic", "representation"]
+    f = {id(p) for p in source.representation.encoder.parameters()}
+    assert not f & {id(p) for p in source.optimizers.parameters("critic")}
+    assert source.config.learner.discount**20 == pytest.approx(0.99, rel=1e-4)
+    tuned = voidrl.finetune(source, steps=32, out=tmp_path / "tuned")
+    before, after = source.tensors(), tuned.tensors()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert any(name.startswith("learner.critic.") for name in moved)
+    assert not any("encoder" in name.replace("target_encoder", "") for name in moved)
+    assert read_metrics(tmp_path / "tuned")[-1]["updates"] == 2  # one in each step after the warm-up
 
 
 def test_episode_returns_of_a_run_are_raw_scores_of_whole_games(tmp_path):

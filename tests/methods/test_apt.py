@@ -92,6 +92,39 @@ def assert_urlbs_rewards(method, latents_of):
         np.testing.assert_allclose(reward, urlb_reward(batches[: i + 1]), atol=1e-4)
 
 
+def authors_reward(batches, k, clip=0.0):
+    """What the authors' Atari code rewards the last of several minibatches with, in NumPy."""
+    seen = []
+    for z in batches:
+        z = z.double().numpy()
+        distances = np.sqrt(((z[:, None] - z[None]) ** 2).sum(-1))
+        seen.append(np.sort(distances, 1)[:, k - 1])  # the k-th alone, the particle itself being the first
+    return np.log(1 + np.maximum(seen[-1] / np.concatenate(seen).var() - clip, 0))
+
+
+def test_distances_divided_by_their_running_variance():
+    options = {"normalize": "distance_variance", "k": 4, "average": False, "include_self": True}
+    method = make_agent(method={"name": "apt", **options}).method
+    torch.manual_seed(0)
+    batches = [scale * torch.randn(40, 6) for scale in (1.0, 3.0, 0.5)]
+    for i, z in enumerate(batches):
+        reward = method.reward(None, latents(None, z, None)).double().numpy()
+        np.testing.assert_allclose(reward, authors_reward(batches[: i + 1], 4), rtol=1e-5)
+        # The 5e-4 that is subtracted from each distance there is left out here.
+        np.testing.assert_allclose(reward, authors_reward(batches[: i + 1], 4, 5e-4), atol=5e-4)
+    mean, variance = (method.metrics()[f"particle_{name}"].item() for name in ("mean", "variance"))
+    assert mean > 0 < variance
+    assert "particle_variance" not in make_agent().method.metrics()
+
+
+def test_equal_distances_have_no_variance_and_a_finite_reward():
+    method = make_agent(method__normalize="distance_variance", method__k=1).method
+    assert method.reward(None, latents(None, torch.zeros(4, 3), None)).tolist() == [0.0] * 4
+    assert torch.isfinite(method.reward(None, latents(None, torch.eye(4), None))).all()
+    with pytest.raises(ConfigError, match=r"mean_momentum = 0\.9 cannot be used: expected None with"):
+        make_agent(method={"name": "apt", "normalize": "distance_variance", "mean_momentum": 0.9})
+
+
 def test_other_powers_of_normalized_distances():
     options = {"method__normalize": "distance_mean", "method__distance_power": 3.0, "method__k": 2}
     method, z = make_agent(**options).method, torch.randn(20, 4)

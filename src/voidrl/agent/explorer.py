@@ -2,8 +2,7 @@
 
 It acts in the warm-up where the agent's own heads are new, and afterwards in the stretches that
 `finetune.explorer` asks for. Differences from CPT: there, following the pre-trained policy is also one more
-action whose value is learned, and the lengths of stretches have a heavy tail; here stretches begin at random,
-less and less often, and their lengths are geometric.
+action whose value is learned; here it only explores, in stretches of geometric length that become rarer.
 
 The policy is a copy of the pre-trained learner's acting part, with the exploration noise at the end of its
 schedule. It belongs to a run, not to the agent: a run's checkpoints have it, saved agents do not.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from voidrl.config import Config as RunConfig
 from voidrl.config import MethodConfig, require, require_positive
-from voidrl.entropy import RunningMean, particle_reward
+from voidrl.entropy import RunningMean, RunningMoments, particle_reward
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, require_neighbors
 from voidrl.representations.base import Representation
@@ -18,7 +18,7 @@ from voidrl.types import Batch, EnvSpec, Metrics
 
 @dataclass(frozen=True)
 class APTConfig(MethodConfig):
-    """r = log(c + mean over k neighbors of ‖z − z_j‖^p), divided by its running mean."""
+    """r = log(c + mean over k neighbors of ‖z − z_j‖^p), divided by its running mean or otherwise scaled."""
 
     k: int = 5
     """Neighbors (the paper searched 3, 5, 10)."""
@@ -36,10 +36,12 @@ class APTConfig(MethodConfig):
     """Which state of the transition is scored: s' (the text) or s (the equation)."""
     pool: int = 0
     """Particles drawn from the replay to search; 0: the minibatch itself."""
-    normalize: Literal["reward_mean", "distance_mean", "none"] = "reward_mean"
-    """Divide the reward by its running mean (the paper), distances by theirs (URLB's code), or nothing."""
+    normalize: Literal["reward_mean", "distance_mean", "distance_variance", "none"] = "reward_mean"
+    """Divide the reward by its running mean (the paper), distances by theirs (URLB's code) or by their
+    running variance (the authors' Atari code), before the logarithm, or nothing. The variance is no scale:
+    with features twice as large, distances are half as large after it."""
     mean_momentum: float | None = None
-    """Momentum of the running mean; None averages over everything seen."""
+    """Momentum of the running mean; None averages over everything seen, as the variance always does."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,6 +49,9 @@ class APTConfig(MethodConfig):
         require(
             momentum is None or 0 <= momentum < 1, "mean_momentum", momentum, "None or a number in [0, 1)"
         )
+        if self.normalize == "distance_variance":
+            expected = "None with normalize = 'distance_variance'"
+            require(momentum is None, "mean_momentum", momentum, expected)
         require_positive(self, "k")
         require(self.k > self.include_self, "k", self.k, "2 or more with include_self = True")
         require(self.c >= 0, "c", self.c, "0 or more")
@@ -70,6 +75,9 @@ class APT(Method):
         super().__init__(spec, config, representation)
         self.config: APTConfig = config
         self.mean = RunningMean(config.mean_momentum)
+        by_variance = config.normalize == "distance_variance"
+        # The floor keeps distances finite where all particles are equally far apart.
+        self.moments = RunningMoments(floor=1e-4) if by_variance else None
 
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
@@ -101,20 +109,28 @@ class APT(Method):
                 neighbors=config.neighbors,
             )
 
-        if config.normalize == "distance_mean":
+        if config.normalize in ("distance_mean", "distance_variance"):
             distance = score(c=0.0, distance_power=1.0).exp()  # (B,)
             self.mean.update(distance)
+            if self.moments is not None:
+                self.moments.update(distance[:, None])
             if config.distance_power == 1:  # one search is enough
-                scaled: Tensor = self.mean(distance)
-                return (scaled + config.c).log()
+                return (self.scaled(distance) + config.c).log()
             # Scaling z scales every distance.
-            z, particles = self.mean(z), None if particles is None else self.mean(particles)
+            z, particles = self.scaled(z), None if particles is None else self.scaled(particles)
         reward = score(config.c, config.distance_power)
         if config.normalize == "reward_mean":
             self.mean.update(reward)
             reward = self.mean(reward)
         return reward
 
+    def scaled(self, x: Tensor) -> Tensor:
+        """Divide distances, or what they are between, by their running mean or variance."""
+        by_mean: Tensor = self.mean(x)
+        return by_mean if self.moments is None else x / self.moments.std.square()
+
     def metrics(self) -> Metrics:
         """The running mean shows how the space shrinks or grows."""
-        return {"particle_mean": self.mean.mean}
+        if self.moments is None:
+            return {"particle_mean": self.mean.mean}
+        return {"particle_mean": self.mean.mean, "particle_variance": self.moments.std.square()[0]}

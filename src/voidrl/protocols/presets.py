@@ -13,7 +13,8 @@ An agent (`agents/<preset>.toml`) is a protocol that names its representation, t
 task. Methods have no recipes for agents: one that pre-trains an agent takes its defaults.
 
 `atari-paper` and `dmc-paper` have the values of the paper's tables; comments say what we chose where it is
-silent or contradicts itself. `urlb-states` and `urlb-pixels` follow URLB (Laskin et al. 2021) and its code.
+silent or contradicts itself. `atari-authors` follows the authors' released Atari code, `urlb-states` and
+`urlb-pixels` follow URLB (Laskin et al. 2021) and its code.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from voidrl.suites.dmcontrol import find_dmc_task
 MAZE = "voidrl/PixelMaze"
 DEMO_ENV = f"{MAZE}-v0?size=13&loops=0.1&layout_seed=3&image_size=39"
 NAMES = (
-    *("maze-demo", "atari-paper", "atari-fast", "atari-demo"),
+    *("maze-demo", "atari-paper", "atari-fast", "atari-demo", "atari-authors"),
     *("dmc-paper", "dmc-fast", "urlb-states", "urlb-pixels"),
 )
 AGENT_NAMES = (

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl.config import RepresentationConfig, require_positive
+from voidrl.config import RepresentationConfig, require, require_positive
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, mlp, top1_accuracy
 from voidrl.representations.base import Representation, Views
@@ -22,7 +22,7 @@ class SimCLRConfig(RepresentationConfig):
     temperature: float = 0.1
     """τ, which divides the cosine similarities."""
     projection_hidden: int = 128
-    """Hidden width of the projection head."""
+    """Hidden width of the projection head; 0 for a linear one."""
     projection_dim: int = 64
     """Output width of the projection head."""
     decoupled: bool = False
@@ -30,7 +30,8 @@ class SimCLRConfig(RepresentationConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "temperature", "projection_hidden", "projection_dim")
+        require_positive(self, "temperature", "projection_dim")
+        require(self.projection_hidden >= 0, "projection_hidden", self.projection_hidden, "0 or more")
 
 
 class SimCLR(Representation):
@@ -42,7 +43,8 @@ class SimCLR(Representation):
     def __init__(self, spec: EnvSpec, config: SimCLRConfig, encoder: Encoder | None) -> None:
         super().__init__(spec, config, encoder)
         self.config: SimCLRConfig = config
-        self.projection = mlp([self.dim, config.projection_hidden, config.projection_dim])
+        hidden = [config.projection_hidden] if config.projection_hidden else []
+        self.projection = mlp([self.dim, *hidden, config.projection_dim])
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
         """NT-Xent between two fresh views."""
