@@ -144,7 +144,7 @@ def test_an_update_reads_nothing_on_the_host_and_moves_all_networks(spec):
         metrics = agent.step(replay)
     assert reads.first is None
     assert moved(before, parameters_of(agent.representation)) == set(before)
-    logged = {"spr_loss", "inverse_loss", "goal_loss", "goal_q", "goal_nearness", "latent_std"}
+    logged = {"spr_loss", "inverse_loss", "goal_loss", "goal_q", "goal_nearness", "z_std"}
     assert logged <= metrics.keys()
     options = {"representation": "sgi", "representation__hidden_dim": 8, "precision": "bf16"}
     metrics = make_agent(spec, **options).step(replay)
