@@ -159,7 +159,7 @@ def test_a_reset_treats_parts_like_the_representations_that_they_are():
 def test_the_inverse_loss_lets_a_linear_probe_find_the_action():
     """Coordinate 0 follows the action; 1 to 3 are drawn again at every step, and 3 times as wide."""
     agent = combined(
-        losses=("inverse",), encoder={"feature_dim": 8, "hidden_dim": 32}, hidden_dim=64, learning_rate=3e-3
+        losses=("inverse",), encoder={"feature_dim": 8, "hidden_dim": 32}, hidden_dim=64, learning_rate=5e-3
     )
     f, steps = agent.representation, torch.tensor([-1.0, 0.0, 1.0])
     torch.manual_seed(0)
@@ -180,10 +180,10 @@ def test_the_inverse_loss_lets_a_linear_probe_find_the_action():
         return ((rows[1] @ weights).argmax(1) == answer).float().mean().item()
 
     before = probe()
-    for _ in range(250):
+    for _ in range(180):
         loss, metrics = f.part("inverse").dynamics(*transitions(128))
         agent.optimizers.minimize(["representation"], loss)
-    assert probe() > max(0.8, before + 0.2)
+    assert probe() > 0.85 > 0.75 > before
     assert "icm_forward" not in metrics
     assert not hasattr(f.part("inverse"), "forward_net")
 
