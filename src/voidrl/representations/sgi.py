@@ -177,7 +177,7 @@ class SGI(Representation):
         rolled = spr.roll(spr.latent(obs[0]), action if self.rolls else action[:0])
         projected = spr.project(torch.cat(rolled))  # ((K + 1) · B, width)
         losses: list[Tensor] = []
-        metrics: Metrics = {"latent_std": rolled[0].detach().float().std(0).mean()}
+        metrics: Metrics = {"z_std": rolled[0].detach().float().std(0).mean()}
         if config.prediction_weight:
             error = spr.errors(projected[size:], target, mask)
             losses.append(config.prediction_weight * error)
