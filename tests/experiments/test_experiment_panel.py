@@ -135,6 +135,7 @@ def test_results_and_reports_show_the_differences(plan, tmp_path, monkeypatch):
     markdown = (tmp_path / "report.md").read_text()
     for expected in (
         "## With and without pre-training: atari-panel",
+        "**Scale:** small",
         "all of it above 0: in these games and at this scale, pre-training pays.",
         "Zero-shot is above random play on 2 of 2 games by its mean, with every pre-training seed on 2",
         "1 run is not done yet.",

@@ -223,8 +223,10 @@ def test_what_adapts_pretrained_weights_is_named():
     tuned = plan_of("atari-panel", tasks=("boxing",), seeds=(1,)).cells[2].config
     assert tuned.phase == "finetune"
     rates = {"finetune.encoder_learning_rate": 1e-6, "finetune.first_layer_learning_rate": 0.0}
-    tuned = update(tuned, {"finetune.warmup_steps": 0, **rates})
+    tuned = update(tuned, {"finetune.warmup_steps": 0, "finetune.explorer": 0.1, **rates})
     assert [*adaptations(tuned)] == [
+        "after the warm-up the pre-trained policy acts in stretches of 50 steps, which begin with "
+        "probability 0.1; from scratch there are none",
         "the pre-trained encoder has learning rate 1e-06; from scratch it has 0.00025, as all weights",
         "the pre-trained first layer of the heads is frozen; from scratch it has 0.00025, as all weights",
     ]

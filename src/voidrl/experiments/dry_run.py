@@ -32,13 +32,19 @@ def print_plan(plan: Plan, jobs: int, file: TextIO | None = None) -> None:
         rows.append((cell.folder, cell.phase, human_count(cell.config.steps), time, state))
     kinds = Counter[str](state.kind for state in states.values())
     counted = ", ".join(f"{kinds[kind]} {name}" for kind, name in NAMES.items() if kinds[kind])
-    head = [plan.experiment.title, *filter(None, [plan.experiment.about]), ""]
+    head = [plan.experiment.title, *filter(None, [plan.experiment.about]), *_scale(plan), ""]
     tail = ["", f"{len(plan.cells)} runs in {plan.out}: {counted}"]
     tail += [*_time(plan, states, estimates, jobs), *_disk(plan, states, estimates), *plan.notes]
     print(wrap_text("\n".join(head), file=stream), file=stream)
     print_table(("run", "phase", "steps", "time", "state"), rows, file=stream)
     print(wrap_text("\n".join(tail), file=stream), file=stream)
     print_missing(plan, stream)
+
+
+def _scale(plan: Plan) -> list[str]:
+    others = [name for name in plan.experiment.scales if name != plan.experiment.scale]
+    also = f" (--scale {' or '.join(others)} for others)" if others else ""
+    return [f"scale: {plan.experiment.scale}{also}"] if plan.experiment.scale is not None else []
 
 
 def print_missing(plan: Plan, stream: TextIO) -> None:

@@ -20,7 +20,10 @@ EQUIVALENT = {
     "noise": "learner: start and end of its noise",
 }
 # Those that are about pre-trained weights. `adaptations` names each that matters.
-ADAPTATION = ("heads", "encoder_learning_rate", "first_layer_learning_rate", "warmup_actions")
+ADAPTATION = (
+    *("heads", "encoder_learning_rate", "first_layer_learning_rate", "warmup_actions"),
+    *("explorer", "explorer_steps", "explorer_decay_steps"),
+)
 NOISE = ("epsilon", "stddev")  # schedules of learners, from `…_start` to `…_end`
 
 
@@ -47,6 +50,11 @@ def adaptations(tuned: Config) -> Iterator[str]:
         yield (
             f"the pre-trained policy acts in the warm-up of {tuning.warmup_steps} steps; from scratch, "
             f"actions are uniformly random there"
+        )
+    if tuning.explorer:
+        yield (
+            f"after the warm-up the pre-trained policy acts in stretches of {tuning.explorer_steps:g} steps, "
+            f"which begin with probability {tuning.explorer:g}; from scratch there are none"
         )
     parts = {
         "encoder": tuning.encoder_learning_rate,

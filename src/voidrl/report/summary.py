@@ -41,6 +41,7 @@ def overview(collection: Collection, arms: Sequence[ArmRuns]) -> list[tuple[str,
     runs = collection.runs
     phases = Counter(run.phase for run in runs)
     rows = [("About", experiment.about) for experiment in collection.experiments]
+    rows += [("Scale", experiment.scale or "") for experiment in collection.experiments]
     rows += [
         (
             "Runs",
