@@ -1,0 +1,1 @@
+"""Measures of what a representation and an intrinsic reward see of the true state."""
