@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from voidrl.agent import Agent
+from voidrl.config import LEAST_PROBE_STEPS
 from voidrl.device import seeded
 from voidrl.envs.variables import Variable
 from voidrl.errors import ConfigError, UnknownNameError
@@ -34,7 +35,6 @@ BATCHES = 4
 """How often every state is scored, each time among other states."""
 MAX_PROBED_STEPS = 20_000
 """Steps to which linear probes are fitted; of more, as many at even distances."""
-LEAST_STEPS = 200
 
 
 @torch.no_grad()
@@ -57,11 +57,7 @@ def probe_play(
         seed: Of held-out episodes, batches and the random encoder.
         settings: What the result records about how it was made.
     """
-    if len(play) < LEAST_STEPS:
-        raise ConfigError(
-            f"{len(play)} steps are too few for a probe: expected {LEAST_STEPS} or more, thousands for numbers "
-            f"to rely on"
-        )
+    require_enough(len(play))
     with seeded(seed, agent.device):
         states = np.unique(np.concatenate([play.slots, play.next_slots]))
         before, after = (np.searchsorted(states, slots) for slots in (play.slots, play.next_slots))
@@ -85,8 +81,19 @@ def probe_play(
             variables=scored,
             constant=constant,
             task_reward=_task_reward(encoded, before, after, play.reward, split),
-            reward=None if note else _reward_score(agent, play, encoded[features.Z], before, after, names, chosen, seed),
+            reward=None
+            if note
+            else _reward_score(agent, play, encoded[features.Z], before, after, names, chosen, seed),
             reward_note=note,
+        )
+
+
+def require_enough(steps: int) -> None:
+    """Refuse play on which nothing can be held out."""
+    if steps < LEAST_PROBE_STEPS:
+        raise ConfigError(
+            f"{steps} steps are too few for a probe: expected {LEAST_PROBE_STEPS} or more, and thousands for "
+            f"numbers to rely on"
         )
 
 
@@ -120,7 +127,9 @@ def _chosen(known: Sequence[Variable], wanted: Sequence[str] | None) -> list[int
     for name in wanted:
         if name not in names:
             if not names:
-                raise ConfigError(f"variable {name!r} cannot be probed: this environment reports no true state")
+                raise ConfigError(
+                    f"variable {name!r} cannot be probed: this environment reports no true state"
+                )
             raise UnknownNameError("variable", name, names)
     return [names.index(name) for name in wanted]
 

@@ -13,7 +13,7 @@ from voidrl.errors import UnknownNameError
 from voidrl.evaluation import run_seed
 from voidrl.probing.features import Z
 from voidrl.probing.play import Policy, collect
-from voidrl.probing.probe import probe_play
+from voidrl.probing.probe import probe_play, require_enough
 from voidrl.probing.result import ProbeResult
 
 POLICIES = ("agent", "random", "sticky", "mixed")
@@ -41,6 +41,7 @@ def probe_agent(
     }
     if policy not in players:
         raise UnknownNameError("policy", policy, POLICIES)
+    require_enough(steps)
     count = NUM_ENVS if num_envs is None else num_envs
     play = collect(env, steps, players[policy], seed, num_envs=count, factory=factory)
     settings = {"env": env.id, "steps": steps, "policy": policy, "seed": seed, "num_envs": count}

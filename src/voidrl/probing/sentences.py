@@ -61,11 +61,13 @@ def variable_notes(saved: Mapping[str, Any]) -> list[str]:
     """What the table does not say."""
     notes = [
         "How well a linear map of the features predicts each variable on held-out episodes: 1 perfectly, 0 "
-        "not at all. * the agent controls it. pixels (21×21) and random f were never trained: what lies below "
-        "them was lost."
+        "not at all. * the agent controls it. pixels (21×21) and random f were never trained: what "
+        "lies below them was lost."
     ]
     if any(each["measure"] == "F1" for each in saved["variables"]):
-        notes.append("F1 of a discrete variable is about 1 / (number of its values) for features that know nothing.")
+        notes.append(
+            "F1 of a discrete variable is about 1 / (number of its values) for features that know nothing."
+        )
     if not saved["variables"]:
         notes = ["The environment reports no true state that varies: only rewards can be probed."]
     if saved["constant"]:
@@ -84,18 +86,18 @@ def lines(saved: Mapping[str, Any]) -> list[Line]:
         found.append(Line("rarity, controlled", UNKNOWN, "No variable is known to be controllable."))
     else:
         what = _names(own["variables"])
+        values = "values of " + what
         found += [
             Line(
                 "rarity, controlled",
                 number(own["correlation"]),
-                f"Rank correlation of the reward with how rare {what} is: 1 pays for rare states only, 0 "
-                f"ignores what the agent controls.",
+                f"Rank correlation of the reward with how rare the {values} are: 1 pays for rare ones only, "
+                f"0 ignores what the agent controls.",
             ),
             Line(
                 "averaged",
                 number(own["mean_correlation"]),
-                f"The same for the mean reward at each value of {what}, since a learner averages the rest "
-                f"away.",
+                f"The same for the mean reward at the same {values}, since a learner averages the rest away.",
             ),
             Line(
                 "rarest − commonest",
@@ -106,7 +108,7 @@ def lines(saved: Mapping[str, Any]) -> list[Line]:
             Line(
                 "controlled share",
                 number(own["share"]),
-                f"Share of the reward's variance that {what} explains: what the agent can influence at once.",
+                f"Share of the reward's variance that the {values} explain: what the agent can influence.",
             ),
         ]
     if everything is not None and (own is None or everything["variables"] != own["variables"]):
@@ -118,12 +120,14 @@ def lines(saved: Mapping[str, Any]) -> list[Line]:
                 f"variables, whoever controls them.",
             )
         )
-    survival = "Share of the variance of returns that staying alive explains: near 1, the reward says “do not die”."
+    survival = (
+        "Share of the variance of returns that staying alive explains: near 1, the reward says “do not die”."
+    )
     if reward["survival_share"] is None:
         survival = "Share of returns that staying alive explains: not defined, as no episode terminated here."
     noise = (
-        f"Deviation of a state's reward between batches of {reward['batch_size']}, over the deviation between "
-        f"states: 0 is no noise, above 1 is mostly noise."
+        f"Deviation of a state's reward between batches of {reward['batch_size']}, over the deviation "
+        f"between states: 0 is no noise, above 1 is mostly noise."
     )
     return [
         *found,
@@ -135,7 +139,9 @@ def lines(saved: Mapping[str, Any]) -> list[Line]:
 def _task_line(saved: Mapping[str, Any]) -> Line:
     task = saved["task_reward"]
     if task is None:
-        return Line("task reward F1", UNKNOWN, "The task's reward came too seldom in this play to be predicted.")
+        return Line(
+            "task reward F1", UNKNOWN, "The task's reward came too seldom in this play to be predicted."
+        )
     others = ", ".join(
         f"{SPACES.get(name, name)} {number(value)}" for name, value in task["scores"].items() if name != "z"
     )
