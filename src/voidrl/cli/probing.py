@@ -20,7 +20,7 @@ def probe(argv: list[str]) -> None:
     add("--policy", choices=policies, default="mixed", help="who plays; mixed is a third of each (default)")
     add("--variables", help="names of variables, separated by commas (default: all)")
     add("--env", help="by default the one it was trained in")
-    add("--num-envs", type=int, help="environments in parallel (default: 12)")
+    add("--num-envs", type=int, help="environments in parallel (default: 24)")
     add("--seed", type=int, default=0, help="seed of the play and of held-out episodes (default: 0)")
     add("--json", metavar="FILE", help="write the result there; - prints it (default: probe.json in the run)")
     add("--device", default="auto", help="auto, cpu or cuda (default: auto)")

@@ -16,16 +16,21 @@ from torch import Tensor
 
 Array = np.ndarray | Tensor
 
-RIDGE_PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
+RIDGE_PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
 """λ per training row: 1 shrinks the weight of a lone standardized feature to one half."""
 LOGISTIC_PENALTIES = (1.0, 1e-2, 1e-4)
 PRIOR_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of log class frequencies added to balanced logits: 0 predicts rare classes often, 1 seldom."""
 LBFGS_ITERATIONS = 40
+MAX_WIDTH = 512
+"""Features for logistic regression; wider spaces are reduced to as many principal components."""
 MIN_EPISODES = 8
 """With fewer episodes, each is cut into blocks of consecutive steps, which are split instead."""
 MIN_EXAMPLES = 5
 """Rows of a class, in training and in test, without which it is not scored."""
+LIMIT = 5.0
+"""Standardized features are clipped to ±this: one that hardly varies in training, such as a pixel lit
+once, would otherwise outweigh all others where it does."""
 MAX_CLASSES = 24
 """Discrete variables with more values are probed as continuous ones."""
 
@@ -129,6 +134,7 @@ class _Ridge:
 def ridge_r2(features: Array, targets: Array, split: Split) -> np.ndarray:
     """(V,): R² of each column of targets (n, V) on the test rows, from features (n, d).
 
+    Below 0 where the mean of the test rows would have been a better prediction.
     NaN for variables that are constant in the training or in the test rows.
     """
     x, y = _standardized(features, split.train), _tensor(targets)
@@ -145,6 +151,8 @@ def ridge_r2(features: Array, targets: Array, split: Split) -> np.ndarray:
         best, chosen = torch.where(better, error, best), torch.where(better, i, chosen)
     final = _predictions(x, y, split.train, split.test, sorted(set(chosen.tolist())))
     predicted = torch.stack([final[int(i)][:, v] for v, i in enumerate(chosen)], 1)
+    # No variable is predicted beyond the values it had in training.
+    predicted = predicted.clamp(y[split.train].amin(0), y[split.train].amax(0))
     return np.where(varies.numpy(), r2(y[split.test], predicted), np.nan)
 
 
@@ -180,6 +188,19 @@ def f1(truth: np.ndarray, predicted: np.ndarray, value: int) -> float:
     hits = int(((truth == value) & (predicted == value)).sum())
     named = int((predicted == value).sum()) + int((truth == value).sum())
     return 2 * hits / named if named else 0.0
+
+
+def principal(features: Array, rows: np.ndarray, width: int = MAX_WIDTH) -> Tensor:
+    """(n, width): features (n, d) on the principal components of `rows`; as they are if there are few."""
+    if _tensor(features).shape[1] <= width or len(rows) <= width:
+        return _tensor(features).float()
+    x = _standardized(features, rows)
+    if x.shape[1] <= width:
+        return x
+    with torch.random.fork_rng([]):
+        torch.default_generator.manual_seed(0)  # of the randomized decomposition
+        _, _, axes = torch.svd_lowrank(x[rows], q=width, niter=1)
+    return x @ axes
 
 
 def logistic_f1(
@@ -283,7 +304,7 @@ def _standardized(features: Array, rows: np.ndarray) -> Tensor:
     varies = deviation > 1e-6 * mean.abs().clamp(min=1e-6)
     if not varies.any():
         return torch.zeros(len(x), 1)
-    return (x[:, varies] - mean[varies]) / deviation[varies]
+    return ((x[:, varies] - mean[varies]) / deviation[varies]).clamp(-LIMIT, LIMIT)
 
 
 def _tensor(values: Array) -> Tensor:

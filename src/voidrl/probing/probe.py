@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from voidrl.envs.variables import Variable
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.methods.base import Latents
 from voidrl.probing import features, linear, reward
-from voidrl.probing.play import Play
+from voidrl.probing.play import LABELS, Play
 from voidrl.probing.result import ProbeResult, RarityScore, RewardScore, TaskRewardScore, VariableScore
 from voidrl.types import Batch
 
@@ -135,10 +136,24 @@ def _chosen(known: Sequence[Variable], wanted: Sequence[str] | None) -> list[int
 
 
 def _split(play: Play, seed: int) -> tuple[linear.Split, str]:
-    """Training, validation and held-out steps, at most `MAX_PROBED_STEPS` of them."""
-    train, test, how = play.split(HELD_OUT, seed)
+    """Training, validation and held-out steps, of each policy the same shares; and how they were chosen.
+
+    Otherwise chance would decide whether the few episodes that reached some part of the world are held out.
+    """
     every = -(-len(play) // MAX_PROBED_STEPS)
-    return linear.with_validation(train[::every], test[::every], play.episode, seed=seed), how
+    parts, notes = [], []
+    for policy in np.unique(play.policy):
+        rows = np.flatnonzero(play.policy == policy)
+        own = dataclasses.replace(play, **{name: getattr(play, name)[rows] for name in ("slots", *LABELS)})
+        train, test, note = own.split(HELD_OUT, seed)
+        chosen = linear.with_validation(train[::every], test[::every], own.episode, seed=seed)
+        parts.append([rows[part] for part in (chosen.fit, chosen.validation, chosen.test)])
+        notes.append(note)
+    fit, validation, held_out = (np.concatenate(part) for part in zip(*parts, strict=True))
+    how = f"{len(np.unique(play.episode[held_out]))} of {len(np.unique(play.episode))} episodes held out"
+    if blocks := [note for note in notes if "block" in note]:
+        how = f"held out in {blocks[0]}"
+    return linear.Split(fit, validation, held_out), how
 
 
 # The representation
@@ -154,6 +169,7 @@ def _variable_scores(
     """The scores of each variable of the states reached, and the names of those that are constant."""
     kinds = [_kind(variable, state[:, i], split) for i, variable in enumerate(variables)]
     continuous = [i for i, kind in enumerate(kinds) if kind == "R²"]
+    discrete = [i for i, kind in enumerate(kinds) if kind == "F1"]
     found: dict[int, dict[str, float]] = {i: {} for i, kind in enumerate(kinds) if kind}
     chance = dict.fromkeys(found, 0.0)
     for space, z in encoded.items():
@@ -161,11 +177,12 @@ def _variable_scores(
         if continuous:
             for i, value in zip(continuous, linear.ridge_r2(rows, state[:, continuous], split), strict=True):
                 found[i][space] = float(value)
-        for i in found:
-            if kinds[i] == "F1":
-                scores = linear.logistic_f1(rows, state[:, i].astype(np.int64), split)
-                found[i][space] = math.nan if scores is None else scores.mean
-                chance[i] = chance[i] if scores is None else scores.mean_chance
+        if discrete:
+            rows = linear.principal(rows, split.train)
+        for i in discrete:
+            scores = linear.logistic_f1(rows, state[:, i].astype(np.int64), split)
+            found[i][space] = math.nan if scores is None else scores.mean
+            chance[i] = chance[i] if scores is None else scores.mean_chance
     useful = {i for i, scores in found.items() if any(map(math.isfinite, scores.values()))}
     scored = [
         VariableScore(v.name, v.controllable, "R²" if kinds[i] == "R²" else "F1", found[i], chance[i])
@@ -186,7 +203,12 @@ def _kind(variable: Variable, values: np.ndarray, split: linear.Split) -> str:
 def _task_reward(
     encoded: dict[str, Tensor], before: np.ndarray, after: np.ndarray, task: np.ndarray, split: linear.Split
 ) -> TaskRewardScore | None:
-    found = {space: linear.reward_f1(z[before], z[after], task, split) for space, z in encoded.items()}
+    if np.ptp(np.sign(task)) == 0:
+        return None
+    found = {}
+    for space, z in encoded.items():
+        narrow = linear.principal(z, after[split.train])
+        found[space] = linear.reward_f1(narrow[before], narrow[after], task, split)
     known = {space: scores for space, scores in found.items() if scores is not None}
     if not known:
         return None

@@ -18,7 +18,7 @@ from voidrl.probing.result import ProbeResult
 
 POLICIES = ("agent", "random", "sticky", "mixed")
 PROBE_STREAM = 2  # keeps the seeds of probes apart from those of training and of evaluations
-NUM_ENVS = 12
+NUM_ENVS = 24
 
 
 def probe_agent(
