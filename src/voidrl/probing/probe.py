@@ -266,10 +266,9 @@ def _reward_score(
 
 def _as_learned(agent: Agent, rewards: np.ndarray) -> np.ndarray:
     """Rewards as the learner gets them: a constant that is taken away rewards no survival."""
-    if agent.config.intrinsic_normalization == "none":
-        return rewards
-    found = agent.intrinsic_moments.standardize(torch.from_numpy(rewards).float().to(agent.device))
-    return found.cpu().numpy()
+    found: Tensor = agent.normalizer(torch.from_numpy(rewards).float().to(agent.device))
+    as_learned: np.ndarray = found.cpu().numpy()
+    return as_learned
 
 
 @torch.no_grad()
