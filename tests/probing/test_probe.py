@@ -64,7 +64,7 @@ def test_the_command_prints_a_table_and_writes_it_into_the_run(run, capsys, tmp_
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--steps", "100"], "100 steps are too few for a probe"),
+        (["--steps", "90"], "90 steps are too few for a probe"),
         (["--steps", "many"], "positive whole number"),
         (["--policy", "best"], "invalid choice"),
         (["--variables", "x,ghost"], "ghost"),
@@ -73,7 +73,7 @@ def test_the_command_prints_a_table_and_writes_it_into_the_run(run, capsys, tmp_
     ],
 )
 def test_bad_input_is_answered_by_one_sentence(run, capsys, arguments, sentence):
-    given = [] if arguments[0] == "--steps" else ["--steps", "200"]
+    given = [] if arguments[0] == "--steps" else ["--steps", "100"]
     assert main(["probe", str(run), "--device", "cpu", *given, *arguments]) == 2
     error = capsys.readouterr().err
     assert sentence in error
