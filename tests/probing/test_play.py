@@ -190,11 +190,11 @@ def test_bad_input_is_one_sentence(play):
 def test_whole_games_are_episodes_on_atari(monkeypatch):
     pytest.importorskip("ale_py")
     monkeypatch.setattr(ram_state, "TRIED_STATES", 4)  # for speed; control is not looked at
-    env = EnvConfig(id="atari/breakout?noop_max=0", frame_stack=4)
-    play = collect(env, 400, "sticky", num_envs=2)
+    env = EnvConfig(id="atari/breakout?noop_max=0&max_frames=600", frame_stack=4)
+    play = collect(env, 300, "sticky", num_envs=1)
     ram_state.trial.cache_clear()
     paddle = play.state[:, [v.name for v in play.variables].index("player_x")]
     assert len(np.unique(paddle)) > 5
     assert play.observations(np.array([0])).shape == (1, 4, 84, 84)
-    assert play.terminated.sum() > play.ended.sum()  # lost lives end no episode
-    assert len(np.unique(play.episode)) == 2 + play.ended[:-2].sum()
+    assert (play.terminated & ~play.ended).any()  # lost lives end no episode
+    assert len(np.unique(play.episode)) == 1 + play.ended[:-1].sum() > 1

@@ -1,0 +1,317 @@
+"""Linear probes: how much of a true variable, or of the task's reward, can be read off features linearly.
+
+Everything is scored on episodes that the probe was not fitted to. Features are standardized by the training
+rows; the strength of regularization is chosen on validation episodes, which are then fitted as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Array = np.ndarray | Tensor
+
+RIDGE_PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
+"""λ per training row: 1 shrinks the weight of a lone standardized feature to one half."""
+LOGISTIC_PENALTIES = (1.0, 1e-2, 1e-4)
+PRIOR_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Shares of log class frequencies added to balanced logits: 0 predicts rare classes often, 1 seldom."""
+LBFGS_ITERATIONS = 40
+MAX_WIDTH = 512
+"""Features for logistic regression; wider spaces are reduced to as many principal components."""
+MIN_EPISODES = 8
+"""With fewer episodes, each is cut into blocks of consecutive steps, which are split instead."""
+MIN_EXAMPLES = 5
+"""Rows of a class, in training and in test, without which it is not scored."""
+LIMIT = 5.0
+"""Standardized features are clipped to ±this: one that hardly varies in training, such as a pixel lit
+once, would otherwise outweigh all others where it does."""
+MAX_CLASSES = 24
+"""Discrete variables with more values are probed as continuous ones."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows to fit, to choose the penalty and to score, as indices; no episode is in two of them."""
+
+    fit: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+    by: str = "episodes"
+    """`episodes`, or `blocks` where there are too few of them."""
+
+    @property
+    def train(self) -> np.ndarray:
+        """The rows to fit once the penalty is chosen."""
+        return np.concatenate([self.fit, self.validation])
+
+    def restrict(self, keep: np.ndarray) -> Split:
+        """Without the rows where `keep`, (n,), is False."""
+        fit, validation, test = (part[keep[part]] for part in (self.fit, self.validation, self.test))
+        return Split(fit, validation, test, self.by)
+
+
+def split_rows(episode: np.ndarray, *, seed: int = 0, test: float = 0.3, validation: float = 0.2) -> Split:
+    """Divide rows, given the episode of each, (n,), by whole episodes.
+
+    With fewer than 8 episodes, each is cut into blocks of consecutive rows instead: neighboring blocks share
+    a border, so that scores are a little too good.
+    """
+    rest, held_out, by = _divide(np.asarray(episode), test, seed)
+    fit, chosen, _ = _divide(np.asarray(episode)[rest], validation / (1 - test), seed + 1)
+    return Split(rest[fit], rest[chosen], held_out, by)
+
+
+def with_validation(
+    train: np.ndarray, test: np.ndarray, episode: np.ndarray, *, seed: int = 0, validation: float = 0.25
+) -> Split:
+    """Rows that are split already, with whole episodes of the training rows set apart for validation."""
+    fit, chosen, by = _divide(np.asarray(episode)[train], validation, seed)
+    return Split(train[fit], train[chosen], test, by)
+
+
+def _divide(episode: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray, str]:
+    """Rows to keep and about a `share` to set apart, by episodes or blocks of them; and by which."""
+    unit = np.unique(episode, return_inverse=True)[1]
+    by = "episodes"
+    if unit.max(initial=0) + 1 < MIN_EPISODES:
+        by = "blocks"
+        length = max(1, -(-len(episode) // (4 * MIN_EPISODES)))
+        position = np.zeros_like(unit)
+        for one in np.unique(unit):
+            rows = np.flatnonzero(unit == one)
+            position[rows] = np.arange(len(rows)) // length
+        unit = np.unique(np.stack([unit, position]), axis=1, return_inverse=True)[1].ravel()
+    order = np.random.default_rng(seed).permutation(int(unit.max(initial=0)) + 1)
+    # By rows rather than by episodes: one long episode must not leave the others too few. At least one unit.
+    apart = np.bincount(unit)[order].cumsum() / max(1, len(unit)) <= share
+    apart[:1] = True
+    is_apart = np.zeros(len(order), bool)
+    is_apart[order[apart]] = True
+    return np.flatnonzero(~is_apart[unit]), np.flatnonzero(is_apart[unit]), by
+
+
+# Continuous variables
+
+
+def r2(truth: Array, predicted: Array) -> np.ndarray:
+    """(V,): the explained share of the variance of each column of (n, V); NaN for a constant column."""
+    truth, predicted = _numpy(truth), _numpy(predicted)
+    total = ((truth - truth.mean(0)) ** 2).sum(0)
+    left = ((truth - predicted) ** 2).sum(0)
+    constant = total <= 1e-12 * np.maximum(1.0, (truth**2).sum(0))
+    return np.where(constant, np.nan, 1 - left / np.where(constant, 1.0, total))
+
+
+def ridge_weights(x: Tensor, y: Tensor, penalty: float) -> Tensor:
+    """(d, V): argmin ‖x w − y‖² + penalty · n ‖w‖² for centered x (n, d) and y (n, V), in closed form."""
+    return _Ridge(x).weights(y, penalty)
+
+
+class _Ridge:
+    """Products of the features that all penalties and variables share: d×d, or n×n where n < d."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+        self.dual = len(x) < x.shape[1]
+        # In float32, at twice the speed: its rounding is far below the smallest penalty.
+        self.gram = (x @ x.T if self.dual else x.T @ x).double()
+
+    def weights(self, y: Tensor, penalty: float) -> Tensor:
+        regularized = self.gram.clone()
+        regularized.diagonal().add_(penalty * len(self.x))
+        factor = torch.linalg.cholesky(regularized)
+        if self.dual:
+            return self.x.T @ torch.cholesky_solve(y.double(), factor).to(self.x.dtype)
+        return torch.cholesky_solve((self.x.T @ y).double(), factor).to(self.x.dtype)
+
+
+def ridge_r2(features: Array, targets: Array, split: Split) -> np.ndarray:
+    """(V,): R² of each column of targets (n, V) on the test rows, from features (n, d).
+
+    Below 0 where the mean of the test rows would have been a better prediction.
+    NaN for variables that are constant in the training or in the test rows.
+    """
+    x, y = _standardized(features, split.train), _tensor(targets)
+    fitted = y[split.train]
+    scale = fitted.std(0, correction=0)
+    varies = scale > 1e-9 * fitted.abs().amax(0).clamp(min=1)
+    y = ((y - fitted.mean(0)) / scale.where(varies, torch.ones(()))).float()
+    best = torch.full((y.shape[1],), -np.inf)
+    chosen = torch.zeros(y.shape[1], dtype=torch.int64)
+    candidates = _predictions(x, y, split.fit, split.validation, range(len(RIDGE_PENALTIES)))
+    for i, predicted in candidates.items():
+        error = -(y[split.validation] - predicted).square().sum(0)
+        better = error > best
+        best, chosen = torch.where(better, error, best), torch.where(better, i, chosen)
+    final = _predictions(x, y, split.train, split.test, sorted(set(chosen.tolist())))
+    predicted = torch.stack([final[int(i)][:, v] for v, i in enumerate(chosen)], 1)
+    # No variable is predicted beyond the values it had in training.
+    predicted = predicted.clamp(y[split.train].amin(0), y[split.train].amax(0))
+    return np.where(varies.numpy(), r2(y[split.test], predicted), np.nan)
+
+
+def _predictions(
+    x: Tensor, y: Tensor, fit: np.ndarray, on: np.ndarray, penalties: range | list[int]
+) -> dict[int, Tensor]:
+    """The predictions for rows `on` with each of the penalties, by its number."""
+    center, mean = x[fit].mean(0), y[fit].mean(0)
+    ridge, centered = _Ridge(x[fit] - center), y[fit] - mean
+    inputs = x[on] - center
+    return {i: inputs @ ridge.weights(centered, RIDGE_PENALTIES[i]) + mean for i in penalties}
+
+
+# Discrete variables and the task's reward
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """F1 of a classifier on the test rows."""
+
+    f1: dict[int, float]
+    """Of each scored class, by its value."""
+    chance: dict[int, float]
+    """What predicting this class always would score: the highest F1 without looking at the features."""
+    mean: float
+    """Over the scored classes."""
+    mean_chance: float
+    """The mean F1 of predictions drawn by the frequencies of the classes, which is the mean frequency."""
+
+
+def f1(truth: np.ndarray, predicted: np.ndarray, value: int) -> float:
+    """F1 of one class: the harmonic mean of precision and recall; 0 if it is never rightly predicted."""
+    hits = int(((truth == value) & (predicted == value)).sum())
+    named = int((predicted == value).sum()) + int((truth == value).sum())
+    return 2 * hits / named if named else 0.0
+
+
+def principal(features: Array, rows: np.ndarray, width: int = MAX_WIDTH) -> Tensor:
+    """(n, width): features (n, d) on the principal components of `rows`; as they are if there are few."""
+    if _tensor(features).shape[1] <= width or len(rows) <= width:
+        return _tensor(features).float()
+    x = _standardized(features, rows)
+    if x.shape[1] <= width:
+        return x
+    with torch.random.fork_rng([]):
+        torch.default_generator.manual_seed(0)  # of the randomized decomposition
+        _, _, axes = torch.svd_lowrank(x[rows], q=width, niter=1)
+    return x @ axes
+
+
+def logistic_f1(
+    features: Array, labels: np.ndarray, split: Split, *, only: Callable[[int], bool] = lambda value: True
+) -> ClassScores | None:
+    """F1 of multinomial logistic regression with balanced class weights.
+
+    How far predictions lean towards frequent classes is chosen on the validation rows, like the penalty.
+
+    Args:
+        features: (n, d).
+        labels: (n,) whole numbers.
+        split: Rows to fit and to score.
+        only: Which classes are scored, given their value.
+
+    Returns:
+        None where fewer than two classes have enough examples, or none of those to be scored has.
+    """
+    labels = np.asarray(labels)
+    classes, counts = np.unique(labels[split.fit], return_counts=True)
+    classes = classes[counts >= MIN_EXAMPLES]
+    scored = [int(c) for c in classes if only(int(c)) and (labels[split.test] == c).sum() >= MIN_EXAMPLES]
+    if len(classes) < 2 or not scored:
+        return None
+    split_known = split.restrict(np.isin(labels, classes))
+    x = _standardized(features, split_known.train)
+    index = torch.from_numpy(np.searchsorted(classes, labels).clip(max=len(classes) - 1))
+    best, setting, weights = -1.0, (0.0, 0.0), None
+    for penalty in LOGISTIC_PENALTIES:
+        weights = _logistic_weights(
+            x[split_known.fit], index[split_known.fit], len(classes), penalty, weights
+        )
+        logits = _logits(x[split_known.validation], weights)
+        prior = _log_prior(index[split_known.fit], len(classes))
+        for share in PRIOR_SHARES:
+            named = classes[(logits + share * prior).argmax(1).numpy()]
+            score = float(np.mean([f1(labels[split_known.validation], named, value) for value in scored]))
+            if score > best:
+                best, setting = score, (penalty, share)
+    penalty, share = setting
+    final = _logistic_weights(x[split_known.train], index[split_known.train], len(classes), penalty, weights)
+    prior = _log_prior(index[split_known.train], len(classes))
+    # Rows of classes too rare to fit are in the test: they count as wrong wherever they are named.
+    named = classes[(_logits(x[split.test], final) + share * prior).argmax(1).numpy()]
+    truth = labels[split.test]
+    scores = {value: f1(truth, named, value) for value in scored}
+    frequency = {value: float((truth == value).mean()) for value in scored}
+    return ClassScores(
+        scores,
+        {value: 2 * p / (1 + p) for value, p in frequency.items()},
+        float(np.mean(list(scores.values()))),
+        float(np.mean(list(frequency.values()))),
+    )
+
+
+def reward_f1(z: Array, z_next: Array, reward: np.ndarray, split: Split) -> ClassScores | None:
+    """F1 of the sign of the task's reward from f(s) and f(s'); of the classes other than the commonest.
+
+    None where rewards are too rare to be scored.
+    """
+    sign = np.sign(np.asarray(reward)).astype(np.int64)
+    values, counts = np.unique(sign, return_counts=True)
+    common = int(values[counts.argmax()]) if len(values) else 0
+    both = torch.cat([_tensor(z).float(), _tensor(z_next).float()], 1)
+    return logistic_f1(both, sign, split, only=lambda value: value != common)
+
+
+def _log_prior(index: Tensor, count: int) -> Tensor:
+    return index.bincount(minlength=count).clamp(min=1).float().log()
+
+
+def _logits(x: Tensor, weights: Tensor) -> Tensor:
+    return x @ weights[:-1] + weights[-1]
+
+
+def _logistic_weights(x: Tensor, index: Tensor, count: int, penalty: float, start: Tensor | None) -> Tensor:
+    """(d + 1, count): the minimum of the balanced cross-entropy + penalty / 2 ‖w‖²; the bias comes last."""
+    balance = len(index) / (count * index.bincount(minlength=count).clamp(min=1).float())
+    weights = torch.zeros(x.shape[1] + 1, count) if start is None else start.detach().clone()
+    weights.requires_grad_(True)
+    optimizer = torch.optim.LBFGS(
+        [weights], max_iter=LBFGS_ITERATIONS, tolerance_grad=1e-5, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(_logits(x, weights), index, weight=balance)
+        loss = loss + penalty / 2 * weights[:-1].square().sum()
+        loss.backward()
+        return loss
+
+    with torch.enable_grad():
+        optimizer.step(closure)  # type: ignore[arg-type]
+    return weights.detach()
+
+
+def _standardized(features: Array, rows: np.ndarray) -> Tensor:
+    """Features with mean 0 and deviation 1 over `rows`, without those that are constant there."""
+    x = _tensor(features).flatten(1).float()
+    mean, deviation = x[rows].mean(0), x[rows].std(0, correction=0)
+    varies = deviation > 1e-6 * mean.abs().clamp(min=1e-6)
+    if not varies.any():
+        return torch.zeros(len(x), 1)
+    return ((x[:, varies] - mean[varies]) / deviation[varies]).clamp(-LIMIT, LIMIT)
+
+
+def _tensor(values: Array) -> Tensor:
+    return (
+        torch.from_numpy(np.ascontiguousarray(values)) if isinstance(values, np.ndarray) else values
+    ).cpu()
+
+
+def _numpy(values: Array) -> np.ndarray:
+    return _tensor(values).double().numpy()
