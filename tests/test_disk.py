@@ -38,6 +38,25 @@ def test_the_estimate_is_what_a_run_writes(tmp_path, monkeypatch, env, chunk_byt
     assert needed == pytest.approx(written, rel=tolerance)
 
 
+@pytest.mark.parametrize("keep_last", [1, 2])
+def test_the_estimate_follows_what_a_complete_run_keeps_of_its_replay(tmp_path, keep_last):
+    kept = {"log__keep_replay": False, "log__keep_last": keep_last, "replay__capacity_steps": 3000}
+    agent = voidrl.train(long_walk, steps=1000, out=tmp_path / "run", config=tiny(**RUN, **kept))
+    written = checkpoint.bytes_on_disk(tmp_path / "run" / "checkpoints")
+    size = disk.saved_bytes(agent.tensors().values(), [])
+    needed = disk.checkpoint_bytes(agent.config, agent.spec, 0, size, count=keep_last)
+    assert needed == pytest.approx(written, rel=0.1, abs=disk.OVERHEAD_BYTES)
+    assert (needed > 40_000) == (keep_last == 2)  # 900 steps of 8 + 8 + 25 bytes in the one before
+
+
+def test_before_its_end_a_run_needs_room_for_a_replay_that_it_will_not_keep(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "free_disk", lambda folder: 60_000)
+    changes = tiny(**RUN, log__keep_replay=False, log__keep_last=1, replay__capacity_steps=3000)
+    with pytest.raises(RunFolderError, match="60 kB free, and by its end"):
+        voidrl.train(long_walk, steps=2000, out=tmp_path / "run", config=changes)
+    voidrl.train(long_walk, steps=200, out=tmp_path / "run", config=changes)
+
+
 def test_the_moments_of_adam_are_counted(tmp_path):
     agent = voidrl.train(Walk, steps=20, out=tmp_path / "run", config=tiny(learner__hidden_dim=512))
     size = disk.saved_bytes(agent.tensors().values(), agent.optimizers.all_parameters())

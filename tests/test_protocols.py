@@ -8,6 +8,7 @@ import pytest
 
 from voidrl import build, registry
 from voidrl.agent.dry_build import dry_build
+from voidrl.agent.trainers import Pieces, encoder_trainers
 from voidrl.config import Config, flat, to_json
 from voidrl.errors import ConfigError
 from voidrl.protocols.presets import PROTOCOLS, default_preset, preset_values, recipe
@@ -40,7 +41,7 @@ def changed(one, other):
 
 
 @pytest.mark.parametrize("preset", PROTOCOLS)
-def test_apt_has_the_values_that_presets_always_had(preset):
+def test_apt_has_the_values_that_were_recorded(preset):
     recorded = RECORDED[preset]["pretrain"]
     built = resolve(preset)[0]
     config = flat(to_json(built))
@@ -103,6 +104,7 @@ def test_a_method_changes_its_recipe_and_nothing_of_the_protocol():
         ("urlb-pixels", "diayn", "learner", "recipe diayn"),
         ("urlb-states", "icm", "icm", "recipe icm"),
         ("urlb-pixels", "icm", "icm", "recipe icm"),
+        ("atari-fast", "apt", "icm", "recipe apt"),
         ("atari-fast", "icm", "icm", "recipe icm"),
         ("maze-demo", "proto", "learner", "recipe proto"),
         ("urlb-states", "proto", "identity", "method proto"),
@@ -121,12 +123,59 @@ def test_every_method_has_the_representation_that_it_wants(preset, method, repre
         assert (config.share_encoder, config.encoder_trainers) == ("nothing", ())
 
 
-@pytest.mark.parametrize("preset", ["urlb-states", "urlb-pixels", "atari-demo", "maze-demo", "dmc-fast"])
+@pytest.mark.parametrize(
+    "preset",
+    ["urlb-states", "urlb-pixels", "atari-fast", "atari-demo", "atari-authors", "maze-demo", "dmc-fast"],
+)
 @pytest.mark.parametrize("method", registry.names("method"))
 def test_every_method_fits_every_protocol(preset, method):
     """Nothing is refused when the agent is built."""
     config, _ = resolve(preset, method=method)
     assert dry_build(spec_of(preset), config).config.method.name == method
+
+
+@pytest.mark.parametrize("representation", sorted({*registry.names("representation")} - {"identity"}))
+@pytest.mark.parametrize("preset", ["atari-fast", "atari-demo"])
+def test_only_its_own_representation_shares_the_stack_with_q(preset, representation):
+    config, _ = resolve(preset, representation=representation)
+    agent = dry_build(spec_of(preset), config)
+    shares = representation == "icm"
+    assert config.share_encoder == ("stack" if shares else "nothing")
+    pieces = Pieces(type(agent.representation), type(agent.method), type(agent.learner))
+    trainers = encoder_trainers(config, pieces)
+    if representation in ("fixed", "imagenet"):
+        assert not trainers  # nothing trains what is to stay as it is
+    elif pieces.representation.has_loss:
+        uses = shares or pieces.representation.uses_learner_encoder
+        assert trainers == {"representation", *(["learner"] if uses else [])}
+    assert (config.representation.encoder.feature_dim, config.intrinsic_normalization) == (50, "standardize")
+
+
+def test_what_sharing_excludes_is_one_sentence():
+    alone, _ = resolve("atari-fast", share_encoder="nothing", encoder_trainers=("representation",))
+    assert dry_build(spec_of("atari-fast"), alone).config.representation.name == "icm"
+    config, _ = resolve("atari-fast", share_encoder="nothing")
+    with pytest.raises(ConfigError, match=r"encoder_trainers = .*; leave out 'learner', or use share_enc"):
+        dry_build(spec_of("atari-fast"), config)
+
+
+def test_contrast_in_atari_fast_is_that_of_the_paper_with_its_own_f():
+    paper, fast = (resolve(preset, representation="simclr")[0] for preset in ("atari-paper", "atari-fast"))
+    assert resolve("atari-paper")[0] == paper
+    encoder = {f"representation.encoder.{n}" for n in ("activation", "feature_dim", "hidden_dim")}
+    encoder |= {"representation.encoder.spectral_norm_iterations", "representation.batch_size"}
+    changes = {name for name in changed(paper, fast) if name.partition(".")[0] == "representation"}
+    assert changes == encoder
+    assert (fast.share_encoder, fast.encoder_trainers) == ("nothing", ("representation",))
+    assert (fast.representation.batch_size, fast.representation.learning_rate) == (256, 1e-3)
+    demo, _ = resolve("atari-demo", representation="simclr")
+    assert (demo.representation.batch_size, demo.share_encoder) == (32, "nothing")
+
+
+@pytest.mark.parametrize("preset", ["atari-fast", "atari-demo", "atari-authors"])
+def test_densities_keep_the_space_of_few_dimensions(preset):
+    encoder = resolve(preset, method="smm")[0].representation.encoder
+    assert (encoder.feature_dim, encoder.activation, encoder.spectral_norm_iterations) == (5, "elu", 5)
 
 
 def test_the_recipes_of_urlb():
@@ -152,13 +201,16 @@ def test_another_representation_keeps_the_shape_of_f(preset):
     assert fixed.representation.encoder == apt.representation.encoder
     assert sources["representation.name"] == "command"
     outside = {name for name in changed(apt, fixed) if not name.startswith("representation.")}
-    assert outside == ({"encoder_trainers"} if apt.encoder_trainers else set())
+    shared = {"share_encoder"} if apt.share_encoder == "stack" else set()
+    assert outside == ({"encoder_trainers", *shared} if apt.encoder_trainers else set())
+    assert shared == ({"share_encoder"} if preset == "atari-fast" else set())
     assert fixed.encoder_trainers == ()
     assert fixed.method == apt.method
 
 
 def test_naming_the_representation_of_the_recipe_changes_nothing():
-    assert resolve("atari-fast", representation="simclr")[0] == resolve("atari-fast")[0]
+    assert resolve("atari-fast", representation="icm")[0] == resolve("atari-fast")[0]
+    assert resolve("atari-paper", representation="simclr")[0] == resolve("atari-paper")[0]
     assert (
         resolve("urlb-states", representation={"name": "icm", "batch_size": 7})[
             0

@@ -177,6 +177,22 @@ def test_a_resume_of_a_complete_run_says_so_and_changes_nothing(tmp_path, capsys
     assert cli.main(["resume", str(run)]) == 0
 
 
+def test_a_complete_run_without_replay_is_fine_tuned_and_not_extended(tmp_path, capsys):
+    run = tmp_path / "run"
+    changes = tiny(log__keep_replay=False, log__keep_last=2, log__checkpoint_every_steps=10)
+    agent = voidrl.pretrain(Walk, steps=24, out=run, config=changes)
+    before, last = ({f.name for f in path.iterdir()} for path in sorted((run / "checkpoints").iterdir()))
+    assert {name for name in before - last if "replay" not in name} == set()
+    assert {name for name in last if "replay" in name} == set() != before - last
+    assert voidrl.resume(run).steps == 24
+    assert "is complete at step 24" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match=r"holds no replay, .* be extended to 40 steps: fine-tune its"):
+        voidrl.resume(run, steps=40)
+    tuned = voidrl.finetune(run, Walk, steps=12, out=tmp_path / "tuned", config={"log.keep_replay": True})
+    assert tuned.steps == agent.steps + 12
+    assert "replay.safetensors/starts" in newest(tmp_path / "tuned")[0]
+
+
 # Damage
 
 

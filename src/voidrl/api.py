@@ -24,6 +24,7 @@ from voidrl.config import (
     require,
     to_json,
     update,
+    update,
 )
 from voidrl.device import placed
 from voidrl.disk import checkpoint_bytes, require_disk, saved_bytes
@@ -419,9 +420,15 @@ def _probe_in_training(agent: Agent, factory: EnvFactory | None) -> Callable[[],
 def _require_disk(folder: Path, agent: Agent, say: Callable[[str], None]) -> None:
     """Compare what the checkpoints of a run will need with the free space, before it begins."""
     size = saved_bytes(agent.tensors().values(), agent.optimizers.all_parameters())
+    moments, log = [agent.config], agent.config.log
+    before = (agent.config.steps - 1) // log.checkpoint_every_steps * log.checkpoint_every_steps
+    if before and not log.keep_replay:  # the last checkpoint with a replay is larger than the one at the end
+        moments.append(update(agent.config, {"steps": before, "log.keep_replay": True}))
 
     def needed(count: int) -> int:
-        total = checkpoint_bytes(agent.config, agent.spec, agent.method.skill_dim, size, count=count)
+        total = max(
+            checkpoint_bytes(each, agent.spec, agent.method.skill_dim, size, count=count) for each in moments
+        )
         return total - checkpoint.bytes_on_disk(folder / "checkpoints")  # those of a resumed run
 
     require_disk(folder, needed, agent.config.log.keep_last, say)

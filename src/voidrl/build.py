@@ -84,7 +84,7 @@ def layers_for(
     """The layers of a run that starts from scratch: protocol, recipe and command.
 
     Naming a piece replaces that piece alone. Another representation keeps the protocol's shape of f and drops
-    what the recipe says about its own. Another learner keeps the protocol's values for what all learners
+    what the recipe says about its own, a shared stack included. Another learner keeps the protocol's values for what all learners
     have. Training from scratch is set up as fine-tuning is, so that the two can be compared.
 
     Args:
@@ -119,7 +119,9 @@ def layers_for(
             for values in (protocol, chosen)
         )
     if representation not in (None, piece_name("representation", chosen)):
-        replaced = ("representation", "encoder_trainers")  # who trains f depends on the representation
+        replaced = {"representation", "encoder_trainers"}  # who trains f depends on the representation
+        if chosen.get("share_encoder") == "stack":  # convolutions alike, which other encoders may not have
+            replaced.add("share_encoder")
         chosen = {key: value for key, value in chosen.items() if key not in replaced}
     if phase == "train" and "log" in protocol:  # snapshots are taken of pre-training
         protocol = {**protocol, "log": {k: v for k, v in protocol["log"].items() if k != "snapshot_steps"}}

@@ -48,6 +48,7 @@ LOCAL_FIELDS = (
     "replay.device",
     "representation.weights",
     "log.keep_last",
+    "log.keep_replay",
     "log.tensorboard",
     "log.wandb_project",
 )
@@ -521,6 +522,9 @@ class LogConfig:
     from it exact. One more is written where a run stops."""
     keep_last: int = 2
     """Checkpoints kept."""
+    keep_replay: bool = True
+    """Keep the replay, most of a checkpoint, in the one at the end. Without it a complete run can be
+    fine-tuned, evaluated and shared, but not extended; with `keep_last` 1 no other checkpoint has it."""
     snapshot_steps: tuple[Count, ...] = ()
     """Steps of the run at which the agent alone is kept permanently under `snapshots/`: `100k,500k` on the
     command line. Several environments may step past one; folders are named by the agent's true steps."""

@@ -28,7 +28,7 @@ def saved_bytes(tensors: Iterable[Tensor], optimized: Iterable[nn.Parameter]) ->
 def checkpoint_bytes(config: Config, spec: EnvSpec, skill_dim: int, agent: int, *, count: int) -> int:
     """Disk space of the last `count` checkpoints of a complete run, and of its snapshots.
 
-    A checkpoint holds the agent and the whole replay. Chunks of the replay that have not changed since the
+    A checkpoint holds the agent and the whole replay, the last one only with `log.keep_replay`. Chunks of the replay that have not changed since the
     checkpoint before are the same files, so another one costs an agent and the chunks written to since.
 
     Args:
@@ -59,8 +59,11 @@ def checkpoint_bytes(config: Config, spec: EnvSpec, skill_dim: int, agent: int, 
         return row_size * min(chunk_rows, max(0, min(rows_by_then, rows) - index * chunk_rows))
 
     chunks = range(-(-rows // chunk_rows))
-    total = len(written) * (agent + positions + OVERHEAD_BYTES) + sum(chunk(i, written[-1]) for i in chunks)
-    for before, after in pairwise(written):
+    total = len(written) * (agent + OVERHEAD_BYTES)
+    stored = written if log.keep_replay else written[:-1]  # with the replay
+    if stored:
+        total += len(stored) * positions + sum(chunk(i, stored[-1]) for i in chunks)
+    for before, after in pairwise(stored):
         first, last = before - 2, min(after, before + rows) - 1  # a reset marks the last step as cut
         touched = [*range(first, last, chunk_rows), last] if before else []
         total += sum(chunk(i, before) for i in {row % rows // chunk_rows for row in touched})

@@ -47,7 +47,7 @@ from voidrl.terminal.progress import Progress
 from voidrl.terminal.signals import StopSignals
 from voidrl.units import crossed
 
-EXPLORER = "explorer.safetensors"
+EXPLORER, REPLAY = "explorer.safetensors", "replay.safetensors"
 STATES = "states/"  # before the names of what `env.count_states` counted, in a checkpoint
 SHOWN_VALUES = 10  # of a skill, in the sentence that names it
 MAX_CELLS = 1_000_000  # `info["cell"]` beyond these is no index into a small map
@@ -422,7 +422,9 @@ class Loop:
         if self.envs.counter is not None:
             self.state.states = self.envs.counter.state()
         explorer = self.engine.explorer if Explorer.is_needed(self.config, self.state.steps) else None
-        path = save_run(self.folder, self.agent, self.replay, self.state, explorer)
+        keeps = self.config.log.keep_replay or self.state.steps < self.config.steps
+        replay = self.replay if keeps else None
+        path = save_run(self.folder, self.agent, replay, self.state, explorer)
         self.state.states = {}
         self.folder.log(f"checkpoint {path.name}")
         self.folder.status.saved(self.state.steps)
@@ -467,19 +469,24 @@ def resume_command(folder: RunFolder, config: Config) -> str:
 
 
 def save_run(
-    folder: RunFolder, agent: Agent, replay: Replay, state: LoopState, explorer: Explorer | None = None
+    folder: RunFolder,
+    agent: Agent,
+    replay: Replay | None,
+    state: LoopState,
+    explorer: Explorer | None = None,
 ) -> Path:
-    """Everything that a resumed run needs, as safetensors and JSON."""
+    """Everything that a resumed run needs, as safetensors and JSON; without a replay it cannot go on."""
     loop = {"visits": torch.from_numpy(state.visits), **random_state(agent.device)}
     loop |= {f"{STATES}{name}": torch.from_numpy(seen) for name, seen in state.states.items()}
     files = {
         "agent.safetensors": checkpoint.Group(agent.tensors()),
         "optimizers.safetensors": checkpoint.Group(agent.optimizers.tensors()),
         "loop.safetensors": checkpoint.Group(loop),
-        "replay.safetensors": checkpoint.Group(replay.state()),
     }
-    for name, tag, tensors in replay.chunks():
-        files[f"replay_{name}.safetensors"] = checkpoint.Group(tensors, tag)
+    if replay is not None:
+        files[REPLAY] = checkpoint.Group(replay.state())
+        for name, tag, tensors in replay.chunks():
+            files[f"replay_{name}.safetensors"] = checkpoint.Group(tensors, tag)
     meta = {
         "agent_steps": agent.steps,
         "steps": state.steps,
@@ -519,13 +526,21 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
             if name.startswith("replay_"):
                 yield name.removeprefix("replay_").removesuffix(".safetensors"), saved.tensors(name)
 
-    positions = saved.tensors("replay.safetensors", *replay.state())
-    if positions["starts"].shape != replay.starts.shape:
+    if REPLAY in saved.files:
+        positions = saved.tensors(REPLAY, *replay.state())
+        if positions["starts"].shape != replay.starts.shape:
+            raise CheckpointError(
+                f"the replay in {saved.path} has {len(positions['starts'])} slots and the run's config makes "
+                f"one of {len(replay.starts)}: set replay.capacity_steps and env.num_envs back to what they "
+                f"were"
+            )
+        replay.load(positions, chunks())
+    elif saved.count("steps") < agent.config.steps:
         raise CheckpointError(
-            f"the replay in {saved.path} has {len(positions['starts'])} slots and the run's config makes "
-            f"one of {len(replay.starts)}: set replay.capacity_steps and env.num_envs back to what they were"
+            f"{saved.path} holds no replay, since the run was complete with log.keep_replay = False, and "
+            f"cannot be extended to {agent.config.steps} steps: fine-tune its agent, or run it again with "
+            f"log.keep_replay = True"
         )
-    replay.load(positions, chunks())
     restore_random_state(loop, agent.device)
     counts = {name: saved.count(name) for name in ("steps", "updates", "episodes", "metrics_bytes")}
     states = {k.removeprefix(STATES): v.numpy() for k, v in loop.items() if k.startswith(STATES)}

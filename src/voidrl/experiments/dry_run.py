@@ -109,5 +109,6 @@ def _disk(plan: Plan, states: Mapping[str, CellState], estimates: Estimates) -> 
     line += f"; {decimal(free)} free"
     needed = sum(size for folder, size in sizes.items() if states[folder].kind == "missing")
     if needed > free:
-        return [line, "that does not fit: fewer seeds or tasks, --set log.keep_last=1, or another --out"]
+        smaller = "--set log.keep_last=1 log.keep_replay=false"
+        return [line, f"that does not fit: fewer seeds or tasks, {smaller}, or another --out"]
     return [line]

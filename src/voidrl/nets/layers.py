@@ -113,7 +113,7 @@ class FullPrecisionLayerNorm(nn.LayerNorm):
 
 def in_bf16(x: Tensor) -> bool:
     """Whether a product with x would be taken in bf16."""
-    return torch.is_autocast_enabled(x.device.type)
+    return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)  # which meta tensors have not
 
 
 def rescale(latent: Tensor) -> Tensor:

@@ -18,11 +18,11 @@ Array = np.ndarray | Tensor
 
 RIDGE_PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
 """λ per training row: 1 shrinks the weight of a lone standardized feature to one half."""
-LOGISTIC_PENALTIES = (1.0, 1e-2, 1e-4)
+LOGISTIC_PENALTIES = (1e-1, 1e-3)
 PRIOR_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of log class frequencies added to balanced logits: 0 predicts rare classes often, 1 seldom."""
-LBFGS_ITERATIONS = 40
-MAX_WIDTH = 512
+LBFGS_ITERATIONS = 30
+MAX_WIDTH = 256
 """Features for logistic regression; wider spaces are reduced to as many principal components."""
 MIN_EPISODES = 8
 """With fewer episodes, each is cut into blocks of consecutive steps, which are split instead."""
@@ -191,16 +191,21 @@ def f1(truth: np.ndarray, predicted: np.ndarray, value: int) -> float:
 
 
 def principal(features: Array, rows: np.ndarray, width: int = MAX_WIDTH) -> Tensor:
-    """(n, width): features (n, d) on the principal components of `rows`; as they are if there are few."""
-    if _tensor(features).shape[1] <= width or len(rows) <= width:
-        return _tensor(features).float()
-    x = _standardized(features, rows)
+    """(n, width): features (n, d) in the space of the main principal components of `rows`.
+
+    The space is found by one power iteration on random vectors; in it, axes are not the components
+    themselves, which makes no difference to what is fitted there. Few features are returned as they are.
+    """
+    x = _tensor(features).float()
+    if x.shape[1] <= width or len(rows) <= width:
+        return x
+    x = _standardized(x, rows)
     if x.shape[1] <= width:
         return x
-    with torch.random.fork_rng([]):
-        torch.default_generator.manual_seed(0)  # of the randomized decomposition
-        _, _, axes = torch.svd_lowrank(x[rows], q=width, niter=1)
-    return x @ axes
+    start = torch.from_numpy(np.random.default_rng(0).standard_normal((x.shape[1], width), np.float32))
+    axes = torch.linalg.qr(x[rows].T @ (x[rows] @ start)).Q  # (d, width)
+    reduced: Tensor = x @ axes
+    return reduced
 
 
 def logistic_f1(
@@ -282,7 +287,11 @@ def _logistic_weights(x: Tensor, index: Tensor, count: int, penalty: float, star
     weights = torch.zeros(x.shape[1] + 1, count) if start is None else start.detach().clone()
     weights.requires_grad_(True)
     optimizer = torch.optim.LBFGS(
-        [weights], max_iter=LBFGS_ITERATIONS, tolerance_grad=1e-5, line_search_fn="strong_wolfe"
+        [weights],
+        max_iter=LBFGS_ITERATIONS,
+        tolerance_grad=1e-4,
+        tolerance_change=1e-6,
+        line_search_fn="strong_wolfe",
     )
 
     def closure() -> Tensor:

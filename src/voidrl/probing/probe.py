@@ -70,7 +70,9 @@ def probe_play(
         chosen = _chosen(play.variables, variables)
         names, state = [play.variables[i] for i in chosen], play.state[:, chosen]
         split, how = _split(play, seed)
-        scored, constant = _variable_scores(encoded, after, names, state, split)
+        # For classification, with as many features as fit in seconds.
+        narrow = {name: linear.principal(z, after[split.train]) for name, z in encoded.items()}
+        scored, constant = _variable_scores(encoded, narrow, after, names, state, split)
         note = no_reward(agent)
         return ProbeResult(
             agent=describe(agent),
@@ -81,7 +83,7 @@ def probe_play(
             spaces={name: z.shape[1] for name, z in encoded.items()},
             variables=scored,
             constant=constant,
-            task_reward=_task_reward(encoded, before, after, play.reward, split),
+            task_reward=_task_reward(narrow, before, after, play.reward, split),
             reward=None
             if note
             else _reward_score(agent, play, encoded[features.Z], before, after, names, chosen, seed),
@@ -161,6 +163,7 @@ def _split(play: Play, seed: int) -> tuple[linear.Split, str]:
 
 def _variable_scores(
     encoded: dict[str, Tensor],
+    narrow: dict[str, Tensor],
     after: np.ndarray,
     variables: Sequence[Variable],
     state: np.ndarray,
@@ -173,14 +176,12 @@ def _variable_scores(
     found: dict[int, dict[str, float]] = {i: {} for i, kind in enumerate(kinds) if kind}
     chance = dict.fromkeys(found, 0.0)
     for space, z in encoded.items():
-        rows = z[after]
         if continuous:
-            for i, value in zip(continuous, linear.ridge_r2(rows, state[:, continuous], split), strict=True):
+            values = linear.ridge_r2(z[after], state[:, continuous], split)
+            for i, value in zip(continuous, values, strict=True):
                 found[i][space] = float(value)
-        if discrete:
-            rows = linear.principal(rows, split.train)
         for i in discrete:
-            scores = linear.logistic_f1(rows, state[:, i].astype(np.int64), split)
+            scores = linear.logistic_f1(narrow[space][after], state[:, i].astype(np.int64), split)
             found[i][space] = math.nan if scores is None else scores.mean
             chance[i] = chance[i] if scores is None else scores.mean_chance
     useful = {i for i, scores in found.items() if any(map(math.isfinite, scores.values()))}
@@ -205,10 +206,7 @@ def _task_reward(
 ) -> TaskRewardScore | None:
     if np.ptp(np.sign(task)) == 0:
         return None
-    found = {}
-    for space, z in encoded.items():
-        narrow = linear.principal(z, after[split.train])
-        found[space] = linear.reward_f1(narrow[before], narrow[after], task, split)
+    found = {space: linear.reward_f1(z[before], z[after], task, split) for space, z in encoded.items()}
     known = {space: scores for space, scores in found.items() if scores is not None}
     if not known:
         return None
