@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import make_agent
 
-from voidrl.config import EnvConfig
+from voidrl.config import Config, EnvConfig
 from voidrl.envs import ram_state
 from voidrl.envs.maze import AGENT
 from voidrl.envs.vector import Envs
@@ -185,6 +185,20 @@ def test_bad_input_is_one_sentence(play):
         collect(MAZE, 10, [3])
     with pytest.raises(SpaceError, match="expected the same spaces"):
         collect(MAZE, 10, make_agent())
+
+
+def test_play_has_the_rules_of_pretraining_unless_a_run_learns_a_task(monkeypatch):
+    made = []
+
+    def make(*args, pretraining, **options):
+        made.append(pretraining)
+        raise ConfigError("made")
+
+    monkeypatch.setattr("voidrl.probing.play.make_envs", make)
+    for env in (EnvConfig(id=MAZE), Config(), Config(phase="finetune")):
+        with pytest.raises(ConfigError, match="made"):
+            collect(env, 10)
+    assert made == [True, True, False]
 
 
 def test_whole_games_are_episodes_on_atari(monkeypatch):
