@@ -257,6 +257,20 @@ class Unnamed(DQN):
     first_layers = []  # noqa: RUF012
 
 
+def test_a_target_without_an_original_is_new_like_any_head():
+    source = shake(make_agent(learner=Aimed))
+    agent = make_agent(phase="finetune", finetune__heads="first_layer", learner=Aimed)
+    fresh = agent.learner.target_entropy.weight.clone()
+    agent.load_pretrained(source.tensors())
+    assert torch.equal(agent.learner.target_entropy.weight, fresh)
+
+
+class Aimed(DQN):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.target_entropy = torch.nn.Linear(1, 1)
+
+
 SHARING = {
     "stack": {"share_encoder": "stack"},
     "all": {"share_encoder": "all"},

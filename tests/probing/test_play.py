@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import make_agent
 
-from voidrl.config import EnvConfig
+from voidrl.config import Config, EnvConfig
 from voidrl.envs import ram_state
 from voidrl.envs.maze import AGENT
 from voidrl.envs.vector import Envs
@@ -112,7 +112,7 @@ def test_few_episodes_are_cut_into_blocks():
     env = EnvConfig(id="voidrl/PixelMaze-v0?max_episode_steps=1000")
     play = collect(env, 800, num_envs=2)
     split = play.split(0.2)
-    assert "only 2 episodes" in split.note
+    assert "fewer than 4 episodes" in split.note
     assert 0.1 < len(split.held_out) / len(play) < 0.3
     for episode in range(2):
         trained, held = (play.episode_step[part[play.episode[part] == episode]] for part in split[:2])
@@ -167,7 +167,7 @@ def test_an_environment_without_state_says_so(monkeypatch):
     monkeypatch.setattr(Envs, "_read_state", lambda self, info: setattr(self, "_state", np.zeros((2, 0))))
     play = collect(MAZE, 20, num_envs=2)
     assert play.state.shape == (len(play), 0)
-    assert "does not report its true state, so only the reward can be probed" in play.missing_state
+    assert play.variables == ()
 
 
 def test_bad_input_is_one_sentence(play):
@@ -185,6 +185,20 @@ def test_bad_input_is_one_sentence(play):
         collect(MAZE, 10, [3])
     with pytest.raises(SpaceError, match="expected the same spaces"):
         collect(MAZE, 10, make_agent())
+
+
+def test_play_has_the_rules_of_pretraining_unless_a_run_learns_a_task(monkeypatch):
+    made = []
+
+    def make(*args, pretraining, **options):
+        made.append(pretraining)
+        raise ConfigError("made")
+
+    monkeypatch.setattr("voidrl.probing.play.make_envs", make)
+    for env in (EnvConfig(id=MAZE), Config(), Config(phase="finetune")):
+        with pytest.raises(ConfigError, match="made"):
+            collect(env, 10)
+    assert made == [True, True, False]
 
 
 def test_whole_games_are_episodes_on_atari(monkeypatch):

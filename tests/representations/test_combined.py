@@ -16,7 +16,7 @@ from helpers import (
 
 from voidrl.agent.reset import reset
 from voidrl.augment import Augment
-from voidrl.config import AugmentConfig
+from voidrl.config import AugmentConfig, without_local_fields
 from voidrl.engine import HostReads
 from voidrl.errors import ConfigError
 from voidrl.representations.base import Views
@@ -27,7 +27,7 @@ ALL = ("simclr", "atc", "spr", "icm", "inverse", "sgi")
 
 
 def combined(spec=DISCRETE, losses=("simclr", "spr", "inverse"), weights=(), **changes):
-    options = {"name": "combined", "losses": losses, "weights": weights, "hidden_dim": 8}
+    options = {"name": "combined", "losses": losses, "loss_weights": weights, "hidden_dim": 8}
     outside = {key: changes.pop(key) for key in [*changes] if "__" in key or key == "share_encoder"}
     return make_agent(spec, representation={**options, **changes}, **outside)
 
@@ -70,6 +70,18 @@ def test_a_part_is_the_representation_of_its_name():
     views = plain_views(fill_replay(DISCRETE))
     torch.testing.assert_close(f.loss(views)[0], 2 * alone.loss(views)[0])
     assert f.loss(views)[0].ndim == 0
+
+
+def test_parts_that_measure_the_same_are_told_apart():
+    f = combined(losses=("spr", "sgi")).representation
+    _, metrics = f.loss(plain_views(fill_replay(DISCRETE)))
+    assert {"spr_loss", "sgi_spr_loss", "inverse_loss"} <= metrics.keys()
+
+
+def test_weights_are_shared_with_the_agent():
+    """They are no file of weights, which belongs to the machine."""
+    config = combined(weights=(1.0, 0.0, 2.0)).config
+    assert without_local_fields(config).representation.loss_weights == (1.0, 0.0, 2.0)
 
 
 def test_a_weight_of_0_leaves_a_loss_out():
@@ -199,9 +211,12 @@ def test_the_method_icm_needs_a_forward_model():
     [
         ({"losses": ()}, r"losses = \(\) cannot be used: expected some of simclr, atc"),
         ({"losses": ("spr", "spr")}, "expected some of .*, each once"),
-        ({"weights": (1.0,)}, r"weights = \(1.0,\) cannot be used: expected one weight for each of the 3"),
-        ({"weights": (1.0, -1.0, 0.0)}, "weights = -1.0 cannot be used: expected numbers from 0 on"),
-        ({"weights": (0.0, 0.0, 0.0)}, "expected at least one above 0"),
+        ({"loss_weights": (1.0,)}, r"loss_weights = \(1.0,\) cannot be used: expected one weight for each"),
+        (
+            {"loss_weights": (1.0, -1.0, 0.0)},
+            "loss_weights = -1.0 cannot be used: expected numbers from 0 on",
+        ),
+        ({"loss_weights": (0.0, 0.0, 0.0)}, "expected at least one above 0"),
         ({"momentum": 1.0}, r"momentum = 1.0 cannot be used: expected a number in \[0, 1\)"),
     ],
 )

@@ -665,8 +665,10 @@ class Agent(nn.Module):
             return tuple(f"learner.{name}" for name in begins)
         kept = {id(t) for layer in learner.first_layers for t in (*layer.parameters(), *layer.buffers())}
         own = {**dict(learner.named_parameters()), **dict(learner.named_buffers())}
-        found = (name for name in own if name.startswith(begins))
-        return tuple(f"learner.{n}" for n in found if id(own[n.removeprefix("target_")]) not in kept)
+        originals = {name: own.get(name.removeprefix("target_"), own[name]) for name in own}
+        return tuple(
+            f"learner.{name}" for name in own if name.startswith(begins) and id(originals[name]) not in kept
+        )
 
 
 def _repeated(batch: Batch, views: int) -> Batch:

@@ -4,8 +4,8 @@ It acts in the warm-up where the agent's own heads are new, and afterwards in th
 `finetune.explorer` asks for. Differences from CPT: there, following the pre-trained policy is also one more
 action whose value is learned; here it only explores, in stretches of geometric length that become rarer.
 
-The policy is a copy of the pre-trained learner's acting part, with the exploration noise at the end of its
-schedule. It belongs to a run, not to the agent: a run's checkpoints have it, saved agents do not.
+The policy is a copy of the pre-trained learner, with the exploration noise at the end of its schedule. It
+belongs to a run, not to the agent: a run's checkpoints have it, saved agents do not.
 """
 
 from __future__ import annotations
@@ -27,13 +27,9 @@ class Explorer:
     """A policy that never learns, and which environments it acts in."""
 
     def __init__(self, policy: Learner, config: Config) -> None:
-        """`policy` is taken over: all that acting does not need is removed from it. `config` made it."""
+        """`policy` is taken over; `config` made it."""
         self.policy = policy.requires_grad_(False).eval()
         self.policy.set_progress(math.inf)
-        acting = policy.acting_parts
-        for name, _ in [*policy.named_children()]:
-            if acting and name not in acting:
-                delattr(policy, name)
         self.config = config
         device = next((t.device for t in (*policy.parameters(), *policy.buffers())), None)
         self.everywhere = torch.zeros((), dtype=torch.bool, device=device)

@@ -51,11 +51,6 @@ class Learner(nn.Module):
         return self
 
     @property
-    def acting_parts(self) -> tuple[str, ...]:
-        """Children that `act` reads, of which a frozen copy of the policy consists; () for all of them."""
-        return ()
-
-    @property
     def critic_heads(self) -> tuple[str, ...]:
         """Modules that `finetune.heads = "actor"` reinitializes together with their targets."""
         return ("critic",)

@@ -72,11 +72,6 @@ class DDPG(Learner):
         self.register_buffer("stddev", torch.tensor(config.stddev_start))
 
     @property
-    def acting_parts(self) -> tuple[str, ...]:
-        """The critics do not act."""
-        return "encoder", "actor"
-
-    @property
     def critic_heads(self) -> tuple[str, ...]:
         """The critic behind its trunk, if it has one."""
         return ("critic.heads",) if isinstance(self.critic, TrunkQ) else ("critic",)

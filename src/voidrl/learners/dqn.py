@@ -117,13 +117,6 @@ class DQN(Learner):
         self.register_buffer("epsilon", torch.tensor(config.epsilon_start))
 
     @property
-    def acting_parts(self) -> tuple[str, ...]:
-        """The online or the target network."""
-        if self.config.act_with == "target":
-            return "target_encoder", "target_critic"
-        return "encoder", "critic"
-
-    @property
     def critic_outputs(self) -> int | None:
         """What the critic has of each action; None for its value alone."""
         return None
@@ -150,7 +143,7 @@ class DQN(Learner):
 
     def greedy(self, output: Tensor) -> Tensor:
         """The best actions by the critic's output, (B,)."""
-        return (self.values(output) if self.popart is None else output).argmax(-1)
+        return (output if self.config.popart else self.values(output)).argmax(-1)
 
     def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
         """Greedy if deterministic, else ε-greedy with new noise; one draw serves all environments."""

@@ -76,11 +76,6 @@ class SAC(Learner):
         return {"critic": self.critic_parameters(), "actor": actor, "temperature": [self.log_alpha]}
 
     @property
-    def acting_parts(self) -> tuple[str, ...]:
-        """The critics do not act."""
-        return "encoder", "actor"
-
-    @property
     def first_layers(self) -> list[nn.Module]:
         """Those of critic and actor."""
         return [*super().first_layers, self.actor[0]]

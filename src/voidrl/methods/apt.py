@@ -126,8 +126,10 @@ class APT(Method):
 
     def scaled(self, x: Tensor) -> Tensor:
         """Divide distances, or what they are between, by their running mean or variance."""
+        if self.moments is not None:
+            return x / self.moments.std.square()
         by_mean: Tensor = self.mean(x)
-        return by_mean if self.moments is None else x / self.moments.std.square()
+        return by_mean
 
     def metrics(self) -> Metrics:
         """The running mean shows how the space shrinks or grows."""

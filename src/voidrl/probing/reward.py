@@ -7,11 +7,12 @@ variable has cells of its own (`additive`): rarity is then the mean of the varia
 reward given the cells is a sum of one term for each variable.
 
 **Rarity** is −log of the share of steps in the cell. Which variables are controllable is up to the
-environment; if positions are among the controllable ones (names that end in x, y or z), these alone are used.
+environment; if positions are among the controllable ones (`x`, `player_y`, `rootz`), these alone are used.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ MIN_VISITS = 5
 """Visits of a cell without which the mean of its rewards is left out."""
 SHIFTS = 20
 """Random shifts of the rewards in time, by which chance is estimated."""
+POSITION = re.compile(r"(^|_|root)[xyz](_\d+)?$", re.IGNORECASE)
+"""Names of positions: `x`, `player_y`, MuJoCo's `rootz`, but not `hinge_velocity`."""
 TAIL = 0.01
 """Weight of what comes after the end of the play, below which a return counts as complete."""
 
@@ -106,7 +109,7 @@ def cells(state: np.ndarray) -> Cells:
 def rarity_columns(names: Sequence[str], controllable: Sequence[bool]) -> list[int]:
     """The columns whose rarity the agent can influence: controllable positions, else all controllable."""
     own = [i for i, is_own in enumerate(controllable) if is_own]
-    positions = [i for i in own if names[i].lower().endswith(("x", "y", "z"))]
+    positions = [i for i in own if POSITION.search(names[i])]
     return positions or own
 
 

@@ -52,7 +52,7 @@ class CombinedConfig(RepresentationConfig):
     losses: tuple[LossName, ...] = ("simclr", "spr", "inverse")
     """Which: `simclr`, `atc`, `spr`, `icm` (forward and inverse dynamics), `inverse` (inverse dynamics alone)
     and `sgi` (three losses of its own)."""
-    weights: tuple[float, ...] = ()
+    loss_weights: tuple[float, ...] = ()
     """The weight of each loss, in the order of `losses`; () for 1 each. A loss with weight 0 is left out."""
     prediction_steps: int = 5
     """K, the steps that `spr` and `sgi` predict ahead."""
@@ -71,21 +71,21 @@ class CombinedConfig(RepresentationConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names, weights = self.losses, self.weights
+        names, weights = self.losses, self.loss_weights
         once = bool(names) and len(set(names)) == len(names)
         require(once, "losses", names, f"some of {', '.join(PARTS)}, each once")
         same = len(weights) in (0, len(names))
-        require(same, "weights", weights, f"one weight for each of the {len(names)} losses, or ()")
+        require(same, "loss_weights", weights, f"one weight for each of the {len(names)} losses, or ()")
         for weight in weights:
-            require(0 <= weight < math.inf, "weights", weight, "numbers from 0 on")
-        require(not weights or any(weights), "weights", weights, "at least one above 0")
+            require(0 <= weight < math.inf, "loss_weights", weight, "numbers from 0 on")
+        require(not weights or any(weights), "loss_weights", weights, "at least one above 0")
         require_positive(self, "prediction_steps", "delta_steps", "temperature", "hidden_dim")
         require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
 
     @property
     def weight_of(self) -> dict[str, float]:
         """The losses with a weight above 0."""
-        weights = self.weights or (1.0,) * len(self.losses)
+        weights = self.loss_weights or (1.0,) * len(self.losses)
         return {name: weight for name, weight in zip(self.losses, weights, strict=True) if weight}
 
     def part(self, loss: str) -> RepresentationConfig:
@@ -129,7 +129,8 @@ class Combined(Representation):
         for name, weight in self.config.weight_of.items():
             value, logged = self.part(name).loss(views)
             total = weight * value if total is None else total + weight * value
-            metrics |= logged
+            # Parts may measure the same: `spr` and `sgi` both have an error of predictions.
+            metrics |= {f"{name}_{key}" if key in metrics else key: value for key, value in logged.items()}
         assert total is not None
         return total, metrics
 
