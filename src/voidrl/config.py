@@ -159,7 +159,7 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """A network from observations to features: stack → FC → LayerNorm → tanh."""
+    """A network from observations to features: stack → FC → `output`, LayerNorm and tanh by default."""
 
     stack: str = "auto"
     """Convolutions: `nature`, `impala`, `drq` (strides 2, 1, 1, 1), `paper` (strides 2, 2, 2, 1) or `small`
@@ -167,9 +167,13 @@ class EncoderConfig:
     also the class itself). `auto`: `nature` for discrete actions, `drq` for continuous ones, `mlp` with a
     hidden layer for vectors."""
     feature_dim: int = 50
-    """Width of the output. 0 leaves out FC, LayerNorm and tanh: the features are the stack's own."""
+    """Width of the output. 0 leaves out FC and what follows it: the features are the stack's own."""
     hidden_dim: int = 0
     """Width of one more fully connected layer before the output; 0 for none."""
+    output: Literal["layer_norm_tanh", "layer_norm", "linear"] = "layer_norm_tanh"
+    """What follows the FC of the output: LayerNorm and tanh, LayerNorm alone, or nothing. LayerNorm fixes
+    mean and length of each state's features, two of their degrees of freedom, which matters where they are
+    few (5 on Atari); `linear` keeps them. Not used with feature_dim 0."""
     activation: Literal["elu", "relu"] = "elu"
     """Non-linearity between layers."""
     spectral_norm_iterations: int = 0

@@ -1,4 +1,4 @@
-"""Encoders: stack → FC → LayerNorm → tanh, with built-in stacks or a custom one."""
+"""Encoders: stack → FC → LayerNorm → tanh (or less of it), with built-in stacks or a custom one."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Encoder(nn.Module):
             layers += [Linear(self.feature_dim, config.hidden_dim), activation(config.activation)]
             self.feature_dim = config.hidden_dim
         if config.feature_dim:
-            layers += trunk_layers(self.feature_dim, config.feature_dim)
+            layers += trunk_layers(self.feature_dim, config.feature_dim, config.output)
             self.feature_dim = config.feature_dim
         self.trunk = nn.Sequential(*layers)
         # A vector without layers has nothing to rescale but the observation itself.

@@ -60,11 +60,15 @@ class Conv(nn.Conv2d):
 
 
 class Linear(nn.Linear):
-    """A linear layer, under spectral normalization where given one, with sizes as tensor cores like them."""
+    """A linear layer, under spectral normalization where given one, with sizes as tensor cores like them.
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    With `full_precision` it is computed in the precision of its weights, under autocast too.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, full_precision: bool = False) -> None:
         super().__init__(inputs, outputs)
         self.spectral: SpectralNorm | None = None
+        self.full_precision = full_precision
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs), or images with that number of values, → (B, outputs)."""
@@ -74,7 +78,10 @@ class Linear(nn.Linear):
                 weight = weight.view(-1, *x.shape[1:]).permute(0, 2, 3, 1).flatten(1)
                 x = x.permute(0, 2, 3, 1)
             x = x.flatten(1)
-        return padded_linear(x, weight, self.bias)
+        if not self.full_precision:
+            return padded_linear(x, weight, self.bias)
+        with full_precision(x):
+            return F.linear(x.to(weight.dtype), weight, self.bias)
 
 
 def padded_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -140,9 +147,12 @@ def unit_vectors(x: Tensor) -> Tensor:
     return F.normalize(x, dim=1, eps=SHORTEST)
 
 
-def trunk_layers(inputs: int, outputs: int) -> list[nn.Module]:
-    """FC → LayerNorm → tanh; the output is float32, even under autocast."""
-    return [Linear(inputs, outputs), FullPrecisionLayerNorm(outputs), nn.Tanh()]
+def trunk_layers(inputs: int, outputs: int, output: str = "layer_norm_tanh") -> list[nn.Module]:
+    """FC → LayerNorm → tanh, or less of it (`EncoderConfig.output`); float32, even under autocast."""
+    if output == "linear":  # nothing behind it restores what bf16 would round off
+        return [Linear(inputs, outputs, full_precision=True)]
+    layers = [Linear(inputs, outputs), FullPrecisionLayerNorm(outputs)]
+    return layers if output == "layer_norm" else [*layers, nn.Tanh()]
 
 
 def trunk(inputs: int, outputs: int) -> nn.Sequential:
