@@ -1,0 +1,423 @@
+"""Rank representations on stored play: what does f see of the true state, and what does the k-NN reward pay for?
+
+    python benchmarks/atari_probe.py --json results/atari/probe.json --cache /tmp/play
+    python benchmarks/atari_probe.py --device cuda --width 1.0 --batch-size 256 --updates 3000 --json probe.json
+
+Of each game some thousand steps are stored, half of them of uniform random actions, half of random actions
+that are held for a geometric number of steps. Each representation is trained on these frames by its own loss
+as the agent trains it, without the learner. Then linear probes read the true variables and the task's reward
+from f, and APT's reward of every stored state is compared with the rarity of the cell it lies in: of the
+variables that the player controls, of the others, and of all.
+
+A row is printed and written when it is done; rows that the file already has are not computed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from voidrl.agent import Agent
+from voidrl.agent.agent import JointLoss
+from voidrl.build import build_config
+from voidrl.config import merge
+from voidrl.device import placed
+from voidrl.engine import Engine
+from voidrl.nets.layers import Linear
+from voidrl.probing.linear import Split, reward_f1, ridge_r2, split_rows
+from voidrl.probing.reward import Cells, cells, dependence, noise_ratio, rarity_columns
+from voidrl.protocols.presets import preset_values
+from voidrl.replay import Replay
+from voidrl.types import EnvSpec, Metrics
+
+GAMES = ("freeway", "ms_pacman", "boxing", "assault", "krull")
+POOLS = (256, 1024, 4096)
+NEIGHBORS = 5
+DRAWS = 3  # of particles, in each of which all states are scored
+ENCODED_AT_ONCE = 500
+DIRECT_WIDTH = 64  # up to here distances are those of differences, above they are those of products
+TABLE = "{:<26} {:>5} | {:>5} {:>5} {:>5} | {:>17} | {:>17} | {:>17} | {:>11} {:>11} | {:>14}"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A representation as changes to the preset `atari-fast`, and the layers of f that are probed."""
+
+    name: str
+    changes: dict[str, Any]
+    spaces: tuple[str, ...] = ("z", "convolutions")
+    trained: bool = field(default=True)
+
+
+def variant(name: str, loss: str, dim: int, spaces: tuple[str, ...] = ("z",), **encoder: Any) -> Variant:
+    """A representation with an encoder of its own: the preset's except for its output."""
+    representation = {"name": loss, "encoder": {"feature_dim": dim, **encoder}}
+    return Variant(name, {"representation": representation}, spaces, trained=loss != "fixed")
+
+
+def learners(name: str, loss: str, **options: Any) -> Variant:
+    """A representation that is the learner's encoder: the convolutions themselves."""
+    return Variant(name, {"representation": {"name": loss, **options}}, ("z",))
+
+
+BEHIND = ("z", "convolutions")
+SHARED = {"hidden_dim": 0, "activation": "relu", "spectral_norm_iterations": 0}  # as the learner's encoder
+VARIANTS = (
+    Variant("pixels 21×21", {}, ("pixels",), trained=False),
+    variant("fixed-5", "fixed", 5),
+    variant("fixed-50", "fixed", 50, BEHIND),
+    variant("fixed-512", "fixed", 512),
+    variant("simclr-5", "simclr", 5, ("z", "linear", "hidden", "convolutions")),
+    variant("simclr-50", "simclr", 50, ("z", "linear", "convolutions")),
+    learners("spr", "spr"),
+    variant("icm-50", "icm", 50, BEHIND),
+    variant("atc-256", "atc", 256, BEHIND),
+    learners("curl", "curl", momentum=0.99),  # the preset's 0.999 hardly moves in some hundred updates
+    variant("simclr shared", "simclr", 0, **SHARED),
+    variant("simclr-50 linear", "simclr", 50, output="linear"),
+    variant("simclr-15", "simclr", 15),
+    variant("simclr-512", "simclr", 512),
+    variant("icm-512", "icm", 512),
+)
+
+
+class RepresentationAgent(Agent):
+    """An agent whose updates are those of its representation alone."""
+
+    def step(self, replay: Replay, index: int = 0) -> Metrics:
+        """One update of f."""
+        with self.precision():
+            segment = replay.segment(replay.sample(self.config.representation.batch_size), 1, 1.0)
+            metrics = self._representation_step(replay, segment, JointLoss())
+            self.representation.after_step()
+            return metrics
+
+
+def make_agent(spec: EnvSpec, of: Variant, options: argparse.Namespace, device: torch.device) -> Agent:
+    """The agent of the preset with this representation."""
+    own = {
+        "representation": {
+            "batch_size": options.batch_size,
+            "learning_rate": options.learning_rate,
+            "warmup_updates": max(1, options.updates // 4),
+            "encoder": {"width": options.width},
+        },
+        "learner": {"encoder": {"width": options.width}},
+        "encoder_trainers": ("representation",) if of.trained else (),
+    }
+    config = build_config(spec, [preset_values("atari-fast"), own, of.changes])
+    return RepresentationAgent(spec, config, device)
+
+
+# Stored play
+
+
+class Stored(NamedTuple):
+    """Play of one game in a replay, with the true state in each of its slots."""
+
+    replay: Replay
+    slots: Tensor  # (n,) of the states from which a step was taken, environment by environment
+    variables: tuple[str, ...]
+    controllable: tuple[bool, ...]
+    state: np.ndarray  # (n, V)
+    reward: np.ndarray  # (n,)
+    episode: np.ndarray  # (n,)
+
+
+def store(game: str, options: argparse.Namespace, device: torch.device) -> Stored:
+    """Scratch: from the cache."""
+    d = np.load(f"/tmp/a17/cache/{game}.npz")
+    n = d["action"].shape[1]
+    actions = {"freeway": 3, "ms_pacman": 9, "boxing": 18, "assault": 7, "krull": 18}[game]
+    spec = EnvSpec((1, 84, 84), True, 4, num_actions=actions, raw_shape=(84, 84))
+    replay = Replay(spec, n, (len(d["action"]) + 8) * n, 0, device, device)
+    replay.reset(d["frames"][0])
+    ep = np.zeros(n, int)
+    episode = [ep.copy()]
+    over = np.zeros(n, bool)
+    real = []
+    for t in range(len(d["action"])):
+        replay.add(
+            d["action"][t],
+            d["reward"][t],
+            d["terminated"][t],
+            d["truncated"][t],
+            d["frames"][t + 1],
+            torch.zeros(n, 0),
+            d["ended"][t],
+        )
+        real.append(~over)
+        ep = ep + over
+        episode[-1] = ep.copy()
+        over = d["ended"][t] & ~over
+        episode.append(ep.copy())
+    t, e = np.nonzero(np.stack(real))
+    order = np.lexsort((t, e))
+    t, e = t[order], e[order]
+    slots = torch.from_numpy(t * n + e).to(device)
+    from voidrl.envs.ram import _annotations
+
+    known = _annotations().get(game, {})
+    names = tuple(known)
+    state = d["ram"][t, e][:, list(known.values())].astype(np.float32)
+    return Stored(
+        replay,
+        slots,
+        names,
+        tuple(x in ("player_x", "player_y") for x in names),
+        state,
+        d["reward"][t, e],
+        e * 100 + np.stack(episode)[t, e],
+    )
+
+
+# What is measured
+
+
+@torch.no_grad()
+def encode(agent: Agent, replay: Replay, slots: Tensor, wanted: tuple[str, ...]) -> dict[str, Tensor]:
+    """The layers of f by name, (n, d) each: `convolutions`, `hidden`, `linear` (before LayerNorm) and `z`."""
+    if wanted == ("pixels",):
+        newest = replay.frames.index_select(0, slots.to(replay.frames.device))  # (n, 1, 84, 84)
+        return {"pixels": F.avg_pool2d(newest.float() / 255, 4).flatten(1)}
+    found: dict[str, list[Tensor]] = {name: [] for name in wanted}
+    encoder = agent.representation.encoder
+    assert encoder is not None
+    for part in slots.split(ENCODED_AT_ONCE):
+        with agent.precision():
+            x = encoder.latent(replay.observations(part))
+            layers = {"convolutions": x}
+            for i, layer in enumerate(encoder.trunk):
+                x = layer(x)
+                after = encoder.trunk[i + 1 :]
+                if isinstance(layer, Linear) and not any(isinstance(later, Linear) for later in after):
+                    layers["linear"] = x
+                elif not isinstance(layer, Linear) and any(isinstance(later, Linear) for later in after):
+                    layers["hidden"] = x
+            layers["z"] = x
+        for name in wanted:
+            found[name].append(layers[name].flatten(1).float())
+    return {name: torch.cat(parts) for name, parts in found.items()}
+
+
+def pool_rewards(z: Tensor, pools: tuple[int, ...], seed: int) -> dict[int, np.ndarray]:
+    """(DRAWS, n) for each pool: APT's reward of all states among as many others, drawn from all of them.
+
+    A state is not its own neighbor: in a replay of hundreds of thousands it would hardly ever be drawn.
+    """
+    n = len(z)
+    z = z - z.mean(0)
+    rng = np.random.default_rng(seed)
+    drawn = {pool: [rng.permutation(n)[: min(pool, n)] for _ in range(DRAWS)] for pool in pools}
+    columns = {pool: [torch.from_numpy(i).to(z.device) for i in index] for pool, index in drawn.items()}
+    found: dict[int, list[list[Tensor]]] = {pool: [[] for _ in range(DRAWS)] for pool in pools}
+    for begin in range(0, n, ENCODED_AT_ONCE):
+        block = z[begin : begin + ENCODED_AT_ONCE]
+        direct = z.shape[1] <= DIRECT_WIDTH or z.is_cuda
+        mode = "donot_use_mm_for_euclid_dist" if direct else "use_mm_for_euclid_dist"
+        distance = torch.cdist(block, z, compute_mode=mode)  # (q, n)
+        distance[:, begin : begin + len(block)].fill_diagonal_(torch.inf)
+        for pool in pools:
+            for i, index in enumerate(columns[pool]):
+                nearest = distance.index_select(1, index).topk(NEIGHBORS, largest=False).values
+                found[pool][i].append(nearest.mean(1).log1p())
+    return {pool: torch.stack([torch.cat(row) for row in rows]).cpu().numpy() for pool, rows in found.items()}
+
+
+def reward_row(scores: np.ndarray, where: dict[str, Cells], episode: np.ndarray) -> dict[str, float]:
+    """What rewards (DRAWS, n) depend on, the mean over draws."""
+    row: dict[str, float] = {"noise": noise_ratio(scores)}
+    for whose, found in where.items():
+        each = [dependence(reward, found, episode=episode) for reward in scores]
+        for name in ("correlation", "mean_correlation", "effect", "share"):
+            row[f"{whose}_{name}"] = float(np.mean([getattr(one, name) for one in each]))
+    return row
+
+
+def probe(stored: Stored, z: Tensor, split: Split, where: dict[str, Cells], seed: int) -> dict[str, Any]:
+    """Everything that is measured of one space, z (n, d)."""
+    r2 = ridge_r2(z, stored.state, split)
+    own = np.array(stored.controllable)
+    order = {int(slot): i for i, slot in enumerate(stored.slots.tolist())}
+    # The state after the last step of an episode has no row; these steps are left out of the reward's probe.
+    after = np.array([order.get(slot + stored.replay.num_envs, -1) for slot in stored.slots.tolist()])
+    known = (after >= 0) & (stored.episode == stored.episode[after])
+    scores = reward_f1(
+        z, z[torch.from_numpy(after.clip(min=0)).to(z.device)], stored.reward, split.restrict(known)
+    )
+    return {
+        "dim": z.shape[1],
+        "r2": {name: round(float(value), 4) for name, value in zip(stored.variables, r2, strict=True)},
+        "r2_controllable": mean_r2(r2[own]),
+        "r2_others": mean_r2(r2[~own]),
+        "r2_all": mean_r2(r2),
+        "reward_f1": None if scores is None else scores.mean,
+        "reward_f1_chance": None if scores is None else scores.mean_chance,
+        "pools": {
+            str(pool): reward_row(rewards, where, stored.episode)
+            for pool, rewards in pool_rewards(z, POOLS, seed).items()
+        },
+    }
+
+
+def mean_r2(values: np.ndarray) -> float:
+    """The mean over variables that vary, where a probe worse than the mean counts as 0."""
+    return float(np.nanmean(values.clip(min=0))) if np.isfinite(values).any() else float("nan")
+
+
+def cells_of(stored: Stored) -> dict[str, Cells]:
+    """The cells of what the player controls, of everything else and of all variables."""
+    varies = stored.state.std(0) > 0
+    own = rarity_columns(stored.variables, stored.controllable)
+    others = [i for i, controlled in enumerate(stored.controllable) if not controlled and varies[i]]
+    return {
+        "own": cells(stored.state[:, own]),
+        "other": cells(stored.state[:, others]),
+        "all": cells(stored.state[:, varies]),
+    }
+
+
+# The study
+
+
+def rows_of(
+    stored: Stored, of: Variant, options: argparse.Namespace, known: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Train one representation and probe its spaces."""
+    device = stored.replay.device
+    torch.manual_seed(options.seed)
+    agent = make_agent(stored.replay.spec, of, options, device)
+    began = time.perf_counter()
+    training: dict[str, float] = {}
+    if of.trained:
+        engine = Engine(agent, stored.replay, lambda text: print(text, flush=True))
+        tail = max(1, options.updates // 10)
+        engine.update(0, options.updates - tail)
+        engine.metrics.flush()
+        engine.update(options.updates - tail, tail)
+        training = {k: round(v, 4) for k, v in engine.metrics.flush().items() if "/" not in k}
+    seconds = time.perf_counter() - began
+    agent.eval()
+    spaces = encode(agent, stored.replay, stored.slots, of.spaces)
+    for space, z in spaces.items():
+        began = time.perf_counter()
+        row = {**known, "representation": of.name, "space": space}
+        row |= {"updates": options.updates if of.trained else 0, "training": training}
+        row |= probe(stored, z, split_rows(stored.episode, seed=0), cells_of(stored), options.seed)
+        yield row | {
+            "train_seconds": round(seconds, 1),
+            "probe_seconds": round(time.perf_counter() - began, 1),
+        }
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row of the printed table."""
+
+    def number(value: float | None) -> str:
+        return "–" if value is None or value != value else f"{value:.2f}".replace("-", "−")
+
+    def over_pools(key: str) -> str:
+        return " ".join(number(row["pools"][str(pool)][key]) for pool in POOLS)
+
+    last = row["pools"][str(POOLS[-1])]
+    name = row["representation"] + ("" if row["space"] in ("z", "pixels") else f", {row['space']}")
+    return TABLE.format(
+        name,
+        row["dim"],
+        *(number(row[key]) for key in ("r2_controllable", "r2_others", "reward_f1")),
+        over_pools("own_correlation"),
+        over_pools("own_mean_correlation"),
+        over_pools("own_share"),
+        *(
+            " ".join(number(last[f"{whose}_{key}"]) for key in ("correlation", "share"))
+            for whose in ("other", "all")
+        ),
+        over_pools("noise"),
+    )
+
+
+HEADER = TABLE.format(
+    "representation",
+    "dim",
+    *("R² own", "other", "F1"),
+    *("ρ own " + "/".join(map(str, POOLS)), "E[r|cell]", "η² own"),
+    *("ρ η² other", "ρ η² all"),
+    "noise",
+)
+
+
+def main() -> None:
+    """Store play, train, probe, print, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--games", nargs="+", default=GAMES, metavar="GAME")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="representations, by the names in VARIANTS")
+    parser.add_argument("--steps", type=int, default=8000, help="of stored play, per game")
+    parser.add_argument("--updates", type=int, default=400)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--width", type=float, default=0.5, help="of the convolutions")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1, help="on the CPU")
+    parser.add_argument("--json", type=Path, help="rows are added to this file")
+    parser.add_argument("--cache", type=Path, help="folder in which play is kept")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    rows: list[dict[str, Any]] = []
+    if options.json and options.json.exists():
+        rows = json.loads(options.json.read_text())
+    with placed(options.device, options.seed) as device:
+        for game in options.games:
+            study(game, options, device, rows)
+
+
+def study(game: str, options: argparse.Namespace, device: torch.device, rows: list[dict[str, Any]]) -> None:
+    """All representations on one game; new rows are added to `rows` and to the file."""
+    known = {
+        "game": game,
+        "steps": options.steps,
+        "batch_size": options.batch_size,
+        "learning_rate": options.learning_rate,
+        "width": options.width,
+        "seed": options.seed,
+        "device": device.type,
+    }
+
+    def is_done(of: Variant) -> bool:
+        wanted = {**known, "representation": of.name, "updates": options.updates if of.trained else 0}
+        spaces = {row["space"] for row in rows if wanted.items() <= row.items()}
+        return spaces >= set(of.spaces)
+
+    missing = [of for of in VARIANTS if (not options.only or of.name in options.only) and not is_done(of)]
+    if not missing:
+        return
+    stored = store(game, options, device)
+    found = cells_of(stored)
+    shown = ", ".join(
+        f"{whose} {one.count}{' additive' if one.additive else ''}" for whose, one in found.items()
+    )
+    print(f"\n{game}: {len(stored.slots)} states, {len(np.unique(stored.episode))} episodes, cells: {shown}")
+    print(HEADER, flush=True)
+    for of in missing:
+        for row in rows_of(stored, of, options, known):
+            rows.append(row)
+            print(line(row), flush=True)
+            if options.json:
+                options.json.parent.mkdir(parents=True, exist_ok=True)
+                options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
