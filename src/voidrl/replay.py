@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -225,6 +226,18 @@ class Replay:
         """Tell prioritized sampling how much of the run is over."""
         if self.priorities is not None:
             self.priorities.set_progress(fraction)
+
+    def restricted(self, slots: Tensor) -> Replay:
+        """The same data, not copied, from which only the transitions in (n,) `slots` are sampled uniformly.
+
+        It is for reading only.
+        """
+        part = copy(self)
+        part.starts, part.priorities = torch.zeros_like(self.starts), None
+        part.starts[: len(slots)] = slots
+        part.starts_head = part.starts_count = torch.full_like(self.starts_count, len(slots))
+        part._starts_head = part._size = len(slots)
+        return part
 
     def newest(self, count: int) -> Tensor:
         """Slots of the newest transitions, at most `count`, each once."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
 
     from voidrl.envs.ram import StateCounter
+    from voidrl.envs.ram_state import RamState
 
 FRAMES_PER_SECOND = 60  # of the console
 STICKY = 0.25  # probability of repeating the last action with `sticky=true`
@@ -44,6 +45,7 @@ class AtariEnvs(Envs):
 
     vector: AtariVectorEnv
     _counter: StateCounter | None = None
+    _ram: RamState | None = None
     _picture: np.ndarray | None = None
 
     def __init__(
@@ -54,9 +56,13 @@ class AtariEnvs(Envs):
         options: dict[str, Any],
         evaluation: bool,
         color: AtariVectorEnv | None = None,
+        *,
+        true_state: bool = False,
     ) -> None:
         self._color = color
-        super().__init__(vector, config.id, config.frame_stack, check_bounds=config.check_bounds)
+        super().__init__(
+            vector, config.id, config.frame_stack, check_bounds=config.check_bounds, true_state=true_state
+        )
         self.game = rom if rom in GAMES else None
         self.frames_per_step = FRAME_SKIP
         self._rom, self._full_actions = rom, bool(options["full_actions"])
@@ -67,6 +73,11 @@ class AtariEnvs(Envs):
         self._watched = min(config.counted_envs or n, n) if config.count_states else 0
         self._lives, self._ended = np.zeros(n, np.int32), np.zeros(n, bool)
         self._actions = np.zeros(n, np.int64)
+        if true_state:
+            from voidrl.envs.ram_state import RamState
+
+            self._ram = RamState(rom, n, full_actions=self._full_actions)
+            self._variables = self._ram.variables
 
     @property
     def counter(self) -> StateCounter | None:
@@ -108,12 +119,21 @@ class AtariEnvs(Envs):
             counted = ~fresh if counted is None else counted & ~fresh
             step = (self._actions, fresh, counted, info["episode_frame_number"], info["lives"], score)
             self.counter.step(*(values[: self._watched] for values in step))
+        if self._ram is not None:
+            self._ram.step(self._actions, fresh, info["episode_frame_number"], info["lives"], score)
+            self._state = self._ram.read()
         died = (info["lives"] < self._lives) & ~fresh
         self._lives, self._ended = info["lives"], ended & ~fresh
         reward = np.clip(score, -1, 1) if self._clips else score
         if self._life_loss:
             terminated = terminated | died
         return StepResult(frames, reward, terminated, truncated, info, ended, score)
+
+    def _read_state(self, info: dict[str, Any]) -> None:
+        """The state after a reset."""
+        assert self._ram is not None
+        self._ram.reset(info["episode_frame_number"])
+        self._state = self._ram.read()
 
     @property
     def steps_per_second(self) -> float:
@@ -145,7 +165,13 @@ class AtariEnvs(Envs):
 
 
 def make_atari(
-    config: EnvConfig, num_envs: int, query: dict[str, Any], *, evaluation: bool, render: bool = False
+    config: EnvConfig,
+    num_envs: int,
+    query: dict[str, Any],
+    *,
+    evaluation: bool,
+    render: bool = False,
+    true_state: bool = False,
 ) -> AtariEnvs:
     """Create N copies of the game in the id."""
     if config.backend not in ("auto", "native"):
@@ -170,6 +196,11 @@ def make_atari(
             f"env.count_states = True cannot be used with sticky actions (environment {config.id!r}), which "
             f"the emulator that counts cannot repeat: set it to False, or play without sticky actions"
         )
+    if true_state and options["sticky"]:
+        raise ConfigError(
+            f"the true state of environment {config.id!r} cannot be read: with sticky actions the emulator "
+            f"that reads it cannot repeat the game; play without sticky actions"
+        )
     make = partial(
         AtariVectorEnv,
         rom,
@@ -188,7 +219,7 @@ def make_atari(
         console.loadROM(path)
         height, width = console.getScreenDims()
         color = make(1, img_height=height, img_width=width, grayscale=False)
-    return AtariEnvs(make(num_envs), config, rom, options, evaluation, color)
+    return AtariEnvs(make(num_envs), config, rom, options, evaluation, color, true_state=true_state)
 
 
 def _options(name: str, query: dict[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from voidrl.envs.failures import raised
 from voidrl.envs.gl import find_gl
 from voidrl.envs.ids import DMC
 from voidrl.envs.memory import allocate, shared_file
+from voidrl.envs.variables import Variable
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.envs.workers import ScriptWorker, WorkerLostError, kill_with
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
@@ -200,8 +201,13 @@ class DMControlEnvs(Envs):
     vector: DMControlVector
     _counter: PhysicsCoverage | None = None
 
-    def __init__(self, vector: DMControlVector, config: EnvConfig) -> None:
-        super().__init__(vector, config.id, config.frame_stack, check_bounds=config.check_bounds)
+    def __init__(self, vector: DMControlVector, config: EnvConfig, *, true_state: bool = False) -> None:
+        super().__init__(
+            vector, config.id, config.frame_stack, check_bounds=config.check_bounds, true_state=true_state
+        )
+        # A body's actuators move all of its joints, if only through one another.
+        names = vector.described["variables"]
+        self._variables = tuple(Variable(name, controllable=True, discrete=False) for name in names)
         self._watched = np.arange(self.num_envs) < (config.counted_envs or self.num_envs)
         self.frames_per_step = config.dmc.action_repeat
         if config.count_states:
@@ -227,6 +233,10 @@ class DMControlEnvs(Envs):
             self._counter.add(self.vector.arrays.state[real])
         return result
 
+    def _read_state(self, info: dict[str, Any]) -> None:
+        """The physics state after a reset or step."""
+        self._state = self.vector.arrays.true_state.copy()
+
 
 def resolve(config: EnvConfig) -> EnvConfig:
     """Fill in the domain's default action repeat, and the canonical spelling of the id."""
@@ -239,12 +249,19 @@ def resolve(config: EnvConfig) -> EnvConfig:
     return dataclasses.replace(config, id=f"{DMC}{found.name}", dmc=dmc)
 
 
-def make_dmc(config: EnvConfig, num_envs: int, *, evaluation: bool, render_height: int = 0) -> Envs:
+def make_dmc(
+    config: EnvConfig,
+    num_envs: int,
+    *,
+    evaluation: bool,
+    render_height: int = 0,
+    true_state: bool = False,
+) -> Envs:
     """Create N simulations of the domain or task in `config.id`."""
     config = resolve(config)
     if evaluation and not (config.count_states or render_height):  # coverage and videos need no reward
         require_task(config.id, "an evaluation needs one")
-    settings = _settings(config, num_envs, render_height)
+    settings = _settings(config, num_envs, render_height, true_state)
     here = config.backend == "sync" and not render_height  # worker processes give the same results
     if config.backend == "native" or (here and settings["renders"]):
         remedy = "rendering needs worker processes" if here else "sync simulates in this process"
@@ -253,7 +270,9 @@ def make_dmc(config: EnvConfig, num_envs: int, *, evaluation: bool, render_heigh
             f"or async; {remedy}"
         )
     processes = 0 if here else config.dmc.processes or whole_cores()
-    return DMControlEnvs(DMControlVector(settings, processes, config.timeout_s), config)
+    return DMControlEnvs(
+        DMControlVector(settings, processes, config.timeout_s), config, true_state=true_state
+    )
 
 
 def probe_dmc(config: EnvConfig) -> EnvSpec:
@@ -272,7 +291,9 @@ def _described(settings: str, here: bool, timeout_s: float) -> Description:
     return vector.described
 
 
-def _settings(config: EnvConfig, num_envs: int, view_size: int = 0) -> SimulatorSettings:
+def _settings(
+    config: EnvConfig, num_envs: int, view_size: int = 0, true_state: bool = False
+) -> SimulatorSettings:
     found, dmc = find_dmc_task(config.id), config.dmc
     assert found is not None
     _require_dm_control(config.id)
@@ -288,6 +309,7 @@ def _settings(config: EnvConfig, num_envs: int, view_size: int = 0) -> Simulator
         "camera": CAMERAS.get(found.domain, 0) if dmc.camera == -1 else dmc.camera,
         "fast": dmc.render_quality == "fast",
         "measures": config.count_states,
+        "true_state": true_state,
         "first_env": 0,
         "num_envs": num_envs,
         "memory": -1,

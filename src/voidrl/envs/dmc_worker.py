@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from voidrl.envs.coverage import measure
+from voidrl.envs.coverage import BALL, FREE, measure
 from voidrl.envs.workers import end_with_parent
 
 MAP, RESET, STEP, VIEW = b"m", b"r", b"s", b"v"
@@ -38,7 +38,8 @@ class SimulatorSettings(TypedDict):
     renders: bool  # whether OpenGL is needed
     camera: int | str
     fast: bool  # rendering without shadows and antialiasing
-    measures: bool  # whether to write physics states as well
+    measures: bool  # whether to write what `coverage.measure` returns as well
+    true_state: bool  # whether to write qpos and qvel as well
     first_env: int
     num_envs: int
     memory: int  # descriptor of the shared file; −1 for none
@@ -52,6 +53,7 @@ class Description(TypedDict):
     action_high: list[float]
     reports_success: bool
     state_dim: int  # width of `coverage.measure`
+    variables: list[str]  # names of qpos and qvel; empty unless `true_state`
     cameras: list[str]
     control_timestep_s: float
 
@@ -66,6 +68,7 @@ class Arrays(NamedTuple):
     truncated: np.ndarray  # (N,) bool
     success: np.ndarray  # (N,) bool
     state: np.ndarray  # (N, S) float64
+    true_state: np.ndarray  # (N, V) float64: qpos and qvel
     view: np.ndarray  # (H, W, 3) uint8
 
     @classmethod
@@ -102,6 +105,7 @@ class Arrays(NamedTuple):
             ((n,), np.bool_),
             ((n,), np.bool_),
             ((n, described["state_dim"]), np.float64),
+            ((n, len(described["variables"])), np.float64),
             ((view_size, view_size, 3), np.uint8),
         ]
 
@@ -144,6 +148,7 @@ class Simulators:
             "action_high": np.where(unbounded, 1.0, action.maximum).tolist(),
             "reports_success": self.reports_success,
             "state_dim": len(measure(env.physics)) if self.settings["measures"] else 0,
+            "variables": variable_names(env.physics.model) if self.settings["true_state"] else [],
             "cameras": [env.physics.model.id2name(i, "camera") for i in range(env.physics.model.ncam)],
             "control_timestep_s": float(env.control_timestep()),
         }
@@ -220,6 +225,9 @@ class Simulators:
             arrays.obs[at] = np.concatenate([np.ravel(value) for value in observation.values()])
         if self.settings["measures"]:
             arrays.state[at] = measure(self.envs[i].physics)
+        if self.settings["true_state"]:
+            data = self.envs[i].physics.data
+            arrays.true_state[at] = np.concatenate([data.qpos, data.qvel])
 
     def _camera(self, i: int, size: int) -> Any:
         """The camera of an environment, kept as long as its model: creating one costs more than rendering."""
@@ -232,6 +240,20 @@ class Simulators:
             camera = Camera(self.envs[i].physics, size, size, self.settings["camera"])
             self.cameras[i, size] = (model.ptr, camera)
         return camera
+
+
+def variable_names(model: Any) -> list[str]:
+    """A name for each number of `qpos` and `qvel`: `rootz`, `rootz_velocity`; `root_0` of several numbers."""
+    positions: list[str] = []
+    velocities: list[str] = []
+    for joint in range(model.njnt):
+        name, kind = model.id2name(joint, "joint") or f"joint_{joint}", int(model.jnt_type[joint])
+        for found, suffix, width in (
+            (positions, "", {FREE: 7, BALL: 4}.get(kind, 1)),
+            (velocities, "_velocity", {FREE: 6, BALL: 3}.get(kind, 1)),
+        ):
+            found += [f"{name}{suffix}{f'_{i}' if width > 1 else ''}" for i in range(width)]
+    return positions + velocities
 
 
 def _prepare_rendering(model: Any, settings: SimulatorSettings) -> None:

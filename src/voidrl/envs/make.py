@@ -44,6 +44,7 @@ def make_envs(
     *,
     evaluation: bool = False,
     render_height: int = 0,
+    true_state: bool = False,
 ) -> Envs:
     """Create N environments from an id or a factory.
 
@@ -54,6 +55,7 @@ def make_envs(
         evaluation: For evaluation: Atari plays whole games and keeps the raw score.
         render_height: Above 0, `Envs.render` returns pictures of environment 0, of this height if the world
             can be drawn at any size. Nothing else changes.
+        true_state: Whether `Envs.true_state` can be asked. On Atari this emulates each game twice.
     """
     n = num_envs or config.num_envs
     name, options = (config.id, {}) if factory is not None else parse_id(config.id)
@@ -63,7 +65,7 @@ def make_envs(
             f"expected at most that many, or 0 for all"
         )
     if factory is None and name.startswith(DMC):
-        return make_dmc(config, n, evaluation=evaluation, render_height=render_height)
+        return make_dmc(config, n, evaluation=evaluation, render_height=render_height, true_state=true_state)
     given = [f for f in dataclasses.fields(config.dmc) if getattr(config.dmc, f.name) != f.default]
     if given:
         option, value = given[0].name, getattr(config.dmc, given[0].name)
@@ -72,7 +74,9 @@ def make_envs(
             f"{DMC}<domain>_<task>, since only DMControl has these options"
         )
     if factory is None and name.startswith(ATARI):
-        return make_atari(config, n, options, evaluation=evaluation, render=render_height > 0)
+        return make_atari(
+            config, n, options, evaluation=evaluation, render=render_height > 0, true_state=true_state
+        )
     if config.count_states:
         raise ConfigError(
             f"env.count_states = True cannot be used with environment {config.id!r}: expected {ATARI}… or "
@@ -115,7 +119,9 @@ def make_envs(
         raise
     except BaseException as error:  # SystemExit too: it is not the environment's to end the run
         raise creation_failure(error, config.id) from error
-    envs = Envs(vector, config.id, config.frame_stack, check_bounds=config.check_bounds)
+    envs = Envs(
+        vector, config.id, config.frame_stack, check_bounds=config.check_bounds, true_state=true_state
+    )
     if renders and vector.render_mode != "rgb_array" and not envs.spec.pixels:
         envs.close()
         raise ConfigError(

@@ -239,7 +239,9 @@ class PixelMazeVector(gym.vector.VectorEnv[Array, Array, Array]):
 
     def _info(self, cells: NDArray[np.int64], success: NDArray[np.bool_]) -> Info:
         info: Info = {"position": self._position.astype(np.float32), "cell": cells, "success": success}
-        return info | {f"_{key}": np.ones(self.num_envs, np.bool_) for key in info}
+        info |= {f"_{key}": np.ones(self.num_envs, np.bool_) for key in info}
+        y, x = self._position.T.astype(np.float64)
+        return info | {"variables": {"x": x, "y": y}}
 
     def _draw_scene(self, image_size: int, goal: Cell | None) -> NDArray[np.uint8]:
         kinds = (~self.walls).astype(np.int64)  # 0 wall, 1 floor, 2 goal
@@ -295,7 +297,12 @@ class PixelMaze(gym.Env[Array, Any]):
 
     @staticmethod
     def _single(info: Info) -> Info:
-        return {"position": info["position"][0], "cell": info["cell"][0], "success": bool(info["success"][0])}
+        return {
+            "position": info["position"][0],
+            "cell": info["cell"][0],
+            "success": bool(info["success"][0]),
+            "variables": {name: float(values[0]) for name, values in info["variables"].items()},
+        }
 
 
 def _make(**maze: Any) -> PixelMaze:

@@ -57,9 +57,14 @@ def _annotations() -> dict[str, dict[str, int]]:
     return games
 
 
+def annotations_of(rom: str) -> dict[str, int]:
+    """The annotated variables of a game with their RAM addresses; empty for most games."""
+    return _annotations().get(rom, {})
+
+
 def addresses_of(rom: str) -> dict[str, list[int]]:
     """The measures of a game, each with the RAM addresses that identify a state."""
-    variables = _annotations().get(rom, {})
+    variables = annotations_of(rom)
     found = {
         "ram": list(range(RAM_BYTES)),
         "variables": list(variables.values()),
@@ -168,14 +173,14 @@ class StateCounter:
             raise ConfigError(f"states cannot be counted by {workers} workers: expected 1 or more")
         self.rom, self.num_envs, self._timeout_s = rom, num_envs, timeout_s
         count = min(num_envs, workers or max(1, whole_cores() // 2))
-        rom_path, addresses = _rom_path(rom), addresses_of(rom)
+        path, addresses = rom_path(rom), addresses_of(rom)
         self._sets = {measure: KeySet(key_bytes(len(found))) for measure, found in addresses.items()}
         self._failure = ""
         self._workers: list[_ShadowWorker] = []
         self._end = kill_with(self, self._workers)
         for envs in np.array_split(np.arange(num_envs), count):
             settings: RamSettings = {
-                "rom_path": rom_path,
+                "rom_path": path,
                 "full_actions": full_actions,
                 "first_env": int(envs[0]),
                 "num_envs": len(envs),
@@ -309,7 +314,8 @@ class _ShadowWorker(ScriptWorker):
         self.unanswered = 0
 
 
-def _rom_path(rom: str) -> str:
+def rom_path(rom: str) -> str:
+    """The file of a ROM that ale-py installs."""
     try:
         roms = importlib.import_module("ale_py.roms")
     except ImportError:

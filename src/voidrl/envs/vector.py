@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from voidrl.envs.failures import raised
 from voidrl.envs.forked import ForkedVector
+from voidrl.envs.variables import Variable, reported_state
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning, shown
 from voidrl.spaces import Mismatch, ObservationCheck, env_action, spec_of, to_frames, to_picture
 from voidrl.types import EnvSpec
@@ -57,9 +58,19 @@ class Envs:
     frames_per_step: int = 1
     """Frames or control steps per agent step (the action repeat)."""
     _newest: np.ndarray  # (N, *frame_shape), the latest frames
+    _variables: tuple[Variable, ...] = ()
+    _state: np.ndarray | None = None  # (N, V)
 
-    def __init__(self, vector: VectorEnv, name: str, frame_stack: int, *, check_bounds: bool = True) -> None:
-        self.vector, self.name = vector, name
+    def __init__(
+        self,
+        vector: VectorEnv,
+        name: str,
+        frame_stack: int,
+        *,
+        check_bounds: bool = True,
+        true_state: bool = False,
+    ) -> None:
+        self.vector, self.name, self._tracks_state = vector, name, true_state
         self.num_envs = vector.num_envs
         self._sent: np.ndarray | None = None
         self._own_steps = np.zeros(self.num_envs, np.int64)  # of each environment; resets do not count
@@ -90,6 +101,8 @@ class Envs:
         obs, info = self._guarded(lambda: self.vector.reset(seed=seed))
         self._newest = to_frames(self._valid_obs(obs), self.spec)
         self._resets = np.zeros(self.num_envs, bool)
+        if self._tracks_state:
+            self._read_state(info)
         return self._newest, info
 
     def send(self, action: np.ndarray) -> None:
@@ -119,6 +132,8 @@ class Envs:
         truncated = self._valid_flag("truncated", truncated)
         ended = terminated | truncated
         self._resets = ended & ~self._resets
+        if self._tracks_state:
+            self._read_state(info)
         return StepResult(self._newest, reward, terminated, truncated, info, ended, reward)
 
     def _valid_obs(self, obs: Any) -> np.ndarray:
@@ -192,6 +207,34 @@ class Envs:
                 f"uint8 picture (height, width, 3) from its render()"
             )
         return picture[..., :3]
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """The variables of `true_state`, known after the first reset; none if it is not reported."""
+        self._require_state()
+        return self._variables
+
+    def true_state(self) -> np.ndarray:
+        """The true state behind the newest frames, (N, V) float64."""
+        return self._require_state().copy()
+
+    def _require_state(self) -> np.ndarray:
+        assert self._tracks_state, "create the environments with true_state=True"
+        assert self._state is not None, "call reset first"
+        return self._state
+
+    def _read_state(self, info: dict[str, Any]) -> None:
+        """Keep the true state of a step or reset."""
+        variables, self._state = reported_state(info, self._newest, pixels=self.spec.pixels)
+        if self._variables and variables != self._variables:
+            before, now = (
+                ", ".join(v.name for v in found) or "none" for found in (self._variables, variables)
+            )
+            raise EnvironmentFailedError(
+                f"environment {self.name!r} reported the variables {before} and then {now}: expected the "
+                f"same numbers from every copy in each reset and step"
+            )
+        self._variables = variables
 
     @property
     def counter(self) -> Counter | None:

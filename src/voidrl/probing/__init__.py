@@ -1,1 +1,1 @@
-"""Measures of what a representation and an intrinsic reward see of the true state."""
+"""Measures what representations and rewards see of an environment's true state."""
