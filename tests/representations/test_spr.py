@@ -200,7 +200,7 @@ def test_targets_of_the_learners_target_network():
     agent = make_agent(PIXELS, **BBF, phase="train")
     f, learner, replay = agent.representation, agent.learner, fill_replay(PIXELS)
     obs = torch.rand(4, *PIXELS.obs_shape)
-    assert torch.equal(f._latent(obs).flatten(1), learner.features(obs))
+    assert torch.equal(f.latent(obs).flatten(1), learner.features(obs))
     views = views_of(replay, replay.sample(16))
     losses = [f.loss(views)[0].mean()]
     for part in ("target_encoder", "target_critic"):

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 
 from voidrl.agent.agent import Agent
+from voidrl.learners.base import Learner
+from voidrl.representations.base import Representation
 
 
 @torch.no_grad()
@@ -20,7 +22,7 @@ def reset(agent: Agent) -> None:
     trained = set(agent.optimizers.all_parameters())
     done: set[nn.Parameter] = set()  # f and the learner may share an encoder
     reinitialized: set[nn.Parameter] = set()
-    for piece, new_piece in ((agent.representation, fresh.representation), (agent.learner, fresh.learner)):
+    for piece, new_piece in zip(_pieces(agent), _pieces(fresh), strict=True):
         mine = dict(piece.named_parameters(remove_duplicate=False))
         new = dict(new_piece.named_parameters(remove_duplicate=False))
         heads: set[str] = set()
@@ -42,3 +44,9 @@ def reset(agent: Agent) -> None:
                 buffer.copy_(new_buffers[name])
     agent.optimizers.forget(reinitialized)
     agent.horizon.restart()
+
+
+def _pieces(agent: Agent) -> list[Representation | Learner]:
+    """Representation and learner; a representation's parts, which are representations too, before itself."""
+    found = [part for part in agent.representation.modules() if isinstance(part, Representation)]
+    return [*reversed(found), agent.learner]

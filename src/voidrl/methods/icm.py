@@ -52,6 +52,11 @@ class ICMReward(Method):
                 f"method 'icm' cannot be used with representation {representation.config.name!r}, which has "
                 f"no prediction_error: use representation icm, or one of your own that has it"
             )
+        if getattr(representation.config, "forward_weight", 1) == 0:
+            raise ConfigError(
+                "method 'icm' cannot be used with representation.forward_weight = 0, which leaves out the "
+                "forward model whose error it rewards: expected a number above 0"
+            )
 
     @classmethod
     def default_representation(cls, spec: EnvSpec) -> str:

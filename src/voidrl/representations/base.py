@@ -67,6 +67,17 @@ class Views:
         obs, later = self._views(slots, 1).chunk(2)
         return Pairs(obs, later, self._replay.continues(segment)[:, -1].to(self._replay.device))
 
+    def future(self, window: int) -> Tensor:
+        """New views of states after s, (B, *obs_shape), each 1 to `window` steps later.
+
+        All of these steps that are in the same episode have the same probability.
+        """
+        segment = self._replay.segment(self._segment.slots[:, 0], window, 1.0)
+        steps = (segment.weights > 0).sum(1)  # (B,) that follow s, at least one
+        drawn = 1 + (torch.rand_like(steps, dtype=torch.float32) * steps).long()
+        drawn = torch.minimum(drawn, steps)  # rand() times a size may be rounded up to it
+        return self._views(segment.states.gather(1, drawn[:, None])[:, 0], 1)
+
     def _views(self, slots: Tensor, times: int) -> Tensor:
         frames = self._replay.frames_of(slots)
         return self._augment(frames._replace(index=frames.index.repeat(times, 1)), self._layout)

@@ -8,13 +8,14 @@ of the n; where an episode, or the data, ends early, s' is its last state.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl.config import EncoderConfig, RepresentationConfig, require_positive
+from voidrl.config import EncoderConfig, RepresentationConfig, require, require_positive
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, action_vectors, join, mlp
 from voidrl.representations.base import Representation, Views
@@ -33,11 +34,14 @@ class ICMConfig(RepresentationConfig):
     """Width of the hidden layer of both networks."""
     forward_weight: float = 1.0
     """Weight of the forward error next to the inverse error; the paper's is 0.25 (0.2 to 0.8), URLB's 1. The
-    forward error alone is lowest where f is constant."""
+    forward error alone is lowest where f is constant. 0 leaves out the forward model, which makes this a
+    representation by inverse dynamics alone; the method `icm` then has no error to reward."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "hidden_dim", "forward_weight")
+        require_positive(self, "hidden_dim")
+        weight = self.forward_weight
+        require(0 <= weight < math.inf, "forward_weight", weight, "0 (inverse dynamics alone) or more")
 
 
 class ICM(Representation):
@@ -51,7 +55,8 @@ class ICM(Representation):
         self.config: ICMConfig = config
         actions = spec.num_actions or spec.action_dim
         # In bf16: its error is far below that of a prediction, and fp32 would take a third of an update.
-        self.forward_net = mlp([self.dim + actions, config.hidden_dim, self.dim], full_precision=False)
+        if config.forward_weight:
+            self.forward_net = mlp([self.dim + actions, config.hidden_dim, self.dim], full_precision=False)
         self.inverse_net = mlp([2 * self.dim, config.hidden_dim, actions], full_precision=False)
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
@@ -63,26 +68,26 @@ class ICM(Representation):
         """The loss over (2B, *obs_shape), of which i + B is what (B, A) or (B,) action i led to from i."""
         both = self.encode(obs).float()  # (2B, dim)
         z, z_next = both.chunk(2)
-        known = action_vectors(self.spec, action)  # (B, A)
-        forward = self._forward_error(z, known, z_next)  # (B,)
         predicted = self.inverse_net(join(z, z_next)).float()  # (B, A)
-        if self.spec.discrete:
-            inverse = F.cross_entropy(predicted, action, reduction="none")  # (B,)
-        else:
-            inverse = torch.linalg.vector_norm(known - predicted.tanh(), dim=-1)
-        forward, inverse = forward.mean(), inverse.mean()
+        loss = inverse = inverse_errors(self.spec, predicted, action).mean()
+        metrics = {"icm_inverse": inverse.detach()}
+        if self.config.forward_weight:
+            forward = self.prediction_error(z, action, z_next).mean()
+            loss = self.config.forward_weight * forward + inverse
+            metrics = {"icm_forward": forward.detach(), **metrics}
         # Where all z are alike the forward error is 0, and no particle is far from another.
-        metrics = {"icm_forward": forward.detach(), "icm_inverse": inverse.detach()}
-        return self.config.forward_weight * forward + inverse, {
-            **metrics,
-            "z_std": both.detach().std(0).mean(),
-        }
+        return loss, {**metrics, "z_std": both.detach().std(0).mean()}
 
     def prediction_error(self, z: Tensor, action: Tensor, z_next: Tensor) -> Tensor:
         """(B,): the norm of the forward model's error, for latents (B, dim)."""
-        return self._forward_error(z, action_vectors(self.spec, action), z_next)
-
-    def _forward_error(self, z: Tensor, action: Tensor, z_next: Tensor) -> Tensor:
-        predicted = self.forward_net(join(z, action)).float()  # (B, dim)
+        predicted = self.forward_net(join(z, action_vectors(self.spec, action))).float()  # (B, dim)
         error: Tensor = torch.linalg.vector_norm(z_next - predicted, dim=-1)
         return error
+
+
+def inverse_errors(spec: EnvSpec, predicted: Tensor, action: Tensor) -> Tensor:
+    """(B,): cross-entropy of (B, A) logits for discrete actions, else the distance to the (B, A) action."""
+    if spec.discrete:
+        return F.cross_entropy(predicted, action, reduction="none")
+    error: Tensor = torch.linalg.vector_norm(action - predicted.tanh(), dim=-1)
+    return error

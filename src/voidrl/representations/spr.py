@@ -7,7 +7,11 @@ the mean over k = 1 … K, in which steps after the end count 0; k = 0, where no
 
 Differences from the paper: the projection may be a layer of its own, which works with every learner; the last
 state before an end is a target too, which the public code masks; with momentum 0 targets come from the
-encoder of this update, in the public code from that of the update before.
+encoder of this update, in the public code from that of the update before; with a trunk behind the
+convolutions, predictions may be made in its output (`latents`).
+
+Alone, `spr` works on the learner's encoder. As a part of `combined` or `sgi` it works on f, whatever f shares
+with the learner.
 """
 
 from __future__ import annotations
@@ -59,6 +63,9 @@ class SPRConfig(RepresentationConfig):
     """Weight of this loss next to the learner's."""
     prediction_steps: int = 5
     """K."""
+    latents: Literal["stack", "features"] = "stack"
+    """What is predicted: the feature maps of the convolutions (SPR), which leaves the trunk behind them to
+    other losses; or the encoder's features. The same for vectors, and for an encoder without a trunk."""
     hidden_dim: int = 512
     """Hidden width of the transition model for vectors."""
     batch_norm: bool = False
@@ -96,20 +103,23 @@ class SPR(Representation):
         self.config: SPRConfig = config
         if not any(True for _ in encoder.parameters()):
             raise ConfigError(
-                f"representation 'spr' cannot be used on {spec.describe()} with learner.encoder.hidden_dim = "
-                f"0 and feature_dim = 0: there is no encoder to train; set one, such as feature_dim = 50"
+                f"representation {config.name!r} cannot be used on {spec.describe()} with an encoder of "
+                f"hidden_dim = 0 and feature_dim = 0: there is no encoder to train; set one, such as "
+                f"feature_dim = 50"
             )
         # Heads read latents as they are in RL; a projection of its own reads them rescaled.
         self.rescales = encoder.rescales or config.projection == "own"
+        self._features = encoder.pixels and config.latents == "features" and len(encoder.trunk) > 0
         with torch.no_grad():
-            shape = encoder.latent(torch.zeros(1, *spec.obs_shape)).shape[1:]
+            shape = self.latent(torch.zeros(1, *spec.obs_shape)).shape[1:]
+        self.latent_shape = tuple(shape)
         if config.batch_norm and len(shape) != 3:
             raise ConfigError(
                 f"representation.batch_norm = True cannot be used on {spec.describe()} with latents of shape "
                 f"{tuple(shape)}: expected the feature maps of convolutions; use False"
             )
         actions = spec.num_actions or spec.action_dim
-        self.transition = Transition(tuple(shape), actions, config, rescales=self.rescales)
+        self.transition = Transition(self.latent_shape, actions, config, rescales=self.rescales)
         if config.projection == "own":
             self.projection = Linear(shape.numel(), config.projection_dim).apply(init_orthogonal)
             self._make_predictor(config.projection_dim)
@@ -143,16 +153,24 @@ class SPR(Representation):
     def predict(self, obs: Tensor, action: Tensor, mask: Tensor) -> tuple[Tensor, Metrics]:
         """The (B,) losses of (K + 1, B, *obs_shape), (K, B, …) actions and the (K, B) mask of valid steps."""
         with torch.no_grad():
-            reached = self._latent(obs[1:].flatten(0, 1), target=True)  # (K · B, …)
-            target = unit_vectors(self._project(reached, target=True).float())
-        latent, rolled = self._latent(obs[0]), []
-        for taken in action:
-            latent = self.transition(latent, action_vectors(self.spec, taken))
-            rolled.append(latent)
-        predicted = unit_vectors(self.predictor(self._project(torch.cat(rolled))))  # (K · B, width)
-        error = (predicted - target).square().sum(-1).view_as(mask)  # 2 − 2 cos
-        losses = (error * mask).mean(0)
+            reached = self.latent(obs[1:].flatten(0, 1), target=True)  # (K · B, …)
+            target = self.project(reached, target=True)
+        rolled = self.roll(self.latent(obs[0]), action)
+        losses = self.errors(self.project(torch.cat(rolled[1:])), target, mask)
         return losses, {"spr_loss": losses.detach().mean()}
+
+    def roll(self, latent: Tensor, action: Tensor) -> list[Tensor]:
+        """The (B, *shape) latent, and the K that are predicted after each of the (K, B, …) actions."""
+        rolled = [latent]
+        for taken in action:
+            rolled.append(self.transition(rolled[-1], action_vectors(self.spec, taken)))
+        return rolled
+
+    def errors(self, predicted: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+        """(B,): the mean error over K steps of (K · B, width) projections, with a (K, B) mask."""
+        direction = unit_vectors(self.predictor(predicted))
+        error = (direction - unit_vectors(target.float())).square().sum(-1).view_as(mask)  # 2 − 2 cos
+        return (error * mask).mean(0)
 
     def _encoder(self, *, target: bool) -> Encoder:
         encoder: nn.Module | None = self.encoder
@@ -163,12 +181,14 @@ class SPR(Representation):
         assert isinstance(encoder, Encoder)
         return encoder
 
-    def _latent(self, obs: Tensor, *, target: bool = False) -> Tensor:
+    def latent(self, obs: Tensor, *, target: bool = False) -> Tensor:
+        """(B, *obs_shape) → (B, *shape), by the encoder or the one that gives targets."""
         encoder = self._encoder(target=target)
-        latent = encoder.latent(obs)
-        return rescale(latent) if self.rescales and not encoder.rescales else latent
+        latent = encoder(obs) if self._features else encoder.latent(obs)
+        done = encoder.rescales and not self._features
+        return rescale(latent) if self.rescales and not done else latent
 
-    def _project(self, latent: Tensor, *, target: bool = False) -> Tensor:
+    def project(self, latent: Tensor, *, target: bool = False) -> Tensor:
         """(B, *shape) → (B, width)."""
         config = self.config
         if config.projection == "own":
@@ -176,7 +196,7 @@ class SPR(Representation):
             projected: Tensor = layer(latent)
             return projected
         encoder, from_target = self._encoder(target=target), target and config.target == "learner"
-        features = encoder.trunk(latent) if encoder.pixels else latent
+        features = latent if self._features or not encoder.pixels else encoder.trunk(latent)
         critic = self.learner.target_critic if from_target else self.learner.critic
         return critic.project(features.flatten(1))  # type: ignore[union-attr, operator, no-any-return]
 

@@ -1,0 +1,236 @@
+"""SGI: self-prediction, inverse dynamics and goal-conditioned RL (Schwarzer et al. 2021, arXiv:2106.04799).
+
+Three losses on one latent, none of which needs a reward. `spr` rolls it forward through K actions and
+predicts the states reached. An inverse model predicts each of these actions from the predicted latent before
+it and the true one after it. A Q function learns to reach goals: states up to 50 steps ahead, mixed with
+noise, some of them swapped for those of other trajectories. It is rewarded for progress, as differences of 1
+− exp(−5 d²) with d the distance between latents of length 1. Its first layer is the projection of the other
+two losses.
+
+Differences from the public code: values are scalars under a Huber loss, where it has distributions; the goal
+passes an MLP, where it passes convolutions; noise has the length of the goal that it is mixed with, where
+there its length is 1 and the latent's is not; goals are 1 to 50 steps ahead and in the same episode, each
+step equally likely, where it draws 2 to 49; a step that ends its episode has a reward and no inverse loss,
+where there it is the other way round; a step's own reward is not discounted. Where f has a trunk behind its
+convolutions, latents are its output, z (`latents`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from voidrl.config import EncoderConfig, RepresentationConfig, require, require_positive
+from voidrl.errors import ConfigError
+from voidrl.kernels.fusion import fusable
+from voidrl.nets import (
+    Encoder,
+    FullPrecisionLinear,
+    init_orthogonal,
+    join,
+    mlp,
+    polyak_update,
+    rescale,
+    target_copy,
+    unit_vectors,
+)
+from voidrl.representations.base import Representation, Views
+from voidrl.representations.icm import inverse_errors
+from voidrl.representations.spr import SPR, SPRConfig
+from voidrl.types import EnvSpec, Metrics
+
+
+@dataclass(frozen=True)
+class SGIConfig(RepresentationConfig):
+    """Predict, tell actions apart, and reach goals."""
+
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    """The encoder f."""
+    learning_rate: float = 1e-4
+    """Learning rate of f and all heads."""
+    batch_size: int = 256
+    """Sequences in one update, each of K + 1 states and a goal; 0 starts them at the learner's own
+    transitions."""
+    prediction_weight: float = 1.0
+    """Weight of self-prediction; 0 turns it off."""
+    inverse_weight: float = 1.0
+    """Weight of inverse dynamics; 0 turns it off."""
+    goal_weight: float = 1.0
+    """Weight of goal-conditioned RL, which takes discrete actions; 0 turns it off."""
+    prediction_steps: int = 5
+    """K."""
+    latents: Literal["stack", "features"] = "features"
+    """Where the losses are computed: in the feature maps of the convolutions, which leaves a trunk behind
+    them untrained, or in z. The same with feature_dim = hidden_dim = 0."""
+    momentum: float = 0.99
+    """Momentum of the target networks."""
+    hidden_dim: int = 512
+    """Width of each stream of the Q function and of the other hidden layers; the projection is twice as
+    wide."""
+    goal_steps: int = 50
+    """The most steps between a state and its goal."""
+    goal_swap: float = 0.2
+    """Probability that a goal is swapped for one of another trajectory."""
+    goal_noise: float = 0.5
+    """The largest share of noise in a goal, drawn from 0 up to this."""
+    goal_reward_scale: float = 10.0
+    """Multiplies the progress."""
+    goal_distance_scale: float = 5.0
+    """Multiplies d² in 1 − exp(−5 d²)."""
+    goal_discount: float = 0.99
+    """γ of goal-conditioned RL."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = ("prediction_weight", "inverse_weight", "goal_weight")
+        for name in names:
+            value = getattr(self, name)
+            require(0 <= value < math.inf, name, value, "0 (off) or a number above it")
+        some = any(getattr(self, name) for name in names)
+        require(some, "prediction_weight = inverse_weight = goal_weight", 0, "at least one above 0")
+        require_positive(self, "prediction_steps", "hidden_dim", "goal_reward_scale", "goal_distance_scale")
+        require(1 <= self.goal_steps <= 1000, "goal_steps", self.goal_steps, "1 to 1000")
+        for name in ("goal_swap", "goal_noise"):
+            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a number in [0, 1]")
+        for name in ("momentum", "goal_discount"):
+            require(0 <= getattr(self, name) < 1, name, getattr(self, name), "a number in [0, 1)")
+
+
+class GoalQ(nn.Module):
+    """Values of all actions given a goal, which scales and shifts the hidden units (FiLM)."""
+
+    def __init__(self, width: int, goal_dim: int, hidden_dim: int, num_actions: int) -> None:
+        super().__init__()
+        self.film = mlp([goal_dim, hidden_dim, 2 * width], full_precision=False)
+        self.advantage = FullPrecisionLinear(width // 2, num_actions).apply(init_orthogonal)
+        self.value = FullPrecisionLinear(width // 2, 1).apply(init_orthogonal)
+
+    def forward(self, projected: Tensor, goal: Tensor) -> Tensor:
+        """(B, width), (B, goal_dim) → (B, A)."""
+        scale, shift = self.film(goal).chunk(2, -1)
+        hidden = projected.relu() * (1 + scale) + shift
+        for_advantage, for_value = hidden.chunk(2, -1)  # (B, width / 2) each
+        advantage: Tensor = self.advantage(for_advantage)
+        q: Tensor = advantage - advantage.mean(-1, keepdim=True) + self.value(for_value)
+        return q
+
+
+class SGI(Representation):
+    """f is trained by three losses of sequences."""
+
+    Config = SGIConfig
+    has_loss = True
+
+    def __init__(self, spec: EnvSpec, config: SGIConfig, encoder: Encoder) -> None:
+        super().__init__(spec, config, encoder)
+        self.config: SGIConfig = config
+        if config.goal_weight and not spec.discrete:
+            raise ConfigError(
+                f"representation.goal_weight = {config.goal_weight} cannot be used with {spec.describe()}: "
+                f"goal-conditioned RL compares the values of discrete actions; use goal_weight = 0"
+            )
+        width = 2 * config.hidden_dim
+        self.spr = SPR(
+            spec,
+            SPRConfig(
+                config.name,
+                config.encoder,
+                prediction_steps=config.prediction_steps,
+                latents=config.latents,
+                hidden_dim=config.hidden_dim,
+                projection_dim=width,
+                momentum=config.momentum,
+            ),
+            encoder,
+        )
+        self.rolls = bool(config.prediction_weight or config.inverse_weight)
+        if config.inverse_weight:
+            actions = spec.num_actions or spec.action_dim
+            self.inverse_net = mlp([2 * width, config.hidden_dim, actions], full_precision=False)
+        if config.goal_weight:
+            goal_dim = math.prod(self.spr.latent_shape)
+            self.head = GoalQ(width, goal_dim, config.hidden_dim, spec.num_actions)
+            self.target_head = target_copy(self.head)
+
+    def loss(self, views: Views) -> tuple[Tensor, Metrics]:
+        """The weighted sum of the three losses of each sequence."""
+        config = self.config
+        sequence = views.sequence(config.prediction_steps if self.rolls else 1)
+        goal = views.future(config.goal_steps) if config.goal_weight else None
+        return self.objectives(*sequence, goal)
+
+    @fusable
+    def objectives(
+        self, obs: Tensor, action: Tensor, mask: Tensor, goal: Tensor | None
+    ) -> tuple[Tensor, Metrics]:
+        """The (B,) losses of (K + 1, B, *obs_shape), (K, B, …) actions, the (K, B) mask and (B, …) goals."""
+        config, spr, size = self.config, self.spr, obs.shape[1]
+        with torch.no_grad():
+            seen = obs if goal is not None else obs[1:]  # progress is measured from s on
+            reached = spr.latent(seen.flatten(0, 1), target=True)
+            target = spr.project(reached[-mask.numel() :], target=True)  # (K · B, width)
+        rolled = spr.roll(spr.latent(obs[0]), action if self.rolls else action[:0])
+        projected = spr.project(torch.cat(rolled))  # ((K + 1) · B, width)
+        losses: list[Tensor] = []
+        metrics: Metrics = {"latent_std": rolled[0].detach().float().std(0).mean()}
+        if config.prediction_weight:
+            error = spr.errors(projected[size:], target, mask)
+            losses.append(config.prediction_weight * error)
+            metrics["spr_loss"] = error.detach().mean()
+        if config.inverse_weight:
+            predicted = self.inverse_net(join(projected[:-size], target)).float()  # (K · B, A)
+            error = inverse_errors(self.spec, predicted, action.flatten(0, 1)).view_as(mask)
+            error = (error * mask).mean(0)
+            losses.append(config.inverse_weight * error)
+            # Of the valid steps alone, so that log A is a guess.
+            metrics["inverse_loss"] = error.detach().mean() / mask.mean().clamp(min=1 / mask.numel())
+        if goal is not None:
+            goals = self.make_goals(spr.latent(goal, target=True))
+            reward = self.progress(reached[:size], reached[size : 2 * size], goals)
+            ahead = self._next_values(obs[1], target[:size], goals)
+            wanted = reward + config.goal_discount * mask[0] * ahead
+            q = self.head(projected[:size], rescale(goals)).gather(1, action[0][:, None])[:, 0]
+            error = F.smooth_l1_loss(q, wanted, reduction="none")
+            losses.append(config.goal_weight * error)
+            metrics["goal_loss"] = error.detach().mean()
+            metrics["goal_reward_std"] = reward.std()
+            metrics["goal_q"] = q.detach().mean()
+        return torch.stack(losses).sum(0), metrics
+
+    @torch.no_grad()
+    def make_goals(self, latent: Tensor) -> Tensor:
+        """(B, d) goals of length 1 from (B, *shape) latents: mixed with noise, some of other trajectories."""
+        goal = unit_vectors(latent.flatten(1).float())
+        share = torch.rand_like(goal[:, :1]) * self.config.goal_noise
+        goal = unit_vectors(torch.lerp(goal, unit_vectors(torch.randn_like(goal)), share))
+        other = goal[torch.randint(len(goal), (len(goal),), device=goal.device)]
+        return torch.where(torch.rand_like(share) < self.config.goal_swap, other, goal)
+
+    @torch.no_grad()
+    def progress(self, before: Tensor, after: Tensor, goal: Tensor) -> Tensor:
+        """(B,) rewards for steps from one (B, *shape) latent to the next: how much closer the goal is."""
+        scale = -self.config.goal_distance_scale
+        near = [
+            torch.exp(scale * (unit_vectors(latent.flatten(1).float()) - goal).square().sum(1))
+            for latent in (before, after)
+        ]
+        return self.config.goal_reward_scale * (near[1] - near[0])
+
+    @torch.no_grad()
+    def _next_values(self, obs: Tensor, target: Tensor, goal: Tensor) -> Tensor:
+        """(B,) values of s' by the target networks, of the action that the online ones prefer (double Q)."""
+        goal = rescale(goal)
+        best = self.head(self.spr.project(self.spr.latent(obs)), goal).argmax(1, keepdim=True)
+        values: Tensor = self.target_head(target, goal).gather(1, best)
+        return values[:, 0]
+
+    def after_step(self) -> None:
+        """Move the target networks."""
+        self.spr.after_step()
+        if self.config.goal_weight:
+            polyak_update(self.target_head, self.head, 1 - self.config.momentum)
