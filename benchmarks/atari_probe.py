@@ -1,7 +1,7 @@
-"""Rank representations on stored play: what does f see of the true state, and what does the k-NN reward pay for?
+"""Rank representations on stored play: what f sees of the true state, and what the k-NN reward pays for.
 
     python benchmarks/atari_probe.py --json results/atari/probe.json --cache /tmp/play
-    python benchmarks/atari_probe.py --device cuda --width 1.0 --batch-size 256 --updates 3000 --json probe.json
+    python benchmarks/atari_probe.py --device cuda --width 1.0 --updates 3000 --threads 8 --json probe.json
 
 Of each game some thousand steps are stored, half of them of uniform random actions, half of random actions
 that are held for a geometric number of steps. Each representation is trained on these frames by its own loss
@@ -18,7 +18,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,11 +30,11 @@ from torch import Tensor
 from voidrl.agent import Agent
 from voidrl.agent.agent import JointLoss
 from voidrl.build import build_config
-from voidrl.config import merge
 from voidrl.device import placed
 from voidrl.engine import Engine
 from voidrl.nets.layers import Linear
 from voidrl.probing.linear import Split, reward_f1, ridge_r2, split_rows
+from voidrl.probing.play import Play, collect
 from voidrl.probing.reward import Cells, cells, dependence, noise_ratio, rarity_columns
 from voidrl.protocols.presets import preset_values
 from voidrl.replay import Replay
@@ -43,6 +43,7 @@ from voidrl.types import EnvSpec, Metrics
 GAMES = ("freeway", "ms_pacman", "boxing", "assault", "krull")
 POOLS = (256, 1024, 4096)
 NEIGHBORS = 5
+ENVS = 8
 DRAWS = 3  # of particles, in each of which all states are scored
 ENCODED_AT_ONCE = 500
 DIRECT_WIDTH = 64  # up to here distances are those of differences, above they are those of products
@@ -56,38 +57,43 @@ class Variant:
     name: str
     changes: dict[str, Any]
     spaces: tuple[str, ...] = ("z", "convolutions")
-    trained: bool = field(default=True)
+    trained: bool = True
 
 
-def variant(name: str, loss: str, dim: int, spaces: tuple[str, ...] = ("z",), **encoder: Any) -> Variant:
-    """A representation with an encoder of its own: the preset's except for its output."""
-    representation = {"name": loss, "encoder": {"feature_dim": dim, **encoder}}
-    return Variant(name, {"representation": representation}, spaces, trained=loss != "fixed")
+def own(name: str, loss: str, dim: int, *spaces: str, **options: Any) -> Variant:
+    """A representation whose encoder is the preset's except for the width of z."""
+    encoder = {**PRESET_ENCODER, "feature_dim": dim, **options.pop("encoder", {})}
+    changes = {"representation": {"name": loss, "encoder": encoder, **options}}
+    return Variant(name, changes, spaces or ("z",), trained=loss != "fixed")
 
 
-def learners(name: str, loss: str, **options: Any) -> Variant:
-    """A representation that is the learner's encoder: the convolutions themselves."""
-    return Variant(name, {"representation": {"name": loss, **options}}, ("z",))
+def convolutional(name: str, loss: str, **options: Any) -> Variant:
+    """A representation of nothing but convolutions, those of the learner's encoder."""
+    return own(name, loss, 0, encoder={"hidden_dim": 0, **LEARNER_ENCODER}, **options)
 
 
-BEHIND = ("z", "convolutions")
-SHARED = {"hidden_dim": 0, "activation": "relu", "spectral_norm_iterations": 0}  # as the learner's encoder
+PRESET_ENCODER = preset_values("atari-fast")["representation"]["encoder"]
+LEARNER_ENCODER = {"activation": "relu", "spectral_norm_iterations": 0}
+ALL = ("z", "linear", "hidden", "convolutions")
 VARIANTS = (
     Variant("pixels 21×21", {}, ("pixels",), trained=False),
-    variant("fixed-5", "fixed", 5),
-    variant("fixed-50", "fixed", 50, BEHIND),
-    variant("fixed-512", "fixed", 512),
-    variant("simclr-5", "simclr", 5, ("z", "linear", "hidden", "convolutions")),
-    variant("simclr-50", "simclr", 50, ("z", "linear", "convolutions")),
-    learners("spr", "spr"),
-    variant("icm-50", "icm", 50, BEHIND),
-    variant("atc-256", "atc", 256, BEHIND),
-    learners("curl", "curl", momentum=0.99),  # the preset's 0.999 hardly moves in some hundred updates
-    variant("simclr shared", "simclr", 0, **SHARED),
-    variant("simclr-50 linear", "simclr", 50, output="linear"),
-    variant("simclr-15", "simclr", 15),
-    variant("simclr-512", "simclr", 512),
-    variant("icm-512", "icm", 512),
+    own("fixed-5", "fixed", 5),
+    own("fixed-50", "fixed", 50, "z", "convolutions"),
+    own("simclr-5", "simclr", 5, *ALL),  # the preset as it is
+    own("simclr+inverse-50", "combined", 50, "z", "convolutions", losses=("simclr", "inverse")),
+    convolutional("sgi conv", "sgi"),
+    convolutional("spr conv", "spr", momentum=0.99),
+    own("icm-50", "icm", 50, "z", "convolutions"),
+    own("simclr-50", "simclr", 50, "z", "convolutions"),
+    convolutional("simclr conv", "simclr"),
+    own("atc-256", "atc", 256, "z", "convolutions"),
+    convolutional("curl conv", "curl", momentum=0.99),  # 0.999 hardly moves in some hundred updates
+    convolutional("inverse conv", "icm", forward_weight=0.0),
+    own("simclr-50 linear", "simclr", 50, encoder={"output": "linear"}),
+    own("simclr-15", "simclr", 15),
+    own("simclr-512", "simclr", 512),
+    own("icm-512", "icm", 512),
+    own("fixed-512", "fixed", 512),
 )
 
 
@@ -105,7 +111,7 @@ class RepresentationAgent(Agent):
 
 def make_agent(spec: EnvSpec, of: Variant, options: argparse.Namespace, device: torch.device) -> Agent:
     """The agent of the preset with this representation."""
-    own = {
+    common = {
         "representation": {
             "batch_size": options.batch_size,
             "learning_rate": options.learning_rate,
@@ -115,7 +121,7 @@ def make_agent(spec: EnvSpec, of: Variant, options: argparse.Namespace, device: 
         "learner": {"encoder": {"width": options.width}},
         "encoder_trainers": ("representation",) if of.trained else (),
     }
-    config = build_config(spec, [preset_values("atari-fast"), own, of.changes])
+    config = build_config(spec, [preset_values("atari-fast"), of.changes, common])
     return RepresentationAgent(spec, config, device)
 
 
@@ -123,62 +129,53 @@ def make_agent(spec: EnvSpec, of: Variant, options: argparse.Namespace, device: 
 
 
 class Stored(NamedTuple):
-    """Play of one game in a replay, with the true state in each of its slots."""
+    """Play of one game, its frames on the device, and what all representations are compared by."""
 
+    game: str
+    play: Play
     replay: Replay
-    slots: Tensor  # (n,) of the states from which a step was taken, environment by environment
-    variables: tuple[str, ...]
-    controllable: tuple[bool, ...]
-    state: np.ndarray  # (n, V)
-    reward: np.ndarray  # (n,)
-    episode: np.ndarray  # (n,)
+    slots: Tensor  # (m,) of all states, each once
+    before: Tensor  # (n,) which of them each step was taken in
+    after: Tensor  # (n,) and which it led to, the one that APT rewards
+    split: Split
+    cells: dict[str, Cells]
+
+    @property
+    def controllable(self) -> np.ndarray:
+        """(V,) whether the player controls a variable."""
+        return np.array([variable.controllable for variable in self.play.variables])
 
 
 def store(game: str, options: argparse.Namespace, device: torch.device) -> Stored:
-    """Scratch: from the cache."""
-    d = np.load(f"/tmp/a17/cache/{game}.npz")
-    n = d["action"].shape[1]
-    actions = {"freeway": 3, "ms_pacman": 9, "boxing": 18, "assault": 7, "krull": 18}[game]
-    spec = EnvSpec((1, 84, 84), True, 4, num_actions=actions, raw_shape=(84, 84))
-    replay = Replay(spec, n, (len(d["action"]) + 8) * n, 0, device, device)
-    replay.reset(d["frames"][0])
-    ep = np.zeros(n, int)
-    episode = [ep.copy()]
-    over = np.zeros(n, bool)
-    real = []
-    for t in range(len(d["action"])):
-        replay.add(
-            d["action"][t],
-            d["reward"][t],
-            d["terminated"][t],
-            d["truncated"][t],
-            d["frames"][t + 1],
-            torch.zeros(n, 0),
-            d["ended"][t],
-        )
-        real.append(~over)
-        ep = ep + over
-        episode[-1] = ep.copy()
-        over = d["ended"][t] & ~over
-        episode.append(ep.copy())
-    t, e = np.nonzero(np.stack(real))
-    order = np.lexsort((t, e))
-    t, e = t[order], e[order]
-    slots = torch.from_numpy(t * n + e).to(device)
-    from voidrl.envs.ram import _annotations
+    """Play a game, or read play that was kept, and put it on the device."""
+    file = options.cache / f"{game}-{options.steps}-{options.seed}.safetensors" if options.cache else None
+    if file and file.exists():
+        play = Play.load(file)
+    else:
+        play = collect(f"atari/{game}", options.steps, ("random", "sticky"), options.seed, num_envs=ENVS)
+        if file:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            play.save(file)
+    replay = play.replay
+    if device.type != "cpu":
+        replay = Replay(play.spec, ENVS, (replay.rows - play.spec.frame_stack) * ENVS, 0, device, device)
+        replay.load(play.replay.state(), ((name, part()) for name, _, part in play.replay.chunks()))
+    slots, index = np.unique(np.concatenate([play.slots, play.next_slots]), return_inverse=True)
+    states = (torch.from_numpy(part).to(device) for part in (slots, *np.split(index, 2)))
+    return Stored(game, play, replay, *states, split_rows(play.episode), cells_of(play))
 
-    known = _annotations().get(game, {})
-    names = tuple(known)
-    state = d["ram"][t, e][:, list(known.values())].astype(np.float32)
-    return Stored(
-        replay,
-        slots,
-        names,
-        tuple(x in ("player_x", "player_y") for x in names),
-        state,
-        d["reward"][t, e],
-        e * 100 + np.stack(episode)[t, e],
-    )
+
+def cells_of(play: Play) -> dict[str, Cells]:
+    """The cells of what the player controls, of everything else and of all variables that vary."""
+    names = [variable.name for variable in play.variables]
+    own = [variable.controllable for variable in play.variables]
+    varies = play.state.std(0) > 0
+    other = ~np.array(own) & varies
+    return {
+        "own": cells(play.state[:, rarity_columns(names, own)]),
+        "other": cells(play.state[:, other]),
+        "all": cells(play.state[:, varies]),
+    }
 
 
 # What is measured
@@ -244,27 +241,22 @@ def reward_row(scores: np.ndarray, where: dict[str, Cells], episode: np.ndarray)
     return row
 
 
-def probe(stored: Stored, z: Tensor, split: Split, where: dict[str, Cells], seed: int) -> dict[str, Any]:
-    """Everything that is measured of one space, z (n, d)."""
-    r2 = ridge_r2(z, stored.state, split)
-    own = np.array(stored.controllable)
-    order = {int(slot): i for i, slot in enumerate(stored.slots.tolist())}
-    # The state after the last step of an episode has no row; these steps are left out of the reward's probe.
-    after = np.array([order.get(slot + stored.replay.num_envs, -1) for slot in stored.slots.tolist()])
-    known = (after >= 0) & (stored.episode == stored.episode[after])
-    scores = reward_f1(
-        z, z[torch.from_numpy(after.clip(min=0)).to(z.device)], stored.reward, split.restrict(known)
-    )
+def probe(stored: Stored, encoded: Tensor, seed: int) -> dict[str, Any]:
+    """Everything that is measured of one space, given all states in it, (m, d)."""
+    play, own = stored.play, stored.controllable
+    z = encoded[stored.after]
+    r2 = ridge_r2(z, play.state, stored.split)
+    scores = reward_f1(encoded[stored.before], z, play.reward, stored.split)
     return {
         "dim": z.shape[1],
-        "r2": {name: round(float(value), 4) for name, value in zip(stored.variables, r2, strict=True)},
-        "r2_controllable": mean_r2(r2[own]),
-        "r2_others": mean_r2(r2[~own]),
+        "r2": {v.name: round(float(value), 4) for v, value in zip(play.variables, r2, strict=True)},
+        "r2_own": mean_r2(r2[own]),
+        "r2_other": mean_r2(r2[~own]),
         "r2_all": mean_r2(r2),
         "reward_f1": None if scores is None else scores.mean,
         "reward_f1_chance": None if scores is None else scores.mean_chance,
         "pools": {
-            str(pool): reward_row(rewards, where, stored.episode)
+            str(pool): reward_row(rewards, stored.cells, play.episode)
             for pool, rewards in pool_rewards(z, POOLS, seed).items()
         },
     }
@@ -273,18 +265,6 @@ def probe(stored: Stored, z: Tensor, split: Split, where: dict[str, Cells], seed
 def mean_r2(values: np.ndarray) -> float:
     """The mean over variables that vary, where a probe worse than the mean counts as 0."""
     return float(np.nanmean(values.clip(min=0))) if np.isfinite(values).any() else float("nan")
-
-
-def cells_of(stored: Stored) -> dict[str, Cells]:
-    """The cells of what the player controls, of everything else and of all variables."""
-    varies = stored.state.std(0) > 0
-    own = rarity_columns(stored.variables, stored.controllable)
-    others = [i for i, controlled in enumerate(stored.controllable) if not controlled and varies[i]]
-    return {
-        "own": cells(stored.state[:, own]),
-        "other": cells(stored.state[:, others]),
-        "all": cells(stored.state[:, varies]),
-    }
 
 
 # The study
@@ -300,7 +280,7 @@ def rows_of(
     began = time.perf_counter()
     training: dict[str, float] = {}
     if of.trained:
-        engine = Engine(agent, stored.replay, lambda text: print(text, flush=True))
+        engine = Engine(agent, stored.replay, lambda text: None)
         tail = max(1, options.updates // 10)
         engine.update(0, options.updates - tail)
         engine.metrics.flush()
@@ -308,12 +288,11 @@ def rows_of(
         training = {k: round(v, 4) for k, v in engine.metrics.flush().items() if "/" not in k}
     seconds = time.perf_counter() - began
     agent.eval()
-    spaces = encode(agent, stored.replay, stored.slots, of.spaces)
-    for space, z in spaces.items():
+    for space, z in encode(agent, stored.replay, stored.slots, of.spaces).items():
         began = time.perf_counter()
         row = {**known, "representation": of.name, "space": space}
         row |= {"updates": options.updates if of.trained else 0, "training": training}
-        row |= probe(stored, z, split_rows(stored.episode, seed=0), cells_of(stored), options.seed)
+        row |= probe(stored, z, options.seed)
         yield row | {
             "train_seconds": round(seconds, 1),
             "probe_seconds": round(time.perf_counter() - began, 1),
@@ -334,7 +313,7 @@ def line(row: dict[str, Any]) -> str:
     return TABLE.format(
         name,
         row["dim"],
-        *(number(row[key]) for key in ("r2_controllable", "r2_others", "reward_f1")),
+        *(number(row[key]) for key in ("r2_own", "r2_other", "reward_f1")),
         over_pools("own_correlation"),
         over_pools("own_mean_correlation"),
         over_pools("own_share"),
@@ -364,7 +343,7 @@ def main() -> None:
     parser.add_argument("--games", nargs="+", default=GAMES, metavar="GAME")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="representations, by the names in VARIANTS")
     parser.add_argument("--steps", type=int, default=8000, help="of stored play, per game")
-    parser.add_argument("--updates", type=int, default=400)
+    parser.add_argument("--updates", type=int, default=300)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--width", type=float, default=0.5, help="of the convolutions")
@@ -404,11 +383,12 @@ def study(game: str, options: argparse.Namespace, device: torch.device, rows: li
     if not missing:
         return
     stored = store(game, options, device)
-    found = cells_of(stored)
     shown = ", ".join(
-        f"{whose} {one.count}{' additive' if one.additive else ''}" for whose, one in found.items()
+        f"{whose} {one.count}{' additive' if one.additive else ''}" for whose, one in stored.cells.items()
     )
-    print(f"\n{game}: {len(stored.slots)} states, {len(np.unique(stored.episode))} episodes, cells: {shown}")
+    own = ", ".join(v.name for v in stored.play.variables if v.controllable)
+    episodes = len(np.unique(stored.play.episode))
+    print(f"\n{game}: {len(stored.play)} steps, {episodes} episodes, controllable: {own}; cells: {shown}")
     print(HEADER, flush=True)
     for of in missing:
         for row in rows_of(stored, of, options, known):
