@@ -73,6 +73,7 @@ def convolutional(name: str, loss: str, **options: Any) -> Variant:
 
 
 PRESET_ENCODER = preset_values("atari-fast")["representation"]["encoder"]
+WARMUP_UPDATES = preset_values("atari-fast")["representation"]["warmup_updates"]
 LEARNER_ENCODER = {"activation": "relu", "spectral_norm_iterations": 0}
 ALL = ("z", "linear", "hidden", "convolutions")
 VARIANTS = (
@@ -110,13 +111,15 @@ class RepresentationAgent(Agent):
 
 
 def make_agent(spec: EnvSpec, of: Variant, options: argparse.Namespace, device: torch.device) -> Agent:
-    """The agent of the preset with this representation."""
+    """The agent of the preset with this representation, narrower and with smaller batches."""
+    wide = of.changes.get("representation", {}).get("encoder", PRESET_ENCODER)["hidden_dim"]
     common = {
         "representation": {
             "batch_size": options.batch_size,
             "learning_rate": options.learning_rate,
-            "warmup_updates": max(1, options.updates // 4),
-            "encoder": {"width": options.width},
+            # Rising slowly, or contrast on frames that differ in a few pixels stays at chance.
+            "warmup_updates": min(WARMUP_UPDATES, options.updates * 5 // 6),
+            "encoder": {"width": options.width, "hidden_dim": round(wide * options.width)},
         },
         "learner": {"encoder": {"width": options.width}},
         "encoder_trainers": ("representation",) if of.trained else (),
@@ -343,8 +346,8 @@ def main() -> None:
     parser.add_argument("--games", nargs="+", default=GAMES, metavar="GAME")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="representations, by the names in VARIANTS")
     parser.add_argument("--steps", type=int, default=8000, help="of stored play, per game")
-    parser.add_argument("--updates", type=int, default=300)
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--updates", type=int, default=600)
+    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--width", type=float, default=0.5, help="of the convolutions")
     parser.add_argument("--seed", type=int, default=1)
