@@ -13,7 +13,7 @@ from voidrl.agent import Agent
 from voidrl.envs.vector import Envs
 from voidrl.errors import EnvironmentFailedError, NonFiniteError
 from voidrl.learners.dqn import DQN
-from voidrl.loop import crossed
+from voidrl.units import crossed
 
 
 class Counted(Walk):

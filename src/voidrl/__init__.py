@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from voidrl.agent import Agent
-    from voidrl.api import evaluate, finetune, load, pretrain, resume, train
+    from voidrl.api import evaluate, finetune, load, pretrain, probe, resume, train
     from voidrl.config import Config
     from voidrl.errors import RunInterrupted, VoidrlError
     from voidrl.sharing.pretrained import from_pretrained, push_to_hub, save_pretrained
@@ -26,6 +26,7 @@ __all__ = [
     "from_pretrained",
     "load",
     "pretrain",
+    "probe",
     "push_to_hub",
     "resume",
     "save_pretrained",

@@ -1,14 +1,14 @@
-"""pretrain · finetune · train · evaluate · resume · load."""
+"""pretrain · finetune · train · evaluate · probe · resume · load."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from voidrl import build, checkpoint
 from voidrl.agent import Agent
@@ -53,6 +53,9 @@ from voidrl.suites.dmcontrol import require_task
 from voidrl.terminal.output import durable_output, say
 from voidrl.types import EnvSpec
 from voidrl.units import human_seconds, parse_count
+
+if TYPE_CHECKING:
+    from voidrl.probing.result import ProbeResult
 
 Steps = int | str
 STEPS_PER_EVAL_ENV = 500  # with fewer, building an environment would take longer than its part
@@ -210,7 +213,8 @@ def resume(
             for note in notes:
                 say(note)
             agent.origin = folder.path.absolute()
-            _run(Loop(parts.engine, parts.envs, parts.eval_envs, folder, state), say)
+            measure = _probe_in_training(agent, factory)
+            _run(Loop(parts.engine, parts.envs, parts.eval_envs, folder, state, measure), say)
     return agent
 
 
@@ -262,6 +266,41 @@ def evaluate(
         return evaluate_agent(
             agent, envs, episodes, seed, steps=count, deterministic=deterministic, epsilon=epsilon
         )
+
+
+def probe(
+    source: Agent | str | Path,
+    env: Env | None = None,
+    *,
+    steps: Steps = 10_000,
+    policy: str = "mixed",
+    seed: int = 0,
+    variables: Sequence[str] | None = None,
+    num_envs: int | None = None,
+    device: str = "auto",
+) -> ProbeResult:
+    """Measure what an agent's representation and intrinsic reward see of the environment's true state.
+
+    Args:
+        source: An agent, the folder of a run, a checkpoint or a saved agent, or the Hub's `user/name` of one.
+        env: By default the environment it was trained in.
+        steps: Steps of play to measure on.
+        policy: Who plays: `agent` (exploring as in training), `random`, `sticky` (random actions, each held
+            for some steps) or `mixed` (a third of each).
+        seed: Of the play, of held-out episodes and of the random encoder.
+        variables: Names of the variables of the true state; by default all that there are.
+        num_envs: Environments played side by side.
+        device: Where a loaded agent is placed.
+    """
+    from voidrl.probing.run import probe_agent
+
+    count = parse_count(steps)
+    require(0 <= seed < 2**30, "seed", seed, "a whole number in [0, 2³⁰)")
+    agent = source if isinstance(source, Agent) else load(source, device=device)
+    config, factory = build.env_for(share.own_env(agent) if env is None else env, agent.config.env)
+    return probe_agent(
+        agent, config, factory, count, policy=policy, seed=seed, variables=variables, num_envs=num_envs
+    )
 
 
 def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) -> Agent:
@@ -349,6 +388,8 @@ def _start(
         path = out or _default_path(config.env.id, config.phase, config.method.name, config.seed)
         RunFolder(user_path(path)).require_free(overwrite)  # a folder that is taken needs no disk space
         _require_disk(user_path(path), agent, notes.append)
+        with logged_start(env, layers, out):
+            measure = _probe_in_training(agent, probed.factory)
         with RunFolder.create(path, overwrite=overwrite) as folder:
             agent.origin = folder.path.absolute()
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
@@ -357,8 +398,18 @@ def _start(
             parts.engine.say = say = _speaker(folder)
             for note in notes:
                 say(note)
-            _run(Loop(parts.engine, parts.envs, parts.eval_envs, folder, LoopState()), say)
+            loop = Loop(parts.engine, parts.envs, parts.eval_envs, folder, LoopState(), measure)
+            _run(loop, say)
     return agent
+
+
+def _probe_in_training(agent: Agent, factory: EnvFactory | None) -> Callable[[], dict[str, float]] | None:
+    """What measures the agent for `log.probe_every_steps`; its play is collected here, before training."""
+    if not agent.config.log.probe_every_steps:
+        return None
+    from voidrl.probing.run import RunProbe
+
+    return RunProbe(agent, factory)
 
 
 def _require_disk(folder: Path, agent: Agent, say: Callable[[str], None]) -> None:

@@ -31,6 +31,7 @@ MAX_ENVS = 8192
 MAX_SKILLS = 2**16  # discrete ones
 MAX_UPDATES_PER_STEP = 1024
 MAX_EVAL_EPISODES = 10_000
+LEAST_PROBE_STEPS, MAX_PROBE_STEPS = 200, 1_000_000
 MAX_SNAPSHOTS = 1000
 MAX_VIEWS = 16
 PIECES = ("method", "representation", "learner")
@@ -57,6 +58,8 @@ USER_FIELDS = (
     "log.log_every_steps",
     "log.eval_every_steps",
     "log.eval_episodes",
+    "log.probe_every_steps",
+    "log.probe_steps",
     "log.checkpoint_every_steps",
     "log.snapshot_steps",
 )
@@ -461,6 +464,11 @@ class LogConfig:
     eval_epsilon: float = 0.0
     """Probability of a random action in evaluations; with 0, every episode of a deterministic environment is
     the same."""
+    probe_every_steps: Count = 0
+    """Steps between two probes of what representation and reward see of the true state; 0 turns them off."""
+    probe_steps: Count = 5000
+    """Steps of random play on which all probes of a run are made; it is collected once, in separate
+    environments."""
     checkpoint_every_steps: Count = 50_000
     """Steps between two checkpoints. Environments are reset with a new seed at each, which makes resuming
     from it exact. One more is written where a run stops."""
@@ -478,7 +486,11 @@ class LogConfig:
         require_positive(self, "log_every_steps", "checkpoint_every_steps", "keep_last")
         few = 0 < self.eval_episodes <= MAX_EVAL_EPISODES
         require(few, "eval_episodes", self.eval_episodes, f"1 to {MAX_EVAL_EPISODES}")
-        require(self.eval_every_steps >= 0, "eval_every_steps", self.eval_every_steps, "0 or more")
+        for name in ("eval_every_steps", "probe_every_steps"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        enough = LEAST_PROBE_STEPS <= self.probe_steps <= MAX_PROBE_STEPS
+        expected = f"{LEAST_PROBE_STEPS} to {MAX_PROBE_STEPS}"
+        require(enough, "probe_steps", self.probe_steps, expected)
         require(0 <= self.eval_epsilon <= 1, "eval_epsilon", self.eval_epsilon, "a probability in [0, 1]")
         count = len(self.snapshot_steps)
         require(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -44,6 +44,7 @@ from voidrl.runs.folder import RunFolder
 from voidrl.terminal.output import durable_output
 from voidrl.terminal.progress import Progress
 from voidrl.terminal.signals import StopSignals
+from voidrl.units import crossed
 
 STATES = "states/"  # before the names of what `env.count_states` counted, in a checkpoint
 SHOWN_VALUES = 10  # of a skill, in the sentence that names it
@@ -76,9 +77,11 @@ class Loop:
         eval_envs: Envs | None,
         folder: RunFolder,
         state: LoopState,
+        probe: Callable[[], dict[str, float]] | None = None,
     ) -> None:
         self.engine, self.agent, self.replay = engine, engine.agent, engine.replay
         self.envs, self.eval_envs, self.folder, self.state = envs, eval_envs, folder, state
+        self.probe = probe  # measures the agent, for `log.probe_every_steps`
         agent, self.config = self.agent, self.agent.config
         self.initial_agent_steps = agent.steps - state.steps
         finetuning = self.config.phase == "finetune"
@@ -177,6 +180,8 @@ class Loop:
                 self._update_agent()  # no update is due in what is saved
             if crossed(before, state.steps, log.eval_every_steps):
                 self._evaluate()
+            if self.probe is not None and crossed(before, state.steps, log.probe_every_steps):
+                self.writer.write(state.steps, {"phase": self.config.phase, **self.probe()})
             if crossed(before, state.steps, log.log_every_steps):
                 self._log()
             self.progress.update(state.steps, updates=state.updates)
@@ -431,11 +436,6 @@ def _skill_name(skill: list[float]) -> str:
         return f"({skill[0]:.3g}, …), {len(skill)} equal values,"
     shown = ", ".join(f"{w:.3g}" for w in skill[:SHOWN_VALUES])
     return f"({shown}{', …' * (len(skill) > SHOWN_VALUES)})"
-
-
-def crossed(before: int, now: int, every: int) -> bool:
-    """Whether a multiple of `every` lies in (before, now]; never for 0."""
-    return every > 0 and now // every > before // every
 
 
 def resume_command(folder: RunFolder, config: Config) -> str:

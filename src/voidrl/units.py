@@ -56,3 +56,8 @@ def human_seconds(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size}{large}{whole % size // part:02d}{small}"
     return f"{whole}s"
+
+
+def crossed(before: int, now: int, every: int) -> bool:
+    """Whether a multiple of `every` lies in (before, now]; never for 0."""
+    return every > 0 and now // every > before // every

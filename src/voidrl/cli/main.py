@@ -13,6 +13,7 @@ from voidrl.cli.evaluating import evaluate, score
 from voidrl.cli.experiment import demo, experiment
 from voidrl.cli.listing import list_
 from voidrl.cli.options import HELP
+from voidrl.cli.probing import probe
 from voidrl.cli.report import report
 from voidrl.cli.sharing import push
 from voidrl.cli.training import config, finetune, pretrain, resume, train
@@ -38,6 +39,7 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "finetune": finetune,
     "train": train,
     "evaluate": evaluate,
+    "probe": probe,
     "resume": resume,
     "config": config,
     "experiment": experiment,

@@ -76,7 +76,7 @@ class AtariEnvs(Envs):
         if true_state:
             from voidrl.envs.ram_state import RamState
 
-            self._ram = RamState(rom, n, full_actions=self._full_actions)
+            self._ram = RamState(rom, n, full_actions=self._full_actions, sticky=options["sticky"])
             self._variables = self._ram.variables
 
     @property
@@ -96,6 +96,9 @@ class AtariEnvs(Envs):
         self._lives, self._ended = info["lives"], np.zeros(self.num_envs, bool)
         if self._color is not None:
             self._keep_picture(*self._color.reset(seed=seed), info)
+        if self._ram is not None:
+            self._ram.reset(seed, info["episode_frame_number"])
+            self._state = self._ram.read()
         if self.counter is not None:
             self.counter.reset(info["episode_frame_number"][: self._watched])
         return frames, info
@@ -130,10 +133,7 @@ class AtariEnvs(Envs):
         return StepResult(frames, reward, terminated, truncated, info, ended, score)
 
     def _read_state(self, info: dict[str, Any]) -> None:
-        """The state after a reset."""
-        assert self._ram is not None
-        self._ram.reset(info["episode_frame_number"])
-        self._state = self._ram.read()
+        """Nothing: `reset` and `recv` read the emulators."""
 
     @property
     def steps_per_second(self) -> float:
@@ -195,11 +195,6 @@ def make_atari(
         raise ConfigError(
             f"env.count_states = True cannot be used with sticky actions (environment {config.id!r}), which "
             f"the emulator that counts cannot repeat: set it to False, or play without sticky actions"
-        )
-    if true_state and options["sticky"]:
-        raise ConfigError(
-            f"the true state of environment {config.id!r} cannot be read: with sticky actions the emulator "
-            f"that reads it cannot repeat the game; play without sticky actions"
         )
     make = partial(
         AtariVectorEnv,

@@ -25,18 +25,22 @@ from voidrl.errors import EnvironmentFailedError
 
 DIRECT_FRAMES = 2  # consoles read the joystick once a frame, some games every other frame
 LASTING_FRAMES = 4
-TRIED_STATES = 64
+TRIED_STATES = 96
+TRIED_ACTIONS = 8  # in each state, drawn from the game's: with all 18, this would take twice as long
 STATE_GAP_STEPS = 12  # mean steps between two of them
 HOLD_STEPS = 8  # mean steps for which exploratory play holds an action
-LEAST_STATES = 2  # one difference may be a coincidence, such as a ghost's turn at this very frame
+LEAST_STATES = 3  # fewer may be coincidences, such as a ghost that turns at this very frame
 SHARE = 0.25
-"""A byte is controllable if it differs in this share of the states in which the most controllable byte does.
+"""A byte is controllable if it differs in this share of the states in which the most controllable one does.
 
 Relative to that byte, since games differ in how often they take actions at all: MsPacman in two thirds of the
-states, Q*bert, whose player cannot turn in mid-air, in one of ten. In MsPacman the player's position differs
-in 53 to 70 % as many states as its direction, dots in 14 %, ghosts in up to 3 %; in Boxing the opponent in
-none.
+states, Q*bert, whose player cannot turn in mid-air, in one of twenty. In MsPacman the player's position
+differs in two thirds as many states as its direction, dots in a seventh, ghosts in 3 % or fewer. What follows
+an action only later is missed, such as the position of a ship that first has to gain speed (asteroids).
 """
+MEMORYLESS = 0.5
+"""A byte that changes in one step by more than this share of how much it differs between any two steps holds
+no state: a random number generator's has 0.9 to 1, a position 0.01 to 0.5."""
 MAX_NAMES = 8  # a byte with no more values than this in play counts as discrete
 
 
@@ -50,24 +54,36 @@ class Trial(NamedTuple):
 
 
 def controllable_bytes(rom: str, seed: int = 0) -> tuple[int, ...]:
-    """The RAM addresses that the player controls, measured once per process in one or two seconds."""
+    """The RAM addresses that the player controls, measured once per process in one or two seconds.
+
+    They are among the addresses of `ram_addresses`.
+    """
     share = trial(rom, seed).share
-    least = max(LEAST_STATES / TRIED_STATES, SHARE * share.max())
-    return tuple(np.flatnonzero(share >= least).tolist())
+    known = np.array([*ram_addresses(rom, seed).values()], np.intp)
+    least = max(LEAST_STATES / TRIED_STATES, SHARE * share[known].max(initial=0))
+    return tuple(known[share[known] >= least].tolist())
+
+
+def ram_addresses(rom: str, seed: int = 0) -> dict[str, int]:
+    """The annotated addresses of a game, or without annotations all bytes that hold state, as `ram_33`.
+
+    A byte does if it varies in play and does not jump about.
+    """
+    if found := annotations_of(rom):
+        return found
+    visited = trial(rom, seed).visited.astype(np.float64)
+    change = np.abs(np.diff(visited, axis=0)).mean(0)  # (128,)
+    elsewhere = np.abs(np.diff(np.random.default_rng(seed).permutation(visited), axis=0)).mean(0)
+    holds = (elsewhere > 0) & (change <= MEMORYLESS * elsewhere)
+    return {f"ram_{address}": address for address in np.flatnonzero(holds).tolist()}
 
 
 def ram_variables(rom: str, seed: int = 0) -> dict[Variable, int]:
-    """The variables of a game with their addresses.
-
-    These are the annotated ones, or without annotations all bytes that vary in play, as `ram_33`. A byte is
-    discrete if it has at most 8 values in play.
-    """
+    """The variables of a game with their addresses; discrete are those with at most 8 values in play."""
     visited, controlled = trial(rom, seed).visited, set(controllable_bytes(rom, seed))
-    varying = np.flatnonzero((visited != visited[0]).any(0)).tolist()
-    addresses = annotations_of(rom) or {f"ram_{address}": address for address in varying}
     return {
         Variable(name, address in controlled, len(np.unique(visited[:, address])) <= MAX_NAMES): address
-        for name, address in addresses.items()
+        for name, address in ram_addresses(rom, seed).items()
     }
 
 
@@ -75,6 +91,7 @@ def ram_variables(rom: str, seed: int = 0) -> dict[Variable, int]:
 def trial(rom: str, seed: int) -> Trial:
     """Play a game and try all actions on the way."""
     ale_py = importlib.import_module("ale_py")
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner on stderr
     ale = ale_py.ALEInterface()
     ale.setFloat("repeat_action_probability", 0.0)
     ale.loadROM(rom_path(rom))
@@ -93,10 +110,11 @@ def trial(rom: str, seed: int) -> Trial:
             if ale.game_over():
                 ale.reset_game()
         here = ale.cloneState(include_rng=True)
-        after = np.zeros((len(actions), 2, RAM_BYTES), np.uint8)
-        for tried, (at_once, later) in zip(actions, after, strict=True):
+        tried = rng.permutation(len(actions))[:TRIED_ACTIONS]
+        after = np.zeros((len(tried), 2, RAM_BYTES), np.uint8)
+        for i, (at_once, later) in zip(tried, after, strict=True):
             ale.restoreState(here)
-            _act(ale, tried, DIRECT_FRAMES)
+            _act(ale, actions[i], DIRECT_FRAMES)
             at_once[:] = ale.getRAM()
             _act(ale, noop, LASTING_FRAMES)
             later[:] = ale.getRAM()
@@ -119,9 +137,10 @@ class RamState:
         rom: ALE's name of the game's ROM.
         num_envs: N.
         full_actions: Whether actions index all 18 actions or the game's minimal set.
+        sticky: Probability of repeating the last action. Emulators with equal seeds repeat the same ones.
     """
 
-    def __init__(self, rom: str, num_envs: int, *, full_actions: bool = False) -> None:
+    def __init__(self, rom: str, num_envs: int, *, full_actions: bool = False, sticky: float = 0.0) -> None:
         self.rom = rom
         variables = ram_variables(rom)
         self.variables, addresses = tuple(variables), list(variables.values())
@@ -135,10 +154,14 @@ class RamState:
         }
         ale_py = importlib.import_module("ale_py")
         self._shadows = [Shadow(ale_py, settings, env) for env in range(num_envs)]
+        for shadow in self._shadows:
+            shadow.ale.setFloat("repeat_action_probability", sticky)
 
-    def reset(self, frame_numbers: np.ndarray) -> None:
-        """Follow `reset(seed=…)` of all games; arguments as in `ram.StateCounter`."""
+    def reset(self, seed: int, frame_numbers: np.ndarray) -> None:
+        """Follow `reset(seed=…)` of all games; the other arguments are those of `ram.StateCounter`."""
         n = len(self._shadows)
+        for i, shadow in enumerate(self._shadows):
+            shadow.ale.setInt("random_seed", seed + i)  # taken when the ROM is loaded
         self._repeat(np.full(n, LOAD), np.zeros(n, int), frame_numbers, np.full(n, -1), np.zeros(n))
 
     def step(

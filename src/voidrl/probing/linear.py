@@ -18,10 +18,10 @@ Array = np.ndarray | Tensor
 
 RIDGE_PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 """λ per training row: 1 shrinks the weight of a lone standardized feature to one half."""
-LOGISTIC_PENALTIES = (1e-4, 1e-2, 1.0)
+LOGISTIC_PENALTIES = (1.0, 1e-2, 1e-4)
 PRIOR_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of log class frequencies added to balanced logits: 0 predicts rare classes often, 1 seldom."""
-LBFGS_ITERATIONS = 60
+LBFGS_ITERATIONS = 40
 MIN_EPISODES = 8
 """With fewer episodes, each is cut into blocks of consecutive steps, which are split instead."""
 MIN_EXAMPLES = 5
@@ -57,7 +57,21 @@ def split_rows(episode: np.ndarray, *, seed: int = 0, test: float = 0.3, validat
     With fewer than 8 episodes, each is cut into blocks of consecutive rows instead: neighboring blocks share
     a border, so that scores are a little too good.
     """
-    episode = np.asarray(episode)
+    rest, held_out, by = _divide(np.asarray(episode), test, seed)
+    fit, chosen, _ = _divide(np.asarray(episode)[rest], validation / (1 - test), seed + 1)
+    return Split(rest[fit], rest[chosen], held_out, by)
+
+
+def with_validation(
+    train: np.ndarray, test: np.ndarray, episode: np.ndarray, *, seed: int = 0, validation: float = 0.25
+) -> Split:
+    """Rows that are split already, with whole episodes of the training rows set apart for validation."""
+    fit, chosen, by = _divide(np.asarray(episode)[train], validation, seed)
+    return Split(train[fit], train[chosen], test, by)
+
+
+def _divide(episode: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray, str]:
+    """Rows to keep and about a `share` to set apart, by episodes or blocks of them; and by which."""
     unit = np.unique(episode, return_inverse=True)[1]
     by = "episodes"
     if unit.max(initial=0) + 1 < MIN_EPISODES:
@@ -69,16 +83,12 @@ def split_rows(episode: np.ndarray, *, seed: int = 0, test: float = 0.3, validat
             position[rows] = np.arange(len(rows)) // length
         unit = np.unique(np.stack([unit, position]), axis=1, return_inverse=True)[1].ravel()
     order = np.random.default_rng(seed).permutation(int(unit.max(initial=0)) + 1)
-    sizes = np.bincount(unit)[order].cumsum() / len(unit)
-    # By rows rather than by episodes: one long episode must not leave the others too few.
-    part = np.where(sizes <= test, 2, np.where(sizes <= test + validation, 1, 0))
-    for wanted, at in ((2, 0), (1, 1), (0, -1)):  # none may be empty
-        if wanted not in part:
-            part[at] = wanted
-    part_of = np.empty_like(part)
-    part_of[order] = part
-    fit, chosen, held_out = (np.flatnonzero(part_of[unit] == wanted) for wanted in (0, 1, 2))
-    return Split(fit, chosen, held_out, by)
+    # By rows rather than by episodes: one long episode must not leave the others too few. At least one unit.
+    apart = np.bincount(unit)[order].cumsum() / max(1, len(unit)) <= share
+    apart[:1] = True
+    is_apart = np.zeros(len(order), bool)
+    is_apart[order[apart]] = True
+    return np.flatnonzero(~is_apart[unit]), np.flatnonzero(is_apart[unit]), by
 
 
 # Continuous variables

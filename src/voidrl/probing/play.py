@@ -113,6 +113,16 @@ class Play:
         """(n,) int64: the slot in `replay` of the state after each step."""
         return self.slots + self.replay.num_envs
 
+    @property
+    def missing_state(self) -> str:
+        """A sentence that says that there is no true state, and how to get one; empty if there is one."""
+        if self.variables:
+            return ""
+        return (
+            f"environment {self.env!r} does not report its true state, so only the reward can be probed: "
+            f"return numbers by name as info['variables'] from its reset and step"
+        )
+
     def observations(self, index: np.ndarray | Tensor, *, before: bool = False) -> Tensor:
         """(B, *obs_shape) stacked frames after the steps at `index`, (B,), or `before` them, as stored."""
         slots = self.slots if before else self.next_slots

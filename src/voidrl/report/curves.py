@@ -40,6 +40,13 @@ NAMES = {
     "coverage/ram": "Distinct RAM states (including timers)",
     "coverage/bins": "Distinct bins of height, angle and velocity",
     "coverage/entropy": "Entropy of visited physics states (nats)",
+    "probe/controllable": "Controllable variables read off z (mean R²)",
+    "probe/variables": "All variables read off z (mean R²)",
+    "probe/task_reward_f1": "Task's rare rewards predicted from z (F1)",
+    "probe/rarity_correlation": "Rank correlation of the intrinsic reward with rarity",
+    "probe/controllable_share": "Share of the intrinsic reward that controllable variables explain",
+    "probe/survival_share": "Share of returns that survival explains",
+    "probe/reward_noise": "Noise of the intrinsic reward between batches",
     "train/reward_mean": "Reward used for training",
     "time/steps_per_second": "Environment steps per second",
     "time/updates_per_second": "Updates per second",
@@ -47,7 +54,7 @@ NAMES = {
 }
 FRACTIONS = {"eval/success", "eval/human_normalized", MAZE, "time/learner_waits"}
 GROUPS = {"eval": "Task", "episode": "Task", "reward": "Task", "coverage": "Coverage", "train": "Learning"}
-GROUPS["time"] = "Speed"
+GROUPS |= {"probe": "Probes", "time": "Speed"}
 
 
 @dataclass(frozen=True)

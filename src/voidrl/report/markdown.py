@@ -10,6 +10,7 @@ from voidrl import __version__
 from voidrl.report.formatting import Table, escape_markdown
 from voidrl.report.groups import ArmRuns
 from voidrl.report.outcomes import MEASURES, outcome, return_source
+from voidrl.report.probes import probe_tables
 from voidrl.report.provenance import (
     commands,
     commit,
@@ -28,7 +29,7 @@ from voidrl.report.urlb import urlb_tables
 
 
 def as_markdown(collection: Collection, arms: Sequence[ArmRuns], title: str) -> str:
-    """Summary, results, published tables, settings, runs, versions and commands."""
+    """Summary, results, probes, published tables, settings, runs, versions and commands."""
     parts = [f"# {escape_markdown(title)}"]
     lines = [f"**{name}:** {escape_markdown(value)}" for name, value in overview(collection, arms)]
     lines += map(escape_markdown, findings(arms))
@@ -54,6 +55,10 @@ def as_markdown(collection: Collection, arms: Sequence[ArmRuns], title: str) -> 
             )
         parts += [_section(table, "###") for table in others]
         parts += [escape_markdown(urlb.intervals)]
+    probes = probe_tables(collection.runs)
+    if probes:
+        parts.append("## Probes")
+        parts += [_section(table, "###") for table in probes]
     published = published_tables(collection, arms)
     if published:
         parts.append("## Published numbers")

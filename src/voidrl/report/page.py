@@ -23,6 +23,7 @@ from voidrl.report.formatting import count
 from voidrl.report.gallery import Gallery, Picture
 from voidrl.report.groups import STAGES, ArmRuns, make_arms
 from voidrl.report.outcomes import LAST_FRACTION, measure_of
+from voidrl.report.probes import probe_tables
 from voidrl.report.provenance import commands, runs_table, settings_table, versions_table
 from voidrl.report.published import atari_table, published_tables
 from voidrl.report.ranking import coverage_rankings
@@ -155,6 +156,7 @@ def render(
         pictures=pictures,
         media=media,
         missing={"videos": _reasons(clips), "maps": _reasons(pictures.maps)},
+        probes=probe_tables(collection.runs),
         published=published_tables(collection, arms),
         settings=settings_table(arms),
         runs=runs_table(arms),

@@ -26,6 +26,7 @@ from voidrl.runs import locks
 from voidrl.runs.evaluations import final_evaluation
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord
 from voidrl.runs.metrics import read_metrics
+from voidrl.runs.probes import final_probe
 from voidrl.runs.status import RunStatus, read_status
 
 Status = Literal["complete", "running", "incomplete", "failed"]
@@ -59,6 +60,8 @@ class Run:
     """Why it is not complete."""
     notes: list[str]
     """What was left out."""
+    probe: dict[str, Any] | None = field(default=None, repr=False)
+    """Its probe.json, if that is of the final agent."""
     experiment: ExperimentRecord | None = None
     cell: CellRecord | None = None
     label: str = ""
@@ -193,7 +196,7 @@ def _read_run(folder: Path) -> Run:
     if phase not in PHASES:
         raise RunFolderError(f"its phase is {phase!r}: expected one of {', '.join(PHASES)}; upgrade voidrl")
     notes: list[str] = []
-    machine, rows, evaluation = {}, [], None
+    machine, rows, evaluation, probe = {}, [], None, None
     try:
         machine = dict(read_json(folder / "environment.json", "the machine of the run"))
     except (CheckpointError, TypeError, ValueError) as error:
@@ -207,6 +210,10 @@ def _read_run(folder: Path) -> Run:
         evaluation = final_evaluation(folder, reached)
     except (CheckpointError, RunFolderError) as error:
         notes.append(f"its evaluation is left out: {error}")
+    try:
+        probe = final_probe(folder, reached)
+    except (CheckpointError, RunFolderError) as error:
+        notes.append(f"its probe is left out: {error}")
     status, note = _status(read_status(folder), reached, total_steps)
     return Run(
         path=folder,
@@ -224,6 +231,7 @@ def _read_run(folder: Path) -> Run:
         status=status,
         status_note=note,
         notes=notes,
+        probe=probe,
     )
 
 

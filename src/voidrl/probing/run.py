@@ -1,0 +1,69 @@
+"""Probes of whole agents: on play collected for the purpose, or again and again while a run trains."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from voidrl.agent import Agent
+from voidrl.config import EnvConfig
+from voidrl.device import seeded
+from voidrl.envs.make import EnvFactory
+from voidrl.errors import UnknownNameError
+from voidrl.evaluation import run_seed
+from voidrl.probing.features import Z
+from voidrl.probing.play import Policy, collect
+from voidrl.probing.probe import probe_play, require_enough
+from voidrl.probing.result import ProbeResult
+
+POLICIES = ("agent", "random", "sticky", "mixed")
+PROBE_STREAM = 2  # keeps the seeds of probes apart from those of training and of evaluations
+NUM_ENVS = 12
+
+
+def probe_agent(
+    agent: Agent,
+    env: EnvConfig,
+    factory: EnvFactory | None,
+    steps: int,
+    *,
+    policy: str = "mixed",
+    seed: int = 0,
+    variables: Sequence[str] | None = None,
+    num_envs: int | None = None,
+) -> ProbeResult:
+    """Let `policy` play in environments of their own, and probe the agent on that."""
+    players: dict[str, Policy | list[Policy]] = {
+        "agent": agent,
+        "random": "random",
+        "sticky": "sticky",
+        "mixed": [agent, "random", "sticky"],
+    }
+    if policy not in players:
+        raise UnknownNameError("policy", policy, POLICIES)
+    require_enough(steps)
+    count = NUM_ENVS if num_envs is None else num_envs
+    play = collect(env, steps, players[policy], seed, num_envs=count, factory=factory)
+    settings = {"env": env.id, "steps": steps, "policy": policy, "seed": seed, "num_envs": count}
+    return probe_play(agent, play, variables=variables, seed=seed, settings=settings)
+
+
+class RunProbe:
+    """Measures an agent while it trains, always on the same play of random and sticky actions.
+
+    The play follows from the run's seed, so that a resumed run has the same. Neither playing nor measuring
+    moves the run's random numbers or anything in the agent.
+    """
+
+    def __init__(self, agent: Agent, factory: EnvFactory | None) -> None:
+        config = agent.config
+        self.agent, self.seed = agent, run_seed(config.seed, PROBE_STREAM)
+        env = dataclasses.replace(config.env, count_states=False, counted_envs=0)
+        with seeded(self.seed, agent.device):
+            self.play = collect(
+                env, config.log.probe_steps, "mixed", self.seed, num_envs=NUM_ENVS, factory=factory
+            )
+
+    def __call__(self) -> dict[str, float]:
+        """One row for the log."""
+        return probe_play(self.agent, self.play, spaces=(Z,), seed=self.seed).metrics()
