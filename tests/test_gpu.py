@@ -66,6 +66,11 @@ SPR = (
     {"representation": {"name": "spr", "projection": "head", "batch_norm": True}},
     {"representation": {"name": "spr", "projection": "head", "target": "learner"}},
 )
+COMBINED = {"name": "combined", "losses": ("simclr", "atc", "spr", "inverse"), "encoder.activation": "relu"}
+ON_CONVOLUTIONS = (
+    {"name": "combined", "encoder": {"activation": "relu", "feature_dim": 0}},
+    {"name": "sgi", "encoder": {"activation": "relu", "feature_dim": 0}},
+)
 COMBINATIONS = [
     ("ddpg", {"method": "metra", "method__distance": "euclidean"}),
     ("ddpg", {"method": "becl", "encoder_trainers": ("method", "learner")}),
@@ -73,7 +78,10 @@ COMBINATIONS = [
     *(("dqn", {"method": method}) for method in registry.names("method")),
     *(("ddpg", {"method": method}) for method in registry.names("method")),
     *(("dqn", {"representation": name}) for name in PIXEL_REPRESENTATIONS),
-    *(("sac", {"representation": name}) for name in PIXEL_REPRESENTATIONS),
+    *(("sac", {"representation": name}) for name in PIXEL_REPRESENTATIONS if name != "sgi"),
+    ("sac", {"representation": {"name": "sgi", "goal_weight": 0}}),  # goals take discrete actions
+    *(("dqn", {"representation": f, "share_encoder": "all"}) for f in ON_CONVOLUTIONS),
+    ("dqn", {"representation": COMBINED, "share_encoder": "stack"}),
     ("dqn", {"representation": "spr", "phase": "train"}),
     ("dqn", {"representation": "spr", "representation__momentum": 0.9, "phase": "finetune"}),
     ("sac", {"representation": "curl", "phase": "train"}),
@@ -226,6 +234,8 @@ NEW_PIECES = {
     "icm": {"method": "icm"},
     "spr": {"representation": "spr", "phase": "train"},
     "curl": {"representation": "curl", "phase": "train"},
+    "combined": {"representation": "combined"},
+    "sgi": {"representation": "sgi"},
     "stack": {
         "representation": "simclr",
         "share_encoder": "stack",

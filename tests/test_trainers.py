@@ -36,6 +36,7 @@ CASES = [
     ("spr", "nothing", (), {"representation", "critic"}),
     ("spr", "nothing", ("representation",), {"representation"}),
     ("curl", "nothing", (), {"representation", "critic"}),
+    ("combined", "stack", ("representation", "learner"), {"representation", "critic"}),
 ]
 
 

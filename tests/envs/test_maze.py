@@ -407,6 +407,8 @@ def test_make_vec_spaces_and_info():
     assert obs in env.observation_space
     assert (reward.dtype, terminated.dtype, truncated.dtype) == (np.float64, np.bool_, np.bool_)
     for step_info in (reset_info, info):
+        variables = step_info.pop("variables")
+        assert (np.stack([variables["y"], variables["x"]], 1) == step_info["position"]).all()
         shapes = {key: (value.shape, value.dtype) for key, value in step_info.items()}
         masks = {f"_{key}": ((3,), np.bool_) for key in ("position", "cell", "success")}
         assert shapes == masks | {

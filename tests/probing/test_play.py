@@ -110,14 +110,14 @@ def test_held_out_episodes_are_whole(play):
 
 def test_few_episodes_are_cut_into_blocks():
     env = EnvConfig(id="voidrl/PixelMaze-v0?max_episode_steps=1000")
-    play = collect(env, 900, num_envs=2)
+    play = collect(env, 800, num_envs=2)
     split = play.split(0.2)
     assert "only 2 episodes" in split.note
     assert 0.1 < len(split.held_out) / len(play) < 0.3
     for episode in range(2):
         trained, held = (play.episode_step[part[play.episode[part] == episode]] for part in split[:2])
         if len(held):
-            assert np.abs(trained[:, None] - held).min() > 10  # 450 steps in blocks of 45: a gap of 11
+            assert np.abs(trained[:, None] - held).min() > 9  # 400 steps in blocks of 40: a gap of 10
 
 
 def test_only_training_steps_are_sampled(play):
@@ -190,10 +190,11 @@ def test_bad_input_is_one_sentence(play):
 def test_whole_games_are_episodes_on_atari(monkeypatch):
     pytest.importorskip("ale_py")
     monkeypatch.setattr(ram_state, "TRIED_STATES", 4)  # for speed; control is not looked at
-    env = EnvConfig(id="atari/breakout?noop_max=0", frame_stack=4)
-    play = collect(env, 500, "sticky", num_envs=2)
+    env = EnvConfig(id="atari/breakout?noop_max=0&max_frames=600", frame_stack=4)
+    play = collect(env, 300, "sticky", num_envs=1)
+    ram_state.trial.cache_clear()
     paddle = play.state[:, [v.name for v in play.variables].index("player_x")]
     assert len(np.unique(paddle)) > 5
     assert play.observations(np.array([0])).shape == (1, 4, 84, 84)
-    assert play.terminated.sum() > play.ended.sum()  # lost lives end no episode
-    assert len(np.unique(play.episode)) == 2 + play.ended[:-2].sum()
+    assert (play.terminated & ~play.ended).any()  # lost lives end no episode
+    assert len(np.unique(play.episode)) == 1 + play.ended[:-1].sum() > 1

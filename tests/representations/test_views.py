@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import DISCRETE, PIXELS, fill_replay
+from helpers import DISCRETE, PIXELS, fill_replay, line_replay
 
 from voidrl.augment import Augment, images
 from voidrl.config import AugmentConfig
@@ -48,3 +48,24 @@ def test_vectors_are_as_stored():
     views, stored = views_of(DISCRETE)
     assert torch.equal(views.obs(times=2), stored.obs.repeat(2, 1))
     assert torch.equal(views.next_obs(), stored.next_obs)
+
+
+@pytest.mark.parametrize("window", [1, 3, 50])
+def test_a_future_state_is_of_the_same_episode_and_any_step_of_it_is_as_likely(window):
+    """Frames 0 … 11 are one episode, 12 … 80 another, which the data ends."""
+    replay = line_replay(range(81), terminated_at=(10,))
+    starts = sorted(replay.starts[: len(replay)].tolist())
+    assert starts == [t for t in range(80) if t != 11]
+    slots = torch.tensor(starts).repeat(200)
+    views = Views(replay, replay.segment(slots, 1, 1.0), Augment(AugmentConfig()), Layout())
+    torch.manual_seed(0)
+    future, now = views.future(window).squeeze(1), replay.observations(slots).squeeze(1)
+    last = torch.minimum(now + window, torch.where(now <= 10, 11.0, 80.0))
+    assert (future > now).all()
+    assert (future <= last).all()
+    for start in (0, 5, 10, 20, 79):
+        mine = future[now == start]
+        reachable = int(last[now == start][0]) - start
+        counts = torch.bincount((mine - start).long(), minlength=reachable + 1)[1:]
+        assert len(counts) == reachable
+        assert (counts - 200 / reachable).abs().max() < 5 * (200 / reachable) ** 0.5

@@ -142,7 +142,7 @@ class Play:
         rng = np.random.default_rng(seed)
         groups, kept = self.episode, np.ones(len(self), bool)
         count = len(np.unique(groups))
-        note = f"{count} whole episodes"
+        note = f"whole episodes, {count} in all"
         if count < LEAST_EPISODES:
             length = np.bincount(groups)[groups]  # (n,) of each step's episode
             block = self.episode_step * BLOCKS // length

@@ -177,7 +177,7 @@ class SGI(Representation):
         rolled = spr.roll(spr.latent(obs[0]), action if self.rolls else action[:0])
         projected = spr.project(torch.cat(rolled))  # ((K + 1) · B, width)
         losses: list[Tensor] = []
-        metrics: Metrics = {"latent_std": rolled[0].detach().float().std(0).mean()}
+        metrics: Metrics = {"z_std": rolled[0].detach().float().std(0).mean()}
         if config.prediction_weight:
             error = spr.errors(projected[size:], target, mask)
             losses.append(config.prediction_weight * error)
@@ -191,14 +191,13 @@ class SGI(Representation):
             metrics["inverse_loss"] = error.detach().mean() / mask.mean().clamp(min=1 / mask.numel())
         if goal is not None:
             goals = self.make_goals(spr.latent(goal, target=True))
-            reward = self.progress(reached[:size], reached[size : 2 * size], goals)
-            ahead = self._next_values(obs[1], target[:size], goals)
-            wanted = reward + config.goal_discount * mask[0] * ahead
+            near, near_next = (self.nearness(latent, goals) for latent in reached[: 2 * size].chunk(2))
+            wanted = self._goal_targets(near, near_next, obs[1], target[:size], goals, mask[0])
             q = self.head(projected[:size], rescale(goals)).gather(1, action[0][:, None])[:, 0]
             error = F.smooth_l1_loss(q, wanted, reduction="none")
             losses.append(config.goal_weight * error)
             metrics["goal_loss"] = error.detach().mean()
-            metrics["goal_reward_std"] = reward.std()
+            metrics["goal_nearness"] = near.mean()
             metrics["goal_q"] = q.detach().mean()
         return torch.stack(losses).sum(0), metrics
 
@@ -212,22 +211,26 @@ class SGI(Representation):
         return torch.where(torch.rand_like(share) < self.config.goal_swap, other, goal)
 
     @torch.no_grad()
-    def progress(self, before: Tensor, after: Tensor, goal: Tensor) -> Tensor:
-        """(B,) rewards for steps from one (B, *shape) latent to the next: how much closer the goal is."""
-        scale = -self.config.goal_distance_scale
-        near = [
-            torch.exp(scale * (unit_vectors(latent.flatten(1).float()) - goal).square().sum(1))
-            for latent in (before, after)
-        ]
-        return self.config.goal_reward_scale * (near[1] - near[0])
+    def nearness(self, latent: Tensor, goal: Tensor) -> Tensor:
+        """(B,) in [0, 1]: exp(−5 d²) for (B, *shape) latents and (B, d) goals."""
+        squared = (unit_vectors(latent.flatten(1).float()) - goal).square().sum(1)
+        return torch.exp(-self.config.goal_distance_scale * squared)
 
     @torch.no_grad()
-    def _next_values(self, obs: Tensor, target: Tensor, goal: Tensor) -> Tensor:
-        """(B,) values of s' by the target networks, of the action that the online ones prefer (double Q)."""
-        goal = rescale(goal)
+    def _goal_targets(
+        self, near: Tensor, near_next: Tensor, obs: Tensor, projected: Tensor, goal: Tensor, mask: Tensor
+    ) -> Tensor:
+        """(B,): the progress of a step, and the value of s' for the action preferred there (double Q).
+
+        `obs` is s' and `projected` its projection by the target networks.
+        """
+        scale, goal = self.config.goal_reward_scale, rescale(goal)
         best = self.head(self.spr.project(self.spr.latent(obs)), goal).argmax(1, keepdim=True)
-        values: Tensor = self.target_head(target, goal).gather(1, best)
-        return values[:, 0]
+        value = self.target_head(projected, goal).gather(1, best)[:, 0]
+        target = scale * (near_next - near) + self.config.goal_discount * mask * value
+        # Discounted progress adds up to 1 − near at most, and to −near at least. Nothing else would stop
+        # values from growing; the public code has the support of its distributions.
+        return torch.minimum(torch.maximum(target, -scale * near), scale * (1 - near))
 
     def after_step(self) -> None:
         """Move the target networks."""

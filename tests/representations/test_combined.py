@@ -1,0 +1,221 @@
+"""Several losses on one f: their sum, who shares what, and inverse dynamics alone."""
+
+import pytest
+import torch
+from helpers import (
+    CONTINUOUS,
+    DISCRETE,
+    PIXELS,
+    fill_replay,
+    make_agent,
+    moved,
+    parameters_of,
+    shake,
+    snapshot,
+)
+
+from voidrl.agent.reset import reset
+from voidrl.augment import Augment
+from voidrl.config import AugmentConfig
+from voidrl.engine import HostReads
+from voidrl.errors import ConfigError
+from voidrl.representations.base import Views
+from voidrl.representations.combined import PARTS, CombinedConfig
+from voidrl.types import Layout
+
+ALL = ("simclr", "atc", "spr", "icm", "inverse", "sgi")
+
+
+def combined(spec=DISCRETE, losses=("simclr", "spr", "inverse"), weights=(), **changes):
+    options = {"name": "combined", "losses": losses, "weights": weights, "hidden_dim": 8}
+    outside = {key: changes.pop(key) for key in [*changes] if "__" in key or key == "share_encoder"}
+    return make_agent(spec, representation={**options, **changes}, **outside)
+
+
+def plain_views(replay, count=16, seed=0):
+    """Transitions without augmentation, so that each read is the same."""
+    torch.manual_seed(seed)
+    segment = replay.segment(replay.sample(count), 1, 1.0)
+    return Views(replay, segment, Augment(AugmentConfig(shift_pixels=0)), Layout())
+
+
+def gradient_of(loss, encoder):
+    weights = list(encoder.parameters())
+    gradients = torch.autograd.grad(loss.mean(), weights, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(weights, gradients, strict=True)]
+
+
+def test_the_gradient_is_the_weighted_sum_of_the_parts():
+    weights = {"simclr": 0.5, "atc": 3.0, "spr": 2.0, "icm": 0.25, "inverse": 1.5}
+    f = shake(combined(losses=tuple(weights), weights=tuple(weights.values())).representation, 0.1)
+    views = plain_views(fill_replay(DISCRETE))
+    total, metrics = f.loss(views)
+    assert total.shape == (16,)  # of each transition, as spr has it
+    found = gradient_of(total, f.encoder)
+    expected = [torch.zeros_like(p) for p in found]
+    for name, weight in weights.items():
+        parts = gradient_of(f.part(name).loss(views)[0], f.encoder)
+        assert max(g.abs().max() for g in parts) > 0
+        expected = [e + weight * g for e, g in zip(expected, parts, strict=True)]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+    assert {"contrast_loss", "atc_loss", "spr_loss", "icm_forward", "icm_inverse", "z_std"} <= metrics.keys()
+
+
+def test_a_part_is_the_representation_of_its_name():
+    """With the same weights, the loss of `simclr` alone is that of `combined` with nothing else."""
+    f = combined(losses=("simclr",), weights=(2.0,)).representation
+    alone = make_agent(representation="simclr", representation__encoder__feature_dim=6).representation
+    alone.load_state_dict(f.part("simclr").state_dict())
+    views = plain_views(fill_replay(DISCRETE))
+    torch.testing.assert_close(f.loss(views)[0], 2 * alone.loss(views)[0])
+    assert f.loss(views)[0].ndim == 0
+
+
+def test_a_weight_of_0_leaves_a_loss_out():
+    f = combined(losses=ALL, weights=(1.0, 0.0, 0.0, 0.0, 0.0, 0.0)).representation
+    assert list(f.parts) == ["simclr"]
+    assert sum(p.numel() for p in f.parameters()) == sum(
+        p.numel() for p in combined(losses=("simclr",)).representation.parameters()
+    )
+
+
+@pytest.mark.parametrize("share", ["nothing", "stack", "all"])
+def test_all_losses_train_one_encoder_whatever_the_learner_shares(share):
+    """Convolutions of the learner's, a trunk for the reward, and contrast, prediction and control on both."""
+    options = {"share_encoder": share, "learner__encoder__activation": "relu"}
+    encoder = {"activation": "relu", "feature_dim": 50, "width": 0.1}
+    agent = combined(PIXELS, encoder=encoder, learner__encoder__feature_dim=0, **options)
+    f, replay = agent.representation, fill_replay(PIXELS)
+    assert f.dim == 50
+    assert (f.encoder.stack is agent.learner.encoder.stack) == (share != "nothing")
+    assert (f.encoder is agent.learner.encoder) == (share == "all")
+    views = plain_views(replay, 8)
+    for name in f.parts:
+        assert all(g.abs().max() > 0 for g in gradient_of(f.part(name).loss(views)[0], f.encoder)), name
+    optimized = agent.optimizers.all_parameters()
+    assert len(optimized) == len({id(p) for p in optimized})
+    before = snapshot(parameters_of(f))
+    agent.step(replay)
+    assert moved(before, parameters_of(f)) == set(before)  # target encoders follow
+    pieces = {"representation": agent.config.representation, "learner": agent.config.learner}
+    other = make_agent(PIXELS, seed=1, share_encoder=share, **pieces)
+    other.load_tensors(agent.tensors())
+    obs = torch.rand(3, *PIXELS.obs_shape)
+    assert torch.equal(other.representation.encode(obs), f.encode(obs))
+    assert not moved(agent.tensors(), other.tensors())
+
+
+def test_neighbors_may_be_sought_in_the_convolutions_themselves():
+    encoder = {"activation": "relu", "feature_dim": 0, "width": 0.1}
+    agent = combined(PIXELS, losses=ALL, encoder=encoder, share_encoder="all")
+    f = agent.representation
+    shape = f.encoder.latent(torch.zeros(1, *PIXELS.obs_shape)).shape[1:]
+    assert f.dim == shape.numel()
+    assert f.part("spr").latent_shape == tuple(shape)  # feature maps, though `latents` is "features"
+    with HostReads() as reads:
+        metrics = agent.step(fill_replay(PIXELS))
+    assert reads.first is None
+    assert all(value.isfinite() for value in metrics.values())
+    trunk = {**encoder, "feature_dim": 5}
+    for latents, expected in (("features", (5,)), ("stack", tuple(shape))):
+        g = combined(PIXELS, losses=("spr",), encoder=trunk, latents=latents).representation
+        assert g.part("spr").latent_shape == expected
+        gradients = gradient_of(g.loss(plain_views(fill_replay(PIXELS), 4))[0], g.encoder)
+        assert bool(gradients[-1].abs().max() > 0) == (latents == "features")  # the trunk's
+
+
+def test_losses_are_exact_under_bf16_and_on_continuous_actions():
+    agent = make_agent(
+        CONTINUOUS,
+        precision="bf16",
+        representation={"name": "combined", "losses": ("simclr", "atc", "spr", "inverse"), "hidden_dim": 8},
+    )
+    metrics = agent.step(fill_replay(CONTINUOUS))
+    assert all(value.dtype == torch.float32 and value.isfinite() for value in metrics.values())
+
+
+def test_a_reset_treats_parts_like_the_representations_that_they_are():
+    changes = {"phase": "train", "reset": {"keep": 0.5, "every_updates": 10}, "share_encoder": "all"}
+    agent = make_agent(
+        PIXELS, representation={"name": "combined", "losses": ("atc", "spr"), "auxiliary": True}, **changes
+    )
+    f = agent.representation
+    old = snapshot(parameters_of(f))
+    reset(agent)
+    new = parameters_of(f)
+
+    def kept(name):
+        return torch.nn.functional.cosine_similarity(old[name].flatten(), new[name].flatten(), 0)
+
+    assert kept("encoder.stack.0.weight") > 0.5
+    assert kept("parts.spr.transition.layers.0.weight") > 0.5
+    assert abs(kept("parts.spr.predictor.weight")) < 0.3
+    for part in ("atc", "spr"):  # a target is perturbed towards the same new weights as its encoder
+        target, online = (new[f"{owner}encoder.stack.0.weight"] for owner in (f"parts.{part}.target_", ""))
+        torch.testing.assert_close(target, online)
+
+
+def test_the_inverse_loss_lets_a_linear_probe_find_the_action():
+    """Coordinate 0 follows the action; 1 to 3 are drawn again at every step, and 3 times as wide."""
+    agent = combined(
+        losses=("inverse",), encoder={"feature_dim": 8, "hidden_dim": 32}, hidden_dim=64, learning_rate=5e-3
+    )
+    f, steps = agent.representation, torch.tensor([-1.0, 0.0, 1.0])
+    torch.manual_seed(0)
+
+    def transitions(count):
+        action = torch.randint(3, (count,))
+        obs, after = 3 * torch.randn(2, count, 4)
+        obs[:, 0] /= 3
+        after[:, 0] = obs[:, 0] + steps[action]
+        return torch.cat([obs, after]), action
+
+    def probe():
+        (obs, action), (held_out, answer) = transitions(1000), transitions(500)
+        with torch.no_grad():
+            pairs = [f.encode(x).chunk(2) for x in (obs, held_out)]
+        rows = [torch.cat([*pair, torch.ones(len(pair[0]), 1)], 1) for pair in pairs]
+        weights = torch.linalg.lstsq(rows[0], torch.eye(3)[action]).solution
+        return ((rows[1] @ weights).argmax(1) == answer).float().mean().item()
+
+    before = probe()
+    for _ in range(180):
+        loss, metrics = f.part("inverse").dynamics(*transitions(128))
+        agent.optimizers.minimize(["representation"], loss)
+    assert probe() > 0.85 > 0.75 > before
+    assert "icm_forward" not in metrics
+    assert not hasattr(f.part("inverse"), "forward_net")
+
+
+def test_the_method_icm_needs_a_forward_model():
+    options = {"method": "icm", "representation": {"name": "icm", "forward_weight": 0}}
+    with pytest.raises(ConfigError, match=r"'icm' cannot be used with representation\.forward_weight = 0"):
+        make_agent(**options)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"losses": ()}, r"losses = \(\) cannot be used: expected some of simclr, atc"),
+        ({"losses": ("spr", "spr")}, "expected some of .*, each once"),
+        ({"weights": (1.0,)}, r"weights = \(1.0,\) cannot be used: expected one weight for each of the 3"),
+        ({"weights": (1.0, -1.0, 0.0)}, "weights = -1.0 cannot be used: expected numbers from 0 on"),
+        ({"weights": (0.0, 0.0, 0.0)}, "expected at least one above 0"),
+        ({"momentum": 1.0}, r"momentum = 1.0 cannot be used: expected a number in \[0, 1\)"),
+    ],
+)
+def test_bad_values_are_sentences(values, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        CombinedConfig(**values)
+
+
+def test_parts_have_their_own_defaults_except_for_what_combined_sets():
+    config = CombinedConfig(momentum=0.5, prediction_steps=2, temperature=0.3)
+    assert tuple(PARTS) == ALL
+    assert config.part("atc").momentum == config.part("spr").momentum == config.part("sgi").momentum == 0.5
+    assert config.part("spr").prediction_steps == 2
+    assert config.part("spr").projection == "own"
+    assert (config.part("simclr").temperature, config.part("simclr").projection_dim) == (0.3, 64)
+    assert (config.part("icm").forward_weight, config.part("inverse").forward_weight) == (1, 0)
+    assert all(config.part(name).encoder == config.encoder for name in ALL)

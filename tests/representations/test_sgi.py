@@ -1,0 +1,177 @@
+"""SGI: three losses of sequences, goals of the same episode, progress towards them."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import CONTINUOUS, CPU, DISCRETE, PIXELS, fill_replay, make_agent, moved, parameters_of, snapshot
+
+from voidrl.augment import Augment
+from voidrl.config import AugmentConfig
+from voidrl.engine import HostReads
+from voidrl.errors import ConfigError
+from voidrl.replay import Replay
+from voidrl.representations.base import Views
+from voidrl.representations.sgi import SGIConfig
+from voidrl.types import Layout
+
+WEIGHTS = ("prediction_weight", "inverse_weight", "goal_weight")
+
+
+def sgi(spec=DISCRETE, **changes):
+    return make_agent(spec, representation={"name": "sgi", "hidden_dim": 8, **changes})
+
+
+def views_of(replay, slots):
+    segment = replay.segment(torch.as_tensor(slots), 1, 1.0)
+    return Views(replay, segment, Augment(AugmentConfig(shift_pixels=0)), Layout())
+
+
+def ring_replay(envs=8, steps=96, places=8):
+    """Walks on a ring: the actions lead back, nowhere and on; seen as sines and cosines of the place."""
+    rng = np.random.default_rng(0)
+    replay = Replay(DISCRETE, envs, envs * steps + 50, 0, CPU, CPU)
+    place, no = rng.integers(places, size=envs), np.zeros(envs, bool)
+
+    def seen():
+        angle = 2 * np.pi * place / places
+        return np.stack([f(k * angle) for k in (1, 2) for f in (np.sin, np.cos)], 1).astype(np.float32)
+
+    replay.reset(seen())
+    for t in range(steps):
+        action = rng.integers(3, size=envs)
+        place = (place + action - 1) % places
+        replay.add(action, np.zeros(envs), no, no | (t % 40 == 39), seen(), torch.zeros(envs, 0))
+    return replay
+
+
+def test_each_loss_falls():
+    options = {"hidden_dim": 32, "learning_rate": 1e-2, "momentum": 0.9, "encoder": {"feature_dim": 16}}
+    options |= {"prediction_steps": 1, "goal_steps": 4, "goal_noise": 0.1, "goal_discount": 0.5}
+    options["encoder"]["hidden_dim"] = 32
+    agent, replay = sgi(**options), ring_replay(places=4)
+    f, seen = agent.representation.train(), []
+    for _ in range(90):
+        loss, metrics = f.loss(views_of(replay, replay.sample(32)))
+        agent.optimizers.minimize(["representation"], loss.mean())
+        f.after_step()
+        seen.append(metrics)
+    for name, share in {"spr_loss": 0.6, "inverse_loss": 0.6, "goal_loss": 0.7}.items():
+        first, last = (torch.stack([m[name] for m in part]).mean() for part in (seen[:10], seen[-10:]))
+        assert last < share * first, name
+    assert seen[0]["inverse_loss"].item() == pytest.approx(np.log(3), abs=0.15)  # a guess, ends left out
+
+
+@pytest.mark.parametrize("on", WEIGHTS)
+def test_a_weight_of_0_gives_no_gradient_and_costs_nothing(on, monkeypatch):
+    agent = sgi(**dict.fromkeys(WEIGHTS, 0.0) | {on: 2.0})
+    f, replay = agent.representation, fill_replay(DISCRETE)
+    reads = []
+    for name in ("sequence", "future"):
+        plain = getattr(Views, name)
+        monkeypatch.setattr(Views, name, lambda *a, n=name, p=plain: reads.append((n, a[1])) or p(*a))
+    loss, metrics = f.loss(views_of(replay, replay.sample(16)))
+    assert reads == ([("sequence", 1), ("future", 50)] if on == "goal_weight" else [("sequence", 5)])
+    names = {"prediction_weight": "spr_loss", "inverse_weight": "inverse_loss", "goal_weight": "goal_loss"}
+    assert set(names.values()) & set(metrics) == {names[on]}
+    loss.mean().backward()
+    reached = {name for name, p in f.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
+    assert any(name.startswith("encoder.") for name in reached)
+    assert any(name.startswith("spr.transition.") for name in reached) == (on != "goal_weight")
+    assert any(name.startswith("spr.predictor.") for name in reached) == (on == "prediction_weight")
+    assert hasattr(f, "head") == (on == "goal_weight")
+    assert hasattr(f, "inverse_net") == (on == "inverse_weight")
+    agent.step(replay)  # with weights that no loss reaches
+
+
+def test_the_loss_is_the_weighted_sum_of_what_is_logged():
+    weights = {"prediction_weight": 0.5, "inverse_weight": 2.0, "goal_weight": 3.0}
+    replay = fill_replay(DISCRETE)
+    f = sgi(**weights, goal_swap=0, goal_noise=0).representation
+    views = views_of(replay, replay.sample(16))
+    whole, metrics = f.loss(views)
+    mask = views.sequence(5).mask
+    parts = [metrics["spr_loss"], metrics["inverse_loss"] * mask.mean(), metrics["goal_loss"]]
+    expected = sum(weight * part for weight, part in zip(weights.values(), parts, strict=True))
+    torch.testing.assert_close(whole.mean(), expected)
+
+
+def test_progress_by_hand():
+    """Latents at 90° from the goal are at d² = 2, at 45° at 2 − √2."""
+    f = sgi(goal_discount=0.9).representation
+    goal = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    before = torch.tensor([[0.0, 2.0], [3.0, 3.0], [1.0, 0.0]])
+    after = torch.tensor([[1.0, 1.0], [5.0, 0.0], [0.0, 1.0]])
+    near, near_next = f.nearness(before, goal), f.nearness(after, goal)
+    far, half = np.exp(-10), np.exp(-5 * (2 - 2**0.5))
+    assert near.tolist() == pytest.approx([far, half, 1], rel=1e-4)
+    assert near_next.tolist() == pytest.approx([half, 1, far], rel=1e-4)
+
+    f.spr.latent = f.spr.project = lambda x, target=False: x
+    values = torch.tensor([[0.0, 1.0, 9.0], [4.0, 3.0, 2.0], [9.0, 9.0, 9.0]])
+    f.head.forward = lambda x, goal: torch.tensor([[0.0, 1, 0], [0, 0, 1], [1, 0, 0]])  # prefers 1, 2, 0
+    f.target_head.forward = lambda x, goal: values
+    targets = f._goal_targets(near, near_next, after, after, goal, torch.tensor([1.0, 0.0, 1.0]))
+    expected = [10 * (half - far) + 0.9 * 1, 10 * (1 - half), 10 * (far - 1) + 0.9 * 9]
+    assert targets.tolist() == pytest.approx(expected, rel=1e-4)
+    # Whatever follows, progress leads to the goal at best and away from it at worst.
+    for value, bounds in ((100, [1 - far, 1 - half, 0]), (-100, [-far, -half, -1])):
+        f.target_head.forward = lambda x, goal, value=value: values + value
+        targets = f._goal_targets(near, near_next, after, after, goal, torch.ones(3))
+        assert targets.tolist() == pytest.approx([10 * bound for bound in bounds], rel=1e-4)
+
+
+def test_goals_are_mixed_with_noise_and_some_are_of_others():
+    latents = torch.nn.functional.normalize(torch.rand(2000, 20))
+    f = sgi(goal_noise=0, goal_swap=0).representation
+    torch.manual_seed(0)
+    torch.testing.assert_close(f.make_goals(7 * latents), latents)
+    f = sgi(goal_noise=0, goal_swap=0.2).representation
+    swapped = (f.make_goals(latents) - latents).norm(dim=1) > 1e-3
+    assert swapped.float().mean().item() == pytest.approx(0.2, abs=0.03)
+    f = sgi(goal_noise=0.5, goal_swap=0).representation
+    goals = f.make_goals(latents)
+    torch.testing.assert_close(goals.norm(dim=1), torch.ones(2000))
+    similarity = (goals * latents).sum(1)
+    # Noise is nearly orthogonal: (1 − a) / √(a² + (1 − a)²) with a uniform in [0, ½]; its mean is 0.91.
+    assert similarity.mean().item() == pytest.approx(0.91, abs=0.02)
+
+
+@pytest.mark.parametrize("spec", [DISCRETE, PIXELS], ids=["vector", "pixels"])
+def test_an_update_reads_nothing_on_the_host_and_moves_all_networks(spec):
+    agent, replay = sgi(spec), fill_replay(spec)
+    before = snapshot(parameters_of(agent.representation))
+    with HostReads() as reads:
+        metrics = agent.step(replay)
+    assert reads.first is None
+    assert moved(before, parameters_of(agent.representation)) == set(before)
+    logged = {"spr_loss", "inverse_loss", "goal_loss", "goal_q", "goal_nearness", "z_std"}
+    assert logged <= metrics.keys()
+    options = {"representation": "sgi", "representation__hidden_dim": 8, "precision": "bf16"}
+    metrics = make_agent(spec, **options).step(replay)
+    assert all(value.dtype == torch.float32 and value.isfinite() for value in metrics.values())
+
+
+def test_targets_follow_with_the_momentum():
+    agent, replay = sgi(momentum=0.9), fill_replay(DISCRETE)
+    f = agent.representation
+    pairs = {"head": "target_head", "spr.projection": "spr.target_projection"}
+    pairs["encoder"] = "spr.target_encoder"
+    before = {name: snapshot(parameters_of(f.get_submodule(name))) for name in pairs.values()}
+    agent.step(replay)
+    for online, target in pairs.items():
+        new = parameters_of(f.get_submodule(online))
+        for name, value in f.get_submodule(target).named_parameters():
+            wanted = 0.9 * before[target][name] + 0.1 * new[name]
+            torch.testing.assert_close(value, wanted, atol=1e-6, rtol=0)
+            assert value.grad is None
+
+
+def test_goals_need_discrete_actions_and_some_loss_must_be_on():
+    with pytest.raises(ConfigError, match=r"goal_weight = 1.0 cannot be used with vector 4, 2-d.*use goal_w"):
+        sgi(CONTINUOUS)
+    metrics = sgi(CONTINUOUS, goal_weight=0).step(fill_replay(CONTINUOUS))
+    assert "goal_loss" not in metrics
+    with pytest.raises(ConfigError, match="expected at least one above 0"):
+        SGIConfig(**dict.fromkeys(WEIGHTS, 0.0))
+    with pytest.raises(ConfigError, match="goal_steps = 0 cannot be used: expected 1 to 1000"):
+        SGIConfig(goal_steps=0)
