@@ -141,7 +141,8 @@ class Stored(NamedTuple):
     before: Tensor  # (n,) which of them each step was taken in
     after: Tensor  # (n,) and which it led to, the one that APT rewards
     split: Split
-    cells: dict[str, Cells]
+    by_episode: np.ndarray  # (n,) the steps, episode by episode
+    cells: dict[str, Cells]  # of the steps in this order
 
     @property
     def controllable(self) -> np.ndarray:
@@ -165,19 +166,21 @@ def store(game: str, options: argparse.Namespace, device: torch.device) -> Store
         replay.load(play.replay.state(), ((name, part()) for name, _, part in play.replay.chunks()))
     slots, index = np.unique(np.concatenate([play.slots, play.next_slots]), return_inverse=True)
     states = (torch.from_numpy(part).to(device) for part in (slots, *np.split(index, 2)))
-    return Stored(game, play, replay, *states, split_rows(play.episode), cells_of(play))
+    order = np.argsort(play.episode, kind="stable")
+    return Stored(game, play, replay, *states, split_rows(play.episode), order, cells_of(play, order))
 
 
-def cells_of(play: Play) -> dict[str, Cells]:
+def cells_of(play: Play, order: np.ndarray) -> dict[str, Cells]:
     """The cells of what the player controls, of everything else and of all variables that vary."""
+    state = play.state[order]
     names = [variable.name for variable in play.variables]
     own = [variable.controllable for variable in play.variables]
-    varies = play.state.std(0) > 0
+    varies = state.std(0) > 0
     other = ~np.array(own) & varies
     return {
-        "own": cells(play.state[:, rarity_columns(names, own)]),
-        "other": cells(play.state[:, other]),
-        "all": cells(play.state[:, varies]),
+        "own": cells(state[:, rarity_columns(names, own)]),
+        "other": cells(state[:, other]),
+        "all": cells(state[:, varies]),
     }
 
 
@@ -234,11 +237,12 @@ def pool_rewards(z: Tensor, pools: tuple[int, ...], seed: int) -> dict[int, np.n
     return {pool: torch.stack([torch.cat(row) for row in rows]).cpu().numpy() for pool, rows in found.items()}
 
 
-def reward_row(scores: np.ndarray, where: dict[str, Cells], episode: np.ndarray) -> dict[str, float]:
-    """What rewards (DRAWS, n) depend on, the mean over draws."""
+def reward_row(scores: np.ndarray, stored: Stored) -> dict[str, float]:
+    """What rewards (DRAWS, n) depend on, the mean over draws; for what is not the player's, of one draw."""
     row: dict[str, float] = {"noise": noise_ratio(scores)}
-    for whose, found in where.items():
-        each = [dependence(reward, found, episode=episode) for reward in scores]
+    ordered = scores[:, stored.by_episode]
+    for whose, found in stored.cells.items():
+        each = [dependence(reward, found) for reward in (ordered if whose == "own" else ordered[:1])]
         for name in ("correlation", "mean_correlation", "effect", "share"):
             row[f"{whose}_{name}"] = float(np.mean([getattr(one, name) for one in each]))
     return row
@@ -259,8 +263,7 @@ def probe(stored: Stored, encoded: Tensor, seed: int) -> dict[str, Any]:
         "reward_f1": None if scores is None else scores.mean,
         "reward_f1_chance": None if scores is None else scores.mean_chance,
         "pools": {
-            str(pool): reward_row(rewards, stored.cells, play.episode)
-            for pool, rewards in pool_rewards(z, POOLS, seed).items()
+            str(pool): reward_row(rewards, stored) for pool, rewards in pool_rewards(z, POOLS, seed).items()
         },
     }
 

@@ -2,8 +2,8 @@
 
     python benchmarks/atari_probe_table.py results/atari/probe.json
 
-Representations are ordered by the share of the reward's variance that the player's cell explains, the mean over
-games. Only those that were probed on all games of the file have a mean.
+Representations are ordered by the share of the reward's variance that the player's cell explains, the mean
+over games. Only those that were probed on all games of the file have a mean.
 """
 
 from __future__ import annotations
