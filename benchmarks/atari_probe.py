@@ -213,24 +213,28 @@ def encode(agent: Agent, replay: Replay, slots: Tensor, wanted: tuple[str, ...])
     return {name: torch.cat(parts) for name, parts in found.items()}
 
 
-def pool_rewards(z: Tensor, pools: tuple[int, ...], seed: int) -> dict[int, np.ndarray]:
+def pool_rewards(z: Tensor, play: Play, gap_steps: int, seed: int) -> dict[int, np.ndarray]:
     """(DRAWS, n) for each pool: APT's reward of all states among as many others, drawn from all of them.
 
-    A state is not its own neighbor: in a replay of hundreds of thousands it would hardly ever be drawn.
+    A state is not its own neighbor, nor is one fewer than `gap_steps` before or after it: a replay of
+    hundreds of thousands of steps would hardly ever draw them, a small one does.
     """
     n = len(z)
     z = z - z.mean(0)
     rng = np.random.default_rng(seed)
-    drawn = {pool: [rng.permutation(n)[: min(pool, n)] for _ in range(DRAWS)] for pool in pools}
-    columns = {pool: [torch.from_numpy(i).to(z.device) for i in index] for pool, index in drawn.items()}
-    found: dict[int, list[list[Tensor]]] = {pool: [[] for _ in range(DRAWS)] for pool in pools}
-    for begin in range(0, n, ENCODED_AT_ONCE):
-        block = z[begin : begin + ENCODED_AT_ONCE]
-        direct = z.shape[1] <= DIRECT_WIDTH or z.is_cuda
-        mode = "donot_use_mm_for_euclid_dist" if direct else "use_mm_for_euclid_dist"
-        distance = torch.cdist(block, z, compute_mode=mode)  # (q, n)
-        distance[:, begin : begin + len(block)].fill_diagonal_(torch.inf)
-        for pool in pools:
+    columns = {
+        pool: [torch.from_numpy(rng.permutation(n)[:pool]).to(z.device) for _ in range(DRAWS)]
+        for pool in POOLS
+    }
+    episode, time = (torch.from_numpy(at).to(z.device) for at in (play.episode, play.episode_step))
+    direct = z.shape[1] <= DIRECT_WIDTH or z.is_cuda
+    mode = "donot_use_mm_for_euclid_dist" if direct else "use_mm_for_euclid_dist"
+    found: dict[int, list[list[Tensor]]] = {pool: [[] for _ in range(DRAWS)] for pool in POOLS}
+    for rows in torch.arange(n, device=z.device).split(ENCODED_AT_ONCE):
+        distance = torch.cdist(z[rows], z, compute_mode=mode)  # (q, n)
+        near = (time[rows, None] - time).abs() < max(1, gap_steps)
+        distance.masked_fill_(near & (episode[rows, None] == episode), torch.inf)
+        for pool in POOLS:
             for i, index in enumerate(columns[pool]):
                 nearest = distance.index_select(1, index).topk(NEIGHBORS, largest=False).values
                 found[pool][i].append(nearest.mean(1).log1p())
@@ -248,7 +252,7 @@ def reward_row(scores: np.ndarray, stored: Stored) -> dict[str, float]:
     return row
 
 
-def probe(stored: Stored, encoded: Tensor, seed: int) -> dict[str, Any]:
+def probe(stored: Stored, encoded: Tensor, options: argparse.Namespace) -> dict[str, Any]:
     """Everything that is measured of one space, given all states in it, (m, d)."""
     play, own = stored.play, stored.controllable
     z = encoded[stored.after]
@@ -263,7 +267,8 @@ def probe(stored: Stored, encoded: Tensor, seed: int) -> dict[str, Any]:
         "reward_f1": None if scores is None else scores.mean,
         "reward_f1_chance": None if scores is None else scores.mean_chance,
         "pools": {
-            str(pool): reward_row(rewards, stored) for pool, rewards in pool_rewards(z, POOLS, seed).items()
+            str(pool): reward_row(rewards, stored)
+            for pool, rewards in pool_rewards(z, play, options.gap_steps, options.seed).items()
         },
     }
 
@@ -298,7 +303,7 @@ def rows_of(
         began = time.perf_counter()
         row = {**known, "representation": of.name, "space": space}
         row |= {"updates": options.updates if of.trained else 0, "training": training}
-        row |= probe(stored, z, options.seed)
+        row |= probe(stored, z, options)
         yield row | {
             "train_seconds": round(seconds, 1),
             "probe_seconds": round(time.perf_counter() - began, 1),
@@ -353,6 +358,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--width", type=float, default=0.5, help="of the convolutions")
+    parser.add_argument("--gap-steps", type=int, default=0, help="states nearer in time are no neighbors")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="on the CPU")
@@ -376,6 +382,7 @@ def study(game: str, options: argparse.Namespace, device: torch.device, rows: li
         "batch_size": options.batch_size,
         "learning_rate": options.learning_rate,
         "width": options.width,
+        "gap_steps": options.gap_steps,
         "seed": options.seed,
         "device": device.type,
     }

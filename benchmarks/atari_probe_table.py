@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-POOLS = ("256", "1024", "4096")
+POOLS = ("256", "4096")  # the smallest and the largest: lines of more would be too long
 REWARD = {
     "own_share": "Share of the reward's variance that the player's cell explains (η² above chance)",
     "own_correlation": "Rank correlation of the reward with the rarity of the player's cell",
@@ -65,7 +65,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
     lines: list[str] = []
     for key, title in (REWARD | PROBES).items():
         pools = POOLS if key in REWARD else POOLS[:1]
-        told = f", with pools of {' / '.join(POOLS)}" if key in REWARD else ""
+        told = f", with a pool of {' → '.join(POOLS)}" if key in REWARD else ""
         lines += [f"{title}{told}:", ""]
         lines += [f"| | z | {' | '.join(games)} | mean |", "|" + "---|" * (len(games) + 3)]
         for name in order:
@@ -75,8 +75,8 @@ def tables(rows: list[dict[str, Any]]) -> str:
                 values = (
                     [number(value_of(found[game], key, pool)) for pool in pools] if game in found else ["–"]
                 )
-                cells.append(" / ".join(values))
-            cells.append(" / ".join(number(mean_of(found, games, key, pool)) for pool in pools))
+                cells.append(" → ".join(values))
+            cells.append(" → ".join(number(mean_of(found, games, key, pool)) for pool in pools))
             lines.append(f"| {name} | {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
