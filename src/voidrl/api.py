@@ -24,7 +24,6 @@ from voidrl.config import (
     require,
     to_json,
     update,
-    update,
 )
 from voidrl.device import placed
 from voidrl.disk import checkpoint_bytes, require_disk, saved_bytes

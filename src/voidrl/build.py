@@ -84,8 +84,9 @@ def layers_for(
     """The layers of a run that starts from scratch: protocol, recipe and command.
 
     Naming a piece replaces that piece alone. Another representation keeps the protocol's shape of f and drops
-    what the recipe says about its own, a shared stack included. Another learner keeps the protocol's values for what all learners
-    have. Training from scratch is set up as fine-tuning is, so that the two can be compared.
+    what the recipe says about its own, a shared stack included. Another learner keeps the protocol's values
+    for what all learners have. Training from scratch is set up as fine-tuning is, so that the two can be
+    compared.
 
     Args:
         env: The environment.

@@ -28,8 +28,9 @@ def saved_bytes(tensors: Iterable[Tensor], optimized: Iterable[nn.Parameter]) ->
 def checkpoint_bytes(config: Config, spec: EnvSpec, skill_dim: int, agent: int, *, count: int) -> int:
     """Disk space of the last `count` checkpoints of a complete run, and of its snapshots.
 
-    A checkpoint holds the agent and the whole replay, the last one only with `log.keep_replay`. Chunks of the replay that have not changed since the
-    checkpoint before are the same files, so another one costs an agent and the chunks written to since.
+    A checkpoint holds the agent and the whole replay, the last one only with `log.keep_replay`. Chunks of the
+    replay that have not changed since the checkpoint before are the same files, so another one costs an agent
+    and the chunks written to since.
 
     Args:
         config: The config of the run.
