@@ -195,8 +195,7 @@ def test_the_panels_agents_differ_in_their_weights_alone():
     ]
     # Whatever is changed for fine-tuning holds from scratch, too.
     changes = {
-        "finetune.noise": "restart", "finetune.heads": "pretrained", "finetune.warmup_actions": "random",
-        "finetune.warmup_steps": 20_000,
+        "finetune.noise": "restart", "finetune.warmup_actions": "random", "finetune.warmup_steps": 20_000,
         "finetune.updates_per_step": 0.5, "finetune.learning_rate": 3e-4, "finetune.steps": 50_000,
         "learner.n_step": 3, "share_encoder": "stack", "representation.auxiliary": True,
         "representation.encoder.activation": "relu", "representation.encoder.spectral_norm_iterations": 0,
