@@ -67,13 +67,20 @@ class Reporting(gym.Env):
         return np.zeros((8, 8, 1), np.uint8), 0.0, False, False, self.reports(self.steps)
 
 
-@pytest.mark.parametrize("backend", ["sync", "async"])
 @pytest.mark.parametrize(
-    ("reports", "variables", "state"),
+    ("reports", "variables", "state", "backend"),
     [
-        (lambda t: {"variables": {"a": 2, "b": t / 2}}, (("a", True, False), ("b", True, False)), [2, 0.5]),
-        (lambda t: {"cell": 7 + t}, (("cell", True, True),), [8]),
-        (lambda t: {"variables": 3}, (), []),
+        (
+            lambda t: {"variables": {"a": 2, "b": t / 2}},
+            (("a", True, False), ("b", True, False)),
+            [2, 0.5],
+            how,
+        )
+        for how in ("sync", "async")
+    ]
+    + [
+        (lambda t: {"cell": 7 + t}, (("cell", True, True),), [8], "sync"),
+        (lambda t: {"variables": 3}, (), [], "sync"),
     ],
 )
 def test_a_custom_environment_reports_its_state(reports, variables, state, backend):
@@ -160,7 +167,10 @@ def test_the_state_of_a_game_is_its_ram(sticky, few_trials, monkeypatch):
 
 @pytest.mark.parametrize(
     ("rom", "states", "controlled"),
-    [("freeway", 24, {"player_y"}), ("ms_pacman", 64, {"player_x", "player_y", "player_direction"})],
+    [
+        ("freeway", 24, {"player_y"}),
+        pytest.param("ms_pacman", 64, {"player_x", "player_y", "player_direction"}, marks=pytest.mark.slow),
+    ],
 )
 def test_control_is_measured(rom, states, controlled, few_trials, monkeypatch):
     pytest.importorskip("ale_py")
