@@ -271,7 +271,7 @@ NOT_NEGATIVE = {
     LearnerConfig: ["max_grad_norm"],
     AugmentConfig: ["shift_pixels", "intensity_scale"],
     FinetuneConfig: ["warmup_steps"],
-    LogConfig: ["eval_every_steps", "eval_epsilon"],
+    LogConfig: ["eval_every_steps", "probe_every_steps", "eval_epsilon"],
     Config: ["warmup_steps", "seed"],
 }
 

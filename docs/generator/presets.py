@@ -22,9 +22,19 @@ ABOUT = {
     ),
     "atari-fast": (
         "For hours on one GPU instead of days. Steps are cheap and updates are not, so it makes 32 times "
-        "fewer updates, on larger batches. It has been run only to measure its speed. The "
-        "[results](../results/atari/README.md) used half its updates and another `target_tau`.",
+        "fewer updates, on larger batches. APT has another f here than in the paper: 50 features by inverse "
+        "and forward dynamics, on convolutions that Q shares, with standardized rewards and new heads for "
+        "the task; `--representation simclr` has the paper's loss. With these settings, and 0.1 updates per "
+        "step, five games were pre-trained for 100K steps on two seeds: without any reward the policy "
+        "crosses Freeway's road 22 times a game, and on five games 100K steps of fine-tuning were **not** "
+        "better than from scratch ([results](../results/atari/README.md)). Its 10M steps have not been run.",
         "voidrl pretrain atari/ms_pacman --preset atari-fast --engine compile",
+    ),
+    "atari-authors": (
+        "What the authors' [released Atari code](https://github.com/forhaoliu/mini_apt) does with its "
+        "published command ([differences](environments/atari.md#presets)). It has not been trained here "
+        "beyond a test of a few updates.",
+        "voidrl pretrain atari/ms_pacman --preset atari-authors --engine compile",
     ),
     "atari-demo": (
         "Shows how things work, not how well: narrow networks, small batches, and visited states are "

@@ -138,6 +138,26 @@ def test_ablations_differ_from_apt_in_what_they_are_named_for_and_nothing_else()
     for phase in apt:
         whole, half = (fast[arm, phase].config.updates_per_step for arm in ("apt", "half_updates"))
         assert half == whole / 2
+    # Its f has ReLU without spectral norm in APT, too; a fixed one shares no convolutions with Q.
+    assert {arm for arm, _ in fast} == {"apt", "half_updates", "random_neighbors", "fixed_encoder"}
+    with pytest.raises(ConfigError, match=r"relu.* cannot be run with preset 'atari-fast': expected atari-p"):
+        plan_of("table4", tasks=("alien",), preset="atari-fast", methods=("relu",))
+    own, fixed = (fast[arm, "pretrain"].config for arm in ("apt", "fixed_encoder"))
+    assert fixed.representation.encoder == own.representation.encoder
+    assert (fixed.share_encoder, fixed.encoder_trainers) == ("nothing", ())
+    moved = {name for name in differences(own, fixed) if not name.startswith("representation.")}
+    assert moved == {"share_encoder", "encoder_trainers"}
+
+
+def test_arms_with_contrast_have_it_whatever_f_the_preset_has():
+    for preset, batch in (("atari-paper", 512), ("atari-fast", 256)):
+        cells = by_arm(plan_of("table3", tasks=("alien",), seeds=(1,), preset=preset))
+        apt, without = (cells[arm, "pretrain"].config for arm in ("apt", "apt_no_contrast"))
+        assert (apt.representation.name, apt.representation.batch_size) == ("simclr", batch)
+        assert (apt.share_encoder, apt.encoder_trainers) == ("nothing", ("representation",))
+        assert (without.representation.name, without.share_encoder) == ("learner", "nothing")
+        contrast = cells["diayn_contrast", "pretrain"].config
+        assert (contrast.representation.name, contrast.share_encoder) == ("simclr", "nothing")
 
 
 def test_heads_share_one_pretraining():
@@ -146,8 +166,10 @@ def test_heads_share_one_pretraining():
         *("alien/apt-pretrain/seed1", "alien/apt/seed1", "alien/random_heads/seed1"),
     ]
     assert plan.cells[1].source == plan.cells[2].source == "alien/apt-pretrain/seed1"
-    heads = [cell.config.finetune.heads for cell in plan.cells[1:]]
-    assert heads == ["pretrained", "random"]
+    for preset in (None, "atari-fast", "atari-authors"):
+        kept, new = plan_of("table5", tasks=("alien",), seeds=(1,), preset=preset).cells[1:]
+        assert (kept.config.finetune.heads, new.config.finetune.heads) == ("pretrained", "random")
+        assert differences(kept.config, new.config) == {"finetune.heads": "random"}
     assert [cell.label for cell in plan.cells] == ["APT", "APT, pre-trained heads", "APT, random heads"]
     alone = plan_of("table5", tasks=("alien",), seeds=(1,), methods=("random_heads",))
     assert [cell.folder for cell in alone.cells] == ["alien/apt-pretrain/seed1", "alien/random_heads/seed1"]

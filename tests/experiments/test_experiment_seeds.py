@@ -10,6 +10,7 @@ from voidrl.experiments import plan as planning
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import make_plan
 from voidrl.experiments.request import ExperimentRequest
+from voidrl.experiments.scale import count_updates
 from voidrl.experiments.scratch import ADAPTATION, EQUIVALENT, adaptations, scratch_config
 
 WALKS = """
@@ -181,10 +182,12 @@ def test_the_panels_agents_differ_in_their_weights_alone():
     apart = {
         "phase": ("finetune", "train"),
         "warmup_steps": (20_000, 1600),  # fine-tuning reads finetune.warmup_steps, which is 1600
-        "learner.epsilon_start": (1.0, 0.05),  # fine-tuning begins at the end of the schedule
     }
     plan = plan_of("atari-panel", **one)
     assert compare(plan) == apart
+    end = {"learner.epsilon_start": (1.0, 0.05)}  # fine-tuning then begins at the end of the schedule
+    assert compare(plan_of("atari-panel", changes={"finetune.noise": "end"}, **one)) == {**apart, **end}
+    assert {cell.config.log.keep_replay for cell in plan.cells} == {False}
     assert {cell.config.finetune.warmup_steps for cell in plan.cells} == {1600}
     assert [note for note in plan.notes if "differ" in note] == [
         "fine-tuned and from scratch differ in more than the weights: the pre-trained policy acts in the "
@@ -192,7 +195,8 @@ def test_the_panels_agents_differ_in_their_weights_alone():
     ]
     # Whatever is changed for fine-tuning holds from scratch, too.
     changes = {
-        "finetune.noise": "restart", "finetune.warmup_actions": "random", "finetune.warmup_steps": 20_000,
+        "finetune.noise": "restart", "finetune.heads": "pretrained", "finetune.warmup_actions": "random",
+        "finetune.warmup_steps": 20_000,
         "finetune.updates_per_step": 0.5, "finetune.learning_rate": 3e-4, "finetune.steps": 50_000,
         "learner.n_step": 3, "share_encoder": "stack", "representation.auxiliary": True,
         "representation.encoder.activation": "relu", "representation.encoder.spectral_norm_iterations": 0,
@@ -253,3 +257,15 @@ def test_the_panel_has_the_arms_and_lengths_of_its_scales():
     assert [task.name for task in plan.experiment.tasks] == [
         *("freeway", "ms_pacman", "assault", "krull", "boxing")
     ]
+
+
+def test_the_tiny_panel_is_the_one_that_was_run():
+    plan = plan_of("atari-panel", scale="tiny", tasks=("freeway",), seeds=(1,))
+    found = {(cell.arm.name, cell.config.seed): cell.config for cell in plan.cells}
+    assert [*found] == [
+        *(("random", 1), ("zero_shot", 1), ("finetuned", 1), ("scratch", 1)),
+        *(("zero_shot", 2), ("finetuned", 4), ("scratch", 4)),
+    ]
+    pretrained, tuned = found["zero_shot", 1], found["finetuned", 1]
+    assert (pretrained.steps, count_updates(pretrained), pretrained.warmup_steps) == (100_000, 9000, 10_000)
+    assert (tuned.updates_per_step, tuned.finetune.encoder_learning_rate) == (0.125, 2.5e-5)

@@ -11,9 +11,11 @@ from tiny_runs import MAZE, Walk, assert_same_run, newest, tiny
 import voidrl
 from voidrl.cli.main import main
 from voidrl.methods.base import Method
+from voidrl.probing import probe as probing
 from voidrl.probing.play import collect
 from voidrl.probing.probe import intrinsic_rewards, probe_play
 from voidrl.probing.run import RunProbe
+from voidrl.probing.sentences import heading, lines, variable_notes
 from voidrl.report.page import write_report
 from voidrl.runs.metrics import read_metrics
 
@@ -64,7 +66,7 @@ def test_the_command_prints_a_table_and_writes_it_into_the_run(run, capsys, tmp_
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--steps", "100"], "100 steps are too few for a probe"),
+        (["--steps", "90"], "90 steps are too few for a probe"),
         (["--steps", "many"], "positive whole number"),
         (["--policy", "best"], "invalid choice"),
         (["--variables", "x,ghost"], "ghost"),
@@ -73,7 +75,7 @@ def test_the_command_prints_a_table_and_writes_it_into_the_run(run, capsys, tmp_
     ],
 )
 def test_bad_input_is_answered_by_one_sentence(run, capsys, arguments, sentence):
-    given = [] if arguments[0] == "--steps" else ["--steps", "200"]
+    given = [] if arguments[0] == "--steps" else ["--steps", "100"]
     assert main(["probe", str(run), "--device", "cpu", *given, *arguments]) == 2
     error = capsys.readouterr().err
     assert sentence in error
@@ -136,3 +138,32 @@ def test_the_play_of_a_run_follows_from_its_seed(walk):
     one, other = RunProbe(agent, Walk).play, RunProbe(agent, Walk).play
     assert np.array_equal(one.state, other.state)
     assert np.array_equal(one.action, other.action)
+
+
+def test_probed_steps_of_long_play_come_from_all_environments(walk, monkeypatch):
+    monkeypatch.setattr(probing, "MAX_PROBED_STEPS", len(walk) // 4)
+    split, _ = probing._split(walk, seed=0)
+    rows = np.concatenate([split.fit, split.validation, split.test])
+    assert len(rows) <= len(walk) // 4 + 6  # rounded up, in two parts of each policy
+    assert {*walk.episode[rows]} == {*walk.episode}
+    assert not {*walk.episode[split.train]} & {*walk.episode[split.test]}
+
+
+def test_noise_takes_two_batches_and_a_reward_of_noise_alone_is_said(walk):
+    agent = walker(walk, "apt", learner={"batch_size": len(walk) // 2 + 1})
+    saved = probe_play(agent, walk).to_json()
+    assert saved["reward"]["noise"] is None
+    noise = lines(saved)[-1]
+    assert (noise.value, "steps or more" in noise.meaning) == ("–", True)
+    saved["reward"]["batch_size"] = 2
+    assert lines(saved)[-1].value == "∞"
+
+
+def test_sentences_name_what_there_is(walk):
+    saved = probe_play(walker(walk, "apt"), walk, settings={"env": "other"}).to_json()
+    assert "pixels" not in " ".join(variable_notes(saved))
+    assert "play in other," in heading(saved)
+    nothing = {**saved, "variables": [], "constant": []}
+    assert "return numbers by name as info['variables']" in variable_notes(nothing)[0]
+    saved["agent"]["phase"] = "train"
+    assert " from scratch on identity after" in heading(saved)

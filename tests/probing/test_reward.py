@@ -57,6 +57,9 @@ def test_positions_come_first_among_what_is_controllable():
     names = ["player_x", "player_y", "ammo", "enemy_x"]
     assert rarity_columns(names, [True, True, True, False]) == [0, 1]
     assert rarity_columns(names, [False, False, True, False]) == [2]
+    physics = ["rootz", "hinge", "rootz_velocity", "energy", "index"]  # no positions but the first
+    assert rarity_columns(physics, [True] * 5) == [0]
+    assert rarity_columns(physics[1:], [True] * 4) == [0, 1, 2, 3]
 
 
 def test_a_reward_for_rare_places_of_the_player(walks):

@@ -126,7 +126,7 @@ def test_a_clear_gain_and_a_clear_loss_are_said():
     assert "Fine-tuned has the higher mean on 3 of 3 games; its whole 90 % interval is above 0 on 3 (" in text
     assert "all of it above 0: in these games and at this scale, pre-training pays." in text
     assert "Zero-shot is above random on 3 of 3 games by its mean, with every pre-training seed on 3 " in text
-    assert "With two pre-trainings of a game, one difference shows how much they vary." in text
+    assert "With two pre-trainings of a game, one difference shows how much they vary:" in text
     assert gain.gain.pooled.point == pytest.approx(0.5 + 0.03 - 0.035)
     loss = " ".join(panel_of(0.2, 0.5, zero_shot=(-0.1, 0.05)).verdicts())
     assert "higher mean on 0 of 3 games; its whole 90 % interval is above 0 on none, below 0 on 3 (" in loss
@@ -151,8 +151,10 @@ def test_what_is_not_there_yet_is_said():
     assert none.verdicts()[0] == "No game has scores of both fine-tuned and from scratch yet."
     single = [e for e in panel.entries if e.seed in (None, 1) and e.pretrain_seed in (None, 1)]
     text = " ".join(dataclasses.replace(panel, entries=single).verdicts())
-    assert "one seed each: there is no interval, and nothing follows from it" in text
+    assert "without a spread between seeds there is no interval, and nothing follows from it" in text
     assert "With one pre-training of a game, its interval says nothing about" in text
+    assert "its whole 90 % interval is above 0 on none." in text  # a point is no interval
+    assert "With 1 run of an arm in some game, the pooled interval is a little too narrow as well." in text
 
 
 def cell(folder, phase, arm, **more):
@@ -188,7 +190,8 @@ def test_a_panel_is_read_as_it_was_written(tmp_path):
     entries = panel_of(1.0, 0.5).entries
     path.write_text(json.dumps([dataclasses.asdict(each) for each in entries]))
     assert read_panel(path) == entries
-    for text in ("{", "[1]", '[{"game": "krull"}]'):
+    wrong = json.dumps([{**dataclasses.asdict(entries[0]), "human_normalized": "much"}])
+    for text in ("{", "[1]", '[{"game": "krull"}]', wrong):
         path.write_text(text)
         with pytest.raises(ConfigError, match=r"cannot be read as a panel .*expected a list of entries with"):
             read_panel(path)

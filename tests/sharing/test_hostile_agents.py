@@ -260,6 +260,8 @@ CHOSEN = {
     "log.log_every_steps": 1,
     "log.eval_every_steps": 1,
     "log.eval_episodes": 10_000,
+    "log.probe_every_steps": 1,
+    "log.probe_steps": 1_000_000,
     "log.checkpoint_every_steps": 1,
     "log.snapshot_steps": [1, 2, 3],
 }

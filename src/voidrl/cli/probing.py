@@ -77,14 +77,9 @@ def _written(saved: dict[str, Any], run: Path, file: str | None) -> Path | None:
 
 def show(saved: dict[str, Any]) -> None:
     """Print a probe as tables."""
-    from voidrl.probing.sentences import lines, variable_columns, variable_notes, variable_rows
+    from voidrl.probing.sentences import heading, lines, variable_columns, variable_notes, variable_rows
 
-    agent, settings = saved["agent"], saved["settings"]
-    title = (
-        f"{agent['method']} on {agent['representation']} after {agent['steps']} steps in {agent['env']}: "
-        f"{saved['steps']} steps of {settings.get('policy', 'given')} play, {saved['split']}"
-    )
-    print(wrap_text(title))
+    print(wrap_text(heading(saved)))
     print()
     if saved["variables"]:
         print_table(variable_columns(saved), variable_rows(saved))

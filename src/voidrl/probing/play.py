@@ -113,16 +113,6 @@ class Play:
         """(n,) int64: the slot in `replay` of the state after each step."""
         return self.slots + self.replay.num_envs
 
-    @property
-    def missing_state(self) -> str:
-        """A sentence that says that there is no true state, and how to get one; empty if there is one."""
-        if self.variables:
-            return ""
-        return (
-            f"environment {self.env!r} does not report its true state, so only the reward can be probed: "
-            f"return numbers by name as info['variables'] from its reset and step"
-        )
-
     def observations(self, index: np.ndarray | Tensor, *, before: bool = False) -> Tensor:
         """(B, *obs_shape) stacked frames after the steps at `index`, (B,), or `before` them, as stored."""
         slots = self.slots if before else self.next_slots
@@ -151,7 +141,7 @@ class Play:
             into = self.episode_step - np.ceil(block * size)  # steps into the block
             kept = (into >= gap) | (block == 0)
             groups = groups * BLOCKS + block
-            note = f"blocks with gaps of {gap} steps, since there are only {count} episodes"
+            note = f"blocks of consecutive steps, since there are fewer than {LEAST_EPISODES} episodes"
         held = np.zeros(len(self), bool)
         names, sizes = np.unique(groups[kept], return_counts=True)
         require(

@@ -35,7 +35,7 @@ HELD_OUT = 0.3
 BATCHES = 4
 """How often every state is scored, each time among other states."""
 MAX_PROBED_STEPS = 20_000
-"""Steps to which linear probes are fitted; of more, as many at even distances."""
+"""Steps to which linear probes are fitted; of more, as many at even distances within episodes."""
 
 
 @torch.no_grad()
@@ -66,8 +66,8 @@ def probe_play(
         def observations(index: Tensor) -> Tensor:
             return play.replay.observations(torch.from_numpy(states[index.numpy()]))
 
-        encoded = features.encode_states(agent, observations, len(states), spaces, seed=seed)
         chosen = _chosen(play.variables, variables)
+        encoded = features.encode_states(agent, observations, len(states), spaces, seed=seed)
         names, state = [play.variables[i] for i in chosen], play.state[:, chosen]
         split, how = _split(play, seed)
         # For classification, with as many features as fit in seconds.
@@ -134,7 +134,7 @@ def _chosen(known: Sequence[Variable], wanted: Sequence[str] | None) -> list[int
                     f"variable {name!r} cannot be probed: this environment reports no true state"
                 )
             raise UnknownNameError("variable", name, names)
-    return [names.index(name) for name in wanted]
+    return [names.index(name) for name in dict.fromkeys(wanted)]
 
 
 def _split(play: Play, seed: int) -> tuple[linear.Split, str]:
@@ -148,13 +148,16 @@ def _split(play: Play, seed: int) -> tuple[linear.Split, str]:
         rows = np.flatnonzero(play.policy == policy)
         own = dataclasses.replace(play, **{name: getattr(play, name)[rows] for name in ("slots", *LABELS)})
         train, test, note = own.split(HELD_OUT, seed)
-        chosen = linear.with_validation(train[::every], test[::every], own.episode, seed=seed)
+        # Steps of all environments alternate in the play: in its order, every second or eighth step would
+        # leave out whole environments.
+        train, test = (part[np.argsort(own.episode[part], kind="stable")][::every] for part in (train, test))
+        chosen = linear.with_validation(train, test, own.episode, seed=seed)
         parts.append([rows[part] for part in (chosen.fit, chosen.validation, chosen.test)])
         notes.append(note)
     fit, validation, held_out = (np.concatenate(part) for part in zip(*parts, strict=True))
     how = f"{len(np.unique(play.episode[held_out]))} of {len(np.unique(play.episode))} episodes held out"
     if blocks := [note for note in notes if "block" in note]:
-        how = f"held out in {blocks[0]}"
+        how = f"held out in {blocks[0]} of one policy"
     return linear.Split(fit, validation, held_out), how
 
 
@@ -247,7 +250,9 @@ def _reward_score(
         found = reward.dependence(first, where, episode=play.episode, seed=seed)
         return RarityScore(tuple(names[i] for i in which), where.count, where.additive, **vars(found))
 
-    discount = agent.config.learner.discount
+    discount, batch_size = agent.config.learner.discount, agent.config.learner.batch_size
+    # Batches that have most of the play in common differ less than those of a replay.
+    noise = reward.noise_ratio(scores) if 2 * batch_size <= len(play) else math.nan
     return RewardScore(
         mean=float(first.mean()),
         deviation=float(first.std()),
@@ -257,8 +262,8 @@ def _reward_score(
             _as_learned(agent, first), play.terminated, play.episode, discount
         ),
         discount=discount,
-        noise=reward.noise_ratio(scores),
-        batch_size=agent.config.learner.batch_size,
+        noise=noise,
+        batch_size=batch_size,
     )
 
 

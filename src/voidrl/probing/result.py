@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -71,7 +71,8 @@ class RewardScore:
     """Share of the variance of discounted returns that the number of steps left explains."""
     discount: float
     noise: float
-    """Deviation of a state's reward between batches over the deviation between states."""
+    """Deviation of a state's reward between batches over the deviation between states; NaN where the play
+    has fewer steps than two batches."""
     batch_size: int
 
 
@@ -94,11 +95,10 @@ class ProbeResult:
     constant: list[str]
     """Variables that never changed, or too seldom to be probed."""
     task_reward: TaskRewardScore | None
-    """None where the task's reward is too rare to be scored."""
+    """None where the sign of the task's reward is constant, or too rarely another to be scored."""
     reward: RewardScore | None
     reward_note: str = ""
     """Why there is no intrinsic reward to measure."""
-    notes: list[str] = field(default_factory=list)
 
     def mean_score(self, space: str, *, controllable: bool = False) -> float:
         """Mean over variables, or over those that the agent controls; a score below 0 counts as 0."""

@@ -7,13 +7,15 @@ variable has cells of its own (`additive`): rarity is then the mean of the varia
 reward given the cells is a sum of one term for each variable.
 
 **Rarity** is −log of the share of steps in the cell. Which variables are controllable is up to the
-environment; if positions are among the controllable ones (names that end in x, y or z), these alone are used.
+environment; if positions are among the controllable ones (`x`, `player_y`, `rootz`), these alone are used.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -23,6 +25,8 @@ MIN_VISITS = 5
 """Visits of a cell without which the mean of its rewards is left out."""
 SHIFTS = 20
 """Random shifts of the rewards in time, by which chance is estimated."""
+POSITION = re.compile(r"(^|_|root)[xyz](_\d+)?$", re.IGNORECASE)
+"""Names of positions: `x`, `player_y`, MuJoCo's `rootz`, but not `hinge_velocity`."""
 TAIL = 0.01
 """Weight of what comes after the end of the play, below which a return counts as complete."""
 
@@ -69,6 +73,20 @@ class Cells:
         """Number of distinct cells, of all columns together."""
         return int((self.index.max(0) + 1).sum())
 
+    @cached_property
+    def _solver(self) -> _Additive:
+        """Made once, as it takes much longer than a fit."""
+        return _Additive(self)
+
+    def means(self, reward: np.ndarray) -> np.ndarray:
+        """(n,): E[reward | cell], the least-squares fit of rewards (n,) by the cells."""
+        reward = np.asarray(reward, np.float64)
+        if self.additive:
+            return self._solver.fit(reward)
+        column = self.index[:, 0]
+        means: np.ndarray = (np.bincount(column, reward) / np.bincount(column))[column]
+        return means
+
     def visits(self) -> np.ndarray:
         """(n, C): visits of each state's cell."""
         columns = self.index.T
@@ -106,7 +124,7 @@ def cells(state: np.ndarray) -> Cells:
 def rarity_columns(names: Sequence[str], controllable: Sequence[bool]) -> list[int]:
     """The columns whose rarity the agent can influence: controllable positions, else all controllable."""
     own = [i for i, is_own in enumerate(controllable) if is_own]
-    positions = [i for i in own if names[i].lower().endswith(("x", "y", "z"))]
+    positions = [i for i in own if POSITION.search(names[i])]
     return positions or own
 
 
@@ -159,12 +177,7 @@ def dependence(
 
 def cell_means(reward: np.ndarray, where: Cells) -> np.ndarray:
     """(n,): E[reward | cell], the least-squares fit of the reward by the cells."""
-    reward = np.asarray(reward, np.float64)
-    if not where.additive:
-        column = where.index[:, 0]
-        means: np.ndarray = (np.bincount(column, reward) / np.bincount(column))[column]
-        return means
-    return _Additive(where).fit(reward)
+    return where.means(reward)
 
 
 def eta_squared(reward: np.ndarray, where: Cells) -> float:
@@ -186,11 +199,10 @@ def explained_share(
     if episode is not None:
         order = np.argsort(episode, kind="stable")
         reward, where = reward[order], Cells(where.index[order], where.bins)
-    fit = _Additive(where).fit if where.additive else (lambda values: cell_means(values, where))
     n, variance = len(reward), reward.var()
     offsets = np.random.default_rng(seed).integers(n // 10, max(n - n // 10, n // 10 + 1), SHIFTS)
-    chance = float(np.mean([fit(np.roll(reward, offset)).var() for offset in offsets]) / variance)
-    found = float(fit(reward).var() / variance)
+    chance = float(np.mean([where.means(np.roll(reward, offset)).var() for offset in offsets]) / variance)
+    found = float(where.means(reward).var() / variance)
     return (found - chance) / (1 - chance) if chance < 1 else float("nan")
 
 
@@ -201,12 +213,9 @@ class _Additive:
         offsets = np.concatenate([[0], (where.index.max(0) + 1).cumsum()[:-1]])
         self.columns = where.index + offsets  # (n, C)
         width = int(self.columns.max()) + 1
-        gram = np.zeros((width, width))
-        for i in range(self.columns.shape[1]):
-            for j in range(i, self.columns.shape[1]):
-                pairs = self.columns[:, i] * width + self.columns[:, j]
-                gram += np.bincount(pairs, minlength=width * width).reshape(width, width)
-        gram = np.triu(gram) + np.triu(gram, 1).T
+        indicators = np.zeros((len(self.columns), width), np.float32)
+        np.put_along_axis(indicators, self.columns, 1, 1)
+        gram = (indicators.T @ indicators).astype(np.float64)  # counts, exact in float32
         self.inverse = np.linalg.pinv(gram, rcond=1e-10, hermitian=True)
 
     def fit(self, reward: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ SPACES = {
     "random": "random f",
 }
 """Names of feature spaces in tables."""
+UNTRAINED = {"pixels": "pixels (21×21)", "observation": "observation", "random": "random f"}
 MOST_NAMES = 6
 
 
@@ -32,6 +33,23 @@ class Line(NamedTuple):
 def number(value: float | None, digits: int = 2) -> str:
     """Two decimals; a dash for what cannot be computed."""
     return UNKNOWN if value is None else f"{value + 0.0:.{digits}f}"
+
+
+def heading(saved: Mapping[str, Any]) -> str:
+    """What was probed, and on what."""
+    agent = saved["agent"]
+    who = f"{agent['method']} on {agent['representation']}"
+    if agent["phase"] == "train":
+        who = f"{agent['learner']} from scratch on {agent['representation']}"
+    return f"{who} after {agent['steps']} steps in {agent['env']}: {play(saved)}"
+
+
+def play(saved: Mapping[str, Any]) -> str:
+    """The play on which it was measured."""
+    settings = saved["settings"]
+    elsewhere = settings.get("env", saved["agent"]["env"])
+    where = f" in {elsewhere}" if elsewhere != saved["agent"]["env"] else ""
+    return f"{saved['steps']} steps of {settings.get('policy', 'given')} play{where}, {saved['split']}"
 
 
 def variable_columns(saved: Mapping[str, Any]) -> list[str]:
@@ -58,20 +76,27 @@ def variable_rows(saved: Mapping[str, Any]) -> list[list[str]]:
 
 
 def variable_notes(saved: Mapping[str, Any]) -> list[str]:
-    """What the table does not say."""
-    notes = [
-        "How well a linear map of the features predicts each variable on held-out episodes: 1 perfectly, 0 "
-        "not at all. * the agent controls it. pixels (21×21) and random f were never trained: what "
-        "lies below them was lost."
-    ]
+    """What the table of variables does not say."""
+    if not saved["variables"] and not saved["constant"]:
+        return [
+            "The environment does not report its true state, so only rewards are measured: return numbers by "
+            "name as info['variables'] from its reset and step."
+        ]
+    notes = []
+    if saved["variables"]:
+        text = "How well a linear map of the features predicts each variable on held-out steps: 1 perfectly, "
+        text += "0 not at all. * the agent controls it."
+        untrained = [UNTRAINED[name] for name in saved["spaces"] if name in UNTRAINED]
+        if untrained:
+            were = "were" if len(untrained) > 1 else "was"
+            text += f" {_names(untrained)} {were} never trained: what lies below was lost."
+        notes.append(text)
     if any(each["measure"] == "F1" for each in saved["variables"]):
         notes.append(
             "F1 of a discrete variable is about 1 / (number of its values) for features that know nothing."
         )
-    if not saved["variables"]:
-        notes = ["The environment reports no true state that varies: only rewards can be probed."]
     if saved["constant"]:
-        notes.append(f"Left out, since they did not change: {_names(saved['constant'])}.")
+        notes.append(f"Left out, since they did not change, or too seldom: {_names(saved['constant'])}.")
     return notes
 
 
@@ -124,32 +149,36 @@ def lines(saved: Mapping[str, Any]) -> list[Line]:
         "Share of the variance of returns that staying alive explains: near 1, the reward says “do not die”."
     )
     if reward["survival_share"] is None:
-        survival = "Share of returns that staying alive explains: not defined, as no episode terminated here."
-    noise = (
-        f"Deviation of a state's reward between batches of {reward['batch_size']}, over the deviation "
-        f"between states: 0 is no noise, above 1 is mostly noise."
-    )
+        survival = (
+            "Share of the variance of returns that staying alive explains: not defined, as no episode "
+            "terminated here, or all returns are equal."
+        )
+    noise, size = number(reward["noise"]), reward["batch_size"]
+    meaning = f"Deviation of a state's reward between batches of {size}, over the deviation between states: "
+    if reward["noise"] is not None:
+        meaning += "0 is no noise, above 1 is mostly noise."
+    elif saved["steps"] < 2 * size:
+        meaning += f"not measured, as that takes {2 * size} steps or more."
+    else:
+        noise, meaning = "∞", f"{meaning}states do not differ by more than batches do."
     return [
         *found,
         Line("survival share", number(reward["survival_share"]), survival),
-        Line("noise", number(reward["noise"]), noise),
+        Line("noise", noise, meaning),
     ]
 
 
 def _task_line(saved: Mapping[str, Any]) -> Line:
     task = saved["task_reward"]
     if task is None:
-        return Line(
-            "task reward F1", UNKNOWN, "The task's reward came too seldom in this play to be predicted."
-        )
-    others = ", ".join(
-        f"{SPACES.get(name, name)} {number(value)}" for name, value in task["scores"].items() if name != "z"
-    )
+        why = "Not measured: the sign of the task's reward is always the same in this play, or nearly so."
+        return Line("task reward F1", UNKNOWN, why)
+    scores = [f"{SPACES.get(name, name)} {number(value)}" for name, value in task["scores"].items()]
     return Line(
         "task reward F1",
         number(task["scores"].get("z")),
-        f"Predicting the task's rare rewards ({task['rate']:.1%} of steps) from z; {others}; without "
-        f"features {number(task['chance'])}.",
+        f"Predicting the sign of the task's rarer rewards ({task['rate']:.1%} of steps): "
+        f"{', '.join(scores)}; without features {number(task['chance'])}.",
     )
 
 

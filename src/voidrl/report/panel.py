@@ -123,7 +123,7 @@ class PanelSection:
 def _cells(interval: Interval | None) -> list[str]:
     if interval is None:
         return [ABSENT, ABSENT]
-    return [signed(interval.point), span(interval) or "one seed"]
+    return [signed(interval.point), span(interval) or "no spread"]
 
 
 def panel_sections(collection: Collection) -> list[PanelSection]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from voidrl.probing.sentences import lines, variable_columns, variable_notes, variable_rows
-from voidrl.report.formatting import Table, count
+from voidrl.probing.sentences import lines, play, variable_columns, variable_notes, variable_rows
+from voidrl.report.formatting import Table
 from voidrl.report.read import Run
 
 
@@ -17,10 +17,8 @@ def probe_tables(runs: Sequence[Run]) -> list[Table]:
         if saved is None:
             continue
         columns, rows = variable_columns(saved), variable_rows(saved)
-        policy = saved["settings"].get("policy", "given")
-        play = f"Measured on {count(saved['steps'])} steps of {policy} play; {saved['split']}."
         numeric = frozenset(range(2, len(columns)))
-        notes = [*variable_notes(saved), play]
+        notes = [*variable_notes(saved), f"Measured on {play(saved)}."]
         tables.append(Table(f"{run.name}: representation", columns, rows, notes, numeric))
         rewards = [[*line] for line in lines(saved)]
         columns = ["measure", "value", "meaning"]

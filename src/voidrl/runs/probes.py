@@ -7,6 +7,7 @@ from typing import Any
 
 from voidrl.checkpoint import read_json
 from voidrl.errors import RunFolderError
+from voidrl.probing.sentences import heading, lines, variable_notes, variable_rows
 from voidrl.runs.evaluations import start_date
 
 FILE_NAME = "probe.json"
@@ -25,9 +26,8 @@ def final_probe(run: Path, steps: int) -> dict[str, Any] | None:
         saved: dict[str, Any] = read_json(path, "a probe")
         agent, whole = saved["agent"], isinstance(saved["agent"]["steps"], int)
         whole = whole and isinstance(saved["spaces"], dict) and isinstance(saved["variables"], list)
-        whole = whole and all({"name", "scores", "measure"} <= set(each) for each in saved["variables"])
-        whole = whole and {"means", "task_reward", "reward", "constant", "steps"} <= set(saved)
-    except (KeyError, TypeError):
+        heading(saved), variable_rows(saved), variable_notes(saved), lines(saved)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         whole = False
     if not whole:
         raise RunFolderError(f"{path} is no probe: expected what `voidrl probe RUN` writes; {remedy}")
