@@ -10,8 +10,10 @@ from tiny_runs import Walk, assert_same_run, make_continuous, newest, tiny
 
 import voidrl
 from voidrl.agent.explorer import Explorer
+from voidrl.config import Config, FinetuneConfig
 from voidrl.engine import Engine, HostReads
 from voidrl.errors import CheckpointError, ConfigError
+from voidrl.experiments.scale import scale_config
 
 FIRST, LAST = 0, 2  # the action that an agent is made to prefer, and the pre-trained one's
 
@@ -36,11 +38,12 @@ def long_walk():
     return Walk(length=999)
 
 
-@pytest.fixture
-def source(tmp_path):
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
     """A pre-trained agent that always takes the last action."""
     config = tiny(learner__epsilon_start=0.0, learner__epsilon_end=0.0)
-    agent = voidrl.pretrain(long_walk, steps=9, out=tmp_path / "source", config=config)
+    out = tmp_path_factory.mktemp("source") / "run"
+    agent = voidrl.pretrain(long_walk, steps=9, out=out, config=config)
     prefer(agent, LAST)
     return agent
 
@@ -159,7 +162,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.slow if case in ("dqn", "ddpg") else ()) for case in CASES]
+    "case", [pytest.param(case, marks=pytest.mark.slow if case != "rainbow" else ()) for case in CASES]
 )
 def test_runs_with_an_explorer_resume_bit_for_bit_without_the_pretrained_run(tmp_path, case):
     env, changes = CASES[case]
@@ -197,3 +200,14 @@ def test_a_checkpoint_whose_policy_is_damaged_is_refused_with_its_name():
 def test_bad_values_are_refused(field, value):
     with pytest.raises(ConfigError, match=f"{field} = {value} cannot be used"):
         make_agent(**{f"finetune__{field}": value})
+
+
+def test_an_explorer_that_would_never_act_is_refused_and_scaled_runs_keep_its_share():
+    with pytest.raises(
+        ConfigError, match="explorer_decay_steps = 90 cannot be used: expected more than warm"
+    ):
+        FinetuneConfig(explorer=0.1, explorer_decay_steps=90, warmup_steps=90)
+    tuning = FinetuneConfig(explorer=0.1, explorer_decay_steps=5000, warmup_steps=90)
+    config = Config(steps=10_000, phase="finetune", finetune=tuning)
+    assert scale_config(config, 0.1).finetune.explorer_decay_steps == 500
+    assert scale_config(config, 0.001).finetune.explorer_decay_steps > 2  # after the warm-up

@@ -490,8 +490,11 @@ class FinetuneConfig:
         require(0 <= self.explorer <= 1, "explorer", self.explorer, "a probability in [0, 1]")
         mean = self.explorer_steps
         require(1 <= mean < math.inf, "explorer_steps", mean, "a mean number of steps, 1 or more")
-        if self.explorer_decay_steps is not None:
+        decay = self.explorer_decay_steps
+        if decay is not None:
             require_positive(self, "explorer_decay_steps")
+            expected = f"more than warmup_steps = {self.warmup_steps}, before which explorer does nothing"
+            require(not self.explorer or decay > self.warmup_steps, "explorer_decay_steps", decay, expected)
         require(self.steps is None or self.steps > 0, "steps", self.steps, "None or a number above 0")
         if self.learning_rate is not None:
             require_positive(self, "learning_rate")

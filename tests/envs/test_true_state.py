@@ -67,13 +67,20 @@ class Reporting(gym.Env):
         return np.zeros((8, 8, 1), np.uint8), 0.0, False, False, self.reports(self.steps)
 
 
-@pytest.mark.parametrize("backend", ["sync", "async"])
 @pytest.mark.parametrize(
-    ("reports", "variables", "state"),
+    ("reports", "variables", "state", "backend"),
     [
-        (lambda t: {"variables": {"a": 2, "b": t / 2}}, (("a", True, False), ("b", True, False)), [2, 0.5]),
-        (lambda t: {"cell": 7 + t}, (("cell", True, True),), [8]),
-        (lambda t: {"variables": 3}, (), []),
+        (
+            lambda t: {"variables": {"a": 2, "b": t / 2}},
+            (("a", True, False), ("b", True, False)),
+            [2, 0.5],
+            how,
+        )
+        for how in ("sync", "async")
+    ]
+    + [
+        (lambda t: {"cell": 7 + t}, (("cell", True, True),), [8], "sync"),
+        (lambda t: {"variables": 3}, (), [], "sync"),
     ],
 )
 def test_a_custom_environment_reports_its_state(reports, variables, state, backend):
@@ -139,10 +146,10 @@ def replayed(ale_py, rom, noops, actions, sticky, seed):
     return np.array(found)
 
 
-@pytest.mark.parametrize("sticky", [0.0, 0.5])
-def test_the_state_of_a_game_is_its_ram(sticky, few_trials, monkeypatch):
+def test_the_state_of_a_game_is_its_ram(few_trials, monkeypatch):
     ale_py = pytest.importorskip("ale_py")
     monkeypatch.setattr(ram_state, "TRIED_STATES", 2)  # control is not looked at
+    sticky = 0.5  # actions are repeated by the same random numbers
     env = EnvConfig(id=f"atari/pong?sticky={sticky}")
     envs, actions = make_envs(env, true_state=True), np.random.default_rng(0).integers(6, size=60)
     _, info = envs.reset(5)
@@ -160,7 +167,10 @@ def test_the_state_of_a_game_is_its_ram(sticky, few_trials, monkeypatch):
 
 @pytest.mark.parametrize(
     ("rom", "states", "controlled"),
-    [("freeway", 24, {"player_y"}), ("ms_pacman", 64, {"player_x", "player_y", "player_direction"})],
+    [
+        ("freeway", 24, {"player_y"}),
+        pytest.param("ms_pacman", 64, {"player_x", "player_y", "player_direction"}, marks=pytest.mark.slow),
+    ],
 )
 def test_control_is_measured(rom, states, controlled, few_trials, monkeypatch):
     pytest.importorskip("ale_py")

@@ -101,6 +101,7 @@ def test_rare_rewards_are_found_where_the_features_have_them(rng):
     assert reward_f1(z, z, np.zeros(N), split) is None
 
 
+@pytest.mark.slow
 def test_thousands_of_features_take_seconds(rng):
     x = rng.normal(size=(2000, 1000)).astype(np.float32)
     began = time.monotonic()

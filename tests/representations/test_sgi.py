@@ -113,6 +113,8 @@ def test_progress_by_hand():
     targets = f._goal_targets(near, near_next, after, after, goal, torch.tensor([1.0, 0.0, 1.0]))
     expected = [10 * (half - far) + 0.9 * 1, 10 * (1 - half), 10 * (far - 1) + 0.9 * 9]
     assert targets.tolist() == pytest.approx(expected, rel=1e-4)
+    ended = f._goal_targets(near, near_next, after, after, goal, torch.zeros(3))  # nothing follows
+    assert ended.tolist() == pytest.approx([10 * (half - far), 10 * (1 - half), 10 * (far - 1)], rel=1e-4)
     # Whatever follows, progress leads to the goal at best and away from it at worst.
     for value, bounds in ((100, [1 - far, 1 - half, 0]), (-100, [-far, -half, -1])):
         f.target_head.forward = lambda x, goal, value=value: values + value

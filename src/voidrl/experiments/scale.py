@@ -1,8 +1,8 @@
 """`--steps-scale`: the same experiment with fewer or more steps.
 
 Steps are multiplied. Warm-ups and the decay of exploration noise keep their length up to a fifth of the run,
-and are shortened to that otherwise. Resets, and the annealing of n and γ, keep their share of a shorter run.
-A run keeps at least twenty rows of metrics, and all its evaluations.
+and are shortened to that otherwise. Resets, the annealing of n and γ, and the explorer keep their share of a
+shorter run. A run keeps at least twenty rows of metrics, and all its evaluations.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ def scale_config(config: Config, scale: float) -> Config:
                 changes[f"learner.{name}"] = _shorten(getattr(config.learner, name), scale, steps)
         warmup = "finetune.warmup_steps" if config.phase == "finetune" else "warmup_steps"
         changes[warmup] = _shorten(warmup_steps(config), scale, steps)
+        if config.phase == "finetune" and (decay := config.finetune.explorer_decay_steps):
+            changes["finetune.explorer_decay_steps"] = max(changes[warmup] + 1, round(decay * scale))
         for name in ("reset.every_updates", "reset.last_steps", "learner.anneal_updates"):
             piece, _, field = name.partition(".")
             length = getattr(getattr(config, piece), field)
