@@ -66,7 +66,7 @@ def _written(saved: dict[str, Any], run: Path, file: str | None) -> Path | None:
     """Write the result to `file`, else into the run; None where the agent is not in a run folder."""
     from voidrl.checkpoint import write_json_atomic
     from voidrl.files import user_path
-    from voidrl.runs.probes import FILE_NAME
+    from voidrl.probing.stored import FILE_NAME
 
     if file is None and not (run / "checkpoints").is_dir():
         return None

@@ -19,6 +19,7 @@ from voidrl.config import EnvConfig, flat
 from voidrl.envs.ids import DMC
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlError
 from voidrl.files import user_path
+from voidrl.probing.stored import final_probe
 from voidrl.protocols.presets import PRESETS
 from voidrl.report.find import Skipped, find_runs
 from voidrl.report.formatting import count
@@ -26,7 +27,6 @@ from voidrl.runs import locks
 from voidrl.runs.evaluations import final_evaluation
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord
 from voidrl.runs.metrics import read_metrics
-from voidrl.runs.probes import final_probe
 from voidrl.runs.status import RunStatus, read_status
 
 Status = Literal["complete", "running", "incomplete", "failed"]
