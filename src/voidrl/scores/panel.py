@@ -256,7 +256,8 @@ class Panel:
         text += f"; its whole {gain.percent} interval is above 0 on {_part(clear, gain.games, names=True)}"
         yield text + (f", below 0 on {_part(below, gain.games, names=True)}." if below else ".")
         pooled = gain.pooled
-        text = f"Pooled over {_games(len(gain.games))}, {tuned} − {scratch} is {signed(pooled.point)} human-normalized"
+        text = f"Pooled over {_games(len(gain.games))}, {tuned} − {scratch} is {signed(pooled.point)}"
+        text += " human-normalized"
         if pooled.low == pooled.high:
             yield f"{text}; without a spread between seeds there is no interval, and nothing follows from it."
             return
