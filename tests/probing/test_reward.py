@@ -98,6 +98,18 @@ def test_additive_cells_explain_sums_of_what_each_variable_pays():
     assert explained_share(rng.normal(size=N), where) == pytest.approx(0, abs=0.01)
 
 
+def test_slow_rewards_that_know_nothing_explain_nothing(walks):
+    """States that follow each other share a cell and a stretch of any slow reward: η² alone is no evidence."""
+    where, uncorrected, corrected = cells(walks), [], []
+    for seed in range(1, 6):
+        noise = np.random.default_rng(seed).normal(size=N + 50).cumsum()
+        slow = noise[50:] - noise[:-50]
+        uncorrected.append(eta_squared(slow, where))
+        corrected.append(explained_share(slow, where))
+    assert np.mean(uncorrected) > 0.08
+    assert abs(np.mean(corrected)) < 0.04
+
+
 def test_a_constant_reward_says_to_survive():
     episode = np.repeat([0, 1, 2], [5, 9, 30])
     ends = np.diff(episode, append=-1) != 0

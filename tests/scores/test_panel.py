@@ -154,7 +154,7 @@ def test_what_is_not_there_yet_is_said():
     assert "without a spread between seeds there is no interval, and nothing follows from it" in text
     assert "With one pre-training of a game, its interval says nothing about" in text
     assert "its whole 90 % interval is above 0 on none." in text  # a point is no interval
-    assert "With 1 run of an arm in some game, the pooled interval is a little too narrow as well." in text
+    assert "With 1 run of an arm in some game, the pooled interval is a little too narrow." in text
 
 
 def cell(folder, phase, arm, **more):

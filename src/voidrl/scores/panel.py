@@ -256,9 +256,8 @@ class Panel:
         text += f"; its whole {gain.percent} interval is above 0 on {_part(clear, gain.games, names=True)}"
         yield text + (f", below 0 on {_part(below, gain.games, names=True)}." if below else ".")
         pooled = gain.pooled
-        text = (
-            f"Pooled over {_games(len(gain.games))}, {tuned} − {scratch} is {signed(pooled.point)} of human"
-        )
+        text = f"Pooled over {_games(len(gain.games))}, {tuned} − {scratch} is {signed(pooled.point)}"
+        text += " human-normalized"
         if pooled.low == pooled.high:
             yield f"{text}; without a spread between seeds there is no interval, and nothing follows from it."
             return
@@ -300,7 +299,7 @@ class Panel:
         if len(games) > 1 and self._fewest_runs < LEAST_RUNS:
             yield (
                 f"With {self._fewest_runs} {'run' if self._fewest_runs == 1 else 'runs'} of an arm in some "
-                f"game, the pooled interval is a little too narrow as well."
+                f"game, the pooled interval is a little too narrow."
             )
         yield "Intervals are over seeds in these games; they do not say what happens in other games."
         partial = [game for game in self.games if game not in games]
