@@ -27,7 +27,8 @@ ABOUT = {
         "the task; `--representation simclr` has the paper's loss. With these settings, and 0.1 updates per "
         "step, five games were pre-trained for 100K steps on two seeds: without any reward the policy "
         "crosses Freeway's road 22 times a game, by holding UP, and on five games 100K steps of fine-tuning "
-        "were **not** better than from scratch ([results](../results/atari/README.md)). Its 10M steps have not been run.",
+        "were **not** better than from scratch ([results](../results/atari/README.md)). Its 10M "
+        "steps have not been run.",
         "voidrl pretrain atari/ms_pacman --preset atari-fast --engine compile",
     ),
     "atari-authors": (
