@@ -99,7 +99,7 @@ def test_additive_cells_explain_sums_of_what_each_variable_pays():
 
 
 def test_slow_rewards_that_know_nothing_explain_nothing(walks):
-    """States that follow each other share a cell and a stretch of any slow reward: η² alone is no evidence."""
+    """States that follow each other share a cell and a stretch of any slow reward, so η² is above 0."""
     where, uncorrected, corrected = cells(walks), [], []
     for seed in range(1, 6):
         noise = np.random.default_rng(seed).normal(size=N + 50).cumsum()
