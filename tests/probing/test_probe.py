@@ -10,6 +10,7 @@ from tiny_runs import MAZE, Walk, assert_same_run, newest, tiny
 
 import voidrl
 from voidrl.cli.main import main
+from voidrl.errors import NonFiniteError
 from voidrl.methods.base import Method
 from voidrl.probing import probe as probing
 from voidrl.probing.play import collect
@@ -157,6 +158,14 @@ def test_noise_takes_two_batches_and_a_reward_of_noise_alone_is_said(walk):
     assert (noise.value, "steps or more" in noise.meaning) == ("–", True)
     saved["reward"]["batch_size"] = 2
     assert lines(saved)[-1].value == "∞"
+
+
+def test_a_diverged_agent_is_refused(walk):
+    agent = make_agent(walk.spec, method={"name": "apt"}, representation={"name": "icm"})
+    with torch.no_grad():
+        next(agent.representation.encoder.parameters()).fill_(torch.nan)
+    with pytest.raises(NonFiniteError, match="training has diverged"):
+        probe_play(agent, walk)
 
 
 def test_sentences_name_what_there_is(walk):

@@ -16,7 +16,7 @@ from voidrl.agent import Agent
 from voidrl.config import LEAST_PROBE_STEPS
 from voidrl.device import seeded
 from voidrl.envs.variables import Variable
-from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.errors import ConfigError, NonFiniteError, UnknownNameError
 from voidrl.methods.base import Latents
 from voidrl.probing import features, linear, reward
 from voidrl.probing.play import LABELS, Play
@@ -68,6 +68,11 @@ def probe_play(
 
         chosen = _chosen(play.variables, variables)
         encoded = features.encode_states(agent, observations, len(states), spaces, seed=seed)
+        if features.Z in encoded and not encoded[features.Z].isfinite().all():
+            raise NonFiniteError(
+                f"f(s) is not finite at step {agent.steps} of training: there is nothing to probe; training "
+                f"has diverged, use an older checkpoint"
+            )
         names, state = [play.variables[i] for i in chosen], play.state[:, chosen]
         split, how = _split(play, seed)
         # For classification, with as many features as fit in seconds.
