@@ -233,6 +233,7 @@ LOCAL = {
     "env.timeout_s": 1e9,
     "replay.device": "cuda",
     "log.keep_last": 10**6,
+    "log.keep_replay": False,
     "log.tensorboard": False,
     "log.wandb_project": "somebody/else",
 }
