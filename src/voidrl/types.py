@@ -32,6 +32,12 @@ class EnvSpec:
     """Shape of one frame as the environment gives it: (H, W, C), (C, H, W), (H, W) or (d,)."""
     action_shape: tuple[int, ...] = ()
     """Shape of a continuous action as the environment takes it."""
+    num_values: int = 0
+    """Numbers that come with each image, such as the rest of a Dict; networks join them behind the
+    convolutions. 0 for vectors, which are numbers alone."""
+    masked: bool = False
+    """Whether the last `num_actions` numbers of each frame say which actions are allowed (1) and which not
+    (0). They steer the choice of actions and are not shown to the networks."""
 
     @property
     def discrete(self) -> bool:
@@ -47,6 +53,15 @@ class EnvSpec:
     def obs_shape(self) -> tuple[int, ...]:
         """Shape of one observation: the stacked frames along the first axis."""
         return (self.frame_shape[0] * self.frame_stack, *self.frame_shape[1:])
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of one frame as the replay stores it: of images with numbers, behind the channels, as many
+        more as the bytes of the numbers (float32) need."""
+        if not self.num_values:
+            return self.frame_shape
+        channels, height, width = self.frame_shape
+        return (channels - (-4 * self.num_values // (height * width)), height, width)
 
     def describe(self) -> str:
         """One phrase for error messages."""
