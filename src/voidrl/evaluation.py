@@ -113,9 +113,10 @@ def evaluate_agent(
         at_start = torch.zeros(n, dtype=torch.int64, device=agent.device)
         skill = agent.new_skills(at_start)
         while (playing := used < budget).any():
-            chosen = agent.choose(history.latest(), skill, deterministic=deterministic)
+            obs = history.latest()
+            chosen = agent.choose(obs, skill, deterministic=deterministic)
             if epsilon:
-                random_actions = agent.random_actions(n)
+                random_actions = agent.random_actions(obs)
                 explore = torch.rand(n, device=agent.device) < epsilon
                 explore = explore.reshape(n, *[1] * (chosen.ndim - 1))
                 chosen = torch.where(explore, random_actions, chosen)

@@ -222,7 +222,7 @@ class Loop:
         if agent.pretraining:
             agent.method.set_progress(steps)
         if steps < self.warmup_steps and self.random_warmup:
-            return HostCopy(agent.random_actions(self.envs.num_envs))
+            return HostCopy(agent.random_actions(self.replay.latest()))
         agent.learner.set_progress(float("inf") if self.noise_at_end else steps)
         return self.engine.choose(self.skill, explore=self._explores())
 

@@ -24,6 +24,7 @@ from voidrl.learners.base import Learner
 from voidrl.methods.base import Latents, Method
 from voidrl.metrics import CHECK
 from voidrl.nets import Encoder, polyak_update
+from voidrl.observations import action_mask, random_allowed
 from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Representation, Views
 from voidrl.spaces import env_action, to_frames
@@ -108,7 +109,7 @@ class Agent(nn.Module):
         self.register_buffer("representation_rate", torch.zeros(()))
         self.normalizer = RewardNormalizer(config)
         self.horizon = Horizon(config.learner)
-        self.augment = Augment(config.augment)
+        self.augment = Augment(config.augment, spec)
         self.metric_owners: dict[str, MetricOwner] = {}
         """Who computed each metric of the last update."""
         self.generation = 0  # increases when tensors that a captured graph holds may have been replaced
@@ -134,11 +135,11 @@ class Agent(nn.Module):
         """The encoder f and the learner's, which share what `share_encoder` says."""
         config = self.config
         if pieces.representation.uses_learner_encoder:
-            encoder = Encoder(spec.obs_shape, config.learner.encoder)
+            encoder = Encoder(spec, config.learner.encoder)
             return encoder, encoder
         f = pieces.representation.make_encoder(spec, config.representation)
         if config.share_encoder == "nothing":
-            return f, Encoder(spec.obs_shape, config.learner.encoder)
+            return f, Encoder(spec, config.learner.encoder)
         if f is None:
             raise ConfigError(
                 f"share_encoder = {config.share_encoder!r} cannot be used with representation "
@@ -146,7 +147,7 @@ class Agent(nn.Module):
             )
         if config.share_encoder == "all":
             return f, f
-        return f, Encoder(spec.obs_shape, config.learner.encoder, stack_of=f)
+        return f, Encoder(spec, config.learner.encoder, stack_of=f)
 
     def _assign_encoder(self) -> None:
         """Give gradients only to what this phase trains."""
@@ -496,14 +497,17 @@ class Agent(nn.Module):
         With `training` they are those of the training environments, in order, which may explore differently.
         """
         if not self.learns:
-            return self.random_actions(len(obs))
+            return self.random_actions(obs)
         with self.precision():
             if training and not deterministic:
                 return self.learner.explore(obs, skill)
             return self.learner.act(obs, skill, deterministic=deterministic)
 
-    def random_actions(self, n: int) -> Tensor:
-        """Uniform actions."""
+    def random_actions(self, obs: Tensor) -> Tensor:
+        """Uniform actions for (n, …) observations as stored, among those that are allowed."""
+        n, allowed = len(obs), action_mask(obs, self.spec)
+        if allowed is not None:
+            return random_allowed(allowed.to(self.device))
         if self.spec.discrete:
             return torch.randint(self.spec.num_actions, (n,), device=self.device)
         return torch.rand(n, self.spec.action_dim, device=self.device) * 2 - 1
