@@ -1,12 +1,15 @@
 """voidrl: pre-train reinforcement-learning agents without rewards, then adapt them in a few steps.
 
-Importing this package does not import torch; using one of its names does.
+Importing this package does not import torch; using one of its names does. It registers its environments with
+Gymnasium: `gymnasium.make("voidrl/PixelMaze-v0")`.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from voidrl.registration import register_when_imported
 
 if TYPE_CHECKING:
     from voidrl.agent import Agent
@@ -41,6 +44,8 @@ _HOMES = {
     "push_to_hub": "sharing.pretrained",
     "save_pretrained": "sharing.pretrained",
 }  # all others live in api
+
+register_when_imported()
 
 
 def __getattr__(name: str) -> Any:

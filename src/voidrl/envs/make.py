@@ -21,7 +21,7 @@ from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
 from voidrl.envs.failures import creation_failure
 from voidrl.envs.forked import ForkedVector
 from voidrl.envs.ids import ATARI, DMC, is_importable, parse_id
-from voidrl.envs.maze import register
+from voidrl.envs.packages import import_package
 from voidrl.envs.vector import Envs, Guarded
 from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError, VoidrlError
 from voidrl.registry import import_path
@@ -33,8 +33,6 @@ GYM_ID = re.compile(r"-v\d+$|/")  # `module:Name-v0`: Gymnasium imports the modu
 SIMULATORS = {"ALE": ("ale_py", "ale-py", "atari")}
 EnvFactory = Callable[[], gym.Env]
 Made = TypeVar("Made", gym.Env, VectorEnv)
-
-register()  # the maze's Gymnasium id
 
 
 def make_envs(
@@ -107,7 +105,8 @@ def make_envs(
             )
         factory = partial(found, **options)
     elif factory is None:
-        native = _find(name).vector_entry_point is not None
+        registered = _find(name)
+        name, native = registered.id, registered.vector_entry_point is not None
         factory = partial(gym.make, name, **options)
     if config.backend == "native" and not native:
         raise ConfigError(
@@ -212,6 +211,8 @@ def _find(name: str) -> gym.envs.registration.EnvSpec:
     try:
         if module:
             importlib.import_module(module)  # registers its environments
+        else:
+            name = import_package(name)
         return gym.spec(name)
     except ImportError as error:
         raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
