@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from voidrl.api import evaluate, finetune, load, pretrain, probe, resume, train
     from voidrl.config import Config
     from voidrl.errors import RunInterrupted, VoidrlError
+    from voidrl.playing.env import make_env
     from voidrl.sharing.pretrained import from_pretrained, push_to_hub, save_pretrained
 
 __version__ = "0.3.0"
@@ -28,6 +29,7 @@ __all__ = [
     "finetune",
     "from_pretrained",
     "load",
+    "make_env",
     "pretrain",
     "probe",
     "push_to_hub",
@@ -41,6 +43,7 @@ _HOMES = {
     "RunInterrupted": "errors",
     "VoidrlError": "errors",
     "from_pretrained": "sharing.pretrained",
+    "make_env": "playing.env",
     "push_to_hub": "sharing.pretrained",
     "save_pretrained": "sharing.pretrained",
 }  # all others live in api

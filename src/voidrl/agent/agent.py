@@ -15,6 +15,7 @@ from voidrl import checkpoint, registry
 from voidrl.agent.horizon import Horizon
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.agent.optimizers import Optimizers, Part
+from voidrl.agent.player import Player
 from voidrl.agent.trainers import Pieces, check_combination, encoder_trainers, trains_representation
 from voidrl.augment import Augment, network_spec
 from voidrl.config import Config, SkillConfig, to_json
@@ -573,6 +574,20 @@ class Agent(nn.Module):
         actions = self.choose(stacked, skills, deterministic=deterministic)
         taken = env_action(actions.cpu().numpy(), spec)
         return taken[0] if single else taken
+
+    def player(
+        self,
+        skill: np.ndarray | None = None,
+        deterministic: bool = True,
+        *,
+        num_envs: int | None = None,
+        seed: int = 0,
+    ) -> Player:
+        """What plays in a Gymnasium loop: stacks frames, holds a skill, and acts as evaluations do.
+
+        `skill` is by default the task's, or a sample for each episode; `num_envs` is for vector environments.
+        """
+        return Player(self, skill=skill, deterministic=deterministic, num_envs=num_envs, seed=seed)
 
     def _given_skill(self, skill: np.ndarray | None, n: int) -> Tensor:
         dim = self.method.skill_dim
