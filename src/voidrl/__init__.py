@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from voidrl.agent import Agent
     from voidrl.api import evaluate, finetune, load, pretrain, probe, resume, train
+    from voidrl.callbacks import STOP, Callback
     from voidrl.config import Config
     from voidrl.errors import RunInterrupted, VoidrlError
     from voidrl.sharing.pretrained import from_pretrained, push_to_hub, save_pretrained
 
 __version__ = "0.3.0"
 __all__ = [
+    "STOP",
     "Agent",
+    "Callback",
     "Config",
     "RunInterrupted",
     "VoidrlError",
@@ -33,7 +36,9 @@ __all__ = [
     "train",
 ]
 _HOMES = {
+    "STOP": "callbacks",
     "Agent": "agent",
+    "Callback": "callbacks",
     "Config": "config",
     "RunInterrupted": "errors",
     "VoidrlError": "errors",
