@@ -404,18 +404,20 @@ def _start(
                 f"nothing will be reset: all {config.steps} steps are among the last "
                 f"{config.reset.last_steps}, which are without resets (reset.last_steps)"
             )
-        path = out or _default_path(config.env.id, config.phase, config.method.name, config.seed)
+        name = _default_name(config.env.id, config.phase, config.method.name, config.seed)
+        path = out or default_run_path(*name)
         RunFolder(user_path(path)).require_free(overwrite)  # a folder that is taken needs no disk space
         _require_disk(user_path(path), agent, notes.append)
         with logged_start(env, layers, out):
             measure = _probe_in_training(agent, probed.factory)
-        with RunFolder.create(path, overwrite=overwrite) as folder:
+        named = RunFolder.create(path, overwrite=overwrite)
+        with named if out else RunFolder.create_unnamed(*name) as folder:
             agent.origin = folder.path.absolute()
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
             folder.status.start(config.steps)
             folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
             parts.engine.say = say = _speaker(folder)
-            for note in notes:
+            for note in notes if out else [*notes, f"the run is kept in {folder.path}"]:
                 say(note)
             loop = Loop(parts.engine, parts.envs, parts.eval_envs, folder, LoopState(), measure, hooks)
             _run(loop, say)
@@ -476,8 +478,13 @@ def _traceback_written(write: Callable[[EnvironmentFailedError], Path | None]) -
 
 def _default_path(env_id: str, phase: str, method: str, seed: int) -> Path:
     """A free path for a run, under `runs/`."""
-    name = {"pretrain": method.rpartition(":")[2], "train": "scratch"}.get(phase, phase)
-    return default_run_path(env_id.partition("?")[0], name, seed)
+    return default_run_path(*_default_name(env_id, phase, method, seed))
+
+
+def _default_name(env_id: str, phase: str, method: str, seed: int) -> tuple[str, str, int]:
+    """What an unnamed run is called by; the reward from scratch is the task's, so no method is named."""
+    name = method.rpartition(":")[2]
+    return env_id, {"train": "scratch", "finetune": f"{name}-finetune"}.get(phase, name), seed
 
 
 def _run(loop: Loop, say: Callable[[str], None]) -> None:
