@@ -14,6 +14,7 @@ from voidrl.registration import register_when_imported
 if TYPE_CHECKING:
     from voidrl.agent import Agent
     from voidrl.api import evaluate, finetune, load, pretrain, probe, resume, train
+    from voidrl.callbacks import STOP, Callback
     from voidrl.config import Config
     from voidrl.errors import RunInterrupted, VoidrlError
     from voidrl.playing.env import make_env
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.3.0"
 __all__ = [
+    "STOP",
     "Agent",
+    "Callback",
     "Config",
     "RunInterrupted",
     "VoidrlError",
@@ -38,7 +41,9 @@ __all__ = [
     "train",
 ]
 _HOMES = {
+    "STOP": "callbacks",
     "Agent": "agent",
+    "Callback": "callbacks",
     "Config": "config",
     "RunInterrupted": "errors",
     "VoidrlError": "errors",
