@@ -69,9 +69,11 @@ def variant(algorithm: str, reward: dict[str, Any] | None = None, **settings: An
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "random": variant("random"),
-    # DQN
+    # Those that take longest
+    "ppo-k50-simclr": variant("ppo", K50 | TRAINED),
     "dqn-n5-simclr": variant("dqn", N5 | SIMCLR),
     "dqn-n5-simclr-standard": variant("dqn", N5_STANDARD | SIMCLR),
+    # DQN
     "dqn-zero": variant("dqn"),
     "dqn-n5-zero": variant("dqn", {"intrinsic_scale": 0.0, "n_steps": 5}),
     "dqn-old": variant("dqn", OLD_DQN),
@@ -94,7 +96,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ppo-k50-scale-0.2": variant("ppo", K50 | {"intrinsic_scale": 0.2}),
     "ppo-k50-recent": variant("ppo", K50 | {"memory": 1024}),
     "ppo-k50-moving": variant("ppo", K50 | {"momentum": 0.99}),
-    "ppo-k50-simclr": variant("ppo", K50 | TRAINED),
     "ppo-k50-place": variant("ppo", K50 | {"encoder": "place"}),
     "ppo-k50-rollout": variant("ppo-rollout", K50),
     "ppo-k50-no-entropy": variant("ppo", K50, ent_coef=0.0),
