@@ -18,6 +18,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from voidrl.config import EnvConfig
 from voidrl.envs.atari import make_atari
 from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
+from voidrl.envs.envpool import PREFIX as ENVPOOL
+from voidrl.envs.envpool import make_envpool
 from voidrl.envs.failures import creation_failure
 from voidrl.envs.forked import ForkedVector
 from voidrl.envs.ids import ATARI, DMC, is_importable, parse_id
@@ -84,8 +86,12 @@ def make_envs(
             f"env.count_states = True cannot be used with environment {config.id!r}: expected {ATARI}… or "
             f"{DMC}…, whose states can be counted, or env.count_states = False"
         )
-    native, renders = False, render_height > 0
-    if factory is None and ":" in name and not GYM_ID.search(name):
+    native: Callable[..., VectorEnv] | None = None  # creates all of them at once
+    renders = render_height > 0
+    if factory is None and name.startswith(ENVPOOL):
+        native = partial(make_envpool, name, n, **options)
+        factory = _refuse_single
+    elif factory is None and ":" in name and not GYM_ID.search(name):
         try:
             found = import_path("environment", name)
         except ConfigError as error:
@@ -106,16 +112,19 @@ def make_envs(
         factory = partial(found, **options)
     elif factory is None:
         registered = _find(name)
-        name, native = registered.id, registered.vector_entry_point is not None
-        factory = partial(gym.make, name, **options)
-    if config.backend == "native" and not native:
+        name, factory = registered.id, partial(gym.make, registered.id, **options)
+        if registered.vector_entry_point is not None:
+            native = partial(gym.make_vec, name, n, vectorization_mode="vector_entry_point", **options)
+    if config.backend == "native" and native is None and _takes(factory, "num_envs"):
+        native = partial(factory, num_envs=n)  # type: ignore[call-arg, assignment]
+    if config.backend == "native" and native is None:
         raise ConfigError(
             f"env.backend = 'native' cannot be used: {name!r} has no vectorized version; use sync or async"
         )
     try:
-        if native and config.backend in ("auto", "native"):
-            make = partial(gym.make_vec, name, n, vectorization_mode="vector_entry_point", **options)
-            vector = _with_render_mode(make(), make) if renders else make()
+        if native is not None and config.backend in ("auto", "native"):
+            vector = _with_render_mode(native(), native) if renders else native()
+            vector = _vector(vector, config.id, n)
         else:
             vector = _vectorize(factory, config, n, renders)
     except (VoidrlError, KeyboardInterrupt):
@@ -162,8 +171,12 @@ def _with_render_mode(made: Made, make: Callable[..., Made]) -> Made:
 def _takes_render_mode(make: Callable[..., Any]) -> bool:
     if isinstance(make, partial) and make.func in (gym.make, gym.make_vec):
         return True
+    return _takes(make, "render_mode")
+
+
+def _takes(make: Callable[..., Any], argument: str) -> bool:
     try:
-        return "render_mode" in inspect.signature(make).parameters
+        return argument in inspect.signature(make).parameters
     except (TypeError, ValueError):  # some callables have no signature
         return False
 
@@ -181,6 +194,24 @@ def _vectorize(factory: EnvFactory, config: EnvConfig, n: int, renders: bool) ->
     if config.backend == "async":
         return ForkedVector(makers, config.id, config.timeout_s)
     return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def _vector(made: Any, name: str, n: int) -> VectorEnv:
+    """A check of what somebody's function made."""
+    if not isinstance(made, VectorEnv) or made.num_envs != n:
+        what = f"{made.num_envs} environments" if isinstance(made, VectorEnv) else type(made).__name__
+        raise ConfigError(
+            f"the factory of environment {name!r} returned {what} for num_envs={n}: expected a "
+            f"gymnasium.vector.VectorEnv of as many, as env.backend = 'native' asks for"
+        )
+    return made
+
+
+def _refuse_single(**options: Any) -> gym.Env:
+    raise ConfigError(
+        "env.backend = 'sync' or 'async' cannot be used with environments of EnvPool, which steps all of "
+        "them in its own threads: use 'auto'"
+    )
 
 
 def _make_guarded(factory: EnvFactory, name: str, number: int, renders: bool) -> gym.Env:

@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from voidrl.envs.autoreset import NextStepVector, next_step
 from voidrl.envs.failures import raised
 from voidrl.envs.forked import ForkedVector
 from voidrl.envs.variables import Variable, reported_state
@@ -73,7 +74,7 @@ class Envs:
         check_bounds: bool = True,
         true_state: bool = False,
     ) -> None:
-        self.vector, self.name, self._tracks_state = vector, name, true_state
+        self.vector, self.name, self._tracks_state = next_step(vector, name), name, true_state
         self.num_envs = vector.num_envs
         self._sent: np.ndarray | None = None
         self._own_steps = np.zeros(self.num_envs, np.int64)  # of each environment; resets do not count
@@ -90,8 +91,8 @@ class Envs:
         mode = self.vector.metadata.get("autoreset_mode")
         if mode is not AutoresetMode.NEXT_STEP:
             raise ConfigError(
-                f"vector environment {self.name!r} has autoreset_mode {getattr(mode, 'name', mode)}: "
-                f"expected NEXT_STEP; change it, or use env.backend = 'sync'"
+                f"vector environment {self.name!r} has autoreset_mode {getattr(mode, 'name', mode)}: expected "
+                f"one of gymnasium.vector.AutoresetMode in its metadata; set it, or use env.backend = 'sync'"
             )
         try:
             return spec_of(self.vector.single_observation_space, self.vector.single_action_space, frame_stack)
@@ -137,7 +138,10 @@ class Envs:
         self._resets = ended & ~self._resets
         if self._tracks_state:
             self._read_state(info)
-        return StepResult(self._newest, reward, terminated, truncated, info, ended, reward)
+        score = self.vector.score if isinstance(self.vector, NextStepVector) else reward
+        return StepResult(
+            self._newest, reward, terminated, truncated, info, ended, score.astype(np.float32, copy=False)
+        )
 
     def _valid_obs(self, obs: Any) -> np.ndarray:
         """The observations of all environments (N, *raw_shape), after a check against their space."""
