@@ -126,7 +126,7 @@ def test_it_has_no_single_environments():
 def test_a_missing_envpool_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(
-        ConfigError, match="'envpool/Pong-v5' needs the package envpool.* pip install envpool$"
+        ConfigError, match=r"'envpool/Pong-v5' needs the package envpool.* pip install envpool$"
     ):
         make_envs(EnvConfig("envpool/Pong-v5"))
 
@@ -135,6 +135,8 @@ REAL = {
     "CartPole-v1": (4,),
     "Pendulum-v1": (3,),
     "HalfCheetah-v4": (17,),
+    "WalkerWalk-v1": (24,),
+    "MiniGrid-DoorKey-8x8-v0": (3, 7, 7),
     "Pong-v5?stack_num=1&noop_max=1": (1, 84, 84),
 }
 
