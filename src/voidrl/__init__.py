@@ -14,13 +14,17 @@ from voidrl.registration import register_when_imported
 if TYPE_CHECKING:
     from voidrl.agent import Agent
     from voidrl.api import evaluate, finetune, load, pretrain, probe, resume, train
+    from voidrl.callbacks import STOP, Callback
     from voidrl.config import Config
     from voidrl.errors import RunInterrupted, VoidrlError
+    from voidrl.playing.env import make_env
     from voidrl.sharing.pretrained import from_pretrained, push_to_hub, save_pretrained
 
 __version__ = "0.3.0"
 __all__ = [
+    "STOP",
     "Agent",
+    "Callback",
     "Config",
     "RunInterrupted",
     "VoidrlError",
@@ -28,6 +32,7 @@ __all__ = [
     "finetune",
     "from_pretrained",
     "load",
+    "make_env",
     "pretrain",
     "probe",
     "push_to_hub",
@@ -36,11 +41,14 @@ __all__ = [
     "train",
 ]
 _HOMES = {
+    "STOP": "callbacks",
     "Agent": "agent",
+    "Callback": "callbacks",
     "Config": "config",
     "RunInterrupted": "errors",
     "VoidrlError": "errors",
     "from_pretrained": "sharing.pretrained",
+    "make_env": "playing.env",
     "push_to_hub": "sharing.pretrained",
     "save_pretrained": "sharing.pretrained",
 }  # all others live in api

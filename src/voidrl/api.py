@@ -14,6 +14,7 @@ from voidrl import build, checkpoint
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
 from voidrl.build import ConfigLayer, Env, Overrides
+from voidrl.callbacks import CallbackList, Callbacks
 from voidrl.config import (
     RESUMABLE_FIELDS,
     Config,
@@ -73,6 +74,7 @@ def pretrain(
     config: Overrides | None = None,
     device: str | None = None,
     overwrite: bool = False,
+    callbacks: Callbacks = (),
 ) -> Agent:
     """Train an agent without the environment's reward.
 
@@ -89,9 +91,11 @@ def pretrain(
         config: Changes to the config, nested or dotted: `{"learner.n_step": 3}`.
         device: `auto`, `cpu`, `cuda`.
         overwrite: Replace the run in `out`.
+        callbacks: Called while it trains, see `voidrl.Callback`; one that stops it ends the run normally.
     """
     arguments = _arguments(method=method, steps=steps, seed=seed, device=device)
-    return _start(env, build.layers_for(env, "pretrain", preset, config, arguments), out, overwrite)
+    layers = build.layers_for(env, "pretrain", preset, config, arguments)
+    return _start(env, layers, out, overwrite, callbacks)
 
 
 def train(
@@ -104,6 +108,7 @@ def train(
     config: Overrides | None = None,
     device: str | None = None,
     overwrite: bool = False,
+    callbacks: Callbacks = (),
 ) -> Agent:
     """Train the learner from scratch on the environment's own reward. Arguments as in `pretrain`.
 
@@ -111,7 +116,8 @@ def train(
     and learning rate.
     """
     arguments = _arguments(steps=steps, seed=seed, device=device)
-    return _start(env, build.layers_for(env, "train", preset, config, arguments), out, overwrite)
+    layers = build.layers_for(env, "train", preset, config, arguments)
+    return _start(env, layers, out, overwrite, callbacks)
 
 
 def finetune(
@@ -124,6 +130,7 @@ def finetune(
     config: Overrides | None = None,
     device: str | None = None,
     overwrite: bool = False,
+    callbacks: Callbacks = (),
 ) -> Agent:
     """Adapt a pre-trained agent to the environment's reward. The agent itself is not changed.
 
@@ -136,6 +143,7 @@ def finetune(
         config: Changes to the config of pre-training, for instance `{"finetune.heads": "random"}`.
         device: `auto`, `cpu`, `cuda`; by default the one of pre-training.
         overwrite: Replace the run in `out`.
+        callbacks: Called while it trains, see `voidrl.Callback`; one that stops it ends the run normally.
     """
     pretrained = source if isinstance(source, Agent) else load(source, device="cpu")
     old = pretrained.config
@@ -146,7 +154,7 @@ def finetune(
         )
     layers = build.finetune_layers(old, config, _arguments(steps=steps, seed=seed, device=device))
     env = share.own_env(pretrained) if env is None else env
-    return _start(env, layers, out, overwrite, pretrained=pretrained)
+    return _start(env, layers, out, overwrite, callbacks, pretrained=pretrained)
 
 
 @durable_output()
@@ -158,6 +166,7 @@ def resume(
     config: Overrides | None = None,
     device: str | None = None,
     engine: str | None = None,
+    callbacks: Callbacks = (),
 ) -> Agent:
     """Resume a run from its newest valid checkpoint, to the end or to `steps`.
 
@@ -172,7 +181,9 @@ def resume(
         env: The function, or `module:function`; only for a run on one that cannot be imported by its name.
         device: By default the one it was started with.
         engine: `auto`, `eager`, `graph` or `compile`; by default the one it was started with.
+        callbacks: Those of the run are not saved, only their states: pass them again.
     """
+    hooks = CallbackList(callbacks)
     if share.is_pretrained(user_path(run)):
         raise RunFolderError(
             f"{run} holds an agent without replay and optimizers, which cannot be resumed: adapt it "
@@ -216,7 +227,9 @@ def resume(
                 say(note)
             agent.origin = folder.path.absolute()
             measure = _probe_in_training(agent, factory)
-            _run(Loop(parts.engine, parts.envs, parts.eval_envs, folder, state, measure), say)
+            for note in hooks.load(state.callbacks, state.steps):
+                say(note)
+            _run(Loop(parts.engine, parts.envs, parts.eval_envs, folder, state, measure, hooks), say)
     return agent
 
 
@@ -352,10 +365,12 @@ def _start(
     layers: list[ConfigLayer],
     out: str | Path | None,
     overwrite: bool,
+    callbacks: Callbacks,
     *,
     pretrained: Agent | None = None,
 ) -> Agent:
     """Build everything before the folder is made, so that bad input leaves nothing behind."""
+    hooks = CallbackList(callbacks)
     with logged_start(env, layers, out):
         probed = build.probe(env, layers)
     if pretrained is not None:
@@ -389,20 +404,22 @@ def _start(
                 f"nothing will be reset: all {config.steps} steps are among the last "
                 f"{config.reset.last_steps}, which are without resets (reset.last_steps)"
             )
-        path = out or _default_path(config.env.id, config.phase, config.method.name, config.seed)
+        name = _default_name(config.env.id, config.phase, config.method.name, config.seed)
+        path = out or default_run_path(*name)
         RunFolder(user_path(path)).require_free(overwrite)  # a folder that is taken needs no disk space
         _require_disk(user_path(path), agent, notes.append)
         with logged_start(env, layers, out):
             measure = _probe_in_training(agent, probed.factory)
-        with RunFolder.create(path, overwrite=overwrite) as folder:
+        named = RunFolder.create(path, overwrite=overwrite)
+        with named if out else RunFolder.create_unnamed(*name) as folder:
             agent.origin = folder.path.absolute()
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
             folder.status.start(config.steps)
             folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
             parts.engine.say = say = _speaker(folder)
-            for note in notes:
+            for note in notes if out else [*notes, f"the run is kept in {folder.path}"]:
                 say(note)
-            loop = Loop(parts.engine, parts.envs, parts.eval_envs, folder, LoopState(), measure)
+            loop = Loop(parts.engine, parts.envs, parts.eval_envs, folder, LoopState(), measure, hooks)
             _run(loop, say)
     return agent
 
@@ -461,8 +478,13 @@ def _traceback_written(write: Callable[[EnvironmentFailedError], Path | None]) -
 
 def _default_path(env_id: str, phase: str, method: str, seed: int) -> Path:
     """A free path for a run, under `runs/`."""
-    name = {"pretrain": method.rpartition(":")[2], "train": "scratch"}.get(phase, phase)
-    return default_run_path(env_id.partition("?")[0], name, seed)
+    return default_run_path(*_default_name(env_id, phase, method, seed))
+
+
+def _default_name(env_id: str, phase: str, method: str, seed: int) -> tuple[str, str, int]:
+    """What an unnamed run is called by; the reward from scratch is the task's, so no method is named."""
+    name = method.rpartition(":")[2]
+    return env_id, {"train": "scratch", "finetune": f"{name}-finetune"}.get(phase, name), seed
 
 
 def _run(loop: Loop, say: Callable[[str], None]) -> None:

@@ -21,7 +21,7 @@ from voidrl import registry
 from voidrl.agent import Agent
 from voidrl.agent.diagnosis import failed_piece
 from voidrl.agent.trainers import Pieces, check_combination
-from voidrl.augment import network_spec
+from voidrl.augment import network_spec, with_shift
 from voidrl.config import (
     PIECES,
     AtariConfig,
@@ -43,7 +43,8 @@ from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, SpaceError
 from voidrl.methods.base import Latents
 from voidrl.metrics.loggers import import_wandb
-from voidrl.nets.encoder import NATURE_MIN_SIDE
+from voidrl.nets.encoder import stack_for
+from voidrl.observations import stored_obs_shape
 from voidrl.protocols.presets import default_preset, protocol_for, recipe
 from voidrl.replay import Replay, make_replay
 from voidrl.representations.base import Views
@@ -221,8 +222,11 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
     merged = merge(*layers)
     config = update(Config(), merged | name_pieces(spec, merged))
     seen = network_spec(spec, config.augment)
-    small = spec.pixels and min(seen.frame_shape[1:]) < NATURE_MIN_SIDE
-    stack = "mlp" if not spec.pixels else "nature" if spec.discrete and not small else "drq"
+    if spec.pixels:
+        config = dataclasses.replace(config, augment=with_shift(config.augment, spec.frame_shape[1:]))
+    stack = stack_for(seen.obs_shape) if spec.pixels else "mlp"
+    if stack == "nature" and not spec.discrete:
+        stack = "drq"
     for kind in ("representation", "learner"):
         encoder = getattr(config, kind).encoder
         if spec.pixels and encoder.stack == "mlp":
@@ -391,7 +395,8 @@ def rehearse_reward(agent: Agent) -> None:
     if not (agent.pretraining and agent.learns):
         return
     n, spec, device = agent.config.learner.batch_size, agent.spec, agent.device
-    obs = torch.zeros(n, *spec.obs_shape, dtype=torch.uint8 if spec.pixels else torch.float32, device=device)
+    dtype = torch.uint8 if spec.pixels else torch.float32
+    obs = torch.zeros(n, *stored_obs_shape(spec), dtype=dtype, device=device)
     one = torch.ones(n, device=device)
 
     def z(count: int = n) -> Tensor:
@@ -399,7 +404,7 @@ def rehearse_reward(agent: Agent) -> None:
 
     with seeded(agent.config.seed, device):
         skill = agent.method.sample_skill(torch.zeros(n, dtype=torch.int64, device=device))
-        batch = Batch(obs, agent.random_actions(n), one, one, obs, skill, one)
+        batch = Batch(obs, agent.random_actions(obs), one, one, obs, skill, one)
         copied = copy.deepcopy(agent.method)  # running means must not move
         try:
             reward = copied.reward(batch, Latents(z, z, pool=z))
@@ -423,12 +428,12 @@ def rehearse_representation(agent: Agent) -> None:
     if ":" not in name:
         return
     spec, device, n = agent.spec, agent.device, 2
-    zeros = np.zeros((n, *spec.frame_shape), np.uint8 if spec.pixels else np.float32)
+    zeros = np.zeros((n, *spec.stored_shape), np.uint8 if spec.pixels else np.float32)
     replay = Replay(spec, n, 16 * n, 0, device, device)
     with seeded(agent.config.seed, device), agent.precision():
         replay.reset(zeros)
         for _ in range(8):
-            action = agent.random_actions(n).cpu().numpy()
+            action = agent.random_actions(replay.latest()).cpu().numpy()
             no = np.zeros(n, bool)
             replay.add(action, np.zeros(n), no, no, zeros, torch.zeros(n, 0, device=device))
         copied = copy.deepcopy(representation)  # running statistics must not move

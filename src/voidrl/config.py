@@ -37,7 +37,7 @@ MAX_SNAPSHOTS = 1000
 MAX_VIEWS = 16
 PIECES = ("method", "representation", "learner")
 SET_BY_COMMAND = frozenset({"phase", "env.id", *(f"{kind}.name" for kind in PIECES)})  # no options
-STACKS = ("auto", "nature", "impala", "drq", "paper", "small", "mlp")
+STACKS = ("auto", "nature", "impala", "drq", "paper", "small", "tiny", "mlp")
 # Fields that belong to the machine and its user, not to the agent: shared agents have none of them.
 LOCAL_FIELDS = (
     "device",
@@ -212,10 +212,12 @@ class EncoderConfig:
     """A network from observations to features: stack → FC → `output`, LayerNorm and tanh by default."""
 
     stack: str = "auto"
-    """Convolutions: `nature`, `impala`, `drq` (strides 2, 1, 1, 1), `paper` (strides 2, 2, 2, 1) or `small`
-    (5×5 with strides 5, 5; DER and CURL); `mlp` for vectors; or a custom network as `module:Class` (in Python
-    also the class itself). `auto`: `nature` for discrete actions, `drq` for continuous ones, `mlp` with a
-    hidden layer for vectors."""
+    """Convolutions: `nature`, `impala`, `drq` (strides 2, 1, 1, 1), `paper` (strides 2, 2, 2, 1), `small`
+    (5×5 with strides 5, 5; DER and CURL) or `tiny` (two of 3×3 without strides, from 5×5 pixels on); `mlp`
+    for vectors; or a custom network as `module:Class` (in Python also the class itself). `auto`: `tiny` for
+    images with a side below 20 pixels; otherwise `drq` for continuous actions or with a side below 36 pixels,
+    `nature` for other images; `mlp` with a hidden layer for vectors. Numbers that come with images are
+    joined behind the convolutions."""
     feature_dim: int = 50
     """Width of the output. 0 leaves out FC and what follows it: the features are the stack's own."""
     hidden_dim: int = 0
@@ -394,8 +396,10 @@ class AugmentConfig:
     edges, and cropped at random, to `crop_size` or the size that it had.
     """
 
-    shift_pixels: int = 4
-    """Padding on each side: the largest random shift, unless images are cropped. Edges are repeated."""
+    shift_pixels: int | None = None
+    """Padding on each side: the largest random shift, unless images are cropped. Edges are repeated. None
+    goes by the images: a ninth of the shorter side, at most 4, and 0 for a side below 16 pixels, where a
+    pixel is often a symbol and a shift another state."""
     intensity_scale: float = 0.0
     """Intensity jitter: images are multiplied by 1 + scale · clip(N(0, 1), −2, 2)."""
     crop_size: int = 0
@@ -410,7 +414,9 @@ class AugmentConfig:
     """Augment the learner's images too. False leaves augmentation to the representation (CURL on Atari)."""
 
     def __post_init__(self) -> None:
-        for name in ("shift_pixels", "intensity_scale", "crop_size", "inner_size"):
+        shift = self.shift_pixels
+        require(shift is None or shift >= 0, "shift_pixels", shift, "0 or more, or None")
+        for name in ("intensity_scale", "crop_size", "inner_size"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         share = self.shift_probability
         require(0 <= share <= 1, "shift_probability", share, "a number in [0, 1]")

@@ -83,6 +83,10 @@ class PieceFailedError(VoidrlError, RuntimeError):
     """A custom method, representation, learner or encoder raised an error; the message names the line."""
 
 
+class CallbackFailedError(VoidrlError, RuntimeError):
+    """A callback raised an error or returned what it must not; the message names class, hook and step."""
+
+
 class ReplayMemoryError(VoidrlError, MemoryError):
     """The replay does not fit into memory."""
 

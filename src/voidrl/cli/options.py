@@ -18,6 +18,7 @@ from voidrl.units import parse_count
 HELP = ["-h", "--help"]
 FLAGS = ("--overwrite", "--trust-code", "--json", "--all")
 TRUST_HELP = "let an agent from the Hub name Python code (module:name), which is then run here"
+REPEATED = "--callback"  # the one option that may be given several times
 WORDS = {"true": True, "false": False, "none": None}
 
 
@@ -78,7 +79,28 @@ def _pairs(words: list[str]) -> dict[str, str]:
             value = next(rest, "--")
             if value.startswith("--"):
                 raise ConfigError(f"option {name} has no value: expected `{name} VALUE`")
-        found[name] = value
+        found[name] = f"{found[name]}\n{value}" if name == REPEATED and name in found else value
+    return found
+
+
+def read_callbacks(text: str) -> list[Any]:
+    """Build the callbacks of `--callback Class?option=value`, one on each line."""
+    from voidrl import callbacks, registry
+    from voidrl.envs.ids import parse_id
+
+    found = []
+    for line in text.splitlines():
+        name, options = parse_id(line)
+        path = name if ":" in name else f"voidrl.callbacks:{name}"
+        cls = registry.import_path("callback", path)
+        if not (isinstance(cls, type) and issubclass(cls, callbacks.Callback)):
+            raise ConfigError(f"callback {name!r} cannot be used: expected a subclass of voidrl.Callback")
+        try:
+            found.append(cls(**options))
+        except TypeError as error:
+            raise ConfigError(
+                f"callback {line!r} cannot be built ({error}): expected module:Class?option=value&…"
+            ) from error
     return found
 
 

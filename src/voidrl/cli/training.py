@@ -13,6 +13,7 @@ from voidrl.cli.options import (
     make_parser,
     pop_own,
     print_help,
+    read_callbacks,
     read_changes,
     read_options,
     split_words,
@@ -28,6 +29,7 @@ DEFAULT_ENV = "voidrl/PixelMaze-v0"  # whose values a help without an environmen
 OUTPUT = {
     "--out DIR": "the run folder; by default a new one under runs/",
     "--overwrite": "replace the run in it",
+    "--callback NAME": "StopOnPlateau, StopAtReturn?value=10, or module:Class?option=value; may be repeated",
 }
 START = {
     "--preset NAME": "a protocol or an agent, from `voidrl list presets`",
@@ -81,6 +83,7 @@ def _start(command: str, argv: list[str]) -> None:
 
     options = request.options
     where: dict[str, Any] = {"out": options.get("--out"), "overwrite": "--overwrite" in options}
+    where["callbacks"] = read_callbacks(options.get("--callback", ""))
     if command == "finetune":
         api.finetune(request.subject, options.get("--env"), config=request.config, **where)
     else:
@@ -189,10 +192,15 @@ def resume(argv: list[str]) -> None:
     parser.add_argument("--env", help="module:function, for a run started by a script with its own function")
     parser.add_argument("--device", help="auto, cpu, cuda or cuda:N (default: as it was started)")
     parser.add_argument("--engine", help="auto, eager, graph or compile (default: as it was started)")
+    callback_help = "as in `voidrl pretrain`; those of the run are not saved, only their states"
+    parser.add_argument(
+        "--callback", dest="callbacks", action="append", default=[], metavar="NAME", help=callback_help
+    )
     options = parser.parse_args(argv)
     from voidrl import api
 
-    api.resume(**{**vars(options), "config": read_changes(options.config)})
+    callbacks = read_callbacks("\n".join(options.callbacks))
+    api.resume(**{**vars(options), "config": read_changes(options.config), "callbacks": callbacks})
 
 
 PHASES: dict[str, Callable[[list[str]], None]] = {"pretrain": pretrain, "finetune": finetune, "train": train}

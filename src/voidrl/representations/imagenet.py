@@ -103,7 +103,7 @@ class ImageNet(Representation):
                 f"representation 'imagenet' cannot be used on {spec.describe()}: it takes images with 1 or 3 "
                 f"channels; use simclr, fixed or learner"
             )
-        return Encoder(spec.obs_shape, config.encoder, stack=FrozenFrames(spec, config.network))
+        return Encoder(spec, config.encoder, stack=FrozenFrames(spec, config.network))
 
     @classmethod
     def describe_files(
