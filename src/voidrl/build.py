@@ -356,6 +356,8 @@ def assemble(
     ):
         if trained_in is not None:
             require_same_spaces(trained_in, config.env.id, envs.spec, config.env.id)
+        for notice in envs.reading.notices:
+            say(notice)
         agent = Agent(envs.spec, config, device)
         replay = make_replay(config.replay, envs.spec, envs.num_envs, agent.method.skill_dim, device, say)
         yield Assembly(envs, eval_envs, agent, replay, Engine(agent, replay, say))

@@ -182,6 +182,16 @@ class EnvConfig:
     """Seconds after which a worker process that does not answer counts as hung, which ends the run."""
     check_bounds: bool = True
     """Refuse observations outside the bounds of their space."""
+    keys: tuple[str, ...] = ()
+    """Entries of a Dict observation that the agent sees, in this order, such as `image` or `agent/position`.
+    (): all of them."""
+    wrappers: tuple[str, ...] = ()
+    """Wrappers around each environment, the innermost first: `module:Wrapper`, with options as a query:
+    `gymnasium.wrappers:ResizeObservation?shape=[64,64]`. A native version is then not used."""
+    action_masks: Literal["auto", "none", "info", "method", "key"] = "auto"
+    """Where the environment says which discrete actions are allowed: in its `info["action_mask"]`, by its
+    method `action_masks()`, or under the key `action_mask` of its observations. `auto` looks for them when
+    the environment is probed."""
     atari: AtariConfig = field(default_factory=AtariConfig)
     """Atari."""
     dmc: DMControlConfig = field(default_factory=DMControlConfig)
@@ -192,6 +202,9 @@ class EnvConfig:
         require(0 < self.frame_stack <= 1024, "frame_stack", self.frame_stack, "1 to 1024 frames")
         require_positive(self, "timeout_s")
         require(self.counted_envs >= 0, "counted_envs", self.counted_envs, "0 (all) or a number of them")
+        for wrapper in self.wrappers:
+            named = ":" in wrapper.partition("?")[0]
+            require(named, "wrappers", wrapper, "'module:Wrapper', such as gymnasium.wrappers:TimeLimit")
 
 
 @dataclass(frozen=True)
@@ -790,6 +803,8 @@ def _require_type(value: Any, hint: Any, name: str) -> Any:
             return float(value)
         if kind is int and number and value == value // 1:
             return int(value)
+        if kind is tuple and isinstance(value, str) and typing.get_args(option)[0] is str:
+            return (value,)
         if kind is tuple and isinstance(value, list | tuple):
             return tuple(_require_type(v, typing.get_args(option)[0], name) for v in value)
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):

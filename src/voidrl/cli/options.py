@@ -153,8 +153,7 @@ def read_as(text: str, hint: Any) -> Any:
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     for kind in kinds:
         if typing.get_origin(kind) is tuple:
-            words = (word.strip() for word in text.strip("[]()").split(","))
-            return tuple(read_as(word, typing.get_args(kind)[0]) for word in words if word)
+            return tuple(read_as(word, typing.get_args(kind)[0]) for word in split_list(text))
         if kind in (bool, types.NoneType) and isinstance(value := WORDS.get(text.lower(), text), kind):
             return value
         if kind in (int, float):
@@ -164,6 +163,21 @@ def read_as(text: str, hint: Any) -> Any:
     return text
 
 
+def split_list(text: str) -> list[str]:
+    """The entries of `a,b` or `[a, b]`; commas within brackets, as in `a?size=[3,4]`, split nothing."""
+    text = text.strip()
+    if text[:1] in ("[", "(") and text[-1:] in ("]", ")"):
+        text = text[1:-1]
+    words, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[({") - (letter in "])}")
+        if letter == "," and depth <= 0:
+            words.append("")
+        else:
+            words[-1] += letter
+    return [word.strip() for word in words if word.strip()]
+
+
 def read_changes(words: list[str]) -> dict[str, Any]:
     """`--set NAME=VALUE …` as dotted names and values."""
     changes = {}
@@ -171,8 +185,9 @@ def read_changes(words: list[str]) -> dict[str, Any]:
         name, equals, text = word.partition("=")
         if not equals or not name:
             raise ConfigError(f"--set {word} cannot be used: expected NAME=VALUE, such as learner.n_step=5")
-        several = tuple(_read_value(part) for part in text.split(",")) if "," in text else None
-        changes[name.replace("-", "_")] = _read_value(text) if several is None else several
+        parts = split_list(text)
+        several = len(parts) > 1 or text.endswith(",")
+        changes[name.replace("-", "_")] = tuple(map(_read_value, parts)) if several else _read_value(text)
     return changes
 
 

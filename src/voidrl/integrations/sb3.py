@@ -33,8 +33,8 @@ from voidrl.errors import CheckpointError, MissingExtraError, NonFiniteError, Sp
 from voidrl.files import user_path
 from voidrl.representations.base import Representation
 from voidrl.representations.simclr import SimCLR
-from voidrl.spaces import channels_last, spec_of
-from voidrl.types import EnvSpec, Frames
+from voidrl.spaces import spec_of
+from voidrl.types import EnvSpec, Frames, channels_last
 
 try:
     from stable_baselines3.common.buffers import ReplayBuffer
@@ -363,6 +363,11 @@ class LatentSpace(nn.Module):
         super().__init__()
         require(normalize in NORMALIZATIONS, "normalize", normalize, f"one of {', '.join(NORMALIZATIONS)}")
         spec = spec_of(observation_space, spaces.Discrete(2), frame_stack=1)  # actions do not matter
+        if spec.parts:
+            raise SpaceError(
+                f"observation space {observation_space} is not supported here: expected one Box, a uint8 "
+                f"image or numbers; gymnasium.wrappers.FlattenObservation makes a vector of most spaces"
+            )
         self.spec, self.device, self.normalize = spec, pick_device(device), normalize
         self.function: Callable[[Tensor], Tensor] | None = None
         self.representation: Representation | None = None
@@ -386,7 +391,7 @@ class LatentSpace(nn.Module):
         """Convert SB3's observations to (n, *frame_shape), images as uint8 and channels first."""
         frames = torch.as_tensor(obs, device=self.device)
         if not self.spec.pixels:
-            return frames.float()
+            return frames.float().flatten(1)
         if channels_last(self.spec.raw_shape):
             frames = frames.permute(0, 3, 1, 2)
         return frames.reshape(len(frames), *self.spec.frame_shape).contiguous()
