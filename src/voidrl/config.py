@@ -213,11 +213,11 @@ class EncoderConfig:
 
     stack: str = "auto"
     """Convolutions: `nature`, `impala`, `drq` (strides 2, 1, 1, 1), `paper` (strides 2, 2, 2, 1), `small`
-    (5×5 with strides 5, 5; DER and CURL) or `tiny` (two of 3×3 without strides, from 5×5 pixels on); `mlp`
-    for vectors; or a custom network as `module:Class` (in Python also the class itself). `auto`: `tiny` for
-    images with a side below 20 pixels; otherwise `drq` for continuous actions or with a side below 36 pixels,
-    `nature` for other images; `mlp` with a hidden layer for vectors. Numbers that come with images are
-    joined behind the convolutions."""
+    (5×5 with strides 5, 5; DER and CURL) or `tiny` (two of 3×3 without strides, from 5×5 pixels on, which
+    also read the logarithm of each byte, for symbols such as MiniGrid's); `mlp` for vectors; or a custom
+    network as `module:Class` (in Python also the class itself). `auto`: `tiny` for images with a side below
+    20 pixels, otherwise `drq` for continuous actions or with a side below 36, else `nature`; `mlp` with a
+    hidden layer for vectors. Numbers that come with images are joined behind the convolutions."""
     feature_dim: int = 50
     """Width of the output. 0 leaves out FC and what follows it: the features are the stack's own."""
     hidden_dim: int = 0
