@@ -194,9 +194,12 @@ def resume(
                 f"run `voidrl finetune` again with --overwrite"
             )
         spec = None if saved is None else _spec_of(saved)
+        has_threads = saved is not None and "cpu_threads" in saved.meta  # a run on a GPU has none
+        threads = saved.count("cpu_threads") if saved is not None and has_threads else None
         with ExitStack() as stack:
             with _traceback_written(folder.log_traceback):
-                parts = stack.enter_context(build.assemble(resumed, factory, say, trained_in=spec))
+                assembled = build.assemble(resumed, factory, say, trained_in=spec, threads=threads)
+                parts = stack.enter_context(assembled)
             agent = parts.agent
             if saved is None:  # the run starts over, and so does metrics.jsonl
                 agent.representation.read_files()
