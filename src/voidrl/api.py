@@ -52,6 +52,7 @@ from voidrl.sharing import pretrained as share
 from voidrl.spaces import spec_from_json
 from voidrl.suites.dmcontrol import require_task
 from voidrl.terminal.output import durable_output, say
+from voidrl.threads import cpu_threads
 from voidrl.types import EnvSpec
 from voidrl.units import human_seconds, parse_count
 
@@ -333,7 +334,7 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) 
 
 def _saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
     spec, config = _spec_of(saved), _config_of(saved)
-    with placed(device, config.seed) as place:
+    with placed(device, config.seed) as place, cpu_threads(place, 0.0):
         agent = Agent(spec, config, place)
     agent.load_tensors(saved.tensors("agent.safetensors"))
     agent.steps, agent.origin = saved.count("agent_steps"), saved.path.absolute()
