@@ -53,6 +53,7 @@ from voidrl.sharing import pretrained as share
 from voidrl.spaces import spec_from_json
 from voidrl.suites.dmcontrol import require_task
 from voidrl.terminal.output import durable_output, say
+from voidrl.threads import cpu_threads
 from voidrl.types import EnvSpec
 from voidrl.units import human_seconds, parse_count
 
@@ -205,9 +206,12 @@ def resume(
                 f"run `voidrl finetune` again with --overwrite"
             )
         spec = None if saved is None else _spec_of(saved)
+        has_threads = saved is not None and "cpu_threads" in saved.meta  # a run on a GPU has none
+        threads = saved.count("cpu_threads") if saved is not None and has_threads else None
         with ExitStack() as stack:
             with _traceback_written(folder.log_traceback):
-                parts = stack.enter_context(build.assemble(resumed, factory, say, trained_in=spec))
+                assembled = build.assemble(resumed, factory, say, trained_in=spec, threads=threads)
+                parts = stack.enter_context(assembled)
             agent = parts.agent
             if saved is None:  # the run starts over, and so does metrics.jsonl
                 agent.representation.read_files()
@@ -343,7 +347,7 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) 
 
 def _saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
     spec, config = _spec_of(saved), _config_of(saved)
-    with placed(device, config.seed) as place:
+    with placed(device, config.seed) as place, cpu_threads(place, 0.0):
         agent = Agent(spec, config, place)
     agent.load_tensors(saved.tensors("agent.safetensors"))
     agent.steps, agent.origin = saved.count("agent_steps"), saved.path.absolute()

@@ -28,6 +28,7 @@ Count = int  # which the command line also reads as 1M, 100k, 1e6 and 1_000_000
 LARGEST = 2**63  # numbers of a config are below it, as torch's are
 MAX_DOTS = 8  # in the name of a field
 MAX_ENVS = 8192
+MAX_CPU_THREADS = 1024
 MAX_FRAMES = 2**31 - 1  # of a game of Atari, which ALE counts in 32 bits
 MAX_SKILLS = 2**16  # discrete ones
 MAX_UPDATES_PER_STEP = 1024
@@ -41,6 +42,7 @@ STACKS = ("auto", "nature", "impala", "drq", "paper", "small", "tiny", "mlp")
 # Fields that belong to the machine and its user, not to the agent: shared agents have none of them.
 LOCAL_FIELDS = (
     "device",
+    "cpu_threads",
     "engine",
     "env.backend",
     "env.dmc.processes",
@@ -67,7 +69,8 @@ USER_FIELDS = (
 )
 # Fields that a run may change when it is resumed; "log." are all of that group. All others define the run.
 RESUMABLE_FIELDS = (
-    *("steps", "device", "engine", "precision", "replay.device"),  # how long, where and how it is computed
+    # How long, where and how it is computed.
+    *("steps", "device", "cpu_threads", "engine", "precision", "replay.device"),
     *("env.backend", "env.dmc.processes", "env.timeout_s", "env.check_bounds"),  # how environments are run
     "log.",  # what is written, and when; checkpoints at other steps also cut episodes elsewhere
     # The remedies for a run that diverges.
@@ -587,6 +590,9 @@ class Config:
     """Seed of everything random in the run."""
     device: str = "auto"
     """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`."""
+    cpu_threads: int = 0
+    """Threads of the networks on a CPU; 0 chooses by their size: one for small ones, several for large
+    batches of convolutions, as far as cores are free. `OMP_NUM_THREADS` is obeyed."""
     engine: Literal["auto", "eager", "graph", "compile"] = "auto"
     """How updates run: `eager`, one kernel after the other; `graph`, captured as CUDA graphs, many updates
     per launch; `compile`, fused by torch.compile and then, on CUDA, captured: the fastest, after up to a
@@ -645,6 +651,8 @@ class Config:
         forgets = momentum is None or 0 <= momentum < 1
         require(forgets, "intrinsic_momentum", momentum, "None or a number in [0, 1)")
         require_update_rate(self.updates_per_step)
+        few = 0 <= self.cpu_threads <= MAX_CPU_THREADS
+        require(few, "cpu_threads", self.cpu_threads, f"0 (chosen for you) to {MAX_CPU_THREADS}")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(0 <= self.seed < 2**31, "seed", self.seed, "a whole number in [0, 2³¹)")
 

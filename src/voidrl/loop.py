@@ -538,6 +538,8 @@ def save_run(
         "config": to_json(agent.config),
         "callbacks": state.callbacks,
     }
+    if agent.device.type == "cpu":
+        meta["cpu_threads"] = torch.get_num_threads()
     if explorer is not None:  # its weights never change: one file serves all checkpoints of a run
         files[EXPLORER] = checkpoint.Group(explorer.tensors(), tag="frozen")
         meta["explorer"] = explorer.meta()

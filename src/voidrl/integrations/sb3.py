@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from voidrl import checkpoint, registry
 from voidrl.agent import Agent
+from voidrl.agent.cost import REPRESENTATION_PASSES, encoder_flop
 from voidrl.augment import Augment
 from voidrl.build import build_config
 from voidrl.config import AugmentConfig, require
@@ -34,6 +35,7 @@ from voidrl.files import user_path
 from voidrl.representations.base import Representation
 from voidrl.representations.simclr import SimCLR
 from voidrl.spaces import spec_of
+from voidrl.threads import pick_threads, using
 from voidrl.types import EnvSpec, Frames, channels_last
 
 try:
@@ -381,6 +383,7 @@ class LatentSpace(nn.Module):
                 self.representation = _make_representation(encoder, spec)
             else:
                 self.function = encoder
+        self.threads, _ = pick_threads(torch.get_num_threads(), self._gflop())
         self.to(self.device).eval()
         if encoder == "simclr" and self.representation is not None:  # an agent's is frozen
             self.augment = Augment(AugmentConfig(shift_pixels=shift_pixels))
@@ -396,11 +399,19 @@ class LatentSpace(nn.Module):
             frames = frames.permute(0, 3, 1, 2)
         return frames.reshape(len(frames), *self.spec.frame_shape).contiguous()
 
+    def _gflop(self) -> float:
+        """What a contrastive update takes; other encoders take less, and a function is not known."""
+        f = self.representation
+        if f is None or f.encoder is None:
+            return 0.0
+        return REPRESENTATION_PASSES * TRAIN_BATCH * encoder_flop(self.spec.obs_shape, f.config.encoder) / 1e9
+
     @torch.no_grad()
     def encode(self, frames: Tensor) -> Tensor:
         """Encode frames as features, (n, d)."""
         if self.representation is not None:
-            return self.representation.encode(frames).float()
+            with using(self.threads):
+                return self.representation.encode(frames).float()
         assert self.function is not None
         z = self.function(frames)
         if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != len(frames):
@@ -435,10 +446,11 @@ class LatentSpace(nn.Module):
         assert self.optimizer is not None
         index = torch.arange(len(frames), device=self.device).repeat(2)[:, None]  # two views each
         f.train()
-        loss, _ = f.contrast(self.augment(Frames(frames, index), f.layout))
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
+        with using(self.threads):
+            loss, _ = f.contrast(self.augment(Frames(frames, index), f.layout))
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            self.optimizer.step()
         f.eval()
 
 
