@@ -137,7 +137,7 @@ def test_a_policy_that_cannot_be_traced_is_refused(tmp_path):
         return output.argmax(-1) if float(output.sum()) > 0 else output.argmin(-1)  # reads a value
 
     agent.learner.greedy = greedy
-    with pytest.raises(ConfigError, match="the policy cannot be exported .*that torch.export can trace"):
+    with pytest.raises(ConfigError, match=r"the policy cannot be exported .*that torch\.export can trace"):
         voidrl.export_policy(agent, tmp_path / "x", "torch")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -16,7 +17,8 @@ from voidrl.types import EnvSpec
 IMAGE, VALUES = "image", "values"  # entries of an observation that is an image with numbers
 
 
-class Episode(NamedTuple):
+@dataclass(frozen=True)
+class Episode:
     """One episode of T steps in the environment's own units; the last observation follows the last step."""
 
     observations: Any  # (T + 1, …), or a dictionary or tuple of such arrays
@@ -32,17 +34,15 @@ class Episode(NamedTuple):
     def last(self, steps: int) -> Episode:
         """The last steps of the episode."""
         first = len(self) - steps
-        observations = _tail(self.observations, first)
-        rest = (None if values is None else values[first:] for values in self[1:])
-        return Episode(observations, *rest)  # type: ignore[arg-type]
+        return Episode(**{name: _tail(values, first) for name, values in vars(self).items()})
 
 
-def _tail(observations: Any, first: int) -> Any:
-    if isinstance(observations, dict):
-        return {key: _tail(value, first) for key, value in observations.items()}
-    if isinstance(observations, tuple):
-        return tuple(_tail(value, first) for value in observations)
-    return observations[first:]
+def _tail(values: Any, first: int) -> Any:
+    if isinstance(values, dict):
+        return {key: _tail(value, first) for key, value in values.items()}
+    if isinstance(values, tuple):
+        return tuple(_tail(value, first) for value in values)
+    return None if values is None else values[first:]
 
 
 class Span(NamedTuple):
