@@ -26,6 +26,8 @@ from voidrl.config import (
     to_json,
     update,
 )
+from voidrl.data.files import absolute_name
+from voidrl.data.fill import fill_replay, open_fitting
 from voidrl.device import placed
 from voidrl.disk import checkpoint_bytes, require_disk, saved_bytes
 from voidrl.envs.ids import is_importable, parse_id
@@ -76,6 +78,7 @@ def pretrain(
     device: str | None = None,
     overwrite: bool = False,
     callbacks: Callbacks = (),
+    data: str | Path | None = None,
 ) -> Agent:
     """Train an agent without the environment's reward.
 
@@ -93,8 +96,10 @@ def pretrain(
         device: `auto`, `cpu`, `cuda`.
         overwrite: Replace the run in `out`.
         callbacks: Called while it trains, see `voidrl.Callback`; one that stops it ends the run normally.
+        data: A dataset that fills the replay before the first step: the id or the path of a Minari dataset,
+            or an .npz file of `voidrl export`.
     """
-    arguments = _arguments(method=method, steps=steps, seed=seed, device=device)
+    arguments = _arguments(method=method, steps=steps, seed=seed, device=device) | _data_argument(data)
     layers = build.layers_for(env, "pretrain", preset, config, arguments)
     return _start(env, layers, out, overwrite, callbacks)
 
@@ -110,13 +115,14 @@ def train(
     device: str | None = None,
     overwrite: bool = False,
     callbacks: Callbacks = (),
+    data: str | Path | None = None,
 ) -> Agent:
     """Train the learner from scratch on the environment's own reward. Arguments as in `pretrain`.
 
     For comparison with fine-tuning it takes the preset's values for that: steps, updates per step, warm-up
     and learning rate.
     """
-    arguments = _arguments(steps=steps, seed=seed, device=device)
+    arguments = _arguments(steps=steps, seed=seed, device=device) | _data_argument(data)
     layers = build.layers_for(env, "train", preset, config, arguments)
     return _start(env, layers, out, overwrite, callbacks)
 
@@ -215,6 +221,7 @@ def resume(
             agent = parts.agent
             if saved is None:  # the run starts over, and so does metrics.jsonl
                 agent.representation.read_files()
+                _fill(parts, say)
                 state = LoopState(metrics_bytes=0)
             else:
                 parts.engine.explorer = load_explorer(saved, agent)
@@ -363,6 +370,11 @@ def _arguments(steps: Steps | None = None, **others: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def _data_argument(data: str | Path | None) -> dict[str, Any]:
+    """A dataset as a change to the config, which names it in a way that a resumed run understands too."""
+    return {} if data is None else {"replay.data": absolute_name(data)}
+
+
 @durable_output()
 def _start(
     env: Env,
@@ -382,6 +394,8 @@ def _start(
     config = build.config_for(probed, layers)
     if probed.factory is None and config.phase != "pretrain":
         require_task(config.env.id, f"to {config.phase} needs one")
+    if config.replay.data is not None:  # before anything is built
+        open_fitting(config.replay.data, probed.spec, config.env)
     config = build.with_files(config, None if pretrained is None else pretrained.config)
     notes: list[str] = []
     with ExitStack() as stack:
@@ -395,6 +409,7 @@ def _start(
             agent.steps = pretrained.steps
             if Explorer.is_needed(config, 0):
                 parts.engine.explorer = Explorer.copy_of(pretrained, agent.device)
+        _fill(parts, notes.append)
         build.rehearse_representation(agent)
         build.rehearse_reward(agent)
         warmup = config.finetune.warmup_steps if config.phase == "finetune" else config.warmup_steps
@@ -426,6 +441,13 @@ def _start(
             loop = Loop(parts.engine, parts.envs, parts.eval_envs, folder, LoopState(), measure, hooks)
             _run(loop, say)
     return agent
+
+
+def _fill(parts: build.Assembly, say: Callable[[str], None]) -> None:
+    """Fill the replay of a run that starts from its dataset, if it has one."""
+    config = parts.agent.config
+    if config.replay.data is not None:
+        say(fill_replay(parts.replay, config.replay.data, config.env, parts.agent.method))
 
 
 def _probe_in_training(agent: Agent, factory: EnvFactory | None) -> Callable[[], dict[str, float]] | None:

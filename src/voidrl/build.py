@@ -171,7 +171,8 @@ def task_config(pretrained: Config) -> Config:
         learner=dataclasses.replace(learner, learning_rate=rate),
         # None, so that changes to either field count.
         finetune=dataclasses.replace(tuning, updates_per_step=None, learning_rate=None),
-        log=dataclasses.replace(pretrained.log, snapshot_steps=()),  # those were of pre-training
+        replay=dataclasses.replace(pretrained.replay, data=None),  # as this and the snapshots
+        log=dataclasses.replace(pretrained.log, snapshot_steps=()),  # were of pre-training
     )
 
 

@@ -47,6 +47,7 @@ LOCAL_FIELDS = (
     "env.backend",
     "env.dmc.processes",
     "env.timeout_s",
+    "replay.data",
     "replay.device",
     "representation.weights",
     "log.keep_last",
@@ -443,6 +444,9 @@ class ReplayConfig:
     priority_losses: Literal["learner", "all"] = "learner"
     """Which errors make up a priority: the learner's, or `all`, the auxiliary loss of each transition
     included (CURL on Atari)."""
+    data: str | None = None
+    """A dataset that fills the replay before the first step: the id or the path of a Minari dataset, or an
+    .npz file of `voidrl export`. None for an empty replay."""
 
     def __post_init__(self) -> None:
         require_positive(self, "capacity_steps")

@@ -67,6 +67,10 @@ class CheckpointError(VoidrlError):
     """A checkpoint that is missing, damaged or from another agent."""
 
 
+class DataError(VoidrlError):
+    """A dataset that is missing, damaged or from another environment."""
+
+
 class HubError(VoidrlError):
     """The Hugging Face Hub does not have a file, refuses access, or cannot be reached."""
 

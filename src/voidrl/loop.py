@@ -565,20 +565,8 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
     agent.steps = saved.count("agent_steps")
     loop = saved.tensors("loop.safetensors", "visits", "rng_cpu")
 
-    def chunks() -> Iterator[tuple[str, dict[str, Tensor]]]:
-        for name in saved.files:
-            if name.startswith("replay_"):
-                yield name.removeprefix("replay_").removesuffix(".safetensors"), saved.tensors(name)
-
     if REPLAY in saved.files:
-        positions = saved.tensors(REPLAY, *replay.state())
-        if positions["starts"].shape != replay.starts.shape:
-            raise CheckpointError(
-                f"the replay in {saved.path} has {len(positions['starts'])} slots and the run's config makes "
-                f"one of {len(replay.starts)}: set replay.capacity_steps and env.num_envs back to what they "
-                f"were"
-            )
-        replay.load(positions, chunks())
+        load_replay(saved, replay)
     elif saved.count("steps") < agent.config.steps:
         raise CheckpointError(
             f"{saved.path} holds no replay, since the run was complete with log.keep_replay = False, and "
@@ -590,3 +578,21 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
     states = {k.removeprefix(STATES): v.numpy() for k, v in loop.items() if k.startswith(STATES)}
     callbacks = saved.meta.get("callbacks", [])
     return LoopState(visits=loop["visits"].numpy(), states=states, callbacks=callbacks, **counts)
+
+
+def load_replay(saved: checkpoint.Checkpoint, replay: Replay) -> None:
+    """Fill a replay with that of a checkpoint, which must have one."""
+
+    def chunks() -> Iterator[tuple[str, dict[str, Tensor]]]:
+        for name in saved.files:
+            if name.startswith("replay_"):
+                yield name.removeprefix("replay_").removesuffix(".safetensors"), saved.tensors(name)
+
+    positions = saved.tensors(REPLAY, *replay.state())
+    if positions["starts"].shape != replay.starts.shape:
+        raise CheckpointError(
+            f"the replay in {saved.path} has {len(positions['starts'])} slots and the run's config makes "
+            f"one of {len(replay.starts)}: set replay.capacity_steps and env.num_envs back to what they "
+            f"were"
+        )
+    replay.load(positions, chunks())

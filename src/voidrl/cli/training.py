@@ -36,6 +36,7 @@ START = {
     "--method NAME": "the intrinsic reward, from `voidrl list methods`, or module:Class",
     "--representation NAME": "from `voidrl list representations`, or module:Class",
     "--learner NAME": "the RL algorithm, from `voidrl list learners`, or module:Class",
+    "--from-data DATA": "fill the replay from a Minari dataset (an id or a path) or an .npz file first",
     **OUTPUT,
 }
 FINETUNE = {
@@ -142,7 +143,11 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
     from voidrl import api, build
     from voidrl.config import PIECES, Config, merge, update
 
-    pieces = {kind: options[f"--{kind}"] for kind in PIECES if f"--{kind}" in options}
+    pieces: dict[str, Any] = {kind: options[f"--{kind}"] for kind in PIECES if f"--{kind}" in options}
+    if "--from-data" in options:
+        from voidrl.data.files import absolute_name
+
+        pieces["replay.data"] = absolute_name(options["--from-data"])
 
     def layers_with(changes: dict[str, Any]) -> list[ConfigLayer]:
         return build.layers_for(env, command, options.get("--preset"), changes, pieces)

@@ -29,7 +29,8 @@ from voidrl.runs.status import StatusWriter, utc_now
 # makes it a run, last the one that makes it voidrl's, so that a kill in between leaves no dead end.
 _OWN_NAMES = (
     *("config.json", "metrics.jsonl", "tb", "wandb", "checkpoints", "log.txt", "status.json", "snapshots"),
-    *("evaluation.json", "probe.json", "videos", "report", "environment.json"),
+    *("evaluation.json", "probe.json", "videos", "report", "policy.onnx", "policy.pt2", "replay.npz"),
+    "environment.json",
 )
 # What a start may have written when it was killed before config.json: a folder with no more is free.
 _BEFORE_CONFIG = {"environment.json", "checkpoints", "status.json", "log.txt"}
