@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from voidrl import build, checkpoint
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
+from voidrl.arguments import known_arguments
 from voidrl.build import ConfigLayer, Env, Overrides
 from voidrl.callbacks import CallbackList, Callbacks
 from voidrl.config import (
@@ -39,6 +40,7 @@ from voidrl.errors import (
     SpaceError,
     StoppedBySignal,
     VoidrlError,
+    by_caller,
     shown,
 )
 from voidrl.evaluation import Evaluation, evaluate_agent
@@ -47,7 +49,7 @@ from voidrl.loop import Loop, LoopState, load_explorer, load_run, resume_command
 from voidrl.methods.base import Method
 from voidrl.metrics import require_rows
 from voidrl.registry import import_path
-from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start
+from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start, overwriting
 from voidrl.runs.status import read_status
 from voidrl.sharing import pretrained as share
 from voidrl.spaces import spec_from_json
@@ -63,6 +65,7 @@ Steps = int | str
 STEPS_PER_EVAL_ENV = 500  # with fewer, building an environment would take longer than its part
 
 
+@known_arguments
 def pretrain(
     env: Env,
     method: str | type[Method] | None = None,
@@ -98,6 +101,7 @@ def pretrain(
     return _start(env, layers, out, overwrite, callbacks)
 
 
+@known_arguments
 def train(
     env: Env,
     *,
@@ -120,6 +124,7 @@ def train(
     return _start(env, layers, out, overwrite, callbacks)
 
 
+@known_arguments
 def finetune(
     source: Agent | str | Path,
     env: Env | None = None,
@@ -202,7 +207,7 @@ def resume(
         if saved is None and resumed.phase == "finetune":
             raise CheckpointError(
                 f"{folder.path} holds no checkpoint, and so nothing of the agent that was to be fine-tuned: "
-                f"run `voidrl finetune` again with --overwrite"
+                f"start it again, {by_caller('with overwrite=True', 'with `voidrl finetune … --overwrite`')}"
             )
         spec = None if saved is None else _spec_of(saved)
         with ExitStack() as stack:
@@ -583,7 +588,8 @@ def _resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
 
 def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint | None:
     """The newest valid checkpoint of a run; None only if the run has never written one."""
-    root, remedy = folder.checkpoints_path, "bring it back, or start again with --overwrite"
+    root = folder.checkpoints_path
+    remedy = f"bring it back, or start again with {overwriting()}"
     if not root.is_dir():
         state = "is not a folder" if root.exists() else "is gone"
         raise CheckpointError(f"{root}, the folder of the checkpoints of the run, {state}: {remedy}")

@@ -56,8 +56,10 @@ class EnvSpec:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Shape of one frame as the replay stores it: of images with numbers, behind the channels, as many
-        more as the bytes of the numbers (float32) need."""
+        """Shape of one frame as the replay stores it.
+
+        Behind the channels of an image that comes with numbers, there are as many more as their bytes need.
+        """
         if not self.num_values:
             return self.frame_shape
         channels, height, width = self.frame_shape
