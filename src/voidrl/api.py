@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from voidrl import build, checkpoint
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
+from voidrl.arguments import known_arguments
 from voidrl.build import ConfigLayer, Env, Overrides
 from voidrl.callbacks import CallbackList, Callbacks
 from voidrl.config import (
@@ -41,6 +42,7 @@ from voidrl.errors import (
     SpaceError,
     StoppedBySignal,
     VoidrlError,
+    by_caller,
     shown,
 )
 from voidrl.evaluation import Evaluation, evaluate_agent
@@ -49,7 +51,7 @@ from voidrl.loop import Loop, LoopState, load_explorer, load_run, resume_command
 from voidrl.methods.base import Method
 from voidrl.metrics import require_rows
 from voidrl.registry import import_path
-from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start
+from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start, overwriting
 from voidrl.runs.status import read_status
 from voidrl.sharing import pretrained as share
 from voidrl.spaces import spec_from_json
@@ -66,6 +68,7 @@ Steps = int | str
 STEPS_PER_EVAL_ENV = 500  # with fewer, building an environment would take longer than its part
 
 
+@known_arguments
 def pretrain(
     env: Env,
     method: str | type[Method] | None = None,
@@ -104,6 +107,7 @@ def pretrain(
     return _start(env, layers, out, overwrite, callbacks)
 
 
+@known_arguments
 def train(
     env: Env,
     *,
@@ -127,6 +131,7 @@ def train(
     return _start(env, layers, out, overwrite, callbacks)
 
 
+@known_arguments
 def finetune(
     source: Agent | str | Path,
     env: Env | None = None,
@@ -209,7 +214,7 @@ def resume(
         if saved is None and resumed.phase == "finetune":
             raise CheckpointError(
                 f"{folder.path} holds no checkpoint, and so nothing of the agent that was to be fine-tuned: "
-                f"run `voidrl finetune` again with --overwrite"
+                f"start it again, {by_caller('with overwrite=True', 'with `voidrl finetune … --overwrite`')}"
             )
         spec = None if saved is None else _spec_of(saved)
         has_threads = saved is not None and "cpu_threads" in saved.meta  # a run on a GPU has none
@@ -609,7 +614,8 @@ def _resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
 
 def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint | None:
     """The newest valid checkpoint of a run; None only if the run has never written one."""
-    root, remedy = folder.checkpoints_path, "bring it back, or start again with --overwrite"
+    root = folder.checkpoints_path
+    remedy = f"bring it back, or start again with {overwriting()}"
     if not root.is_dir():
         state = "is not a folder" if root.exists() else "is gone"
         raise CheckpointError(f"{root}, the folder of the checkpoints of the run, {state}: {remedy}")

@@ -14,7 +14,7 @@ import math
 import textwrap
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -79,6 +79,25 @@ RESUMABLE_FIELDS = (
     *("finetune.learning_rate", "learner.max_grad_norm"),
 )
 Trainer = Literal["representation", "method", "learner"]
+# What other libraries call our fields.
+OTHER_NAMES = {
+    "lr": "learning_rate",
+    "gamma": "discount",
+    "tau": "target_tau",
+    "n_envs": "num_envs",
+    "n_steps": "n_step",
+    "batch": "batch_size",
+    "buffer_size": "capacity_steps",
+    "total_timesteps": "steps",
+    "timesteps": "steps",
+    "learning_starts": "warmup_steps",
+    "train_freq": "updates_per_step",
+    "gradient_steps": "updates_per_step",
+    "eval_freq": "eval_every_steps",
+    "n_eval_episodes": "eval_episodes",
+    "frame_skip": "action_repeat",
+    "wandb": "wandb_project",
+}
 
 
 def require(ok: bool, name: str, value: object, expected: str) -> None:
@@ -725,7 +744,8 @@ def update(config: T, changes: Mapping[str, Any], path: str = "") -> T:
     for key, value in merge(changes).items():
         if key not in hints:
             known = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
-            raise UnknownNameError("config field", path + key, [path + n for n in known])
+            near = [path + name for name in similar_fields(key, flat(to_json(config)))]
+            raise UnknownNameError("config field", path + key, [path + n for n in known], near=near)
         current = getattr(config, key)
         if isinstance(config, EncoderConfig) and key == "stack" and isinstance(value, type):
             value = registry.register_encoder(value)
@@ -823,6 +843,17 @@ def _require_type(value: Any, hint: Any, name: str) -> Any:
             return value
         expected.append({types.NoneType: "None", tuple: "a list"}.get(kind, kind.__name__))
     raise ConfigError(f"{name} = {shown(value)} cannot be used: expected {' or '.join(expected)}")
+
+
+def similar_fields(name: str, fields: Iterable[str]) -> list[str]:
+    """Which of the dotted names end like this one, or like what other libraries mean by it: up to three.
+
+    The learner's come before those of other pieces.
+    """
+    leaf = name.rpartition(".")[2]
+    ends = {leaf, OTHER_NAMES.get(leaf, leaf)}
+    found = [field for field in fields if field.rpartition(".")[2] in ends]
+    return sorted(found, key=lambda field: (field.count("."), not field.startswith("learner.")))[:3]
 
 
 def flat(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:

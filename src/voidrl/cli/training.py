@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voidrl.cli.options import (
     HELP,
+    HELP_ALL,
     TRUST_HELP,
     make_parser,
     pop_own,
@@ -56,7 +57,8 @@ class RunRequest(NamedTuple):
     probed: Probed
     config: Config
     layers: list[ConfigLayer]
-    wants_help: bool
+    wants_help: str
+    """`--help`, `--help-all` or nothing."""
 
 
 def pretrain(argv: list[str]) -> None:
@@ -78,7 +80,8 @@ def _start(command: str, argv: list[str]) -> None:
     request = read_request(command, argv)
     if request.wants_help:
         own, what = (FINETUNE, "RUN") if command == "finetune" else (START, "ENV")
-        print_help(request.config, f"voidrl {command} {what}", PHASES[command].__doc__, own)
+        usage = f"voidrl {command} {what}"
+        print_help(request.config, usage, PHASES[command].__doc__, own, request.wants_help)
         return
     from voidrl import api
 
@@ -102,7 +105,7 @@ def config(argv: list[str]) -> None:
         return
     if command not in PHASES:
         raise UnknownNameError("command", command, PHASES, f"Expected `{usage}`.")
-    if any(word in HELP for word in argv):
+    if any(word in (*HELP, HELP_ALL) for word in argv):
         PHASES[command](argv[1:])
         return
     request = read_request(command, argv[1:], CONFIG)
@@ -171,7 +174,7 @@ def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
     own = {**FINETUNE, **(more or {})}
     options = pop_own(given, own)
     if not run:
-        return read_request("train", [DEFAULT_ENV, "--help"])
+        return read_request("train", [DEFAULT_ENV, wants_help])
     from voidrl import api, build
     from voidrl.sharing import pretrained as share
 

@@ -19,7 +19,8 @@ from voidrl.errors import DataError, SpaceError
 from voidrl.methods.base import Method
 from voidrl.playing.units import agent_action
 from voidrl.replay import Replay
-from voidrl.spaces import ROUNDING, spec_of, to_frames
+from voidrl.spaces import spec_of, to_frames
+from voidrl.spaces.check import ROUNDING
 from voidrl.types import EnvSpec
 
 SAME = ("frame_shape", "pixels", "num_values", "num_actions", "action_shape")  # of data and environment
