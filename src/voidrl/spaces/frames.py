@@ -79,7 +79,7 @@ def _image(value: np.ndarray, part: ObsPart) -> np.ndarray:
         value = value.astype(np.uint8) * np.uint8(255)
     elif part.dtype != "uint8":
         if (part.low, part.high) != (0, 255):
-            value = (value.astype(np.float64) - part.low) * (255 / (part.high - part.low))
+            value = (value.astype(np.float64) - part.low) * 255 / (part.high - part.low)
         value = np.clip(np.rint(value), 0, 255).astype(np.uint8)
     if channels_last(part.shape):
         value = value.transpose(0, 3, 1, 2)
