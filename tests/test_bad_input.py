@@ -303,6 +303,9 @@ COMMAND_LINES = {
     ),
     "hidden option": (["pretrain", "tiny_runs:Walk", "--phase", "train"], "unknown option '--phase'"),
     "misspelled own option": (["train", "tiny_runs:Walk", "--outt", "x"], "did you mean '--out'"),
+    "lr": (["pretrain", "tiny_runs:Walk", "--lr", "1"], "did you mean '--learner.learning-rate' or"),
+    "num_envs": (["pretrain", "tiny_runs:Walk", "--num-envs", "4"], "did you mean '--env.num-envs'?"),
+    "no flag": (["pretrain", "tiny_runs:Walk", "--no-steps"], "unknown option '--no-steps'"),
     "no value": (["pretrain", "tiny_runs:Walk", "--steps"], "option --steps has no value"),
     "no value before another": (
         ["pretrain", "tiny_runs:Walk", "--out", "--overwrite"],
@@ -331,7 +334,7 @@ COMMAND_LINES = {
         "expected 'pretrained' or 'actor' or 'first_layer' or 'random'",
     ),
     "sign": (["pretrain", "tiny_runs:Walk", "--learner.learning-rate", "-1"], "learning_rate = -1.0"),
-    "k": (["pretrain", "tiny_runs:Walk", "--learner.batch-size", "5"], "method.k = 4 or less"),
+    "k": (["pretrain", "tiny_runs:Walk", "--learner.batch-size", "5"], "--method.k 4 or less"),
     "resume nothing": (["resume", "nowhere"], "there is no run at nowhere"),
     "resume no run": (["resume", "."], "is no run: it holds no config.json"),
     "resume unknown option": (["resume", ".", "--stepz", "3"], "unrecognized arguments: --stepz"),

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from voidrl import registry
 from voidrl.agent import Agent
+from voidrl.agent.cost import update_gflop
 from voidrl.agent.diagnosis import failed_piece
 from voidrl.agent.trainers import Pieces, check_combination
-from voidrl.augment import network_spec
+from voidrl.augment import network_spec, with_shift
 from voidrl.config import (
     PIECES,
     AtariConfig,
@@ -43,11 +44,13 @@ from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, SpaceError
 from voidrl.methods.base import Latents
 from voidrl.metrics.loggers import import_wandb
-from voidrl.nets.encoder import NATURE_MIN_SIDE
+from voidrl.nets.encoder import stack_for
+from voidrl.observations import stored_obs_shape
 from voidrl.protocols.presets import default_preset, protocol_for, recipe
 from voidrl.replay import Replay, make_replay
 from voidrl.representations.base import Views
 from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
+from voidrl.threads import cpu_threads
 from voidrl.types import Batch, EnvSpec
 
 Env = str | EnvFactory
@@ -168,7 +171,8 @@ def task_config(pretrained: Config) -> Config:
         learner=dataclasses.replace(learner, learning_rate=rate),
         # None, so that changes to either field count.
         finetune=dataclasses.replace(tuning, updates_per_step=None, learning_rate=None),
-        log=dataclasses.replace(pretrained.log, snapshot_steps=()),  # those were of pre-training
+        replay=dataclasses.replace(pretrained.replay, data=None),  # as this and the snapshots
+        log=dataclasses.replace(pretrained.log, snapshot_steps=()),  # were of pre-training
     )
 
 
@@ -221,8 +225,11 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
     merged = merge(*layers)
     config = update(Config(), merged | name_pieces(spec, merged))
     seen = network_spec(spec, config.augment)
-    small = spec.pixels and min(seen.frame_shape[1:]) < NATURE_MIN_SIDE
-    stack = "mlp" if not spec.pixels else "nature" if spec.discrete and not small else "drq"
+    if spec.pixels:
+        config = dataclasses.replace(config, augment=with_shift(config.augment, spec.frame_shape[1:]))
+    stack = stack_for(seen.obs_shape) if spec.pixels else "mlp"
+    if stack == "nature" and not spec.discrete:
+        stack = "drq"
     for kind in ("representation", "learner"):
         encoder = getattr(config, kind).encoder
         if spec.pixels and encoder.stack == "mlp":
@@ -334,6 +341,7 @@ def assemble(
     say: Callable[[str], None],
     *,
     trained_in: EnvSpec | None = None,
+    threads: int | None = None,
 ) -> Iterator[Assembly]:
     """Build a run, for its duration; combinations that cannot work are refused here.
 
@@ -342,6 +350,7 @@ def assemble(
         factory: Makes one environment; None takes `config.env.id`.
         say: Takes what the user should know, as sentences.
         trained_in: The spaces of a run that is resumed, which must still be the same.
+        threads: The number of CPU threads that this run had so far.
     """
     if config.log.wandb_project:
         import_wandb()
@@ -349,6 +358,10 @@ def assemble(
         closing(_make_envs(config, factory)) as envs,
         _eval_envs(config, factory) as eval_envs,
         placed(config.device, config.seed) as device,
+        # Before the networks are made, as the rounding of their initial weights may depend on it.
+        cpu_threads(
+            device, update_gflop(envs.spec, config), fixed=config.cpu_threads, before=threads, say=say
+        ),
     ):
         if trained_in is not None:
             require_same_spaces(trained_in, config.env.id, envs.spec, config.env.id)
@@ -391,7 +404,8 @@ def rehearse_reward(agent: Agent) -> None:
     if not (agent.pretraining and agent.learns):
         return
     n, spec, device = agent.config.learner.batch_size, agent.spec, agent.device
-    obs = torch.zeros(n, *spec.obs_shape, dtype=torch.uint8 if spec.pixels else torch.float32, device=device)
+    dtype = torch.uint8 if spec.pixels else torch.float32
+    obs = torch.zeros(n, *stored_obs_shape(spec), dtype=dtype, device=device)
     one = torch.ones(n, device=device)
 
     def z(count: int = n) -> Tensor:
@@ -399,7 +413,7 @@ def rehearse_reward(agent: Agent) -> None:
 
     with seeded(agent.config.seed, device):
         skill = agent.method.sample_skill(torch.zeros(n, dtype=torch.int64, device=device))
-        batch = Batch(obs, agent.random_actions(n), one, one, obs, skill, one)
+        batch = Batch(obs, agent.random_actions(obs), one, one, obs, skill, one)
         copied = copy.deepcopy(agent.method)  # running means must not move
         try:
             reward = copied.reward(batch, Latents(z, z, pool=z))
@@ -423,12 +437,12 @@ def rehearse_representation(agent: Agent) -> None:
     if ":" not in name:
         return
     spec, device, n = agent.spec, agent.device, 2
-    zeros = np.zeros((n, *spec.frame_shape), np.uint8 if spec.pixels else np.float32)
+    zeros = np.zeros((n, *spec.stored_shape), np.uint8 if spec.pixels else np.float32)
     replay = Replay(spec, n, 16 * n, 0, device, device)
     with seeded(agent.config.seed, device), agent.precision():
         replay.reset(zeros)
         for _ in range(8):
-            action = agent.random_actions(n).cpu().numpy()
+            action = agent.random_actions(replay.latest()).cpu().numpy()
             no = np.zeros(n, bool)
             replay.add(action, np.zeros(n), no, no, zeros, torch.zeros(n, 0, device=device))
         copied = copy.deepcopy(representation)  # running statistics must not move

@@ -77,7 +77,7 @@ class Replay:
                 return torch.from_numpy(np.zeros((slots, *shape), str(dtype).removeprefix("torch.")))
             return torch.zeros(slots, *shape, dtype=dtype, device=storage)
 
-        self.frames = empty(*spec.frame_shape, dtype=torch.uint8 if spec.pixels else torch.float32)
+        self.frames = empty(*spec.stored_shape, dtype=torch.uint8 if spec.pixels else torch.float32)
         self.action = (
             empty(dtype=torch.int64) if spec.discrete else empty(spec.action_dim, dtype=torch.float32)
         )
@@ -519,7 +519,7 @@ def row_count(capacity_steps: int, num_envs: int, spec: EnvSpec) -> int:
 
 def slot_bytes(spec: EnvSpec, skill_dim: int, *, prioritized: bool = False) -> int:
     """Memory of one slot."""
-    frame = int(np.prod(spec.frame_shape)) * (1 if spec.pixels else 4)
+    frame = int(np.prod(spec.stored_shape)) * (1 if spec.pixels else 4)
     action, priority = 8 if spec.discrete else 4 * spec.action_dim, 8 if prioritized else 0
     return frame + action + 4 + 1 + 4 + 4 * skill_dim + 8 + priority
 

@@ -15,6 +15,7 @@ from voidrl import checkpoint, registry
 from voidrl.agent.horizon import Horizon
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.agent.optimizers import Optimizers, Part
+from voidrl.agent.player import Player
 from voidrl.agent.trainers import Pieces, check_combination, encoder_trainers, trains_representation
 from voidrl.augment import Augment, network_spec
 from voidrl.config import Config, SkillConfig, to_json
@@ -24,6 +25,7 @@ from voidrl.learners.base import Learner
 from voidrl.methods.base import Latents, Method
 from voidrl.metrics import CHECK
 from voidrl.nets import Encoder, polyak_update
+from voidrl.observations import action_mask, random_allowed
 from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Representation, Views
 from voidrl.spaces import env_action, observed_frames
@@ -108,7 +110,7 @@ class Agent(nn.Module):
         self.register_buffer("representation_rate", torch.zeros(()))
         self.normalizer = RewardNormalizer(config)
         self.horizon = Horizon(config.learner)
-        self.augment = Augment(config.augment)
+        self.augment = Augment(config.augment, spec)
         self.metric_owners: dict[str, MetricOwner] = {}
         """Who computed each metric of the last update."""
         self.generation = 0  # increases when tensors that a captured graph holds may have been replaced
@@ -134,11 +136,11 @@ class Agent(nn.Module):
         """The encoder f and the learner's, which share what `share_encoder` says."""
         config = self.config
         if pieces.representation.uses_learner_encoder:
-            encoder = Encoder(spec.obs_shape, config.learner.encoder)
+            encoder = Encoder(spec, config.learner.encoder)
             return encoder, encoder
         f = pieces.representation.make_encoder(spec, config.representation)
         if config.share_encoder == "nothing":
-            return f, Encoder(spec.obs_shape, config.learner.encoder)
+            return f, Encoder(spec, config.learner.encoder)
         if f is None:
             raise ConfigError(
                 f"share_encoder = {config.share_encoder!r} cannot be used with representation "
@@ -146,7 +148,7 @@ class Agent(nn.Module):
             )
         if config.share_encoder == "all":
             return f, f
-        return f, Encoder(spec.obs_shape, config.learner.encoder, stack_of=f)
+        return f, Encoder(spec, config.learner.encoder, stack_of=f)
 
     def _assign_encoder(self) -> None:
         """Give gradients only to what this phase trains."""
@@ -496,14 +498,17 @@ class Agent(nn.Module):
         With `training` they are those of the training environments, in order, which may explore differently.
         """
         if not self.learns:
-            return self.random_actions(len(obs))
+            return self.random_actions(obs)
         with self.precision():
             if training and not deterministic:
                 return self.learner.explore(obs, skill)
             return self.learner.act(obs, skill, deterministic=deterministic)
 
-    def random_actions(self, n: int) -> Tensor:
-        """Uniform actions."""
+    def random_actions(self, obs: Tensor) -> Tensor:
+        """Uniform actions for (n, …) observations as stored, among those that are allowed."""
+        n, allowed = len(obs), action_mask(obs, self.spec)
+        if allowed is not None:
+            return random_allowed(allowed.to(self.device))
         if self.spec.discrete:
             return torch.randint(self.spec.num_actions, (n,), device=self.device)
         return torch.rand(n, self.spec.action_dim, device=self.device) * 2 - 1
@@ -571,6 +576,20 @@ class Agent(nn.Module):
         actions = self.choose(stacked, skills, deterministic=deterministic)
         taken = env_action(actions.cpu().numpy(), self.spec)
         return taken[0] if single else taken
+
+    def player(
+        self,
+        skill: np.ndarray | None = None,
+        deterministic: bool = True,
+        *,
+        num_envs: int | None = None,
+        seed: int = 0,
+    ) -> Player:
+        """What plays in a Gymnasium loop: stacks frames, holds a skill, and acts as evaluations do.
+
+        `skill` is by default the task's, or a sample for each episode; `num_envs` is for vector environments.
+        """
+        return Player(self, skill=skill, deterministic=deterministic, num_envs=num_envs, seed=seed)
 
     def _given_skill(self, skill: np.ndarray | None, n: int) -> Tensor:
         dim = self.method.skill_dim

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voidrl.cli.options import (
     HELP,
+    HELP_ALL,
     TRUST_HELP,
     make_parser,
     pop_own,
     print_help,
+    read_callbacks,
     read_changes,
     read_options,
     split_words,
@@ -28,12 +30,14 @@ DEFAULT_ENV = "voidrl/PixelMaze-v0"  # whose values a help without an environmen
 OUTPUT = {
     "--out DIR": "the run folder; by default a new one under runs/",
     "--overwrite": "replace the run in it",
+    "--callback NAME": "StopOnPlateau, StopAtReturn?value=10, or module:Class?option=value; may be repeated",
 }
 START = {
     "--preset NAME": "a protocol or an agent, from `voidrl list presets`",
     "--method NAME": "the intrinsic reward, from `voidrl list methods`, or module:Class",
     "--representation NAME": "from `voidrl list representations`, or module:Class",
     "--learner NAME": "the RL algorithm, from `voidrl list learners`, or module:Class",
+    "--from-data DATA": "fill the replay from a Minari dataset (an id or a path) or an .npz file first",
     **OUTPUT,
 }
 FINETUNE = {
@@ -53,7 +57,8 @@ class RunRequest(NamedTuple):
     probed: Probed
     config: Config
     layers: list[ConfigLayer]
-    wants_help: bool
+    wants_help: str
+    """`--help`, `--help-all` or nothing."""
 
 
 def pretrain(argv: list[str]) -> None:
@@ -75,12 +80,14 @@ def _start(command: str, argv: list[str]) -> None:
     request = read_request(command, argv)
     if request.wants_help:
         own, what = (FINETUNE, "RUN") if command == "finetune" else (START, "ENV")
-        print_help(request.config, f"voidrl {command} {what}", PHASES[command].__doc__, own)
+        usage = f"voidrl {command} {what}"
+        print_help(request.config, usage, PHASES[command].__doc__, own, request.wants_help)
         return
     from voidrl import api
 
     options = request.options
     where: dict[str, Any] = {"out": options.get("--out"), "overwrite": "--overwrite" in options}
+    where["callbacks"] = read_callbacks(options.get("--callback", ""))
     if command == "finetune":
         api.finetune(request.subject, options.get("--env"), config=request.config, **where)
     else:
@@ -98,7 +105,7 @@ def config(argv: list[str]) -> None:
         return
     if command not in PHASES:
         raise UnknownNameError("command", command, PHASES, f"Expected `{usage}`.")
-    if any(word in HELP for word in argv):
+    if any(word in (*HELP, HELP_ALL) for word in argv):
         PHASES[command](argv[1:])
         return
     request = read_request(command, argv[1:], CONFIG)
@@ -139,7 +146,11 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
     from voidrl import api, build
     from voidrl.config import PIECES, Config, merge, update
 
-    pieces = {kind: options[f"--{kind}"] for kind in PIECES if f"--{kind}" in options}
+    pieces: dict[str, Any] = {kind: options[f"--{kind}"] for kind in PIECES if f"--{kind}" in options}
+    if "--from-data" in options:
+        from voidrl.data.files import absolute_name
+
+        pieces["replay.data"] = absolute_name(options["--from-data"])
 
     def layers_with(changes: dict[str, Any]) -> list[ConfigLayer]:
         return build.layers_for(env, command, options.get("--preset"), changes, pieces)
@@ -163,7 +174,7 @@ def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
     own = {**FINETUNE, **(more or {})}
     options = pop_own(given, own)
     if not run:
-        return read_request("train", [DEFAULT_ENV, "--help"])
+        return read_request("train", [DEFAULT_ENV, wants_help])
     from voidrl import api, build
     from voidrl.sharing import pretrained as share
 
@@ -189,10 +200,15 @@ def resume(argv: list[str]) -> None:
     parser.add_argument("--env", help="module:function, for a run started by a script with its own function")
     parser.add_argument("--device", help="auto, cpu, cuda or cuda:N (default: as it was started)")
     parser.add_argument("--engine", help="auto, eager, graph or compile (default: as it was started)")
+    callback_help = "as in `voidrl pretrain`; those of the run are not saved, only their states"
+    parser.add_argument(
+        "--callback", dest="callbacks", action="append", default=[], metavar="NAME", help=callback_help
+    )
     options = parser.parse_args(argv)
     from voidrl import api
 
-    api.resume(**{**vars(options), "config": read_changes(options.config)})
+    callbacks = read_callbacks("\n".join(options.callbacks))
+    api.resume(**{**vars(options), "config": read_changes(options.config), "callbacks": callbacks})
 
 
 PHASES: dict[str, Callable[[list[str]], None]] = {"pretrain": pretrain, "finetune": finetune, "train": train}

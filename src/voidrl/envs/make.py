@@ -19,12 +19,14 @@ from voidrl.config import EnvConfig
 from voidrl.envs.atari import make_atari
 from voidrl.envs.convert import Converted, EnvWrapper, wrap_all
 from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
+from voidrl.envs.envpool import PREFIX as ENVPOOL
+from voidrl.envs.envpool import make_envpool
 from voidrl.envs.failures import creation_failure
 from voidrl.envs.forked import ForkedVector
 from voidrl.envs.guarded import Guarded
 from voidrl.envs.ids import ATARI, DMC, is_importable, parse_id
 from voidrl.envs.masks import info_mask, mask_method
-from voidrl.envs.maze import register
+from voidrl.envs.packages import import_package
 from voidrl.envs.vector import Envs
 from voidrl.errors import (
     ConfigError,
@@ -44,8 +46,6 @@ GYM_ID = re.compile(r"-v\d+$|/")  # `module:Name-v0`: Gymnasium imports the modu
 SIMULATORS = {"ALE": ("ale_py", "ale-py", "atari")}
 EnvFactory = Callable[[], gym.Env]
 Made = TypeVar("Made", gym.Env, VectorEnv)
-
-register()  # the maze's Gymnasium id
 
 
 def make_envs(
@@ -99,9 +99,13 @@ def make_envs(
             f"env.count_states = True cannot be used with environment {config.id!r}: expected {ATARI}… or "
             f"{DMC}…, whose states can be counted, or env.count_states = False"
         )
-    native, renders = False, render_height > 0
+    native: Callable[..., VectorEnv] | None = None  # creates all of them at once
+    renders = render_height > 0
     wrappers = [EnvWrapper(text) for text in config.wrappers]
-    if factory is None and ":" in name and not GYM_ID.search(name):
+    if factory is None and name.startswith(ENVPOOL):
+        native = partial(make_envpool, name, n, **options)
+        factory = _refuse_single
+    elif factory is None and ":" in name and not GYM_ID.search(name):
         try:
             found = import_path("environment", name)
         except ConfigError as error:
@@ -121,22 +125,27 @@ def make_envs(
             )
         factory = partial(found, **options)
     elif factory is None:
-        native = _find(name).vector_entry_point is not None
-        factory = partial(gym.make, name, **options)
+        registered = _find(name)
+        name, factory = registered.id, partial(gym.make, registered.id, **options)
+        if registered.vector_entry_point is not None:
+            native = partial(gym.make_vec, name, n, vectorization_mode="vector_entry_point", **options)
     if config.backend == "native" and wrappers:
         raise ConfigError(
             f"env.backend = 'native' cannot be used with env.wrappers = {[*config.wrappers]}, which wrap "
             f"single environments: use sync or async"
         )
-    if config.backend == "native" and not native:
+    if config.backend == "native" and native is None and _takes(factory, "num_envs"):
+        native = partial(factory, num_envs=n)  # type: ignore[call-arg, assignment]
+    if config.backend == "native" and native is None:
         raise ConfigError(
             f"env.backend = 'native' cannot be used: {name!r} has no vectorized version; use sync or async"
         )
     try:
-        native = native and not wrappers and config.backend in ("auto", "native")
-        if native:
-            make = partial(gym.make_vec, name, n, vectorization_mode="vector_entry_point", **options)
-            vector = _with_render_mode(make(), make) if renders else make()
+        if wrappers or config.backend not in ("auto", "native"):
+            native = None  # they are for single environments
+        if native is not None:
+            vector = _with_render_mode(native(), native) if renders else native()
+            vector = _vector(vector, config.id, n)
         else:
             vector = _vectorize(factory, config, n, wrappers, renders)
     except (VoidrlError, KeyboardInterrupt):
@@ -219,8 +228,12 @@ def _with_render_mode(made: Made, make: Callable[..., Made]) -> Made:
 def _takes_render_mode(make: Callable[..., Any]) -> bool:
     if isinstance(make, partial) and make.func in (gym.make, gym.make_vec):
         return True
+    return _takes(make, "render_mode")
+
+
+def _takes(make: Callable[..., Any], argument: str) -> bool:
     try:
-        return "render_mode" in inspect.signature(make).parameters
+        return argument in inspect.signature(make).parameters
     except (TypeError, ValueError):  # some callables have no signature
         return False
 
@@ -251,6 +264,24 @@ def _vectorize(
     if config.backend == "async":
         return ForkedVector(makers, config.id, config.timeout_s)
     return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def _vector(made: Any, name: str, n: int) -> VectorEnv:
+    """A check of what somebody's function made."""
+    if not isinstance(made, VectorEnv) or made.num_envs != n:
+        what = f"{made.num_envs} environments" if isinstance(made, VectorEnv) else type(made).__name__
+        raise ConfigError(
+            f"the factory of environment {name!r} returned {what} for num_envs={n}: expected a "
+            f"gymnasium.vector.VectorEnv of as many, as env.backend = 'native' asks for"
+        )
+    return made
+
+
+def _refuse_single(**options: Any) -> gym.Env:
+    raise ConfigError(
+        "env.wrappers and env.backend = 'sync' or 'async' cannot be used with environments of EnvPool, which "
+        "steps all of them in its own threads: use 'auto' without wrappers"
+    )
 
 
 def _make_guarded(
@@ -291,6 +322,8 @@ def _find(name: str) -> gym.envs.registration.EnvSpec:
     try:
         if module:
             importlib.import_module(module)  # registers its environments
+        else:
+            name = import_package(name)
         return gym.spec(name)
     except ImportError as error:
         raise ConfigError(f"environment {name!r} cannot be made: {error}") from error

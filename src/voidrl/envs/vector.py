@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from voidrl.envs.autoreset import NextStepVector, next_step
 from voidrl.envs.failures import raised
 from voidrl.envs.forked import ForkedVector
 from voidrl.envs.masks import MaskReader
@@ -97,7 +98,8 @@ class Envs:
         keys: tuple[str, ...] = (),
         masks: str = "none",
     ) -> None:
-        self.vector, self.name, self._tracks_state = vector, name, true_state
+        self.vector = vector = next_step(vector, name)
+        self.name, self._tracks_state = name, true_state
         self.num_envs = vector.num_envs
         self._sent: np.ndarray | None = None
         self._own_steps = np.zeros(self.num_envs, np.int64)  # of each environment; resets do not count
@@ -122,7 +124,8 @@ class Envs:
         if mode is not AutoresetMode.NEXT_STEP:
             raise ConfigError(
                 f"vector environment {self.name!r} has autoreset_mode {getattr(mode, 'name', mode)}: "
-                f"expected NEXT_STEP; change it, or use env.backend = 'sync'"
+                f"expected one of gymnasium.vector.AutoresetMode in its metadata; set it, or use "
+                f"env.backend = 'sync'"
             )
         try:
             return read_spaces(
@@ -177,7 +180,10 @@ class Envs:
         self._resets = ended & ~self._resets
         if self._tracks_state:
             self._read_state(info)
-        return StepResult(self._newest, reward, terminated, truncated, info, ended, reward)
+        score = reward
+        if isinstance(self.vector, NextStepVector):
+            score = self.vector.score.astype(np.float32)
+        return StepResult(self._newest, reward, terminated, truncated, info, ended, score)
 
     def _frames(self, obs: Any, info: Mapping[str, Any], ended: np.ndarray | bool = False) -> np.ndarray:
         """Frames (N, *stored_shape) of observations, after a check."""
