@@ -58,7 +58,7 @@ def test_the_whole_way_with_nothing_but_defaults(tmp_path, monkeypatch):
     result = voidrl.evaluate(task, episodes=2)
     assert len(result.returns) == 2
     assert result.returns == [float(n) for n in result.lengths]
-    names = {"CartPole-v1_apt_s0", "CartPole-v1_finetune_s0", "CartPole-v1_scratch_s0"}
+    names = {"CartPole-v1_apt_s0", "CartPole-v1_apt-finetune_s0", "CartPole-v1_scratch_s0"}
     assert {path.name for path in (tmp_path / "runs").iterdir()} == names
     assert (agent.steps, task.steps, scratch.steps) == (15, 30, 15)
 

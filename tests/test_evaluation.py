@@ -179,3 +179,12 @@ def test_other_spaces_and_no_episodes_are_refused(tmp_path):
             voidrl.evaluate(agent, episodes=episodes)
     with pytest.raises(ConfigError, match="seed = -1"):
         voidrl.evaluate(agent, seed=-1)
+
+
+def test_an_evaluation_prints_as_one_line_with_mean_and_deviation():
+    one = Evaluation([1.0, 2.0, 6.0], [3, 4, 4], [True, False, False])
+    assert repr(one) == "Evaluation(return 3.000 ± 2.160 over 3 episodes, length 3.7, success 33%)"
+    assert one.returns == [1.0, 2.0, 6.0]
+    game = Evaluation([60.0], [9], None, 9, {"rooms": 2}, "breakout")  # random play 1.7, a human 30.5
+    expected = "return 60.000 ± 0.000 over 1 episode, length 9.0, human-normalized 202.4%, rooms 2 in 9 steps"
+    assert repr(game) == f"Evaluation({expected})"

@@ -14,6 +14,7 @@ from voidrl import build, checkpoint
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
 from voidrl.build import ConfigLayer, Env, Overrides
+from voidrl.callbacks import CallbackList, Callbacks
 from voidrl.config import (
     RESUMABLE_FIELDS,
     Config,
@@ -25,6 +26,8 @@ from voidrl.config import (
     to_json,
     update,
 )
+from voidrl.data.files import absolute_name
+from voidrl.data.fill import fill_replay, open_fitting
 from voidrl.device import placed
 from voidrl.disk import checkpoint_bytes, require_disk, saved_bytes
 from voidrl.envs.ids import is_importable, parse_id
@@ -52,6 +55,7 @@ from voidrl.sharing import pretrained as share
 from voidrl.spaces import spec_from_json
 from voidrl.suites.dmcontrol import require_task
 from voidrl.terminal.output import durable_output, say
+from voidrl.threads import cpu_threads
 from voidrl.types import EnvSpec
 from voidrl.units import human_seconds, parse_count
 
@@ -73,6 +77,8 @@ def pretrain(
     config: Overrides | None = None,
     device: str | None = None,
     overwrite: bool = False,
+    callbacks: Callbacks = (),
+    data: str | Path | None = None,
 ) -> Agent:
     """Train an agent without the environment's reward.
 
@@ -89,9 +95,13 @@ def pretrain(
         config: Changes to the config, nested or dotted: `{"learner.n_step": 3}`.
         device: `auto`, `cpu`, `cuda`.
         overwrite: Replace the run in `out`.
+        callbacks: Called while it trains, see `voidrl.Callback`; one that stops it ends the run normally.
+        data: A dataset that fills the replay before the first step: the id or the path of a Minari dataset,
+            or an .npz file of `voidrl export`.
     """
-    arguments = _arguments(method=method, steps=steps, seed=seed, device=device)
-    return _start(env, build.layers_for(env, "pretrain", preset, config, arguments), out, overwrite)
+    arguments = _arguments(method=method, steps=steps, seed=seed, device=device) | _data_argument(data)
+    layers = build.layers_for(env, "pretrain", preset, config, arguments)
+    return _start(env, layers, out, overwrite, callbacks)
 
 
 def train(
@@ -104,14 +114,17 @@ def train(
     config: Overrides | None = None,
     device: str | None = None,
     overwrite: bool = False,
+    callbacks: Callbacks = (),
+    data: str | Path | None = None,
 ) -> Agent:
     """Train the learner from scratch on the environment's own reward. Arguments as in `pretrain`.
 
     For comparison with fine-tuning it takes the preset's values for that: steps, updates per step, warm-up
     and learning rate.
     """
-    arguments = _arguments(steps=steps, seed=seed, device=device)
-    return _start(env, build.layers_for(env, "train", preset, config, arguments), out, overwrite)
+    arguments = _arguments(steps=steps, seed=seed, device=device) | _data_argument(data)
+    layers = build.layers_for(env, "train", preset, config, arguments)
+    return _start(env, layers, out, overwrite, callbacks)
 
 
 def finetune(
@@ -124,6 +137,7 @@ def finetune(
     config: Overrides | None = None,
     device: str | None = None,
     overwrite: bool = False,
+    callbacks: Callbacks = (),
 ) -> Agent:
     """Adapt a pre-trained agent to the environment's reward. The agent itself is not changed.
 
@@ -136,6 +150,7 @@ def finetune(
         config: Changes to the config of pre-training, for instance `{"finetune.heads": "random"}`.
         device: `auto`, `cpu`, `cuda`; by default the one of pre-training.
         overwrite: Replace the run in `out`.
+        callbacks: Called while it trains, see `voidrl.Callback`; one that stops it ends the run normally.
     """
     pretrained = source if isinstance(source, Agent) else load(source, device="cpu")
     old = pretrained.config
@@ -146,7 +161,7 @@ def finetune(
         )
     layers = build.finetune_layers(old, config, _arguments(steps=steps, seed=seed, device=device))
     env = share.own_env(pretrained) if env is None else env
-    return _start(env, layers, out, overwrite, pretrained=pretrained)
+    return _start(env, layers, out, overwrite, callbacks, pretrained=pretrained)
 
 
 @durable_output()
@@ -158,6 +173,7 @@ def resume(
     config: Overrides | None = None,
     device: str | None = None,
     engine: str | None = None,
+    callbacks: Callbacks = (),
 ) -> Agent:
     """Resume a run from its newest valid checkpoint, to the end or to `steps`.
 
@@ -172,7 +188,9 @@ def resume(
         env: The function, or `module:function`; only for a run on one that cannot be imported by its name.
         device: By default the one it was started with.
         engine: `auto`, `eager`, `graph` or `compile`; by default the one it was started with.
+        callbacks: Those of the run are not saved, only their states: pass them again.
     """
+    hooks = CallbackList(callbacks)
     if share.is_pretrained(user_path(run)):
         raise RunFolderError(
             f"{run} holds an agent without replay and optimizers, which cannot be resumed: adapt it "
@@ -194,12 +212,16 @@ def resume(
                 f"run `voidrl finetune` again with --overwrite"
             )
         spec = None if saved is None else _spec_of(saved)
+        has_threads = saved is not None and "cpu_threads" in saved.meta  # a run on a GPU has none
+        threads = saved.count("cpu_threads") if saved is not None and has_threads else None
         with ExitStack() as stack:
             with _traceback_written(folder.log_traceback):
-                parts = stack.enter_context(build.assemble(resumed, factory, say, trained_in=spec))
+                assembled = build.assemble(resumed, factory, say, trained_in=spec, threads=threads)
+                parts = stack.enter_context(assembled)
             agent = parts.agent
             if saved is None:  # the run starts over, and so does metrics.jsonl
                 agent.representation.read_files()
+                _fill(parts, say)
                 state = LoopState(metrics_bytes=0)
             else:
                 parts.engine.explorer = load_explorer(saved, agent)
@@ -216,7 +238,9 @@ def resume(
                 say(note)
             agent.origin = folder.path.absolute()
             measure = _probe_in_training(agent, factory)
-            _run(Loop(parts.engine, parts.envs, parts.eval_envs, folder, state, measure), say)
+            for note in hooks.load(state.callbacks, state.steps):
+                say(note)
+            _run(Loop(parts.engine, parts.envs, parts.eval_envs, folder, state, measure, hooks), say)
     return agent
 
 
@@ -330,7 +354,7 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) 
 
 def _saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
     spec, config = _spec_of(saved), _config_of(saved)
-    with placed(device, config.seed) as place:
+    with placed(device, config.seed) as place, cpu_threads(place, 0.0):
         agent = Agent(spec, config, place)
     agent.load_tensors(saved.tensors("agent.safetensors"))
     agent.steps, agent.origin = saved.count("agent_steps"), saved.path.absolute()
@@ -346,16 +370,23 @@ def _arguments(steps: Steps | None = None, **others: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def _data_argument(data: str | Path | None) -> dict[str, Any]:
+    """A dataset as a change to the config, which names it in a way that a resumed run understands too."""
+    return {} if data is None else {"replay.data": absolute_name(data)}
+
+
 @durable_output()
 def _start(
     env: Env,
     layers: list[ConfigLayer],
     out: str | Path | None,
     overwrite: bool,
+    callbacks: Callbacks,
     *,
     pretrained: Agent | None = None,
 ) -> Agent:
     """Build everything before the folder is made, so that bad input leaves nothing behind."""
+    hooks = CallbackList(callbacks)
     with logged_start(env, layers, out):
         probed = build.probe(env, layers)
     if pretrained is not None:
@@ -363,6 +394,8 @@ def _start(
     config = build.config_for(probed, layers)
     if probed.factory is None and config.phase != "pretrain":
         require_task(config.env.id, f"to {config.phase} needs one")
+    if config.replay.data is not None:  # before anything is built
+        open_fitting(config.replay.data, probed.spec, config.env)
     config = build.with_files(config, None if pretrained is None else pretrained.config)
     notes: list[str] = []
     with ExitStack() as stack:
@@ -376,6 +409,7 @@ def _start(
             agent.steps = pretrained.steps
             if Explorer.is_needed(config, 0):
                 parts.engine.explorer = Explorer.copy_of(pretrained, agent.device)
+        _fill(parts, notes.append)
         build.rehearse_representation(agent)
         build.rehearse_reward(agent)
         warmup = config.finetune.warmup_steps if config.phase == "finetune" else config.warmup_steps
@@ -389,22 +423,31 @@ def _start(
                 f"nothing will be reset: all {config.steps} steps are among the last "
                 f"{config.reset.last_steps}, which are without resets (reset.last_steps)"
             )
-        path = out or _default_path(config.env.id, config.phase, config.method.name, config.seed)
+        name = _default_name(config.env.id, config.phase, config.method.name, config.seed)
+        path = out or default_run_path(*name)
         RunFolder(user_path(path)).require_free(overwrite)  # a folder that is taken needs no disk space
         _require_disk(user_path(path), agent, notes.append)
         with logged_start(env, layers, out):
             measure = _probe_in_training(agent, probed.factory)
-        with RunFolder.create(path, overwrite=overwrite) as folder:
+        named = RunFolder.create(path, overwrite=overwrite)
+        with named if out else RunFolder.create_unnamed(*name) as folder:
             agent.origin = folder.path.absolute()
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
             folder.status.start(config.steps)
             folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
             parts.engine.say = say = _speaker(folder)
-            for note in notes:
+            for note in notes if out else [*notes, f"the run is kept in {folder.path}"]:
                 say(note)
-            loop = Loop(parts.engine, parts.envs, parts.eval_envs, folder, LoopState(), measure)
+            loop = Loop(parts.engine, parts.envs, parts.eval_envs, folder, LoopState(), measure, hooks)
             _run(loop, say)
     return agent
+
+
+def _fill(parts: build.Assembly, say: Callable[[str], None]) -> None:
+    """Fill the replay of a run that starts from its dataset, if it has one."""
+    config = parts.agent.config
+    if config.replay.data is not None:
+        say(fill_replay(parts.replay, config.replay.data, config.env, parts.agent.method))
 
 
 def _probe_in_training(agent: Agent, factory: EnvFactory | None) -> Callable[[], dict[str, float]] | None:
@@ -461,8 +504,13 @@ def _traceback_written(write: Callable[[EnvironmentFailedError], Path | None]) -
 
 def _default_path(env_id: str, phase: str, method: str, seed: int) -> Path:
     """A free path for a run, under `runs/`."""
-    name = {"pretrain": method.rpartition(":")[2], "train": "scratch"}.get(phase, phase)
-    return default_run_path(env_id.partition("?")[0], name, seed)
+    return default_run_path(*_default_name(env_id, phase, method, seed))
+
+
+def _default_name(env_id: str, phase: str, method: str, seed: int) -> tuple[str, str, int]:
+    """What an unnamed run is called by; the reward from scratch is the task's, so no method is named."""
+    name = method.rpartition(":")[2]
+    return env_id, {"train": "scratch", "finetune": f"{name}-finetune"}.get(phase, name), seed
 
 
 def _run(loop: Loop, say: Callable[[str], None]) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from voidrl import registry
 from voidrl.agent import Agent
+from voidrl.agent.cost import update_gflop
 from voidrl.agent.diagnosis import failed_piece
 from voidrl.agent.trainers import Pieces, check_combination
 from voidrl.augment import network_spec, with_shift
@@ -49,6 +50,7 @@ from voidrl.protocols.presets import default_preset, protocol_for, recipe
 from voidrl.replay import Replay, make_replay
 from voidrl.representations.base import Views
 from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
+from voidrl.threads import cpu_threads
 from voidrl.types import Batch, EnvSpec
 
 Env = str | EnvFactory
@@ -169,7 +171,8 @@ def task_config(pretrained: Config) -> Config:
         learner=dataclasses.replace(learner, learning_rate=rate),
         # None, so that changes to either field count.
         finetune=dataclasses.replace(tuning, updates_per_step=None, learning_rate=None),
-        log=dataclasses.replace(pretrained.log, snapshot_steps=()),  # those were of pre-training
+        replay=dataclasses.replace(pretrained.replay, data=None),  # as this and the snapshots
+        log=dataclasses.replace(pretrained.log, snapshot_steps=()),  # were of pre-training
     )
 
 
@@ -338,6 +341,7 @@ def assemble(
     say: Callable[[str], None],
     *,
     trained_in: EnvSpec | None = None,
+    threads: int | None = None,
 ) -> Iterator[Assembly]:
     """Build a run, for its duration; combinations that cannot work are refused here.
 
@@ -346,6 +350,7 @@ def assemble(
         factory: Makes one environment; None takes `config.env.id`.
         say: Takes what the user should know, as sentences.
         trained_in: The spaces of a run that is resumed, which must still be the same.
+        threads: The number of CPU threads that this run had so far.
     """
     if config.log.wandb_project:
         import_wandb()
@@ -353,9 +358,15 @@ def assemble(
         closing(_make_envs(config, factory)) as envs,
         _eval_envs(config, factory) as eval_envs,
         placed(config.device, config.seed) as device,
+        # Before the networks are made, as the rounding of their initial weights may depend on it.
+        cpu_threads(
+            device, update_gflop(envs.spec, config), fixed=config.cpu_threads, before=threads, say=say
+        ),
     ):
         if trained_in is not None:
             require_same_spaces(trained_in, config.env.id, envs.spec, config.env.id)
+        for notice in envs.reading.notices:
+            say(notice)
         agent = Agent(envs.spec, config, device)
         replay = make_replay(config.replay, envs.spec, envs.num_envs, agent.method.skill_dim, device, say)
         yield Assembly(envs, eval_envs, agent, replay, Engine(agent, replay, say))

@@ -28,6 +28,7 @@ Count = int  # which the command line also reads as 1M, 100k, 1e6 and 1_000_000
 LARGEST = 2**63  # numbers of a config are below it, as torch's are
 MAX_DOTS = 8  # in the name of a field
 MAX_ENVS = 8192
+MAX_CPU_THREADS = 1024
 MAX_FRAMES = 2**31 - 1  # of a game of Atari, which ALE counts in 32 bits
 MAX_SKILLS = 2**16  # discrete ones
 MAX_UPDATES_PER_STEP = 1024
@@ -41,10 +42,12 @@ STACKS = ("auto", "nature", "impala", "drq", "paper", "small", "tiny", "mlp")
 # Fields that belong to the machine and its user, not to the agent: shared agents have none of them.
 LOCAL_FIELDS = (
     "device",
+    "cpu_threads",
     "engine",
     "env.backend",
     "env.dmc.processes",
     "env.timeout_s",
+    "replay.data",
     "replay.device",
     "representation.weights",
     "log.keep_last",
@@ -67,7 +70,8 @@ USER_FIELDS = (
 )
 # Fields that a run may change when it is resumed; "log." are all of that group. All others define the run.
 RESUMABLE_FIELDS = (
-    *("steps", "device", "engine", "precision", "replay.device"),  # how long, where and how it is computed
+    # How long, where and how it is computed.
+    *("steps", "device", "cpu_threads", "engine", "precision", "replay.device"),
     *("env.backend", "env.dmc.processes", "env.timeout_s", "env.check_bounds"),  # how environments are run
     "log.",  # what is written, and when; checkpoints at other steps also cut episodes elsewhere
     # The remedies for a run that diverges.
@@ -182,6 +186,16 @@ class EnvConfig:
     """Seconds after which a worker process that does not answer counts as hung, which ends the run."""
     check_bounds: bool = True
     """Refuse observations outside the bounds of their space."""
+    keys: tuple[str, ...] = ()
+    """Entries of a Dict observation that the agent sees, in this order, such as `image` or `agent/position`.
+    (): all of them."""
+    wrappers: tuple[str, ...] = ()
+    """Wrappers around each environment, the innermost first: `module:Wrapper`, with options as a query:
+    `gymnasium.wrappers:ResizeObservation?shape=[64,64]`. A native version is then not used."""
+    action_masks: Literal["auto", "none", "info", "method", "key"] = "auto"
+    """Where the environment says which discrete actions are allowed: in its `info["action_mask"]`, by its
+    method `action_masks()`, or under the key `action_mask` of its observations. `auto` looks for them when
+    the environment is probed."""
     atari: AtariConfig = field(default_factory=AtariConfig)
     """Atari."""
     dmc: DMControlConfig = field(default_factory=DMControlConfig)
@@ -192,6 +206,9 @@ class EnvConfig:
         require(0 < self.frame_stack <= 1024, "frame_stack", self.frame_stack, "1 to 1024 frames")
         require_positive(self, "timeout_s")
         require(self.counted_envs >= 0, "counted_envs", self.counted_envs, "0 (all) or a number of them")
+        for wrapper in self.wrappers:
+            named = ":" in wrapper.partition("?")[0]
+            require(named, "wrappers", wrapper, "'module:Wrapper', such as gymnasium.wrappers:TimeLimit")
 
 
 @dataclass(frozen=True)
@@ -427,6 +444,9 @@ class ReplayConfig:
     priority_losses: Literal["learner", "all"] = "learner"
     """Which errors make up a priority: the learner's, or `all`, the auxiliary loss of each transition
     included (CURL on Atari)."""
+    data: str | None = None
+    """A dataset that fills the replay before the first step: the id or the path of a Minari dataset, or an
+    .npz file of `voidrl export`. None for an empty replay."""
 
     def __post_init__(self) -> None:
         require_positive(self, "capacity_steps")
@@ -574,6 +594,9 @@ class Config:
     """Seed of everything random in the run."""
     device: str = "auto"
     """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`."""
+    cpu_threads: int = 0
+    """Threads of the networks on a CPU; 0 chooses by their size: one for small ones, several for large
+    batches of convolutions, as far as cores are free. `OMP_NUM_THREADS` is obeyed."""
     engine: Literal["auto", "eager", "graph", "compile"] = "auto"
     """How updates run: `eager`, one kernel after the other; `graph`, captured as CUDA graphs, many updates
     per launch; `compile`, fused by torch.compile and then, on CUDA, captured: the fastest, after up to a
@@ -632,6 +655,8 @@ class Config:
         forgets = momentum is None or 0 <= momentum < 1
         require(forgets, "intrinsic_momentum", momentum, "None or a number in [0, 1)")
         require_update_rate(self.updates_per_step)
+        few = 0 <= self.cpu_threads <= MAX_CPU_THREADS
+        require(few, "cpu_threads", self.cpu_threads, f"0 (chosen for you) to {MAX_CPU_THREADS}")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(0 <= self.seed < 2**31, "seed", self.seed, "a whole number in [0, 2³¹)")
 
@@ -790,6 +815,8 @@ def _require_type(value: Any, hint: Any, name: str) -> Any:
             return float(value)
         if kind is int and number and value == value // 1:
             return int(value)
+        if kind is tuple and isinstance(value, str) and typing.get_args(option)[0] is str:
+            return (value,)
         if kind is tuple and isinstance(value, list | tuple):
             return tuple(_require_type(v, typing.get_args(option)[0], name) for v in value)
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):

@@ -67,6 +67,10 @@ class CheckpointError(VoidrlError):
     """A checkpoint that is missing, damaged or from another agent."""
 
 
+class DataError(VoidrlError):
+    """A dataset that is missing, damaged or from another environment."""
+
+
 class HubError(VoidrlError):
     """The Hugging Face Hub does not have a file, refuses access, or cannot be reached."""
 
@@ -81,6 +85,10 @@ class EnvironmentFailedError(VoidrlError, RuntimeError):
 
 class PieceFailedError(VoidrlError, RuntimeError):
     """A custom method, representation, learner or encoder raised an error; the message names the line."""
+
+
+class CallbackFailedError(VoidrlError, RuntimeError):
+    """A callback raised an error or returned what it must not; the message names class, hook and step."""
 
 
 class ReplayMemoryError(VoidrlError, MemoryError):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from voidrl.agent import Agent
+from voidrl.agent.cost import acting_threads
 from voidrl.device import seeded
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import NonFiniteError
@@ -19,7 +20,7 @@ from voidrl.suites.atari import human_normalized
 EVALUATION_STREAM = 1  # keeps evaluation seeds apart from the training seeds of the same run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """Returns, lengths and successes of whole episodes."""
 
@@ -36,6 +37,23 @@ class Evaluation:
     if states were not counted."""
     game: str | None = None
     """The Atari game, if a human score is known for it."""
+
+    def __repr__(self) -> str:
+        """One line: the numbers of single episodes are in the fields."""
+        spread = f"{self.mean_return:.3f} ± {np.std(self.returns):.3f}"
+        count = len(self.returns)
+        parts = [
+            f"return {spread} over {count} episode{'s' * (count != 1)}",
+            f"length {np.mean(self.lengths):.1f}",
+        ]
+        if self.success_rate is not None:
+            parts.append(f"success {self.success_rate:.0%}")
+        if self.human_normalized is not None:
+            parts.append(f"human-normalized {self.human_normalized:.1%}")
+        parts += [
+            f"{name} {counted:g} in {self.counted_steps} steps" for name, counted in self.counts.items()
+        ]
+        return f"Evaluation({', '.join(parts)})"
 
     @property
     def mean_return(self) -> float:
@@ -103,7 +121,7 @@ def evaluate_agent(
     score, length = np.zeros(n), np.zeros(n, np.int64)
     succeeded, ended = np.zeros(n, bool), np.zeros(n, bool)
     reports_success, counted_steps = False, 0
-    with seeded(seed, agent.device):
+    with seeded(seed, agent.device), acting_threads(agent, n):
         frames, _ = envs.reset(seed)
         if watch is not None:
             watch(None)

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,14 @@ from voidrl import checkpoint
 from voidrl.agent import Agent, diagnosis
 from voidrl.agent.explorer import Explorer
 from voidrl.agent.reset import reset
+from voidrl.callbacks import CallbackList, RunView
 from voidrl.config import Config, to_json
 from voidrl.device import random_state, restore_random_state
 from voidrl.engine import Engine, HostCopy
 from voidrl.envs.ids import is_importable
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import (
+    CallbackFailedError,
     CheckpointError,
     EnvironmentFailedError,
     NonFiniteError,
@@ -67,6 +70,8 @@ class LoopState:
     """The states that `env.count_states` has counted, as of the last checkpoint."""
     metrics_bytes: int | None = None
     """Length of metrics.jsonl at the last checkpoint; None for a new run."""
+    callbacks: list[dict[str, Any]] = field(default_factory=list)
+    """The states of callbacks, as of the last checkpoint."""
 
 
 class Loop:
@@ -80,10 +85,13 @@ class Loop:
         folder: RunFolder,
         state: LoopState,
         probe: Callable[[], dict[str, float]] | None = None,
+        callbacks: CallbackList | None = None,
     ) -> None:
         self.engine, self.agent, self.replay = engine, engine.agent, engine.replay
         self.envs, self.eval_envs, self.folder, self.state = envs, eval_envs, folder, state
         self.probe = probe  # measures the agent, for `log.probe_every_steps`
+        self.callbacks = callbacks or CallbackList()
+        self.view = RunView(self.agent, folder.path, state)
         agent, self.config = self.agent, self.agent.config
         self.initial_agent_steps = agent.steps - state.steps
         finetuning = self.config.phase == "finetune"
@@ -99,7 +107,7 @@ class Loop:
         self.finished: list[tuple[float, int]] = []  # return and length of episodes since the last row
 
     def run(self) -> None:
-        """Train until `config.steps` or until a signal; the last thing written is a checkpoint."""
+        """Train until `config.steps`, a signal or a callback's stop; ends with a checkpoint."""
         with durable_output(self.folder.log), StopSignals() as stop:
             path = self._train_and_show(stop)
             is_complete = self.state.steps >= self.config.steps
@@ -107,6 +115,8 @@ class Loop:
                 self.folder.status.finish(self.state.steps)
             if stop.requested:
                 raise self._interrupted(stop.requested, path, is_complete)
+            if not is_complete:
+                self._say_who_stopped(path)
 
     def _train_and_show(self, stop: StopSignals) -> Path:
         config, state = self.config, self.state
@@ -123,7 +133,14 @@ class Loop:
             ) as self.writer,
         ):
             try:
-                return self._train(stop)
+                self.callbacks.call("on_start", self.view)
+                path = self._train(stop)
+                self.callbacks.call("on_end", self.view)
+                return path
+            except CallbackFailedError as error:
+                self.folder.log_traceback(error)  # to fix it, one needs the line
+                log = f"the traceback is in {self.folder.log_path}"
+                raise CallbackFailedError(f"{error}; {self._kept()}, {log}") from error
             except EnvironmentFailedError as error:
                 where = f"at step {state.steps} of the run; {self._kept()}"
                 log = f"the traceback is in {self.folder.log_path}"
@@ -147,10 +164,18 @@ class Loop:
                 f"stopped by {signal} after the last of {total} steps; the run is complete, with checkpoint "
                 f"{path.name}"
             )
-        self.folder.status.stop(signal, steps)
+        self.folder.status.stop(steps, signal=signal)
         return RunInterrupted(
             f"stopped by {signal} at step {steps} of {total}; checkpoint {path.name} written, resume with "
             f"`{resume_command(self.folder, self.config)}`"
+        )
+
+    def _say_who_stopped(self, path: Path) -> None:
+        name, steps = self.callbacks.stopped_by, self.state.steps
+        self.folder.status.stop(steps, callback=name)
+        self.engine.say(
+            f"stopped by callback {name} at step {steps} of {self.config.steps}; checkpoint {path.name} "
+            f"written, resume with `{resume_command(self.folder, self.config)}`"
         )
 
     def _train(self, stop: StopSignals) -> Path:
@@ -176,22 +201,28 @@ class Loop:
             with self.engine.idle if state.updates else nullcontext():
                 result = self.envs.recv()
                 self._record(chosen.numpy(), skill, result)
-            last = state.steps >= self.config.steps or stop.requested
+            if self.callbacks.has_step_hooks and state.steps > before:  # not where all were reset
+                self.callbacks.call("on_step", self.view)
+            last = state.steps >= self.config.steps or stop.requested or self.callbacks.stopped_by
             at_checkpoint = last or crossed(before, state.steps, log.checkpoint_every_steps)
             if at_checkpoint:
                 self._update_agent()  # no update is due in what is saved
             if crossed(before, state.steps, log.eval_every_steps):
                 self._evaluate()
             if self.probe is not None and crossed(before, state.steps, log.probe_every_steps):
-                self.writer.write(state.steps, {"phase": self.config.phase, **self.probe()})
+                self._write_row({"phase": self.config.phase, **self.probe()})
             if crossed(before, state.steps, log.log_every_steps):
                 self._log()
             self.progress.update(state.steps, updates=state.updates)
+            if self.callbacks.stopped_by and not at_checkpoint:
+                at_checkpoint = True
+                self._update_agent()
             if self._snapshots_by(state.steps) > self._snapshots_by(before):
                 self._snapshot()  # before the checkpoint: a run resumed there would not pass this step again
             if at_checkpoint:
                 path = self._checkpoint()
-                if last or stop.requested:  # a signal that came while it was written needs no other
+                # A stop that came while it was written needs no other.
+                if last or stop.requested or self.callbacks.stopped_by:
                     return path
                 self._begin_episodes()
 
@@ -352,6 +383,8 @@ class Loop:
                 raise self._not_finite(culprit) from error
             raise
         self.writer.write(self.state.steps, {"phase": self.config.phase, **result.metrics()})
+        self.view._evaluation = result
+        self.callbacks.call("on_evaluation", self.view)
         rate = result.success_rate
         shown = {"return": result.mean_return} if rate is None else {"success": rate}
         self.progress.update(self.state.steps, shown)
@@ -381,7 +414,7 @@ class Loop:
         row["time/updates_per_second"] = (state.updates - updates) / max(now - then, 1e-9)
         row["time/learner_waits"] = self.engine.idle.flush() / max(now - then, 1e-9)
         self.clock = (now, state.steps, state.updates)
-        self.writer.write(state.steps, row)
+        self._write_row(row)
         self.folder.status.beat(state.steps)
         for warning in self.health.check(state.steps, row):
             self.engine.say(warning)
@@ -394,6 +427,11 @@ class Loop:
         }
         self.progress.update(state.steps, {k: v for k, v in shown.items() if v is not None})
         self.rewards, self.finished = [], []
+
+    def _write_row(self, row: dict[str, Any]) -> None:
+        self.writer.write(self.state.steps, row)
+        self.view._row = MappingProxyType(row)
+        self.callbacks.call("on_row", self.view)
 
     def _snapshots_by(self, steps: int) -> int:
         """The number of snapshots that are due within this many steps of the run."""
@@ -421,6 +459,7 @@ class Loop:
         self.state.metrics_bytes = self.writer.offset
         if self.envs.counter is not None:
             self.state.states = self.envs.counter.state()
+        self.state.callbacks = self.callbacks.state(self.state.steps)
         explorer = self.engine.explorer if Explorer.is_needed(self.config, self.state.steps) else None
         keeps = self.config.log.keep_replay or self.state.steps < self.config.steps
         replay = self.replay if keeps else None
@@ -428,6 +467,8 @@ class Loop:
         self.state.states = {}
         self.folder.log(f"checkpoint {path.name}")
         self.folder.status.saved(self.state.steps)
+        self.view._checkpoint = path
+        self.callbacks.call("on_checkpoint", self.view)
         return path
 
     def _not_finite(self, culprit: diagnosis.Culprit) -> NonFiniteError:
@@ -495,7 +536,10 @@ def save_run(
         "metrics_bytes": state.metrics_bytes,
         "spec": agent.spec.to_json(),
         "config": to_json(agent.config),
+        "callbacks": state.callbacks,
     }
+    if agent.device.type == "cpu":
+        meta["cpu_threads"] = torch.get_num_threads()
     if explorer is not None:  # its weights never change: one file serves all checkpoints of a run
         files[EXPLORER] = checkpoint.Group(explorer.tensors(), tag="frozen")
         meta["explorer"] = explorer.meta()
@@ -521,20 +565,8 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
     agent.steps = saved.count("agent_steps")
     loop = saved.tensors("loop.safetensors", "visits", "rng_cpu")
 
-    def chunks() -> Iterator[tuple[str, dict[str, Tensor]]]:
-        for name in saved.files:
-            if name.startswith("replay_"):
-                yield name.removeprefix("replay_").removesuffix(".safetensors"), saved.tensors(name)
-
     if REPLAY in saved.files:
-        positions = saved.tensors(REPLAY, *replay.state())
-        if positions["starts"].shape != replay.starts.shape:
-            raise CheckpointError(
-                f"the replay in {saved.path} has {len(positions['starts'])} slots and the run's config makes "
-                f"one of {len(replay.starts)}: set replay.capacity_steps and env.num_envs back to what they "
-                f"were"
-            )
-        replay.load(positions, chunks())
+        load_replay(saved, replay)
     elif saved.count("steps") < agent.config.steps:
         raise CheckpointError(
             f"{saved.path} holds no replay, since the run was complete with log.keep_replay = False, and "
@@ -544,4 +576,23 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
     restore_random_state(loop, agent.device)
     counts = {name: saved.count(name) for name in ("steps", "updates", "episodes", "metrics_bytes")}
     states = {k.removeprefix(STATES): v.numpy() for k, v in loop.items() if k.startswith(STATES)}
-    return LoopState(visits=loop["visits"].numpy(), states=states, **counts)
+    callbacks = saved.meta.get("callbacks", [])
+    return LoopState(visits=loop["visits"].numpy(), states=states, callbacks=callbacks, **counts)
+
+
+def load_replay(saved: checkpoint.Checkpoint, replay: Replay) -> None:
+    """Fill a replay with that of a checkpoint, which must have one."""
+
+    def chunks() -> Iterator[tuple[str, dict[str, Tensor]]]:
+        for name in saved.files:
+            if name.startswith("replay_"):
+                yield name.removeprefix("replay_").removesuffix(".safetensors"), saved.tensors(name)
+
+    positions = saved.tensors(REPLAY, *replay.state())
+    if positions["starts"].shape != replay.starts.shape:
+        raise CheckpointError(
+            f"the replay in {saved.path} has {len(positions['starts'])} slots and the run's config makes "
+            f"one of {len(replay.starts)}: set replay.capacity_steps and env.num_envs back to what they "
+            f"were"
+        )
+    replay.load(positions, chunks())

@@ -291,6 +291,9 @@ def test_gpus_are_read_from_nvidia_smi(monkeypatch):
         ("voidrl/PixelMaze-v0", "PixelMaze-v0_apt_s1"),
         ("ALE/Pong-v5", "Pong-v5_apt_s1"),
         ("dmc:walker walk", "dmc-walker-walk_apt_s1"),
+        ("voidrl/PixelMaze-v0?size=13&goal=far", "PixelMaze-v0-size=13-goal=far_apt_s1"),
+        ("maze:make?file=/data/a%20b.txt", "maze-make-file=-data-a-20b.txt_apt_s1"),
+        (f"Maze-v0?walls={'1' * 99}", f"Maze-v0-walls={'1' * 54}_apt_s1"),
     ],
 )
 def test_default_run_path(tmp_path, env_id, name):
@@ -304,7 +307,7 @@ def test_a_default_path_is_short_enough_for_the_file_system_and_still_counts_up(
     for _ in range(2):
         paths.append(default_run_path(env_id, "apt", 1, tmp_path))
         create(paths[-1]).config_path.write_text("{}")
-    assert [path.name[-16:] for path in paths] == ["-make_env_apt_s1", "ake_env_apt_s1-2"]
+    assert [path.name[-16:] for path in paths] == ["-make_env_apt_s1", "ke_env_apt_s1-02"]
 
 
 def test_a_default_path_that_cannot_be_used_is_one_sentence(tmp_path):
@@ -330,7 +333,21 @@ def test_default_run_path_counts_up_if_taken(tmp_path):
     for _ in range(3):
         taken.append(default_run_path("PixelMaze-v0", "apt", 1, tmp_path))
         create(taken[-1]).config_path.write_text("{}")
-    assert [path.name for path in taken] == [f"PixelMaze-v0_apt_s1{end}" for end in ("", "-2", "-3")]
+    assert [path.name for path in taken] == [f"PixelMaze-v0_apt_s1{end}" for end in ("", "-02", "-03")]
+
+
+def test_unnamed_runs_that_begin_at_once_get_a_folder_each(tmp_path, monkeypatch):
+    choose = runfolder.default_run_path
+    late = [tmp_path / "run_apt_s1"]  # chosen by both before either has made it
+    monkeypatch.setattr(runfolder, "default_run_path", lambda *name: late.pop() if late else choose(*name))
+    with (
+        RunFolder.create(tmp_path / "run_apt_s1"),
+        RunFolder.create_unnamed("run", "apt", 1, tmp_path) as second,
+    ):
+        assert second.path.name == "run_apt_s1-02"
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match="cannot make the run folder"):  # and does not try forever
+        RunFolder.create_unnamed("run", "apt", 1, tmp_path / "file").__enter__()
 
 
 HOLD = """

@@ -11,6 +11,7 @@ from voidrl.cli.bench import bench
 from voidrl.cli.doctor import doctor
 from voidrl.cli.evaluating import evaluate, score
 from voidrl.cli.experiment import demo, experiment
+from voidrl.cli.exporting import export
 from voidrl.cli.listing import list_
 from voidrl.cli.options import HELP
 from voidrl.cli.probing import probe
@@ -46,6 +47,7 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "report": report,
     "video": video,
     "score": score,
+    "export": export,
     "push": push,
     "list": list_,
     "doctor": doctor,

@@ -18,6 +18,7 @@ from voidrl.units import parse_count
 HELP = ["-h", "--help"]
 FLAGS = ("--overwrite", "--trust-code", "--json", "--all")
 TRUST_HELP = "let an agent from the Hub name Python code (module:name), which is then run here"
+REPEATED = "--callback"  # the one option that may be given several times
 WORDS = {"true": True, "false": False, "none": None}
 
 
@@ -78,7 +79,28 @@ def _pairs(words: list[str]) -> dict[str, str]:
             value = next(rest, "--")
             if value.startswith("--"):
                 raise ConfigError(f"option {name} has no value: expected `{name} VALUE`")
-        found[name] = value
+        found[name] = f"{found[name]}\n{value}" if name == REPEATED and name in found else value
+    return found
+
+
+def read_callbacks(text: str) -> list[Any]:
+    """Build the callbacks of `--callback Class?option=value`, one on each line."""
+    from voidrl import callbacks, registry
+    from voidrl.envs.ids import parse_id
+
+    found = []
+    for line in text.splitlines():
+        name, options = parse_id(line)
+        path = name if ":" in name else f"voidrl.callbacks:{name}"
+        cls = registry.import_path("callback", path)
+        if not (isinstance(cls, type) and issubclass(cls, callbacks.Callback)):
+            raise ConfigError(f"callback {name!r} cannot be used: expected a subclass of voidrl.Callback")
+        try:
+            found.append(cls(**options))
+        except TypeError as error:
+            raise ConfigError(
+                f"callback {line!r} cannot be built ({error}): expected module:Class?option=value&…"
+            ) from error
     return found
 
 
@@ -131,8 +153,7 @@ def read_as(text: str, hint: Any) -> Any:
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     for kind in kinds:
         if typing.get_origin(kind) is tuple:
-            words = (word.strip() for word in text.strip("[]()").split(","))
-            return tuple(read_as(word, typing.get_args(kind)[0]) for word in words if word)
+            return tuple(read_as(word, typing.get_args(kind)[0]) for word in split_list(text))
         if kind in (bool, types.NoneType) and isinstance(value := WORDS.get(text.lower(), text), kind):
             return value
         if kind in (int, float):
@@ -142,6 +163,21 @@ def read_as(text: str, hint: Any) -> Any:
     return text
 
 
+def split_list(text: str) -> list[str]:
+    """The entries of `a,b` or `[a, b]`; commas within brackets, as in `a?size=[3,4]`, split nothing."""
+    text = text.strip()
+    if text[:1] in ("[", "(") and text[-1:] in ("]", ")"):
+        text = text[1:-1]
+    words, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[({") - (letter in "])}")
+        if letter == "," and depth <= 0:
+            words.append("")
+        else:
+            words[-1] += letter
+    return [word.strip() for word in words if word.strip()]
+
+
 def read_changes(words: list[str]) -> dict[str, Any]:
     """`--set NAME=VALUE …` as dotted names and values."""
     changes = {}
@@ -149,8 +185,9 @@ def read_changes(words: list[str]) -> dict[str, Any]:
         name, equals, text = word.partition("=")
         if not equals or not name:
             raise ConfigError(f"--set {word} cannot be used: expected NAME=VALUE, such as learner.n_step=5")
-        several = tuple(_read_value(part) for part in text.split(",")) if "," in text else None
-        changes[name.replace("-", "_")] = _read_value(text) if several is None else several
+        parts = split_list(text)
+        several = len(parts) > 1 or text.endswith(",")
+        changes[name.replace("-", "_")] = tuple(map(_read_value, parts)) if several else _read_value(text)
     return changes
 
 

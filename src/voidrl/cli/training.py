@@ -13,6 +13,7 @@ from voidrl.cli.options import (
     make_parser,
     pop_own,
     print_help,
+    read_callbacks,
     read_changes,
     read_options,
     split_words,
@@ -28,12 +29,14 @@ DEFAULT_ENV = "voidrl/PixelMaze-v0"  # whose values a help without an environmen
 OUTPUT = {
     "--out DIR": "the run folder; by default a new one under runs/",
     "--overwrite": "replace the run in it",
+    "--callback NAME": "StopOnPlateau, StopAtReturn?value=10, or module:Class?option=value; may be repeated",
 }
 START = {
     "--preset NAME": "a protocol or an agent, from `voidrl list presets`",
     "--method NAME": "the intrinsic reward, from `voidrl list methods`, or module:Class",
     "--representation NAME": "from `voidrl list representations`, or module:Class",
     "--learner NAME": "the RL algorithm, from `voidrl list learners`, or module:Class",
+    "--from-data DATA": "fill the replay from a Minari dataset (an id or a path) or an .npz file first",
     **OUTPUT,
 }
 FINETUNE = {
@@ -81,6 +84,7 @@ def _start(command: str, argv: list[str]) -> None:
 
     options = request.options
     where: dict[str, Any] = {"out": options.get("--out"), "overwrite": "--overwrite" in options}
+    where["callbacks"] = read_callbacks(options.get("--callback", ""))
     if command == "finetune":
         api.finetune(request.subject, options.get("--env"), config=request.config, **where)
     else:
@@ -139,7 +143,11 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
     from voidrl import api, build
     from voidrl.config import PIECES, Config, merge, update
 
-    pieces = {kind: options[f"--{kind}"] for kind in PIECES if f"--{kind}" in options}
+    pieces: dict[str, Any] = {kind: options[f"--{kind}"] for kind in PIECES if f"--{kind}" in options}
+    if "--from-data" in options:
+        from voidrl.data.files import absolute_name
+
+        pieces["replay.data"] = absolute_name(options["--from-data"])
 
     def layers_with(changes: dict[str, Any]) -> list[ConfigLayer]:
         return build.layers_for(env, command, options.get("--preset"), changes, pieces)
@@ -189,10 +197,15 @@ def resume(argv: list[str]) -> None:
     parser.add_argument("--env", help="module:function, for a run started by a script with its own function")
     parser.add_argument("--device", help="auto, cpu, cuda or cuda:N (default: as it was started)")
     parser.add_argument("--engine", help="auto, eager, graph or compile (default: as it was started)")
+    callback_help = "as in `voidrl pretrain`; those of the run are not saved, only their states"
+    parser.add_argument(
+        "--callback", dest="callbacks", action="append", default=[], metavar="NAME", help=callback_help
+    )
     options = parser.parse_args(argv)
     from voidrl import api
 
-    api.resume(**{**vars(options), "config": read_changes(options.config)})
+    callbacks = read_callbacks("\n".join(options.callbacks))
+    api.resume(**{**vars(options), "config": read_changes(options.config), "callbacks": callbacks})
 
 
 PHASES: dict[str, Callable[[list[str]], None]] = {"pretrain": pretrain, "finetune": finetune, "train": train}

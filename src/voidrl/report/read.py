@@ -281,7 +281,7 @@ def _status(status: RunStatus | None, reached: int, total_steps: int) -> tuple[S
     if status.state == "failed":
         return "failed", f"failed after {progress}: {status.error}"
     if status.state == "stopped":
-        return "incomplete", f"was stopped by {status.signal} after {progress}"
+        return "incomplete", f"was stopped by {status.signal or status.callback} after {progress}"
     return "incomplete", f"was killed, or its machine went down, after {progress}"
 
 

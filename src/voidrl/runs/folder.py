@@ -14,7 +14,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,12 +29,14 @@ from voidrl.runs.status import StatusWriter, utc_now
 # makes it a run, last the one that makes it voidrl's, so that a kill in between leaves no dead end.
 _OWN_NAMES = (
     *("config.json", "metrics.jsonl", "tb", "wandb", "checkpoints", "log.txt", "status.json", "snapshots"),
-    *("evaluation.json", "probe.json", "videos", "report", "environment.json"),
+    *("evaluation.json", "probe.json", "videos", "report", "policy.onnx", "policy.pt2", "replay.npz"),
+    "environment.json",
 )
 # What a start may have written when it was killed before config.json: a folder with no more is free.
 _BEFORE_CONFIG = {"environment.json", "checkpoints", "status.json", "log.txt"}
 # Of the name of a folder: file systems take 255, some of which a number at its end may need.
 _MAX_NAME_BYTES = 200
+_MAX_OPTIONS = 60  # characters of the environment's options
 _EXPERIMENT_NAMES = ("experiment.json", locks.CELLS)
 
 
@@ -69,6 +71,21 @@ class RunFolder:
                 folder._remove_own_files()
                 write_json_atomic(folder.environment_path, environment_info())
                 folder.checkpoints_path.mkdir(exist_ok=True)
+            yield folder
+
+    @classmethod
+    @contextmanager
+    def create_unnamed(cls, env_id: str, method: str, seed: int, root: str | Path = "runs") -> Iterator[Self]:
+        """`create` at `default_run_path`: of several processes that begin at once, each gets its own."""
+        with ExitStack() as stack:
+            while True:
+                path = default_run_path(env_id, method, seed, root)
+                try:
+                    folder = stack.enter_context(cls.create(path))
+                    break
+                except RunFolderError:
+                    if cls(path).is_free:  # no other process took it: another path would fail too
+                        raise
             yield folder
 
     @classmethod
@@ -235,15 +252,17 @@ def log_failed_start(path: str | Path, error: BaseException) -> Path | None:
 
 
 def default_run_path(env_id: str, method: str, seed: int, root: str | Path = "runs") -> Path:
-    """Return a free path such as `runs/PixelMaze-v0_apt_s1`, with `-2`, `-3`, … appended if it is taken."""
-    name = re.sub(r"[^\w.-]+", "-", f"{env_id.rsplit('/', 1)[-1]}_{method}_s{seed}")
+    """Return a free path such as `runs/PixelMaze-v0-goal=far_apt_s1`, with `-02`, `-03`, … if it is taken."""
+    env, _, options = env_id.partition("?")
+    env = "-".join(filter(None, [env.rsplit("/", 1)[-1], options[:_MAX_OPTIONS]]))
+    name = re.sub(r"[^\w.=-]+", "-", f"{env}_{method}_s{seed}")
     if len(name.encode()) > _MAX_NAME_BYTES:  # of module:function, method and seed, the end says the most
         name = name.encode()[-_MAX_NAME_BYTES:].decode(errors="ignore").lstrip("-._")
     path, number = Path(root) / name, 1
     with RunFolder(path)._usable():
         while not RunFolder(path).is_free:
             number += 1
-            path = Path(root) / f"{name}-{number}"
+            path = Path(root) / f"{name}-{number:02}"
     return path
 
 

@@ -39,6 +39,8 @@ class RunStatus:
     """Step of the newest checkpoint, whether or not its files are still there."""
     signal: str | None = None
     """What stopped it: SIGINT, SIGTERM or SIGHUP."""
+    callback: str | None = None
+    """The callback that stopped it."""
     error: str | None = None
     """Why it failed, in one sentence."""
     pid: int = 0
@@ -70,7 +72,7 @@ class StatusWriter:
 
     def start(self, total_steps: int, steps: int = 0) -> None:
         """`starting`: this process has acquired the run, at the checkpoint of `steps` if there is one."""
-        fresh = {"signal": None, "error": None, "pid": os.getpid(), "started": utc_now()}
+        fresh = {"signal": None, "callback": None, "error": None, "pid": os.getpid(), "started": utc_now()}
         self._update("starting", steps=steps, total_steps=total_steps, checkpoint=steps or None, **fresh)
         self._write()  # nothing is lost yet: a folder that cannot be written is refused here
 
@@ -83,9 +85,9 @@ class StatusWriter:
         """`running`, with a new checkpoint."""
         self._try_write("running", steps=steps, checkpoint=steps)
 
-    def stop(self, signal: str, steps: int) -> None:
-        """`stopped`: by a signal, after a checkpoint."""
-        self._try_write("stopped", steps=steps, signal=signal)
+    def stop(self, steps: int, *, signal: str | None = None, callback: str | None = None) -> None:
+        """`stopped`: by a signal or by a callback, after a checkpoint."""
+        self._try_write("stopped", steps=steps, signal=signal, callback=callback)
 
     def fail(self, error: Exception, steps: int) -> None:
         """`failed`: with the error's sentence."""
