@@ -151,7 +151,7 @@ def run(name: str, seed: int, steps: int, layout_seed: int) -> dict[str, Any]:
                 curve.append(round(len(seen) / open_cells, 4))
             return out
 
-    venv: Any = Count(make_vec_env(maze.ENV_ID, ENVS, seed=seed, env_kwargs=layout))
+    venv: Any = Count(make_vec_env("voidrl/PixelMaze-v0", ENVS, seed=seed, env_kwargs=layout))
     began, cpu = time.perf_counter(), time.process_time()
     extra: dict[str, Any] = {}
     options = dict(reward or {"intrinsic_scale": 0.0})
