@@ -133,3 +133,10 @@ def test_actions_and_observations_are_converted_back_and_forth():
     np.testing.assert_array_equal(agent_action(np.array([[[-3.0, 10.0, 1.0]]]), spec), [[-1, 1, 0]])
     raw = rng.integers(0, 256, (5, 8, 6, 3), np.uint8)
     assert np.array_equal(raw_observation(to_frames(raw, spec), spec), raw)
+
+
+def test_observations_with_parts_come_as_the_environment_gives_them():
+    made = voidrl.make_env("Blackjack-v1")
+    obs, _ = made.reset(seed=0)
+    assert obs in made.observation_space
+    assert isinstance(made.observation_space, gym.spaces.Tuple)

@@ -117,7 +117,13 @@ def observation_space(spec: EnvSpec) -> gym.Space:
 
 def action_space(spec: EnvSpec) -> gym.Space:
     """The space of exported actions."""
+    if spec.action_sizes:
+        sizes, start = (np.reshape(n, spec.action_shape) for n in (spec.action_sizes, spec.action_start))
+        if not spec.action_shape:
+            return gym.spaces.Discrete(int(sizes), start=int(start))
+        return gym.spaces.MultiDiscrete(sizes, start=start)
     if spec.discrete:
         return gym.spaces.Discrete(spec.num_actions)
     low, high = (np.array(bound).reshape(spec.action_shape) for bound in (spec.action_low, spec.action_high))
-    return gym.spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
+    dtype = np.int64 if spec.action_integer else np.float32
+    return gym.spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype)

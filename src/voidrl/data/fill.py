@@ -23,7 +23,15 @@ from voidrl.spaces import spec_of, to_frames
 from voidrl.spaces.check import ROUNDING
 from voidrl.types import EnvSpec
 
-SAME = ("frame_shape", "pixels", "num_values", "num_actions", "action_shape")  # of data and environment
+SAME = (
+    "frame_shape",
+    "pixels",
+    "num_values",
+    "num_actions",
+    "action_shape",
+    "action_sizes",
+    "action_start",
+)  # of data and environment
 
 
 class Move(NamedTuple):
@@ -153,7 +161,10 @@ class Stream:
     def _actions(self, actions: np.ndarray) -> np.ndarray:
         """The agent's actions, after a check of the environment's."""
         spec = self._spec
-        if spec.discrete:
+        if spec.action_sizes:
+            start, sizes = (np.reshape(n, spec.action_shape) for n in (spec.action_start, spec.action_sizes))
+            within = (actions >= start) & (actions < start + sizes)
+        elif spec.discrete:
             within = (actions >= 0) & (actions < spec.num_actions)
         else:
             low, high = (

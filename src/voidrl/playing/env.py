@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
 from voidrl.config import Config, EnvConfig, merge, require, update
+from voidrl.envs.convert import Converted
 from voidrl.envs.guarded import Guarded
 from voidrl.envs.ids import ATARI, DMC, parse_id
 from voidrl.envs.make import EnvFactory, make_envs
@@ -63,7 +64,9 @@ def make_env(
         return NativeEnv(envs, render_mode)
     envs.vector.closed = True  # or it would close the environment that is handed out
     single: gym.Env = envs.vector.envs[0]
-    return single.env if isinstance(single, Guarded) else single  # whose `spec` makes it again
+    while isinstance(single, Guarded | Converted):  # agents take observations as the environment gives them
+        single = single.env
+    return single  # whose `spec` makes it again
 
 
 def _env_config(env: str | EnvFactory, config: Mapping[str, Any] | EnvConfig | Config | None) -> EnvConfig:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from voidrl.spaces.actions import chosen_action
 from voidrl.types import EnvSpec, channels_last
 
 
 def raw_observation(frames: np.ndarray, spec: EnvSpec) -> np.ndarray:
-    """(N, *frame_shape) → (N, *raw_shape): the inverse of `voidrl.spaces.to_frames`."""
-    if not spec.pixels:
+    """(N, *frame_shape) → (N, *raw_shape): the inverse of `voidrl.spaces.to_frames`.
+
+    Frames of observations with parts stay frames.
+    """
+    if spec.parts or not spec.pixels:
         return frames
     if channels_last(spec.raw_shape):
         return frames.transpose(0, 2, 3, 1)
@@ -18,6 +22,8 @@ def raw_observation(frames: np.ndarray, spec: EnvSpec) -> np.ndarray:
 
 def agent_action(action: np.ndarray, spec: EnvSpec) -> np.ndarray:
     """Actions (N, …) in the environment's range → those of the agent: the inverse of `env_action`."""
+    if spec.action_sizes:
+        return chosen_action(action, spec)
     if spec.discrete:
         return action.astype(np.int64)
     low, high = np.array(spec.action_low), np.array(spec.action_high)  # float64: the span may exceed float32
