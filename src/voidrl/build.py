@@ -225,8 +225,7 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
     merged = merge(*layers)
     config = update(Config(), merged | name_pieces(spec, merged))
     seen = network_spec(spec, config.augment)
-    if spec.pixels:
-        config = dataclasses.replace(config, augment=with_shift(config.augment, spec.frame_shape[1:]))
+    config = dataclasses.replace(config, augment=with_shift(config.augment, spec.frame_shape[1:]))
     stack = stack_for(seen.obs_shape) if spec.pixels else "mlp"
     if stack == "nature" and not spec.discrete:
         stack = "drq"
