@@ -13,9 +13,10 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
 from voidrl.config import Config, EnvConfig, merge, require, update
+from voidrl.envs.guarded import Guarded
 from voidrl.envs.ids import ATARI, DMC, parse_id
 from voidrl.envs.make import EnvFactory, make_envs
-from voidrl.envs.vector import Envs, Guarded
+from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.playing.units import agent_action, raw_observation
 from voidrl.protocols.presets import default_preset, protocol_for

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from voidrl.spaces import channels_last
-from voidrl.types import EnvSpec
+from voidrl.types import EnvSpec, channels_last
 
 
 def raw_observation(frames: np.ndarray, spec: EnvSpec) -> np.ndarray:
