@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from voidrl import build, checkpoint
 from voidrl.agent import Agent
@@ -292,7 +292,8 @@ def evaluate(
         wanted = episodes if count is None else max(1, count // STEPS_PER_EVAL_ENV)
         num_envs = build.evaluation_envs(config, wanted)
     require(num_envs >= 1, "num_envs", num_envs, "1 or more")
-    with closing(make_envs(config, factory, num_envs, evaluation=True)) as envs:
+    place = str(agent.device)
+    with closing(make_envs(config, factory, num_envs, evaluation=True, device=place)) as envs:
         build.require_same_spaces(agent.spec, trained_in.id, envs.spec, config.id)
         return evaluate_agent(
             agent, envs, episodes, seed, steps=count, deterministic=deterministic, epsilon=epsilon
@@ -601,7 +602,7 @@ def _resumable_names() -> list[str]:
 def _resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
     """The function that makes environments of a resumed run, where the original cannot be imported."""
     if env is None or not isinstance(env, str):
-        return env
+        return cast(EnvFactory | None, env)
     name, options = parse_id(env)
     found = import_path("environment", name) if ":" in name else None
     if not callable(found) or is_importable(trained_in):

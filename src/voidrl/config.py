@@ -190,9 +190,10 @@ class EnvConfig:
     `atari/pong?sticky=true`."""
     num_envs: int = 1
     """Environments stepped in parallel."""
-    backend: Literal["auto", "native", "sync", "async"] = "auto"
-    """How they are stepped: natively vectorized, in this process, or in worker processes.
-    `auto` takes the native version where the environment has one; else `sync`, on DMControl `async`."""
+    backend: Literal["auto", "native", "sync", "async", "tensor"] = "auto"
+    """How they are stepped: natively vectorized, in this process, in worker processes, or as tensors on the
+    run's device, where observations stay. `auto` takes the native version where the environment has one; else
+    `sync`, on DMControl `async`."""
     frame_stack: int = 1
     """Consecutive frames that make one observation; stacked by the replay, not by the environment."""
     count_states: bool = False

@@ -27,8 +27,8 @@ from voidrl.agent.explorer import Explorer
 from voidrl.agent.reset import reset
 from voidrl.callbacks import CallbackList, RunView
 from voidrl.config import Config, to_json
-from voidrl.device import random_state, restore_random_state
-from voidrl.engine import Engine, HostCopy
+from voidrl.device import HostCopy, random_state, restore_random_state
+from voidrl.engine import Engine
 from voidrl.envs.ids import is_importable
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import (
@@ -191,8 +191,9 @@ class Loop:
             before, skill = state.steps, self.skill
             chosen = self._choose_actions()
             # Environments and updates run at the same time. On CUDA updates are launched after the actions;
-            # elsewhere they take this thread, so the environments are started first.
-            if chosen.on_host:
+            # elsewhere they take this thread, so the environments are started first. Those on the device are
+            # launched too, and their rewards arrive while the updates run.
+            if isinstance(chosen, Tensor) or chosen.on_host:
                 self._send(chosen)
                 self._update_agent()
             else:
@@ -200,7 +201,9 @@ class Loop:
                 self._send(chosen)
             with self.engine.idle if state.updates else nullcontext():
                 result = self.envs.recv()
-                self._record(chosen.numpy(), skill, result)
+                if not self.envs.actions_are_finite:
+                    raise self._bad_action()
+                self._record(chosen if isinstance(chosen, Tensor) else chosen.numpy(), skill, result)
             if self.callbacks.has_step_hooks and state.steps > before:  # not where all were reset
                 self.callbacks.call("on_step", self.view)
             last = state.steps >= self.config.steps or stop.requested or self.callbacks.stopped_by
@@ -248,14 +251,17 @@ class Loop:
         if ":" in self.config.method.name and self.skill.numel() and not torch.isfinite(self.skill).all():
             raise self._not_finite(diagnosis.blame_skill(self.agent, "sample_skill"))
 
-    def _choose_actions(self) -> HostCopy:
+    def _choose_actions(self) -> HostCopy | Tensor:
+        """Actions on their way to the host, or on the device if the environments are there too."""
         agent, steps = self.agent, self.state.steps
         if agent.pretraining:
             agent.method.set_progress(steps)
         if steps < self.warmup_steps and self.random_warmup:
-            return HostCopy(agent.random_actions(self.replay.latest()))
-        agent.learner.set_progress(float("inf") if self.noise_at_end else steps)
-        return self.engine.choose(self.skill, explore=self._explores())
+            actions = agent.random_actions(self.replay.latest())
+        else:
+            agent.learner.set_progress(float("inf") if self.noise_at_end else steps)
+            actions = self.engine.choose(self.skill, explore=self._explores())
+        return actions.clone() if self.envs.takes_tensors else HostCopy(actions)
 
     def _explores(self) -> bool:
         """Whether the pre-trained policy may act now; it is released once it never will again."""
@@ -268,14 +274,20 @@ class Loop:
         explorer.set_progress(self.config, steps)
         return steps >= self.warmup_steps or Explorer.warms_up(self.config, steps)
 
-    def _send(self, chosen: HostCopy) -> None:
+    def _send(self, chosen: HostCopy | Tensor) -> None:
+        if isinstance(chosen, Tensor):
+            self.envs.send(chosen)  # `actions_are_finite` is known with the results
+            return
         action = chosen.numpy()
         if not np.isfinite(action).all():
-            self.engine.metrics.flush()  # a loss that broke before the action is the cause
-            raise self._not_finite(self._first_culprit() or diagnosis.blame_policy(self.agent))
+            raise self._bad_action()
         self.envs.send(action)
 
-    def _record(self, action: np.ndarray, skill: Tensor, result: StepResult) -> None:
+    def _bad_action(self) -> NonFiniteError:
+        self.engine.metrics.flush()  # a loss that broke before the action is the cause
+        return self._not_finite(self._first_culprit() or diagnosis.blame_policy(self.agent))
+
+    def _record(self, action: np.ndarray | Tensor, skill: Tensor, result: StepResult) -> None:
         state, agent = self.state, self.agent
         real = ~self.ended  # where an episode had ended, this step was its reset
         self.skill_age = np.where(real, self.skill_age + 1, 0)
