@@ -38,7 +38,7 @@ MAX_SNAPSHOTS = 1000
 MAX_VIEWS = 16
 PIECES = ("method", "representation", "learner")
 SET_BY_COMMAND = frozenset({"phase", "env.id", *(f"{kind}.name" for kind in PIECES)})  # no options
-STACKS = ("auto", "nature", "impala", "drq", "paper", "small", "mlp")
+STACKS = ("auto", "light", "nature", "impala", "drq", "paper", "small", "mlp")
 # Fields that belong to the machine and its user, not to the agent: shared agents have none of them.
 LOCAL_FIELDS = (
     "device",
@@ -205,7 +205,8 @@ class EncoderConfig:
     """Convolutions: `nature`, `impala`, `drq` (strides 2, 1, 1, 1), `paper` (strides 2, 2, 2, 1) or `small`
     (5×5 with strides 5, 5; DER and CURL); `mlp` for vectors; or a custom network as `module:Class` (in Python
     also the class itself). `auto`: `nature` for discrete actions, `drq` for continuous ones, `mlp` with a
-    hidden layer for vectors."""
+    hidden layer for vectors. `light`, for a CPU: the same, but `paper` for images, as far as they are large
+    enough."""
     feature_dim: int = 50
     """Width of the output. 0 leaves out FC and what follows it: the features are the stack's own."""
     hidden_dim: int = 0
