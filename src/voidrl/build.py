@@ -47,7 +47,7 @@ from voidrl.methods.base import Latents
 from voidrl.metrics.loggers import import_wandb
 from voidrl.nets.encoder import stack_for
 from voidrl.observations import stored_obs_shape
-from voidrl.protocols.presets import default_preset, protocol_for, recipe
+from voidrl.protocols.presets import NO_PRESET, default_preset, protocol_for, recipe
 from voidrl.replay import Replay, make_replay
 from voidrl.representations.base import Views
 from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
@@ -109,7 +109,7 @@ def layers_for(
                 f"field: pass one of the two, or the changes alone as a mapping"
             )
         return [ConfigLayer("config", to_json(config)), ConfigLayer("command", arguments)]
-    preset = preset or default_preset(env)
+    preset = None if preset == NO_PRESET else preset or default_preset(env)
     command = merge(changes(config), arguments)
     named = merge(shared or {}, command)
     method = piece_name("method", named) or Config().method.name
@@ -229,6 +229,7 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
     seen = network_spec(spec, config.augment)
     config = dataclasses.replace(config, augment=with_shift(config.augment, spec.frame_shape[1:]))
     stack = stack_for(seen.obs_shape) if spec.pixels else "mlp"
+    light = "paper" if stack == "nature" else stack  # for a CPU
     if stack == "nature" and not spec.discrete:
         stack = "drq"
     for kind in ("representation", "learner"):
@@ -238,10 +239,11 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
                 f"{kind}.encoder.stack = 'mlp' cannot be used with {spec.describe()}: expected convolutions; "
                 f"DMControl from pixels has the presets urlb-pixels, dmc-paper and dmc-fast"
             )
-        if encoder.stack == "auto":
+        if encoder.stack in ("auto", "light"):
+            chosen = light if encoder.stack == "light" else stack
             # LayerNorm straight on a linear map would forget the length of a vector.
-            hidden = encoder.hidden_dim or (MLP_HIDDEN if stack == "mlp" else 0)
-            config = update(config, {f"{kind}.encoder": {"stack": stack, "hidden_dim": hidden}})
+            hidden = encoder.hidden_dim or (MLP_HIDDEN if chosen == "mlp" else 0)
+            config = update(config, {f"{kind}.encoder": {"stack": chosen, "hidden_dim": hidden}})
     return config
 
 

@@ -38,7 +38,7 @@ MAX_SNAPSHOTS = 1000
 MAX_VIEWS = 16
 PIECES = ("method", "representation", "learner")
 SET_BY_COMMAND = frozenset({"phase", "env.id", *(f"{kind}.name" for kind in PIECES)})  # no options
-STACKS = ("auto", "nature", "impala", "drq", "paper", "small", "tiny", "mlp")
+STACKS = ("auto", "light", "nature", "impala", "drq", "paper", "small", "tiny", "mlp")
 # Fields that belong to the machine and its user, not to the agent: shared agents have none of them.
 LOCAL_FIELDS = (
     "device",
@@ -241,7 +241,8 @@ class EncoderConfig:
     also read the logarithm of each byte, for symbols such as MiniGrid's); `mlp` for vectors; or a custom
     network as `module:Class` (in Python also the class itself). `auto`: `tiny` for images with a side below
     20 pixels, otherwise `drq` for continuous actions or with a side below 36, else `nature`; `mlp` with a
-    hidden layer for vectors. Numbers that come with images are joined behind the convolutions."""
+    hidden layer for vectors. `light`, for a CPU: the same, but `paper` for images, as far as they are large
+    enough. Numbers that come with images are joined behind the convolutions."""
     feature_dim: int = 50
     """Width of the output. 0 leaves out FC and what follows it: the features are the stack's own."""
     hidden_dim: int = 0
