@@ -34,7 +34,8 @@ PARTS = (ObsPart(("image",), "image", (3, 36, 36), dtype="uint8"), ObsPart(("val
 MIXED = EnvSpec((3, 36, 36), True, 2, num_actions=3, num_values=5, parts=PARTS)
 AGENTS = {
     "dqn on images": (PIXELS, {"augment__crop_size": 36}),
-    "rainbow with skills": (PIXELS, {"learner": "rainbow", "method": small_method("diayn")}),
+    "rainbow on images": (PIXELS, {"learner": "rainbow"}),
+    "rainbow with skills": (DISCRETE, {"learner": "rainbow", "method": small_method("diayn")}),
     "popart": (DISCRETE, {"learner__popart": True}),
     "ddpg": (CONTINUOUS, {"learner": "ddpg"}),
     "sac": (SCALED, {}),
