@@ -7,9 +7,9 @@ from gymnasium import spaces
 from test_observations import World
 
 from voidrl.config import EnvConfig
+from voidrl.data.units import agent_action
 from voidrl.envs.make import make_envs, probe_env
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
-from voidrl.playing.units import agent_action
 from voidrl.spaces import env_action, masks_of, observed_frames, read_spaces, spec_of
 
 LINE = spaces.Box(-1, 1, (2,))

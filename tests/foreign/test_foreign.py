@@ -1,7 +1,7 @@
 """Environments written by others: each is pre-trained in, fine-tuned in, evaluated, saved, loaded and played.
 
-Most need packages that voidrl does not: `make test-foreign` installs them. With `VOIDRL_FOREIGN_RECORDS` set to
-a folder, each test leaves there what it found, from which `benchmarks/foreign_table.py` makes the table of
+Most need packages that voidrl does not: `make test-foreign` installs them. With `VOIDRL_FOREIGN_RECORDS` set
+to a folder, each test leaves there what it found, from which `benchmarks/foreign_table.py` makes the table of
 docs/environments/foreign.md.
 """
 
