@@ -351,6 +351,7 @@ RESUMED = {
     "scales": (MAZE, {"learner": {"popart": True}, "intrinsic_normalization": "standardize"}),
     "sac vectors": (make_continuous, {"learner": "sac"}),
     "ddpg vectors": (make_continuous, {"learner": "ddpg", "method": "rnd"}),
+    "environments on the device": (MAZE, {"learner": "dqn", "env__backend": "tensor"}),
 }
 
 
@@ -408,10 +409,9 @@ class Leaving(TorchDispatchMode):
 
     def __torch_dispatch__(self, op, kinds, args=(), kwargs=None):
         result = op(*args, **(kwargs or {}))
-        if "copy" in op.name():
-            source = args[1] if "copy_" in op.name().partition("::")[2] else args[0]
-            if source.is_cuda and not result.is_cuda:
-                self.largest = max(self.largest, source.nbytes)
+        source = {"aten::copy_": 1, "aten::_to_copy": 0}.get(op.name())
+        if source is not None and args[source].is_cuda and not result.is_cuda:
+            self.largest = max(self.largest, args[source].nbytes)
         return result
 
 
@@ -424,11 +424,13 @@ def test_frames_of_tensor_environments_never_leave_the_device(continuous, monkey
     frames, _ = envs.reset(0)
     assert frames.device == place
     replay.reset(frames)
-    numpy = torch.Tensor.numpy
-    arrays = []
-    monkeypatch.setattr(
-        torch.Tensor, "numpy", lambda tensor: (arrays.append(tensor.nbytes), numpy(tensor))[1]
-    )
+    arrays, numpy = [], torch.Tensor.numpy
+
+    def watched(tensor):
+        arrays.append(tensor.nbytes)
+        return numpy(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "numpy", watched)
     with Leaving() as leaving:
         for _ in range(20):
             action = torch.randint(4, (n,), device=place)
