@@ -17,11 +17,14 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-faults test-foreign check docs audit lock clean
+.PHONY: help install demo test test-slow test-faults test-foreign check docs audit lock clean
 
 help: ## show this list
 	@echo "usage: make <target> [ARGS='...'] [PYTHON=python3.12]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-12s %s\n", $$1, $$2}'
+
+install: $(READY) ## set up .venv with everything that the other targets and the docs need
+	@echo "Ready. 'source .venv/bin/activate' puts the voidrl command on the path."
 
 demo: $(READY) ## pre-train in a maze without rewards, then fine-tune; ARGS are passed on
 	@$(BIN)/voidrl demo $(ARGS)

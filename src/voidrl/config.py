@@ -14,7 +14,7 @@ import math
 import textwrap
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -28,6 +28,7 @@ Count = int  # which the command line also reads as 1M, 100k, 1e6 and 1_000_000
 LARGEST = 2**63  # numbers of a config are below it, as torch's are
 MAX_DOTS = 8  # in the name of a field
 MAX_ENVS = 8192
+MAX_CPU_THREADS = 1024
 MAX_FRAMES = 2**31 - 1  # of a game of Atari, which ALE counts in 32 bits
 MAX_SKILLS = 2**16  # discrete ones
 MAX_UPDATES_PER_STEP = 1024
@@ -37,14 +38,16 @@ MAX_SNAPSHOTS = 1000
 MAX_VIEWS = 16
 PIECES = ("method", "representation", "learner")
 SET_BY_COMMAND = frozenset({"phase", "env.id", *(f"{kind}.name" for kind in PIECES)})  # no options
-STACKS = ("auto", "nature", "impala", "drq", "paper", "small", "tiny", "mlp")
+STACKS = ("auto", "light", "nature", "impala", "drq", "paper", "small", "tiny", "mlp")
 # Fields that belong to the machine and its user, not to the agent: shared agents have none of them.
 LOCAL_FIELDS = (
     "device",
+    "cpu_threads",
     "engine",
     "env.backend",
     "env.dmc.processes",
     "env.timeout_s",
+    "replay.data",
     "replay.device",
     "representation.weights",
     "log.keep_last",
@@ -67,7 +70,8 @@ USER_FIELDS = (
 )
 # Fields that a run may change when it is resumed; "log." are all of that group. All others define the run.
 RESUMABLE_FIELDS = (
-    *("steps", "device", "engine", "precision", "replay.device"),  # how long, where and how it is computed
+    # How long, where and how it is computed.
+    *("steps", "device", "cpu_threads", "engine", "precision", "replay.device"),
     *("env.backend", "env.dmc.processes", "env.timeout_s", "env.check_bounds"),  # how environments are run
     "log.",  # what is written, and when; checkpoints at other steps also cut episodes elsewhere
     # The remedies for a run that diverges.
@@ -75,6 +79,25 @@ RESUMABLE_FIELDS = (
     *("finetune.learning_rate", "learner.max_grad_norm"),
 )
 Trainer = Literal["representation", "method", "learner"]
+# What other libraries call our fields.
+OTHER_NAMES = {
+    "lr": "learning_rate",
+    "gamma": "discount",
+    "tau": "target_tau",
+    "n_envs": "num_envs",
+    "n_steps": "n_step",
+    "batch": "batch_size",
+    "buffer_size": "capacity_steps",
+    "total_timesteps": "steps",
+    "timesteps": "steps",
+    "learning_starts": "warmup_steps",
+    "train_freq": "updates_per_step",
+    "gradient_steps": "updates_per_step",
+    "eval_freq": "eval_every_steps",
+    "n_eval_episodes": "eval_episodes",
+    "frame_skip": "action_repeat",
+    "wandb": "wandb_project",
+}
 
 
 def require(ok: bool, name: str, value: object, expected: str) -> None:
@@ -214,11 +237,12 @@ class EncoderConfig:
 
     stack: str = "auto"
     """Convolutions: `nature`, `impala`, `drq` (strides 2, 1, 1, 1), `paper` (strides 2, 2, 2, 1), `small`
-    (5×5 with strides 5, 5; DER and CURL) or `tiny` (two of 3×3 without strides, from 5×5 pixels on); `mlp`
-    for vectors; or a custom network as `module:Class` (in Python also the class itself). `auto`: `tiny` for
-    images with a side below 20 pixels; otherwise `drq` for continuous actions or with a side below 36 pixels,
-    `nature` for other images; `mlp` with a hidden layer for vectors. Numbers that come with images are
-    joined behind the convolutions."""
+    (5×5 with strides 5, 5; DER and CURL) or `tiny` (two of 3×3 without strides, from 5×5 pixels on, which
+    also read the logarithm of each byte, for symbols such as MiniGrid's); `mlp` for vectors; or a custom
+    network as `module:Class` (in Python also the class itself). `auto`: `tiny` for images with a side below
+    20 pixels, otherwise `drq` for continuous actions or with a side below 36, else `nature`; `mlp` with a
+    hidden layer for vectors. `light`, for a CPU: the same, but `paper` for images, as far as they are large
+    enough. Numbers that come with images are joined behind the convolutions."""
     feature_dim: int = 50
     """Width of the output. 0 leaves out FC and what follows it: the features are the stack's own."""
     hidden_dim: int = 0
@@ -441,6 +465,9 @@ class ReplayConfig:
     priority_losses: Literal["learner", "all"] = "learner"
     """Which errors make up a priority: the learner's, or `all`, the auxiliary loss of each transition
     included (CURL on Atari)."""
+    data: str | None = None
+    """A dataset that fills the replay before the first step: the id or the path of a Minari dataset, or an
+    .npz file of `voidrl export`. None for an empty replay."""
 
     def __post_init__(self) -> None:
         require_positive(self, "capacity_steps")
@@ -588,6 +615,9 @@ class Config:
     """Seed of everything random in the run."""
     device: str = "auto"
     """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`."""
+    cpu_threads: int = 0
+    """Threads of the networks on a CPU; 0 chooses by their size: one for small ones, several for large
+    batches of convolutions, as far as cores are free. `OMP_NUM_THREADS` is obeyed."""
     engine: Literal["auto", "eager", "graph", "compile"] = "auto"
     """How updates run: `eager`, one kernel after the other; `graph`, captured as CUDA graphs, many updates
     per launch; `compile`, fused by torch.compile and then, on CUDA, captured: the fastest, after up to a
@@ -646,6 +676,8 @@ class Config:
         forgets = momentum is None or 0 <= momentum < 1
         require(forgets, "intrinsic_momentum", momentum, "None or a number in [0, 1)")
         require_update_rate(self.updates_per_step)
+        few = 0 <= self.cpu_threads <= MAX_CPU_THREADS
+        require(few, "cpu_threads", self.cpu_threads, f"0 (chosen for you) to {MAX_CPU_THREADS}")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(0 <= self.seed < 2**31, "seed", self.seed, "a whole number in [0, 2³¹)")
 
@@ -714,7 +746,8 @@ def update(config: T, changes: Mapping[str, Any], path: str = "") -> T:
     for key, value in merge(changes).items():
         if key not in hints:
             known = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
-            raise UnknownNameError("config field", path + key, [path + n for n in known])
+            near = [path + name for name in similar_fields(key, flat(to_json(config)))]
+            raise UnknownNameError("config field", path + key, [path + n for n in known], near=near)
         current = getattr(config, key)
         if isinstance(config, EncoderConfig) and key == "stack" and isinstance(value, type):
             value = registry.register_encoder(value)
@@ -812,6 +845,17 @@ def _require_type(value: Any, hint: Any, name: str) -> Any:
             return value
         expected.append({types.NoneType: "None", tuple: "a list"}.get(kind, kind.__name__))
     raise ConfigError(f"{name} = {shown(value)} cannot be used: expected {' or '.join(expected)}")
+
+
+def similar_fields(name: str, fields: Iterable[str]) -> list[str]:
+    """Which of the dotted names end like this one, or like what other libraries mean by it: up to three.
+
+    The learner's come before those of other pieces.
+    """
+    leaf = name.rpartition(".")[2]
+    ends = {leaf, OTHER_NAMES.get(leaf, leaf)}
+    found = [field for field in fields if field.rpartition(".")[2] in ends]
+    return sorted(found, key=lambda field: (field.count("."), not field.startswith("learner.")))[:3]
 
 
 def flat(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:

@@ -247,13 +247,18 @@ class IdleTimer:
     def __init__(self, device: torch.device) -> None:
         self._on_cuda = device.type == "cuda"
         self._spans: list[tuple[Any, Any]] = []
+        self.total_seconds: float | None = None if self._on_cuda else 0.0
+        """Idle seconds so far; None on CUDA, where they are known only when the host waits for them."""
 
     def __enter__(self) -> Self:
         self._began = self._now()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._spans.append((self._began, self._now()))
+        ended = self._now()
+        self._spans.append((self._began, ended))
+        if self.total_seconds is not None:
+            self.total_seconds += ended - self._began
 
     def _now(self) -> Any:
         if not self._on_cuda:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from voidrl.agent import Agent
+from voidrl.agent.cost import acting_threads
 from voidrl.device import seeded
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import NonFiniteError
@@ -120,7 +121,7 @@ def evaluate_agent(
     score, length = np.zeros(n), np.zeros(n, np.int64)
     succeeded, ended = np.zeros(n, bool), np.zeros(n, bool)
     reports_success, counted_steps = False, 0
-    with seeded(seed, agent.device):
+    with seeded(seed, agent.device), acting_threads(agent, n):
         frames, _ = envs.reset(seed)
         if watch is not None:
             watch(None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ from voidrl.evaluation import EVALUATION_STREAM, evaluate_agent, run_seed
 from voidrl.methods.base import Method
 from voidrl.metrics import CHECK, MetricsWriter
 from voidrl.metrics.health import HealthMonitor
+from voidrl.metrics.projection import Projection
 from voidrl.replay import Replay
 from voidrl.runs.folder import RunFolder
 from voidrl.terminal.output import durable_output
@@ -53,6 +55,7 @@ from voidrl.units import crossed
 EXPLORER, REPLAY = "explorer.safetensors", "replay.safetensors"
 STATES = "states/"  # before the names of what `env.count_states` counted, in a checkpoint
 SHOWN_VALUES = 10  # of a skill, in the sentence that names it
+RECENT_EPISODES = 20  # whose mean return the progress line shows, or one of each environment
 MAX_CELLS = 1_000_000  # `info["cell"]` beyond these is no index into a small map
 
 
@@ -105,6 +108,10 @@ class Loop:
         self.health = HealthMonitor(self.config, constant_reward=method.constant_reward)
         self.rewards: list[float] = []  # of every real step since the last row
         self.finished: list[tuple[float, int]] = []  # return and length of episodes since the last row
+        self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, envs.num_envs))  # their returns
+        on_cpu = agent.device.type == "cpu"
+        self.projection = Projection(self.config, learns=agent.learns, on_cpu=on_cpu)
+        self.first_update = state.updates
 
     def run(self) -> None:
         """Train until `config.steps`, a signal or a callback's stop; ends with a checkpoint."""
@@ -217,6 +224,7 @@ class Loop:
             if crossed(before, state.steps, log.log_every_steps):
                 self._log()
             self.progress.update(state.steps, updates=state.updates)
+            self._project()
             if self.callbacks.stopped_by and not at_checkpoint:
                 at_checkpoint = True
                 self._update_agent()
@@ -228,6 +236,11 @@ class Loop:
                 if last or stop.requested or self.callbacks.stopped_by:
                     return path
                 self._begin_episodes()
+
+    def _project(self) -> None:
+        updates = self.state.updates - self.first_update
+        if text := self.projection.look(self.state.steps, updates, self.engine.idle.total_seconds):
+            self.engine.say(text)
 
     def _begin_episodes(self) -> None:
         frames, info = self.envs.reset(run_seed(self.config.seed, 0, self.state.steps))
@@ -319,6 +332,7 @@ class Loop:
         self.ended = result.ended & real
         for i in np.flatnonzero(self.ended):
             self.finished.append((float(self.score[i]), int(self.length[i])))
+            self.recent.append(float(self.score[i]))
             self.score[i], self.length[i] = 0.0, 0
         state.episodes += int(self.ended.sum())
 
@@ -398,7 +412,7 @@ class Loop:
         self.view._evaluation = result
         self.callbacks.call("on_evaluation", self.view)
         rate = result.success_rate
-        shown = {"return": result.mean_return} if rate is None else {"success": rate}
+        shown = {"evaluated": result.mean_return} if rate is None else {"success": rate}
         self.progress.update(self.state.steps, shown)
 
     def _log(self) -> None:
@@ -432,6 +446,7 @@ class Loop:
             self.engine.say(warning)
         shown = {
             "intrinsic": row.get("train/reward_mean") if self.agent.pretraining else None,
+            "return": float(np.mean(self.recent)) if self.recent and not self.agent.pretraining else None,
             "extrinsic": row["reward/extrinsic"],
             "cells": row.get("coverage/cells"),
             "positions": row.get("coverage/positions"),
@@ -550,6 +565,8 @@ def save_run(
         "config": to_json(agent.config),
         "callbacks": state.callbacks,
     }
+    if agent.device.type == "cpu":
+        meta["cpu_threads"] = torch.get_num_threads()
     if explorer is not None:  # its weights never change: one file serves all checkpoints of a run
         files[EXPLORER] = checkpoint.Group(explorer.tensors(), tag="frozen")
         meta["explorer"] = explorer.meta()
@@ -575,20 +592,8 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
     agent.steps = saved.count("agent_steps")
     loop = saved.tensors("loop.safetensors", "visits", "rng_cpu")
 
-    def chunks() -> Iterator[tuple[str, dict[str, Tensor]]]:
-        for name in saved.files:
-            if name.startswith("replay_"):
-                yield name.removeprefix("replay_").removesuffix(".safetensors"), saved.tensors(name)
-
     if REPLAY in saved.files:
-        positions = saved.tensors(REPLAY, *replay.state())
-        if positions["starts"].shape != replay.starts.shape:
-            raise CheckpointError(
-                f"the replay in {saved.path} has {len(positions['starts'])} slots and the run's config makes "
-                f"one of {len(replay.starts)}: set replay.capacity_steps and env.num_envs back to what they "
-                f"were"
-            )
-        replay.load(positions, chunks())
+        load_replay(saved, replay)
     elif saved.count("steps") < agent.config.steps:
         raise CheckpointError(
             f"{saved.path} holds no replay, since the run was complete with log.keep_replay = False, and "
@@ -600,3 +605,21 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
     states = {k.removeprefix(STATES): v.numpy() for k, v in loop.items() if k.startswith(STATES)}
     callbacks = saved.meta.get("callbacks", [])
     return LoopState(visits=loop["visits"].numpy(), states=states, callbacks=callbacks, **counts)
+
+
+def load_replay(saved: checkpoint.Checkpoint, replay: Replay) -> None:
+    """Fill a replay with that of a checkpoint, which must have one."""
+
+    def chunks() -> Iterator[tuple[str, dict[str, Tensor]]]:
+        for name in saved.files:
+            if name.startswith("replay_"):
+                yield name.removeprefix("replay_").removesuffix(".safetensors"), saved.tensors(name)
+
+    positions = saved.tensors(REPLAY, *replay.state())
+    if positions["starts"].shape != replay.starts.shape:
+        raise CheckpointError(
+            f"the replay in {saved.path} has {len(positions['starts'])} slots and the run's config makes "
+            f"one of {len(replay.starts)}: set replay.capacity_steps and env.num_envs back to what they "
+            f"were"
+        )
+    replay.load(positions, chunks())

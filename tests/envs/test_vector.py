@@ -187,8 +187,8 @@ def test_an_unknown_autoreset_mode_is_refused():
 
 @pytest.mark.parametrize("backend", ["sync", "async"])
 def test_an_unsupported_space_names_the_environment(backend):
-    odd = spaces.MultiDiscrete([2, 2])
-    with pytest.raises(SpaceError, match=r"environment 'mine': action space MultiDiscrete\(\[2 2\]\) is not"):
+    odd = spaces.Text(3, charset="ab")
+    with pytest.raises(SpaceError, match=r"environment 'mine': action space Text\(1, 3, charset=ab\) is not"):
         make_envs(EnvConfig("mine", backend=backend), lambda: Walk(action_space=odd))
 
 

@@ -1,4 +1,4 @@
-"""Environments whose packages have no Gymnasium ids, and a wrapper, each as short as a user would write it."""
+"""Environments whose packages have no Gymnasium ids, and wrappers, each as short as a user writes them."""
 
 import gymnasium as gym
 

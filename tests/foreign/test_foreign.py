@@ -1,7 +1,7 @@
 """Environments written by others: each is pre-trained in, fine-tuned in, evaluated, saved, loaded and played.
 
-Most need packages that voidrl does not: `make test-foreign` installs them. With `VOIDRL_FOREIGN_RECORDS` set to
-a folder, each test leaves there what it found, from which `benchmarks/foreign_table.py` makes the table of
+Most need packages that voidrl does not: `make test-foreign` installs them. With `VOIDRL_FOREIGN_RECORDS` set
+to a folder, each test leaves there what it found, from which `benchmarks/foreign_table.py` makes the table of
 docs/environments/foreign.md.
 """
 
@@ -123,8 +123,9 @@ def play(env, tuned, loaded):
     """Play the start of an episode; the loaded agent acts as the one that was saved."""
     obs, info = env.reset(seed=1) if "seed" in env.reset.__code__.co_varnames else env.reset()
     for _ in range(5):
-        action = loaded.act(obs)
-        assert np.array_equal(action, tuned.act(obs))
+        masks = {"action_mask": info["action_mask"]} if loaded.config.env.action_masks == "info" else {}
+        action = loaded.act(obs, **masks)
+        assert np.array_equal(action, tuned.act(obs, **masks))
         assert env.action_space.contains(action), (action, env.action_space)
         obs, _, terminated, truncated, info = env.step(action)
         if np.any(terminated) or np.any(truncated):

@@ -5,10 +5,11 @@ from synthetic_runs import MAZE, write_experiment, write_run
 
 from voidrl.config import flat, merge
 from voidrl.protocols.presets import protocol_for
+from voidrl.report.curves import chart_data
 from voidrl.report.groups import env_names, make_arms, source_of, stages_of
 from voidrl.report.provenance import settings_table
 from voidrl.report.read import read_all
-from voidrl.report.summary import caveats, findings, overview
+from voidrl.report.summary import caveats, default_title, findings, overview
 from voidrl.runs.experiment_record import write_failure
 
 ROWS = [{"step": 100, "episode/return": 1.0}]
@@ -76,6 +77,46 @@ def test_environments_are_as_short_as_they_stay_distinct():
         "voidrl/M?a=1&b=3": "M?b=3",
         "voidrl/M?a=1": "M",
     }
+    mazes = {"M?a=1&b=2&c=3": "M?a=1", "M?a=1&b=2&c=3&goal=far": "M?a=1&goal=far"}
+    mazes |= {"M?a=2&b=3&c=4": "M?a=2", "M?a=2&b=3&c=4&goal=far": "M?a=2&goal=far"}
+    assert env_names(mazes) == mazes  # b and c differ too, but say nothing new
+
+
+def test_mixed_runs_are_sorted_and_never_compared_across_environments_and_phases(tmp_path):
+    for seed in (2, 1):
+        rows = [{"step": 100, "coverage/cells": 5, "episode/return": 0.0}]
+        write_run(tmp_path / f"zz{seed}", seed=seed, rows=rows)
+        write_run(tmp_path / f"aa{seed}", seed=seed, phase="finetune", env=f"{MAZE}&goal=far", rows=rows)
+    write_run(tmp_path / "m", phase="train", env="CartPole-v1", rows=ROWS)
+    write_run(tmp_path / "q", env="CartPole-v1", rows=ROWS)
+    write_run(tmp_path / "demo" / "s1", rows=ROWS)
+    write_experiment(tmp_path / "demo", [{"folder": "s1", "label": "mine"}], about="A maze.")
+    collection, arms = arms_of(tmp_path)
+    assert default_title(collection) == "PixelMaze-v0, CartPole-v1"  # most runs are of no experiment
+    assert [(arm.env_name, arm.phase, arm.label, arm.seeds) for arm in arms] == [
+        ("PixelMaze-v0", "pretrain", "mine", [1]),  # experiments first
+        ("CartPole-v1", "pretrain", "apt", [1]),
+        ("CartPole-v1", "train", "scratch", [1]),
+        ("PixelMaze-v0", "pretrain", "apt", [1, 2]),
+        ("PixelMaze-v0?goal=far", "finetune", "apt", [1, 2]),
+    ]
+    panels = chart_data(arms)["panels"]
+    shown = [(each["stage"], each["env"], [arm["label"] for arm in each["arms"]]) for each in panels]
+    assert shown == [
+        ("pretrain", "PixelMaze-v0", ["mine", "apt"]),
+        ("pretrain", "CartPole-v1", ["apt"]),
+        ("task", "CartPole-v1", ["scratch"]),
+        ("task", "PixelMaze-v0?goal=far", ["apt"]),
+    ]
+    assert panels[-1]["arms"][0]["phase"] == "fine-tuning"
+    said = [text.partition(" after")[0] for text in findings(arms)]
+    assert said == [  # each environment by what it measures
+        "Pre-training without reward, PixelMaze-v0: maze coverage",
+        "Pre-training without reward, CartPole-v1: training return",
+        "Training with task reward, CartPole-v1: training return",
+        "Training with task reward, PixelMaze-v0?goal=far: training return",
+    ]
+    assert dict(overview(collection, arms))["About own"] == "A maze."
 
 
 def test_only_settings_that_differ_are_shown(tmp_path):
@@ -149,6 +190,7 @@ def test_the_summary_lists_what_was_run(tmp_path):
         ((3, 7), (1, 2), "Ahead: apt (no overlap of ranges)."),
         ((3, 7), (1, 4), "Equal within their ranges: apt; random."),
         ((3, 7), (1,), "Highest mean: apt (no spread with one seed)."),
+        ((3, 7), (5,), "Equal means: apt; random."),
     ],
 )
 def test_the_summary_says_who_is_ahead(tmp_path, apt, random, verdict):

@@ -108,7 +108,7 @@ def test_curves_in_the_page_are_mean_and_range(runs, tmp_path):
         [pytest.approx(2 / 7, rel=1e-4), pytest.approx(5 / 7, rel=1e-4)],
         3,
     )
-    assert panel["arms"] == [{"label": "apt", "style": 0, "runs": 3, "seeds": 3}]
+    assert panel["arms"] == [{"label": "apt", "phase": "", "style": 0, "runs": 3, "seeds": 3}]
 
 
 def test_the_page_is_self_contained(runs, tmp_path, studio):

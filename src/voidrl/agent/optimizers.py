@@ -7,7 +7,7 @@ the optimizers that minimize it and no others, so nothing is trained by a loss t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,15 +23,24 @@ class Part(NamedTuple):
     learning_rate: float | Tensor
 
 
+class _Plan(NamedTuple):
+    """What an Adam is made of."""
+
+    groups: list[dict[str, Any]]
+    eps: float
+    decays: bool
+    max_grad_norm: float
+
+
 class Optimizers:
-    """Adam by name."""
+    """Adam by name, each made when it is first used: its import takes seconds that an agent at play saves."""
 
     def __init__(self, device: torch.device, biases: Iterable[nn.Parameter] = ()) -> None:
         """`biases` do not decay, whatever their shape: an ensemble's have three dimensions."""
         self.device = device
         self._biases = set(biases)
+        self._plans: dict[str, _Plan] = {}
         self._adams: dict[str, torch.optim.Adam] = {}
-        self._max_norms: dict[str, float] = {}
 
     def add(
         self,
@@ -58,33 +67,36 @@ class Optimizers:
                 for decay, trainable in by_decay.items()
             ]
         if groups:
-            on_cuda = self.device.type == "cuda"
-            rates = [group.pop("lr") for group in groups]  # Adam takes no tensor for one that is not captured
-            kind = torch.optim.AdamW if weight_decay else torch.optim.Adam
-            self._adams[name] = kind(groups, 1e-3, eps=eps, fused=True, capturable=on_cuda)
-            for group, rate in zip(self._adams[name].param_groups, rates, strict=True):
-                group["lr"] = rate
-            self._max_norms[name] = max_grad_norm
+            self._plans[name] = _Plan(groups, eps, bool(weight_decay), max_grad_norm)
 
     def _decays(self, parameter: nn.Parameter) -> bool:
         return parameter.ndim > 1 and parameter not in self._biases
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._adams)
+        return iter(self._plans)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._adams
+        return name in self._plans
 
     def __getitem__(self, name: str) -> torch.optim.Adam:
+        if name not in self._adams:
+            plan = self._plans[name]
+            kind = torch.optim.AdamW if plan.decays else torch.optim.Adam
+            # Adam takes no tensor as the rate of one that is not captured: rates are set afterwards.
+            groups = [{key: value for key, value in group.items() if key != "lr"} for group in plan.groups]
+            on_cuda = self.device.type == "cuda"
+            adam = self._adams[name] = kind(groups, 1e-3, eps=plan.eps, fused=True, capturable=on_cuda)
+            for made, planned in zip(adam.param_groups, plan.groups, strict=True):
+                made["lr"] = planned["lr"]
         return self._adams[name]
 
     def values(self) -> list[torch.optim.Adam]:
         """All of them."""
-        return list(self._adams.values())
+        return [self[name] for name in self]
 
     def parameters(self, name: str) -> list[nn.Parameter]:
         """The weights of one of them, in order."""
-        return [p for group in self._adams[name].param_groups for p in group["params"]]
+        return [p for group in self._plans[name].groups for p in group["params"]]
 
     def all_parameters(self) -> list[nn.Parameter]:
         """The weights of all of them."""
@@ -93,18 +105,18 @@ class Optimizers:
     def minimize(self, names: Sequence[str], loss: Tensor) -> None:
         """One step of the named optimizers; only their weights receive gradients."""
         for name in names:
-            if name not in self._adams:
+            if name not in self._plans:
                 raise ConfigError(
                     f"a loss names optimizer {name!r}, which has nothing to train: expected "
-                    f"{' or '.join(map(repr, self._adams))}; without parameters there must be no loss"
+                    f"{' or '.join(map(repr, self._plans))}; without parameters there must be no loss"
                 )
-            self._adams[name].zero_grad(set_to_none=True)
+            self[name].zero_grad(set_to_none=True)
         with full_precision(loss):  # or the gradients of full-precision layers would be bf16
             loss.backward(inputs=[p for name in names for p in self.parameters(name)])
         for name in names:
-            if self._max_norms[name]:
-                nn.utils.clip_grad_norm_(self.parameters(name), self._max_norms[name])
-            self._adams[name].step()
+            if max_norm := self._plans[name].max_grad_norm:
+                nn.utils.clip_grad_norm_(self.parameters(name), max_norm)
+            self[name].step()
 
     @torch.no_grad()
     def forget(self, parameters: set[nn.Parameter]) -> None:
@@ -120,6 +132,9 @@ class Optimizers:
     def move(self, fn: Callable[[Tensor], Tensor], device: torch.device, buffers: dict[int, Tensor]) -> None:
         """Apply to the state what moved the weights; `buffers` are the new ones by the id of the old."""
         self.device = device
+        for plan in self._plans.values():
+            for group in plan.groups:
+                group["lr"] = buffers.get(id(group["lr"]), group["lr"])
         for adam in self._adams.values():
             for parameter, kept in adam.state.items():
                 moved = {key: fn(value) for key, value in kept.items()}
@@ -142,7 +157,8 @@ class Optimizers:
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor]) -> None:
         """The inverse of `tensors`."""
-        for name, adam in self._adams.items():
+        for name in self:
+            adam = self[name]
             for i, parameter in enumerate(self.parameters(name)):
                 saved = {k.split("/")[2]: v for k, v in tensors.items() if k.startswith(f"{name}/{i}/")}
                 adam.state[parameter] = {k: v.to(parameter.device, copy=True) for k, v in saved.items()}

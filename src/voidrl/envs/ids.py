@@ -75,9 +75,8 @@ def parse_id(text: str, kind: str = "environment") -> tuple[str, dict[str, Any]]
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
     except ValueError:
-        raise ConfigError(
-            f"{kind} {shown(text)} cannot be read: expected name?option=value&option=value"
-        ) from None
+        form = f"{'id' if kind == 'environment' else 'name'}?option=value&option=value"
+        raise ConfigError(f"{kind} {shown(text)} cannot be read: expected {form}") from None
     return name, {key: _value(value) for key, value in pairs}
 
 

@@ -24,8 +24,8 @@ from voidrl.config import Count, EncoderConfig, MethodConfig, require, require_p
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method
-from voidrl.nets import Encoder, TF32Linear, mlp
-from voidrl.nets.encoder import stack_for
+from voidrl.nets import Encoder, TF32Linear, init_orthogonal, mlp
+from voidrl.nets.encoder import ConvStack, stack_for
 from voidrl.observations import input_shape, pack_input, unpack, visible, visible_numbers
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
@@ -78,7 +78,11 @@ class RND(Method):
             # Not bf16, which would put a floor under the error.
             sizes = [visible_numbers(spec), hidden, hidden, *[hidden] * extra_layers, self.config.rep_dim]
             return mlp(sizes, layer=TF32Linear)
-        encoder = Encoder(spec, EncoderConfig(stack_for(spec.obs_shape), feature_dim=0, activation="relu"))
+        config = EncoderConfig(stack_for(spec.obs_shape), feature_dim=0, activation="relu")
+        stack = None
+        if config.stack == "tiny":  # of standardized values it must not take the logarithm
+            stack = ConvStack(spec.obs_shape[0], config).apply(init_orthogonal)
+        encoder = Encoder(spec, config, stack=stack)
         heads = mlp([encoder.feature_dim, *[hidden] * (1 + extra_layers), self.config.rep_dim])
         return nn.Sequential(encoder, *heads)
 

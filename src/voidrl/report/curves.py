@@ -179,7 +179,13 @@ def chart_data(arms: Sequence[ArmRuns]) -> dict[str, Any]:
                     curves.setdefault(metric, []).append(packed)
                     intervals += [curve.interval] if curve.interval is not None else []
             shown = [
-                {"label": arm.label, "style": arm.style, "runs": len(arm.runs), "seeds": len(arm.seeds)}
+                {
+                    "label": arm.label,
+                    "phase": arm.phase_hint if stage == "task" else "",
+                    "style": arm.style,
+                    "runs": len(arm.runs),
+                    "seeds": len(arm.seeds),
+                }
                 for arm in members
             ]
             panels.append({"stage": stage, "env": members[0].env_name, "arms": shown, "curves": curves})

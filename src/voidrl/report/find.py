@@ -101,7 +101,7 @@ def _candidates(path: Path) -> Iterator[Path]:
         folder = waiting.pop()
         try:
             stat = folder.stat()
-            entries = sorted(os.scandir(folder), key=lambda entry: _natural_key(entry.name))
+            entries = sorted(os.scandir(folder), key=lambda entry: natural_key(entry.name))
         except OSError:
             continue  # a broken link, or a folder without permission
         if (stat.st_dev, stat.st_ino) in seen:
@@ -129,7 +129,7 @@ def _looks_like_run(names: set[str]) -> bool:
     return bool(_SIGNS & names) if "config.json" in names else {"metrics.jsonl", "environment.json"} <= names
 
 
-def _natural_key(name: str) -> list[tuple[int, str]]:
+def natural_key(name: str) -> list[tuple[int, str]]:
     """Sort seed2 before seed10."""
     parts = re.split(r"([0-9]+)", name)
     return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]

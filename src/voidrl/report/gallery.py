@@ -190,7 +190,10 @@ class _MediaCache:
             data = None
         if data is None:
             self._say(f"{run.path}: making a {name.partition('-')[0]}")
-            data = make()
+            from voidrl.device import one_thread
+
+            with one_thread():  # an agent that plays alone
+                data = make()
             found = load(data)
             keep(run.path, name, saved.key, data)
         if self._bytes + len(data) > MAX_BYTES:

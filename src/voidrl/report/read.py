@@ -21,7 +21,7 @@ from voidrl.errors import CheckpointError, RunFolderError, VoidrlError
 from voidrl.files import user_path
 from voidrl.probing.saved import final_probe
 from voidrl.protocols.presets import PRESETS
-from voidrl.report.find import Skipped, find_runs
+from voidrl.report.find import Skipped, find_runs, natural_key
 from voidrl.report.formatting import count
 from voidrl.runs import locks
 from voidrl.runs.evaluations import final_evaluation
@@ -161,10 +161,15 @@ def read_all(paths: Sequence[str | Path], say: Callable[[str], None]) -> Collect
         for note in run.notes:
             say(f"{run.path}: {note}")
     _name(runs)
-    # In the order of the experiments; other runs after them, by phase, in the order found.
+    # In the order of the experiments; other runs after them, by environment, phase, method and seed.
     cells = [path for experiment in found.experiments for path in experiment.cells_by_path]
     order = {path: number for number, path in enumerate(cells)}
-    runs.sort(key=lambda run: (order.get(run.path.resolve(), len(order)), PHASES.index(run.phase)))
+
+    def place(run: Run) -> tuple[Any, ...]:
+        number = order.get(run.path.resolve(), len(order))
+        return number, natural_key(run.env), PHASES.index(run.phase), run.method, run.seed
+
+    runs.sort(key=place)
     return Collection(runs, skipped, found.experiments, [user_path(path) for path in paths])
 
 

@@ -78,9 +78,27 @@ class Results:
             found.setdefault(row.arm.env_name, []).append(row)
         return found
 
+    def headline_of(self, env: str) -> str | None:
+        """The measure that compares the arms of one environment; another one where none has the headline."""
+        rows = self.by_env[env]
+        if any(self.headline in row.spreads for row in rows):
+            return self.headline
+        return headline_measure([row.arm for row in rows], self.stage)
+
+    def by_headline(self) -> dict[str, dict[str, list[ResultRow]]]:
+        """The rows that have it, by measure and environment, the highest mean first."""
+        found: dict[str, dict[str, list[ResultRow]]] = {}
+        for env, rows in self.by_env.items():
+            key = self.headline_of(env)
+            if key is not None:
+                have = [row for row in rows if key in row.spreads]
+                ordered = sorted(have, key=lambda row: -row.spreads[key].mean)
+                found.setdefault(key, {})[env] = ordered
+        return found
+
     def bar(self, row: ResultRow) -> dict[str, str] | None:
         """Where mean and range of the headline lie, in percent of its environment's scale from 0 up."""
-        key = self.headline
+        key = self.headline_of(row.arm.env_name)
         if key is None or key not in row.spreads:
             return None
         others = [each.spreads[key] for each in self.by_env[row.arm.env_name] if key in each.spreads]

@@ -29,8 +29,9 @@ class Caveat:
 
 
 def default_title(collection: Collection) -> str:
-    """The experiment's title, or the environments."""
-    if len(collection.experiments) == 1:
+    """The experiment's title if most runs belong to it, else the environments."""
+    planned = sum(run.experiment is not None for run in collection.runs)
+    if len(collection.experiments) == 1 and 2 * planned > len(collection.runs):
         return collection.experiments[0].title
     names = dict.fromkeys(run.env.partition("?")[0].removeprefix("voidrl/") for run in collection.runs)
     return join_names(names, MOST_ENVS)
@@ -40,8 +41,11 @@ def overview(collection: Collection, arms: Sequence[ArmRuns]) -> list[tuple[str,
     """What was run, as names and values."""
     runs = collection.runs
     phases = Counter(run.phase for run in runs)
-    rows = [("About", experiment.about) for experiment in collection.experiments]
-    rows += [("Scale", experiment.scale or "") for experiment in collection.experiments]
+    mixed = len(collection.experiments) > 1 or any(run.experiment is None for run in runs)
+    rows = []
+    for experiment in collection.experiments:
+        suffix = f" {experiment.name}" if mixed else ""
+        rows += [(f"About{suffix}", experiment.about), (f"Scale{suffix}", experiment.scale or "")]
     rows += [
         (
             "Runs",
@@ -60,14 +64,10 @@ def findings(arms: Sequence[ArmRuns]) -> list[str]:
     """For each comparison: mean and range of every arm, and which arm is ahead."""
     found = []
     for results in make_results(arms):
-        key = results.headline
-        if key is None:
-            continue
-        by_env = {
-            env: sorted((row for row in rows if key in row.spreads), key=lambda row: -row.spreads[key].mean)
-            for env, rows in results.by_env.items()
-        }
-        if len(by_env) > MOST_ENVS:
+        for key, by_env in results.by_headline().items():
+            if len(by_env) <= MOST_ENVS:
+                found += [f"{results.title}, {env}: {_finding(rows, key)}" for env, rows in by_env.items()]
+                continue
             compared = [rows for rows in by_env.values() if len(rows) > 1]
             best = Counter(
                 row.arm.label
@@ -78,10 +78,6 @@ def findings(arms: Sequence[ArmRuns]) -> list[str]:
             wins = ", ".join(f"{label} in {number}" for label, number in best.most_common())
             title = f"{results.title}, {len(by_env)} environments"
             found.append(f"{title}: highest mean {measure_of(key).name}: {wins or 'nothing to compare'}.")
-        else:
-            found += [
-                f"{results.title}, {env}: {_finding(rows, key)}" for env, rows in by_env.items() if rows
-            ]
     return found
 
 
@@ -93,6 +89,9 @@ def _finding(rows: list[ResultRow], key: str) -> str:
     if len(rows) == 1:
         return statement
     best, *others = rows
+    tied = [row.arm.label for row in rows if row.spreads[key].mean == best.spreads[key].mean]
+    if len(tied) > 1:
+        return f"{statement} Equal means: {'; '.join(tied)}."
     close = [row.arm.label for row in others if row.spreads[key].high >= best.spreads[key].low]
     if any(len(row.spreads[key].seeds) == 1 for row in rows):
         return f"{statement} Highest mean: {best.arm.label} (no spread with one seed)."

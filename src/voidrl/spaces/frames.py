@@ -79,7 +79,7 @@ def _image(value: np.ndarray, part: ObsPart) -> np.ndarray:
         value = value.astype(np.uint8) * np.uint8(255)
     elif part.dtype != "uint8":
         if (part.low, part.high) != (0, 255):
-            value = (value.astype(np.float64) - part.low) * (255 / (part.high - part.low))
+            value = (value.astype(np.float64) - part.low) * 255 / (part.high - part.low)
         value = np.clip(np.rint(value), 0, 255).astype(np.uint8)
     if channels_last(part.shape):
         value = value.transpose(0, 3, 1, 2)
@@ -136,7 +136,7 @@ def _newest_masks(values: Sequence[np.ndarray], spec: EnvSpec, batch: int, given
     elif given is None:
         raise SpaceError(
             f"no action_mask was given: expected {mask_length(spec)} values 0 or 1, since the agent's "
-            f"environment has masks of actions"
+            f"environment has masks; pass action_mask=info['action_mask'], or what its method returns"
         )
     if np.ndim(given) == 1:
         given = np.broadcast_to(given, (batch, len(given)))

@@ -114,7 +114,7 @@ def _part_from_json(data: Any, at: str) -> ObsPart:
     count = math.prod(data["shape"]) if kind in ("one_hot", "fraction") else 0
     _require(len(sizes) == len(start) == count, data, "sizes", f"{count} numbers, and as many in start", at)
     _require(
-        kind != "one_hot" or sum(sizes) <= MAX_ONE_HOT, data, "sizes", f"{MAX_ONE_HOT} in all at most", at
+        kind != "one_hot" or sum(sizes) <= MAX_ONE_HOT, data, "sizes", f"at most {MAX_ONE_HOT} choices", at
     )
     bounds = _is_finite(data["low"]) and _is_finite(data["high"]) and data["low"] < data["high"]
     _require(bounds, data, "low", "a finite number below high", at)

@@ -138,6 +138,7 @@ class Chart {
     this.panels = DATA.panels.filter((panel) => panel.stage === this.stage);
     const wanted = figure.dataset.metrics ? figure.dataset.metrics.split(" ") : Object.keys(DATA.metrics);
     this.metrics = wanted.filter((metric) => this.panels.some((panel) => panel.curves[metric]));
+    this.panels = this.panels.filter((panel) => this.metrics.some((metric) => panel.curves[metric]));
     this.hidden = new Set();
     if (!this.metrics.length) {
       figure.append(make("p", { class: "empty" }, "Nothing has been logged yet."));
@@ -225,7 +226,7 @@ class Chart {
       });
       const value = make("td", { class: "number" }), range = make("td"), runs = make("td");
       this.rows.set(arm.label, { value, range, runs });
-      body.append(make("tr", {}, make("th", { scope: "row" }, button), value, range, runs));
+      body.append(make("tr", {}, make("th", { scope: "row" }, button, ...(arm.phase ? [make("small", {}, arm.phase)] : [])), value, range, runs));
     }
     this.at = make("th", { scope: "col" });
     const head = make("tr", {}, this.at, make("th", { scope: "col", class: "number" }, "mean"), make("th", { scope: "col" }, "range"), make("th", { scope: "col" }, "runs"));
