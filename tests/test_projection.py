@@ -54,7 +54,7 @@ def test_a_random_agent_has_no_updates_to_wait_for():
         text = run.watch.look(501, 0, 0.0)
     assert text is None  # no steps in between, so no rate
     run.now += 5
-    assert run.watch.look(1001, 0, 0.0)== "about 5h33m more, at 50 steps/s"
+    assert run.watch.look(1001, 0, 0.0) == "about 5h33m more, at 50 steps/s"
 
 
 def test_hours_come_with_what_to_lower():
