@@ -17,23 +17,32 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-faults check docs audit lock clean
+.PHONY: help install demo test test-slow test-faults test-foreign check docs audit lock clean
 
 help: ## show this list
 	@echo "usage: make <target> [ARGS='...'] [PYTHON=python3.12]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-12s %s\n", $$1, $$2}'
 
+install: $(READY) ## set up .venv with everything that the other targets and the docs need
+	@echo "Ready. 'source .venv/bin/activate' puts the voidrl command on the path."
+
 demo: $(READY) ## pre-train in a maze without rewards, then fine-tune; ARGS are passed on
 	@$(BIN)/voidrl demo $(ARGS)
 
 test: $(READY) ## run the tests that take seconds; ARGS are passed to pytest
-	@$(BIN)/python -m pytest -m "not slow and not faults" -n $(WORKERS) $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not faults and not foreign" -n $(WORKERS) $(ARGS)
 
 test-slow: $(READY) ## run the tests that take minutes
 	@$(BIN)/python -m pytest -m slow $(ARGS)
 
 test-faults: $(READY) ## inject every fault of the catalogue; SOAK=seconds sets the length of the soak
 	@VOIDRL_SOAK_SECONDS=$(SOAK) $(BIN)/python -m pytest tests/faults -n $(WORKERS) $(ARGS)
+
+test-foreign: .venv-foreign/.ready .venv-robotics/.ready ## run environments of other packages, which it installs (3 GB), and list them
+	@rm -rf build/foreign; failed=0; for name in foreign robotics; do \
+	  VOIDRL_FOREIGN_VENV=$$name VOIDRL_FOREIGN_RECORDS=build/foreign \
+	  .venv-$$name/bin/python -m pytest tests/foreign -n $(WORKERS) $(ARGS) || failed=1; done; \
+	$(BIN)/python benchmarks/foreign_table.py build/foreign; exit $$failed
 
 docs: $(READY) ## build the site of the docs in build/docs; broken links are errors
 	@$(BIN)/python docs/generate.py --check
@@ -79,7 +88,7 @@ lock: ## resolve the dependencies again; TORCH=2.x.y moves torch
 	@mv build/lock.txt $(LOCK) && rm -rf build/lock
 
 clean: ## remove .venv, build output and caches; run folders stay
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-foreign .venv-robotics build dist .mypy_cache .pytest_cache .ruff_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # `pip --version` also fails for a half-made environment and for one whose Python is gone: both are made again.
@@ -88,4 +97,13 @@ $(READY): pyproject.toml $(LOCK)
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { $(CHECK_PYTHON); $(PYTHON) -m venv --clear .venv; }
 	@$(BIN)/python $(PIP_INSTALL) -c $(LOCK) "torch==$(TORCH)"
 	@$(BIN)/python $(PIP_INSTALL) -c $(LOCK) -e ".[dev]"
+	@touch $@
+
+# Packages of environments, each with all that it imports, seen next to those of .venv.
+.venv-%/.ready: requirements/%.txt $(READY)
+	@echo "Setting up .venv-$* …"
+	@rm -rf $(@D) && $(BIN)/python -m venv $(@D)
+	@$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+	  > "$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/voidrl_venv.pth"
+	@$(@D)/bin/python $(PIP_INSTALL) --no-deps -r $<
 	@touch $@

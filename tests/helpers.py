@@ -83,9 +83,14 @@ def fill_replay(
     replay = Replay(spec, num_envs, steps * num_envs + 50, skill_dim, storage, device, config)
 
     def frames():
-        if spec.pixels:
-            return rng.integers(0, 256, (num_envs, *spec.frame_shape), dtype=np.uint8)
-        return rng.normal(size=(num_envs, *spec.frame_shape)).astype(np.float32)
+        numbers = spec.num_values if spec.pixels else spec.frame_shape[0]
+        values = rng.normal(size=(num_envs, numbers)).astype(np.float32)
+        if spec.masked:
+            values[:, -spec.num_actions :] = rng.random((num_envs, spec.num_actions)) < 0.5
+        if not spec.pixels:
+            return values
+        images = rng.integers(0, 256, (num_envs, *spec.frame_shape), dtype=np.uint8)
+        return packed(images, values) if spec.num_values else images
 
     replay.reset(frames())
     for _ in range(steps):
@@ -98,6 +103,15 @@ def fill_replay(
         skill = torch.from_numpy(rng.normal(size=(num_envs, skill_dim)).astype(np.float32))
         replay.add(action, rng.normal(size=num_envs), terminated, ends & ~terminated, frames(), skill)
     return replay
+
+
+def packed(images, numbers):
+    """Images (n, C, H, W) with numbers (n, v), as stored: planes behind the channels hold the bytes."""
+    n, _, height, width = images.shape
+    planes = -(-4 * numbers.shape[1] // (height * width))
+    behind = np.zeros((n, planes * height * width), np.uint8)
+    behind[:, : 4 * numbers.shape[1]] = np.ascontiguousarray(numbers, "<f4").view(np.uint8)
+    return np.concatenate([images, behind.reshape(n, planes, height, width)], 1)
 
 
 def line_replay(values, rewards=None, terminated_at=(), spec=None, actions=None):
@@ -156,6 +170,11 @@ def shake(module, scale=1.0):
         for parameter in module.parameters():
             parameter.add_(scale * torch.randn_like(parameter))
     return module
+
+
+def seen_as(shape):
+    """The spec of an environment whose observations have this shape."""
+    return EnvSpec(tuple(shape), len(shape) == 3, 1, num_actions=2, raw_shape=tuple(shape))
 
 
 def spec_of(factory):

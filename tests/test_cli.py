@@ -2,17 +2,20 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 from tiny_runs import MAZE, newest
 
+import voidrl
 from voidrl import __version__, registry
 from voidrl.cli import main as cli
 from voidrl.cli.options import config_options, read_as
 from voidrl.cli.training import DEFAULT_ENV, read_request
 from voidrl.config import Config
+from voidrl.errors import RunFolderError, UnknownNameError
 from voidrl.protocols.presets import PRESETS
 
 QUICK = [
@@ -167,7 +170,7 @@ def test_values_of_every_kind_arrive(started, option):
 
 @pytest.mark.parametrize("command", ["pretrain", "train", "finetune"])
 def test_every_field_is_an_option_with_help(capsys, command):
-    words = [command, "--help"] if command == "finetune" else [command, "--learner", "dqn", "--help"]
+    words = [command, "--help-all"] if command == "finetune" else [command, "--learner", "dqn", "--help-all"]
     assert run(*words) == 0
     said = capsys.readouterr().out
     options = dict(config_options(read_request("train", [DEFAULT_ENV]).config))
@@ -178,6 +181,45 @@ def test_every_field_is_an_option_with_help(capsys, command):
         assert option.doc in found[2], f"{name} has no help text"
     assert "--overwrite" in said
     assert not any(f"--{hidden} " in said for hidden in ("phase", "env.id", "method.name"))
+
+
+def test_help_is_short_and_names_the_rest(capsys):
+    assert run("pretrain", "--help") == 0
+    said = capsys.readouterr().out
+    assert "--env.num-envs 1" in said
+    assert "--learner.adam-eps" not in said
+    assert re.search(r"--help-all shows \d+ more fields\.", said)
+
+
+def test_true_and_false_are_flags():
+    config = read_request("train", [DEFAULT_ENV, "--no-log.tensorboard", "--env.count-states=False"]).config
+    assert not config.log.tensorboard
+    assert read_request("train", [DEFAULT_ENV, "--log.tensorboard"]).config.log.tensorboard
+    assert read_request("train", [DEFAULT_ENV, "--log.tensorboard", "--steps", "5"]).config.steps == 5
+    assert not read_request("train", [DEFAULT_ENV, "--log.tensorboard", "false"]).config.log.tensorboard
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        ({"num_envs": 4}, r"did you mean \"config=\{'env.num_envs': 4\}\"\?"),
+        ({"lr": 0.1}, r"did you mean \"config=\{'learner.learning_rate': 0.1\}\" or"),
+        ({"representation": "icm"}, r"config=\{'representation': 'icm'\}"),
+        ({"config": {"lr": 0.1}}, r"unknown config field 'lr'; did you mean 'learner.learning_rate' or"),
+        ({"config": {"learner": {"gamma": 0.9}}}, "did you mean 'learner.discount'"),
+    ],
+)
+def test_python_is_told_the_field_that_was_meant(call, answer):
+    with pytest.raises(UnknownNameError, match=answer):
+        voidrl.pretrain("tiny_runs:Walk", **call)
+
+
+def test_remedies_are_in_the_language_of_the_caller(tmp_path, capsys):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(RunFolderError, match=r"voidrl\.resume\(.*overwrite=True"):
+        voidrl.pretrain("tiny_runs:Walk", out=tmp_path)
+    assert run("pretrain", "tiny_runs:Walk", "--out", str(tmp_path)) == 2
+    assert re.search(r"`voidrl resume .*--overwrite", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("command", ["resume", "evaluate", "demo", "experiment"])
@@ -241,7 +283,7 @@ def test_options_that_only_fit_together_may_come_in_any_order(started):
 
 
 def test_help_shows_values_and_choices_of_what_was_named(capsys):
-    assert run("pretrain", "--preset", "atari-paper", "--learner.n-step", "7", "--help") == 0
+    assert run("pretrain", "--preset", "atari-paper", "--learner.n-step", "7", "--help-all") == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split()[:2] == ["--learner.n-step", "7"] for line in lines)
     assert any(line.split()[:2] == ["--learner.adam-eps", "0.00015"] for line in lines)
@@ -254,10 +296,10 @@ def test_the_request_of_a_command_is_a_config():
 
 
 def test_help_shows_the_options_of_the_environment_and_the_pieces_that_were_named(capsys):
-    assert cli.main(["pretrain", "Pendulum-v1", "--help"]) == 0
+    assert cli.main(["pretrain", "Pendulum-v1", "--help-all"]) == 0
     shown = capsys.readouterr().out
     assert "--learner.initial-temperature" in shown  # sac, for continuous actions
     assert "--overwrite" in shown
     assert "replace the run in it" in shown
-    assert cli.main(["pretrain", "Pendulum-v1", "--learner", "ddpg", "--help"]) == 0
+    assert cli.main(["pretrain", "Pendulum-v1", "--learner", "ddpg", "--help-all"]) == 0
     assert "--learner.stddev-end" in capsys.readouterr().out

@@ -2,16 +2,28 @@
 
 import pytest
 import torch
-from helpers import CONTINUOUS, PIXELS, PIXELS_CONTINUOUS, fill_replay, make_agent, parameters_of, snapshot
+from helpers import (
+    BOX,
+    CONTINUOUS,
+    PIXELS,
+    PIXELS_CONTINUOUS,
+    fill_replay,
+    make_agent,
+    parameters_of,
+    snapshot,
+)
 from tiny_runs import MAZE, make_continuous, newest, rows, tiny
 
 import voidrl
 from voidrl import registry
 from voidrl.agent.reset import reset
+from voidrl.augment import Augment
 from voidrl.device import pick_device
 from voidrl.engine import MAX_BURST, Engine
 from voidrl.errors import CaptureError
 from voidrl.methods.base import Method
+from voidrl.observations import action_mask
+from voidrl.types import EnvSpec
 
 pytestmark = [
     pytest.mark.gpu,
@@ -214,6 +226,65 @@ def test_trunks_and_dynamics_are_captured(spec, engine):
     assert captured.method.mean.count.item() == 12 * 16
 
 
+MIXED = EnvSpec((3, 36, 36), True, 2, num_actions=3, num_values=5, masked=True)
+GRID = EnvSpec((3, 7, 7), True, 1, num_actions=3, num_values=4)
+MIXED_CONTINUOUS = EnvSpec((3, 36, 36), True, 1, num_actions=0, num_values=4, **BOX)
+MASKED = EnvSpec((7,), False, 2, num_actions=3, masked=True)
+OTHER_OBSERVATIONS = {
+    **{f"mixed {name}": (MIXED, {"method": name}) for name in ("apt", "rnd", "metra", "proto", "aps")},
+    "mixed rainbow": (MIXED, {"learner": "rainbow", "phase": "train", **PRIORITIZED}),
+    "mixed spr": (MIXED, {"learner": "rainbow", "phase": "train", **SPR[1]}),
+    "mixed sgi": (MIXED, {"representation": "sgi"}),
+    "mixed crops": (MIXED, {"augment__crop_size": 30, "learner__views": 2}),
+    "grid": (GRID, {}),
+    "grid rnd": (GRID, {"method": "rnd"}),
+    "mixed sac": (MIXED_CONTINUOUS, {"learner": "sac"}),
+    "mixed ddpg": (MIXED_CONTINUOUS, {"learner": "ddpg", "method": "icm"}),
+    "masked vectors": (MASKED, {}),
+    "masked sgi": (MASKED, {"representation": "sgi"}),
+    "masked popart": (MASKED, {"learner__popart": True, "learner__noisy_sigma": 0.5}),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_OBSERVATIONS)
+def test_mixed_and_masked_agents_are_captured(case):
+    spec, pieces = OTHER_OBSERVATIONS[case]
+    options = {"spec": spec, "learner__n_step": 2, **pieces, **QUIET}
+    eager, (captured, engine) = trained("eager", 20, **options)[0], trained("graph", 20, **options)
+    assert engine._graphs
+    assert_alike(eager, captured)
+
+
+@pytest.mark.parametrize("case", ["mixed apt", "grid", "mixed sac", "masked vectors"])
+def test_mixed_and_masked_agents_are_compiled(case):
+    spec, pieces = OTHER_OBSERVATIONS[case]
+    options = {"spec": spec, "learner__n_step": 2, **pieces, **QUIET}
+    assert_alike(trained("eager", 6, **options)[0], trained("compile", 6, **options)[0], 2e-3, 1e-3)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("spec", [MIXED, GRID, MASKED], ids=["mixed", "grid", "masked"])
+def test_mixed_and_masked_observations_are_read_as_on_the_cpu(spec, precision):
+    """Stored and augmented ones; the bytes of numbers are the same, and masks hold under capture."""
+    agent, engine = trained("graph", 6, spec=spec, **{**QUIET, "precision": precision})
+    replay, home = engine.replay, fill_replay(spec)
+    slots = torch.arange(8)
+    on_cpu = Augment(agent.config.augment, spec).plain(home.frames_of(slots))
+    with agent.precision():
+        on_cuda = agent.augment.plain(replay.frames_of(slots.cuda()))
+    torch.testing.assert_close(on_cuda.cpu(), on_cpu, rtol=0, atol=2e-3)
+    numbers = spec.num_values * spec.frame_stack
+    assert not numbers or torch.equal(on_cuda[:, -numbers:].cpu(), on_cpu[:, -numbers:])
+    if not spec.masked:
+        return
+    allowed = action_mask(replay.latest(), spec).cpu()
+    skill = torch.zeros(2, 0, device=agent.device)
+    agent.learner.epsilon.fill_(0.5)
+    drawn = torch.stack([torch.from_numpy(engine.choose(skill).numpy().copy()) for _ in range(200)], 1)
+    assert ("act",) in engine._graphs
+    assert allowed.gather(1, drawn).all()
+
+
 def test_what_moves_in_an_update_moves_under_capture():
     options = {"learner": "ddpg", "method__mean_momentum": 0.9, "precision": "fp32"}
     agent, engine = trained("graph", 10, **options)
@@ -318,14 +389,14 @@ def test_actions_are_chosen_by_a_captured_pass():
     skill = torch.zeros(2, 0, device=agent.device)
     agent.learner.epsilon.fill_(0.0)
     for _ in range(5):
-        chosen = engine.choose(skill).numpy()
+        chosen = engine.choose(skill).cpu().numpy()
         expected = agent.choose(engine.replay.latest(), skill, deterministic=True).cpu().numpy()
         assert (chosen == expected).all()
         frames = torch.randint(0, 256, (2, 3, 36, 36), dtype=torch.uint8).numpy()
         nothing = torch.zeros(2).numpy()
         engine.replay.add(chosen, nothing, nothing > 0, nothing > 0, frames, skill)
     agent.learner.epsilon.fill_(1.0)  # a schedule is seen
-    assert len({tuple(engine.choose(skill).numpy()) for _ in range(20)}) > 1
+    assert len({tuple(engine.choose(skill).tolist()) for _ in range(20)}) > 1
 
 
 def test_a_ladder_of_epsilons_is_captured():
@@ -335,9 +406,7 @@ def test_a_ladder_of_epsilons_is_captured():
     best = agent.choose(engine.replay.latest(), skill, deterministic=True).cpu()
     for epsilon in (0.0, 0.9):
         agent.learner.epsilon.fill_(epsilon)
-        others = (
-            sum(torch.from_numpy(engine.choose(skill).numpy().copy()) != best for _ in range(2000)) / 2000
-        )
+        others = sum(engine.choose(skill).cpu() != best for _ in range(2000)) / 2000
         expected = torch.tensor([epsilon, epsilon**2]) * 2 / 3
         torch.testing.assert_close(others, expected, rtol=0, atol=0.05)
     assert ("act",) in engine._graphs

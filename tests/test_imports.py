@@ -45,6 +45,22 @@ def test_light_modules_do_not_load_torch(name):
     assert "torch" not in loaded_by(f"import voidrl{name}")
 
 
+@pytest.mark.parametrize("first", ["voidrl, gymnasium", "gymnasium, voidrl"])
+def test_gymnasium_knows_the_maze_after_the_import_of_voidrl(first):
+    made = """
+        gymnasium.make('voidrl/PixelMaze-v0', size=5).reset(seed=0)
+        gymnasium.make_vec('voidrl/PixelMaze-v0', 2, size=5).reset(seed=0)
+    """
+    statement = "; ".join([f"import {first}", *(line.strip() for line in made.strip().splitlines())])
+    loaded = loaded_by(statement)
+    assert "voidrl.envs.maze" in loaded
+    assert not loaded & {"torch", "voidrl.envs.make"}
+
+
+def test_voidrl_loads_neither_gymnasium_nor_numpy():
+    assert not loaded_by("import voidrl") & {"gymnasium", "numpy", "torch"}
+
+
 def test_suites_do_not_load_environments():
     loaded = loaded_by("import voidrl.suites.atari, voidrl.suites.dmcontrol")
     assert not [name for name in loaded if name.startswith(("voidrl.envs", "gymnasium"))]

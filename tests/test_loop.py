@@ -199,7 +199,7 @@ def test_a_cell_told_by_one_of_two_environments_is_not_counted_for_both(tmp_path
 @pytest.fixture
 def told_actions(monkeypatch):
     """Random actions are 0, the policy's are 1."""
-    monkeypatch.setattr(Agent, "random_actions", lambda self, n: torch.zeros(n, dtype=torch.int64))
+    monkeypatch.setattr(Agent, "random_actions", lambda self, obs: torch.zeros(len(obs), dtype=torch.int64))
     monkeypatch.setattr(
         Agent, "choose", lambda self, obs, skill, **_: torch.ones(len(obs), dtype=torch.int64)
     )

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import shake
+from helpers import seen_as, shake
 from torch import nn
 
 from voidrl.config import EncoderConfig
@@ -29,12 +29,12 @@ def test_spectral_norm_holds_the_largest_singular_value_at_one(stack):
     torch.manual_seed(0)
     shape = (20,) if stack == "mlp" else (4, 40, 40)
     config = EncoderConfig(stack, hidden_dim=32, spectral_norm_iterations=5)
-    encoder = Encoder(shape, config)
+    encoder = Encoder(seen_as(shape), config)
     shake(encoder)
     for _ in range(20):
         encoder(torch.rand(2, *shape))
     assert norms(encoder) == pytest.approx([1.0] * len(weights(encoder)), abs=0.03)
-    free = Encoder(shape, EncoderConfig(stack, hidden_dim=32))
+    free = Encoder(seen_as(shape), EncoderConfig(stack, hidden_dim=32))
     with torch.no_grad():
         for weight in weights(free):
             weight.mul_(5)
@@ -44,7 +44,7 @@ def test_spectral_norm_holds_the_largest_singular_value_at_one(stack):
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_each_training_pass_runs_the_given_number_of_power_iterations(iterations):
     torch.manual_seed(0)
-    encoder = Encoder((8,), EncoderConfig("mlp", feature_dim=6, spectral_norm_iterations=iterations))
+    encoder = Encoder(seen_as((8,)), EncoderConfig("mlp", feature_dim=6, spectral_norm_iterations=iterations))
     linear = shake(encoder).trunk[0]
     norm, matrix = linear.spectral, linear.weight.detach()
     u, v = norm.u.clone(), norm.v[0].clone()
@@ -61,8 +61,8 @@ def test_each_training_pass_runs_the_given_number_of_power_iterations(iterations
 
 def test_every_layer_of_an_encoder_is_normalized_and_keeps_its_name():
     config = {"stack": "impala", "hidden_dim": 8, "feature_dim": 4}
-    normed = Encoder((3, 20, 20), EncoderConfig(**config, spectral_norm_iterations=1))
-    plain = Encoder((3, 20, 20), EncoderConfig(**config))
+    normed = Encoder(seen_as((3, 20, 20)), EncoderConfig(**config, spectral_norm_iterations=1))
+    plain = Encoder(seen_as((3, 20, 20)), EncoderConfig(**config))
     assert [n for n, _ in normed.named_parameters()] == [n for n, _ in plain.named_parameters()]
     assert len([m for m in normed.modules() if isinstance(m, SpectralNorm)]) == 15 + 2
     assert not [m for m in plain.modules() if isinstance(m, SpectralNorm)]
@@ -105,7 +105,7 @@ def test_follow_is_an_exponential_average_of_weights_and_buffers():
 
 
 def test_a_target_is_a_frozen_copy_of_its_own():
-    encoder = Encoder((4,), EncoderConfig("mlp", spectral_norm_iterations=2))
+    encoder = Encoder(seen_as((4,)), EncoderConfig("mlp", spectral_norm_iterations=2))
     target = target_copy(encoder)
     x = torch.randn(3, 4)
     assert torch.equal(target.eval()(x), encoder.eval()(x))
@@ -123,7 +123,9 @@ def test_a_target_is_a_frozen_copy_of_its_own():
 def normed_encoder(stack):
     torch.manual_seed(0)
     shape = (6,) if stack == "mlp" else (3, 40, 40)
-    encoder = Encoder(shape, EncoderConfig(stack, feature_dim=7, hidden_dim=9, spectral_norm_iterations=2))
+    encoder = Encoder(
+        seen_as(shape), EncoderConfig(stack, feature_dim=7, hidden_dim=9, spectral_norm_iterations=2)
+    )
     return encoder, torch.randn(4, *shape)
 
 

@@ -88,11 +88,15 @@ def _command(function: Callable[..., Any]) -> Iterator[str]:
             yield from _parser(parsed.parser)
             return
     if captured:  # a command whose options are config fields
-        _, usage, _, own = captured[0]
+        _, usage, _, own, _ = captured[0]
         yield f"```text\n{usage} [OPTION …]\n```\n"
         rows = ([f"`{option}`", plain(text)] for option, text in own.items())
         yield table(["option", "meaning"], rows) + "\n"
-        yield "Every [config field](config.md) is an option too: `--learner.n-step 3`.\n"
+        yield (
+            "Every [config field](config.md) is an option too: `--learner.n-step 3`, and `--log.tensorboard` "
+            "or\n`--no-log.tensorboard` for one that is true or false. `--help` shows the most common, "
+            "`--help-all` all of them.\n"
+        )
     else:
         yield f"```text\n{said.getvalue().rstrip()}\n```\n"
 

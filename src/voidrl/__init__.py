@@ -1,6 +1,7 @@
 """voidrl: pre-train reinforcement-learning agents without rewards, then adapt them in a few steps.
 
-Importing this package does not import torch; using one of its names does.
+Importing this package does not import torch; using one of its names does. It registers its environments with
+Gymnasium: `gymnasium.make("voidrl/PixelMaze-v0")`.
 """
 
 from __future__ import annotations
@@ -8,12 +9,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from voidrl.registration import register_when_imported
+
 if TYPE_CHECKING:
     from voidrl.agent import Agent
     from voidrl.api import evaluate, finetune, load, pretrain, probe, resume, train
     from voidrl.callbacks import STOP, Callback
     from voidrl.config import Config
+    from voidrl.data.export import export_data
     from voidrl.errors import RunInterrupted, VoidrlError
+    from voidrl.playing.env import make_env
+    from voidrl.playing.export import export_policy
     from voidrl.sharing.pretrained import from_pretrained, push_to_hub, save_pretrained
 
 __version__ = "0.3.0"
@@ -25,9 +31,12 @@ __all__ = [
     "RunInterrupted",
     "VoidrlError",
     "evaluate",
+    "export_data",
+    "export_policy",
     "finetune",
     "from_pretrained",
     "load",
+    "make_env",
     "pretrain",
     "probe",
     "push_to_hub",
@@ -42,10 +51,15 @@ _HOMES = {
     "Config": "config",
     "RunInterrupted": "errors",
     "VoidrlError": "errors",
+    "export_data": "data.export",
+    "export_policy": "playing.export",
     "from_pretrained": "sharing.pretrained",
+    "make_env": "playing.env",
     "push_to_hub": "sharing.pretrained",
     "save_pretrained": "sharing.pretrained",
 }  # all others live in api
+
+register_when_imported()
 
 
 def __getattr__(name: str) -> Any:

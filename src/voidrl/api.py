@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from voidrl import build, checkpoint
+from voidrl.affordable import CPU_PRESET, hopeless_on_cpu
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
+from voidrl.arguments import known_arguments
 from voidrl.build import ConfigLayer, Env, Overrides
 from voidrl.callbacks import CallbackList, Callbacks
 from voidrl.config import (
@@ -26,6 +28,8 @@ from voidrl.config import (
     to_json,
     update,
 )
+from voidrl.data.files import absolute_name
+from voidrl.data.fill import fill_replay, open_fitting
 from voidrl.device import placed
 from voidrl.disk import checkpoint_bytes, require_disk, saved_bytes
 from voidrl.envs.ids import is_importable, parse_id
@@ -39,6 +43,7 @@ from voidrl.errors import (
     SpaceError,
     StoppedBySignal,
     VoidrlError,
+    by_caller,
     shown,
 )
 from voidrl.evaluation import Evaluation, evaluate_agent
@@ -47,12 +52,13 @@ from voidrl.loop import Loop, LoopState, load_explorer, load_run, resume_command
 from voidrl.methods.base import Method
 from voidrl.metrics import require_rows
 from voidrl.registry import import_path
-from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start
+from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start, overwriting
 from voidrl.runs.status import read_status
 from voidrl.sharing import pretrained as share
 from voidrl.spaces import spec_from_json
 from voidrl.suites.dmcontrol import require_task
 from voidrl.terminal.output import durable_output, say
+from voidrl.threads import cpu_threads
 from voidrl.types import EnvSpec
 from voidrl.units import human_seconds, parse_count
 
@@ -63,6 +69,7 @@ Steps = int | str
 STEPS_PER_EVAL_ENV = 500  # with fewer, building an environment would take longer than its part
 
 
+@known_arguments
 def pretrain(
     env: Env,
     method: str | type[Method] | None = None,
@@ -75,6 +82,7 @@ def pretrain(
     device: str | None = None,
     overwrite: bool = False,
     callbacks: Callbacks = (),
+    data: str | Path | None = None,
 ) -> Agent:
     """Train an agent without the environment's reward.
 
@@ -86,18 +94,21 @@ def pretrain(
         steps: Environment steps; `"1M"`, `"100k"` and `1e6` are understood.
         seed: Seed of everything random in the run.
         out: The run folder; by default a new one under `runs/`.
-        preset: A protocol or an agent, a name from `voidrl list presets`; by default `atari-paper` for Atari,
-            `urlb-states` for DMControl, and none for others.
+        preset: A protocol or an agent, a name from `voidrl list presets`, or `none`; by default
+            `atari-paper` for Atari, `urlb-states` for DMControl, and none for others. On a CPU it is `cpu`
+            where that would take more than an hour for 100K steps.
         config: Changes to the config, nested or dotted: `{"learner.n_step": 3}`.
         device: `auto`, `cpu`, `cuda`.
         overwrite: Replace the run in `out`.
         callbacks: Called while it trains, see `voidrl.Callback`; one that stops it ends the run normally.
+        data: A dataset that fills the replay before the first step: the id or the path of a Minari dataset,
+            or an .npz file of `voidrl export`.
     """
-    arguments = _arguments(method=method, steps=steps, seed=seed, device=device)
-    layers = build.layers_for(env, "pretrain", preset, config, arguments)
-    return _start(env, layers, out, overwrite, callbacks)
+    arguments = _arguments(method=method, steps=steps, seed=seed, device=device) | _data_argument(data)
+    return _start_new("pretrain", env, preset, config, arguments, out, overwrite, callbacks)
 
 
+@known_arguments
 def train(
     env: Env,
     *,
@@ -109,17 +120,18 @@ def train(
     device: str | None = None,
     overwrite: bool = False,
     callbacks: Callbacks = (),
+    data: str | Path | None = None,
 ) -> Agent:
     """Train the learner from scratch on the environment's own reward. Arguments as in `pretrain`.
 
     For comparison with fine-tuning it takes the preset's values for that: steps, updates per step, warm-up
     and learning rate.
     """
-    arguments = _arguments(steps=steps, seed=seed, device=device)
-    layers = build.layers_for(env, "train", preset, config, arguments)
-    return _start(env, layers, out, overwrite, callbacks)
+    arguments = _arguments(steps=steps, seed=seed, device=device) | _data_argument(data)
+    return _start_new("train", env, preset, config, arguments, out, overwrite, callbacks)
 
 
+@known_arguments
 def finetune(
     source: Agent | str | Path,
     env: Env | None = None,
@@ -202,15 +214,19 @@ def resume(
         if saved is None and resumed.phase == "finetune":
             raise CheckpointError(
                 f"{folder.path} holds no checkpoint, and so nothing of the agent that was to be fine-tuned: "
-                f"run `voidrl finetune` again with --overwrite"
+                f"start it again, {by_caller('with overwrite=True', 'with `voidrl finetune … --overwrite`')}"
             )
         spec = None if saved is None else _spec_of(saved)
+        has_threads = saved is not None and "cpu_threads" in saved.meta  # a run on a GPU has none
+        threads = saved.count("cpu_threads") if saved is not None and has_threads else None
         with ExitStack() as stack:
             with _traceback_written(folder.log_traceback):
-                parts = stack.enter_context(build.assemble(resumed, factory, say, trained_in=spec))
+                assembled = build.assemble(resumed, factory, say, trained_in=spec, threads=threads)
+                parts = stack.enter_context(assembled)
             agent = parts.agent
             if saved is None:  # the run starts over, and so does metrics.jsonl
                 agent.representation.read_files()
+                _fill(parts, say)
                 state = LoopState(metrics_bytes=0)
             else:
                 parts.engine.explorer = load_explorer(saved, agent)
@@ -276,7 +292,8 @@ def evaluate(
         wanted = episodes if count is None else max(1, count // STEPS_PER_EVAL_ENV)
         num_envs = build.evaluation_envs(config, wanted)
     require(num_envs >= 1, "num_envs", num_envs, "1 or more")
-    with closing(make_envs(config, factory, num_envs, evaluation=True)) as envs:
+    place = str(agent.device)
+    with closing(make_envs(config, factory, num_envs, evaluation=True, device=place)) as envs:
         build.require_same_spaces(agent.spec, trained_in.id, envs.spec, config.id)
         return evaluate_agent(
             agent, envs, episodes, seed, steps=count, deterministic=deterministic, epsilon=epsilon
@@ -343,7 +360,7 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) 
 
 def _saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
     spec, config = _spec_of(saved), _config_of(saved)
-    with placed(device, config.seed) as place:
+    with placed(device, config.seed) as place, cpu_threads(place, 0.0):
         agent = Agent(spec, config, place)
     agent.load_tensors(saved.tensors("agent.safetensors"))
     agent.steps, agent.origin = saved.count("agent_steps"), saved.path.absolute()
@@ -359,6 +376,31 @@ def _arguments(steps: Steps | None = None, **others: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def _data_argument(data: str | Path | None) -> dict[str, Any]:
+    """A dataset as a change to the config, which names it in a way that a resumed run understands too."""
+    return {} if data is None else {"replay.data": absolute_name(data)}
+
+
+def _start_new(
+    phase: str,
+    env: Env,
+    preset: str | None,
+    config: Overrides | None,
+    arguments: dict[str, Any],
+    out: str | Path | None,
+    overwrite: bool,
+    callbacks: Callbacks,
+) -> Agent:
+    """Start a run from scratch; the preset is chosen where neither it nor a whole config is given."""
+
+    def layers(preset: str | None) -> list[ConfigLayer]:
+        return build.layers_for(env, phase, preset, config, arguments)
+
+    chooses = preset is None and not isinstance(config, Config)
+    cheaper = partial(layers, CPU_PRESET) if chooses else None
+    return _start(env, layers(preset), out, overwrite, callbacks, cheaper=cheaper)
+
+
 @durable_output()
 def _start(
     env: Env,
@@ -368,18 +410,30 @@ def _start(
     callbacks: Callbacks,
     *,
     pretrained: Agent | None = None,
+    cheaper: Callable[[], list[ConfigLayer]] | None = None,
 ) -> Agent:
-    """Build everything before the folder is made, so that bad input leaves nothing behind."""
+    """Build everything before the folder is made, so that bad input leaves nothing behind.
+
+    `cheaper` has the layers that are taken instead of those that are hopeless on a CPU.
+    """
+    notes: list[str] = []
     hooks = CallbackList(callbacks)
     with logged_start(env, layers, out):
         probed = build.probe(env, layers)
     if pretrained is not None:
         build.require_same_spaces(pretrained.spec, pretrained.config.env.id, probed.spec, probed.env.id)
     config = build.config_for(probed, layers)
+    if cheaper is not None and (note := hopeless_on_cpu(env, probed.spec, config)):
+        layers = cheaper()
+        notes.append(note)
+        with logged_start(env, layers, out):
+            probed = build.probe(env, layers)
+        config = build.config_for(probed, layers)
     if probed.factory is None and config.phase != "pretrain":
         require_task(config.env.id, f"to {config.phase} needs one")
+    if config.replay.data is not None:  # before anything is built
+        open_fitting(config.replay.data, probed.spec, config.env)
     config = build.with_files(config, None if pretrained is None else pretrained.config)
-    notes: list[str] = []
     with ExitStack() as stack:
         with logged_start(env, layers, out):
             parts = stack.enter_context(build.assemble(config, probed.factory, notes.append))
@@ -391,6 +445,7 @@ def _start(
             agent.steps = pretrained.steps
             if Explorer.is_needed(config, 0):
                 parts.engine.explorer = Explorer.copy_of(pretrained, agent.device)
+        _fill(parts, notes.append)
         build.rehearse_representation(agent)
         build.rehearse_reward(agent)
         warmup = config.finetune.warmup_steps if config.phase == "finetune" else config.warmup_steps
@@ -422,6 +477,13 @@ def _start(
             loop = Loop(parts.engine, parts.envs, parts.eval_envs, folder, LoopState(), measure, hooks)
             _run(loop, say)
     return agent
+
+
+def _fill(parts: build.Assembly, say: Callable[[str], None]) -> None:
+    """Fill the replay of a run that starts from its dataset, if it has one."""
+    config = parts.agent.config
+    if config.replay.data is not None:
+        say(fill_replay(parts.replay, config.replay.data, config.env, parts.agent.method))
 
 
 def _probe_in_training(agent: Agent, factory: EnvFactory | None) -> Callable[[], dict[str, float]] | None:
@@ -570,7 +632,7 @@ def _resumable_names() -> list[str]:
 def _resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
     """The function that makes environments of a resumed run, where the original cannot be imported."""
     if env is None or not isinstance(env, str):
-        return env
+        return cast(EnvFactory | None, env)
     name, options = parse_id(env)
     found = import_path("environment", name) if ":" in name else None
     if not callable(found) or is_importable(trained_in):
@@ -583,7 +645,8 @@ def _resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
 
 def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint | None:
     """The newest valid checkpoint of a run; None only if the run has never written one."""
-    root, remedy = folder.checkpoints_path, "bring it back, or start again with --overwrite"
+    root = folder.checkpoints_path
+    remedy = f"bring it back, or start again with {overwriting()}"
     if not root.is_dir():
         state = "is not a folder" if root.exists() else "is gone"
         raise CheckpointError(f"{root}, the folder of the checkpoints of the run, {state}: {remedy}")

@@ -19,11 +19,14 @@ from torch import Tensor
 from voidrl.config import AugmentConfig
 from voidrl.errors import ConfigError, SpaceError
 from voidrl.kernels import usable
+from voidrl.observations import pack_input, unpack
 from voidrl.types import EnvSpec, Frames, Layout
 
 PLAIN = Layout()
 NO_AUGMENTATION = AugmentConfig(shift_pixels=0, intensity_scale=0.0)
 Size = tuple[int, ...]  # height and width; () for those of the source
+MOST_SHIFT = 4  # pixels, of images for which no shift is given
+LEAST_SHIFTED = 16  # pixels: images with a shorter side are not shifted then
 
 
 def images(obs: Tensor, layout: Layout = PLAIN, size: Size = ()) -> Tensor:
@@ -34,20 +37,56 @@ def images(obs: Tensor, layout: Layout = PLAIN, size: Size = ()) -> Tensor:
     return network_input(obs, None, NO_AUGMENTATION, None, None, layout, size=size)
 
 
-class Augment:
-    """Converts observations for the losses: images to augmented network input; vectors are unchanged."""
+def default_shift(size: Size) -> int:
+    """The largest shift of images for which none is given: a ninth of the shorter side, at most 4 pixels.
 
-    def __init__(self, config: AugmentConfig) -> None:
-        self.config = config
+    Below 16 pixels, where a pixel is often a symbol, images are not shifted. Vectors, of size (), never are,
+    and have the value of large images in their configs.
+    """
+    side = min(size, default=9 * MOST_SHIFT)
+    return min(MOST_SHIFT, side // 9) if side >= LEAST_SHIFTED else 0
+
+
+def with_shift(config: AugmentConfig, size: Size) -> AugmentConfig:
+    """The config for images of this height and width, with the default shift if it has none."""
+    if config.shift_pixels is not None:
+        return config
+    return dataclasses.replace(config, shift_pixels=default_shift(size))
+
+
+class Augment:
+    """Converts observations for the losses: images to augmented network input; vectors are unchanged.
+
+    Of images with numbers the images alone are augmented. `spec` says how to tell them apart; without it
+    there are no numbers.
+    """
+
+    def __init__(self, config: AugmentConfig, spec: EnvSpec | None = None) -> None:
+        self.config, self.spec = config, spec
+        self.mixed = spec is not None and spec.num_values > 0
         self.size: Size = (config.crop_size, config.crop_size) if config.crop_size else ()
 
     def __call__(self, frames: Frames, layout: Layout = PLAIN) -> Tensor:
-        """Augment each observation with new random numbers; on CUDA in this layout, channels last."""
-        source, index = frames
-        if source.dtype != torch.uint8:
+        """Augment each observation with new random numbers; on CUDA in this layout, channels last.
+
+        Mixed observations become one vector each (`observations.split_input`), whatever the layout.
+        """
+        if frames.source.dtype != torch.uint8:
             return frames.stacked()
-        config, batch, device = self.config, len(index), source.device
-        pixels, inner, image = config.shift_pixels, config.inner_size, tuple(source.shape[2:])
+        if self.mixed:
+            stacked, numbers = self._unpack(frames)
+            return pack_input(self._augmented(stacked, None, PLAIN), numbers)
+        return self._augmented(*frames, layout)
+
+    def _unpack(self, frames: Frames) -> tuple[Tensor, Tensor]:
+        assert self.spec is not None
+        return unpack(frames.stacked(), self.spec)
+
+    def _augmented(self, source: Tensor, index: Tensor | None, layout: Layout) -> Tensor:
+        """Augmented images, of stored frames or, without an index, of stacked ones."""
+        config, image = with_shift(self.config, tuple(source.shape[2:])), tuple(source.shape[2:])
+        batch, device = len(source if index is None else index), source.device
+        pixels, inner = config.shift_pixels or 0, config.inner_size
         window, size = (inner, inner) if inner else image, self.size or image
         share, still = config.shift_probability, None
         if share < 1:
@@ -67,6 +106,10 @@ class Augment:
         source, index = frames
         if source.dtype != torch.uint8:
             return frames.stacked()
+        if self.mixed:
+            stacked, numbers = self._unpack(frames)
+            centers = network_input(stacked, None, NO_AUGMENTATION, None, None, PLAIN, size=self.size)
+            return pack_input(centers, numbers)
         return network_input(source, index, NO_AUGMENTATION, None, None, layout, size=self.size)
 
 
@@ -75,7 +118,8 @@ def network_spec(spec: EnvSpec, config: AugmentConfig) -> EnvSpec:
     if not spec.pixels:
         return spec
     channels, *image = spec.frame_shape
-    crop, inner, pixels = config.crop_size, config.inner_size, config.shift_pixels
+    crop, inner = config.crop_size, config.inner_size
+    pixels = with_shift(config, tuple(image)).shift_pixels or 0
     for name, given in (("crop_size", crop), ("inner_size", inner)):
         if given > min(image):
             raise ConfigError(
@@ -124,7 +168,9 @@ def network_input(
     size = size or tuple(source.shape[2:])
     if low is not None:
         obs = shift_images(obs, low, 0, (config.inner_size, config.inner_size))
-    obs = center_crop(obs, size) if shift is None else shift_images(obs, shift, config.shift_pixels, size)
+    obs = (
+        center_crop(obs, size) if shift is None else shift_images(obs, shift, config.shift_pixels or 0, size)
+    )
     x = obs.float().div_(255)
     if noise is not None:
         x.mul_(jitter_gain(noise, config.intensity_scale)[:, None, None, None])

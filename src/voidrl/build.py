@@ -10,7 +10,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
@@ -19,9 +19,10 @@ from torch import Tensor
 
 from voidrl import registry
 from voidrl.agent import Agent
+from voidrl.agent.cost import update_gflop
 from voidrl.agent.diagnosis import failed_piece
 from voidrl.agent.trainers import Pieces, check_combination
-from voidrl.augment import network_spec
+from voidrl.augment import network_spec, with_shift
 from voidrl.config import (
     PIECES,
     AtariConfig,
@@ -39,18 +40,21 @@ from voidrl.device import placed, seeded
 from voidrl.engine import Engine
 from voidrl.envs.ids import ATARI, DMC, atari_game
 from voidrl.envs.make import EnvFactory, make_envs, probe_env
+from voidrl.envs.tensor import TensorVectorEnv, is_tensor_env
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, SpaceError
 from voidrl.methods.base import Latents
 from voidrl.metrics.loggers import import_wandb
-from voidrl.nets.encoder import NATURE_MIN_SIDE
-from voidrl.protocols.presets import default_preset, protocol_for, recipe
+from voidrl.nets.encoder import stack_for
+from voidrl.observations import stored_obs_shape
+from voidrl.protocols.presets import NO_PRESET, default_preset, protocol_for, recipe
 from voidrl.replay import Replay, make_replay
 from voidrl.representations.base import Views
 from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
+from voidrl.threads import cpu_threads
 from voidrl.types import Batch, EnvSpec
 
-Env = str | EnvFactory
+Env = str | EnvFactory | TensorVectorEnv
 Overrides = Mapping[str, Any] | Config
 ATARI_EVAL_ENVS = 32  # more make the mean over whole episodes depend less on where steps end
 MLP_HIDDEN = 256  # width of the hidden layer in the encoder that `auto` gives to vectors
@@ -105,7 +109,7 @@ def layers_for(
                 f"field: pass one of the two, or the changes alone as a mapping"
             )
         return [ConfigLayer("config", to_json(config)), ConfigLayer("command", arguments)]
-    preset = preset or default_preset(env)
+    preset = None if preset == NO_PRESET else preset or default_preset(env)
     command = merge(changes(config), arguments)
     named = merge(shared or {}, command)
     method = piece_name("method", named) or Config().method.name
@@ -168,7 +172,8 @@ def task_config(pretrained: Config) -> Config:
         learner=dataclasses.replace(learner, learning_rate=rate),
         # None, so that changes to either field count.
         finetune=dataclasses.replace(tuning, updates_per_step=None, learning_rate=None),
-        log=dataclasses.replace(pretrained.log, snapshot_steps=()),  # those were of pre-training
+        replay=dataclasses.replace(pretrained.replay, data=None),  # as this and the snapshots
+        log=dataclasses.replace(pretrained.log, snapshot_steps=()),  # were of pre-training
     )
 
 
@@ -204,10 +209,11 @@ class Probed(NamedTuple):
 
 def probe(env: Env, layers: Sequence[ConfigLayer]) -> Probed:
     """Look at the environment that the layers describe."""
-    values = merge(*(layer.values for layer in layers)).get("env", {})
+    merged = merge(*(layer.values for layer in layers))
+    values = merged.get("env", {})
     require(isinstance(values, Mapping), "env", values, "a mapping; the id is an argument of its own")
     config, factory = env_for(env, update(EnvConfig(), values, "env."))
-    spec, config = probe_env(config, factory)
+    spec, config = probe_env(config, factory, merged.get("device", "auto"))
     return Probed(spec, config, factory)
 
 
@@ -221,8 +227,11 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
     merged = merge(*layers)
     config = update(Config(), merged | name_pieces(spec, merged))
     seen = network_spec(spec, config.augment)
-    small = spec.pixels and min(seen.frame_shape[1:]) < NATURE_MIN_SIDE
-    stack = "mlp" if not spec.pixels else "nature" if spec.discrete and not small else "drq"
+    config = dataclasses.replace(config, augment=with_shift(config.augment, spec.frame_shape[1:]))
+    stack = stack_for(seen.obs_shape) if spec.pixels else "mlp"
+    light = "paper" if stack == "nature" else stack  # for a CPU
+    if stack == "nature" and not spec.discrete:
+        stack = "drq"
     for kind in ("representation", "learner"):
         encoder = getattr(config, kind).encoder
         if spec.pixels and encoder.stack == "mlp":
@@ -230,10 +239,11 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
                 f"{kind}.encoder.stack = 'mlp' cannot be used with {spec.describe()}: expected convolutions; "
                 f"DMControl from pixels has the presets urlb-pixels, dmc-paper and dmc-fast"
             )
-        if encoder.stack == "auto":
+        if encoder.stack in ("auto", "light"):
+            chosen = light if encoder.stack == "light" else stack
             # LayerNorm straight on a linear map would forget the length of a vector.
-            hidden = encoder.hidden_dim or (MLP_HIDDEN if stack == "mlp" else 0)
-            config = update(config, {f"{kind}.encoder": {"stack": stack, "hidden_dim": hidden}})
+            hidden = encoder.hidden_dim or (MLP_HIDDEN if chosen == "mlp" else 0)
+            config = update(config, {f"{kind}.encoder": {"stack": chosen, "hidden_dim": hidden}})
     return config
 
 
@@ -305,13 +315,16 @@ def env_for(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
         base = dataclasses.replace(base, atari=AtariConfig())
     if isinstance(env, str):
         return dataclasses.replace(base, id=env), None
-    if not callable(env) or isinstance(env, gym.Env):
+    if is_tensor_env(env):
+        own = cast(TensorVectorEnv, env)
+        base = dataclasses.replace(base, num_envs=own.num_envs, backend="tensor")
+    elif not callable(env) or isinstance(env, gym.Env):
         raise ConfigError(
             f"environment {env!r} cannot be used: expected an id or a function that returns a gymnasium.Env"
         )
     # A callable object, such as a partial, is not what its class's name would import: the () says so.
     name = getattr(env, "__qualname__", f"{type(env).__qualname__}()")
-    return dataclasses.replace(base, id=f"{env.__module__}:{name}"), env
+    return dataclasses.replace(base, id=f"{env.__module__}:{name}"), cast(EnvFactory, env)
 
 
 # Runs
@@ -334,6 +347,7 @@ def assemble(
     say: Callable[[str], None],
     *,
     trained_in: EnvSpec | None = None,
+    threads: int | None = None,
 ) -> Iterator[Assembly]:
     """Build a run, for its duration; combinations that cannot work are refused here.
 
@@ -342,6 +356,7 @@ def assemble(
         factory: Makes one environment; None takes `config.env.id`.
         say: Takes what the user should know, as sentences.
         trained_in: The spaces of a run that is resumed, which must still be the same.
+        threads: The number of CPU threads that this run had so far.
     """
     if config.log.wandb_project:
         import_wandb()
@@ -349,9 +364,15 @@ def assemble(
         closing(_make_envs(config, factory)) as envs,
         _eval_envs(config, factory) as eval_envs,
         placed(config.device, config.seed) as device,
+        # Before the networks are made, as the rounding of their initial weights may depend on it.
+        cpu_threads(
+            device, update_gflop(envs.spec, config), fixed=config.cpu_threads, before=threads, say=say
+        ),
     ):
         if trained_in is not None:
             require_same_spaces(trained_in, config.env.id, envs.spec, config.env.id)
+        for notice in envs.reading.notices:
+            say(notice)
         agent = Agent(envs.spec, config, device)
         replay = make_replay(config.replay, envs.spec, envs.num_envs, agent.method.skill_dim, device, say)
         yield Assembly(envs, eval_envs, agent, replay, Engine(agent, replay, say))
@@ -359,7 +380,7 @@ def assemble(
 
 def _make_envs(config: Config, factory: EnvFactory | None) -> Envs:
     try:
-        return make_envs(config.env, factory, pretraining=config.phase == "pretrain")
+        return make_envs(config.env, factory, pretraining=config.phase == "pretrain", device=config.device)
     except ConfigError as error:
         if factory is None and "cannot be imported" in str(error) and "env=…" not in str(error):
             raise ConfigError(f"{error}; or pass the factory as env=…") from error
@@ -373,8 +394,14 @@ def _eval_envs(config: Config, factory: EnvFactory | None) -> Iterator[Envs | No
         yield None
         return
     num_envs = evaluation_envs(config.env, config.log.eval_episodes)
+    if is_tensor_env(factory):
+        raise ConfigError(
+            f"log.eval_every_steps = {config.log.eval_every_steps} cannot be used with environments that "
+            f"were passed themselves, since evaluations would cut their episodes: pass a function that takes "
+            f"num_envs and device, or set it to 0"
+        )
     env = dataclasses.replace(config.env, count_states=False)
-    with closing(make_envs(env, factory, num_envs, evaluation=True)) as envs:
+    with closing(make_envs(env, factory, num_envs, evaluation=True, device=config.device)) as envs:
         yield envs
 
 
@@ -389,7 +416,8 @@ def rehearse_reward(agent: Agent) -> None:
     if not (agent.pretraining and agent.learns):
         return
     n, spec, device = agent.config.learner.batch_size, agent.spec, agent.device
-    obs = torch.zeros(n, *spec.obs_shape, dtype=torch.uint8 if spec.pixels else torch.float32, device=device)
+    dtype = torch.uint8 if spec.pixels else torch.float32
+    obs = torch.zeros(n, *stored_obs_shape(spec), dtype=dtype, device=device)
     one = torch.ones(n, device=device)
 
     def z(count: int = n) -> Tensor:
@@ -397,7 +425,7 @@ def rehearse_reward(agent: Agent) -> None:
 
     with seeded(agent.config.seed, device):
         skill = agent.method.sample_skill(torch.zeros(n, dtype=torch.int64, device=device))
-        batch = Batch(obs, agent.random_actions(n), one, one, obs, skill, one)
+        batch = Batch(obs, agent.random_actions(obs), one, one, obs, skill, one)
         copied = copy.deepcopy(agent.method)  # running means must not move
         try:
             reward = copied.reward(batch, Latents(z, z, pool=z))
@@ -421,12 +449,12 @@ def rehearse_representation(agent: Agent) -> None:
     if ":" not in name:
         return
     spec, device, n = agent.spec, agent.device, 2
-    zeros = np.zeros((n, *spec.frame_shape), np.uint8 if spec.pixels else np.float32)
+    zeros = np.zeros((n, *spec.stored_shape), np.uint8 if spec.pixels else np.float32)
     replay = Replay(spec, n, 16 * n, 0, device, device)
     with seeded(agent.config.seed, device), agent.precision():
         replay.reset(zeros)
         for _ in range(8):
-            action = agent.random_actions(n).cpu().numpy()
+            action = agent.random_actions(replay.latest()).cpu().numpy()
             no = np.zeros(n, bool)
             replay.add(action, np.zeros(n), no, no, zeros, torch.zeros(n, 0, device=device))
         copied = copy.deepcopy(representation)  # running statistics must not move

@@ -14,7 +14,7 @@ import math
 import textwrap
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -28,6 +28,7 @@ Count = int  # which the command line also reads as 1M, 100k, 1e6 and 1_000_000
 LARGEST = 2**63  # numbers of a config are below it, as torch's are
 MAX_DOTS = 8  # in the name of a field
 MAX_ENVS = 8192
+MAX_CPU_THREADS = 1024
 MAX_FRAMES = 2**31 - 1  # of a game of Atari, which ALE counts in 32 bits
 MAX_SKILLS = 2**16  # discrete ones
 MAX_UPDATES_PER_STEP = 1024
@@ -37,14 +38,16 @@ MAX_SNAPSHOTS = 1000
 MAX_VIEWS = 16
 PIECES = ("method", "representation", "learner")
 SET_BY_COMMAND = frozenset({"phase", "env.id", *(f"{kind}.name" for kind in PIECES)})  # no options
-STACKS = ("auto", "nature", "impala", "drq", "paper", "small", "mlp")
+STACKS = ("auto", "light", "nature", "impala", "drq", "paper", "small", "tiny", "mlp")
 # Fields that belong to the machine and its user, not to the agent: shared agents have none of them.
 LOCAL_FIELDS = (
     "device",
+    "cpu_threads",
     "engine",
     "env.backend",
     "env.dmc.processes",
     "env.timeout_s",
+    "replay.data",
     "replay.device",
     "representation.weights",
     "log.keep_last",
@@ -67,7 +70,8 @@ USER_FIELDS = (
 )
 # Fields that a run may change when it is resumed; "log." are all of that group. All others define the run.
 RESUMABLE_FIELDS = (
-    *("steps", "device", "engine", "precision", "replay.device"),  # how long, where and how it is computed
+    # How long, where and how it is computed.
+    *("steps", "device", "cpu_threads", "engine", "precision", "replay.device"),
     *("env.backend", "env.dmc.processes", "env.timeout_s", "env.check_bounds"),  # how environments are run
     "log.",  # what is written, and when; checkpoints at other steps also cut episodes elsewhere
     # The remedies for a run that diverges.
@@ -75,6 +79,25 @@ RESUMABLE_FIELDS = (
     *("finetune.learning_rate", "learner.max_grad_norm"),
 )
 Trainer = Literal["representation", "method", "learner"]
+# What other libraries call our fields.
+OTHER_NAMES = {
+    "lr": "learning_rate",
+    "gamma": "discount",
+    "tau": "target_tau",
+    "n_envs": "num_envs",
+    "n_steps": "n_step",
+    "batch": "batch_size",
+    "buffer_size": "capacity_steps",
+    "total_timesteps": "steps",
+    "timesteps": "steps",
+    "learning_starts": "warmup_steps",
+    "train_freq": "updates_per_step",
+    "gradient_steps": "updates_per_step",
+    "eval_freq": "eval_every_steps",
+    "n_eval_episodes": "eval_episodes",
+    "frame_skip": "action_repeat",
+    "wandb": "wandb_project",
+}
 
 
 def require(ok: bool, name: str, value: object, expected: str) -> None:
@@ -167,9 +190,10 @@ class EnvConfig:
     `atari/pong?sticky=true`."""
     num_envs: int = 1
     """Environments stepped in parallel."""
-    backend: Literal["auto", "native", "sync", "async"] = "auto"
-    """How they are stepped: natively vectorized, in this process, or in worker processes.
-    `auto` takes the native version where the environment has one; else `sync`, on DMControl `async`."""
+    backend: Literal["auto", "native", "sync", "async", "tensor"] = "auto"
+    """How they are stepped: natively vectorized, in this process, in worker processes, or as tensors on the
+    run's device, where observations stay. `auto` takes the native version where the environment has one; else
+    `sync`, on DMControl `async`."""
     frame_stack: int = 1
     """Consecutive frames that make one observation; stacked by the replay, not by the environment."""
     count_states: bool = False
@@ -182,6 +206,16 @@ class EnvConfig:
     """Seconds after which a worker process that does not answer counts as hung, which ends the run."""
     check_bounds: bool = True
     """Refuse observations outside the bounds of their space."""
+    keys: tuple[str, ...] = ()
+    """Entries of a Dict observation that the agent sees, in this order, such as `image` or `agent/position`.
+    (): all of them."""
+    wrappers: tuple[str, ...] = ()
+    """Wrappers around each environment, the innermost first: `module:Wrapper`, with options as a query:
+    `gymnasium.wrappers:ResizeObservation?shape=[64,64]`. A native version is then not used."""
+    action_masks: Literal["auto", "none", "info", "method", "key"] = "auto"
+    """Where the environment says which discrete actions are allowed: in its `info["action_mask"]`, by its
+    method `action_masks()`, or under the key `action_mask` of its observations. `auto` looks for them when
+    the environment is probed."""
     atari: AtariConfig = field(default_factory=AtariConfig)
     """Atari."""
     dmc: DMControlConfig = field(default_factory=DMControlConfig)
@@ -192,6 +226,9 @@ class EnvConfig:
         require(0 < self.frame_stack <= 1024, "frame_stack", self.frame_stack, "1 to 1024 frames")
         require_positive(self, "timeout_s")
         require(self.counted_envs >= 0, "counted_envs", self.counted_envs, "0 (all) or a number of them")
+        for wrapper in self.wrappers:
+            named = ":" in wrapper.partition("?")[0]
+            require(named, "wrappers", wrapper, "'module:Wrapper', such as gymnasium.wrappers:TimeLimit")
 
 
 @dataclass(frozen=True)
@@ -199,10 +236,13 @@ class EncoderConfig:
     """A network from observations to features: stack → FC → `output`, LayerNorm and tanh by default."""
 
     stack: str = "auto"
-    """Convolutions: `nature`, `impala`, `drq` (strides 2, 1, 1, 1), `paper` (strides 2, 2, 2, 1) or `small`
-    (5×5 with strides 5, 5; DER and CURL); `mlp` for vectors; or a custom network as `module:Class` (in Python
-    also the class itself). `auto`: `nature` for discrete actions, `drq` for continuous ones, `mlp` with a
-    hidden layer for vectors."""
+    """Convolutions: `nature`, `impala`, `drq` (strides 2, 1, 1, 1), `paper` (strides 2, 2, 2, 1), `small`
+    (5×5 with strides 5, 5; DER and CURL) or `tiny` (two of 3×3 without strides, from 5×5 pixels on, which
+    also read the logarithm of each byte, for symbols such as MiniGrid's); `mlp` for vectors; or a custom
+    network as `module:Class` (in Python also the class itself). `auto`: `tiny` for images with a side below
+    20 pixels, otherwise `drq` for continuous actions or with a side below 36, else `nature`; `mlp` with a
+    hidden layer for vectors. `light`, for a CPU: the same, but `paper` for images, as far as they are large
+    enough. Numbers that come with images are joined behind the convolutions."""
     feature_dim: int = 50
     """Width of the output. 0 leaves out FC and what follows it: the features are the stack's own."""
     hidden_dim: int = 0
@@ -381,8 +421,10 @@ class AugmentConfig:
     edges, and cropped at random, to `crop_size` or the size that it had.
     """
 
-    shift_pixels: int = 4
-    """Padding on each side: the largest random shift, unless images are cropped. Edges are repeated."""
+    shift_pixels: int | None = None
+    """Padding on each side: the largest random shift, unless images are cropped. Edges are repeated. None
+    goes by the images: a ninth of the shorter side, at most 4, and 0 for a side below 16 pixels, where a
+    pixel is often a symbol and a shift another state."""
     intensity_scale: float = 0.0
     """Intensity jitter: images are multiplied by 1 + scale · clip(N(0, 1), −2, 2)."""
     crop_size: int = 0
@@ -397,7 +439,9 @@ class AugmentConfig:
     """Augment the learner's images too. False leaves augmentation to the representation (CURL on Atari)."""
 
     def __post_init__(self) -> None:
-        for name in ("shift_pixels", "intensity_scale", "crop_size", "inner_size"):
+        shift = self.shift_pixels
+        require(shift is None or shift >= 0, "shift_pixels", shift, "0 or more, or None")
+        for name in ("intensity_scale", "crop_size", "inner_size"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         share = self.shift_probability
         require(0 <= share <= 1, "shift_probability", share, "a number in [0, 1]")
@@ -421,6 +465,9 @@ class ReplayConfig:
     priority_losses: Literal["learner", "all"] = "learner"
     """Which errors make up a priority: the learner's, or `all`, the auxiliary loss of each transition
     included (CURL on Atari)."""
+    data: str | None = None
+    """A dataset that fills the replay before the first step: the id or the path of a Minari dataset, or an
+    .npz file of `voidrl export`. None for an empty replay."""
 
     def __post_init__(self) -> None:
         require_positive(self, "capacity_steps")
@@ -568,6 +615,9 @@ class Config:
     """Seed of everything random in the run."""
     device: str = "auto"
     """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`."""
+    cpu_threads: int = 0
+    """Threads of the networks on a CPU; 0 chooses by their size: one for small ones, several for large
+    batches of convolutions, as far as cores are free. `OMP_NUM_THREADS` is obeyed."""
     engine: Literal["auto", "eager", "graph", "compile"] = "auto"
     """How updates run: `eager`, one kernel after the other; `graph`, captured as CUDA graphs, many updates
     per launch; `compile`, fused by torch.compile and then, on CUDA, captured: the fastest, after up to a
@@ -626,6 +676,8 @@ class Config:
         forgets = momentum is None or 0 <= momentum < 1
         require(forgets, "intrinsic_momentum", momentum, "None or a number in [0, 1)")
         require_update_rate(self.updates_per_step)
+        few = 0 <= self.cpu_threads <= MAX_CPU_THREADS
+        require(few, "cpu_threads", self.cpu_threads, f"0 (chosen for you) to {MAX_CPU_THREADS}")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(0 <= self.seed < 2**31, "seed", self.seed, "a whole number in [0, 2³¹)")
 
@@ -694,7 +746,8 @@ def update(config: T, changes: Mapping[str, Any], path: str = "") -> T:
     for key, value in merge(changes).items():
         if key not in hints:
             known = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
-            raise UnknownNameError("config field", path + key, [path + n for n in known])
+            near = [path + name for name in similar_fields(key, flat(to_json(config)))]
+            raise UnknownNameError("config field", path + key, [path + n for n in known], near=near)
         current = getattr(config, key)
         if isinstance(config, EncoderConfig) and key == "stack" and isinstance(value, type):
             value = registry.register_encoder(value)
@@ -784,12 +837,25 @@ def _require_type(value: Any, hint: Any, name: str) -> Any:
             return float(value)
         if kind is int and number and value == value // 1:
             return int(value)
+        if kind is tuple and isinstance(value, str) and typing.get_args(option)[0] is str:
+            return (value,)
         if kind is tuple and isinstance(value, list | tuple):
             return tuple(_require_type(v, typing.get_args(option)[0], name) for v in value)
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
         expected.append({types.NoneType: "None", tuple: "a list"}.get(kind, kind.__name__))
     raise ConfigError(f"{name} = {shown(value)} cannot be used: expected {' or '.join(expected)}")
+
+
+def similar_fields(name: str, fields: Iterable[str]) -> list[str]:
+    """Which of the dotted names end like this one, or like what other libraries mean by it: up to three.
+
+    The learner's come before those of other pieces.
+    """
+    leaf = name.rpartition(".")[2]
+    ends = {leaf, OTHER_NAMES.get(leaf, leaf)}
+    found = [field for field in fields if field.rpartition(".")[2] in ends]
+    return sorted(found, key=lambda field: (field.count("."), not field.startswith("learner.")))[:3]
 
 
 def flat(nested: Mapping[str, Any], path: str = "") -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from voidrl.config import Config
-from voidrl.errors import RunFolderError
+from voidrl.errors import RunFolderError, by_caller
 from voidrl.machine import free_disk
 from voidrl.replay import CHUNK_BYTES, row_count, slot_bytes
 from voidrl.types import EnvSpec
@@ -87,9 +87,10 @@ def require_disk(
         return
     fewest, most = needed(FEWEST), needed(keep_last + 1)
     if fewest > free:
+        out = by_caller("out", "--out")
         raise RunFolderError(
             f"the disk of {folder} has {human_bytes(free)} free, and by its end the run needs "
-            f"{human_bytes(fewest)} for a checkpoint and its successor: choose another --out, or lower "
+            f"{human_bytes(fewest)} for a checkpoint and its successor: choose another {out}, or lower "
             f"replay.capacity_steps"
         )
     if most > free:

@@ -4,9 +4,27 @@ from __future__ import annotations
 
 import difflib
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 LONGEST_VALUE = 200  # characters of a value in a message
+_from_command: ContextVar[bool] = ContextVar("from_command", default=False)
+
+
+@contextmanager
+def for_command() -> Iterator[None]:
+    """Word remedies for somebody who typed a command."""
+    token = _from_command.set(True)
+    try:
+        yield
+    finally:
+        _from_command.reset(token)
+
+
+def by_caller(python: str, command: str) -> str:
+    """A remedy in the language of the caller: Python, or the command line."""
+    return command if _from_command.get() else python
 
 
 def shown(value: object) -> str:
@@ -35,10 +53,13 @@ class ConfigError(VoidrlError, ValueError):
 class UnknownNameError(ConfigError):
     """An unknown name; the message suggests similar ones."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], remedy: str = "") -> None:
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], remedy: str = "", near: Sequence[str] = ()
+    ) -> None:
         spelled = {k.lower(): k for k in sorted(known)}
         word = name.lower()[:LONGEST_VALUE]  # comparing takes time in proportion to the length
-        near = [spelled[n] for n in difflib.get_close_matches(word, spelled, n=3, cutoff=0.5)]
+        if not near:
+            near = [spelled[n] for n in difflib.get_close_matches(word, spelled, n=3, cutoff=0.5)]
         some = [*spelled.values()][:20]
         more = f" and {len(spelled) - len(some)} more" if len(spelled) > len(some) else ""
         hint = f"known: {', '.join(some)}{more}."
@@ -65,6 +86,10 @@ class RunFolderError(VoidrlError):
 
 class CheckpointError(VoidrlError):
     """A checkpoint that is missing, damaged or from another agent."""
+
+
+class DataError(VoidrlError):
+    """A dataset that is missing, damaged or from another environment."""
 
 
 class HubError(VoidrlError):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from voidrl.agent import Agent
+from voidrl.agent.cost import acting_threads
 from voidrl.device import seeded
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import NonFiniteError
@@ -120,7 +121,7 @@ def evaluate_agent(
     score, length = np.zeros(n), np.zeros(n, np.int64)
     succeeded, ended = np.zeros(n, bool), np.zeros(n, bool)
     reports_success, counted_steps = False, 0
-    with seeded(seed, agent.device):
+    with seeded(seed, agent.device), acting_threads(agent, n):
         frames, _ = envs.reset(seed)
         if watch is not None:
             watch(None)
@@ -130,22 +131,22 @@ def evaluate_agent(
         at_start = torch.zeros(n, dtype=torch.int64, device=agent.device)
         skill = agent.new_skills(at_start)
         while (playing := used < budget).any():
-            chosen = agent.choose(history.latest(), skill, deterministic=deterministic)
+            obs = history.latest()
+            chosen = agent.choose(obs, skill, deterministic=deterministic)
             if epsilon:
-                random_actions = agent.random_actions(n)
+                random_actions = agent.random_actions(obs)
                 explore = torch.rand(n, device=agent.device) < epsilon
                 explore = explore.reshape(n, *[1] * (chosen.ndim - 1))
                 chosen = torch.where(explore, random_actions, chosen)
-            action = chosen.cpu().numpy()
-            if not np.isfinite(action).all():
-                raise NonFiniteError(
-                    f"the policy's action is not finite in an evaluation at step {agent.steps}: expected "
-                    f"numbers in [-1, 1]; training has diverged, use an older checkpoint"
-                )
+            action = chosen if envs.takes_tensors else chosen.cpu().numpy()
+            if isinstance(action, np.ndarray) and not np.isfinite(action).all():
+                raise _bad_action(agent)
             real = ~ended  # after the end of an episode, this step is the reset
             counted = real & playing & (True if steps is None else taken < budget)
             envs.send(action)
             result = envs.recv(counted)
+            if not envs.actions_are_finite:
+                raise _bad_action(agent)
             if watch is not None:
                 watch(result)
             history.add(
@@ -169,3 +170,10 @@ def evaluate_agent(
     returns, lengths, successes = zip(*chain(*played), strict=True)
     known_successes = [*successes] if reports_success else None
     return Evaluation([*returns], [*lengths], known_successes, counted_steps, counts, envs.game)
+
+
+def _bad_action(agent: Agent) -> NonFiniteError:
+    return NonFiniteError(
+        f"the policy's action is not finite in an evaluation at step {agent.steps}: expected numbers in "
+        f"[-1, 1]; training has diverged, use an older checkpoint"
+    )

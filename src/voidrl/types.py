@@ -2,14 +2,73 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Metrics = dict[str, "Tensor"]
 """Scalars left on the device; read by the host once per `log_every_steps`."""
+
+
+PartKind = Literal["image", "numbers", "one_hot", "fraction", "mask"]
+
+
+@dataclass(frozen=True, repr=False)
+class ObsPart:
+    """One entry of an observation, and how it becomes a part of the frame."""
+
+    path: tuple[str | int, ...]
+    """Keys of nested Dicts and positions in Tuples that lead to it; () for the whole observation."""
+    kind: PartKind
+    """`image` (channels of the frame), `numbers` (as they are, flattened), `one_hot` (one for each choice),
+    `fraction` (of the largest choice, where there are too many for one-hots) or `mask` (allowed actions)."""
+    shape: tuple[int, ...]
+    """Shape as the environment gives it."""
+    sizes: tuple[int, ...] = ()
+    """Number of choices of each component, for one-hots and fractions."""
+    start: tuple[int, ...] = ()
+    """Lowest value of each component, for one-hots and fractions."""
+    dtype: str = ""
+    """Type of an image as the environment gives it."""
+    low: float = 0.0
+    """Value of an image that becomes 0."""
+    high: float = 255.0
+    """Value of an image that becomes 255."""
+
+    @property
+    def name(self) -> str:
+        """The path as one word, such as `agent/position`."""
+        return "/".join(map(str, self.path))
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of an image."""
+        if len(self.shape) == 2:
+            return (1, self.shape[0], self.shape[1])
+        first, second, third = self.shape
+        return (third, first, second) if channels_last(self.shape) else (first, second, third)
+
+    @property
+    def num_values(self) -> int:
+        """Numbers that it adds to the frame, apart from the mask, which adds one for each action."""
+        if self.kind in ("image", "mask"):
+            return 0
+        if self.kind == "one_hot":
+            return sum(self.sizes)
+        return len(self.sizes) if self.kind == "fraction" else math.prod(self.shape)
+
+    def __repr__(self) -> str:
+        """One phrase, such as `'image': image (7, 7, 3)`."""
+        return f"{self.name!r}: {self.kind} {self.shape}"
+
+
+def channels_last(shape: tuple[int, ...]) -> bool:
+    """Whether a 3-axis image is (H, W, C): the shorter of first and last axis is the channels."""
+    return len(shape) == 3 and shape[2] <= shape[0]
 
 
 @dataclass(frozen=True)
@@ -29,15 +88,27 @@ class EnvSpec:
     action_high: tuple[float, ...] = ()
     """Upper bounds of a continuous action, flattened."""
     raw_shape: tuple[int, ...] = ()
-    """Shape of one frame as the environment gives it: (H, W, C), (C, H, W), (H, W) or (d,)."""
+    """Shape of an observation that is one uint8 image, (H, W, C), (C, H, W) or (H, W), or one array of
+    numbers of any shape; () for all others, which have `parts`."""
     action_shape: tuple[int, ...] = ()
-    """Shape of a continuous action as the environment takes it."""
+    """Shape of an action as the environment takes it; () for Discrete."""
     num_values: int = 0
     """Numbers that come with each image, such as the rest of a Dict; networks join them behind the
     convolutions. 0 for vectors, which are numbers alone."""
     masked: bool = False
     """Whether the last `num_actions` numbers of each frame say which actions are allowed (1) and which not
     (0). They steer the choice of actions and are not shown to the networks."""
+    parts: tuple[ObsPart, ...] = ()
+    """What observations are made of, if they are not one array that is taken as it is (`raw_shape`)."""
+    action_sizes: tuple[int, ...] = ()
+    """Number of choices of each component of an action (MultiDiscrete, MultiBinary, a shifted Discrete),
+    flattened. The agent's discrete actions enumerate their combinations, the last component fastest. Where
+    these are too many, the agent acts in [−1, 1]: a coordinate for each choice, of which the largest wins, or
+    one alone, whose sign counts, where there are two."""
+    action_start: tuple[int, ...] = ()
+    """Lowest value of each of these components."""
+    action_integer: bool = False
+    """Whether a continuous action is rounded to whole numbers."""
 
     @property
     def discrete(self) -> bool:
@@ -56,8 +127,11 @@ class EnvSpec:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Shape of one frame as the replay stores it: of images with numbers, behind the channels, as many
-        more as the bytes of the numbers (float32) need."""
+        """Shape of one frame as the replay stores it.
+
+        Images with numbers have, behind their channels, as many more as the bytes of the numbers (float32)
+        need.
+        """
         if not self.num_values:
             return self.frame_shape
         channels, height, width = self.frame_shape
@@ -66,15 +140,26 @@ class EnvSpec:
     def describe(self) -> str:
         """One phrase for error messages."""
         kind = "pixels" if self.pixels else "vector"
+        hidden = self.num_actions if self.masked else 0  # the mask is no observation
+        shape = self.frame_shape if self.pixels else (self.frame_shape[0] - hidden,)
+        values = self.num_values - hidden if self.num_values else 0
+        numbers = f" and {values} number{'s' * (values > 1)}" if values else ""
         stack = f" × {self.frame_stack} frames" if self.frame_stack > 1 else ""
-        actions = (
-            f"{self.num_actions} actions" if self.discrete else f"{self.action_dim}-d continuous actions"
-        )
-        return f"{kind} {'×'.join(map(str, self.frame_shape))}{stack}, {actions}"
+        actions = f"{self.num_actions} {'masked ' * self.masked}actions"
+        if not self.discrete:
+            actions = f"{self.action_dim}-d continuous actions"
+        return f"{kind} {'×'.join(map(str, shape))}{numbers}{stack}, {actions}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a manifest; `voidrl.spaces.spec_from_json` reads them."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.__dict__.items()}
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists and parts as mappings."""
+    if isinstance(value, ObsPart):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
 class Layout(NamedTuple):

@@ -8,8 +8,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
-from voidrl.envs.maze import AGENT, ENV_ID, FLOOR, GOAL, RADIUS, WALL, PixelMaze, PixelMazeVector, register
+from voidrl.envs.maze import AGENT, FLOOR, GOAL, RADIUS, WALL, PixelMaze, PixelMazeVector
 from voidrl.errors import ConfigError
+from voidrl.registration import MAZE_ID, register
 
 UP, DOWN, LEFT, RIGHT = range(4)
 SMALL = ["#####", "#   #", "### #", "#   #", "#####"]  # size=5, layout_seed=0
@@ -385,20 +386,26 @@ def test_render_is_enlarged():
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"continuous": True, "slip": 0.3}, {"goal": "far", "show_goal": True}]
+    "settings",
+    [
+        {},
+        {"continuous": True, "slip": 0.3},
+        {"goal": "far", "show_goal": True},
+        {"continuous": True, "goal": "near"},
+    ],
 )
 def test_gymnasium_accepts_it(settings):
     register()
     register()  # idempotent
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        env = gym.make(ENV_ID, render_mode="rgb_array", **settings)
+        env = gym.make(MAZE_ID, render_mode="rgb_array", **settings)
         check_env(env.unwrapped)
 
 
 def test_make_vec_spaces_and_info():
     register()
-    env = gym.make_vec(ENV_ID, 3, vectorization_mode="vector_entry_point", size=9, max_episode_steps=7)
+    env = gym.make_vec(MAZE_ID, 3, vectorization_mode="vector_entry_point", size=9, max_episode_steps=7)
     assert isinstance(env, PixelMazeVector)
     assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     obs, reset_info = env.reset(seed=0)
@@ -423,7 +430,7 @@ def test_make_vec_spaces_and_info():
 @pytest.mark.parametrize(("settings", "steps"), [({}, 100), ({"max_episode_steps": 130}, 130)])
 def test_made_envs_keep_the_episode_length_asked_for(mode, settings, steps):
     register()
-    env = gym.make_vec(ENV_ID, 2, vectorization_mode=mode, size=5, **settings)
+    env = gym.make_vec(MAZE_ID, 2, vectorization_mode=mode, size=5, **settings)
     env.reset(seed=0)
     truncated = [env.step(np.zeros(2, np.int64))[3].any() for _ in range(steps)]
     assert truncated == [False] * (steps - 1) + [True]

@@ -1,11 +1,13 @@
 """Which spaces are supported, and how observations and actions cross the border."""
 
+import json
+
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from voidrl.errors import SpaceError
-from voidrl.spaces import env_action, spec_from_json, spec_of, to_frames
+from voidrl.spaces import env_action, read_spaces, spec_from_json, spec_of, to_frames
 from voidrl.types import EnvSpec
 
 TWO = spaces.Discrete(2)
@@ -19,6 +21,17 @@ def vector(*shape, dtype=np.float32):
     return spaces.Box(-np.inf, np.inf, shape, dtype)
 
 
+EVERYTHING = spaces.Dict(
+    {
+        "image": image(9, 8, 3),
+        "gray": image(12, 7),
+        "agent": spaces.Dict({"at": vector(2), "held": spaces.Discrete(3, start=1)}),
+        "pair": spaces.Tuple((spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2))),
+        "mission": spaces.Text(9),
+    }
+)
+
+
 @pytest.mark.parametrize(
     ("space", "frame", "pixels"),
     [
@@ -27,6 +40,13 @@ def vector(*shape, dtype=np.float32):
         (image(1, 10, 12), (1, 10, 12), True),
         (image(10, 12, 1), (1, 10, 12), True),
         (image(10, 12), (1, 10, 12), True),
+        (image(7, 7, 3), (3, 7, 7), True),
+        (image(6, 7, 3), (126,), False),  # too small for an image
+        (image(2, 8, 8, 3), (384,), False),
+        (vector(), (1,), False),
+        (vector(2, 3), (6,), False),
+        (vector(3, 4, 5, dtype=np.int64), (60,), False),
+        (spaces.Box(0, 9, (2, 2), np.int16), (4,), False),
         (image(128), (128,), False),
         (vector(5), (5,), False),
         (vector(5, dtype=np.float64), (5,), False),
@@ -42,54 +62,14 @@ def test_observations_become_frames(space, frame, pixels):
     assert frames.dtype == (np.uint8 if pixels else np.float32)
     assert frames.flags["C_CONTIGUOUS"]
     for n, where in enumerate(np.ndindex(*space.shape)):
-        if space.shape == (10, 12, 3):
+        if not pixels:
+            assert frames[0, n] == (n % 256 if space.dtype == np.uint8 else n)
+        elif space.shape in ((10, 12, 3), (7, 7, 3)):
             assert frames[0, where[2], where[0], where[1]] == n % 256
         elif len(space.shape) == 2:
             assert frames[0, 0, *where] == n
         elif space.shape[-1] != 1:
             assert frames[0, *where] == n % 256
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Dict({"a": vector(2)}),
-        spaces.Tuple((vector(2), vector(2))),
-        spaces.MultiDiscrete([2, 3]),
-        spaces.MultiBinary(3),
-        spaces.Discrete(5),
-        spaces.Text(3),
-        spaces.Box(0, 1, (8, 8, 3)),  # an image of floats
-        spaces.Box(0, 1, ()),
-        image(2, 3, 4, 5),
-    ],
-)
-def test_observations_that_are_not_supported_are_named(space):
-    with pytest.raises(SpaceError) as caught:
-        spec_of(space, TWO, 1)
-    assert str(caught.value).startswith(f"observation space {space} is not supported: expected a uint8 image")
-
-
-@pytest.mark.parametrize(
-    ("space", "expected"),
-    [
-        (spaces.Dict({"a": TWO}), "expected Discrete, or Box of floats"),
-        (spaces.Tuple((TWO, TWO)), "expected Discrete, or Box of floats"),
-        (spaces.MultiDiscrete([2, 3]), "expected Discrete, or Box of floats"),
-        (spaces.MultiBinary(3), "expected Discrete, or Box of floats"),
-        (spaces.Box(0, 9, (2,), np.int64), "expected Discrete, or Box of floats"),
-        (spaces.Discrete(3, start=1), "expected actions that start at 0"),
-        (spaces.Box(-np.inf, np.inf, (2,)), "expected finite bounds"),
-        (
-            spaces.Box(np.array([0, 0], np.float32), np.array([1, np.inf], np.float32)),
-            "expected finite bounds",
-        ),
-    ],
-)
-def test_actions_that_are_not_supported_are_named(space, expected):
-    with pytest.raises(SpaceError) as caught:
-        spec_of(vector(3), space, 1)
-    assert str(caught.value).startswith(f"action space {space} is not supported: {expected}")
 
 
 def test_discrete_actions_go_as_they_are():
@@ -135,9 +115,27 @@ def test_a_scalar_action():
     assert env_action(np.array([[0.0], [1.0]], np.float32), spec).tolist() == [0.5, 1.0]
 
 
-def test_a_spec_survives_json():
-    spec = spec_of(image(10, 12, 3), spaces.Box(-2, 3, (2, 2)), 3)
-    assert spec_from_json(spec.to_json()) == spec
+@pytest.mark.parametrize(
+    ("observation", "action", "masks"),
+    [
+        (image(10, 12, 3), spaces.Box(-2, 3, (2, 2)), "none"),
+        (EVERYTHING, TWO, "none"),
+        (EVERYTHING, TWO, "info"),
+        (spaces.Dict({"a": vector(2), "action_mask": spaces.MultiBinary(2)}), TWO, "auto"),
+        (spaces.Dict({"a": image(8, 8, 3), "action_mask": image(5)}), spaces.MultiDiscrete([2, 3]), "key"),
+        (spaces.Discrete(10**12), spaces.Discrete(3, start=-1), "none"),
+        (vector(3), spaces.MultiDiscrete([[2, 3], [4, 1]], start=[[0, 1], [2, 3]]), "method"),
+        (spaces.MultiBinary((2, 2)), spaces.MultiBinary(20), "none"),
+        (vector(), spaces.MultiDiscrete([100, 100, 2, 1]), "none"),
+        (spaces.Box(0, 1, (10, 10, 7), np.bool_), spaces.Box(-3, 9, (2,), np.int32), "none"),
+        (spaces.Box(-1, 1, (3, 9, 8)), spaces.Box(0, 1, (3,), np.bool_), "info"),
+    ],
+)
+def test_a_spec_survives_json(observation, action, masks):
+    spec = read_spaces(observation, action, 3, masks=masks).spec
+    saved = json.loads(json.dumps(spec.to_json()))
+    assert spec_from_json(saved) == spec
+    assert hash(spec_from_json(saved)) == hash(spec)
 
 
 @pytest.mark.parametrize(
@@ -168,12 +166,61 @@ def test_a_spec_survives_json():
         ({"action_shape": [2] + [1] * 8}, "spec.action_shape = .* expected at most 8 sizes"),
         ({"raw_shape": [3] + [1] * 8}, "spec.raw_shape = .* expected at most 8 sizes"),
         ({"color": 1}, "expected an object with frame_shape, pixels"),
+        ({"num_values": 3}, "spec.num_values = 3 cannot be used: expected 0 without parts"),
+        ({"masked": 1}, "spec.masked = 1 cannot be used: expected true or false"),
+        ({"masked": True}, "spec.masked = True cannot be used: expected false for continuous actions"),
+        ({"action_integer": None}, "spec.action_integer = None"),
+        ({"action_sizes": [2]}, "spec.action_start = .* expected 1 numbers, as many as sizes"),
+        ({"action_sizes": [2], "action_start": [0]}, "spec.action_sizes = .* expected 2 numbers"),
+        ({"action_sizes": [2, 9], "action_start": [0, 0]}, "action_low = .* expected 10 bounds"),
+        ({"action_sizes": [0, 1], "action_start": [0, 0]}, "expected a list of whole numbers above 0"),
+        ({"action_sizes": [1] * 70_000}, "expected at most 65536 numbers"),
+        ({"parts": None}, "spec.parts = None cannot be used: expected a list"),
+        ({"parts": [{}] * 2000}, "expected at most 1024 entries"),
+        ({"parts": [3]}, r"spec.parts\[0\] = 3 cannot be used: expected an object with path, kind"),
     ],
 )
 def test_a_spec_that_no_environment_has_is_refused(changes, message):
     spec = spec_of(vector(3), spaces.Box(-2, 3, (2,)), 1).to_json()
     with pytest.raises(SpaceError, match=message) as caught:
         spec_from_json({**spec, **changes})
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "message"),
+    [
+        (0, {"path": ["a" * 300]}, r"parts\[0\].path = .* at most 8 keys of at most 200 characters"),
+        (0, {"path": [[]]}, r"parts\[0\].path"),
+        (0, {"path": [-1]}, r"parts\[0\].path"),
+        (0, {"kind": ["image"]}, r"parts\[0\].kind = .* expected image, numbers, one_hot, fraction, mask"),
+        (0, {"kind": "mask"}, r"expected at most 0 masks"),
+        (0, {"shape": [2**27, 2**27]}, r"parts\[0\].shape = .* at most 268435456 values"),
+        (0, {"shape": [2**20]}, r"spec.frame_shape = .*, as its parts have it"),
+        (0, {"shape": [1.5]}, "sizes above 0"),
+        (0, {"sizes": [3], "start": [0]}, r"parts\[0\].sizes = \[3\] cannot be used: expected 0 numbers"),
+        (0, {"dtype": "object"}, r"parts\[0\].dtype = 'object'"),
+        (0, {"dtype": []}, r"parts\[0\].dtype = \[\]"),
+        (1, {"sizes": []}, r"parts\[1\].sizes = \[\] cannot be used: expected 1 numbers"),
+        (1, {"sizes": [10**9]}, r"parts\[1\].sizes = .* at most 4096 choices"),
+        (1, {"start": [0.5]}, r"parts\[1\].start = .* whole numbers"),
+        (
+            2,
+            {"low": 2.0, "high": 1.0},
+            r"parts\[2\].low = 2.0 cannot be used: expected a finite number below",
+        ),
+        (2, {"low": 10**400}, r"parts\[2\].low"),
+        (2, {"shape": [8, 3]}, r"parts\[2\].shape = .* sides of at least 7 pixels"),
+        (2, {"shape": [8, 8, 3, 1]}, r"parts\[2\].shape = .* 2 or 3 sizes of an image"),
+        (2, {"shape": [9, 8, 3]}, r"spec.frame_shape = \[3, 8, 8\] cannot be used: expected \[3, 9, 8\]"),
+    ],
+)
+def test_parts_that_no_observation_has_are_refused(part, changes, message):
+    space = spaces.Dict([("a", vector(2)), ("b", spaces.Discrete(4)), ("c", spaces.Box(0, 1, (8, 8, 3)))])
+    spec = json.loads(json.dumps(spec_of(space, TWO, 1).to_json()))
+    spec["parts"][part] |= changes
+    with pytest.raises(SpaceError, match=message) as caught:
+        spec_from_json(spec)
     assert len(str(caught.value)) < 500
 
 

@@ -14,6 +14,7 @@ import torch
 from gymnasium import spaces
 from helpers import CONTINUOUS, make_agent
 from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
@@ -88,7 +89,7 @@ def pictures(n=2, seed=3):
 
 
 def test_the_reward_of_a_step_by_hand():
-    venv = APTReward(line(0, 1, 3, 3.5, -1), k=2, extrinsic_scale=0.5, intrinsic_scale=2.0, normalize=False)
+    venv = APTReward(line(0, 1, 3, 3.5, -1), k=2, extrinsic_scale=0.5, intrinsic_scale=2.0, normalize="none")
     rewards, infos = walk(venv, 4)
     expected = [
         0.0,  # only 0 is known, and k is 2
@@ -103,15 +104,15 @@ def test_the_reward_of_a_step_by_hand():
 
 
 def test_it_is_divided_by_its_running_mean():
-    plain, _ = walk(APTReward(line(0, 1, 3, 3.5), k=1, extrinsic_scale=0, normalize=False), 3)
-    scaled, _ = walk(APTReward(line(0, 1, 3, 3.5), k=1, extrinsic_scale=0), 3)
+    plain, _ = walk(APTReward(line(0, 1, 3, 3.5), k=1, extrinsic_scale=0, normalize="none"), 3)
+    scaled, _ = walk(APTReward(line(0, 1, 3, 3.5), k=1, extrinsic_scale=0, normalize="mean"), 3)
     means = np.cumsum(plain[:, 0]) / [1, 2, 3]
     np.testing.assert_allclose(scaled[:, 0], plain[:, 0] / means, rtol=1e-6)
 
 
 def test_at_the_end_of_an_episode_its_last_state_counts_and_the_next_first_is_remembered():
     #           0 → 1 → 5 | 100 → 101 → 102
-    venv = APTReward(line(0, 1, 5, 100, 101, 102, 0, 0, length=2), k=1, extrinsic_scale=0, normalize=False)
+    venv = APTReward(line(0, 1, 5, 100, 101, 102, 0, 0, length=2), k=1, extrinsic_scale=0, normalize="none")
     rewards, infos = walk(venv, 4)
     assert infos[1][0]["terminal_observation"] == [5]
     distances = [1, 4, 1, 1]  # 5 from 1, not 100 from anything; 101 from 100, which was never a step's end
@@ -120,21 +121,21 @@ def test_at_the_end_of_an_episode_its_last_state_counts_and_the_next_first_is_re
 
 def test_environments_share_one_memory():
     venv = DummyVecEnv([lambda: Line([0, 1, 50]), lambda: Line([10, 2, 51])])
-    rewards, _ = walk(APTReward(venv, k=1, extrinsic_scale=0, normalize=False), 2)
+    rewards, _ = walk(APTReward(venv, k=1, extrinsic_scale=0, normalize="none"), 2)
     np.testing.assert_allclose(rewards[0], np.log1p([1, 2]), rtol=1e-6)  # both from 0, by now the nearest
     np.testing.assert_allclose(rewards[1], np.log1p([40, 41]), rtol=1e-6)  # from 10: not from each other
 
 
 def test_only_the_newest_states_are_remembered():
-    venv = APTReward(line(0, 100, 200, 1), k=1, memory=2, pool=2, extrinsic_scale=0, normalize=False)
+    venv = APTReward(line(0, 100, 200, 1), k=1, memory=2, pool=2, extrinsic_scale=0, normalize="none")
     rewards, _ = walk(venv, 3)
     np.testing.assert_allclose(rewards[2], np.log1p([99]), rtol=1e-6)  # 0 is forgotten
 
 
 def test_neighbors_are_sought_in_a_pool_drawn_from_the_memory():
     places = [*range(100), 0]
-    venv = APTReward(line(*places), k=1, memory=200, pool=1, extrinsic_scale=0, normalize=False, seed=1)
-    again = APTReward(line(*places), k=1, memory=200, pool=1, extrinsic_scale=0, normalize=False, seed=1)
+    venv = APTReward(line(*places), k=1, memory=200, pool=1, extrinsic_scale=0, normalize="none", seed=1)
+    again = APTReward(line(*places), k=1, memory=200, pool=1, extrinsic_scale=0, normalize="none", seed=1)
     rewards, _ = walk(venv, 99)
     distance = np.expm1(rewards[:, 0].astype(float))
     assert np.all((distance > 0.99) & (distance < 100))
@@ -183,7 +184,7 @@ def test_an_agents_representation():
     spec = EnvSpec((3, 36, 36), True, 2, num_actions=3, raw_shape=(36, 36, 3))
     agent = make_agent(spec, representation="simclr")
     venv = VecFrameStack(pictures(1), 2)
-    rewards, _ = walk(APTReward(venv, encoder=agent, k=1, extrinsic_scale=0, normalize=False), 1)
+    rewards, _ = walk(APTReward(venv, encoder=agent, k=1, extrinsic_scale=0, normalize="none"), 1)
     venv = VecFrameStack(pictures(1), 2)
     seen = np.concatenate([venv.reset(), venv.step(np.zeros(1, int))[0]])  # (2, 36, 36, 6)
     with torch.no_grad():
@@ -193,7 +194,7 @@ def test_an_agents_representation():
 
 
 def test_a_function_of_ones_own():
-    venv = APTReward(line(0, 1, 3), encoder=lambda obs: obs * 7, k=1, extrinsic_scale=0, normalize=False)
+    venv = APTReward(line(0, 1, 3), encoder=lambda obs: obs * 7, k=1, extrinsic_scale=0, normalize="none")
     np.testing.assert_allclose(walk(venv, 2)[0][:, 0], np.log1p([7, 14]), rtol=1e-6)
 
 
@@ -212,7 +213,7 @@ def test_contrast_is_trained_and_all_states_lie_in_the_space_of_its_present():
 
 
 def test_contrast_lowers_its_loss():
-    latent = LatentSpace(Pictures.observation_space, "simclr", True, "cpu", 0)
+    latent = LatentSpace(Pictures.observation_space, "simclr", "mean", "cpu", 0)
     colors = np.random.default_rng(0).integers(0, 256, (16, 1, 1, 3), np.uint8)
     frames, f = latent.frames(np.broadcast_to(colors, (16, 36, 36, 3)).copy()), latent.representation
     hidden = np.random.default_rng(1).integers(0, 256, (16, 6, 6, 3), np.uint8)  # what varies between views
@@ -233,18 +234,18 @@ def test_contrast_lowers_its_loss():
 # The replay buffer
 
 
-def filled(n=64, **options):
+def filled(n=64, scale=1.0, **options):
     box, actions = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2)
     buffer = APTReplayBuffer(n, box, actions, "cpu", **options)
     rng = np.random.default_rng(0)
     for i in range(n):
-        obs, after = rng.normal(size=(2, 1, 3)).astype(np.float32)
+        obs, after = scale * rng.normal(size=(2, 1, 3)).astype(np.float32)
         buffer.add(obs, after, np.array([0]), np.array([float(i)]), np.array([False]), [{}])
     return buffer
 
 
 def test_samples_are_rewarded_among_their_minibatch():
-    buffer = filled(intrinsic_scale=2.0, extrinsic_scale=0.5, normalize=False, k=3)
+    buffer = filled(intrinsic_scale=2.0, extrinsic_scale=0.5, normalize="none", k=3)
     rows = np.arange(20)
     samples = buffer._get_samples(rows)
     expected = 2 * particle_reward(samples.next_observations, k=3) + 0.5 * torch.arange(20.0)
@@ -262,6 +263,46 @@ def test_samples_are_on_a_scale_of_about_one():
     assert samples.rewards.shape == (32, 1)
     plain = filled(intrinsic_scale=0.0)._get_samples(np.arange(4)).rewards
     assert plain[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("steps", [7, 12, 17])  # not yet full, just full, overwritten
+def test_n_step_returns_are_those_of_stable_baselines3(steps):
+    box, actions = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+    mine = APTReplayBuffer(12, box, actions, "cpu", n_steps=3, gamma=0.5, intrinsic_scale=0.0)
+    theirs = NStepReplayBuffer(12, box, actions, "cpu", n_steps=3, gamma=0.5)
+    for i in range(steps):
+        obs, after = np.full((2, 1, 1), i, np.float32) + np.array([[[0]], [[1]]], np.float32)
+        infos = [{"TimeLimit.truncated": i % 8 == 4}]
+        for buffer in (mine, theirs):
+            buffer.add(obs, after, np.array([i % 2]), np.array([2.0**i]), np.array([i % 4 == 0]), infos)
+    rows = np.arange(mine.size())
+    for found, expected in zip(mine._get_samples(rows), theirs._get_samples(rows), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_each_of_n_steps_earns_a_reward_until_the_episode_ends():
+    box, actions = spaces.Box(-99, 99, (1,), np.float32), spaces.Discrete(2)
+    options = {"n_steps": 2, "gamma": 0.5, "k": 1, "normalize": "none", "extrinsic_scale": 0.0}
+    buffer = APTReplayBuffer(8, box, actions, "cpu", **options)
+    for place, done in ((1, False), (4, True), (10, False), (11, False)):
+        obs = np.full((1, 1), place, np.float32)
+        buffer.add(obs, obs, np.array([0]), np.array([5.0]), np.array([done]), [{}])
+    samples = buffer._get_samples(np.array([0, 1, 2]))
+    first = [3, 3, 6]  # 1 from 4, 4 from 1, 10 from 4
+    second = [6, 0, 1]  # 4 and 11 among 4, 10 and 11; nothing follows the end
+    expected = np.log1p(first) + 0.5 * np.log1p(second)
+    np.testing.assert_allclose(samples.rewards[:, 0], expected, rtol=1e-5)
+    np.testing.assert_allclose(samples.discounts[:, 0], [0.25, 0.5, 0.25])
+
+
+def test_neighbors_may_be_drawn_from_the_whole_replay():
+    buffer = filled(n=64, k=1, pool=1, normalize="none", extrinsic_scale=0.0)
+    distances = np.expm1(buffer._get_samples(np.arange(20)).rewards[:, 0].numpy())
+    to_all = np.linalg.norm(
+        buffer.next_observations[:20] - buffer.next_observations[:, 0], axis=-1
+    )  # (20, 64)
+    drawn = np.abs(to_all - distances[:, None]).max(0).argmin()
+    np.testing.assert_allclose(distances, to_all[:, drawn], atol=1e-4)  # all from the same one
 
 
 # Learning
@@ -334,7 +375,7 @@ def test_memory_mean_and_encoder_come_back(tmp_path):
 
 def test_the_oldest_states_are_still_the_first_to_go_after_loading(tmp_path):
     def make(*places):
-        return APTReward(line(*places), k=1, memory=3, pool=3, extrinsic_scale=0, normalize=False)
+        return APTReward(line(*places), k=1, memory=3, pool=3, extrinsic_scale=0, normalize="none")
 
     one = make(0, 10, 20, 30, 40)
     walk(one, 4)
@@ -362,10 +403,10 @@ class Told(gym.Env):
 
 
 @pytest.mark.parametrize(
-    "space", [spaces.Dict({"a": spaces.Box(0, 1, (2,))}), spaces.Discrete(4), spaces.Box(0, 1, (2, 3, 4))]
+    "space", [spaces.Dict({"a": spaces.Box(0, 1, (2,))}), spaces.Discrete(4), spaces.Box(0, 1, (8, 8, 3))]
 )
 def test_other_observations_are_refused_with_the_remedy(space):
-    with pytest.raises(SpaceError, match=r"is not supported: expected .* or a vector; .*FlattenObservation"):
+    with pytest.raises(SpaceError, match=r"is not supported here: expected .*; .*FlattenObservation"):
         APTReward(DummyVecEnv([lambda: Told(space)]))
 
 
@@ -391,8 +432,7 @@ def test_values_that_cannot_be_used():
 def test_what_is_not_finite_is_said():
     with pytest.raises(NonFiniteError, match="reward of environment 0 is nan: expected finite observations"):
         walk(APTReward(line(0, float("nan"), 1), k=1), 2)
-    buffer = filled()
-    buffer.next_observations[:] = float("nan")
+    buffer = filled(n=8, scale=np.nan)
     with pytest.raises(NonFiniteError, match="reward of transition 0 is nan: expected finite observations"):
         buffer.sample(8)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers import CPU, Chain, config, fill_replay, make_agent
+from helpers import CPU, Chain, config, fill_replay, make_agent, seen_as
 from torch import nn
 
 import voidrl
@@ -34,7 +34,7 @@ class Table(nn.Module):
 
 def table_dqn(**options):
     torch.manual_seed(0)
-    encoder = Encoder((2,), EncoderConfig(stack="mlp", feature_dim=0))
+    encoder = Encoder(seen_as((2,)), EncoderConfig(stack="mlp", feature_dim=0))
     learner = DQN(SPEC, DQNConfig(**options), encoder, Table(ONLINE), 0)
     learner.target_critic.values.copy_(TARGET)
     return learner
@@ -67,7 +67,7 @@ def test_double_and_plain_targets_by_hand():
 
 
 def test_dueling_adds_the_value_to_centerd_advantages():
-    encoder = Encoder((2,), EncoderConfig(stack="mlp", feature_dim=0))
+    encoder = Encoder(seen_as((2,)), EncoderConfig(stack="mlp", feature_dim=0))
     critic = DQN(SPEC, DQNConfig(hidden_dim=8), encoder, None, 0).critic
     skill = torch.zeros(2, 0)
     value, advantage = critic.value(SEEN), critic.advantage(SEEN)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import DISCRETE, Constant, fill_replay, make_agent, snapshot
+from helpers import DISCRETE, Constant, fill_replay, make_agent, seen_as, snapshot
 
 from voidrl.agent.reset import reset
 from voidrl.config import EncoderConfig
@@ -18,7 +18,7 @@ NOTHING = torch.zeros(64, 0)
 
 def dqn(seed=0, **options):
     torch.manual_seed(seed)
-    encoder = Encoder((4,), EncoderConfig(stack="mlp", feature_dim=0))
+    encoder = Encoder(seen_as((4,)), EncoderConfig(stack="mlp", feature_dim=0))
     return DQN(SPEC, DQNConfig(**{"hidden_dim": 16, "popart": True} | options), encoder, None, 0)
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from helpers import DISCRETE, Constant, fill_replay, make_agent, shake
+from helpers import DISCRETE, Constant, fill_replay, make_agent, seen_as, shake
 from torch import nn
 
 from voidrl.config import EncoderConfig
@@ -34,7 +34,7 @@ def make_batch(action=(0, 1), discount=0.5, next_obs=None, obs=SEEN, weight=(1.0
 
 
 def plain_encoder():
-    return Encoder((2,), EncoderConfig("mlp", feature_dim=0))
+    return Encoder(seen_as((2,)), EncoderConfig("mlp", feature_dim=0))
 
 
 class Table(nn.Module):
@@ -314,7 +314,7 @@ def test_acting_by_the_target_network(deterministic):
 def test_the_scale_of_gradients_is_that_of_the_encoder_alone(cls, config):
     def gradients(scale):
         torch.manual_seed(0)
-        encoder = Encoder((2,), EncoderConfig("mlp", feature_dim=4, hidden_dim=8))
+        encoder = Encoder(seen_as((2,)), EncoderConfig("mlp", feature_dim=4, hidden_dim=8))
         options = {"hidden_dim": 8, "noisy_sigma": 0.5, "head_gradient_scale": scale}
         learner = cls(SPEC, config(**options), encoder, None, 0)
         loss = next(learner.losses(make_batch(), torch.ones(2), 0)).value

@@ -65,7 +65,7 @@ def test_create_refuses_a_run_and_names_the_remedies(run):
     before = names(run.path)
     with pytest.raises(RunFolderError, match="already holds a run") as error:
         create(run.path)
-    assert "--overwrite" in str(error.value)
+    assert "overwrite=True" in str(error.value)
     assert f"voidrl resume {run.path}" in str(error.value)
     assert names(run.path) == before
 
@@ -86,7 +86,7 @@ def test_overwrite_removes_our_files_and_only_ours(run, tmp_path):
 def test_the_remains_of_a_run_are_replaced_with_overwrite_alone(run):
     run.config_path.unlink()
     (run.checkpoints_path / "step_000000000001").mkdir()
-    with pytest.raises(RunFolderError, match=r"remains of a run without its config\.json; .*--overwrite"):
+    with pytest.raises(RunFolderError, match=r"remains of a run without its config\.json; .*overwrite=True"):
         create(run.path)
     create(run.path, overwrite=True)
     assert names(run.path) == [".lock", "checkpoints", "environment.json"]

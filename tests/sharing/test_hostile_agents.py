@@ -227,6 +227,7 @@ def test_headers_that_lie_are_refused(saved, data):
 
 LOCAL = {
     "device": "cuda:7",
+    "cpu_threads": 64,
     "engine": "compile",
     "env.backend": "async",
     "env.dmc.processes": 500,

@@ -15,6 +15,7 @@ from voidrl import checkpoint, registry
 from voidrl.agent.horizon import Horizon
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.agent.optimizers import Optimizers, Part
+from voidrl.agent.player import Player
 from voidrl.agent.trainers import Pieces, check_combination, encoder_trainers, trains_representation
 from voidrl.augment import Augment, network_spec
 from voidrl.config import Config, SkillConfig, to_json
@@ -24,9 +25,10 @@ from voidrl.learners.base import Learner
 from voidrl.methods.base import Latents, Method
 from voidrl.metrics import CHECK
 from voidrl.nets import Encoder, polyak_update
+from voidrl.observations import action_mask, random_allowed
 from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Representation, Views
-from voidrl.spaces import env_action, to_frames
+from voidrl.spaces import env_action, observed_frames
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 MetricOwner = Literal["representation", "latents", "method", "reward", "learner"]
@@ -108,7 +110,7 @@ class Agent(nn.Module):
         self.register_buffer("representation_rate", torch.zeros(()))
         self.normalizer = RewardNormalizer(config)
         self.horizon = Horizon(config.learner)
-        self.augment = Augment(config.augment)
+        self.augment = Augment(config.augment, spec)
         self.metric_owners: dict[str, MetricOwner] = {}
         """Who computed each metric of the last update."""
         self.generation = 0  # increases when tensors that a captured graph holds may have been replaced
@@ -134,11 +136,11 @@ class Agent(nn.Module):
         """The encoder f and the learner's, which share what `share_encoder` says."""
         config = self.config
         if pieces.representation.uses_learner_encoder:
-            encoder = Encoder(spec.obs_shape, config.learner.encoder)
+            encoder = Encoder(spec, config.learner.encoder)
             return encoder, encoder
         f = pieces.representation.make_encoder(spec, config.representation)
         if config.share_encoder == "nothing":
-            return f, Encoder(spec.obs_shape, config.learner.encoder)
+            return f, Encoder(spec, config.learner.encoder)
         if f is None:
             raise ConfigError(
                 f"share_encoder = {config.share_encoder!r} cannot be used with representation "
@@ -146,7 +148,7 @@ class Agent(nn.Module):
             )
         if config.share_encoder == "all":
             return f, f
-        return f, Encoder(spec.obs_shape, config.learner.encoder, stack_of=f)
+        return f, Encoder(spec, config.learner.encoder, stack_of=f)
 
     def _assign_encoder(self) -> None:
         """Give gradients only to what this phase trains."""
@@ -496,14 +498,17 @@ class Agent(nn.Module):
         With `training` they are those of the training environments, in order, which may explore differently.
         """
         if not self.learns:
-            return self.random_actions(len(obs))
+            return self.random_actions(obs)
         with self.precision():
             if training and not deterministic:
                 return self.learner.explore(obs, skill)
             return self.learner.act(obs, skill, deterministic=deterministic)
 
-    def random_actions(self, n: int) -> Tensor:
-        """Uniform actions."""
+    def random_actions(self, obs: Tensor) -> Tensor:
+        """Uniform actions for (n, …) observations as stored, among those that are allowed."""
+        n, allowed = len(obs), action_mask(obs, self.spec)
+        if allowed is not None:
+            return random_allowed(allowed.to(self.device))
         if self.spec.discrete:
             return torch.randint(self.spec.num_actions, (n,), device=self.device)
         return torch.rand(n, self.spec.action_dim, device=self.device) * 2 - 1
@@ -548,27 +553,43 @@ class Agent(nn.Module):
         self.task_skill_chosen.fill_(True)
 
     @torch.no_grad()
-    def act(self, obs: np.ndarray, deterministic: bool = True, skill: np.ndarray | None = None) -> Any:
+    def act(
+        self,
+        obs: Any,
+        deterministic: bool = True,
+        skill: np.ndarray | None = None,
+        action_mask: np.ndarray | None = None,
+    ) -> Any:
         """The action for one observation, or for a batch, as the environment gives and takes them.
 
-        With `frame_stack` > 1 the last frames are passed along an axis before the frame's own, oldest first.
-        `skill` is one for all or one for each of the batch; by default the one chosen for the task.
+        Args:
+            obs: One observation or a batch: an array, or a dictionary or tuple of arrays. With `frame_stack`
+                > 1 the last frames lie along an axis before each array's own, oldest first.
+            deterministic: Without exploration noise.
+            skill: One for all or one for each of the batch; by default the one chosen for the task.
+            action_mask: Which actions are allowed (1) and which are not (0), one mask or one for each of the
+                batch; for agents from environments that report masks outside of their observations.
         """
-        spec, obs = self.spec, np.asarray(obs)
-        shape = spec.raw_shape if spec.frame_stack == 1 else (spec.frame_stack, *spec.raw_shape)
-        if obs.shape[-len(shape) :] != shape or obs.ndim > len(shape) + 1:
-            raise SpaceError(
-                f"observation of shape {obs.shape} cannot be acted on: expected {shape} or (batch, *{shape})"
-            )
-        if spec.pixels and obs.dtype != np.uint8:
-            raise SpaceError(f"observation of {obs.dtype} cannot be acted on: expected a uint8 image")
-        single = obs.ndim == len(shape)
-        frames = torch.from_numpy(to_frames(obs.reshape(-1, *spec.raw_shape), spec)).to(self.device)
-        stacked = frames.reshape(-1, *spec.obs_shape)
+        frames, single = observed_frames(obs, self.spec, action_mask)
+        stacked = torch.from_numpy(frames).to(self.device)
         skills = self._given_skill(skill, len(stacked))
         actions = self.choose(stacked, skills, deterministic=deterministic)
-        taken = env_action(actions.cpu().numpy(), spec)
+        taken = env_action(actions.cpu().numpy(), self.spec)
         return taken[0] if single else taken
+
+    def player(
+        self,
+        skill: np.ndarray | None = None,
+        deterministic: bool = True,
+        *,
+        num_envs: int | None = None,
+        seed: int = 0,
+    ) -> Player:
+        """What plays in a Gymnasium loop: stacks frames, holds a skill, and acts as evaluations do.
+
+        `skill` is by default the task's, or a sample for each episode; `num_envs` is for vector environments.
+        """
+        return Player(self, skill=skill, deterministic=deterministic, num_envs=num_envs, seed=seed)
 
     def _given_skill(self, skill: np.ndarray | None, n: int) -> Tensor:
         dim = self.method.skill_dim

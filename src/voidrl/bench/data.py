@@ -38,7 +38,7 @@ def random_replay(
     capacity = max(capacity, ENTRIES[device.type]) if prioritized else capacity
     config = dataclasses.replace(config or ReplayConfig(), capacity_steps=capacity, device="auto")
     replay = make_replay(config, spec, NUM_ENVS, skill_dim, device, say)
-    shape = (min(steps, DISTINCT_FRAMES), NUM_ENVS, *spec.frame_shape)
+    shape = (min(steps, DISTINCT_FRAMES), NUM_ENVS, *spec.stored_shape)
     frames: np.ndarray
     if spec.pixels:
         frames = rng.integers(0, 256, shape, dtype=np.uint8)

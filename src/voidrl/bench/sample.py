@@ -39,7 +39,7 @@ def results(
         return
     in_bf16 = uses_bf16(options.precision, device)
     for spec, stack, config in CASES:
-        layout = Encoder(spec.obs_shape, EncoderConfig(stack)).layout
+        layout = Encoder(spec, EncoderConfig(stack)).layout
         replay = random_replay(spec, device, 0, say, STEPS)
         with torch.autocast(device.type, torch.bfloat16, enabled=in_bf16, cache_enabled=False):
             yield _result(replay, config, layout, options, peaks)
@@ -151,7 +151,7 @@ def reference(
 ) -> Tensor:
     """The same in plain PyTorch, operator by operator."""
     obs = replay.frames_of(replay.sample(batch)).stacked()
-    pixels = config.shift_pixels
+    pixels = config.shift_pixels or 0
     obs = shift_images(obs, torch.randint(-pixels, pixels + 1, (2, batch), device=obs.device), pixels)
     x = obs.float() / 255
     if config.intensity_scale:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from voidrl.agent import Agent
+from voidrl.agent.cost import update_gflop
 from voidrl.bench.options import LOG_ROWS
 from voidrl.bench.results import Result, number, percent, speedup, value_range
 from voidrl.build import build_config, layers_for
@@ -25,6 +26,7 @@ from voidrl.protocols.presets import AGENTS
 from voidrl.replay import make_replay
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
+from voidrl.threads import cpu_threads
 
 NAME_WIDTH = 24
 DROPPED_ROWS = 2  # of those with updates: graphs are captured in the first of them
@@ -71,11 +73,12 @@ def _run(
         tempfile.TemporaryDirectory(prefix="voidrl-bench-") as folder,
     ):
         config = build_config(envs.spec, layers)
-        agent = Agent(envs.spec, config, device)
-        skill_dim = agent.method.skill_dim
-        replay = make_replay(config.replay, envs.spec, envs.num_envs, skill_dim, device, say)
-        engine = Engine(agent, replay, say)
-        with RunFolder.create(Path(folder) / "run") as home:
+        threads = cpu_threads(device, update_gflop(envs.spec, config), say=say)
+        with threads, RunFolder.create(Path(folder) / "run") as home:
+            agent = Agent(envs.spec, config, device)
+            skill_dim = agent.method.skill_dim
+            replay = make_replay(config.replay, envs.spec, envs.num_envs, skill_dim, device, say)
+            engine = Engine(agent, replay, say)
             try:
                 Loop(engine, envs, None, home, LoopState()).run()
             except RunInterrupted:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from voidrl.agent import Agent
+from voidrl.agent.cost import update_gflop
 from voidrl.bench.data import random_replay
 from voidrl.bench.options import UNIFORM
 from voidrl.bench.profile import Profile, profile_updates, write_trace
@@ -28,6 +29,7 @@ from voidrl.envs.make import probe_env
 from voidrl.errors import ConfigError
 from voidrl.protocols.presets import DEMO_ENV
 from voidrl.replay import Replay
+from voidrl.threads import cpu_threads
 from voidrl.types import EnvSpec, Layout
 
 NAME_WIDTH = 14
@@ -82,6 +84,19 @@ def _results_of(
 
 
 def _measure_workload(
+    name: str,
+    spec: EnvSpec,
+    configs: list[Config],
+    options: Namespace,
+    device: torch.device,
+    peaks: Peaks,
+    say: Say,
+) -> Iterator[dict[str, Any]]:
+    with cpu_threads(device, update_gflop(spec, configs[0]), say=say):
+        yield from _measure(name, spec, configs, options, device, peaks, say)
+
+
+def _measure(
     name: str,
     spec: EnvSpec,
     configs: list[Config],
@@ -151,6 +166,7 @@ class Subject:
         """Rates, memory and profile."""
         return {
             "engine": self.engine.mode,
+            "cpu_threads": torch.get_num_threads(),
             "precision": "bf16" if uses_bf16(self.agent.config.precision, self.agent.device) else "fp32",
             **timing.rates("updates_per_second"),
             "milliseconds": timing.seconds * 1000,

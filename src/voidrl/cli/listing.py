@@ -149,13 +149,18 @@ def _page(path: str) -> str | None:
 
 
 def _environments() -> Listing:
+    from voidrl.envs.packages import PACKAGES
+
     games = "57 games and more, such as atari/ms_pacman?sticky=true (voidrl list games)"
+    others = ", ".join(f"{package.pip} ({package.example})" for package in PACKAGES)
     rows = [
         ("atari/<game>", "atari", games),
         ("dmc/<domain>", "dmc", "DMControl without a task, to pre-train, such as dmc/walker"),
         ("dmc/<domain>_<task>", "dmc", "the same with a reward, such as dmc/walker_run (voidrl list tasks)"),
         ("voidrl/PixelMaze-v0", None, "a maze observed as an image; options as a query: ?size=13&goal=far"),
         ("any Gymnasium id", None, "images or vectors, Discrete or Box actions, such as Pendulum-v1"),
+        ("ids of packages", None, f"imported by themselves: {others}"),
+        ("envpool/<id>", None, "EnvPool's vectorized version, such as envpool/Pong-v5 (pip install envpool)"),
         ("module:factory", None, "a custom function that returns a gymnasium.Env"),
     ]
     return Listing("Environments", ("environment", "extra", "about"), rows)
@@ -191,7 +196,7 @@ def _presets() -> Listing:
     from voidrl.protocols.presets import PROTOCOLS
     from voidrl.protocols.replay_size import replay_bytes
 
-    places = {"maze": "PixelMaze", "atari": "atari/…", "dmc": "dmc/…", "urlb": "dmc/…"}
+    places = {"maze": "PixelMaze", "atari": "atari/…", "dmc": "dmc/…", "urlb": "dmc/…", "cpu": "any"}
     protocols: list[tuple[Any, ...]] = []
     for name, preset in PROTOCOLS.items():
         steps = Count(preset.values.get("steps", Config().steps))

@@ -11,8 +11,9 @@ from voidrl.cli.bench import bench
 from voidrl.cli.doctor import doctor
 from voidrl.cli.evaluating import evaluate, score
 from voidrl.cli.experiment import demo, experiment
+from voidrl.cli.exporting import export
 from voidrl.cli.listing import list_
-from voidrl.cli.options import HELP
+from voidrl.cli.options import HELP, as_options
 from voidrl.cli.probing import probe
 from voidrl.cli.report import report
 from voidrl.cli.sharing import push
@@ -24,6 +25,7 @@ from voidrl.errors import (
     StoppedBySignal,
     UnknownNameError,
     VoidrlError,
+    for_command,
 )
 from voidrl.terminal.output import command_output, open_missing_streams, say
 from voidrl.terminal.signals import StopSignals
@@ -46,6 +48,7 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "report": report,
     "video": video,
     "score": score,
+    "export": export,
     "push": push,
     "list": list_,
     "doctor": doctor,
@@ -64,14 +67,14 @@ def main(argv: list[str] | None = None) -> int:
     dry_run = args[:1] == ["experiment"] and "--dry-run" in args  # which runs no code of the user
     if "" not in sys.path and not dry_run:
         sys.path.insert(0, "")  # so that the installed command finds module:factory in the current folder
-    with command_output():
+    with command_output(), for_command():
         try:
             with StopSignals(raises=True):
                 return _run_command(args)
         except PipeClosedError:
             return PIPE_CLOSED
         except VoidrlError as error:
-            say(f"voidrl: {error}")
+            say(f"voidrl: {as_options(str(error))}")
             return BAD_INPUT
         except RunInterrupted as stop:
             say(f"voidrl: {stop}")

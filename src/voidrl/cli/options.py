@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Literal, NoReturn
 
-from voidrl.config import SET_BY_COMMAND, Config, field_docs, field_types
+from voidrl.config import SET_BY_COMMAND, Config, field_docs, field_types, similar_fields
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.terminal.tables import described, wrap_text
 from voidrl.units import parse_count
 
 HELP = ["-h", "--help"]
+HELP_ALL = "--help-all"
 FLAGS = ("--overwrite", "--trust-code", "--json", "--all")
 TRUST_HELP = "let an agent from the Hub name Python code (module:name), which is then run here"
 REPEATED = "--callback"  # the one option that may be given several times
+NO_VALUE = "\0"  # of an option given without one, which only flags may be
+NEGATED = "--no-"  # before the name of a flag that is turned off
+# What most users change; `--help` shows these, `--help-all` every field.
+COMMON_FIELDS = (
+    *("steps", "seed", "device", "env.num_envs", "env.frame_stack", "env.keys", "env.wrappers"),
+    *("warmup_steps", "updates_per_step", "learner.learning_rate", "learner.batch_size", "learner.discount"),
+    *("learner.n_step", "representation.encoder.feature_dim", "replay.capacity_steps", "finetune.steps"),
+    *("finetune.heads", "log.log_every_steps", "log.eval_every_steps", "log.checkpoint_every_steps"),
+)
+FIELD = re.compile(r"(?<![\w.`-])([a-z_]+(?:\.[a-z_]+)+) = ('[^']*'|[^\s:;,()]+)")  # in a message
 WORDS = {"true": True, "false": False, "none": None}
 
 
@@ -45,10 +57,13 @@ def add_player_options(parser: argparse.ArgumentParser) -> None:
     add("--trust-code", action="store_true", help=TRUST_HELP)
 
 
-def split_words(argv: list[str], command: str, what: str, meaning: str) -> tuple[str, dict[str, str], bool]:
-    """The first argument, the options after it, and whether help is asked for, which needs no argument."""
-    words = [word for word in argv if word not in HELP]
-    wants_help = len(words) < len(argv)
+def split_words(argv: list[str], command: str, what: str, meaning: str) -> tuple[str, dict[str, str], str]:
+    """The first argument, the options after it, and the help asked for, which needs no argument.
+
+    That is `--help`, `--help-all` or the empty text.
+    """
+    words = [word for word in argv if word not in HELP and word != HELP_ALL]
+    wants_help = HELP_ALL if HELP_ALL in argv else "--help" if len(words) < len(argv) else ""
     if words and not words[0].startswith("-"):
         return words[0], _pairs(words[1:]), wants_help
     if not wants_help:
@@ -61,14 +76,19 @@ def split_words(argv: list[str], command: str, what: str, meaning: str) -> tuple
 def pop_own(given: dict[str, str], own: Mapping[str, str]) -> dict[str, str]:
     """Take out the options that are not fields of the config."""
     names = [usage.partition(" ")[0] for usage in own]
-    return {name: given.pop(name) for name in names if name in given}
+    found = {name: given.pop(name) for name in names if name in given}
+    for name, value in found.items():
+        if value == NO_VALUE and name not in FLAGS:
+            raise _no_value(name)
+    return found
 
 
 def _pairs(words: list[str]) -> dict[str, str]:
-    """`--name value` and `--name=value`, with hyphens in names as in the help."""
+    """`--name value`, `--name=value`, and `--name` alone, with hyphens in names as in the help."""
     found: dict[str, str] = {}
-    rest = iter(words)
-    for word in rest:
+    rest = [*words]
+    while rest:
+        word = rest.pop(0)
         name, equals, value = word.partition("=")
         name = name.replace("_", "-")
         if not word.startswith("--"):
@@ -76,9 +96,8 @@ def _pairs(words: list[str]) -> dict[str, str]:
         if name in FLAGS and equals:
             raise ConfigError(f"option {name} takes no value, got {value!r}: give it, or leave it out")
         if not equals and name not in FLAGS:
-            value = next(rest, "--")
-            if value.startswith("--"):
-                raise ConfigError(f"option {name} has no value: expected `{name} VALUE`")
+            alone = not rest or rest[0].startswith("--")
+            value = NO_VALUE if alone or name.startswith(NEGATED) else rest.pop(0)
         found[name] = f"{found[name]}\n{value}" if name == REPEATED and name in found else value
     return found
 
@@ -102,6 +121,10 @@ def read_callbacks(text: str) -> list[Any]:
                 f"callback {line!r} cannot be built ({error}): expected module:Class?option=value&…"
             ) from error
     return found
+
+
+def _no_value(name: str) -> ConfigError:
+    return ConfigError(f"option {name} has no value: expected `{name} VALUE`")
 
 
 class Option(typing.NamedTuple):
@@ -141,11 +164,25 @@ def read_options(
 ) -> dict[str, Any]:
     """The values of options for the fields of `config`, by dotted names."""
     options = dict(config_options(config))
-    for name in given:
+    values = {}
+    for name, text in given.items():
+        positive = name.replace(NEGATED, "--", 1) if name.startswith(NEGATED) else name
+        if name not in options and positive in options and options[positive].type is bool:
+            if text != NO_VALUE:
+                raise ConfigError(f"option {name} takes no value, got {text!r}: give it, or leave it out")
+            values[options[positive].field] = False
+            continue
         if name not in options:
             known = [*options, *(usage.partition(" ")[0] for usage in own)]
-            raise UnknownNameError("option", name, known, f"See `voidrl {command} --help`.")
-    return {options[name].field: read_as(text, options[name].type) for name, text in given.items()}
+            fields = {option.field: spelled for spelled, option in options.items()}
+            wanted = positive.removeprefix("--").replace("-", "_")
+            near = [fields[field] for field in similar_fields(wanted, fields)]
+            raise UnknownNameError("option", name, known, f"See `voidrl {command} --help-all`.", near)
+        option = options[name]
+        if text == NO_VALUE and option.type is not bool:
+            raise _no_value(name)
+        values[option.field] = True if text == NO_VALUE else read_as(text, option.type)
+    return values
 
 
 def read_as(text: str, hint: Any) -> Any:
@@ -153,8 +190,7 @@ def read_as(text: str, hint: Any) -> Any:
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     for kind in kinds:
         if typing.get_origin(kind) is tuple:
-            words = (word.strip() for word in text.strip("[]()").split(","))
-            return tuple(read_as(word, typing.get_args(kind)[0]) for word in words if word)
+            return tuple(read_as(word, typing.get_args(kind)[0]) for word in split_list(text))
         if kind in (bool, types.NoneType) and isinstance(value := WORDS.get(text.lower(), text), kind):
             return value
         if kind in (int, float):
@@ -164,6 +200,21 @@ def read_as(text: str, hint: Any) -> Any:
     return text
 
 
+def split_list(text: str) -> list[str]:
+    """The entries of `a,b` or `[a, b]`; commas within brackets, as in `a?size=[3,4]`, split nothing."""
+    text = text.strip()
+    if text[:1] in ("[", "(") and text[-1:] in ("]", ")"):
+        text = text[1:-1]
+    words, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[({") - (letter in "])}")
+        if letter == "," and depth <= 0:
+            words.append("")
+        else:
+            words[-1] += letter
+    return [word.strip() for word in words if word.strip()]
+
+
 def read_changes(words: list[str]) -> dict[str, Any]:
     """`--set NAME=VALUE …` as dotted names and values."""
     changes = {}
@@ -171,8 +222,9 @@ def read_changes(words: list[str]) -> dict[str, Any]:
         name, equals, text = word.partition("=")
         if not equals or not name:
             raise ConfigError(f"--set {word} cannot be used: expected NAME=VALUE, such as learner.n_step=5")
-        several = tuple(_read_value(part) for part in text.split(",")) if "," in text else None
-        changes[name.replace("-", "_")] = _read_value(text) if several is None else several
+        parts = split_list(text)
+        several = len(parts) > 1 or text.endswith(",")
+        changes[name.replace("-", "_")] = tuple(map(_read_value, parts)) if several else _read_value(text)
     return changes
 
 
@@ -184,16 +236,41 @@ def _read_value(text: str) -> Any:
     return text
 
 
-def print_help(config: Config, usage: str, about: str | None, own: Mapping[str, str]) -> None:
-    """The options of a command, then every field of the config with its value here and its docstring."""
+def as_options(message: str) -> str:
+    """An error's remedies as options: `env.backend = 'sync'` is what a caller in Python would set."""
+    found, colon, remedy = message.partition(": ")
+    sections = {field.name for field in dataclasses.fields(Config)}
+
+    def option(match: re.Match[str]) -> str:
+        name, value = match[1], match[2].strip("'")
+        spelled = f"--{name.replace('_', '-')} {value}"
+        return spelled if name.partition(".")[0] in sections else match[0]
+
+    return found + colon + FIELD.sub(option, remedy)
+
+
+def print_help(config: Config, usage: str, about: str | None, own: Mapping[str, str], wanted: str) -> None:
+    """The options of a command, then fields of the config with their values here and their docstrings.
+
+    `--help` has the fields that most users change, `--help-all` every one.
+    """
     print(wrap_text(f"usage: {usage} [OPTION …]", indent=7))
     print(f"\n{wrap_text(about or '')}\n\n{described(own)}\n")
-    print(wrap_text("Fields of the config, with the values that they have here:"))
+    options = dict(config_options(config))
+    chosen = {
+        name: option
+        for name, option in options.items()
+        if wanted == HELP_ALL or option.field in COMMON_FIELDS or option.field == "method.k"
+    }
+    which = "Fields of the config" if wanted == HELP_ALL else "Some fields of the config"
+    print(wrap_text(f"{which}, with the values that they have here (a flag as --name or --no-name):"))
     sections: dict[str, dict[str, str]] = {}
-    for name, option in config_options(config):
+    for name, option in chosen.items():
         shown = ",".join(map(str, option.value)) or "[]" if isinstance(option.value, tuple) else option.value
         choices = typing.get_args(option.type) if typing.get_origin(option.type) is Literal else ()
         text = f"{option.doc} One of {', '.join(choices)}." if choices else option.doc
         sections.setdefault(option.section, {})[f"{name} {shown}"] = text
     for section, rows in sections.items():
         print(f"\n{section or 'run'}\n{described(rows)}")
+    if len(chosen) < len(options):
+        print(f"\n{HELP_ALL} shows {len(options) - len(chosen)} more fields.")

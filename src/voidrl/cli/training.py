@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voidrl.cli.options import (
     HELP,
+    HELP_ALL,
     TRUST_HELP,
     make_parser,
     pop_own,
@@ -19,6 +20,7 @@ from voidrl.cli.options import (
     split_words,
 )
 from voidrl.errors import UnknownNameError
+from voidrl.terminal.output import say
 from voidrl.terminal.tables import described, print_table, wrap_text
 
 if TYPE_CHECKING:
@@ -32,10 +34,11 @@ OUTPUT = {
     "--callback NAME": "StopOnPlateau, StopAtReturn?value=10, or module:Class?option=value; may be repeated",
 }
 START = {
-    "--preset NAME": "a protocol or an agent, from `voidrl list presets`",
+    "--preset NAME": "a protocol or an agent, from `voidrl list presets`, or none",
     "--method NAME": "the intrinsic reward, from `voidrl list methods`, or module:Class",
     "--representation NAME": "from `voidrl list representations`, or module:Class",
     "--learner NAME": "the RL algorithm, from `voidrl list learners`, or module:Class",
+    "--from-data DATA": "fill the replay from a Minari dataset (an id or a path) or an .npz file first",
     **OUTPUT,
 }
 FINETUNE = {
@@ -55,7 +58,10 @@ class RunRequest(NamedTuple):
     probed: Probed
     config: Config
     layers: list[ConfigLayer]
-    wants_help: bool
+    wants_help: str
+    """`--help`, `--help-all` or nothing."""
+    note: str = ""
+    """What the user should know about the preset that was chosen."""
 
 
 def pretrain(argv: list[str]) -> None:
@@ -77,10 +83,13 @@ def _start(command: str, argv: list[str]) -> None:
     request = read_request(command, argv)
     if request.wants_help:
         own, what = (FINETUNE, "RUN") if command == "finetune" else (START, "ENV")
-        print_help(request.config, f"voidrl {command} {what}", PHASES[command].__doc__, own)
+        usage = f"voidrl {command} {what}"
+        print_help(request.config, usage, PHASES[command].__doc__, own, request.wants_help)
         return
     from voidrl import api
 
+    if request.note:
+        say(request.note)
     options = request.options
     where: dict[str, Any] = {"out": options.get("--out"), "overwrite": "--overwrite" in options}
     where["callbacks"] = read_callbacks(options.get("--callback", ""))
@@ -101,12 +110,14 @@ def config(argv: list[str]) -> None:
         return
     if command not in PHASES:
         raise UnknownNameError("command", command, PHASES, f"Expected `{usage}`.")
-    if any(word in HELP for word in argv):
+    if any(word in (*HELP, HELP_ALL) for word in argv):
         PHASES[command](argv[1:])
         return
     request = read_request(command, argv[1:], CONFIG)
     from voidrl.build import config_sources, require_fitting
 
+    if request.note:
+        say(request.note)
     require_fitting(request.probed, request.config)
     from voidrl.config import SET_BY_COMMAND, flat, to_json
 
@@ -140,9 +151,14 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
     own = {**START, **(more or {})}
     options = pop_own(given, own)
     from voidrl import api, build
+    from voidrl.affordable import CPU_PRESET, hopeless_on_cpu
     from voidrl.config import PIECES, Config, merge, update
 
-    pieces = {kind: options[f"--{kind}"] for kind in PIECES if f"--{kind}" in options}
+    pieces: dict[str, Any] = {kind: options[f"--{kind}"] for kind in PIECES if f"--{kind}" in options}
+    if "--from-data" in options:
+        from voidrl.data.files import absolute_name
+
+        pieces["replay.data"] = absolute_name(options["--from-data"])
 
     def layers_with(changes: dict[str, Any]) -> list[ConfigLayer]:
         return build.layers_for(env, command, options.get("--preset"), changes, pieces)
@@ -156,7 +172,10 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
     chosen = build.name_pieces(probed.spec, merge(*(layer.values for layer in layers)))
     fields = update(Config(), {kind: piece["name"] for kind, piece in chosen.items()})
     layers = layers_with(read_options(fields, given, command, own))
-    return RunRequest(env, options, probed, build.config_for(probed, layers), layers, wants_help)
+    config = build.config_for(probed, layers)
+    if env and "--preset" not in options and (note := hopeless_on_cpu(env, probed.spec, config)):
+        return read_request(command, [*argv, "--preset", CPU_PRESET], more)._replace(note=note)
+    return RunRequest(env, options, probed, config, layers, wants_help)
 
 
 def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
@@ -166,7 +185,7 @@ def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
     own = {**FINETUNE, **(more or {})}
     options = pop_own(given, own)
     if not run:
-        return read_request("train", [DEFAULT_ENV, "--help"])
+        return read_request("train", [DEFAULT_ENV, wants_help])
     from voidrl import api, build
     from voidrl.sharing import pretrained as share
 

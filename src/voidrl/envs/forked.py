@@ -24,6 +24,7 @@ from voidrl.envs.failures import raised
 from voidrl.envs.memory import allocate, shared_file
 from voidrl.envs.workers import ForkedWorker, WorkerLostError, await_end, kill_with
 from voidrl.errors import EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning, shown
+from voidrl.spaces import Reading
 
 MAP, RESET, STEP, RENDER, CLOSE = range(5)
 ALIGNMENT = 64  # bytes
@@ -37,6 +38,7 @@ class EnvDescription(NamedTuple):
     action: gym.Space
     render_mode: str | None
     render_fps: float | None
+    reading: Reading
 
 
 class SharedArrays:
@@ -48,9 +50,8 @@ class SharedArrays:
     def __init__(self, num_envs: int, described: EnvDescription) -> None:
         self._blocks = []
         for space in (described.observation, described.action):
-            plain = isinstance(space, gym.spaces.Box | gym.spaces.Discrete)  # any other is refused later
-            shape, dtype = (space.shape, space.dtype) if plain else ((), np.uint8)
-            self._blocks.append(((num_envs, *(shape or ())), np.dtype(dtype)))
+            # Environments whose observations are not one Box have been converted, so that they are.
+            self._blocks.append(((num_envs, *(space.shape or ())), np.dtype(space.dtype)))
         self._sizes = [
             -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT for shape, dtype in self._blocks
         ]
@@ -75,7 +76,7 @@ class ForkedVector(VectorEnv):
     """N environments in worker processes; the step after an episode's end resets it.
 
     Args:
-        makers: Functions that create the environments; called in the workers.
+        makers: Functions that create the environments, each with its `reading`; called in the workers.
         name: The environment id, for error messages.
         timeout_s: Seconds without an answer after which a worker counts as hung.
     """
@@ -94,6 +95,7 @@ class ForkedVector(VectorEnv):
             raise
         self.single_observation_space, self.single_action_space = first.observation, first.action
         self.render_mode = first.render_mode
+        self.reading = first.reading
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_fps": first.render_fps}
 
     def _start(self, makers: Sequence[Callable[[], gym.Env]]) -> EnvDescription:
@@ -103,7 +105,14 @@ class ForkedVector(VectorEnv):
             first: EnvDescription = self._answer(0, "when it was created")
             for i in range(1, self.num_envs):
                 other: EnvDescription = self._answer(i, "when it was created")
-                if (other.observation, other.action) != (first.observation, first.action):
+                same = (other.observation, other.action) == (first.observation, first.action)
+                if same and other.reading.spec != first.reading.spec:
+                    raise SpaceError(
+                        f"environment {i} ({self._name!r}) has {other.reading.spec.describe()} and "
+                        f"environment 0 has {first.reading.spec.describe()}: expected the same spaces in all "
+                        f"of them"
+                    )
+                if not same:
                     raise SpaceError(
                         f"environment {i} ({self._name!r}) has the spaces {other.observation} and "
                         f"{other.action} and environment 0 has {first.observation} and {first.action}: "
@@ -232,7 +241,8 @@ def _describe_and_step(pipe: Connection, env: gym.Env, number: int, name: str, d
         pipe.send_bytes(message)
 
     rate = (env.metadata or {}).get("render_fps")
-    answer(EnvDescription(env.observation_space, env.action_space, env.render_mode, rate))
+    reading: Reading = env.reading  # type: ignore[attr-defined]
+    answer(EnvDescription(env.observation_space, env.action_space, env.render_mode, rate, reading))
     _, arrays = pickle.loads(pipe.recv_bytes())
     obs, actions = arrays.over(mmap.mmap(descriptor, arrays.size))  # of all environments
     answer(None)

@@ -5,7 +5,7 @@ Imports no Gymnasium.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -29,12 +29,14 @@ def is_importable(env: str) -> bool:
     return not (":" in name and (name.startswith("__main__:") or "<" in name or name.endswith("()")))
 
 
-def names_code(env: str) -> bool:
-    """Whether making this environment may import code that the id names.
+def names_code(env: str, wrappers: Sequence[str] = ()) -> bool:
+    """Whether making this environment may import code that the id or its wrappers name.
 
     That is `module:factory`, `module:Name-v0`, and an option with a colon: an environment may import what it
     names, as Gymnasium's `GymV26Environment-v0?env_id=module:Name-v0` does.
     """
+    if wrappers:
+        return True
     try:
         name, options = parse_id(env)
     except ConfigError:  # it cannot be made either
@@ -67,15 +69,14 @@ def _texts(value: object) -> Iterator[str]:
         yield value
 
 
-def parse_id(text: str) -> tuple[str, dict[str, Any]]:
+def parse_id(text: str, kind: str = "environment") -> tuple[str, dict[str, Any]]:
     """Split `id?key=value&…` into the id and its options, with values as JSON or Python literals."""
     name, _, query = text.partition("?")
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
     except ValueError:
-        raise ConfigError(
-            f"environment {shown(text)} cannot be read: expected id?option=value&option=value"
-        ) from None
+        form = f"{'id' if kind == 'environment' else 'name'}?option=value&option=value"
+        raise ConfigError(f"{kind} {shown(text)} cannot be read: expected {form}") from None
     return name, {key: _value(value) for key, value in pairs}
 
 

@@ -10,31 +10,45 @@ import re
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from voidrl.config import EnvConfig
 from voidrl.envs.atari import make_atari
+from voidrl.envs.convert import Converted, EnvWrapper, wrap_all
 from voidrl.envs.dmc import make_dmc, probe_dmc, resolve
+from voidrl.envs.envpool import PREFIX as ENVPOOL
+from voidrl.envs.envpool import make_envpool
 from voidrl.envs.failures import creation_failure
 from voidrl.envs.forked import ForkedVector
+from voidrl.envs.guarded import Guarded
 from voidrl.envs.ids import ATARI, DMC, is_importable, parse_id
-from voidrl.envs.maze import register
-from voidrl.envs.vector import Envs, Guarded
-from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError, VoidrlError
+from voidrl.envs.masks import info_mask, mask_method
+from voidrl.envs.packages import import_package
+from voidrl.envs.vector import Envs
+from voidrl.errors import (
+    ConfigError,
+    EnvironmentFailedError,
+    MissingExtraError,
+    SpaceError,
+    UnknownNameError,
+    VoidrlError,
+)
+from voidrl.registration import MAZE_ID
 from voidrl.registry import import_path
+from voidrl.spaces import Reading, read_spaces
 from voidrl.suites.atari import find_game
 from voidrl.suites.dmcontrol import NAMES
 from voidrl.types import EnvSpec
 
 GYM_ID = re.compile(r"-v\d+$|/")  # `module:Name-v0`: Gymnasium imports the module, which registers the name
 SIMULATORS = {"ALE": ("ale_py", "ale-py", "atari")}
-EnvFactory = Callable[[], gym.Env]
+TENSOR_VERSIONS = {MAZE_ID: "voidrl.envs.torch_maze:TorchPixelMaze"}
+EnvFactory = Callable[..., Any]
+"""Creates one environment; with the backends `native` and `tensor`, all of them."""
 Made = TypeVar("Made", gym.Env, VectorEnv)
-
-register()  # the maze's Gymnasium id
 
 
 def make_envs(
@@ -46,18 +60,21 @@ def make_envs(
     pretraining: bool = False,
     render_height: int = 0,
     true_state: bool = False,
+    device: str = "auto",
 ) -> Envs:
     """Create N environments from an id or a factory.
 
     Args:
         config: The environment and its options.
-        factory: A function that creates one environment, used instead of `config.id`.
+        factory: A function that creates one environment, used instead of `config.id`; with the backends
+            `native` and `tensor`, one that creates all, or for tensors the environments themselves.
         num_envs: N, by default `config.num_envs`.
         evaluation: For evaluation: Atari plays whole games and keeps the raw score.
         pretraining: For training without a task's reward, in which Atari may treat lost lives differently.
         render_height: Above 0, `Envs.render` returns pictures of environment 0, of this height if the world
             can be drawn at any size. Nothing else changes.
         true_state: Whether `Envs.true_state` can be asked. On Atari this emulates each game twice.
+        device: Where environments are that take and return tensors.
     """
     n = num_envs or config.num_envs
     name, options = (config.id, {}) if factory is not None else parse_id(config.id)
@@ -66,6 +83,10 @@ def make_envs(
             f"env.counted_envs = {config.counted_envs} cannot be used with env.num_envs = {config.num_envs}: "
             f"expected at most that many, or 0 for all"
         )
+    if factory is None and config.backend == "tensor" and name.startswith((ATARI, DMC, ENVPOOL)):
+        raise _no_tensors(config.id)
+    if factory is None and name.startswith((ATARI, DMC)):
+        _require_plain(config)
     if factory is None and name.startswith(DMC):
         _require_defaults(config, "atari", f"{ATARI}<game>, since only Atari has these options")
         return make_dmc(config, n, evaluation=evaluation, render_height=render_height, true_state=true_state)
@@ -86,8 +107,13 @@ def make_envs(
             f"env.count_states = True cannot be used with environment {config.id!r}: expected {ATARI}… or "
             f"{DMC}…, whose states can be counted, or env.count_states = False"
         )
-    native, renders = False, render_height > 0
-    if factory is None and ":" in name and not GYM_ID.search(name):
+    native: Callable[..., Any] | None = None  # creates all of them at once
+    renders = render_height > 0
+    wrappers = [EnvWrapper(text) for text in config.wrappers]
+    if factory is None and name.startswith(ENVPOOL):
+        native = partial(make_envpool, name, n, **options)
+        factory = _refuse_single
+    elif factory is None and ":" in name and not GYM_ID.search(name):
         try:
             found = import_path("environment", name)
         except ConfigError as error:
@@ -107,32 +133,103 @@ def make_envs(
             )
         factory = partial(found, **options)
     elif factory is None:
-        native = _find(name).vector_entry_point is not None
-        factory = partial(gym.make, name, **options)
-    if config.backend == "native" and not native:
+        registered = _find(name)
+        name, factory = registered.id, partial(gym.make, registered.id, **options)
+        if config.backend == "tensor":
+            if name not in TENSOR_VERSIONS:
+                raise _no_tensors(name)
+            version: Any = import_path("environment", TENSOR_VERSIONS[name])
+            factory = partial(version, **options)
+        if registered.vector_entry_point is not None:
+            native = partial(gym.make_vec, name, n, vectorization_mode="vector_entry_point", **options)
+    if config.backend == "tensor":
+        from voidrl.envs.tensor import make_tensor_envs  # imports torch
+
+        shows = renders and _takes(factory, "render_mode")
+        tensor_envs = make_tensor_envs(
+            config, cast(Any, factory), n, device, render=shows, true_state=true_state
+        )
+        return _checked_for_pictures(tensor_envs, renders)
+    if config.backend == "native" and wrappers:
+        raise ConfigError(
+            f"env.backend = 'native' cannot be used with env.wrappers = {[*config.wrappers]}, which wrap "
+            f"single environments: use sync or async"
+        )
+    if config.backend == "native" and native is None and _takes(factory, "num_envs"):
+        native = partial(factory, num_envs=n)
+    if config.backend == "native" and native is None:
         raise ConfigError(
             f"env.backend = 'native' cannot be used: {name!r} has no vectorized version; use sync or async"
         )
     try:
-        if native and config.backend in ("auto", "native"):
-            make = partial(gym.make_vec, name, n, vectorization_mode="vector_entry_point", **options)
-            vector = _with_render_mode(make(), make) if renders else make()
+        if wrappers or config.backend not in ("auto", "native"):
+            native = None  # they are for single environments
+        if native is not None:
+            vector = _with_render_mode(native(), native) if renders else native()
+            vector = _vector(vector, config.id, n)
         else:
-            vector = _vectorize(factory, config, n, renders)
+            vector = _vectorize(factory, config, n, wrappers, renders)
     except (VoidrlError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too: it is not the environment's to end the run
         raise creation_failure(error, config.id) from error
     envs = Envs(
-        vector, config.id, config.frame_stack, check_bounds=config.check_bounds, true_state=true_state
+        vector,
+        config.id,
+        config.frame_stack,
+        check_bounds=config.check_bounds,
+        true_state=true_state,
+        reading=None if native else _reading_of(vector),
+        keys=config.keys,
+        masks=_known_masks(config.action_masks, vector) if native else "none",
     )
-    if renders and vector.render_mode != "rgb_array" and not envs.spec.pixels:
+    return _checked_for_pictures(envs, renders)
+
+
+def _checked_for_pictures(envs: Envs, renders: bool) -> Envs:
+    if renders and getattr(envs.vector, "render_mode", None) != "rgb_array" and not envs.spec.pixels:
         envs.close()
         raise ConfigError(
-            f"environment {config.id!r} cannot be shown: it has no render mode 'rgb_array' and its "
+            f"environment {envs.name!r} cannot be shown: it has no render mode 'rgb_array' and its "
             f"observations are not images; add a render() and metadata = {{'render_modes': ['rgb_array']}}"
         )
     return envs
+
+
+def _no_tensors(name: str) -> ConfigError:
+    return ConfigError(
+        f"env.backend = 'tensor' cannot be used with environment {name!r}, which has no version in torch: "
+        f"expected {', '.join(TENSOR_VERSIONS)}, or a function that takes num_envs and device"
+    )
+
+
+def _reading_of(vector: VectorEnv) -> Reading:
+    """What the spaces of separate environments mean."""
+    env: Any = vector if isinstance(vector, ForkedVector) else vector.envs[0]  # type: ignore[attr-defined]
+    reading: Reading = env.reading
+    return reading
+
+
+def _known_masks(masks: str, env: gym.Env | VectorEnv) -> str:
+    """Where masks of actions come from; `auto` only looks for what there is before a reset."""
+    space = env.action_space if isinstance(env, gym.Env) else env.single_action_space
+    discrete = isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary)
+    return "method" if masks == "auto" and discrete and mask_method(env) is not None else masks
+
+
+def _require_plain(config: EnvConfig) -> None:
+    """Refuse what Atari and DMControl do not have."""
+    for name, value in (("keys", list(config.keys)), ("wrappers", list(config.wrappers))):
+        if value:
+            raise ConfigError(
+                f"env.{name} = {value} cannot be used with environment {config.id!r}: expected [], "
+                f"since voidrl steps all its copies at once"
+            )
+    if config.action_masks not in ("auto", "none"):
+        raise ConfigError(
+            f"env.action_masks = {config.action_masks!r} cannot be used with environment {config.id!r}, "
+            f"which allows all actions: expected 'none'"
+        )
 
 
 def _require_defaults(config: EnvConfig, group: str, expected: str) -> None:
@@ -163,35 +260,82 @@ def _with_render_mode(made: Made, make: Callable[..., Made]) -> Made:
 def _takes_render_mode(make: Callable[..., Any]) -> bool:
     if isinstance(make, partial) and make.func in (gym.make, gym.make_vec):
         return True
+    return _takes(make, "render_mode")
+
+
+def _takes(make: Callable[..., Any], argument: str) -> bool:
     try:
-        return "render_mode" in inspect.signature(make).parameters
+        return argument in inspect.signature(make).parameters
     except (TypeError, ValueError):  # some callables have no signature
         return False
 
 
-def probe_env(config: EnvConfig, factory: EnvFactory | None = None) -> tuple[EnvSpec, EnvConfig]:
+def probe_env(
+    config: EnvConfig, factory: EnvFactory | None = None, device: str = "auto"
+) -> tuple[EnvSpec, EnvConfig]:
     """The spec of the environment, and the config with the environment's defaults filled in."""
     if factory is None and config.id.startswith(DMC):
         return probe_dmc(config), resolve(config)
-    with closing(make_envs(config, factory, num_envs=1)) as envs:
-        return envs.spec, config
+    with closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
+        spec, masks = envs.spec, envs.reading.masks
+        if config.id.startswith(ATARI) or config.action_masks != "auto":
+            return spec, config
+        if masks == "none" and spec.discrete:
+            with suppress(EnvironmentFailedError):  # it fails again in the run, where this is reported
+                masks = "none" if info_mask(envs.reset(seed=0)[1]) is None else "info"
+    config = dataclasses.replace(config, action_masks=masks)  # type: ignore[arg-type]
+    if masks == "info":
+        with closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
+            envs.reset(seed=0)  # a mask that cannot be used is refused
+            return envs.spec, config
+    return spec, config
 
 
-def _vectorize(factory: EnvFactory, config: EnvConfig, n: int, renders: bool) -> VectorEnv:
-    makers = [partial(_make_guarded, factory, config.id, i, renders) for i in range(n)]
+def _vectorize(
+    factory: EnvFactory, config: EnvConfig, n: int, wrappers: list[EnvWrapper], renders: bool
+) -> VectorEnv:
+    makers = [partial(_make_guarded, factory, config, i, wrappers, renders) for i in range(n)]
     if config.backend == "async":
         return ForkedVector(makers, config.id, config.timeout_s)
     return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
-def _make_guarded(factory: EnvFactory, name: str, number: int, renders: bool) -> gym.Env:
+def _vector(made: Any, name: str, n: int) -> VectorEnv:
+    """A check of what somebody's function made."""
+    if not isinstance(made, VectorEnv) or made.num_envs != n:
+        what = f"{made.num_envs} environments" if isinstance(made, VectorEnv) else type(made).__name__
+        raise ConfigError(
+            f"the factory of environment {name!r} returned {what} for num_envs={n}: expected a "
+            f"gymnasium.vector.VectorEnv of as many, as env.backend = 'native' asks for"
+        )
+    return made
+
+
+def _refuse_single(**options: Any) -> Any:
+    raise ConfigError(
+        "env.wrappers and env.backend = 'sync' or 'async' cannot be used with environments of EnvPool, which "
+        "steps all of them in its own threads: use 'auto' without wrappers"
+    )
+
+
+def _make_guarded(
+    factory: EnvFactory, config: EnvConfig, number: int, wrappers: list[EnvWrapper], renders: bool
+) -> gym.Env:
+    name = config.id
     try:
         env = factory()
         if not isinstance(env, gym.Env):
             raise ConfigError(
                 f"the factory of environment {name!r} returned {type(env).__name__}: expected a gymnasium.Env"
             )
-        return Guarded(_with_render_mode(env, factory) if renders else env, name, number)
+        env = wrap_all(_with_render_mode(env, factory) if renders else env, wrappers)
+        masks = _known_masks(config.action_masks, env)
+        spaces = (env.observation_space, env.action_space)
+        reading = read_spaces(*spaces, config.frame_stack, keys=config.keys, masks=masks)
+        guarded = Guarded(env, name, number, reading, check_bounds=config.check_bounds)
+        return Converted(guarded) if reading.spec.parts else guarded
+    except SpaceError as error:
+        raise SpaceError(f"environment {name!r}: {error}") from None
     except (VoidrlError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too
@@ -212,6 +356,8 @@ def _find(name: str) -> gym.envs.registration.EnvSpec:
     try:
         if module:
             importlib.import_module(module)  # registers its environments
+        else:
+            name = import_package(name)
         return gym.spec(name)
     except ImportError as error:
         raise ConfigError(f"environment {name!r} cannot be made: {error}") from error

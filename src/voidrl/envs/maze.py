@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from voidrl.errors import ConfigError
 
-ENV_ID = "voidrl/PixelMaze-v0"
 # Their gray levels are 42, 118, 177 and 236, so that the four differ without color.
 WALL, AGENT, GOAL, FLOOR = (36, 42, 62), (236, 70, 54), (128, 214, 118), (240, 236, 224)
 MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])  # up, down, left, right
@@ -308,10 +307,3 @@ class PixelMaze(gym.Env[Array, Any]):
 def _make(**maze: Any) -> PixelMaze:
     """Entry point for `gymnasium.make`, whose TimeLimit counts the steps."""
     return PixelMaze(**{"max_episode_steps": None, **maze})
-
-
-def register() -> None:
-    """Register `voidrl/PixelMaze-v0` with Gymnasium; safe to repeat."""
-    if ENV_ID not in gym.registry:
-        single, vector = f"{__name__}:_make", f"{__name__}:PixelMazeVector"
-        gym.register(ENV_ID, single, max_episode_steps=100, vector_entry_point=vector)

@@ -6,7 +6,6 @@ action and returns the new episode's first frame. The replay stores no transitio
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, Protocol
@@ -15,12 +14,23 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from voidrl.envs.autoreset import NextStepVector, next_step
 from voidrl.envs.failures import raised
 from voidrl.envs.forked import ForkedVector
+from voidrl.envs.masks import MaskReader
 from voidrl.envs.variables import Variable, reported_state
-from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning, shown
-from voidrl.spaces import Mismatch, ObservationCheck, env_action, spec_of, to_frames, to_picture
-from voidrl.types import EnvSpec
+from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError
+from voidrl.spaces import (
+    Mismatch,
+    NestedCheck,
+    ObservationCheck,
+    Reading,
+    env_action,
+    masks_of,
+    read_spaces,
+    to_frames,
+    to_picture,
+)
 
 NUMBERS = "fiub"  # kinds of NumPy types that can be a reward or a flag
 
@@ -44,7 +54,7 @@ class Counter(Protocol):
 class StepResult(NamedTuple):
     """The result of one step of N environments."""
 
-    frames: np.ndarray  # (N, *frame_shape)
+    frames: Any  # (N, *stored_shape), an array; a tensor from environments on a device
     reward: np.ndarray  # (N,) float32
     terminated: np.ndarray  # (N,) bool: the value after this step is 0
     truncated: np.ndarray  # (N,) bool
@@ -54,13 +64,29 @@ class StepResult(NamedTuple):
 
 
 class Envs:
-    """N environments stepped together, with frames and actions in [−1, 1]."""
+    """N environments stepped together, with frames and actions in [−1, 1].
+
+    Args:
+        vector: The environments.
+        name: The environment id, for error messages.
+        frame_stack: Frames of one observation.
+        check_bounds: Whether observations must be within the bounds of their space.
+        true_state: Whether `true_state` can be asked.
+        reading: What the spaces of separate environments mean, which return frames where observations are
+            not one plain array. None for a vector environment, whose spaces are read here.
+        keys: As in `EnvConfig`, for a vector environment.
+        masks: As `EnvConfig.action_masks`, for a vector environment.
+    """
 
     game: str | None = None
     """The Atari game, if a human score is known for it."""
     frames_per_step: int = 1
     """Frames or control steps per agent step (the action repeat)."""
-    _newest: np.ndarray  # (N, *frame_shape), the latest frames
+    takes_tensors: bool = False
+    """Whether frames are tensors on a device, and `send` takes actions from there."""
+    actions_are_finite: bool = True
+    """Whether the actions of the last step were, known after `recv`; only where they do not pass the host."""
+    _newest: np.ndarray  # (N, *stored_shape), the latest frames
     _variables: tuple[Variable, ...] = ()
     _state: np.ndarray | None = None  # (N, V)
 
@@ -72,43 +98,61 @@ class Envs:
         *,
         check_bounds: bool = True,
         true_state: bool = False,
+        reading: Reading | None = None,
+        keys: tuple[str, ...] = (),
+        masks: str = "none",
     ) -> None:
-        self.vector, self.name, self._tracks_state = vector, name, true_state
+        self.vector = vector = next_step(vector, name)
+        self.name, self._tracks_state = name, true_state
         self.num_envs = vector.num_envs
         self._sent: np.ndarray | None = None
         self._own_steps = np.zeros(self.num_envs, np.int64)  # of each environment; resets do not count
         self._resets = np.ones(self.num_envs, bool)  # where the call under way starts an episode
         try:
-            self.spec: EnvSpec = self._check(frame_stack)
+            self.reading = self._read(frame_stack, keys, masks) if reading is None else reading
         except VoidrlError:
             self.close()
             raise
-        assert isinstance(vector.single_observation_space, gym.spaces.Box)  # as any other is refused
-        self._check_obs = ObservationCheck(vector.single_observation_space, check_bounds=check_bounds)
+        self.spec = self.reading.spec
+        space, self._converted = vector.single_observation_space, reading is not None and self.spec.parts
+        self._check_parts: NestedCheck | None = None
+        if self.spec.parts and not self._converted:
+            self._check_parts = NestedCheck(space, self.spec.parts, check_bounds=check_bounds)
+            self._given_masks = MaskReader(vector, self.reading.masks) if self.spec.masked else None
+        else:
+            assert isinstance(space, gym.spaces.Box)
+            self._check_obs = ObservationCheck(space, check_bounds=check_bounds)
 
-    def _check(self, frame_stack: int) -> EnvSpec:
+    def _read(self, frame_stack: int, keys: tuple[str, ...], masks: str) -> Reading:
         mode = self.vector.metadata.get("autoreset_mode")
         if mode is not AutoresetMode.NEXT_STEP:
             raise ConfigError(
                 f"vector environment {self.name!r} has autoreset_mode {getattr(mode, 'name', mode)}: "
-                f"expected NEXT_STEP; change it, or use env.backend = 'sync'"
+                f"expected one of gymnasium.vector.AutoresetMode in its metadata; set it, or use "
+                f"env.backend = 'sync'"
             )
         try:
-            return spec_of(self.vector.single_observation_space, self.vector.single_action_space, frame_stack)
+            return read_spaces(
+                self.vector.single_observation_space,
+                self.vector.single_action_space,
+                frame_stack,
+                keys=keys,
+                masks=masks,
+            )
         except SpaceError as error:
             raise SpaceError(f"environment {self.name!r}: {error}") from None
 
-    def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
         """Start new episodes; environment i is seeded with seed + i."""
         self._resets[:] = True
         obs, info = self._guarded(lambda: self.vector.reset(seed=seed))
-        self._newest = to_frames(self._valid_obs(obs), self.spec)
+        self._newest = self._frames(obs, info)
         self._resets = np.zeros(self.num_envs, bool)
         if self._tracks_state:
             self._read_state(info)
         return self._newest, info
 
-    def send(self, action: np.ndarray) -> None:
+    def send(self, action: Any) -> None:
         """Start one step of each environment; `recv` waits for those that run in parallel."""
         self._sent = self._env_action(action)
         if isinstance(self.vector, ForkedVector):
@@ -129,15 +173,43 @@ class Envs:
         """Check and convert what the vector environment returned."""
         obs, reward, terminated, truncated, info = stepped
         self._own_steps += ~self._resets
-        self._newest = to_frames(self._valid_obs(obs), self.spec)
+        if self._check_parts is None:  # before the rest, so that the first thing wrong is named
+            self._newest = self._frames(obs, info)
         reward = self._valid_reward(reward)
         terminated = self._valid_flag("terminated", terminated)
         truncated = self._valid_flag("truncated", truncated)
         ended = terminated | truncated
+        if self._check_parts is not None:  # masks do not matter where episodes end
+            self._newest = self._frames(obs, info, ended)
         self._resets = ended & ~self._resets
         if self._tracks_state:
             self._read_state(info)
-        return StepResult(self._newest, reward, terminated, truncated, info, ended, reward)
+        score = reward
+        if isinstance(self.vector, NextStepVector):
+            score = self.vector.score.astype(np.float32)
+        return StepResult(self._newest, reward, terminated, truncated, info, ended, score)
+
+    def _frames(self, obs: Any, info: Mapping[str, Any], ended: np.ndarray | bool = False) -> np.ndarray:
+        """Frames (N, *stored_shape) of observations, after a check."""
+        if self._check_parts is None:
+            found = self._valid_obs(obs)
+            return found if self._converted else to_frames(found, self.spec)
+        problem = self._check_parts.problem(obs, self.num_envs)
+        if problem is not None:
+            if problem.env is not None:
+                self._refuse(problem.env, (problem.found, problem.expected))
+            raise EnvironmentFailedError(
+                f"vector environment {self.name!r} returned {problem.found}: {problem.expected}"
+            )
+        return to_frames(obs, self.spec, self._masks(obs, info, ended) if self.spec.masked else None)
+
+    def _masks(self, obs: Any, info: Mapping[str, Any], ended: np.ndarray | bool) -> np.ndarray:
+        """The masks of actions (N, num_actions) of a vector environment."""
+        assert self._given_masks is not None
+        found = masks_of(self._given_masks(obs, info), self.spec, self.num_envs, ended=ended)
+        if isinstance(found, tuple):
+            self._refuse(*found)
+        return found
 
     def _valid_obs(self, obs: Any) -> np.ndarray:
         """The observations of all environments (N, *raw_shape), after a check against their space."""
@@ -201,7 +273,7 @@ class Envs:
         An environment that cannot render shows its observation.
         """
         if self.vector.render_mode != "rgb_array":
-            return to_picture(self._newest[0])
+            return to_picture(self._newest[0], self.spec)
         drawn = self._guarded(self.vector.render)
         picture = np.asarray(drawn[0] if drawn is not None else None)
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] not in (3, 4):
@@ -228,7 +300,9 @@ class Envs:
 
     def _read_state(self, info: dict[str, Any]) -> None:
         """Keep the true state of a step or reset."""
-        variables, self._state = reported_state(info, self._newest, pixels=self.spec.pixels)
+        hidden = self.spec.num_actions if self.spec.masked and not self.spec.pixels else 0
+        seen = self._newest[:, : self._newest.shape[1] - hidden]  # without masks
+        variables, self._state = reported_state(info, seen, pixels=self.spec.pixels)
         if self._variables and variables != self._variables:
             before, now = (
                 ", ".join(v.name for v in found) or "none" for found in (self._variables, variables)
@@ -257,119 +331,3 @@ class Envs:
             raise EnvironmentFailedError(f"environment {self.name!r} cannot be rendered: {error}") from error
         except BaseException as error:  # SystemExit too: it is not the environment's to end the run
             raise EnvironmentFailedError(f"environment {self.name!r} {raised(error)}") from error
-
-
-class Guarded(gym.Wrapper):
-    """Names the environment and the step of everything that goes wrong in it.
-
-    The values of observations and rewards are checked by `Envs`, for all environments at once.
-    """
-
-    def __init__(self, env: gym.Env, name: str, index: int) -> None:
-        super().__init__(env)
-        self.name, self.index, self.steps = name, index, 0
-        space = self.observation_space
-        self._check = ObservationCheck(space) if isinstance(space, gym.spaces.Box) else None
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment, count the steps, and check what it returns."""
-        self.steps += 1
-        try:
-            result = self.env.step(action)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # SystemExit too: it is not the environment's to end the run
-            self._fail(raised(error), self._at_step(), error)
-        if not isinstance(result, tuple | list) or len(result) != 5:
-            self._refuse(
-                result, "5 values: observation, reward, terminated, truncated, info", self._at_step()
-            )
-        obs, reward, terminated, truncated, info = result
-        obs = self._valid_obs(obs, self._at_step)
-        if type(reward) is not float:
-            reward = self._valid_reward(reward)
-        if type(terminated) is not bool:
-            terminated = self._valid_flag("terminated", terminated)
-        if type(truncated) is not bool:
-            truncated = self._valid_flag("truncated", truncated)
-        if not isinstance(info, dict):
-            self._refuse(info, "a dictionary as info", self._at_step())
-        return obs, reward, terminated, truncated, info
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Start a new episode."""
-        try:
-            result = self.env.reset(seed=seed, options=options)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            self._fail(raised(error), self._in_reset(), error)
-        if not isinstance(result, tuple | list) or len(result) != 2 or not isinstance(result[1], dict):
-            self._refuse(result, "2 values: observation and info, a dictionary", self._in_reset())
-        return self._valid_obs(result[0], self._in_reset), result[1]
-
-    def render(self) -> Any:
-        """A picture."""
-        try:
-            return self.env.render()
-        except (KeyboardInterrupt, gym.error.DependencyNotInstalled):
-            raise
-        except BaseException as error:
-            self._fail(raised(error), f"when it rendered after {self.steps} steps", error)
-
-    def close(self) -> None:
-        """Close the environment; a failure is a warning, since the run no longer needs it."""
-        try:
-            self.env.close()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            sentence = f"environment {self.index} ({self.name!r}) {raised(error)} when it was closed"
-            warnings.warn(sentence, VoidrlWarning, stacklevel=2)
-
-    def _valid_obs(self, obs: Any, when: Callable[[], str]) -> Any:
-        if self._check is None:
-            return obs
-        try:
-            found = np.asarray(obs)
-        except Exception as error:  # whatever an object's own code raises
-            self._fail(f"returned an observation that is no array ({shown(error)})", when(), error)
-        mismatch = self._check.mismatch(found)
-        if mismatch is not None:
-            self._fail(f"returned an observation {mismatch[0]}", f"{when()}: {mismatch[1]}")
-        return found
-
-    def _valid_reward(self, reward: Any) -> float:
-        number = _number(reward)
-        if number is None:
-            self._refuse(reward, "a number as reward", self._at_step())
-        return number
-
-    def _valid_flag(self, name: str, flag: Any) -> bool:
-        number = _number(flag)
-        if number not in (0, 1):
-            self._refuse(flag, f"True or False as {name}", self._at_step())
-        return bool(number)
-
-    def _at_step(self) -> str:
-        return f"at its own step {self.steps}"
-
-    def _in_reset(self) -> str:
-        return f"in reset after {self.steps} steps"
-
-    def _refuse(self, value: Any, expected: str, when: str) -> NoReturn:
-        self._fail(f"returned {shown(value)}", f"{when}: expected {expected}")
-
-    def _fail(self, what: str, when: str, cause: BaseException | None = None) -> NoReturn:
-        raise EnvironmentFailedError(f"environment {self.index} ({self.name!r}) {what} {when}") from cause
-
-
-def _number(value: Any) -> float | None:
-    """The number that a value means, which may be an array with one entry; None if it means none."""
-    try:
-        found = np.asarray(value)
-    except Exception:  # whatever an object's own code raises; the value is refused and named
-        return None
-    return float(found.item()) if found.dtype.kind in NUMBERS and found.size == 1 else None

@@ -349,6 +349,7 @@ class _Planner:
         """Whether the config of a run depends on code that the file names."""
         names = [_piece_name(merged, kind) for kind in PIECES]
         names += [flat(merged).get(f"{kind}.encoder.stack") for kind in PIECES]
+        names.append(flat(merged).get("env.wrappers"))
         if names_code(env_id) or has_colon(names):
             return True
         return (
@@ -357,7 +358,7 @@ class _Planner:
 
     def _without_code(self, merged: dict[str, Any], env: EnvConfig) -> _Prepared:
         """What is known of a run without its code: everything but method, representation and learner."""
-        if not names_code(env.id):
+        if not names_code(env.id, env.wrappers):
             env = probe(env).env
         rest = {name: value for name, value in merged.items() if name not in (*PIECES, "env")}
         config = dataclasses.replace(update(Config(), rest), env=env)

@@ -24,17 +24,19 @@ from torch import Tensor, nn
 
 from voidrl import checkpoint, registry
 from voidrl.agent import Agent
+from voidrl.agent.cost import REPRESENTATION_PASSES, encoder_flop
 from voidrl.augment import Augment
 from voidrl.build import build_config
 from voidrl.config import AugmentConfig, require
 from voidrl.device import pick_device, seeded
-from voidrl.entropy import RunningMean, particle_reward
+from voidrl.entropy import RunningMean, RunningMoments, particle_reward
 from voidrl.errors import CheckpointError, MissingExtraError, NonFiniteError, SpaceError, UnknownNameError
 from voidrl.files import user_path
 from voidrl.representations.base import Representation
 from voidrl.representations.simclr import SimCLR
-from voidrl.spaces import channels_last, spec_of
-from voidrl.types import EnvSpec, Frames
+from voidrl.spaces import spec_of
+from voidrl.threads import pick_threads, using
+from voidrl.types import EnvSpec, Frames, channels_last
 
 try:
     from stable_baselines3.common.buffers import ReplayBuffer
@@ -46,6 +48,8 @@ except ImportError:
 
 Encoder = Literal["auto", "identity", "fixed", "simclr"] | Agent | Callable[[Tensor], Tensor]
 ENCODERS = ("auto", "identity", "fixed", "simclr")
+Normalization = Literal["standard", "mean", "none"]
+NORMALIZATIONS = ("standard", "mean", "none")
 TRAIN_BATCH = 256
 
 
@@ -69,9 +73,13 @@ class APTReward(VecEnvWrapper):
         k: Number of neighbors.
         memory: Number of states kept, the newest ones.
         pool: Number of states drawn from the memory at each step as possible neighbors.
-        normalize: Divide by the running mean.
+        normalize: `standard` subtracts the running mean and divides by the running standard deviation, `mean`
+            divides by the running mean, `none` does neither.
+        momentum: Factor by which the weight of the past shrinks in these statistics at each step of all
+            environments; None for everything seen.
         train_every_steps: With `simclr`: environment steps between two trainings of the encoder.
         train_updates: With `simclr`: updates in each training.
+        shift_pixels: With `simclr` on images: largest random shift of the two views.
         device: Device of the encoder and the memory.
         seed: Seed of the encoder and of the draws from the memory.
     """
@@ -86,9 +94,11 @@ class APTReward(VecEnvWrapper):
         k: int = 5,
         memory: int = 10_000,
         pool: int = 1000,
-        normalize: bool = True,
+        normalize: Normalization = "mean",
+        momentum: float | None = None,
         train_every_steps: int = 1000,
         train_updates: int = 20,
+        shift_pixels: int = 4,
         device: str = "cpu",
         seed: int = 0,
     ) -> None:
@@ -100,7 +110,9 @@ class APTReward(VecEnvWrapper):
         self.intrinsic_scale, self.extrinsic_scale = intrinsic_scale, extrinsic_scale
         self.k, self.memory, self.pool = k, memory, pool
         self.train_every_steps, self.train_updates = train_every_steps, train_updates
-        self.latent = LatentSpace(venv.observation_space, encoder, normalize, device, seed)
+        self.latent = LatentSpace(
+            venv.observation_space, encoder, normalize, device, seed, momentum, shift_pixels
+        )
         self._rng = np.random.default_rng(seed)
         self._particles = Ring(memory)  # encoded states
         self._states = Ring(memory)  # the states themselves, to train the encoder on
@@ -200,7 +212,7 @@ class APTReplayBuffer(ReplayBuffer):
     """A replay buffer that computes APT's reward at every sample, among the transitions of the minibatch.
 
     `DQN("MlpPolicy", env, replay_buffer_class=APTReplayBuffer, replay_buffer_kwargs={"extrinsic_scale": 0})`.
-    A `simclr` encoder is trained by one update per sample. Transitions are single steps.
+    A `simclr` encoder is trained by one update per sample.
 
     Args:
         buffer_size: As in SB3.
@@ -210,8 +222,14 @@ class APTReplayBuffer(ReplayBuffer):
         encoder: As in `APTReward`; here `simclr` is trained on the sampled observations.
         intrinsic_scale: Weight of APT's reward, which is about 1 on average.
         extrinsic_scale: Weight of the environment's reward.
-        k: Number of neighbors, less than the size of a minibatch.
-        normalize: Divide by the running mean.
+        k: Number of neighbors, less than the size of a minibatch, or at most `pool`.
+        pool: Number of states drawn from the replay for each sample as possible neighbors; 0 for the states
+            of the minibatch.
+        n_steps: Steps whose rewards are summed before the value is bootstrapped.
+        gamma: The algorithm's discount factor, needed with `n_steps` above 1.
+        normalize: As in `APTReward`.
+        momentum: As in `APTReward`, for each sample.
+        shift_pixels: As in `APTReward`.
         seed: Seed of the encoder.
         **kwargs: Further arguments of SB3's `ReplayBuffer`, which the algorithm passes.
     """
@@ -227,42 +245,137 @@ class APTReplayBuffer(ReplayBuffer):
         intrinsic_scale: float = 1.0,
         extrinsic_scale: float = 1.0,
         k: int = 5,
-        normalize: bool = True,
+        pool: int = 0,
+        n_steps: int = 1,
+        gamma: float | None = None,
+        normalize: Normalization = "mean",
+        momentum: float | None = None,
+        shift_pixels: int = 4,
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
         require(k >= 1, "k", k, "1 or more")
-        latent = LatentSpace(observation_space, encoder, normalize, str(device), seed)  # may refuse: first
+        require(pool >= 0, "pool", pool, "0 (the minibatch) or a number of states")
+        compact = kwargs.get("optimize_memory_usage", False)
+        require(not compact, "optimize_memory_usage", compact, "False: each step needs the state it reached")
+        require(n_steps >= 1, "n_steps", n_steps, "1 or more")
+        require(n_steps == 1 or gamma is not None, "gamma", gamma, "the algorithm's, with n_steps above 1")
+        latent = LatentSpace(  # may refuse: first
+            observation_space, encoder, normalize, str(device), seed, momentum, shift_pixels
+        )
         super().__init__(buffer_size, observation_space, action_space, device, **kwargs)
-        self.latent, self.k = latent, k
+        self.latent, self.k, self.pool = latent, k, pool
+        self._rng = np.random.default_rng(seed)
+        self._features: Tensor | None = None  # (rows, environments, d) of next_observations, if f is frozen
+        self.n_steps, self.gamma = n_steps, gamma
         self.intrinsic_scale, self.extrinsic_scale = intrinsic_scale, extrinsic_scale
 
+    def add(
+        self,
+        obs: np.ndarray,
+        next_obs: np.ndarray,
+        action: np.ndarray,
+        reward: np.ndarray,
+        done: np.ndarray,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """Store a step of all environments, and the features of the states reached if f is frozen."""
+        if self.latent.optimizer is None:
+            z = self.latent.encode(self.latent.frames(next_obs))  # (N, d)
+            if self._features is None:
+                self._features = z.new_zeros(self.buffer_size, *z.shape)
+            self._features[self.pos] = z
+        super().add(obs, next_obs, action, reward, done, infos)
+
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> ReplayBufferSamples:
-        samples = super()._get_samples(batch_inds, env)
-        rewards = self.extrinsic_scale * samples.rewards  # (B, 1)
+        envs = self._rng.integers(0, self.n_envs, len(batch_inds))
+        rows = (batch_inds[:, None] + np.arange(self.n_steps)) % self.buffer_size  # (B, n)
+        columns = envs[:, None]
+        newest = (self.pos - 1) % self.buffer_size
+        ends = (self.dones[rows, columns] > 0) | (rows == newest)  # (B, n)
+        ends[:, -1] = True
+        last = ends.argmax(1)  # (B,) index of the step after which the value is bootstrapped
+        discounts = np.where(np.arange(self.n_steps) <= last[:, None], 1.0, 0.0)
+        if self.gamma is not None:
+            discounts = discounts * self.gamma ** np.arange(self.n_steps)
+        rewards = self.extrinsic_scale * self._normalize_reward(self.rewards[rows, columns], env)  # (B, n)
+        obs = self._read(self.observations, batch_inds, envs, env)
+        total = self.to_torch((rewards * discounts).sum(1, keepdims=True).astype(np.float32))  # (B, 1)
         if self.intrinsic_scale:
+            weights = self.to_torch(discounts.astype(np.float32))
             if self.latent.optimizer is not None:
-                self.latent.learn(self.latent.frames(samples.observations))
-            z = self.latent.encode(self.latent.frames(samples.next_observations))
-            intrinsic = self.latent.reward(z, None, self.k, "transition")
-            rewards = rewards + self.intrinsic_scale * intrinsic[:, None].to(rewards.device)
-        replaced: ReplayBufferSamples = samples._replace(rewards=rewards)
-        return replaced
+                self.latent.learn(self.latent.frames(obs))
+            intrinsic = self._intrinsic(rows, envs, env).to(total.device)  # (B, n)
+            total = total + self.intrinsic_scale * (weights * intrinsic).sum(1, keepdim=True)
+        final = rows[np.arange(len(rows)), last]
+        done = self.dones[final, envs] * (1 - self.timeouts[final, envs])
+        samples = ReplayBufferSamples(
+            observations=self.to_torch(obs),
+            actions=self.to_torch(self.actions[batch_inds, envs]),
+            next_observations=self.to_torch(self._read(self.next_observations, final, envs, env)),
+            dones=self.to_torch(done[:, None]),
+            rewards=total,
+        )
+        if self.n_steps == 1:
+            return samples
+        assert self.gamma is not None
+        bootstrap = (self.gamma ** (last + 1.0))[:, None].astype(np.float32)
+        return samples._replace(discounts=self.to_torch(bootstrap))
+
+    def _intrinsic(self, rows: np.ndarray, envs: np.ndarray, env: VecNormalize | None) -> Tensor:
+        """(B, n): APT's reward of the states reached in (B, n) rows of (B,) environments."""
+        z = self._encoded(rows, envs[:, None].repeat(rows.shape[1], 1), env)  # (B, n, d)
+        if self.pool:
+            drawn = self._rng.integers(0, self.size(), self.pool)
+            particles = self._encoded(drawn, self._rng.integers(0, self.n_envs, self.pool), env)
+            flat = self.latent.reward(z.flatten(0, 1), particles, self.k, "transition")
+            return flat.view(z.shape[:2])
+        raw = torch.cat([particle_reward(each, k=self.k) for each in z.unbind(1)])  # (n · B,)
+        return self.latent.normalized(raw, "transition").view(rows.shape[::-1]).T
+
+    def _encoded(self, rows: np.ndarray, envs: np.ndarray, env: VecNormalize | None) -> Tensor:
+        """Features of the states reached, (*rows.shape, d)."""
+        if self._features is not None and env is None:
+            return self._features[torch.from_numpy(rows), torch.from_numpy(envs)]
+        obs = self._read(self.next_observations, rows.ravel(), envs.ravel(), env)
+        z = self.latent.encode(self.latent.frames(obs))
+        return z.view(*rows.shape, z.shape[-1])
+
+    def _read(
+        self, array: np.ndarray, rows: np.ndarray, envs: np.ndarray, env: VecNormalize | None
+    ) -> np.ndarray:
+        obs = self._normalize_obs(array[rows, envs], env)
+        assert isinstance(obs, np.ndarray)
+        return obs
 
 
 class LatentSpace(nn.Module):
     """The space of the distances: an encoder f, and the running mean of the rewards."""
 
     def __init__(
-        self, observation_space: spaces.Space, encoder: Encoder, normalize: bool, device: str, seed: int
+        self,
+        observation_space: spaces.Space,
+        encoder: Encoder,
+        normalize: Normalization,
+        device: str,
+        seed: int,
+        momentum: float | None = None,
+        shift_pixels: int = 4,
     ) -> None:
         super().__init__()
+        require(normalize in NORMALIZATIONS, "normalize", normalize, f"one of {', '.join(NORMALIZATIONS)}")
         spec = spec_of(observation_space, spaces.Discrete(2), frame_stack=1)  # actions do not matter
+        if spec.parts:
+            raise SpaceError(
+                f"observation space {observation_space} is not supported here: expected one Box, a uint8 "
+                f"image or numbers; gymnasium.wrappers.FlattenObservation makes a vector of most spaces"
+            )
         self.spec, self.device, self.normalize = spec, pick_device(device), normalize
         self.function: Callable[[Tensor], Tensor] | None = None
         self.representation: Representation | None = None
         self.optimizer: torch.optim.Optimizer | None = None
-        self.mean = RunningMean()
+        self.mean = RunningMean(momentum)
+        self.moments = RunningMoments(momentum=momentum)
         with seeded(seed, self.device):
             if isinstance(encoder, Agent):
                 self.representation = _copy_from_agent(encoder, spec)
@@ -270,9 +383,10 @@ class LatentSpace(nn.Module):
                 self.representation = _make_representation(encoder, spec)
             else:
                 self.function = encoder
+        self.threads, _ = pick_threads(torch.get_num_threads(), self._gflop())
         self.to(self.device).eval()
         if encoder == "simclr" and self.representation is not None:  # an agent's is frozen
-            self.augment = Augment(AugmentConfig())
+            self.augment = Augment(AugmentConfig(shift_pixels=shift_pixels))
             rate = self.representation.config.learning_rate
             self.optimizer = torch.optim.Adam(self.representation.parameters(), rate)
 
@@ -280,16 +394,24 @@ class LatentSpace(nn.Module):
         """Convert SB3's observations to (n, *frame_shape), images as uint8 and channels first."""
         frames = torch.as_tensor(obs, device=self.device)
         if not self.spec.pixels:
-            return frames.float()
+            return frames.float().flatten(1)
         if channels_last(self.spec.raw_shape):
             frames = frames.permute(0, 3, 1, 2)
         return frames.reshape(len(frames), *self.spec.frame_shape).contiguous()
+
+    def _gflop(self) -> float:
+        """What a contrastive update takes; other encoders take less, and a function is not known."""
+        f = self.representation
+        if f is None or f.encoder is None:
+            return 0.0
+        return REPRESENTATION_PASSES * TRAIN_BATCH * encoder_flop(self.spec.obs_shape, f.config.encoder) / 1e9
 
     @torch.no_grad()
     def encode(self, frames: Tensor) -> Tensor:
         """Encode frames as features, (n, d)."""
         if self.representation is not None:
-            return self.representation.encode(frames).float()
+            with using(self.threads):
+                return self.representation.encode(frames).float()
         assert self.function is not None
         z = self.function(frames)
         if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != len(frames):
@@ -301,14 +423,20 @@ class LatentSpace(nn.Module):
 
     def reward(self, z: Tensor, particles: Tensor | None, k: int, what: str) -> Tensor:
         """The normalized reward of eq. 5, (n,), with neighbors among the particles or z itself."""
-        reward: Tensor = particle_reward(z, particles=particles, k=k)
+        return self.normalized(particle_reward(z, particles=particles, k=k), what)
+
+    def normalized(self, reward: Tensor, what: str) -> Tensor:
+        """Update the running statistics with (n,) rewards and apply them."""
         bad = (~torch.isfinite(reward)).nonzero()
         if len(bad):
             i, expected = int(bad[0]), "expected finite observations and features"
             raise NonFiniteError(f"APT's reward of {what} {i} is {float(reward[i])}: {expected}")
-        if self.normalize:
+        if self.normalize == "mean":
             self.mean.update(reward)
             reward = self.mean(reward)
+        elif self.normalize == "standard":
+            self.moments.update(reward)
+            reward = self.moments.standardize(reward)
         return reward
 
     def learn(self, frames: Tensor) -> None:
@@ -318,10 +446,11 @@ class LatentSpace(nn.Module):
         assert self.optimizer is not None
         index = torch.arange(len(frames), device=self.device).repeat(2)[:, None]  # two views each
         f.train()
-        loss, _ = f.contrast(self.augment(Frames(frames, index), f.layout))
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
+        with using(self.threads):
+            loss, _ = f.contrast(self.augment(Frames(frames, index), f.layout))
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            self.optimizer.step()
         f.eval()
 
 

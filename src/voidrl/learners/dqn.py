@@ -3,6 +3,9 @@
 With `popart` the critic and its target predict normalized values (voidrl.nets.popart). Actions are compared
 by these, since adding a large mean would round their differences away; everything that is logged or returned,
 and the priorities, is in units of the reward.
+
+Where the environment masks actions, forbidden ones are neither taken, nor drawn at random, nor the best in s'
+of a target.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import Learner, linear_schedule
 from voidrl.nets import DuelingQ, Encoder, PopArt, redraw_noise, scale_gradient, silence, target_copy
+from voidrl.observations import action_mask, random_allowed
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 
@@ -141,9 +145,10 @@ class DQN(Learner):
         """The critic's output as Q values, (B, A)."""
         return output if self.popart is None else self.popart.denormalize(output)
 
-    def greedy(self, output: Tensor) -> Tensor:
-        """The best actions by the critic's output, (B,)."""
-        return (output if self.config.popart else self.values(output)).argmax(-1)
+    def greedy(self, output: Tensor, allowed: Tensor | None = None) -> Tensor:
+        """The best actions by the critic's output, (B,), among those of the (B, A) mask if there is one."""
+        q = output if self.config.popart else self.values(output)
+        return (q if allowed is None else q.masked_fill(~allowed, -torch.inf)).argmax(-1)
 
     def act(self, obs: Tensor, skill: Tensor, *, deterministic: bool) -> Tensor:
         """Greedy if deterministic, else ε-greedy with new noise; one draw serves all environments."""
@@ -169,10 +174,14 @@ class DQN(Learner):
         else:
             redraw_noise(critic)
         features = self.target_encoder(obs) if by_target else self.features(obs)
-        greedy = self.greedy(critic(features, skill))  # (B,)
+        allowed = action_mask(obs, self.spec)
+        greedy = self.greedy(critic(features, skill), allowed)  # (B,)
         if epsilon is None:
             return greedy
-        anything = torch.randint_like(greedy, self.spec.num_actions)
+        if allowed is None:
+            anything = torch.randint_like(greedy, self.spec.num_actions)
+        else:
+            anything = random_allowed(allowed)
         return torch.where(torch.rand(greedy.shape, device=greedy.device) < epsilon, anything, greedy)
 
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
@@ -194,7 +203,7 @@ class DQN(Learner):
         """What the target critic has of the best action in s', (B,) or (B, n)."""
         output = self.target_critic(self.target_encoder(batch.next_obs), batch.skill)
         chooser = self.critic(self.features(batch.next_obs), batch.skill) if self.config.double else output
-        return self.chosen(output, self.greedy(chooser))
+        return self.chosen(output, self.greedy(chooser, action_mask(batch.next_obs, self.spec)))
 
     def output(self, batch: Batch) -> Tensor:
         """What the critic has of the action taken in s, (B,) or (B, n), with gradients."""

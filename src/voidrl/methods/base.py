@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from voidrl.augment import default_shift
 from voidrl.config import Config as RunConfig
 from voidrl.config import LearnerConfig, MethodConfig
 from voidrl.errors import NeighborError
@@ -72,7 +73,8 @@ class Method(nn.Module):
     learns: ClassVar[bool] = True
     """False: the agent acts uniformly at random and nothing is trained."""
     image_representation: ClassVar[str] = "simclr"
-    """The representation that `auto` stands for on images; on vectors it is `identity`."""
+    """The representation that `auto` stands for on images; on vectors it is `identity`, and in place of
+    `simclr` it is `icm` on images with a side below 16 pixels, which are not shifted."""
     reads_latents: ClassVar[bool] = True
     """False: the method does not look at f, so a representation that serves nothing else is not trained."""
     can_train_encoder: ClassVar[bool] = False
@@ -103,7 +105,11 @@ class Method(nn.Module):
         """The representation that `auto` stands for; `learner` uses the learner's encoder as it is."""
         if not cls.reads_latents:
             return "learner"
-        return cls.image_representation if spec.pixels else "identity"
+        if not spec.pixels:
+            return "identity"
+        if cls.image_representation == "simclr" and default_shift(spec.frame_shape[1:]) == 0:
+            return "icm"  # without augmentation there are no two views to contrast
+        return cls.image_representation
 
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:

@@ -32,6 +32,7 @@ from voidrl.methods.base import About, Latents, Method, one_hot_skills
 from voidrl.nets import Encoder, FullPrecisionLinear, Linear, TF32Linear, init_orthogonal, mlp
 from voidrl.nets.encoder import stack_for
 from voidrl.nets.spectral import SpectralNorm, full_precision
+from voidrl.observations import visible, visible_numbers
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
@@ -97,10 +98,10 @@ class METRA(Method):
             self.skill_choice = "which earned most of those sampled in the warm-up"
         lipschitz, hidden = config.distance == "euclidean", config.hidden_dim
         self.encoder: Encoder | None = None
-        width = len(config.coordinates) or spec.obs_shape[0]
+        width = len(config.coordinates) or visible_numbers(spec)
         if spec.pixels:
             self.encoder = Encoder(
-                spec.obs_shape,
+                spec,
                 EncoderConfig(
                     stack_for(spec.obs_shape),
                     feature_dim=0,
@@ -135,10 +136,10 @@ class METRA(Method):
                 f"method.coordinates = {method.coordinates} cannot be used on {spec.describe()}: pixels "
                 f"have no coordinates, and φ reads the whole image; leave it out, or use vectors"
             )
-        if method.coordinates and max(method.coordinates) >= spec.obs_shape[0]:
+        if method.coordinates and max(method.coordinates) >= visible_numbers(spec):
             raise ConfigError(
                 f"method.coordinates = {method.coordinates} cannot be used on {spec.describe()}: expected "
-                f"indices from 0 to {spec.obs_shape[0] - 1}"
+                f"indices from 0 to {visible_numbers(spec) - 1}"
             )
         if method.distance == "controllability" and spec.pixels:
             raise ConfigError(
@@ -234,7 +235,8 @@ class METRA(Method):
 
     def _inputs(self, obs: Tensor) -> Tensor:
         """The coordinates of a vector that φ sees."""
-        return obs.index_select(1, self.seen) if self.config.coordinates else obs
+        seen = visible(obs, self.spec)
+        return seen.index_select(1, self.seen) if self.config.coordinates else seen
 
     def metrics(self) -> Metrics:
         """The multiplier."""

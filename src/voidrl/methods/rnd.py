@@ -24,8 +24,9 @@ from voidrl.config import Count, EncoderConfig, MethodConfig, require, require_p
 from voidrl.entropy import RunningMoments
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method
-from voidrl.nets import Encoder, TF32Linear, mlp
-from voidrl.nets.encoder import stack_for
+from voidrl.nets import Encoder, TF32Linear, init_orthogonal, mlp
+from voidrl.nets.encoder import ConvStack, stack_for
+from voidrl.observations import input_shape, pack_input, unpack, visible, visible_numbers
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
@@ -66,17 +67,22 @@ class RND(Method):
         self.config: RNDConfig = config
         self.target = self._network().requires_grad_(False)
         self.predictor = self._network(extra_layers=1)
-        self.observations = RunningMoments(spec.obs_shape, floor=1e-2 if spec.pixels else 1e-6)
+        shape = input_shape(spec) if spec.pixels else (visible_numbers(spec),)
+        self.observations = RunningMoments(shape, floor=1e-2 if spec.pixels else 1e-6)
         self.errors = RunningMoments()
         self.collects = True
 
     def _network(self, extra_layers: int = 0) -> nn.Sequential:
-        hidden, shape = self.config.hidden_dim, self.spec.obs_shape
-        if not self.spec.pixels:
+        hidden, spec = self.config.hidden_dim, self.spec
+        if not spec.pixels:
             # Not bf16, which would put a floor under the error.
-            sizes = [shape[0], hidden, hidden, *[hidden] * extra_layers, self.config.rep_dim]
+            sizes = [visible_numbers(spec), hidden, hidden, *[hidden] * extra_layers, self.config.rep_dim]
             return mlp(sizes, layer=TF32Linear)
-        encoder = Encoder(shape, EncoderConfig(stack_for(shape), feature_dim=0, activation="relu"))
+        config = EncoderConfig(stack_for(spec.obs_shape), feature_dim=0, activation="relu")
+        stack = None
+        if config.stack == "tiny":  # of standardized values it must not take the logarithm
+            stack = ConvStack(spec.obs_shape[0], config).apply(init_orthogonal)
+        encoder = Encoder(spec, config, stack=stack)
         heads = mlp([encoder.feature_dim, *[hidden] * (1 + extra_layers), self.config.rep_dim])
         return nn.Sequential(encoder, *heads)
 
@@ -112,7 +118,13 @@ class RND(Method):
         return error
 
     def _numbers(self, obs: Tensor) -> Tensor:
-        return center_crop(obs, self.spec.frame_shape[1:]).float() / 255 if self.spec.pixels else obs
+        """What the networks read, before it is standardized: images of [0, 1], numbers as they are."""
+        spec = self.spec
+        if not spec.pixels:
+            return visible(obs, spec)
+        images, numbers = unpack(obs, spec) if spec.num_values else (obs, None)
+        images = center_crop(images, spec.frame_shape[1:]).float() / 255
+        return images if numbers is None else pack_input(images, numbers)
 
     def metrics(self) -> Metrics:
         """The scale of the error shows how much is still unknown."""

@@ -1,6 +1,14 @@
-"""Encoders: stack → FC → LayerNorm → tanh (or less of it), with built-in stacks or a custom one."""
+"""Encoders: stack → FC → LayerNorm → tanh (or less of it), with built-in stacks or a custom one.
+
+Numbers that come with images are joined behind the stack, as symlog(x) = sign(x) · log(1 + |x|): small ones
+keep their size, and large ones, such as a score, do not drown the features of the image. Differences between
+large numbers shrink with it; where they matter, scale them in the environment, such as by
+`gymnasium.wrappers.NormalizeObservation`.
+"""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor, nn
@@ -10,24 +18,30 @@ from voidrl.augment import images, to_layout
 from voidrl.config import EncoderConfig
 from voidrl.errors import ConfigError
 from voidrl.kernels import usable
-from voidrl.nets.layers import Conv, Linear, activation, init_orthogonal, rescale, trunk_layers
+from voidrl.nets.layers import Conv, Linear, activation, init_orthogonal, join, rescale, trunk_layers
 from voidrl.nets.spectral import SpectralNorm
-from voidrl.types import Layout
+from voidrl.observations import split_input, symlog, unpack, visible, visible_numbers
+from voidrl.types import EnvSpec, Layout
 
 STACKS = {  # (channels, kernel, stride) of each layer
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al. 2015
     "drq": ((32, 3, 2), (32, 3, 1), (32, 3, 1), (32, 3, 1)),  # Kostrikov et al. 2020
     "paper": ((32, 3, 2), (32, 3, 2), (32, 3, 2), (32, 3, 1)),  # APT's table for DMControl
     "small": ((32, 5, 5), (64, 5, 5)),  # van Hasselt et al. 2019 (DER)
+    "tiny": ((32, 3, 1), (32, 3, 1)),  # without strides, for grids of symbols such as MiniGrid's 7×7
 }
 NATURE_MIN_SIDE = 36  # pixels: smaller images do not survive its strides
+DRQ_MIN_SIDE = 20  # pixels: of smaller images it leaves three by three values or fewer
+TINY_MIN_SIDE = 5
+LOG_SCALE = 2 / math.log(256)
 IMPALA_CHANNELS = (16, 32, 32)  # Espeholt et al. 2018, without the LSTM
 CHANNELS = 16  # convolutions in bf16 are slower with input channels that are not a multiple of this
 
 
 def stack_for(image_shape: tuple[int, ...]) -> str:
-    """`nature`, or `drq` for (C, H, W) that do not survive its strides."""
-    return "nature" if min(image_shape[1:]) >= NATURE_MIN_SIDE else "drq"
+    """`nature`, or `drq` or `tiny` for (C, H, W) that do not survive its strides."""
+    side = min(image_shape[1:])
+    return "nature" if side >= NATURE_MIN_SIDE else "drq" if side >= DRQ_MIN_SIDE else "tiny"
 
 
 class ConvStack(nn.Sequential):
@@ -59,14 +73,28 @@ class ConvStack(nn.Sequential):
         return features
 
 
-class Encoder(nn.Module):
-    """Observations → features. Takes uint8 images, the output of `augment`, or vectors.
+class ByteScales(nn.Module):
+    """Images of x/255 − 0.5 twice over: as they are, and on a logarithmic scale of the bytes.
 
-    Of uint8 images larger than `obs_shape` it reads the center, as `augment.crop_size` has it.
-    With a `feature_dim` the features are float32, under autocast too; otherwise they are the stack's.
+    The pixels of tiny images are often symbols, small whole numbers that differ by one. On the linear scale
+    MiniGrid's, 0 to 10, vary by 1 % of their size, and networks took all states for the same one.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) → (B, 2 C, H, W); the logarithm of 0 to 255 lies in [−1, 1]."""
+        value = ((x.float() + 0.5) * 255).round().clamp(min=0)  # exact, after bf16 too
+        return torch.cat([x, (value.log1p() * LOG_SCALE - 1).to(x.dtype)], 1)
+
+
+class Encoder(nn.Module):
+    """Observations → features. Takes observations as stored, or the output of `augment`.
+
+    Of uint8 images larger than those of `spec` it reads the center, as `augment.crop_size` has it. Masks of
+    actions are left out. With a `feature_dim` the features are float32, under autocast too; otherwise they
+    are the stack's, and the numbers that come with an image behind them.
 
     Args:
-        obs_shape: (C, H, W) of stacked images, or (d,).
+        spec: What networks read: frames, stacked, with or without numbers.
         config: The stack by name, or a custom one, and the layers behind it.
         stack_of: Another encoder whose stack this one shares; `config` then shapes the layers behind it.
         stack: A network that is the stack, whatever `config` says; it reads plain images.
@@ -74,13 +102,15 @@ class Encoder(nn.Module):
 
     def __init__(
         self,
-        obs_shape: tuple[int, ...],
+        spec: EnvSpec,
         config: EncoderConfig,
         stack_of: Encoder | None = None,
         stack: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.pixels = len(obs_shape) == 3
+        self.spec, self.pixels = spec, spec.pixels
+        self.mixed = spec.num_values > 0
+        obs_shape = spec.obs_shape if self.pixels else (visible_numbers(spec),)
         self.image_size = obs_shape[1:]
         self.stack: nn.Module
         self.layout: Layout
@@ -95,6 +125,8 @@ class Encoder(nn.Module):
             self.stack, self.layout = _built_in_stack(obs_shape, config)
         # `layout` is the one in which images are read fastest on CUDA; plain ones can be read too.
         self.feature_dim = _output_width(self.stack, obs_shape, config.stack)
+        if self.mixed:
+            self.feature_dim += visible_numbers(spec)
         layers: list[nn.Module] = []
         if config.hidden_dim:
             layers += [Linear(self.feature_dim, config.hidden_dim), activation(config.activation)]
@@ -124,16 +156,32 @@ class Encoder(nn.Module):
 
         It is scaled to [0, 1] if the config says so.
         """
-        if self.pixels and obs.dtype == torch.uint8:
-            obs = images(obs, self.layout, self.image_size)
-        latent: Tensor = self.stack(obs)
+        return self._latent(self._split(obs)[0])
+
+    def _latent(self, x: Tensor) -> Tensor:
+        latent: Tensor = self.stack(x)
         if not self.pixels:
             latent = self.trunk(latent)
         return rescale(latent) if self.rescales else latent
 
+    def _split(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the stack reads, and the numbers to join behind it, if there are any."""
+        stored = obs.dtype == torch.uint8
+        if not self.pixels:
+            return visible(obs, self.spec), None
+        if not self.mixed:
+            return images(obs, self.layout, self.image_size) if stored else obs, None
+        x, numbers = unpack(obs, self.spec) if stored else split_input(obs, self.spec)
+        if stored:
+            x = images(x, self.layout, self.image_size)
+        return x, symlog(visible(numbers, self.spec))
+
     def forward(self, obs: Tensor) -> Tensor:
-        """(B, *obs_shape) → (B, feature_dim)."""
-        features = self.latent(obs)
+        """Observations of B states → (B, feature_dim)."""
+        x, numbers = self._split(obs)
+        features = self._latent(x)
+        if numbers is not None:
+            features = join(features.flatten(1), numbers)
         if self.pixels:
             features = self.trunk(features)
         return features.flatten(1)
@@ -149,6 +197,8 @@ def _built_in_stack(obs_shape: tuple[int, ...], config: EncoderConfig) -> tuple[
         )
     if not pixels:
         return nn.Identity(), Layout()
+    if config.stack == "tiny":
+        return nn.Sequential(ByteScales(), *ConvStack(2 * obs_shape[0], config)), Layout()
     stack, layout = _stack(obs_shape, config), _layout(obs_shape, config)
     stack[0].layout = layout  # type: ignore[assignment]
     return stack, layout
@@ -213,10 +263,16 @@ def _probe(stack: nn.Module, obs_shape: tuple[int, ...], name: str, layout: Layo
                 f"{error}): expected a network from (B, {', '.join(map(str, obs_shape))}) to (B, dim) or "
                 f"(B, channels, height, width)"
             ) from error
+        size, small = "×".join(map(str, obs_shape[1:])), min(obs_shape[1:]) < TINY_MIN_SIDE
+        fitting = stack_for(obs_shape)
+        remedy = (
+            f"{fitting!r} for representation.encoder.stack and learner.encoder.stack"
+            if not small
+            else "vectors, which the wrapper gymnasium.wrappers.FlattenObservation makes of them"
+        )
         raise ConfigError(
-            f"encoder stack {name!r} cannot read images of {'×'.join(map(str, obs_shape[1:]))}: they are too "
-            f"small for its strides; use larger images, or 'drq' for representation.encoder.stack and "
-            f"learner.encoder.stack"
+            f"encoder stack {name!r} cannot read images of {size}: they are too small for it; use larger "
+            f"images, or {remedy}"
         ) from error
     finally:
         stack.train(was_training)

@@ -13,6 +13,7 @@ from voidrl.augment import network_spec
 from voidrl.device import seeded
 from voidrl.evaluation import run_seed
 from voidrl.nets import Encoder
+from voidrl.observations import unpack, visible
 
 Z, CONVOLUTIONS, LEARNER = "z", "convolutions", "learner"
 PIXELS, OBSERVATION, RANDOM = "pixels", "observation", "random"
@@ -35,9 +36,9 @@ def space_functions(agent: Agent, *, seed: int = 0) -> dict[str, Callable[[Tenso
     if acts is not f and any(True for _ in acts.parameters()):
         found[LEARNER] = acts
     if agent.spec.pixels:
-        found[PIXELS] = small_pixels
+        found[PIXELS] = lambda obs: small_pixels(unpack(obs, agent.spec)[0] if agent.spec.num_values else obs)
     elif f is not None:
-        found[OBSERVATION] = lambda obs: obs
+        found[OBSERVATION] = lambda obs: visible(obs, agent.spec)
     if f is not None:
         found[RANDOM] = _random_encoder(agent, seed)
     return found
@@ -57,7 +58,7 @@ def _random_encoder(agent: Agent, seed: int) -> Encoder:
         fresh = None
         if not type(agent.representation).uses_learner_encoder:
             fresh = type(agent.representation).make_encoder(seen, config.representation)
-        fresh = fresh or Encoder(seen.obs_shape, config.learner.encoder)
+        fresh = fresh or Encoder(seen, config.learner.encoder)
         return fresh.to(agent.device).eval()
 
 

@@ -24,6 +24,7 @@ from voidrl.envs.variables import Variable
 from voidrl.envs.vector import Envs
 from voidrl.errors import CheckpointError, ConfigError, NonFiniteError, UnknownNameError
 from voidrl.files import parse_json, user_path
+from voidrl.observations import action_mask
 from voidrl.replay import Replay
 from voidrl.spaces import spec_from_json
 from voidrl.types import EnvSpec
@@ -320,7 +321,7 @@ class _Driver:
 
     def __init__(self, player: Policy, envs: np.ndarray, spec: EnvSpec, rng: np.random.Generator) -> None:
         self.player, self.envs, self._spec, self._rng = player, envs, spec, rng
-        self._held, self._action = np.zeros(len(envs), np.int64), self._random()
+        self._held, self._action = np.zeros(len(envs), np.int64), self._random(None)
         if isinstance(player, Agent):
             player.learner.set_progress(player.steps)  # ε as at this point of its training
             self._start = torch.zeros(len(envs), dtype=torch.int64, device=player.device)
@@ -328,12 +329,15 @@ class _Driver:
 
     def act(self, observed: Tensor, ended: np.ndarray, deterministic: bool, epsilon: float) -> np.ndarray:
         """Actions in its environments; `observed` and `ended` are those of all environments."""
+        allowed = self._allowed(observed)
         if isinstance(self.player, Agent):
             return self._agent_action(self.player, observed, ended, deterministic, epsilon)
         if self.player == "random":
-            return self._random()
+            return self._random(allowed)
         over = self._held == 0
-        self._action = np.where(self._per_env(over), self._random(), self._action)
+        if allowed is not None:
+            over |= ~np.take_along_axis(allowed, self._action[:, None], 1)[:, 0]
+        self._action = np.where(self._per_env(over), self._random(allowed), self._action)
         self._held = np.where(over, self._rng.geometric(1 / HOLD_STEPS, len(over)), self._held) - 1
         return self._action
 
@@ -351,10 +355,19 @@ class _Driver:
                 f"in [-1, 1]; training has diverged, use an older checkpoint"
             )
         explores = self._rng.random(len(self.envs)) < epsilon
-        return np.where(self._per_env(explores), self._random(), action).astype(action.dtype)
+        drawn = self._random(self._allowed(observed))
+        return np.where(self._per_env(explores), drawn, action).astype(action.dtype)
 
-    def _random(self) -> np.ndarray:
+    def _allowed(self, observed: Tensor) -> np.ndarray | None:
+        """(n, num_actions) bool: the actions allowed in its environments; None without masks."""
+        mask = action_mask(observed, self._spec)
+        return None if mask is None else mask.cpu().numpy()[self.envs]
+
+    def _random(self, allowed: np.ndarray | None) -> np.ndarray:
         n = len(self.envs)
+        if allowed is not None:
+            drawn: np.ndarray = np.where(allowed, self._rng.random(allowed.shape), -1.0).argmax(1)
+            return drawn
         if self._spec.discrete:
             return self._rng.integers(self._spec.num_actions, size=n)
         return self._rng.uniform(-1, 1, (n, self._spec.action_dim)).astype(np.float32)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from voidrl.agent import Agent
+from voidrl.agent.cost import acting_threads
 from voidrl.config import EnvConfig
 from voidrl.device import seeded
 from voidrl.envs.make import EnvFactory
@@ -19,6 +20,7 @@ from voidrl.probing.result import ProbeResult
 POLICIES = ("agent", "random", "sticky", "mixed")
 PROBE_STREAM = 2  # keeps the seeds of probes apart from those of training and of evaluations
 NUM_ENVS = 24
+ENCODED = 256  # states at a time
 
 
 def probe_agent(
@@ -43,9 +45,10 @@ def probe_agent(
         raise UnknownNameError("policy", policy, POLICIES)
     require_enough(steps)
     count = NUM_ENVS if num_envs is None else num_envs
-    play = collect(env, steps, players[policy], seed, num_envs=count, factory=factory)
     settings = {"env": env.id, "steps": steps, "policy": policy, "seed": seed, "num_envs": count}
-    return probe_play(agent, play, variables=variables, seed=seed, settings=settings)
+    with acting_threads(agent, ENCODED):
+        play = collect(env, steps, players[policy], seed, num_envs=count, factory=factory)
+        return probe_play(agent, play, variables=variables, seed=seed, settings=settings)
 
 
 class RunProbe:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from voidrl.envs.ids import atari_game, parse_id
-from voidrl.envs.maze import ENV_ID as MAZE
 from voidrl.envs.maze import PixelMazeVector
 from voidrl.errors import VoidrlError
+from voidrl.registration import MAZE_ID as MAZE
 from voidrl.report.formatting import count
 from voidrl.report.groups import ArmRuns
 from voidrl.report.read import Run

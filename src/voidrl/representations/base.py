@@ -20,6 +20,7 @@ from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder
 from voidrl.nets.spectral import full_precision
+from voidrl.observations import visible_numbers
 from voidrl.replay import Replay, Segment
 from voidrl.types import Batch, EnvSpec, Layout, Metrics, Pairs, Sequence
 
@@ -108,7 +109,7 @@ class Representation(nn.Module):
     @classmethod
     def make_encoder(cls, spec: EnvSpec, config: RepresentationConfig) -> Encoder | None:
         """The network f; None where the observation is the representation."""
-        return Encoder(spec.obs_shape, config.encoder)
+        return Encoder(spec, config.encoder)
 
     def use_learner(self, learner: Learner) -> None:
         """Called once with the learner, for a loss that reads its networks."""
@@ -154,7 +155,7 @@ class Representation(nn.Module):
     @property
     def dim(self) -> int:
         """Width of z."""
-        return self.encoder.feature_dim if self.encoder is not None else self.spec.obs_shape[0]
+        return self.encoder.feature_dim if self.encoder is not None else visible_numbers(self.spec)
 
     @fusable
     def encode(self, obs: Tensor) -> Tensor:

@@ -14,4 +14,4 @@ class Fixed(Representation):
     @classmethod
     def make_encoder(cls, spec: EnvSpec, config: RepresentationConfig) -> Encoder | None:
         """A frozen encoder."""
-        return Encoder(spec.obs_shape, config.encoder).requires_grad_(False)
+        return Encoder(spec, config.encoder).requires_grad_(False)

@@ -7,6 +7,7 @@ from torch import Tensor
 from voidrl.config import RepresentationConfig
 from voidrl.errors import ConfigError
 from voidrl.nets import Encoder
+from voidrl.observations import visible
 from voidrl.representations.base import Representation
 from voidrl.types import EnvSpec
 
@@ -25,5 +26,5 @@ class Identity(Representation):
         return None
 
     def encode(self, obs: Tensor) -> Tensor:
-        """The observation itself."""
-        return obs
+        """The observation itself, without masks of actions."""
+        return visible(obs, self.spec)

@@ -103,7 +103,7 @@ class ImageNet(Representation):
                 f"representation 'imagenet' cannot be used on {spec.describe()}: it takes images with 1 or 3 "
                 f"channels; use simclr, fixed or learner"
             )
-        return Encoder(spec.obs_shape, config.encoder, stack=FrozenFrames(spec, config.network))
+        return Encoder(spec, config.encoder, stack=FrozenFrames(spec, config.network))
 
     @classmethod
     def describe_files(
@@ -176,7 +176,7 @@ def _remedy(config: ImageNetConfig) -> str:
     call = f"{config.network}(weights='IMAGENET1K_V1')"
     return (
         f'run `python -c "from torchvision.models import {config.network}; {call}"` where there is network '
-        f"access and torchvision, and pass --representation.weights with the path of the file "
+        f"access and torchvision, and set representation.weights to the path of the file "
         f"{CACHED[config.network]} that it downloads"
     )
 

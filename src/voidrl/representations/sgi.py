@@ -39,6 +39,7 @@ from voidrl.nets import (
     target_copy,
     unit_vectors,
 )
+from voidrl.observations import action_mask
 from voidrl.representations.base import Representation, Views
 from voidrl.representations.icm import inverse_errors
 from voidrl.representations.spr import SPR, SPRConfig
@@ -225,7 +226,10 @@ class SGI(Representation):
         `obs` is s' and `projected` its projection by the target networks.
         """
         scale, goal = self.config.goal_reward_scale, rescale(goal)
-        best = self.head(self.spr.project(self.spr.latent(obs)), goal).argmax(1, keepdim=True)
+        values, allowed = self.head(self.spr.project(self.spr.latent(obs)), goal), action_mask(obs, self.spec)
+        if allowed is not None:
+            values = values.masked_fill(~allowed, -torch.inf)
+        best = values.argmax(1, keepdim=True)
         value = self.target_head(projected, goal).gather(1, best)[:, 0]
         target = scale * (near_next - near) + self.config.goal_discount * mask * value
         # Discounted progress adds up to 1 − near at most, and to −near at least. Nothing else would stop

@@ -42,6 +42,7 @@ from voidrl.nets import (
 from voidrl.nets.encoder import CHANNELS
 from voidrl.nets.layers import in_bf16
 from voidrl.nets.spectral import full_precision
+from voidrl.observations import input_shape
 from voidrl.representations.base import Representation, Views
 from voidrl.types import EnvSpec, Layout, Metrics
 
@@ -65,7 +66,8 @@ class SPRConfig(RepresentationConfig):
     """K."""
     latents: Literal["stack", "features"] = "stack"
     """What is predicted: the feature maps of the convolutions (SPR), which leaves the trunk behind them to
-    other losses; or the encoder's features. The same for vectors, and for an encoder without a trunk."""
+    other losses; or the encoder's features. The same for vectors, and for an encoder without a trunk; of
+    images with numbers it is always the features, of which the numbers are a part."""
     hidden_dim: int = 512
     """Hidden width of the transition model for vectors."""
     batch_norm: bool = False
@@ -110,8 +112,9 @@ class SPR(Representation):
         # Heads read latents as they are in RL; a projection of its own reads them rescaled.
         self.rescales = encoder.rescales or config.projection == "own"
         self._features = encoder.pixels and config.latents == "features" and len(encoder.trunk) > 0
+        self._features |= encoder.mixed  # numbers are no part of the feature maps
         with torch.no_grad():
-            shape = self.latent(torch.zeros(1, *spec.obs_shape)).shape[1:]
+            shape = self.latent(torch.zeros(1, *input_shape(spec))).shape[1:]
         self.latent_shape = tuple(shape)
         if config.batch_norm and len(shape) != 3:
             raise ConfigError(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from voidrl.checkpoint import TEMPORARY, list_steps, remove_leftovers, write_json_atomic
-from voidrl.errors import CheckpointError, RunFolderError, VoidrlWarning
+from voidrl.errors import CheckpointError, RunFolderError, VoidrlWarning, by_caller
 from voidrl.files import user_path
 from voidrl.runs import locks
 from voidrl.runs.status import FILE_NAME as STATUS_FILE
@@ -29,7 +29,8 @@ from voidrl.runs.status import StatusWriter, utc_now
 # makes it a run, last the one that makes it voidrl's, so that a kill in between leaves no dead end.
 _OWN_NAMES = (
     *("config.json", "metrics.jsonl", "tb", "wandb", "checkpoints", "log.txt", "status.json", "snapshots"),
-    *("evaluation.json", "probe.json", "videos", "report", "environment.json"),
+    *("evaluation.json", "probe.json", "videos", "report", "policy.onnx", "policy.pt2", "replay.npz"),
+    "environment.json",
 )
 # What a start may have written when it was killed before config.json: a folder with no more is free.
 _BEFORE_CONFIG = {"environment.json", "checkpoints", "status.json", "log.txt"}
@@ -102,8 +103,8 @@ class RunFolder:
         if not folder.config_path.is_file():
             if folder._is_ours() and not folder._is_unborn():
                 raise RunFolderError(
-                    f"{given} holds a run without its config.json: restore the file, or replace the run with "
-                    "the same command and --overwrite"
+                    f"{given} holds a run without its config.json: restore the file, or replace the run by "
+                    f"starting it again with {overwriting()}"
                 )
             if folder._is_ours():
                 raise RunFolderError(
@@ -200,12 +201,13 @@ class RunFolder:
         if not self.config_path.exists():
             raise RunFolderError(
                 f"{self.path} holds the remains of a run without its config.json; replace it with "
-                "--overwrite, or choose another path"
+                f"{overwriting()}, or choose another path"
             )
         quoted = shlex.quote(str(self.path))
+        again = by_caller(f"voidrl.resume({str(self.path)!r})", f"`voidrl resume {quoted}`")
         raise RunFolderError(
-            f"{self.path} already holds a run; continue it with `voidrl resume {quoted}`, replace it with "
-            "--overwrite, or choose another path"
+            f"{self.path} already holds a run; continue it with {again}, replace it with {overwriting()}, or "
+            f"choose another path"
         )
 
     def _is_unborn(self) -> bool:
@@ -318,3 +320,8 @@ def _output(*command: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def overwriting() -> str:
+    """How the caller asks for a run to be replaced."""
+    return by_caller("overwrite=True", "--overwrite")

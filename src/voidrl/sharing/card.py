@@ -257,7 +257,6 @@ def render(data: Mapping[str, Any], *, parameters: int, license: str | None, rep
     importable = is_importable(env)
     env_names = [env.partition("?")[0]] if importable else []
     algorithm = config["learner" if phase == "train" else "method"]["name"]
-    shape = spec.raw_shape if spec.frame_stack == 1 else (spec.frame_stack, *spec.raw_shape)
     card_data = ModelCardData(
         library_name="voidrl",
         pipeline_tag="reinforcement-learning",
@@ -283,7 +282,7 @@ def render(data: Mapping[str, Any], *, parameters: int, license: str | None, rep
         repo_id=repo_id,
         trust=repo_id is not None and any(":" in name for name in pieces),
         external=", ".join(code(name) for name in (*env_names, *pieces) if ":" in name),
-        observation=f"{'uint8' if spec.pixels else 'float32'} of shape {shape}, or a batch",
+        observation=_observation(spec),
         spec=spec.describe(),
         results=[_cells(result) for result in results],
         any_success=any(result["success_rate"] is not None for result in results),
@@ -292,6 +291,24 @@ def render(data: Mapping[str, Any], *, parameters: int, license: str | None, rep
     )
     text = f"{card}\n"
     return f"{text}\n<!-- Written by voidrl; edited cards are kept. sha256 {_digest(text)} -->\n"
+
+
+def _observation(spec: EnvSpec) -> str:
+    """What `agent.act` takes, on one line of a Python comment."""
+    stack = () if spec.frame_stack == 1 else (spec.frame_stack,)
+    if not spec.parts:
+        kind = "uint8" if spec.pixels else "float32"
+        return f"{kind} of shape {(*stack, *spec.raw_shape)}, or a batch"
+    phrases = []
+    for part in spec.parts:
+        choices = f" of {min(part.sizes)} to {max(part.sizes)} choices" if part.sizes else ""
+        what = {"image": f"{part.dtype} image", "mask": "mask of actions"}.get(part.kind, "numbers")
+        what = "whole numbers" + choices if part.sizes else what
+        where = f"{_literal(part.name)}: " if part.path else ""
+        phrases.append(f"{where}{what} of shape {(*stack, *part.shape)}")
+    seen = "; ".join(phrases)
+    given = spec.masked and not any(part.kind == "mask" for part in spec.parts)
+    return f"{seen}; or a batch{'; and action_mask=…' if given else ''}"
 
 
 def is_edited(text: str) -> bool:

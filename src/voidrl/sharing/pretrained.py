@@ -38,6 +38,7 @@ from voidrl.errors import (
     SpaceError,
     VoidrlError,
     VoidrlWarning,
+    by_caller,
     shown,
 )
 from voidrl.evaluation import Evaluation
@@ -87,7 +88,7 @@ def save_pretrained(
         raise ConfigError(
             f"the agent from {agent.origin} cannot be saved: its environment {shown(env)} would {risk} named "
             f"by a downloaded file, which a saved folder is trusted to do; if you trust its author, load it "
-            f"with trust_code=True (--trust-code)"
+            f"with {_trusting()}"
         )
     path = user_path(folder)
     try:
@@ -272,10 +273,15 @@ def own_env(agent: Agent) -> str:
     if not agent.trusted and (risk := _risk(env)):
         raise ConfigError(
             f"the agent's own environment {shown(env)} would {risk} named by a downloaded file: pass an "
-            f"environment (env=…, --env), or, if you trust its author, load the agent with trust_code=True "
-            f"(--trust-code)"
+            f"environment ({by_caller('env=…', '--env')}), or, if you trust its author, load the agent with "
+            f"{_trusting()}"
         )
     return env
+
+
+def _trusting() -> str:
+    """How the caller lets a downloaded agent name code."""
+    return by_caller("trust_code=True", "--trust-code")
 
 
 def _risk(env: str) -> str | None:
@@ -291,11 +297,11 @@ def _refuse_code(repo_id: str, config: Mapping[str, Any]) -> None:
     The environment is checked where it would be made (`own_env`), since another one can be passed.
     """
     for field, value in flat(merge(config)).items():
-        if field not in (*LOCAL_FIELDS, "env.id") and has_colon(value):
+        if field not in (*LOCAL_FIELDS, "env.id", "env.keys") and has_colon(value):
             raise ConfigError(
                 f"{field} = {shown(value)} of the model {repo_id!r} on the Hugging Face Hub would run code "
                 f"named by a downloaded file: expected a name from `voidrl list`; if you trust its author, "
-                f"load the agent with trust_code=True (--trust-code)"
+                f"load the agent with {_trusting()}"
             )
 
 

@@ -91,7 +91,7 @@ def find_dmc_task(env: str) -> DMCTask | None:
     if query:
         raise ConfigError(
             f"environment {env!r} cannot be made: options belong in the config and not in the id, such as "
-            f"--env.dmc.action-repeat 2"
+            f"env.dmc.action_repeat = 2"
         )
     spelled = {known.lower(): task for known, task in NAMES.items()}
     found = spelled.get(name.lower().replace("-", "_"))

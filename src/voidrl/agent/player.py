@@ -1,0 +1,176 @@
+"""A trained agent in a plain Gymnasium loop: it stacks frames, holds a skill, and acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from voidrl.config import require
+from voidrl.device import random_state, restore_random_state, seeded
+from voidrl.errors import SpaceError
+
+if TYPE_CHECKING:
+    from voidrl.agent.agent import Agent
+
+T = TypeVar("T")
+
+
+class Player:
+    """Acts in one environment, or in N side by side, as voidrl's evaluations do.
+
+    ```
+    player = agent.player()
+    obs, info = env.reset(seed=0)
+    player.reset()
+    while not ended:
+        obs, reward, terminated, truncated, info = env.step(player(obs))
+        ended = terminated or truncated
+    ```
+
+    Args:
+        agent: The agent, whose weights are read at each step.
+        skill: The skill to follow, or one for each environment, (N, skill_dim); None takes the task's, or
+            samples one for each episode if no task has chosen one yet.
+        deterministic: Without exploration noise.
+        num_envs: N, for observations with an axis of environments; None for one environment without it.
+        seed: Of skills and noise; they do not change torch's random numbers, and are not changed by them.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        skill: np.ndarray | None = None,
+        deterministic: bool = True,
+        num_envs: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        require(
+            num_envs is None or num_envs >= 1, "num_envs", num_envs, "None (one environment) or 1 or more"
+        )
+        self.agent, self.deterministic, self.num_envs = agent, deterministic, num_envs
+        self._given = None if skill is None else np.asarray(skill, np.float32)
+        self._count = num_envs or 1
+        with seeded(seed, agent.device):
+            self._random = random_state(agent.device)
+        self._begun = False
+
+    @property
+    def skill(self) -> np.ndarray:
+        """The skill that is followed, (skill_dim,), or (N, skill_dim) with `num_envs`."""
+        if not self._begun:
+            self.reset()
+        skills: np.ndarray = self._skill.cpu().numpy()
+        return skills if self.num_envs else skills[0]
+
+    def reset(self, ended: np.ndarray | None = None) -> None:
+        """Tell that the next observation begins an episode, everywhere or where (N,) `ended` is true."""
+        n = self._count
+        if ended is None or not self._begun:
+            self._begun = True
+            self._fresh = np.ones(n, bool)
+            self._skill = self._given_skills() if self._given is not None else self._new_skills(np.zeros(n))
+            self._frames: list[Any] = []  # the last observations of a stack, oldest first
+            self._steps = np.zeros(n, np.int64)  # of the episode
+            return
+        where = np.asarray(ended, bool).reshape(-1)
+        if where.shape != (n,):
+            raise SpaceError(f"ended of shape {np.shape(ended)} cannot be used: expected ({n},)")
+        if where.any():
+            self._fresh |= where
+            self._steps[where] = 0
+            self._change_skills(where)
+
+    def __call__(self, obs: Any, action_mask: np.ndarray | None = None) -> Any:
+        """The action for an observation, as the environment gives and takes them.
+
+        `action_mask` says which actions are allowed, for environments whose masks are not in the observation.
+        """
+        if not self._begun:
+            self.reset()
+        agent, stack = self.agent, self.agent.spec.frame_stack
+        period = agent.skill_every_steps
+        if period and not agent.task_skill_chosen:
+            self._change_skills((self._steps > 0) & (self._steps % period == 0))
+        if stack > 1:
+            self._remember(obs, stack)
+            obs = _stacked(self._frames, axis=1 if self.num_envs else 0)
+        masks = {} if action_mask is None else {"action_mask": action_mask}
+        skill = self._skill.cpu().numpy() if self._skill.shape[1] else None
+
+        def act() -> Any:
+            return agent.act(obs, self.deterministic, skill if self.num_envs else _only(skill), **masks)
+
+        action = act() if self.deterministic else self._randomly(act)
+        self._fresh[:] = False
+        self._steps += 1
+        return action
+
+    act = __call__
+
+    def _remember(self, obs: Any, stack: int) -> None:
+        """Add an observation to the stacks; an episode begins with its first one repeated."""
+        obs = _copied(obs)  # an environment may write the next one into the same memory
+        if self._fresh.all():
+            self._frames = [obs] * stack
+            return
+        self._frames = [*self._frames[1:], obs]
+        if self._fresh.any():
+            self._frames = [_where(self._fresh, obs, frame) for frame in self._frames]
+
+    # Skills
+
+    def _given_skills(self) -> Tensor:
+        return self.agent._given_skill(self._given, self._count)
+
+    def _new_skills(self, steps: np.ndarray) -> Tensor:
+        age = torch.from_numpy(steps.astype(np.int64)).to(self.agent.device)
+        return self._randomly(lambda: self.agent.new_skills(age))
+
+    def _change_skills(self, where: np.ndarray) -> None:
+        """New skills where (N,) `where`, unless they are given."""
+        if self._given is None and self._skill.shape[1] and where.any():
+            needed = torch.from_numpy(where).to(self._skill.device)[:, None]
+            self._skill = torch.where(needed, self._new_skills(self._steps), self._skill)
+
+    def _randomly(self, draw: Callable[[], T]) -> T:
+        """Call a function with the player's own random numbers."""
+        device = self.agent.device
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            restore_random_state(self._random, device)
+            drawn = draw()
+            self._random = random_state(device)
+        return drawn
+
+
+def _only(skill: np.ndarray | None) -> np.ndarray | None:
+    return None if skill is None else skill[0]
+
+
+def _copied(obs: Any) -> Any:
+    if isinstance(obs, Mapping):
+        return {key: _copied(value) for key, value in obs.items()}
+    return tuple(map(_copied, obs)) if isinstance(obs, tuple) else np.array(obs)
+
+
+def _stacked(frames: list[Any], axis: int) -> Any:
+    """Observations along a new axis, in each entry of a dictionary or tuple."""
+    if isinstance(frames[0], Mapping):
+        return {key: _stacked([frame[key] for frame in frames], axis) for key in frames[0]}
+    if isinstance(frames[0], tuple):
+        return tuple(_stacked([*parts], axis) for parts in zip(*frames, strict=True))
+    return np.stack(frames, axis)
+
+
+def _where(fresh: np.ndarray, new: Any, old: Any) -> Any:
+    """Observations (N, …) of which those are new where (N,) `fresh`."""
+    if isinstance(new, Mapping):
+        return {key: _where(fresh, new[key], old[key]) for key in new}
+    if isinstance(new, tuple):
+        return tuple(_where(fresh, *pair) for pair in zip(new, old, strict=True))
+    new = np.asarray(new)
+    return np.where(fresh.reshape(-1, *[1] * (new.ndim - 1)), new, old)

@@ -1,0 +1,1 @@
+"""Experience as files: a run's replay as a dataset, and datasets as experience."""

@@ -1,0 +1,138 @@
+"""The experience of a run as a dataset."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import torch
+
+from voidrl import __version__, checkpoint
+from voidrl.build import config_from_json
+from voidrl.config import Config, to_json
+from voidrl.data.episodes import find_spans, read_episodes
+from voidrl.data.files import WRITERS, Content
+from voidrl.data.units import action_space, observation_space
+from voidrl.envs.ids import ATARI, DMC, parse_id
+from voidrl.errors import CheckpointError, ConfigError, UnknownNameError
+from voidrl.loop import REPLAY, load_replay
+from voidrl.replay import Replay
+from voidrl.runs.folder import RunFolder
+from voidrl.spaces import spec_from_json
+from voidrl.terminal.output import say
+from voidrl.types import EnvSpec
+
+
+class Exported(NamedTuple):
+    """What was written, and where."""
+
+    name: str
+    """The id of the dataset, or its path."""
+    episodes: int
+    steps: int
+    cut: int
+    """Episodes whose beginning the replay had overwritten."""
+    open: int
+    """Episodes that were still being played, written as truncated."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.steps} steps of {self.episodes} episodes"]
+        if self.cut:
+            lines.append(f"{self.cut} of them without their first steps, which the replay had overwritten")
+        if self.open:
+            lines.append(f"{self.open} cut where they were still being played, as truncations")
+        return "; ".join(lines)
+
+
+def export_data(
+    run: str | Path,
+    out: str | Path,
+    format: str = "minari",  # noqa: A002
+    *,
+    overwrite: bool = False,
+    warn: Callable[[str], None] = say,
+) -> Exported:
+    """Write the replay of a run's newest checkpoint as a dataset.
+
+    Observations are single frames as the environment gave them, actions are in its units. Episodes are in
+    the order in which they began.
+
+    Args:
+        run: The folder of a run, or one of its checkpoints.
+        out: The id of a Minari dataset (`name-v0`), or a path.
+        format: `minari` or `npz`.
+        overwrite: Replace a dataset that is there.
+        warn: Takes sentences about damaged checkpoints.
+    """
+    if format not in WRITERS:
+        raise UnknownNameError("format", format, WRITERS)
+    saved = _newest(run, warn)
+    if REPLAY not in saved.files:
+        raise CheckpointError(
+            f"{saved.path} holds no replay: the run was complete with log.keep_replay = False, and only one "
+            f"with log.keep_replay = True can be exported"
+        )
+    meta = saved.meta
+    spec, config = spec_from_json(meta.get("spec")), config_from_json(meta.get("config"))
+    replay = _replay_of(saved, spec, config)
+    spans = find_spans(replay)
+    if not spans:
+        raise ConfigError(f"{saved.path} cannot be exported: its replay has no steps")
+    counts = {"cut": sum(span.cut for span in spans), "open": sum(span.open for span in spans)}
+    steps = sum(len(span.rows) for span in spans)
+    metadata = {
+        "voidrl": __version__,
+        "environment": config.env.id,
+        "seed": config.seed,
+        "step": saved.step,
+        "spec": spec.to_json(),
+        "config": to_json(config),
+        "episodes_without_beginning": [i for i, span in enumerate(spans) if span.cut],
+        "episodes_without_end": [i for i, span in enumerate(spans) if span.open],
+    }
+    phase = {"pretrain": f"pre-training by {config.method.name}", "finetune": "fine-tuning"}
+    about = {
+        "algorithm_name": config.method.name if config.phase == "pretrain" else config.learner.name,
+        "description": f"The replay of {phase.get(config.phase, 'training')} in {config.env.id} after "
+        f"{saved.step} steps, by voidrl {__version__}.",
+    }
+    content = Content(observation_space(spec), action_space(spec), _env_spec(config), metadata, about)
+    name = WRITERS[format](out, content, read_episodes(replay, spans), overwrite=overwrite)
+    return Exported(name, len(spans), steps, **counts)
+
+
+def _newest(run: str | Path, warn: Callable[[str], None]) -> checkpoint.Checkpoint:
+    folder = RunFolder.open(run)
+    given = Path(run).expanduser()
+    if (given / checkpoint.MANIFEST).is_file():
+        return checkpoint.load(given)
+    if not checkpoint.list_steps(folder.checkpoints_path):
+        raise CheckpointError(f"the run {folder.path} holds no checkpoint yet")
+    return checkpoint.latest(folder.checkpoints_path, warn)
+
+
+def _replay_of(saved: checkpoint.Checkpoint, spec: EnvSpec, config: Config) -> Replay:
+    """The replay of a checkpoint, in main memory."""
+    chunk = next(name for name in sorted(saved.files) if name.startswith("replay_"))
+    skill_dim = checkpoint.read_headers(saved.path / chunk)["skill"].shape[1]
+    cpu = torch.device("cpu")
+    size = config.env.num_envs, config.replay.capacity_steps
+    replay = Replay(spec, *size, skill_dim, cpu, cpu, config.replay)
+    load_replay(saved, replay)
+    return replay
+
+
+def _env_spec(config: Config) -> Any:
+    """Gymnasium's spec of the environment, from which Minari makes it again; None where it has none."""
+    name, options = parse_id(config.env.id)
+    if name.startswith((ATARI, DMC)) or config.env.wrappers:
+        return None
+    try:
+        found = copy.deepcopy(gym.spec(name))
+    except gym.error.Error:  # a function, or an environment that is not registered here
+        return None
+    found.kwargs.update(options)
+    return found

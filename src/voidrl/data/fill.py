@@ -1,0 +1,170 @@
+"""A replay filled from a dataset, before a run's first step.
+
+The replay's rows advance in all N columns together, so the data is laid end to end and cut into N parts of
+equal length. Where a cut falls into an episode, its second part begins with frames of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from voidrl.config import EnvConfig
+from voidrl.data.episodes import Episode
+from voidrl.data.files import Dataset, open_dataset
+from voidrl.data.units import actions_within, agent_action
+from voidrl.errors import ConfigError, DataError, SpaceError
+from voidrl.methods.base import Method
+from voidrl.replay import Replay
+from voidrl.spaces import read_spaces, to_frames
+from voidrl.spaces.check import ROUNDING
+from voidrl.types import EnvSpec
+
+SAME = (  # of data and environment
+    *("frame_shape", "pixels", "num_values", "num_actions"),
+    *("action_shape", "action_sizes", "action_start", "action_integer"),
+)
+
+
+class Move(NamedTuple):
+    """One row of one column: a step, or the reset that begins an episode."""
+
+    is_reset: bool
+    action: np.ndarray
+    reward: float
+    terminated: bool
+    truncated: bool
+    ended: bool
+    skill_ended: bool
+    next_frame: np.ndarray
+    skill: np.ndarray
+
+
+def open_fitting(data: str, spec: EnvSpec, env: EnvConfig) -> tuple[Dataset, EnvSpec]:
+    """A dataset and its spec, after a comparison of its spaces with those of the environment."""
+    dataset = open_dataset(data)
+    reading: dict[str, Any] = {"keys": env.keys, "masks": env.action_masks}
+    if dataset.is_ours or env.action_masks != "key":
+        reading["masks"] = "none"  # others are not in datasets; ours are in the frames
+    if dataset.is_ours:
+        reading["keys"] = ()
+    try:
+        spaces = dataset.observation_space, dataset.action_space
+        found = read_spaces(*spaces, spec.frame_stack, **reading).spec
+    except (SpaceError, ConfigError) as error:
+        raise DataError(f"the dataset {data!r} cannot be used: {error}") from None
+    differs = [name for name in SAME if getattr(found, name) != getattr(spec, name)]
+    for name in ("action_low", "action_high"):
+        mine, theirs = np.array(getattr(spec, name)), np.array(getattr(found, name))
+        if mine.shape == theirs.shape and not np.allclose(mine, theirs, rtol=ROUNDING, atol=ROUNDING):
+            differs.append(name)
+    if differs:
+        both = (", ".join(f"{k} {getattr(each, k)}" for k in differs) for each in (found, spec))
+        raise DataError(
+            f"the dataset {data!r} has {found.describe()} and environment {env.id!r} has {spec.describe()} "
+            f"({' against '.join(both)}): expected the same spaces on both sides"
+        )
+    if not dataset.lengths.sum():
+        raise DataError(f"the dataset {data!r} cannot be used: it has no steps")
+    return dataset, found
+
+
+def fill_replay(replay: Replay, data: str, env: EnvConfig, method: Method) -> str:
+    """Fill an empty replay with as much of a dataset as it keeps, the last; returns a sentence about it."""
+    dataset, spec = open_fitting(data, replay.spec, env)
+    stream = Stream(dataset, spec)
+    n, dim = replay.num_envs, replay.skill.shape[1]
+    kept = replay.rows - replay.spec.frame_stack - 1  # rows with transitions, after the reset of the run
+    share = min(kept, stream.moves // n)
+    begins = [stream.moves - share * (n - i) for i in range(n)]
+    rows = share - any(begin in stream.resets for begin in begins)
+    if rows < 1:
+        raise DataError(
+            f"the dataset {data!r} cannot be used: its {stream.steps} steps are too few for "
+            f"env.num_envs = {n}"
+        )
+    columns = [stream.moves_from(begin) for begin in begins]
+    replay.reset(np.stack([next(column).next_frame for column in columns]))
+    draws = dim > 0 and stream.skill_dim != dim
+    at_start = torch.zeros(n, dtype=torch.int64, device=replay.device)
+    skill = method.sample_skill(at_start) if dim else torch.zeros(n, 0)
+    added = 0
+    for _ in range(rows):
+        row = [next(column) for column in columns]
+        if draws and any(move.is_reset for move in row):
+            fresh = torch.tensor([move.is_reset for move in row], device=skill.device)
+            skill = torch.where(fresh[:, None], method.sample_skill(at_start), skill)
+        elif dim and not draws:
+            skill = torch.from_numpy(np.stack([move.skill for move in row])).to(skill.device)
+        added += replay.add(
+            np.stack([move.action for move in row]),
+            np.array([move.reward for move in row], np.float32),
+            np.array([move.terminated for move in row]),
+            np.array([move.truncated for move in row]),
+            np.stack([move.next_frame for move in row]),
+            skill,
+            np.array([move.ended for move in row]),
+            np.array([move.skill_ended for move in row]),
+        )
+    of_all = f" of {stream.steps}" if added < stream.steps else ""
+    drawn = "; skills, which it lacks, were drawn for each episode" if draws else ""
+    return f"the replay begins with {added}{of_all} transitions from the dataset {data!r}{drawn}"
+
+
+class Stream:
+    """All steps of a dataset end to end, with a reset between two episodes."""
+
+    def __init__(self, dataset: Dataset, spec: EnvSpec) -> None:
+        self._dataset, self._spec = dataset, spec
+        self._order = np.flatnonzero(dataset.lengths)  # an episode without steps has nothing to learn from
+        lengths = dataset.lengths[self._order]
+        self.steps = int(lengths.sum())
+        self.moves = self.steps + len(lengths) - 1  # the reset to the first episode is none
+        self._ends = np.cumsum(lengths + 1) - 1  # the move after each episode's last step
+        self._begins = self._ends - lengths
+        self.resets = {*self._ends[:-1].tolist()}
+        skills = next(dataset.episodes(self._order[:1].tolist())).skills
+        self.skill_dim = 0 if skills is None else skills.shape[1]
+
+    def moves_from(self, number: int) -> Iterator[Move]:
+        """A reset to the state before a move, and all moves from there on.
+
+        Where that move is itself a reset, they begin with it.
+        """
+        episode = int(np.searchsorted(self._ends, number, side="right"))
+        skipped = max(0, number - int(self._begins[episode]))
+        for found in self._dataset.episodes(self._order[episode:].tolist()):
+            yield from self._episode(found.last(len(found) - skipped))
+            skipped = 0
+
+    def _episode(self, episode: Episode) -> Iterator[Move]:
+        frames = to_frames(episode.observations, self._spec)
+        actions = self._actions(episode.actions)
+        steps, dim = len(episode), self.skill_dim
+        self._require(len(frames) == steps + 1, f"{len(frames)} observations in an episode of {steps} steps")
+        self._require(len(actions) == steps, f"{len(actions)} actions in an episode of {steps} steps")
+        finite = np.isfinite(episode.rewards).all() and (self._spec.pixels or np.isfinite(frames).all())
+        self._require(bool(finite), "observations or rewards that are not finite")
+        skills = np.zeros((steps, 0), np.float32) if episode.skills is None else episode.skills
+        self._require(skills.shape == (steps, dim), f"skills of shape {skills.shape} in {steps} steps")
+        changes = np.append((skills[1:] != skills[:-1]).any(1), False)
+        nothing = np.zeros_like(actions[0])
+        yield Move(True, nothing, 0.0, False, False, False, False, frames[0], skills[0])
+        for t in range(steps):
+            last, terminated = t == steps - 1, bool(episode.terminations[t])
+            truncated = bool(episode.truncations[t]) or (last and not terminated)
+            outcome = float(episode.rewards[t]), terminated, truncated, last, bool(changes[t])
+            yield Move(False, actions[t], *outcome, frames[t + 1], skills[t])
+
+    def _actions(self, actions: np.ndarray) -> np.ndarray:
+        """The agent's actions, after a check of the environment's."""
+        within = actions_within(actions, self._spec, ROUNDING)
+        self._require(within, f"actions outside of its space {self._dataset.action_space}")
+        return agent_action(actions, self._spec)
+
+    def _require(self, ok: bool, found: str) -> None:
+        if not ok:
+            raise DataError(f"the dataset {self._dataset.name!r} cannot be used: it has {found}")

@@ -1,0 +1,126 @@
+"""Which package has an environment, by its id: `MiniGrid-DoorKey-8x8-v0` imports minigrid.
+
+Gymnasium knows only environments whose package was imported. Only the packages listed here are imported by
+themselves, so that an id from somebody else's config cannot import anything. Imports nothing by itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import NamedTuple
+
+from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.registration import CRAFTER_IDS
+
+
+class Package(NamedTuple):
+    """A package that registers environments with Gymnasium."""
+
+    module: str
+    """Importing it registers the environments."""
+    pip: str
+    """What to install."""
+    prefixes: tuple[str, ...]
+    """How the ids begin."""
+    example: str
+    about: str
+    register: str = ""
+    """`module:function` to call where the import alone does not register them."""
+
+
+PACKAGES = (
+    Package(
+        "minigrid", "minigrid", ("MiniGrid-", "BabyAI-"), "MiniGrid-DoorKey-8x8-v0", "rooms, keys and doors"
+    ),
+    Package(
+        "highway_env",
+        "highway-env",
+        (
+            "highway-",
+            "merge-",
+            "roundabout-",
+            "parking-",
+            "intersection-",
+            "racetrack-",
+            "exit-",
+            "two-way-",
+            "u-turn-",
+            "lane-keeping-",
+        ),
+        "highway-fast-v0",
+        "driving among other cars",
+    ),
+    Package(
+        "gymnasium_robotics",
+        "gymnasium-robotics",
+        ("Fetch", "HandReach", "HandManipulate", "AdroitHand", "PointMaze_", "AntMaze_", "FrankaKitchen-"),
+        "PointMaze_UMaze-v3",
+        "robot arms, hands and mazes in MuJoCo",
+    ),
+    Package(
+        "minatar",
+        "minatar",
+        ("MinAtar/",),
+        "MinAtar/Breakout-v1",
+        "five Atari games on 10 × 10 cells",
+        "minatar.gym:register_envs",
+    ),
+    Package(
+        "crafter",
+        "crafter",
+        ("crafter/", "Crafter"),
+        "crafter/CrafterReward-v1",
+        "survival in a small world",
+    ),
+    Package("flappy_bird_gymnasium", "flappy-bird-gymnasium", ("FlappyBird-",), "FlappyBird-v0", "one bird"),
+    Package("miniworld", "miniworld", ("MiniWorld-",), "MiniWorld-Maze-v0", "rooms seen in the first person"),
+    Package("panda_gym", "panda-gym", ("Panda",), "PandaReach-v3", "a robot arm in PyBullet"),
+    Package(
+        "metaworld", "metaworld", ("Meta-World/",), "Meta-World/MT1", "50 tasks of a robot arm in MuJoCo"
+    ),
+    Package("vizdoom.gymnasium_wrapper", "vizdoom", ("Vizdoom",), "VizdoomBasic-v1", "Doom"),
+    Package("nle", "nle", ("NetHack",), "NetHackScore-v0", "NetHack"),
+    Package("minihack", "minihack", ("MiniHack-",), "MiniHack-Room-5x5-v0", "small rooms of NetHack"),
+    Package("gym_pusht", "gym-pusht", ("gym_pusht/",), "gym_pusht/PushT-v0", "pushing a T"),
+    Package(
+        "tetris_gymnasium", "tetris-gymnasium", ("tetris_gymnasium/",), "tetris_gymnasium/Tetris", "Tetris"
+    ),
+)
+ALIASES = {name.rpartition("/")[2]: name for name in CRAFTER_IDS}  # as the old Gym knows them
+
+
+def package_of(name: str) -> Package | None:
+    """The package that has the environments whose ids begin like this one."""
+    return next((package for package in PACKAGES if name.startswith(package.prefixes)), None)
+
+
+def import_package(name: str) -> str:
+    """Import the package that registers this id; returns the id as Gymnasium then knows it.
+
+    An id that Gymnasium knows already, or that no listed package has, stays what it is.
+    """
+    import gymnasium as gym
+
+    name = ALIASES.get(name, name)
+    package = package_of(name)
+    if package is None or (name in gym.registry and name not in CRAFTER_IDS):
+        return name
+    root = package.module.partition(".")[0]
+    if importlib.util.find_spec(root) is None:
+        raise ConfigError(
+            f"environment {name!r} needs the package {package.pip}, which is not installed: "
+            f"pip install {package.pip}"
+        )
+    importlib.import_module(package.module)
+
+    def registered() -> list[str]:
+        return [known for known in gym.registry if known.startswith(package.prefixes)]
+
+    if package.register and not registered():
+        module, _, function = package.register.partition(":")
+        getattr(importlib.import_module(module), function)()
+    known = registered()
+    if name not in known:
+        raise UnknownNameError("environment", name, known, f"These are the ids of {package.pip}.")
+    return name

@@ -1,0 +1,187 @@
+"""One environment as a plain `gymnasium.Env`, with what voidrl's agents take. Does not import torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import SyncVectorEnv
+
+from voidrl.config import Config, EnvConfig, merge, require, update
+from voidrl.envs.atari import AtariEnvs
+from voidrl.envs.convert import Converted
+from voidrl.envs.envpool import PREFIX as ENVPOOL
+from voidrl.envs.guarded import Guarded
+from voidrl.envs.ids import ATARI, DMC, parse_id
+from voidrl.envs.make import EnvFactory, make_envs
+from voidrl.envs.vector import Envs
+from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.protocols.presets import default_preset, protocol_for
+
+NATIVE = (ATARI, DMC, ENVPOOL)  # ids whose environments exist as vectors alone
+PICTURE_HEIGHT = 420  # of `render`, where the world can be drawn at any size
+
+
+def make_env(
+    env: str | EnvFactory,
+    config: Mapping[str, Any] | EnvConfig | Config | None = None,
+    render_mode: str | None = None,
+) -> gym.Env:
+    """One environment with the observations and actions of voidrl's agents, for a loop of your own.
+
+    Frames come one at a time: `agent.player()` stacks them. Atari is preprocessed as in evaluations: whole
+    games and the raw score.
+
+    Args:
+        env: As for `voidrl.pretrain`: `atari/<game>`, `dmc/<domain>_<task>`, a Gymnasium id, `module:factory`
+            or a function that returns a `gymnasium.Env`.
+        config: Changes, of which only those of `env` matter: `{"env.dmc.observation": "pixels"}`; or the
+            config of an agent (`agent.config`), for the environment as it was trained in.
+        render_mode: None, or `rgb_array`; others, such as `human`, where a Gymnasium environment has them.
+    """
+    if not isinstance(env, str) and (not callable(env) or isinstance(env, gym.Env)):
+        raise ConfigError(
+            f"environment {env!r} cannot be used: expected an id or a function that returns a gymnasium.Env"
+        )
+    name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__qualname__)
+    settings = dataclasses.replace(_env_config(env, config), id=name, count_states=False, counted_envs=0)
+    factory = None if isinstance(env, str) else env
+    native = factory is None and name.startswith(NATIVE)
+    if render_mode not in (None, "rgb_array"):
+        settings, factory = _with_render_mode(settings, factory, render_mode, native)
+    vectors = native or (factory is not None and settings.backend == "native")
+    envs = make_envs(
+        settings if vectors else dataclasses.replace(settings, backend="sync"),
+        factory,
+        num_envs=1,
+        evaluation=name.startswith(ATARI),  # DMControl's domains without a task have no evaluation
+        render_height=PICTURE_HEIGHT if render_mode == "rgb_array" else 0,
+    )
+    if not isinstance(envs.vector, SyncVectorEnv):
+        return NativeEnv(envs, render_mode)
+    envs.vector.closed = True  # or it would close the environment that is handed out
+    single: gym.Env = envs.vector.envs[0]
+    while isinstance(single, Guarded | Converted):
+        single = single.env  # as the environment gives observations: agents convert them as well
+    return single
+
+
+def _env_config(env: str | EnvFactory, config: Mapping[str, Any] | EnvConfig | Config | None) -> EnvConfig:
+    """The settings that `voidrl.pretrain` would take for this environment."""
+    if isinstance(config, EnvConfig | Config):
+        found = config if isinstance(config, EnvConfig) else config.env
+        others = {"atari": ATARI, "dmc": DMC}  # options that other families do not have
+        kept = {group: isinstance(env, str) and env.startswith(begin) for group, begin in others.items()}
+        fresh = {group: getattr(EnvConfig(), group) for group, fits in kept.items() if not fits}
+        return dataclasses.replace(found, **fresh)  # type: ignore[arg-type]
+    require(isinstance(config, Mapping | None), "config", config, "a mapping of values or a voidrl.Config")
+    given = merge(config or {})
+    known = [field.name for field in dataclasses.fields(Config)]
+    for key in given:
+        if key not in known:
+            raise UnknownNameError("config field", key, known, "Those of the environment begin with 'env.'.")
+    require(isinstance(given.get("env", {}), Mapping), "env", given.get("env"), "a mapping of values")
+    values = merge(protocol_for(env, default_preset(env)), given)["env"]
+    return update(EnvConfig(), values, "env.")
+
+
+def _with_render_mode(
+    config: EnvConfig, factory: EnvFactory | None, mode: str, native: bool
+) -> tuple[EnvConfig, EnvFactory | None]:
+    """The same environment in a mode of its own, which Gymnasium or the factory takes as an argument."""
+    if native or (factory is not None and "render_mode" not in inspect.signature(factory).parameters):
+        why = "it is simulated without a window" if native else "its factory takes no render_mode"
+        raise ConfigError(
+            f"render_mode = {mode!r} cannot be used with environment {config.id!r}, {why}: expected None or "
+            f"'rgb_array'"
+        )
+    if factory is not None:
+        return config, partial(factory, render_mode=mode)  # type: ignore[call-arg]
+    parse_id(config.id)
+    joined = f"{config.id}{'&' if '?' in config.id else '?'}render_mode={mode}"
+    return dataclasses.replace(config, id=joined), None
+
+
+class NativeEnv(gym.Env):
+    """One of N = 1 environments that are vectors by nature."""
+
+    def __init__(self, envs: Envs, render_mode: str | None = None) -> None:
+        self._envs, vector = envs, envs.vector
+        self.observation_space, self.action_space = (
+            vector.single_observation_space,
+            vector.single_action_space,
+        )
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": envs.steps_per_second or 30}
+        self.render_mode = render_mode
+        self._ended: bool | None = None  # None before the first reset
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start a new episode. Without a seed, the environment's own random numbers run on after an end."""
+        super().reset(seed=seed)
+        if seed is None and self._ended:
+            obs, *_, info = self._step(np.zeros_like(self.action_space.sample()))  # which is the reset
+        else:
+            seed = int(self.np_random.integers(2**31)) if seed is None else seed
+            reset: Callable[..., Any] = self._envs.vector.reset
+            if isinstance(self._envs, AtariEnvs):  # it draws pictures in a game of its own
+                reset = self._envs.reset
+            obs, info = self._envs._guarded(partial(reset, seed=seed))
+        self._ended = False
+        return _row(obs), _first(info)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step once, with an action in the environment's own range."""
+        name = self._envs.name
+        if self._ended is not False:
+            raise gym.error.ResetNeeded(f"environment {name!r} needs a reset() before this step")
+        taken = np.asarray(action).astype(self.action_space.dtype, copy=False)
+        if not self.action_space.contains(taken if taken.ndim else taken[()]):
+            raise ConfigError(
+                f"action {action!r} cannot be taken in environment {name!r}: expected one of "
+                f"{self.action_space}"
+            )
+        obs, reward, terminated, truncated, info = self._step(taken)
+        outcome = float(reward[0]), bool(terminated[0]), bool(truncated[0])
+        self._ended = outcome[1] or outcome[2]
+        return _row(obs), *outcome, _first(info)
+
+    def _step(self, action: np.ndarray) -> Any:
+        """A step of the vector, with its observations as they are."""
+        if isinstance(self._envs, AtariEnvs):
+            result = self._envs.step(np.asarray(action)[None])
+            return result.frames, result.score, result.terminated, result.truncated, result.info
+        return self._envs._guarded(partial(self._envs.vector.step, np.asarray(action)[None]))
+
+    def render(self) -> np.ndarray | None:  # type: ignore[override]
+        """The current picture, (H, W, 3) uint8, in the mode `rgb_array`."""
+        return self._envs.render().copy() if self.render_mode == "rgb_array" else None
+
+    def close(self) -> None:
+        """End the simulation and its processes."""
+        self._envs.close()
+
+
+def _row(obs: Any) -> Any:
+    """The observation of the only environment, copied."""
+    if isinstance(obs, dict):
+        return {key: _row(value) for key, value in obs.items()}
+    return tuple(map(_row, obs)) if isinstance(obs, tuple) else np.array(obs[0])
+
+
+def _first(info: dict[str, Any]) -> dict[str, Any]:
+    """What a vector of one environment reports, as one environment does."""
+    found: dict[str, Any] = {}
+    for key, value in info.items():
+        if isinstance(value, dict):
+            found[key] = _first(value)
+        elif not key.startswith("_"):  # masks of who reports a key
+            several = isinstance(value, np.ndarray | list | tuple) and len(value) == 1
+            found[key] = value[0] if several else value
+    return found

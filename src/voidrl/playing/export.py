@@ -1,0 +1,204 @@
+"""The deterministic policy of an agent as a file: ONNX, or a program of `torch.export`.
+
+A policy maps observations as networks take them, stacked frames (B, *obs_shape) in uint8 or float32, to the
+agent's actions: indices (B,) or numbers in [−1, 1], (B, action_dim). Weights and metadata are in the file.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from voidrl import __version__
+from voidrl.agent import Agent
+from voidrl.augment import images
+from voidrl.config import to_json, without_local_fields
+from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError
+from voidrl.files import user_path
+from voidrl.learners.base import Learner
+from voidrl.nets.layers import FullPrecisionLinear
+from voidrl.nets.noisy import NoisyLinear
+from voidrl.observations import pack_input
+
+METADATA = "voidrl"  # its key in the metadata of an ONNX model, and the name of its extra file in a .pt2
+TRACED_BATCH = 2  # the least that torch does not take for a constant
+
+
+def export_policy(agent: Agent, path: str | Path, format: str = "onnx", *, overwrite: bool = False) -> Path:  # noqa: A002
+    """Write the deterministic policy of an agent to a file, and return its path.
+
+    The policy's inputs are `obs`, `values` (the numbers that come with images, stacked like these) and
+    `skill`, the last two only where there are any; its output is `action`. The metadata says what an action
+    means to the environment, and which skill the task has chosen.
+
+    Args:
+        agent: The agent.
+        path: The file, by convention `….onnx` or `….pt2`.
+        format: `onnx`, for ONNX Runtime and others, or `torch`, for `torch.export.load`.
+        overwrite: Replace the file.
+    """
+    if format not in WRITERS:
+        raise UnknownNameError("format", format, WRITERS)
+    target = user_path(path)
+    require_free(target, overwrite)
+    if not agent.learns:
+        raise ConfigError(
+            f"an agent of method {agent.config.method.name!r} cannot be exported: it learned no policy"
+        )
+    policy = Policy(agent)
+    temporary = target.with_name(f".tmp-{os.getpid()}-{target.name}")
+    try:
+        with torch.no_grad(), _quiet():
+            WRITERS[format](policy, temporary, json.dumps(policy_metadata(agent)))
+        temporary.replace(target)
+    except OSError as error:
+        raise ConfigError(f"cannot write {target}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+def require_free(target: Path, overwrite: bool) -> None:
+    """Refuse a file that exists, and one in a folder that does not."""
+    if target.is_dir() or (target.exists() and not overwrite):
+        force = "" if target.is_dir() else ", or replace it with --force"
+        raise ConfigError(f"{target} exists already: choose another name{force}")
+    if not target.parent.is_dir():
+        raise ConfigError(f"{target} cannot be written: there is no folder {target.parent}")
+
+
+def policy_metadata(agent: Agent) -> dict[str, Any]:
+    """What a player needs besides the policy: how observations are made and actions are scaled."""
+    spec = agent.spec
+    action: dict[str, Any] = {"kind": "discrete" if spec.discrete else "continuous"}
+    action |= {"n": spec.num_actions} if spec.discrete else {}
+    if spec.action_sizes:
+        action |= {"sizes": list(spec.action_sizes), "start": list(spec.action_start)}
+        counted = "combinations of choices, the last component fastest"
+        signs = "a number for each choice, of which the largest is taken; one alone, by its sign, for two"
+        action["meaning"] = counted if spec.discrete else signs
+    elif not spec.discrete:
+        action |= {"low": list(spec.action_low), "high": list(spec.action_high)}
+        rounded = ", rounded" if spec.action_integer else ""
+        action["meaning"] = f"low + (action + 1) / 2 * (high - low){rounded}"
+    action["shape"] = list(spec.action_shape)
+    inputs = {
+        name: {"dtype": str(each.dtype).removeprefix("torch."), "shape": ["batch", *each.shape[1:]]}
+        for name, each in example_inputs(agent).items()
+    }
+    return {
+        "voidrl": __version__,
+        "environment": agent.config.env.id,
+        "steps": agent.steps,
+        "inputs": inputs,
+        "stacking": "the last frame_stack frames along the first axis, oldest first; an episode begins with "
+        "its first frame repeated",
+        "normalization": "inside of the policy",
+        "action": action,
+        "skill": agent.task_skill.tolist(),
+        "spec": spec.to_json(),
+        "config": to_json(without_local_fields(agent.config)),
+    }
+
+
+def example_inputs(agent: Agent, batch: int = TRACED_BATCH) -> dict[str, Tensor]:
+    """Inputs of the policy by name: stacked frames, the numbers that come with images, and skills."""
+    spec, skill_dim = agent.spec, agent.method.skill_dim
+    inputs = {"obs": torch.zeros(batch, *spec.obs_shape, dtype=torch.uint8 if spec.pixels else torch.float32)}
+    if spec.num_values:
+        inputs["values"] = torch.zeros(batch, spec.num_values * spec.frame_stack)
+    return inputs | ({"skill": torch.zeros(batch, skill_dim)} if skill_dim else {})
+
+
+class Policy(nn.Module):
+    """The deterministic policy alone, on the CPU and without noise; the agent is not changed."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__()
+        self.inputs = example_inputs(agent)
+        self.learner: Learner = copy.deepcopy(agent.learner).cpu().float().eval().requires_grad_(False)
+        for module in [*self.learner.modules()]:
+            for name, child in module.named_children():
+                if isinstance(child, NoisyLinear):
+                    setattr(module, name, _without_noise(child))
+
+    def forward(self, obs: Tensor, values: Tensor | None = None, skill: Tensor | None = None) -> Tensor:
+        """(B, *obs_shape), (B, numbers), (B, skill_dim) → (B,) or (B, action_dim)."""
+        if skill is None:
+            skill = obs.flatten(1)[:, :0].float()  # len(obs) would fix the size of batches
+        if values is not None:  # not as the replay packs them, into bytes: ONNX cannot read floats from these
+            obs = pack_input(images(obs, size=self.learner.encoder.image_size), values)
+        return self.learner.act(obs, skill, deterministic=True)
+
+    def program(self) -> torch.export.ExportedProgram:
+        """The policy for batches of any size."""
+        batch = torch.export.Dim("batch", min=1)
+        shapes = {name: {0: batch} for name in self.inputs}
+        try:
+            return torch.export.export(self, (), self.inputs, dynamic_shapes=shapes)
+        except Exception as error:  # whatever a custom piece does that cannot be traced
+            raise ConfigError(
+                f"the policy cannot be exported ({type(error).__name__}: {str(error).splitlines()[0]}): "
+                f"expected a learner and an encoder that torch.export can trace"
+            ) from error
+
+
+def _without_noise(layer: NoisyLinear) -> nn.Linear:
+    """The layer by μ alone."""
+    outputs, inputs = layer.weight.shape
+    plain = FullPrecisionLinear(inputs, outputs)
+    plain.weight, plain.bias = layer.weight, layer.bias
+    return plain
+
+
+def _write_onnx(policy: Policy, path: Path, metadata: str) -> None:
+    for package in ("onnx", "onnxscript"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(package, "onnx", "export to ONNX")
+    made = torch.onnx.export(
+        policy.program(),
+        (),
+        dynamo=True,
+        input_names=[*policy.inputs],
+        output_names=["action"],
+        verbose=False,
+    )
+    assert made is not None
+    made.model.metadata_props[METADATA] = metadata
+    made.model.producer_name, made.model.producer_version = "voidrl", __version__
+    made.save(path, external_data=False)
+
+
+def _write_torch(policy: Policy, path: Path, metadata: str) -> None:
+    with path.open("wb") as file:
+        torch.export.save(policy.program(), file, extra_files={METADATA: metadata})
+
+
+WRITERS: dict[str, Callable[[Policy, Path, str], None]] = {"onnx": _write_onnx, "torch": _write_torch}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporters' remarks on their own code off the screen."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

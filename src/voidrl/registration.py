@@ -1,0 +1,61 @@
+"""Registers our environments with Gymnasium. Imports neither Gymnasium nor NumPy by itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MAZE_ID = "voidrl/PixelMaze-v0"
+CRAFTER_IDS = {"crafter/CrafterReward-v1": True, "crafter/CrafterNoReward-v1": False}
+"""Ids of Crafter, which registers only with the old Gym, and whether they have its reward."""
+
+
+def register() -> None:
+    """Register `voidrl/PixelMaze-v0` and Crafter's ids; safe to repeat. Their modules are imported on use."""
+    import gymnasium as gym
+
+    if MAZE_ID not in gym.registry:
+        maze = "voidrl.envs.maze"
+        vector = f"{maze}:PixelMazeVector"
+        gym.register(MAZE_ID, f"{maze}:_make", max_episode_steps=100, vector_entry_point=vector)
+    for name, reward in CRAFTER_IDS.items():
+        if name not in gym.registry:
+            gym.register(name, "voidrl.envs.crafter:Crafter", kwargs={"reward": reward})
+
+
+def register_when_imported() -> None:
+    """Register now if Gymnasium is already imported, else as soon as it is.
+
+    Importing it here would make `import voidrl` ten times as slow, and with it every `voidrl --help`.
+    """
+    if "gymnasium" in sys.modules:
+        register()
+    elif not any(isinstance(finder, _RegistersAfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _RegistersAfterImport())
+
+
+class _RegistersAfterImport(MetaPathFinder):
+    """Waits for the import of Gymnasium, once."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "gymnasium":
+            return None
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)  # by the other finders
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_register(module: ModuleType) -> None:
+            execute(module)
+            register()
+
+        spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
+        return spec

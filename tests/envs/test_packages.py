@@ -1,0 +1,160 @@
+"""Ids that find their package, and Crafter's adapter."""
+
+import importlib.machinery
+import sys
+import types
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from voidrl.config import EnvConfig
+from voidrl.envs.make import make_envs
+from voidrl.envs.packages import PACKAGES, import_package, package_of
+from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.sharing.pretrained import names_code
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Put a made-up package where the import system finds it; environments it registers go afterwards."""
+    before = dict(gym.registry)
+
+    def put(name, **contents):
+        module = types.ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        module.__dict__.update(contents)
+        monkeypatch.setitem(sys.modules, name, module)
+        return module
+
+    yield put
+    for name in gym.registry.keys() - before.keys():
+        del gym.registry[name]
+
+
+@pytest.fixture
+def uninstall(monkeypatch):
+    def remove(name):
+        for module in [m for m in sys.modules if m.partition(".")[0] == name]:
+            monkeypatch.delitem(sys.modules, module)
+        find = importlib.util.find_spec
+        monkeypatch.setattr("importlib.util.find_spec", lambda n, *a: None if n == name else find(n, *a))
+
+    return remove
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.pip)
+def test_examples_belong_to_their_package_and_not_to_gymnasium(package):
+    assert package_of(package.example) is package
+    own = [name for name, spec in gym.registry.items() if str(spec.entry_point).startswith("gymnasium.")]
+    assert own
+    assert not [name for name in own if name.startswith(package.prefixes)]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.pip)
+def test_a_missing_package_is_one_sentence_with_the_command(package, uninstall, monkeypatch):
+    uninstall(package.module.partition(".")[0])
+    monkeypatch.setattr(gym, "registry", {})
+    with pytest.raises(ConfigError, match=rf"needs the package {package.pip}, .* pip install {package.pip}$"):
+        import_package(package.example)
+
+
+def test_an_id_imports_its_package_and_a_misspelled_one_gets_its_ids():
+    pytest.importorskip("minigrid")
+    assert import_package("MiniGrid-DoorKey-8x8-v0") in gym.registry
+    with pytest.raises(UnknownNameError, match="did you mean 'MiniGrid-DoorKey-8x8-v0'"):
+        make_envs(EnvConfig("MiniGrid-DorKey-8x8-v0"))
+    with pytest.raises(UnknownNameError, match="BabyAI-GoToObj-v0"):
+        make_envs(EnvConfig("BabyAI-GoToObjj-v0"))
+
+
+def test_a_package_may_have_a_function_that_registers(install):
+    calls = []
+
+    def register_envs():
+        calls.append(1)
+        gym.register("MinAtar/Breakout-v1", "helpers:Chain")
+
+    install("minatar")
+    install("minatar.gym", register_envs=register_envs)
+    assert make_envs(EnvConfig("MinAtar/Breakout-v1")).spec.num_actions == 2
+    assert make_envs(EnvConfig("MinAtar/Breakout-v1")).spec.num_actions == 2
+    assert len(calls) == 1
+    with pytest.raises(UnknownNameError, match="did you mean 'MinAtar/Breakout-v1'"):
+        make_envs(EnvConfig("MinAtar/Breakot-v1"))
+
+
+def test_a_package_that_cannot_be_imported_is_named(install):
+    def register_envs():
+        raise ImportError("libfoo is missing")
+
+    install("minatar")
+    install("minatar.gym", register_envs=register_envs)
+    with pytest.raises(ConfigError, match="'MinAtar/Breakout-v1' cannot be made: libfoo is missing"):
+        make_envs(EnvConfig("MinAtar/Breakout-v1"))
+
+
+def test_ids_of_packages_name_no_code():
+    """An agent from the Hub may be made for them: only listed packages are imported."""
+    assert not any(names_code(package.example) for package in PACKAGES)
+
+
+class OldCrafter:
+    """Crafter 1.8.3's interface: a world is made from the seed and the number of the episode."""
+
+    action_names = ("noop", "left", "right")
+
+    def __init__(self, area=(64, 64), view=(9, 9), size=(64, 64), reward=True, length=10000, seed=None):
+        self._size, self._reward, self._length = np.array(size), reward, length
+        self._seed, self._episode, self.health = 12345 if seed is None else seed, 0, 2
+
+    def reset(self):
+        self._episode, self._step, self.health = self._episode + 1, 0, 2
+        self.world = np.random.default_rng((self._seed, self._episode)).integers(0, 200)
+        return self.render()
+
+    def render(self, size=None):
+        size = size or self._size
+        return np.full((*size, 3), self.world + self._step, np.uint8)
+
+    def step(self, action):
+        self._step, self.health = self._step + 1, self.health - (action == 2)
+        dead = self.health <= 0
+        info = {"achievements": {"wake_up": 1, "eat_cow": 0}, "discount": 1 - float(dead), "inventory": {}}
+        return self.render(), float(self._reward), dead or self._step >= self._length, info
+
+
+@pytest.fixture
+def crafter(install):
+    return install("crafter", Env=OldCrafter)
+
+
+@pytest.mark.usefixtures("crafter")
+def test_crafter_speaks_gymnasium():
+    env = gym.make("crafter/CrafterReward-v1", render_mode="rgb_array", length=5).unwrapped
+    check_env(env)
+    assert env.render().shape == (256, 256, 3)
+    env.reset(seed=0)
+    assert env.step(0)[1:4] == (1.0, False, False)
+    assert env.step(2)[2:4] == (False, False)
+    assert env.step(2)[2:4] == (True, False)  # dead
+    env.reset()
+    ends = [env.step(0)[2:4] for _ in range(5)]
+    assert ends[-1] == (False, True)  # its length is a time limit
+
+
+@pytest.mark.usefixtures("crafter")
+def test_crafter_is_found_under_both_names_and_seeds_its_worlds():
+    envs = make_envs(EnvConfig("CrafterNoReward-v1?length=3", num_envs=2))
+    worlds = []
+    for _ in range(2):
+        seen = [envs.reset(7)[0][:, 0, 0, 0]]
+        for _ in range(4):
+            result = envs.step(np.zeros(2, np.int64))
+            assert not result.reward.any()
+            seen.append(result.frames[:, 0, 0, 0])
+        worlds.append(np.stack(seen).tolist())
+    assert worlds[0] == worlds[1]
+    first, second = np.array(worlds[0])[0], np.array(worlds[0])[4]
+    assert (first != second).any()  # the next episode is in another world

@@ -1,0 +1,128 @@
+"""Environments written by others, which voidrl takes as they are: what `test_foreign.py` runs, one by one."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class World:
+    """One environment, and what to install for it."""
+
+    env: str
+    """As given to `voidrl.pretrain`."""
+    package: str
+    """What pip installs; `gymnasium` needs nothing more."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Changes that the environment needs, beyond the small networks of the test."""
+    limit: int = 30
+    """Steps of an episode, where the environment's own episodes take too long for a test; 0 leaves them."""
+    venv: str = "foreign"
+    """The requirements that hold the package: `lock`, `foreign` or `robotics`."""
+    quick: bool = False
+    """Whether `make test` runs it, too."""
+    note: str = ""
+    """Why it needs its changes, for the table."""
+
+    @property
+    def name(self) -> str:
+        """The environment without its options, as the table and the tests name it."""
+        return self.env.partition("?")[0]
+
+
+UNBOUNDED = {"env.check_bounds": False}
+SCALAR_REWARD = {"env.wrappers": ["foreign_factories:FirstObjective"]}
+
+GYMNASIUM = [
+    World("CartPole-v1", "gymnasium", venv="lock"),
+    World("Acrobot-v1", "gymnasium", venv="lock"),
+    World("MountainCar-v0", "gymnasium", venv="lock"),
+    World("Pendulum-v1", "gymnasium", venv="lock", quick=True),
+    World("MountainCarContinuous-v0", "gymnasium", venv="lock"),
+    World("FrozenLake-v1", "gymnasium", venv="lock"),
+    World("CliffWalking-v1", "gymnasium", venv="lock"),
+    World("Taxi-v4", "gymnasium", venv="lock", quick=True, note="masks actions through `info`"),
+    World("Blackjack-v1", "gymnasium", venv="lock", limit=0, quick=True),
+    World("HalfCheetah-v5", "gymnasium[mujoco]", venv="lock"),
+    World("Ant-v5", "gymnasium[mujoco]", venv="lock"),
+    World("Humanoid-v5", "gymnasium[mujoco]", venv="lock"),
+    World("ALE/Pong-v5", "ale-py", venv="lock", note="the raw game, without the wrappers of `atari/pong`"),
+    World("ALE/Breakout-v5?obs_type=ram", "ale-py", venv="lock"),
+    World("LunarLander-v3", "gymnasium[box2d]", UNBOUNDED, note="leaves the bounds of its own space"),
+    World("LunarLander-v3?continuous=True", "gymnasium[box2d]", UNBOUNDED, note="as above"),
+    World("BipedalWalker-v3", "gymnasium[box2d]", UNBOUNDED),
+    World("CarRacing-v3", "gymnasium[box2d]", limit=15),
+]
+GRIDS = [
+    World(
+        "MiniGrid-DoorKey-8x8-v0",
+        "minigrid",
+        venv="lock",
+        quick=True,
+        note="the mission, a text, is left out",
+    ),
+    World(
+        "MiniGrid-Empty-5x5-v0",
+        "minigrid",
+        {"env.wrappers": ["minigrid.wrappers:FullyObsWrapper"]},
+        venv="lock",
+    ),
+    World(
+        "MiniGrid-FourRooms-v0",
+        "minigrid",
+        {"env.wrappers": ["minigrid.wrappers:RGBImgPartialObsWrapper", "minigrid.wrappers:ImgObsWrapper"]},
+        venv="lock",
+    ),
+    World("BabyAI-GoToLocal-v0", "minigrid", venv="lock"),
+    World("MinAtar/Breakout-v1", "minatar"),
+    World("MinAtar/SpaceInvaders-v1", "minatar"),
+    World("crafter/CrafterReward-v1", "crafter"),
+    World("NetHackScore-v0", "nle", {"env.keys": ["glyphs", "blstats"]}),
+    World("tetris_gymnasium/Tetris", "tetris-gymnasium"),
+    World("popgym:popgym-RepeatPreviousEasy-v0", "popgym"),
+    World("popgym:popgym-BattleshipEasy-v0", "popgym"),
+]
+SCREENS = [
+    World("FlappyBird-v0", "flappy-bird-gymnasium", UNBOUNDED, note="leaves the bounds of its own space"),
+    World("MiniWorld-Hallway-v0", "miniworld"),
+    World("VizdoomBasic-v1", "vizdoom"),
+    World(
+        "stable_retro:make?game=Airstriker-Genesis-v0",
+        "stable-retro",
+        {"env.backend": "async"},
+        note="one emulator per process: `env.backend = async`",
+    ),
+]
+DRIVING = [
+    World("highway-fast-v0", "highway-env", limit=8),
+    World("parking-v0", "highway-env", limit=15),
+    World("racetrack-v1", "highway-env", limit=8),
+]
+ROBOTS = [
+    World("gym_pusht/PushT-v0", "gym-pusht"),
+    World("PandaReach-v3", "panda-gym"),
+    World("PyFlyt.gym_envs:PyFlyt/QuadX-Hover-v1", "PyFlyt"),
+    World("FetchReach-v4", "gymnasium-robotics", venv="robotics"),
+    World("HandReach-v3", "gymnasium-robotics", venv="robotics"),
+    World("AdroitHandDoor-v1", "gymnasium-robotics", venv="robotics"),
+    World("PointMaze_UMaze-v3", "gymnasium-robotics", venv="robotics"),
+    World("AntMaze_UMaze-v5", "gymnasium-robotics", venv="robotics"),
+    World("FrankaKitchen-v1", "gymnasium-robotics", venv="robotics"),
+    World("Meta-World/MT1?env_name=reach-v3", "metaworld", venv="robotics"),
+]
+OTHER_INTERFACES = [
+    World("envpool/CartPole-v1", "envpool", limit=0),
+    World("envpool/Pong-v5", "envpool", limit=0),
+    World("envpool/FrozenLake-v1", "envpool", limit=0),
+    World(
+        "mo_gymnasium:deep-sea-treasure-v0",
+        "mo-gymnasium",
+        SCALAR_REWARD,
+        note="rewards of several objectives",
+    ),
+    World("gym_anytrading:stocks-v0", "gym-anytrading"),
+    World("shimmy:dm_control/cartpole-balance-v0", "shimmy"),
+    World("foreign_factories:bsuite_env?name=catch/0", "bsuite", note="through shimmy"),
+    World("foreign_factories:jumanji_env?name=Snake-v1", "jumanji", note="masks actions in its observation"),
+    World("foreign_factories:gymnax_env?name=Catch-bsuite", "gymnax"),
+]
+WORLDS = [*GYMNASIUM, *GRIDS, *SCREENS, *DRIVING, *ROBOTS, *OTHER_INTERFACES]

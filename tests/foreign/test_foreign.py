@@ -1,0 +1,157 @@
+"""Environments written by others: each is pre-trained in, fine-tuned in, evaluated, saved, loaded and played.
+
+Most need packages that voidrl does not: `make test-foreign` installs them. With `VOIDRL_FOREIGN_RECORDS` set
+to a folder, each test leaves there what it found, from which `benchmarks/foreign_table.py` makes the table of
+docs/environments/foreign.md.
+"""
+
+import importlib.metadata
+import importlib.util
+import json
+import math
+import os
+import re
+import time
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from foreign_catalog import WORLDS
+
+import voidrl
+from voidrl.config import merge
+from voidrl.envs.ids import parse_id
+from voidrl.envs.make import GYM_ID
+from voidrl.registry import import_path
+from voidrl.runs.metrics import read_metrics
+
+os.environ.setdefault("PYGLET_HEADLESS", "1")  # MiniWorld
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # everything drawn by pygame
+os.environ.setdefault("MUJOCO_GL", "egl")
+
+TINY = {
+    "device": "cpu",
+    "warmup_steps": 40,
+    "updates_per_step": 0.1,
+    "learner": {"batch_size": 8, "hidden_dim": 16, "encoder": {"feature_dim": 8, "width": 0.1}},
+    "representation": {"batch_size": 8, "encoder": {"feature_dim": 4, "width": 0.1}},
+    "replay": {"capacity_steps": 100},
+    "finetune": {"warmup_steps": 20},
+    "log": {"tensorboard": False, "log_every_steps": 10, "checkpoint_every_steps": 1000},
+}
+MODULES = {  # by which a package is recognized, where that is not its name
+    "gymnasium[mujoco]": "mujoco",
+    "gymnasium[box2d]": "Box2D",
+    "flappy-bird-gymnasium": "flappy_bird_gymnasium",
+}
+
+
+PARAMETERS = [
+    pytest.param(world, id=world.env, marks=() if world.quick else pytest.mark.foreign) for world in WORLDS
+]
+
+
+@pytest.mark.parametrize("world", PARAMETERS)
+def test_an_environment_is_trained_in_and_played(world, tmp_path):
+    require_package(world)
+    began = time.perf_counter()
+    env, config = as_given(world)
+    trained = voidrl.pretrain(env, "apt", steps=60, seed=0, out=tmp_path / "apt", config=config)
+    assert_learned(tmp_path / "apt", 60)
+    tuned = voidrl.finetune(tmp_path / "apt", steps=40, out=tmp_path / "finetune")
+    assert_learned(tmp_path / "finetune", 40)
+    result = voidrl.evaluate(tuned, episodes=1)
+    assert math.isfinite(result.mean_return)
+    assert min(result.lengths) > 0
+    loaded = voidrl.load(tmp_path / "finetune")
+    assert loaded.spec == trained.spec
+    raw = raw_env(world, env)
+    play(raw, tuned, loaded)
+    raw.close()
+    record(world, raw, trained, time.perf_counter() - began)
+
+
+def require_package(world):
+    """Skip an environment whose package is not installed, and do not run any twice."""
+    here = os.environ.get("VOIDRL_FOREIGN_VENV", world.venv)
+    if "robotics" in (here, world.venv) and here != world.venv:
+        pytest.skip(f"{world.package} is tested with the packages of requirements/{world.venv}.txt")
+    module = MODULES.get(world.package, world.package.replace("-", "_"))
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{world.package} is not installed: see requirements/{world.venv}.txt")
+
+
+def as_given(world):
+    """The id and the config, with episodes short enough for a test."""
+    if not world.limit:
+        return world.env, merge(TINY, world.config)
+    if ":" in world.name and not GYM_ID.search(world.name):
+        wrappers = [*world.config.get("env.wrappers", []), "foreign_factories:Short"]
+        return world.env, merge(TINY, {**world.config, "env.wrappers": wrappers})
+    separator = "&" if "?" in world.env else "?"
+    return f"{world.env}{separator}max_episode_steps={world.limit}", merge(TINY, world.config)
+
+
+def assert_learned(run, steps):
+    """The run came to its end, was updated on the way, and its losses are numbers."""
+    *_, last = read_metrics(run)
+    assert last["step"] == steps
+    assert last["updates"] >= 2
+    losses = [value for name, value in last.items() if name.startswith("train/")]
+    assert losses
+    assert all(math.isfinite(value) for value in losses)
+
+
+def raw_env(world, env):
+    """The environment as its authors made it, for a loop that knows nothing of voidrl."""
+    name, options = parse_id(env)
+    if name.startswith("envpool/"):
+        import envpool
+
+        return envpool.make_gymnasium(name.removeprefix("envpool/"), num_envs=1)
+    if ":" in name and not GYM_ID.search(name):
+        made = import_path("environment", name)(**options)
+    else:
+        made = gym.make(name, **options)
+    for wrapper in world.config.get("env.wrappers", []):
+        made = import_path("wrapper", wrapper)(made)
+    return made
+
+
+def play(env, tuned, loaded):
+    """Play the start of an episode; the loaded agent acts as the one that was saved."""
+    obs, info = env.reset(seed=1) if "seed" in env.reset.__code__.co_varnames else env.reset()
+    for _ in range(5):
+        masks = {"action_mask": info["action_mask"]} if loaded.config.env.action_masks == "info" else {}
+        action = loaded.act(obs, **masks)
+        assert np.array_equal(action, tuned.act(obs, **masks))
+        assert env.action_space.contains(action), (action, env.action_space)
+        obs, _, terminated, truncated, info = env.step(action)
+        if np.any(terminated) or np.any(truncated):
+            break
+
+
+def record(world, env, agent, seconds):
+    """Leave what was found for the table."""
+    folder = os.environ.get("VOIDRL_FOREIGN_RECORDS")
+    if folder is None:
+        return
+    package = world.package.partition("[")[0]
+    found = {
+        "env": world.env,
+        "package": world.package,
+        "version": importlib.metadata.version(package),
+        "venv": world.venv,
+        "note": world.note,
+        "config": world.config,
+        "observation": str(env.observation_space),
+        "action": str(env.action_space),
+        "seen_as": agent.spec.describe(),
+        "learner": agent.config.learner.name,
+        "encoder": agent.config.learner.encoder.name,
+        "seconds": round(seconds, 1),
+    }
+    path = Path(folder) / f"{re.sub('[^A-Za-z0-9.-]', '_', world.env)}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1))

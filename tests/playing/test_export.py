@@ -1,0 +1,188 @@
+"""Policies as files: ONNX Runtime and torch act as the agent does."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from helpers import (
+    CONTINUOUS,
+    DISCRETE,
+    NORMED,
+    PIXELS,
+    PIXELS_CONTINUOUS,
+    config,
+    make_agent,
+    points,
+    shake,
+    small_method,
+)
+
+import voidrl
+from voidrl.cli.main import main
+from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError
+from voidrl.observations import stored_obs_shape, unpack
+from voidrl.playing.export import Policy
+from voidrl.spaces import env_action
+from voidrl.spaces.frames import frames_of
+from voidrl.types import EnvSpec, ObsPart
+
+UNEVEN = {"action_low": (-3.0, 0.0), "action_high": (1.0, 10.0), "action_shape": (2,)}
+SCALED = EnvSpec((4,), False, 3, num_actions=0, raw_shape=(4,), **UNEVEN)
+PARTS = (ObsPart(("image",), "image", (3, 36, 36), dtype="uint8"), ObsPart(("values",), "numbers", (5,)))
+MIXED = EnvSpec((3, 36, 36), True, 2, num_actions=3, num_values=5, parts=PARTS)
+AGENTS = {
+    "dqn on images": (PIXELS, {"augment__crop_size": 36}),
+    "rainbow on images": (PIXELS, {"learner": "rainbow"}),
+    "rainbow with skills": (DISCRETE, {"learner": "rainbow", "method": small_method("diayn")}),
+    "popart": (DISCRETE, {"learner__popart": True}),
+    "ddpg": (CONTINUOUS, {"learner": "ddpg"}),
+    "sac": (SCALED, {}),
+    "sac on images": (PIXELS_CONTINUOUS, NORMED),
+    "aps": (DISCRETE, {"method": small_method("aps")}),
+    "mixed": (MIXED, {}),
+    "impala": (PIXELS, {"learner__encoder__stack": "impala", "learner__encoder__rescale": True}),
+}
+QUICK = [("rainbow with skills", "onnx"), ("dqn on images", "torch")]
+ALL = [
+    pytest.param(name, to, marks=[] if (name, to) in QUICK else pytest.mark.slow)
+    for name in AGENTS
+    for to in ("onnx", "torch")
+]
+
+
+def trained(name):
+    spec, changes = AGENTS[name]
+    agent = make_agent(spec, **changes)
+    shake(agent.learner, 0.3)
+    if agent.learner.config.name == "rainbow":  # which leaves noise in its layers
+        agent.choose(agent_obs(agent, 1), agent.task_skill.expand(1, -1), deterministic=False)
+    return agent
+
+
+def agent_obs(agent, n, seed=0):
+    """Stacked frames as they are stored."""
+    spec = agent.spec
+    rng, shape = np.random.default_rng(seed), (n, *stored_obs_shape(spec))
+    if spec.num_values:
+        image = rng.integers(0, 256, (n * spec.frame_stack, *spec.frame_shape), np.uint8)
+        values = rng.normal(size=(len(image), spec.num_values)).astype(np.float32)
+        return torch.from_numpy(frames_of([image, values], spec).reshape(shape))
+    if spec.pixels:
+        return torch.from_numpy(rng.integers(0, 256, shape, np.uint8))
+    return torch.from_numpy(rng.normal(size=shape).astype(np.float32))
+
+
+def read(path, to):
+    """The policy in a file as a function of arrays, and its metadata."""
+    if to == "torch":
+        extra = {"voidrl": ""}
+        module = torch.export.load(path, extra_files=extra).module()
+        return lambda inputs: module(**inputs).numpy(), json.loads(extra["voidrl"])
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(str(path))
+    metadata = json.loads(session.get_modelmeta().custom_metadata_map["voidrl"])
+
+    def act(inputs):
+        return session.run(["action"], {name: tensor.numpy() for name, tensor in inputs.items()})[0]
+
+    return act, metadata
+
+
+@pytest.mark.parametrize(("name", "to"), ALL)
+def test_acts_as_the_agent_does(name, to, tmp_path):
+    agent = trained(name)
+    before = {name: tensor.clone() for name, tensor in agent.tensors().items()}
+    path = voidrl.export_policy(agent, tmp_path / "policy", to)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in agent.tensors().items())
+    assert [file.name for file in tmp_path.iterdir()] == ["policy"]  # with its weights
+    policy, metadata = read(path, to)
+    dim, spec = agent.method.skill_dim, agent.spec
+    for n in (1, 3, 20):
+        obs = agent_obs(agent, n, seed=n)
+        skill = points(n, dim)
+        expected = agent.choose(obs, skill, deterministic=True).numpy()
+        inputs = (
+            dict(zip(("obs", "values"), unpack(obs, spec), strict=True)) if spec.num_values else {"obs": obs}
+        )
+        action = policy(inputs | ({"skill": skill} if dim else {}))
+        assert action.dtype == expected.dtype
+        np.testing.assert_allclose(action, expected, atol=1e-5)
+    assert metadata["inputs"]["obs"]["shape"] == ["batch", *spec.obs_shape]
+    assert [*metadata["inputs"]] == [*inputs, *(["skill"] if dim else [])]
+    assert metadata["voidrl"] == voidrl.__version__
+    assert metadata["spec"]["frame_stack"] == agent.spec.frame_stack
+    assert metadata["skill"] == agent.task_skill.tolist()
+    assert metadata["config"]["learner"]["name"] == agent.config.learner.name
+    if agent.spec.discrete:
+        assert metadata["action"] == {"kind": "discrete", "n": spec.num_actions, "shape": []}
+    else:
+        scale = metadata["action"]
+        low, high = np.array(scale["low"]), np.array(scale["high"])
+        taken = (low + (action + 1) / 2 * (high - low)).reshape(n, *scale["shape"])
+        np.testing.assert_allclose(taken, env_action(expected, agent.spec), atol=1e-4)
+
+
+def test_a_policy_keeps_the_noise_of_its_agent_out():
+    agent = trained("rainbow with skills")
+    assert not [name for name, _ in Policy(agent).named_buffers() if "eps_" in name]
+    assert any(tensor.any() for name, tensor in agent.tensors().items() if "eps_in" in name)
+
+
+def test_bad_input_gets_one_sentence(tmp_path, monkeypatch):
+    agent = make_agent()
+    with pytest.raises(UnknownNameError, match="unknown format 'onx'; did you mean 'onnx'"):
+        voidrl.export_policy(agent, tmp_path / "x", "onx")
+    (tmp_path / "there").write_text("mine")
+    with pytest.raises(ConfigError, match="there exists already: choose another name, or replace it"):
+        voidrl.export_policy(agent, tmp_path / "there", "torch")
+    with pytest.raises(ConfigError, match=r"cannot be written: there is no folder .*nowhere"):
+        voidrl.export_policy(agent, tmp_path / "nowhere" / "x", "torch")
+    with pytest.raises(ConfigError, match="method 'random' cannot be exported: it learned no policy"):
+        voidrl.export_policy(make_agent(method="random"), tmp_path / "x")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"export to ONNX needs onnx.*pip install 'voidrl\[onnx\]'"):
+        voidrl.export_policy(agent, tmp_path / "x")
+    assert (tmp_path / "there").read_text() == "mine"
+    assert [file.name for file in tmp_path.iterdir()] == ["there"]
+
+
+def test_a_policy_that_cannot_be_traced_is_refused(tmp_path):
+    agent = make_agent()
+
+    def greedy(output):
+        return output.argmax(-1) if float(output.sum()) > 0 else output.argmin(-1)  # reads a value
+
+    agent.learner.greedy = greedy
+    with pytest.raises(ConfigError, match=r"the policy cannot be exported .*that torch\.export can trace"):
+        voidrl.export_policy(agent, tmp_path / "x", "torch")
+
+
+def test_the_command(tmp_path, capsys):
+    changes = config(steps=20, warmup_steps=20, learner__hidden_dim=8, learner__encoder__width=0.1)
+    voidrl.pretrain("voidrl/PixelMaze-v0?size=5&image_size=15", config=changes, out=tmp_path / "run")
+    capsys.readouterr()
+    path = tmp_path / "run" / "policy.pt2"
+    path.touch()
+    for argv, sentence in (
+        (["--to", "torch"], "exists already"),
+        (["--to", "flax"], "unknown format 'flax'; known: minari, npz, onnx, torch"),
+        ([], "required: --to"),
+    ):
+        assert main(["export", str(tmp_path / "run"), *argv]) == 2
+        assert sentence in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "run"), "--to", "torch", "--force"]) == 0
+    assert capsys.readouterr().out.strip() == str(path)
+    _, metadata = read(path, "torch")
+    assert metadata["environment"] == "voidrl/PixelMaze-v0?size=5&image_size=15"
+    assert metadata["steps"] == 20
+    (tmp_path / "other").mkdir()
+    assert main(["export", str(tmp_path / "other"), "--to", "onnx"]) == 2
+    assert "is no run" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "other"), "--to", "npz"]) == 2
+    assert "is no run" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    (tmp_path / "run" / "checkpoints").mkdir()
+    assert main(["export", str(tmp_path / "run"), "--to", "npz"]) == 2
+    assert "holds no checkpoint yet" in capsys.readouterr().err

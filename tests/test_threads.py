@@ -1,0 +1,206 @@
+"""Threads are chosen by the size of an update, never taken from others, and given back."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import voidrl
+from voidrl import build, threads
+from voidrl.agent.cost import acting_gflop, encoder_flop, update_gflop
+from voidrl.config import EncoderConfig
+from voidrl.errors import ConfigError
+from voidrl.replay import Replay
+
+CPU = torch.device("cpu")
+TINY = {
+    "updates_per_step": 0.25,
+    "warmup_steps": 20,
+    "learner": {"hidden_dim": 16, "batch_size": 16},
+    "log.tensorboard": False,
+}
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine of eight cores on which nothing else runs."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "whole_cores", lambda: 8)
+    monkeypatch.setattr(threads, "free_cores", lambda: 8)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("gflop", "number", "why"),
+    [
+        (0.1, 1, "networks are small"),
+        (6.5, 3, "by the size of the networks"),
+        (99.0, 8, "all that there are"),
+    ],
+)
+def test_the_number_follows_the_size_of_an_update(machine, gflop, number, why):
+    found, sentence = threads.pick_threads(8, gflop)
+    assert found == number
+    assert why in sentence
+    assert "cpu_threads or OMP_NUM_THREADS" in sentence
+
+
+def test_cores_that_others_use_are_left_to_them(machine):
+    machine.setattr(threads, "free_cores", lambda: 0)
+    assert threads.pick_threads(8, 99.0)[0] == 1
+    machine.setattr(threads, "free_cores", lambda: 5)
+    number, sentence = threads.pick_threads(8, 99.0)
+    assert number == 5
+    assert "other processes" in sentence
+
+
+def test_what_the_caller_has_set_is_not_exceeded(machine):
+    assert threads.pick_threads(2, 99.0)[0] == 2  # torch.set_num_threads(2)
+    assert threads.pick_threads(1, 99.0) == (1, "")  # nothing to choose, nothing to say
+    machine.setenv("OMP_NUM_THREADS", "6")
+    assert threads.pick_threads(6, 0.1) == (6, "")
+
+
+def test_the_config_fixes_the_number_up_to_the_cores(machine):
+    assert threads.pick_threads(8, 0.1, fixed=3) == (3, "")
+    machine.setenv("OMP_NUM_THREADS", "1")
+    assert threads.pick_threads(1, 0.1, fixed=3) == (3, "")
+    number, sentence = threads.pick_threads(8, 0.1, fixed=64)
+    assert number == 8
+    assert "cpu_threads = 64 is more than the cores" in sentence
+
+
+def test_a_resumed_run_keeps_its_number_or_says_so(machine):
+    assert threads.pick_threads(8, 0.1, before=4) == (4, "")
+    number, sentence = threads.pick_threads(8, 0.1, before=16)
+    assert number == 8
+    assert "until now the run had 16" in sentence
+    assert "rounding" in sentence
+    machine.setenv("OMP_NUM_THREADS", "2")
+    assert "until now the run had 4" in threads.pick_threads(2, 0.1, before=4)[1]
+
+
+def test_the_callers_number_comes_back_also_after_an_error(machine):
+    mine = torch.get_num_threads()
+
+    def fail() -> None:
+        with threads.cpu_threads(CPU, 1.0, fixed=mine + 1):
+            assert torch.get_num_threads() == mine + 1
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert torch.get_num_threads() == mine
+
+
+def test_a_gpu_changes_nothing(machine):
+    with threads.cpu_threads(torch.device("cuda"), 0.1, fixed=5):
+        assert torch.get_num_threads() == 1
+
+
+def test_free_cores_are_those_that_nobody_else_uses(tmp_path, monkeypatch):
+    """Of 400 ticks of four cores within a second, others worked 250."""
+    ticks = iter([(1000, 9000), (1250, 9150)])
+    (tmp_path / "proc").mkdir()
+
+    def at_next_look(root):
+        busy, _ = next(ticks)
+        return busy / 100
+
+    clock = iter([0.0, 1.0])
+    monkeypatch.setattr(threads, "_busy_seconds", at_next_look)
+    monkeypatch.setattr(threads.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(threads.time, "process_time", lambda: 0.0)
+    monkeypatch.setattr(threads, "whole_cores", lambda: 4)
+    monkeypatch.setattr(threads, "cores", lambda: type("Cores", (), {"total": 4})())
+    assert threads.free_cores(tmp_path, seconds=0) == 2  # 4 − 2.5, rounded
+
+
+def test_the_kernels_counters_are_read(tmp_path, monkeypatch):
+    assert threads._busy_seconds(tmp_path) is None  # no such file, as on macOS
+    monkeypatch.setattr(threads.os, "sysconf", lambda name: 100)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text("cpu  100 20 30 1000 50 0 5 0 7 0\ncpu0 1 1 1 1\n")
+    assert threads._busy_seconds(tmp_path) == pytest.approx(1.55)  # all but idle and waiting for a disk
+    (tmp_path / "proc/stat").unlink()
+    monkeypatch.setattr(threads, "whole_cores", lambda: 6)
+    assert threads.free_cores(tmp_path) == 6
+
+
+def test_a_run_uses_its_number_and_leaves_the_callers(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "whole_cores", lambda: 2)
+    torch.set_num_threads(2)
+    try:
+        run = voidrl.pretrain("CartPole-v1", steps=40, out=tmp_path / "run", config=TINY).origin
+        assert "1 CPU thread of 2, as the networks are small" in capsys.readouterr().err
+        assert "1 CPU thread of 2" in (run / "log.txt").read_text()
+        assert torch.get_num_threads() == 2
+        (saved,) = (run / "checkpoints").glob("step_*/manifest.json")
+        assert json.loads(saved.read_text())["meta"]["cpu_threads"] == 1
+        voidrl.resume(run, steps=50)
+        assert "CPU thread" not in capsys.readouterr().err  # it is kept
+        voidrl.evaluate(run, episodes=1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("number", [-1, 5000])
+def test_an_impossible_number_is_refused(number):
+    with pytest.raises(ConfigError, match=r"cpu_threads = .* cannot be used: expected 0"):
+        voidrl.pretrain("CartPole-v1", config={"cpu_threads": number})
+
+
+# Cost
+
+
+def test_operations_of_an_encoder_are_counted():
+    """One 8×8 convolution at stride 4 on 84×84 has 20² positions."""
+    nature = EncoderConfig(stack="nature", feature_dim=0)
+    first, second, third = 20**2 * 8**2 * 4 * 32, 9**2 * 4**2 * 32 * 64, 7**2 * 3**2 * 64 * 64
+    assert encoder_flop((4, 84, 84), nature) == 2 * (first + second + third)
+    mlp = EncoderConfig(stack="mlp", hidden_dim=10, feature_dim=5)
+    assert encoder_flop((3,), mlp) == 2 * (3 * 10 + 10 * 5)
+
+
+def config_of(env, preset=None, **changes):
+    layers = build.layers_for(env, "pretrain", preset, changes)
+    probed = build.probe(env, layers)
+    return probed.spec, build.config_for(probed, layers)
+
+
+def test_the_count_grows_with_batches_and_networks():
+    spec, config = config_of("CartPole-v1")
+    small = config_of("CartPole-v1", **{"learner.batch_size": 64, "learner.hidden_dim": 256})[1]
+    assert update_gflop(spec, config) > 4 * update_gflop(spec, small)
+    assert acting_gflop(spec, config, 8) < update_gflop(spec, config) / 10
+
+
+def test_the_count_agrees_with_the_operators_of_an_update():
+    """Within a factor of two and a half of what torch counts, for discrete and continuous actions."""
+    for env in ("CartPole-v1", "MountainCarContinuous-v0"):
+        spec, config = config_of(env, **{"learner.hidden_dim": 256, "learner.batch_size": 32})
+        agent = voidrl.Agent(spec, config, CPU)
+        replay = Replay(spec, 2, 128, agent.method.skill_dim, CPU, CPU)
+        fill(replay, agent)
+        with FlopCounterMode(display=False) as counter:
+            agent.step(replay, agent.learner.variant(0))
+        ratio = update_gflop(spec, config) / (counter.get_total_flops() / 1e9)
+        assert 0.4 < ratio < 2.5, (env, ratio)
+
+
+def fill(replay, agent):
+    n, spec = 2, agent.spec
+    rng = np.random.default_rng(0)
+    frames = rng.normal(size=(n, *spec.frame_shape)).astype(np.float32)
+    replay.reset(frames)
+    no = np.zeros(n, bool)
+    for _ in range(50):
+        action = agent.random_actions(n).numpy()
+        frames = rng.normal(size=frames.shape).astype(np.float32)
+        replay.add(action, np.zeros(n), no, no, frames, torch.zeros(n, 0))
