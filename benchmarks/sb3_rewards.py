@@ -123,11 +123,11 @@ def run(name: str, seed: int, steps: int, layout_seed: int) -> dict[str, Any]:
     from stable_baselines3.common.utils import set_random_seed
     from stable_baselines3.common.vec_env import VecEnvWrapper
 
+    import voidrl  # noqa: F401  registers the maze
     from voidrl.envs import maze
     from voidrl.integrations.sb3 import APTReplayBuffer, APTReward
 
     torch.set_num_threads(1)
-    maze.register()
     chosen = VARIANTS[name]
     algorithm, reward, settings = chosen["algorithm"], chosen["reward"], chosen["settings"]
     seen: set[int] = set()
@@ -151,7 +151,7 @@ def run(name: str, seed: int, steps: int, layout_seed: int) -> dict[str, Any]:
                 curve.append(round(len(seen) / open_cells, 4))
             return out
 
-    venv: Any = Count(make_vec_env(maze.ENV_ID, ENVS, seed=seed, env_kwargs=layout))
+    venv: Any = Count(make_vec_env("voidrl/PixelMaze-v0", ENVS, seed=seed, env_kwargs=layout))
     began, cpu = time.perf_counter(), time.process_time()
     extra: dict[str, Any] = {}
     options = dict(reward or {"intrinsic_scale": 0.0})

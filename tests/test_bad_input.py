@@ -75,23 +75,35 @@ CALLS = {
     "no name in module": ("tiny_runs:nothing", {}, errors.ConfigError, "cannot be imported .*nothing"),
     "an instance": (Walk(), {}, errors.ConfigError, "expected an id or a function"),
     "no environment": (lambda: 3, {}, errors.ConfigError, "returned int: expected a gymnasium.Env"),
-    "dict observations": (
-        spaced(observation=spaces.Dict({"a": spaces.Discrete(2)})),
+    "text": (
+        spaced(observation=spaces.Dict({"a": spaces.Text(2)})),
         {},
         errors.SpaceError,
-        r"Dict\('a'",
+        r"Dict\('a'.* is not supported",
     ),
-    "float images": (
-        spaced(observation=spaces.Box(0, 1, (8, 8, 3))),
+    "dict actions": (
+        spaced(action=spaces.Dict({"a": spaces.Discrete(2)})),
         {},
         errors.SpaceError,
-        r"Box\(0.0, 1.0, \(8, 8, 3\)",
+        r"Dict\('a': Discrete\(2\)\) is not supported",
     ),
-    "multi-discrete actions": (
-        spaced(action=spaces.MultiDiscrete([2, 2])),
-        {},
-        errors.SpaceError,
-        r"MultiDiscrete\(\[2 2\]\)",
+    "unknown key": (
+        spaced(observation=spaces.Dict({"image": spaces.Discrete(2)})),
+        {"config": {"env.keys": ["imag"]}},
+        errors.ConfigError,
+        "did you mean 'image'",
+    ),
+    "no masks": (
+        spaced(action=spaces.Discrete(2)),
+        {"config": {"env.action_masks": "method"}},
+        errors.ConfigError,
+        "env.action_masks = 'method' cannot be used",
+    ),
+    "no wrapper": (
+        Walk,
+        {"config": {"env.wrappers": ["gymnasium.wrappers:TimeLimits"]}},
+        errors.ConfigError,
+        "wrapper 'gymnasium.wrappers:TimeLimits' cannot be imported",
     ),
     "unbounded actions": (
         spaced(action=spaces.Box(-np.inf, np.inf, (2,))),

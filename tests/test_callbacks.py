@@ -267,6 +267,23 @@ def test_a_trial_hears_the_metric_and_stops_the_run(tmp_path):
         OptunaPruning(3)
 
 
+def test_a_pruner_of_optuna_ends_a_run(tmp_path):
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+    def objective(trial):
+        pruning = OptunaPruning(trial, "frames")
+        voidrl.pretrain(Walk, steps=40, out=tmp_path / "run", config=tiny(), callbacks=[pruning])
+        assert pruning.pruned
+        raise optuna.TrialPruned
+
+    study = optuna.create_study(pruner=optuna.pruners.ThresholdPruner(upper=10))
+    study.optimize(objective, n_trials=1)
+    (trial,) = study.trials
+    assert (trial.state.name, trial.intermediate_values) == ("PRUNED", {7: 7.0, 14: 14.0})
+    assert read_status(tmp_path / "run").callback == "OptunaPruning"
+
+
 def test_callbacks_on_the_command_line(tmp_path, capfd):
     run = str(tmp_path / "run")
     small = ["--device", "cpu", "--learner.batch-size", "8", "--representation.batch-size", "8",

@@ -88,7 +88,7 @@ def test_tuples_and_none_survive_json():
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_every_preset_builds_an_agent(name):
     values = preset_values(name)
-    discrete = registry.find("learner", values["learner"]["name"]).actions == "discrete"
+    discrete = registry.find("learner", values["learner"].get("name", "dqn")).actions == "discrete"
     env = update(EnvConfig(), values["env"])
     pixels = not name.startswith(("dmc", "urlb")) or env.dmc.observation == "pixels"
     actions = (6,) if discrete else (0, (-1.0, -1.0), (1.0, 1.0))
@@ -108,6 +108,8 @@ def require_values(config, values):
         found = getattr(config, key)
         require_values(found, value) if isinstance(value, dict) else None
         given = tuple(value) if isinstance(value, list) else value
+        if value == "light":  # the environment decides which
+            continue
         assert isinstance(value, dict) or found == given, key
 
 

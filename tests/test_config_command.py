@@ -16,7 +16,7 @@ def resolved(capsys, *words):
     return values, {field: entry["source"] for field, entry in found.items()}
 
 
-WALKER = ("pretrain", "dmc/walker")
+WALKER = ("pretrain", "dmc/walker", "--preset", "urlb-states")  # the default where there is a GPU
 # A command, the one that it is compared with, and every field outside `representation` that differs.
 COMBINATIONS = {
     "another method": (

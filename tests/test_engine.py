@@ -8,7 +8,8 @@ from tiny_runs import MAZE, tiny
 import voidrl
 from voidrl import engine as engines
 from voidrl import registry
-from voidrl.engine import MAX_BURST, MAX_GRAPHS, WARMUP_RUNS, Engine, HostCopy, HostReads, IdleTimer
+from voidrl.device import HostCopy
+from voidrl.engine import MAX_BURST, MAX_GRAPHS, WARMUP_RUNS, Engine, HostReads, IdleTimer
 from voidrl.errors import CaptureError, ConfigError
 from voidrl.methods.base import Method
 

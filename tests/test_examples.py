@@ -1,6 +1,7 @@
 """The examples run as a user runs them, print what they promise, and leave nothing behind."""
 
 import ast
+import json
 import os
 import re
 import runpy
@@ -94,6 +95,39 @@ def test_a_frozen_front_end_stays_frozen_and_the_rest_is_trained(run):
         "stack.back.0.weight": "trained",
         "stack.back.0.bias": "trained",
     }
+
+
+def test_a_temporal_contrast_learns_to_recognize_successors(run):
+    before, after = (
+        re.fullmatch(r"step (\d+): loss (\S+), (\d+)% of successors recognized", line).groups()
+        for line in run("own_representation.py", 440).splitlines()
+    )
+    assert (before[0], after[0]) == ("304", "440")
+    assert float(after[1]) < 0.8 * float(before[1])
+    assert int(after[2]) > 1.5 * int(before[2])
+
+
+@pytest.mark.parametrize("name", ["own_representation", "own_encoder"])
+def test_the_page_shows_the_class_of_its_example(name):
+    text = (EXAMPLES / f"{name}.py").read_text("utf-8")
+    classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+    source = ast.get_source_segment(text, classes[-1])
+    assert source in (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+
+
+def test_a_search_continues_where_it_was_and_draws_something_new(run, tmp_path_factory):
+    optuna = pytest.importorskip("optuna")
+    folder = tmp_path_factory.mktemp("search")
+    assert len(run("optuna_search.py", folder, 2, 64).splitlines()) == 3
+    *trials, best = run("optuna_search.py", folder, 3, 64).splitlines()
+    assert [re.match(r"trial (\d): (complete|pruned), ", line)[1] for line in trials] == ["0", "1", "2"]
+    assert re.fullmatch(r"best: trial \d with \d+ cells", best)
+    study = optuna.load_study(study_name="apt-maze", storage=f"sqlite:///{folder / 'study.db'}")
+    assert len({trial.params["learner.learning_rate"] for trial in study.trials}) == 3
+    for trial in study.trials:
+        config = json.loads((folder / f"trial-{trial.number}" / "config.json").read_text())
+        assert config["method"]["k"] == trial.params["method.k"]
+        assert len(trial.intermediate_values) >= 3  # a pruner has something to compare
 
 
 def test_an_environment_takes_fewer_than_forty_lines():

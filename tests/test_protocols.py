@@ -16,12 +16,13 @@ from voidrl.types import EnvSpec
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "preset_values.json").read_text())
 ENVS = {"maze": "voidrl/PixelMaze-v0", "atari": "atari/pong", "dmc": "dmc/walker", "urlb": "dmc/walker"}
+ENVS |= {"cpu": "CartPole-v1"}
 
 
 def spec_of(preset):
-    shape = (24,) if preset == "urlb-states" else (3, 84, 84)
-    if preset.startswith(("maze", "atari")):
-        return EnvSpec(shape, True, 1, num_actions=18, raw_shape=shape)
+    shape = (24,) if preset in ("urlb-states", "cpu") else (3, 84, 84)
+    if preset.startswith(("maze", "atari", "cpu")):
+        return EnvSpec(shape, len(shape) == 3, 1, num_actions=18, raw_shape=shape)
     box = {"action_low": (-1.0,), "action_high": (1.0,), "action_shape": (1,)}
     return EnvSpec(shape, len(shape) == 3, 1, num_actions=0, raw_shape=shape, **box)
 

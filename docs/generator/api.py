@@ -20,6 +20,8 @@ OTHERS = {
     "Entropy": [f"voidrl.entropy:{n}" for n in ("particle_reward", "particle_entropy", "knn_distances",
                                                 "random_distances", "RunningMean")],
     "Evaluation": ["voidrl.evaluation:Evaluation"],
+    "Callbacks": [f"voidrl.callbacks:{n}" for n in ("Callback", "RunView", "StopOnPlateau", "StopAtReturn",
+                                                    "OptunaPruning")],
     "Components": ["voidrl.methods.base:Method", "voidrl.methods.base:Latents",
                    "voidrl.representations.base:Representation", "voidrl.representations.base:Views",
                    "voidrl.learners.base:Learner", "voidrl.types:Loss", "voidrl.types:Batch",

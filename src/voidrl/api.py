@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from voidrl import build, checkpoint
+from voidrl.affordable import CPU_PRESET, hopeless_on_cpu
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
 from voidrl.arguments import known_arguments
@@ -93,8 +94,9 @@ def pretrain(
         steps: Environment steps; `"1M"`, `"100k"` and `1e6` are understood.
         seed: Seed of everything random in the run.
         out: The run folder; by default a new one under `runs/`.
-        preset: A protocol or an agent, a name from `voidrl list presets`; by default `atari-paper` for Atari,
-            `urlb-states` for DMControl, and none for others.
+        preset: A protocol or an agent, a name from `voidrl list presets`, or `none`; by default
+            `atari-paper` for Atari, `urlb-states` for DMControl, and none for others. On a CPU it is `cpu`
+            where that would take more than an hour for 100K steps.
         config: Changes to the config, nested or dotted: `{"learner.n_step": 3}`.
         device: `auto`, `cpu`, `cuda`.
         overwrite: Replace the run in `out`.
@@ -103,8 +105,7 @@ def pretrain(
             or an .npz file of `voidrl export`.
     """
     arguments = _arguments(method=method, steps=steps, seed=seed, device=device) | _data_argument(data)
-    layers = build.layers_for(env, "pretrain", preset, config, arguments)
-    return _start(env, layers, out, overwrite, callbacks)
+    return _start_new("pretrain", env, preset, config, arguments, out, overwrite, callbacks)
 
 
 @known_arguments
@@ -127,8 +128,7 @@ def train(
     and learning rate.
     """
     arguments = _arguments(steps=steps, seed=seed, device=device) | _data_argument(data)
-    layers = build.layers_for(env, "train", preset, config, arguments)
-    return _start(env, layers, out, overwrite, callbacks)
+    return _start_new("train", env, preset, config, arguments, out, overwrite, callbacks)
 
 
 @known_arguments
@@ -292,7 +292,8 @@ def evaluate(
         wanted = episodes if count is None else max(1, count // STEPS_PER_EVAL_ENV)
         num_envs = build.evaluation_envs(config, wanted)
     require(num_envs >= 1, "num_envs", num_envs, "1 or more")
-    with closing(make_envs(config, factory, num_envs, evaluation=True)) as envs:
+    place = str(agent.device)
+    with closing(make_envs(config, factory, num_envs, evaluation=True, device=place)) as envs:
         build.require_same_spaces(agent.spec, trained_in.id, envs.spec, config.id)
         return evaluate_agent(
             agent, envs, episodes, seed, steps=count, deterministic=deterministic, epsilon=epsilon
@@ -380,6 +381,26 @@ def _data_argument(data: str | Path | None) -> dict[str, Any]:
     return {} if data is None else {"replay.data": absolute_name(data)}
 
 
+def _start_new(
+    phase: str,
+    env: Env,
+    preset: str | None,
+    config: Overrides | None,
+    arguments: dict[str, Any],
+    out: str | Path | None,
+    overwrite: bool,
+    callbacks: Callbacks,
+) -> Agent:
+    """Start a run from scratch; the preset is chosen where neither it nor a whole config is given."""
+
+    def layers(preset: str | None) -> list[ConfigLayer]:
+        return build.layers_for(env, phase, preset, config, arguments)
+
+    chooses = preset is None and not isinstance(config, Config)
+    cheaper = partial(layers, CPU_PRESET) if chooses else None
+    return _start(env, layers(preset), out, overwrite, callbacks, cheaper=cheaper)
+
+
 @durable_output()
 def _start(
     env: Env,
@@ -389,20 +410,30 @@ def _start(
     callbacks: Callbacks,
     *,
     pretrained: Agent | None = None,
+    cheaper: Callable[[], list[ConfigLayer]] | None = None,
 ) -> Agent:
-    """Build everything before the folder is made, so that bad input leaves nothing behind."""
+    """Build everything before the folder is made, so that bad input leaves nothing behind.
+
+    `cheaper` has the layers that are taken instead of those that are hopeless on a CPU.
+    """
+    notes: list[str] = []
     hooks = CallbackList(callbacks)
     with logged_start(env, layers, out):
         probed = build.probe(env, layers)
     if pretrained is not None:
         build.require_same_spaces(pretrained.spec, pretrained.config.env.id, probed.spec, probed.env.id)
     config = build.config_for(probed, layers)
+    if cheaper is not None and (note := hopeless_on_cpu(env, probed.spec, config)):
+        layers = cheaper()
+        notes.append(note)
+        with logged_start(env, layers, out):
+            probed = build.probe(env, layers)
+        config = build.config_for(probed, layers)
     if probed.factory is None and config.phase != "pretrain":
         require_task(config.env.id, f"to {config.phase} needs one")
     if config.replay.data is not None:  # before anything is built
         open_fitting(config.replay.data, probed.spec, config.env)
     config = build.with_files(config, None if pretrained is None else pretrained.config)
-    notes: list[str] = []
     with ExitStack() as stack:
         with logged_start(env, layers, out):
             parts = stack.enter_context(build.assemble(config, probed.factory, notes.append))
@@ -601,7 +632,7 @@ def _resumable_names() -> list[str]:
 def _resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
     """The function that makes environments of a resumed run, where the original cannot be imported."""
     if env is None or not isinstance(env, str):
-        return env
+        return cast(EnvFactory | None, env)
     name, options = parse_id(env)
     found = import_path("environment", name) if ":" in name else None
     if not callable(found) or is_importable(trained_in):

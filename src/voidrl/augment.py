@@ -40,9 +40,10 @@ def images(obs: Tensor, layout: Layout = PLAIN, size: Size = ()) -> Tensor:
 def default_shift(size: Size) -> int:
     """The largest shift of images for which none is given: a ninth of the shorter side, at most 4 pixels.
 
-    Below 16 pixels, where a pixel is often a symbol, images are not shifted.
+    Below 16 pixels, where a pixel is often a symbol, images are not shifted. Vectors, of size (), never are,
+    and have the value of large images in their configs.
     """
-    side = min(size)
+    side = min(size, default=9 * MOST_SHIFT)
     return min(MOST_SHIFT, side // 9) if side >= LEAST_SHIFTED else 0
 
 

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
@@ -40,20 +40,21 @@ from voidrl.device import placed, seeded
 from voidrl.engine import Engine
 from voidrl.envs.ids import ATARI, DMC, atari_game
 from voidrl.envs.make import EnvFactory, make_envs, probe_env
+from voidrl.envs.tensor import TensorVectorEnv, is_tensor_env
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, SpaceError
 from voidrl.methods.base import Latents
 from voidrl.metrics.loggers import import_wandb
 from voidrl.nets.encoder import stack_for
 from voidrl.observations import stored_obs_shape
-from voidrl.protocols.presets import default_preset, protocol_for, recipe
+from voidrl.protocols.presets import NO_PRESET, default_preset, protocol_for, recipe
 from voidrl.replay import Replay, make_replay
 from voidrl.representations.base import Views
 from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
 from voidrl.threads import cpu_threads
 from voidrl.types import Batch, EnvSpec
 
-Env = str | EnvFactory
+Env = str | EnvFactory | TensorVectorEnv
 Overrides = Mapping[str, Any] | Config
 ATARI_EVAL_ENVS = 32  # more make the mean over whole episodes depend less on where steps end
 MLP_HIDDEN = 256  # width of the hidden layer in the encoder that `auto` gives to vectors
@@ -108,7 +109,7 @@ def layers_for(
                 f"field: pass one of the two, or the changes alone as a mapping"
             )
         return [ConfigLayer("config", to_json(config)), ConfigLayer("command", arguments)]
-    preset = preset or default_preset(env)
+    preset = None if preset == NO_PRESET else preset or default_preset(env)
     command = merge(changes(config), arguments)
     named = merge(shared or {}, command)
     method = piece_name("method", named) or Config().method.name
@@ -208,10 +209,11 @@ class Probed(NamedTuple):
 
 def probe(env: Env, layers: Sequence[ConfigLayer]) -> Probed:
     """Look at the environment that the layers describe."""
-    values = merge(*(layer.values for layer in layers)).get("env", {})
+    merged = merge(*(layer.values for layer in layers))
+    values = merged.get("env", {})
     require(isinstance(values, Mapping), "env", values, "a mapping; the id is an argument of its own")
     config, factory = env_for(env, update(EnvConfig(), values, "env."))
-    spec, config = probe_env(config, factory)
+    spec, config = probe_env(config, factory, merged.get("device", "auto"))
     return Probed(spec, config, factory)
 
 
@@ -225,9 +227,9 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
     merged = merge(*layers)
     config = update(Config(), merged | name_pieces(spec, merged))
     seen = network_spec(spec, config.augment)
-    if spec.pixels:
-        config = dataclasses.replace(config, augment=with_shift(config.augment, spec.frame_shape[1:]))
+    config = dataclasses.replace(config, augment=with_shift(config.augment, spec.frame_shape[1:]))
     stack = stack_for(seen.obs_shape) if spec.pixels else "mlp"
+    light = "paper" if stack == "nature" else stack  # for a CPU
     if stack == "nature" and not spec.discrete:
         stack = "drq"
     for kind in ("representation", "learner"):
@@ -237,10 +239,11 @@ def build_config(spec: EnvSpec, layers: Sequence[Mapping[str, Any]]) -> Config:
                 f"{kind}.encoder.stack = 'mlp' cannot be used with {spec.describe()}: expected convolutions; "
                 f"DMControl from pixels has the presets urlb-pixels, dmc-paper and dmc-fast"
             )
-        if encoder.stack == "auto":
+        if encoder.stack in ("auto", "light"):
+            chosen = light if encoder.stack == "light" else stack
             # LayerNorm straight on a linear map would forget the length of a vector.
-            hidden = encoder.hidden_dim or (MLP_HIDDEN if stack == "mlp" else 0)
-            config = update(config, {f"{kind}.encoder": {"stack": stack, "hidden_dim": hidden}})
+            hidden = encoder.hidden_dim or (MLP_HIDDEN if chosen == "mlp" else 0)
+            config = update(config, {f"{kind}.encoder": {"stack": chosen, "hidden_dim": hidden}})
     return config
 
 
@@ -312,13 +315,16 @@ def env_for(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
         base = dataclasses.replace(base, atari=AtariConfig())
     if isinstance(env, str):
         return dataclasses.replace(base, id=env), None
-    if not callable(env) or isinstance(env, gym.Env):
+    if is_tensor_env(env):
+        own = cast(TensorVectorEnv, env)
+        base = dataclasses.replace(base, num_envs=own.num_envs, backend="tensor")
+    elif not callable(env) or isinstance(env, gym.Env):
         raise ConfigError(
             f"environment {env!r} cannot be used: expected an id or a function that returns a gymnasium.Env"
         )
     # A callable object, such as a partial, is not what its class's name would import: the () says so.
     name = getattr(env, "__qualname__", f"{type(env).__qualname__}()")
-    return dataclasses.replace(base, id=f"{env.__module__}:{name}"), env
+    return dataclasses.replace(base, id=f"{env.__module__}:{name}"), cast(EnvFactory, env)
 
 
 # Runs
@@ -374,7 +380,7 @@ def assemble(
 
 def _make_envs(config: Config, factory: EnvFactory | None) -> Envs:
     try:
-        return make_envs(config.env, factory, pretraining=config.phase == "pretrain")
+        return make_envs(config.env, factory, pretraining=config.phase == "pretrain", device=config.device)
     except ConfigError as error:
         if factory is None and "cannot be imported" in str(error) and "env=…" not in str(error):
             raise ConfigError(f"{error}; or pass the factory as env=…") from error
@@ -388,8 +394,14 @@ def _eval_envs(config: Config, factory: EnvFactory | None) -> Iterator[Envs | No
         yield None
         return
     num_envs = evaluation_envs(config.env, config.log.eval_episodes)
+    if is_tensor_env(factory):
+        raise ConfigError(
+            f"log.eval_every_steps = {config.log.eval_every_steps} cannot be used with environments that "
+            f"were passed themselves, since evaluations would cut their episodes: pass a function that takes "
+            f"num_envs and device, or set it to 0"
+        )
     env = dataclasses.replace(config.env, count_states=False)
-    with closing(make_envs(env, factory, num_envs, evaluation=True)) as envs:
+    with closing(make_envs(env, factory, num_envs, evaluation=True, device=config.device)) as envs:
         yield envs
 
 

@@ -38,7 +38,7 @@ MAX_SNAPSHOTS = 1000
 MAX_VIEWS = 16
 PIECES = ("method", "representation", "learner")
 SET_BY_COMMAND = frozenset({"phase", "env.id", *(f"{kind}.name" for kind in PIECES)})  # no options
-STACKS = ("auto", "nature", "impala", "drq", "paper", "small", "tiny", "mlp")
+STACKS = ("auto", "light", "nature", "impala", "drq", "paper", "small", "tiny", "mlp")
 # Fields that belong to the machine and its user, not to the agent: shared agents have none of them.
 LOCAL_FIELDS = (
     "device",
@@ -190,9 +190,10 @@ class EnvConfig:
     `atari/pong?sticky=true`."""
     num_envs: int = 1
     """Environments stepped in parallel."""
-    backend: Literal["auto", "native", "sync", "async"] = "auto"
-    """How they are stepped: natively vectorized, in this process, or in worker processes.
-    `auto` takes the native version where the environment has one; else `sync`, on DMControl `async`."""
+    backend: Literal["auto", "native", "sync", "async", "tensor"] = "auto"
+    """How they are stepped: natively vectorized, in this process, in worker processes, or as tensors on the
+    run's device, where observations stay. `auto` takes the native version where the environment has one; else
+    `sync`, on DMControl `async`."""
     frame_stack: int = 1
     """Consecutive frames that make one observation; stacked by the replay, not by the environment."""
     count_states: bool = False
@@ -240,7 +241,8 @@ class EncoderConfig:
     also read the logarithm of each byte, for symbols such as MiniGrid's); `mlp` for vectors; or a custom
     network as `module:Class` (in Python also the class itself). `auto`: `tiny` for images with a side below
     20 pixels, otherwise `drq` for continuous actions or with a side below 36, else `nature`; `mlp` with a
-    hidden layer for vectors. Numbers that come with images are joined behind the convolutions."""
+    hidden layer for vectors. `light`, for a CPU: the same, but `paper` for images, as far as they are large
+    enough. Numbers that come with images are joined behind the convolutions."""
     feature_dim: int = 50
     """Width of the output. 0 leaves out FC and what follows it: the features are the stack's own."""
     hidden_dim: int = 0

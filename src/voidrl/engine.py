@@ -20,7 +20,6 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -107,8 +106,8 @@ class Engine:
 
     # Actions
 
-    def choose(self, skill: Tensor, *, explore: bool = False) -> HostCopy:
-        """Exploratory actions for all environments in one pass; reading them waits for the device.
+    def choose(self, skill: Tensor, *, explore: bool = False) -> Tensor:
+        """Exploratory actions for all environments in one pass, valid until the next call.
 
         With `explore`, those of the pre-trained policy where its schedule says so.
         """
@@ -116,14 +115,14 @@ class Engine:
         if self._generation != self.agent.generation:
             self._forget()
         if not (self._captures and self.agent.learns):
-            return HostCopy(self._act(kind, skill))
+            return self._act(kind, skill)
         if self._runs[kind] < WARMUP_RUNS:
             self._skills[kind] = skill.clone()
             self._warm_up(kind, lambda: self._act_on_skill(kind))
         else:
             self._skills[kind].copy_(skill)
             self._launch((kind,), lambda: self._act_on_skill(kind))
-        return HostCopy(self._actions[kind])
+        return self._actions[kind]
 
     def _act(self, kind: str, skill: Tensor) -> Tensor:
         obs = self.replay.latest()
@@ -238,29 +237,6 @@ class Engine:
             yield
 
 
-class HostCopy:
-    """A copy of a tensor on its way to the host."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor, self._arrived = tensor, None
-        if tensor.is_cuda:
-            self._tensor = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            self._tensor.copy_(tensor, non_blocking=True)
-            self._arrived = torch.cuda.Event()
-            self._arrived.record()
-
-    @property
-    def on_host(self) -> bool:
-        """Whether the tensor was on the host all along."""
-        return self._arrived is None
-
-    def numpy(self) -> np.ndarray:
-        """Wait for the copy, not for what was launched after it."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return self._tensor.numpy()
-
-
 class IdleTimer:
     """Time in which the learner has nothing to do while the environments step.
 
@@ -271,13 +247,18 @@ class IdleTimer:
     def __init__(self, device: torch.device) -> None:
         self._on_cuda = device.type == "cuda"
         self._spans: list[tuple[Any, Any]] = []
+        self.total_seconds: float | None = None if self._on_cuda else 0.0
+        """Idle seconds so far; None on CUDA, where they are known only when the host waits for them."""
 
     def __enter__(self) -> Self:
         self._began = self._now()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._spans.append((self._began, self._now()))
+        ended = self._now()
+        self._spans.append((self._began, ended))
+        if self.total_seconds is not None:
+            self.total_seconds += ended - self._began
 
     def _now(self) -> Any:
         if not self._on_cuda:

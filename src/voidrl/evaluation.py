@@ -138,16 +138,15 @@ def evaluate_agent(
                 explore = torch.rand(n, device=agent.device) < epsilon
                 explore = explore.reshape(n, *[1] * (chosen.ndim - 1))
                 chosen = torch.where(explore, random_actions, chosen)
-            action = chosen.cpu().numpy()
-            if not np.isfinite(action).all():
-                raise NonFiniteError(
-                    f"the policy's action is not finite in an evaluation at step {agent.steps}: expected "
-                    f"numbers in [-1, 1]; training has diverged, use an older checkpoint"
-                )
+            action = chosen if envs.takes_tensors else chosen.cpu().numpy()
+            if isinstance(action, np.ndarray) and not np.isfinite(action).all():
+                raise _bad_action(agent)
             real = ~ended  # after the end of an episode, this step is the reset
             counted = real & playing & (True if steps is None else taken < budget)
             envs.send(action)
             result = envs.recv(counted)
+            if not envs.actions_are_finite:
+                raise _bad_action(agent)
             if watch is not None:
                 watch(result)
             history.add(
@@ -171,3 +170,10 @@ def evaluate_agent(
     returns, lengths, successes = zip(*chain(*played), strict=True)
     known_successes = [*successes] if reports_success else None
     return Evaluation([*returns], [*lengths], known_successes, counted_steps, counts, envs.game)
+
+
+def _bad_action(agent: Agent) -> NonFiniteError:
+    return NonFiniteError(
+        f"the policy's action is not finite in an evaluation at step {agent.steps}: expected numbers in "
+        f"[-1, 1]; training has diverged, use an older checkpoint"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -27,8 +28,8 @@ from voidrl.agent.explorer import Explorer
 from voidrl.agent.reset import reset
 from voidrl.callbacks import CallbackList, RunView
 from voidrl.config import Config, to_json
-from voidrl.device import random_state, restore_random_state
-from voidrl.engine import Engine, HostCopy
+from voidrl.device import HostCopy, random_state, restore_random_state
+from voidrl.engine import Engine
 from voidrl.envs.ids import is_importable
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import (
@@ -43,6 +44,7 @@ from voidrl.evaluation import EVALUATION_STREAM, evaluate_agent, run_seed
 from voidrl.methods.base import Method
 from voidrl.metrics import CHECK, MetricsWriter
 from voidrl.metrics.health import HealthMonitor
+from voidrl.metrics.projection import Projection
 from voidrl.replay import Replay
 from voidrl.runs.folder import RunFolder
 from voidrl.terminal.output import durable_output
@@ -53,6 +55,7 @@ from voidrl.units import crossed
 EXPLORER, REPLAY = "explorer.safetensors", "replay.safetensors"
 STATES = "states/"  # before the names of what `env.count_states` counted, in a checkpoint
 SHOWN_VALUES = 10  # of a skill, in the sentence that names it
+RECENT_EPISODES = 20  # whose mean return the progress line shows, or one of each environment
 MAX_CELLS = 1_000_000  # `info["cell"]` beyond these is no index into a small map
 
 
@@ -105,6 +108,10 @@ class Loop:
         self.health = HealthMonitor(self.config, constant_reward=method.constant_reward)
         self.rewards: list[float] = []  # of every real step since the last row
         self.finished: list[tuple[float, int]] = []  # return and length of episodes since the last row
+        self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, envs.num_envs))  # their returns
+        on_cpu = agent.device.type == "cpu"
+        self.projection = Projection(self.config, learns=agent.learns, on_cpu=on_cpu)
+        self.first_update = state.updates
 
     def run(self) -> None:
         """Train until `config.steps`, a signal or a callback's stop; ends with a checkpoint."""
@@ -191,8 +198,9 @@ class Loop:
             before, skill = state.steps, self.skill
             chosen = self._choose_actions()
             # Environments and updates run at the same time. On CUDA updates are launched after the actions;
-            # elsewhere they take this thread, so the environments are started first.
-            if chosen.on_host:
+            # elsewhere they take this thread, so the environments are started first. Those on the device are
+            # launched too, and their rewards arrive while the updates run.
+            if isinstance(chosen, Tensor) or chosen.on_host:
                 self._send(chosen)
                 self._update_agent()
             else:
@@ -200,7 +208,9 @@ class Loop:
                 self._send(chosen)
             with self.engine.idle if state.updates else nullcontext():
                 result = self.envs.recv()
-                self._record(chosen.numpy(), skill, result)
+                if not self.envs.actions_are_finite:
+                    raise self._bad_action()
+                self._record(chosen if isinstance(chosen, Tensor) else chosen.numpy(), skill, result)
             if self.callbacks.has_step_hooks and state.steps > before:  # not where all were reset
                 self.callbacks.call("on_step", self.view)
             last = state.steps >= self.config.steps or stop.requested or self.callbacks.stopped_by
@@ -214,6 +224,7 @@ class Loop:
             if crossed(before, state.steps, log.log_every_steps):
                 self._log()
             self.progress.update(state.steps, updates=state.updates)
+            self._project()
             if self.callbacks.stopped_by and not at_checkpoint:
                 at_checkpoint = True
                 self._update_agent()
@@ -225,6 +236,11 @@ class Loop:
                 if last or stop.requested or self.callbacks.stopped_by:
                     return path
                 self._begin_episodes()
+
+    def _project(self) -> None:
+        updates = self.state.updates - self.first_update
+        if text := self.projection.look(self.state.steps, updates, self.engine.idle.total_seconds):
+            self.engine.say(text)
 
     def _begin_episodes(self) -> None:
         frames, info = self.envs.reset(run_seed(self.config.seed, 0, self.state.steps))
@@ -248,14 +264,17 @@ class Loop:
         if ":" in self.config.method.name and self.skill.numel() and not torch.isfinite(self.skill).all():
             raise self._not_finite(diagnosis.blame_skill(self.agent, "sample_skill"))
 
-    def _choose_actions(self) -> HostCopy:
+    def _choose_actions(self) -> HostCopy | Tensor:
+        """Actions on their way to the host, or on the device if the environments are there too."""
         agent, steps = self.agent, self.state.steps
         if agent.pretraining:
             agent.method.set_progress(steps)
         if steps < self.warmup_steps and self.random_warmup:
-            return HostCopy(agent.random_actions(self.replay.latest()))
-        agent.learner.set_progress(float("inf") if self.noise_at_end else steps)
-        return self.engine.choose(self.skill, explore=self._explores())
+            actions = agent.random_actions(self.replay.latest())
+        else:
+            agent.learner.set_progress(float("inf") if self.noise_at_end else steps)
+            actions = self.engine.choose(self.skill, explore=self._explores())
+        return actions.clone() if self.envs.takes_tensors else HostCopy(actions)
 
     def _explores(self) -> bool:
         """Whether the pre-trained policy may act now; it is released once it never will again."""
@@ -268,14 +287,20 @@ class Loop:
         explorer.set_progress(self.config, steps)
         return steps >= self.warmup_steps or Explorer.warms_up(self.config, steps)
 
-    def _send(self, chosen: HostCopy) -> None:
+    def _send(self, chosen: HostCopy | Tensor) -> None:
+        if isinstance(chosen, Tensor):
+            self.envs.send(chosen)  # `actions_are_finite` is known with the results
+            return
         action = chosen.numpy()
         if not np.isfinite(action).all():
-            self.engine.metrics.flush()  # a loss that broke before the action is the cause
-            raise self._not_finite(self._first_culprit() or diagnosis.blame_policy(self.agent))
+            raise self._bad_action()
         self.envs.send(action)
 
-    def _record(self, action: np.ndarray, skill: Tensor, result: StepResult) -> None:
+    def _bad_action(self) -> NonFiniteError:
+        self.engine.metrics.flush()  # a loss that broke before the action is the cause
+        return self._not_finite(self._first_culprit() or diagnosis.blame_policy(self.agent))
+
+    def _record(self, action: np.ndarray | Tensor, skill: Tensor, result: StepResult) -> None:
         state, agent = self.state, self.agent
         real = ~self.ended  # where an episode had ended, this step was its reset
         self.skill_age = np.where(real, self.skill_age + 1, 0)
@@ -307,6 +332,7 @@ class Loop:
         self.ended = result.ended & real
         for i in np.flatnonzero(self.ended):
             self.finished.append((float(self.score[i]), int(self.length[i])))
+            self.recent.append(float(self.score[i]))
             self.score[i], self.length[i] = 0.0, 0
         state.episodes += int(self.ended.sum())
 
@@ -386,7 +412,7 @@ class Loop:
         self.view._evaluation = result
         self.callbacks.call("on_evaluation", self.view)
         rate = result.success_rate
-        shown = {"return": result.mean_return} if rate is None else {"success": rate}
+        shown = {"evaluated": result.mean_return} if rate is None else {"success": rate}
         self.progress.update(self.state.steps, shown)
 
     def _log(self) -> None:
@@ -420,6 +446,7 @@ class Loop:
             self.engine.say(warning)
         shown = {
             "intrinsic": row.get("train/reward_mean") if self.agent.pretraining else None,
+            "return": float(np.mean(self.recent)) if self.recent and not self.agent.pretraining else None,
             "extrinsic": row["reward/extrinsic"],
             "cells": row.get("coverage/cells"),
             "positions": row.get("coverage/positions"),

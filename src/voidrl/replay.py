@@ -34,8 +34,12 @@ CHUNK_BYTES = 64 * 2**20
 CHECKSUM_WORDS = 2**20  # in a block of `block_sums`
 GIB = 2**30
 
-Write = tuple[str, int, np.ndarray]
-"""Name of the stored tensor, index of the first entry to write, and the entries."""
+Entries = np.ndarray | Tensor
+Write = tuple[str, int, Entries]
+"""Name of the stored tensor, index of the first entry to write, and the entries.
+
+A tensor on the storage's own device is copied there, without a pass through the host.
+"""
 
 
 class Draw(NamedTuple):
@@ -120,7 +124,7 @@ class Replay:
 
     # Writing
 
-    def reset(self, frames: np.ndarray) -> None:
+    def reset(self, frames: Entries) -> None:
         """Every environment begins a new episode here; episodes under way are cut as truncations."""
         if self._age.any():  # else there is no step that could be cut
             before = (self._row - 1) % self.rows
@@ -133,11 +137,11 @@ class Replay:
 
     def add(
         self,
-        action: np.ndarray,
+        action: Entries,
         reward: np.ndarray,
         terminated: np.ndarray,
         truncated: np.ndarray,
-        next_frames: np.ndarray,
+        next_frames: Entries,
         skill: Tensor,
         ended: np.ndarray | None = None,
         skill_ended: np.ndarray | None = None,
@@ -156,7 +160,7 @@ class Replay:
         ending = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, cut))
         starts = here + np.flatnonzero(real)
         until_wrap = len(self.starts) - self._starts_head
-        writes = [
+        writes: list[Write] = [
             ("action", here, action),
             ("reward", here, reward),
             ("ending", here, ending),
@@ -176,7 +180,7 @@ class Replay:
         self._write(writes + self._advance(next_frames))
         return len(starts)
 
-    def _advance(self, frames: np.ndarray) -> list[Write]:
+    def _advance(self, frames: Entries) -> list[Write]:
         """Advance to the next row; returns the writes for it, and the new positions."""
         self._row = (self._row + 1) % self.rows
         self._filled_rows = max(self._filled_rows, self._row + 1)
@@ -186,7 +190,7 @@ class Replay:
         self._row_starts[stale] = 0
         self._touch(self._row)
         here = self._row * self.num_envs
-        writes = [
+        writes: list[Write] = [
             ("frames", here, frames),
             ("age", here, self._age),
             ("ending", here, np.zeros(self.num_envs, np.uint8)),
@@ -432,7 +436,10 @@ class Replay:
 def write_directly(stored: dict[str, Tensor], writes: list[Write]) -> None:
     """Writes to tensors in main memory."""
     for name, first, entries in writes:
-        stored[name].numpy()[first : first + len(entries)] = entries
+        if isinstance(entries, Tensor):
+            stored[name][first : first + len(entries)].copy_(entries)  # from any device, in any layout
+        else:
+            stored[name].numpy()[first : first + len(entries)] = entries
 
 
 class Upload:
@@ -442,6 +449,7 @@ class Upload:
     """
 
     def __init__(self, stored: dict[str, Tensor]) -> None:
+        self._tensors = stored
         self._stored = {name: tensor.view(-1).view(torch.uint8) for name, tensor in stored.items()}
         self._entry_bytes = {name: tensor[0].nbytes for name, tensor in stored.items()}
         self._dtypes = {name: tensor[:0].cpu().numpy().dtype for name, tensor in stored.items()}
@@ -454,7 +462,9 @@ class Upload:
         """Copy the entries, so that the caller may change them, and write them after all earlier launches."""
         targets, contents, begins, length = [], [], [], 0
         for name, first, entries in writes:
-            if len(entries):
+            if isinstance(entries, Tensor):
+                self._tensors[name][first : first + len(entries)].copy_(entries)
+            elif len(entries):
                 content = np.ascontiguousarray(entries, self._dtypes[name]).reshape(-1).view(np.uint8)
                 begin = first * self._entry_bytes[name]
                 targets.append(self._stored[name][begin : begin + len(content)])

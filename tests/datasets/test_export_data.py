@@ -11,10 +11,11 @@ from helpers import CONTINUOUS, CPU, DISCRETE, PIXELS, Chain, config, fill_repla
 import voidrl
 from voidrl.cli.main import main
 from voidrl.config import EnvConfig
-from voidrl.data.episodes import action_space, find_spans, observation_space, read_episodes
+from voidrl.data.episodes import find_spans, read_episodes
 from voidrl.data.export import export_data
 from voidrl.data.files import Content, is_dataset_id, open_dataset, write_minari, write_npz
 from voidrl.data.fill import fill_replay as fill_from
+from voidrl.data.units import action_space, observation_space
 from voidrl.errors import CheckpointError, ConfigError, DataError, MissingExtraError, UnknownNameError
 from voidrl.replay import TERMINATED, TRUNCATED, Replay
 from voidrl.spaces import env_action
@@ -23,6 +24,8 @@ from voidrl.types import EnvSpec
 STACKED = EnvSpec((4,), False, 3, num_actions=3, raw_shape=(4,))
 MIXED = EnvSpec((1, 8, 8), True, 1, num_actions=2, num_values=3)
 MAZE = "voidrl/PixelMaze-v0?size=5&image_size=15&max_episode_steps=6"
+NARROW = {"learner.encoder.width": 0.1, "representation.encoder.width": 0.1, "learner.hidden_dim": 8}
+SMALL = config(warmup_steps=100, env__num_envs=2, env__frame_stack=2) | NARROW  # nothing is learned
 WRITERS = {"minari": write_minari, "npz": write_npz}
 
 
@@ -211,8 +214,7 @@ def test_skills_come_from_the_data_or_are_drawn(tmp_path):
 def run(tmp_path_factory):
     """A short run in the maze."""
     out = tmp_path_factory.mktemp("runs") / "maze"
-    changes = config(steps=40, warmup_steps=35, learner__hidden_dim=8, env__num_envs=2, env__frame_stack=2)
-    voidrl.pretrain(MAZE, config=changes, out=out, seed=5)
+    voidrl.pretrain(MAZE, config=SMALL, steps=40, out=out, seed=5)
     return out
 
 
@@ -236,8 +238,7 @@ def test_a_run_is_exported_and_another_begins_with_it(run, tmp_path, monkeypatch
     assert np.array_equal(found[0].observations[0], env.reset()[0])
 
     out = tmp_path / "second"
-    changes = config(steps=12, warmup_steps=8, learner__hidden_dim=8, env__num_envs=2, env__frame_stack=2)
-    voidrl.pretrain(MAZE, config=changes, out=out, data="voidrl/maze-v0")
+    voidrl.pretrain(MAZE, config=SMALL, steps=12, out=out, data="voidrl/maze-v0")
     saved = json.loads((out / "config.json").read_text())
     assert saved["replay"]["data"] == "voidrl/maze-v0"
     said = (out / "log.txt").read_text()
@@ -252,7 +253,7 @@ def test_a_run_is_exported_and_another_begins_with_it(run, tmp_path, monkeypatch
     voidrl.export_data(out, tmp_path / "later", "npz")
     assert int(open_dataset(tmp_path / "later.npz").lengths.sum()) == total + 2
     with pytest.raises(DataError, match="there is no dataset 'voidrl/maze-v0'"):
-        voidrl.pretrain(MAZE, config=changes, out=tmp_path / "third", data="voidrl/maze-v0")
+        voidrl.pretrain(MAZE, config=SMALL, out=tmp_path / "third", data="voidrl/maze-v0")
     assert not (tmp_path / "third").exists()
 
 
@@ -260,7 +261,7 @@ def test_the_command_line_names_the_data_by_its_absolute_path(run, tmp_path, mon
     assert main(["export", str(run), "--to", "npz", "--out", str(tmp_path / "data")]) == 0
     monkeypatch.chdir(tmp_path)
     small = ["--learner.hidden-dim", "8", "--learner.batch-size", "8", "--log.tensorboard", "false"]
-    small += ["--device", "cpu", "--warmup-steps", "3", "--out", "new", "--env.frame-stack", "2"]
+    small += ["--device", "cpu", "--warmup-steps", "9", "--out", "new", "--env.frame-stack", "2"]
     assert main(["train", MAZE, "--from-data", "data.npz", "--steps", "4", *small]) == 0
     saved = json.loads((tmp_path / "new" / "config.json").read_text())
     assert saved["replay"]["data"] == str(tmp_path / "data.npz")

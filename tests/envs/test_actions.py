@@ -7,6 +7,7 @@ from gymnasium import spaces
 from test_observations import World
 
 from voidrl.config import EnvConfig
+from voidrl.data.units import agent_action
 from voidrl.envs.make import make_envs, probe_env
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
 from voidrl.spaces import env_action, masks_of, observed_frames, read_spaces, spec_of
@@ -94,6 +95,25 @@ def test_actions_lie_in_their_space(space, backend):
         else:
             envs.step(rng.uniform(-1, 1, (1, spec.action_dim)).astype(np.float32))
     envs.close()
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(5, start=-2),
+        spaces.MultiDiscrete([2, 3], start=[1, 0]),
+        spaces.MultiBinary((2, 2)),
+        spaces.MultiBinary(20),
+        spaces.MultiDiscrete([[3, 2], [1, 1000]], start=[[0, 0], [7, 10]]),
+    ],
+)
+def test_choices_as_the_agent_makes_them(space):
+    space.seed(0)
+    taken, spec = np.stack([space.sample() for _ in range(50)]), spec_for(space)
+    action = agent_action(taken, spec)
+    assert np.array_equal(env_action(action, spec), taken)
+    assert action.dtype == (np.int64 if spec.discrete else np.float32)
+    assert np.abs(action).max() <= 1 or spec.discrete
 
 
 def test_whole_numbers_are_rounded():

@@ -123,14 +123,14 @@ def raw_env(world, env):
 
 def play(env, tuned, loaded):
     """Play the start of an episode; the loaded agent acts as the one that was saved, within the mask."""
-    obs, info = env.reset(seed=1) if isinstance(env, gym.Env) else env.reset()
+    masked, batched = loaded.config.env.action_masks == "info", loaded.config.env.id.startswith("envpool/")
+    obs, info = env.reset(seed=1)
     for _ in range(5):
-        mask = info.get("action_mask") if tuned.spec.masked else None
+        mask = info["action_mask"] if masked else None
         action = loaded.act(obs, action_mask=mask)
         assert np.array_equal(action, tuned.act(obs, action_mask=mask))
         assert mask is None or mask[action]
-        one = action if isinstance(env, gym.Env) else action[0]
-        assert env.action_space.contains(one), (action, env.action_space)
+        assert env.action_space.contains(action[0] if batched else action), (action, env.action_space)
         obs, _, terminated, truncated, info = env.step(action)
         if np.any(terminated) or np.any(truncated):
             break

@@ -14,6 +14,7 @@ from helpers import (
     PIXELS_CONTINUOUS,
     config,
     make_agent,
+    points,
     shake,
     small_method,
 )
@@ -21,23 +22,29 @@ from helpers import (
 import voidrl
 from voidrl.cli.main import main
 from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError
-from voidrl.playing.export import Policy, observation_shape
+from voidrl.observations import stored_obs_shape, unpack
+from voidrl.playing.export import Policy
 from voidrl.spaces import env_action
-from voidrl.types import EnvSpec
+from voidrl.spaces.frames import frames_of
+from voidrl.types import EnvSpec, ObsPart
 
 UNEVEN = {"action_low": (-3.0, 0.0), "action_high": (1.0, 10.0), "action_shape": (2,)}
 SCALED = EnvSpec((4,), False, 3, num_actions=0, raw_shape=(4,), **UNEVEN)
+PARTS = (ObsPart(("image",), "image", (3, 36, 36), dtype="uint8"), ObsPart(("values",), "numbers", (5,)))
+MIXED = EnvSpec((3, 36, 36), True, 2, num_actions=3, num_values=5, parts=PARTS)
 AGENTS = {
     "dqn on images": (PIXELS, {"augment__crop_size": 36}),
-    "rainbow with skills": (PIXELS, {"learner": "rainbow", "method": small_method("diayn")}),
+    "rainbow on images": (PIXELS, {"learner": "rainbow"}),
+    "rainbow with skills": (DISCRETE, {"learner": "rainbow", "method": small_method("diayn")}),
     "popart": (DISCRETE, {"learner__popart": True}),
     "ddpg": (CONTINUOUS, {"learner": "ddpg"}),
     "sac": (SCALED, {}),
     "sac on images": (PIXELS_CONTINUOUS, NORMED),
     "aps": (DISCRETE, {"method": small_method("aps")}),
+    "mixed": (MIXED, {}),
     "impala": (PIXELS, {"learner__encoder__stack": "impala", "learner__encoder__rescale": True}),
 }
-QUICK = [("rainbow with skills", "onnx"), ("popart", "torch"), ("sac", "torch")]
+QUICK = [("rainbow with skills", "onnx"), ("dqn on images", "torch")]
 ALL = [
     pytest.param(name, to, marks=[] if (name, to) in QUICK else pytest.mark.slow)
     for name in AGENTS
@@ -55,8 +62,14 @@ def trained(name):
 
 
 def agent_obs(agent, n, seed=0):
-    rng, shape = np.random.default_rng(seed), (n, *observation_shape(agent))
-    if agent.spec.pixels:
+    """Stacked frames as they are stored."""
+    spec = agent.spec
+    rng, shape = np.random.default_rng(seed), (n, *stored_obs_shape(spec))
+    if spec.num_values:
+        image = rng.integers(0, 256, (n * spec.frame_stack, *spec.frame_shape), np.uint8)
+        values = rng.normal(size=(len(image), spec.num_values)).astype(np.float32)
+        return torch.from_numpy(frames_of([image, values], spec).reshape(shape))
+    if spec.pixels:
         return torch.from_numpy(rng.integers(0, 256, shape, np.uint8))
     return torch.from_numpy(rng.normal(size=shape).astype(np.float32))
 
@@ -66,14 +79,15 @@ def read(path, to):
     if to == "torch":
         extra = {"voidrl": ""}
         module = torch.export.load(path, extra_files=extra).module()
-        return lambda *inputs: module(*map(torch.from_numpy, inputs)).numpy(), json.loads(extra["voidrl"])
+        return lambda inputs: module(**inputs).numpy(), json.loads(extra["voidrl"])
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(str(path))
-    names = [each.name for each in session.get_inputs()]
-    metadata = session.get_modelmeta().custom_metadata_map
-    return lambda *inputs: session.run(["action"], dict(zip(names, inputs, strict=True)))[0], json.loads(
-        metadata["voidrl"]
-    )
+    metadata = json.loads(session.get_modelmeta().custom_metadata_map["voidrl"])
+
+    def act(inputs):
+        return session.run(["action"], {name: tensor.numpy() for name, tensor in inputs.items()})[0]
+
+    return act, metadata
 
 
 @pytest.mark.parametrize(("name", "to"), ALL)
@@ -84,21 +98,25 @@ def test_acts_as_the_agent_does(name, to, tmp_path):
     assert all(torch.equal(tensor, before[name]) for name, tensor in agent.tensors().items())
     assert [file.name for file in tmp_path.iterdir()] == ["policy"]  # with its weights
     policy, metadata = read(path, to)
-    dim = agent.method.skill_dim
+    dim, spec = agent.method.skill_dim, agent.spec
     for n in (1, 3, 20):
         obs = agent_obs(agent, n, seed=n)
-        skill = np.random.default_rng(n).normal(size=(n, dim)).astype(np.float32)
-        expected = agent.choose(obs, torch.from_numpy(skill), deterministic=True).numpy()
-        action = policy(obs.numpy(), *([skill] if dim else []))
+        skill = points(n, dim)
+        expected = agent.choose(obs, skill, deterministic=True).numpy()
+        inputs = (
+            dict(zip(("obs", "values"), unpack(obs, spec), strict=True)) if spec.num_values else {"obs": obs}
+        )
+        action = policy(inputs | ({"skill": skill} if dim else {}))
         assert action.dtype == expected.dtype
         np.testing.assert_allclose(action, expected, atol=1e-5)
-    assert metadata["observation"]["shape"] == list(observation_shape(agent))
+    assert metadata["inputs"]["obs"]["shape"] == ["batch", *spec.obs_shape]
+    assert [*metadata["inputs"]] == [*inputs, *(["skill"] if dim else [])]
     assert metadata["voidrl"] == voidrl.__version__
     assert metadata["spec"]["frame_stack"] == agent.spec.frame_stack
     assert metadata["skill"] == agent.task_skill.tolist()
     assert metadata["config"]["learner"]["name"] == agent.config.learner.name
     if agent.spec.discrete:
-        assert metadata["action"] == {"kind": "discrete", "n": agent.spec.num_actions}
+        assert metadata["action"] == {"kind": "discrete", "n": spec.num_actions, "shape": []}
     else:
         scale = metadata["action"]
         low, high = np.array(scale["low"]), np.array(scale["high"])
@@ -142,15 +160,11 @@ def test_a_policy_that_cannot_be_traced_is_refused(tmp_path):
 
 
 def test_the_command(tmp_path, capsys):
-    changes = config(steps=20, warmup_steps=10, learner__hidden_dim=8)
+    changes = config(steps=20, warmup_steps=20, learner__hidden_dim=8, learner__encoder__width=0.1)
     voidrl.pretrain("voidrl/PixelMaze-v0?size=5&image_size=15", config=changes, out=tmp_path / "run")
     capsys.readouterr()
-    assert main(["export", str(tmp_path / "run"), "--to", "torch"]) == 0
     path = tmp_path / "run" / "policy.pt2"
-    assert capsys.readouterr().out.strip() == str(path)
-    _, metadata = read(path, "torch")
-    assert metadata["environment"] == "voidrl/PixelMaze-v0?size=5&image_size=15"
-    assert metadata["steps"] == 20
+    path.touch()
     for argv, sentence in (
         (["--to", "torch"], "exists already"),
         (["--to", "flax"], "unknown format 'flax'; known: minari, npz, onnx, torch"),
@@ -158,9 +172,11 @@ def test_the_command(tmp_path, capsys):
     ):
         assert main(["export", str(tmp_path / "run"), *argv]) == 2
         assert sentence in capsys.readouterr().err
-    before = path.stat().st_mtime_ns
     assert main(["export", str(tmp_path / "run"), "--to", "torch", "--force"]) == 0
-    assert path.stat().st_mtime_ns > before
+    assert capsys.readouterr().out.strip() == str(path)
+    _, metadata = read(path, "torch")
+    assert metadata["environment"] == "voidrl/PixelMaze-v0?size=5&image_size=15"
+    assert metadata["steps"] == 20
     (tmp_path / "other").mkdir()
     assert main(["export", str(tmp_path / "other"), "--to", "onnx"]) == 2
     assert "is no run" in capsys.readouterr().err

@@ -14,9 +14,6 @@ import voidrl
 from voidrl.config import DMControlConfig, EnvConfig
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.playing.units import agent_action, raw_observation
-from voidrl.spaces import env_action, to_frames
-from voidrl.types import EnvSpec
 
 IN_PROCESS = {"env.backend": "sync"}  # a simulator in this process, which starts faster
 SMALL_MAZE = "voidrl/PixelMaze-v0?size=7&image_size=21"
@@ -123,13 +120,25 @@ def test_torch_is_not_imported():
     assert done.stdout == "False\n"
 
 
-def test_actions_and_observations_are_converted_back_and_forth():
-    bounds = {"action_low": (-3.0, 0.0, 1.0), "action_high": (1.0, 10.0, 1.0), "action_shape": (1, 3)}
-    spec = EnvSpec((3, 8, 6), True, 2, num_actions=0, raw_shape=(8, 6, 3), **bounds)
-    rng = np.random.default_rng(0)
-    own = rng.uniform(-1, 1, (5, 3)).astype(np.float32)
-    own[:, 2] = 0  # the bounds are equal there
-    np.testing.assert_allclose(agent_action(env_action(own, spec), spec), own, atol=1e-6)
-    np.testing.assert_array_equal(agent_action(np.array([[[-3.0, 10.0, 1.0]]]), spec), [[-1, 1, 0]])
-    raw = rng.integers(0, 256, (5, 8, 6, 3), np.uint8)
-    assert np.array_equal(raw_observation(to_frames(raw, spec), spec), raw)
+class Nested(gym.Env):
+    """Observations are a dictionary, actions are several choices."""
+
+    def __init__(self):
+        image = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+        self.observation_space = gym.spaces.Dict({"image": image, "speed": gym.spaces.Box(-1, 1, (2,))})
+        self.action_space = gym.spaces.MultiDiscrete([2, 3])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+def test_observations_are_the_environments_own_even_where_agents_see_frames():
+    made = voidrl.make_env(Nested, {"env.wrappers": ["gymnasium.wrappers:TimeLimit?max_episode_steps=2"]})
+    obs, _ = made.reset(seed=0)
+    assert made.observation_space.contains(obs)
+    assert [made.step(np.array([1, 2]))[3] for _ in range(2)] == [False, True]

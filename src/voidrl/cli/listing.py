@@ -196,7 +196,7 @@ def _presets() -> Listing:
     from voidrl.protocols.presets import AGENTS, FAMILIES, PROTOCOLS
     from voidrl.protocols.replay_size import agent_replay_bytes, replay_bytes
 
-    places = {"maze": "PixelMaze", "atari": "atari/…", "dmc": "dmc/…", "urlb": "dmc/…"}
+    places = {"maze": "PixelMaze", "atari": "atari/…", "dmc": "dmc/…", "urlb": "dmc/…", "cpu": "any"}
     protocols: list[tuple[Any, ...]] = []
     for name, preset in PROTOCOLS.items():
         steps = Count(preset.values.get("steps", Config().steps))

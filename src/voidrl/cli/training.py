@@ -20,6 +20,7 @@ from voidrl.cli.options import (
     split_words,
 )
 from voidrl.errors import UnknownNameError
+from voidrl.terminal.output import say
 from voidrl.terminal.tables import described, print_table, wrap_text
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ OUTPUT = {
     "--callback NAME": "StopOnPlateau, StopAtReturn?value=10, or module:Class?option=value; may be repeated",
 }
 START = {
-    "--preset NAME": "a protocol or an agent, from `voidrl list presets`",
+    "--preset NAME": "a protocol or an agent, from `voidrl list presets`, or none",
     "--method NAME": "the intrinsic reward, from `voidrl list methods`, or module:Class",
     "--representation NAME": "from `voidrl list representations`, or module:Class",
     "--learner NAME": "the RL algorithm, from `voidrl list learners`, or module:Class",
@@ -59,6 +60,8 @@ class RunRequest(NamedTuple):
     layers: list[ConfigLayer]
     wants_help: str
     """`--help`, `--help-all` or nothing."""
+    note: str = ""
+    """What the user should know about the preset that was chosen."""
 
 
 def pretrain(argv: list[str]) -> None:
@@ -85,6 +88,8 @@ def _start(command: str, argv: list[str]) -> None:
         return
     from voidrl import api
 
+    if request.note:
+        say(request.note)
     options = request.options
     where: dict[str, Any] = {"out": options.get("--out"), "overwrite": "--overwrite" in options}
     where["callbacks"] = read_callbacks(options.get("--callback", ""))
@@ -111,6 +116,8 @@ def config(argv: list[str]) -> None:
     request = read_request(command, argv[1:], CONFIG)
     from voidrl.build import config_sources, require_fitting
 
+    if request.note:
+        say(request.note)
     require_fitting(request.probed, request.config)
     from voidrl.config import SET_BY_COMMAND, flat, to_json
 
@@ -144,6 +151,7 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
     own = {**START, **(more or {})}
     options = pop_own(given, own)
     from voidrl import api, build
+    from voidrl.affordable import CPU_PRESET, hopeless_on_cpu
     from voidrl.config import PIECES, Config, merge, update
 
     pieces: dict[str, Any] = {kind: options[f"--{kind}"] for kind in PIECES if f"--{kind}" in options}
@@ -164,7 +172,10 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
     chosen = build.name_pieces(probed.spec, merge(*(layer.values for layer in layers)))
     fields = update(Config(), {kind: piece["name"] for kind, piece in chosen.items()})
     layers = layers_with(read_options(fields, given, command, own))
-    return RunRequest(env, options, probed, build.config_for(probed, layers), layers, wants_help)
+    config = build.config_for(probed, layers)
+    if env and "--preset" not in options and (note := hopeless_on_cpu(env, probed.spec, config)):
+        return read_request(command, [*argv, "--preset", CPU_PRESET], more)._replace(note=note)
+    return RunRequest(env, options, probed, config, layers, wants_help)
 
 
 def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:

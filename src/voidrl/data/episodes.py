@@ -1,4 +1,4 @@
-"""Episodes: what a replay holds, as an environment would have given it, and the spaces of it."""
+"""Episodes: what a replay holds, as the environment gave it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 
-from voidrl.playing.units import raw_observation
+from voidrl.data.units import observations_of
 from voidrl.replay import TERMINATED, TRUNCATED, Replay
 from voidrl.spaces import env_action
-from voidrl.types import EnvSpec
-
-IMAGE, VALUES = "image", "values"  # entries of an observation that is an image with numbers
 
 
 @dataclass(frozen=True)
@@ -92,32 +88,3 @@ def read_episodes(replay: Replay, spans: list[Span]) -> Iterator[Episode]:
             truncations=truncated,
             skills=replay.skill[slots].cpu().numpy() if replay.skill.shape[1] else None,
         )
-
-
-def observations_of(frames: np.ndarray, spec: EnvSpec) -> Any:
-    """Stored frames (T, *stored_shape) as an environment with the space `observation_space` gives them."""
-    if not spec.num_values:
-        return raw_observation(frames, spec)
-    channels = spec.frame_shape[0]
-    content = np.ascontiguousarray(frames[:, channels:]).reshape(len(frames), -1)
-    values = np.ascontiguousarray(content[:, : 4 * spec.num_values]).view("<f4")
-    return {IMAGE: frames[:, :channels], VALUES: values.astype(np.float32)}
-
-
-def observation_space(spec: EnvSpec) -> gym.Space:
-    """The space of exported observations. Bounds of vectors are not known to an agent."""
-    if spec.num_values:
-        image = gym.spaces.Box(0, 255, spec.frame_shape, np.uint8)
-        values = gym.spaces.Box(-np.inf, np.inf, (spec.num_values,), np.float32)
-        return gym.spaces.Dict({IMAGE: image, VALUES: values})
-    if spec.pixels:
-        return gym.spaces.Box(0, 255, spec.raw_shape or spec.frame_shape, np.uint8)
-    return gym.spaces.Box(-np.inf, np.inf, spec.frame_shape, np.float32)
-
-
-def action_space(spec: EnvSpec) -> gym.Space:
-    """The space of exported actions."""
-    if spec.discrete:
-        return gym.spaces.Discrete(spec.num_actions)
-    low, high = (np.array(bound).reshape(spec.action_shape) for bound in (spec.action_low, spec.action_high))
-    return gym.spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)

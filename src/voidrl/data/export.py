@@ -13,8 +13,9 @@ import torch
 from voidrl import __version__, checkpoint
 from voidrl.build import config_from_json
 from voidrl.config import Config, to_json
-from voidrl.data.episodes import action_space, find_spans, observation_space, read_episodes
+from voidrl.data.episodes import find_spans, read_episodes
 from voidrl.data.files import WRITERS, Content
+from voidrl.data.units import action_space, observation_space
 from voidrl.envs.ids import ATARI, DMC, parse_id
 from voidrl.errors import CheckpointError, ConfigError, UnknownNameError
 from voidrl.loop import REPLAY, load_replay
@@ -127,7 +128,7 @@ def _replay_of(saved: checkpoint.Checkpoint, spec: EnvSpec, config: Config) -> R
 def _env_spec(config: Config) -> Any:
     """Gymnasium's spec of the environment, from which Minari makes it again; None where it has none."""
     name, options = parse_id(config.env.id)
-    if name.startswith((ATARI, DMC)):
+    if name.startswith((ATARI, DMC)) or config.env.wrappers:
         return None
     try:
         found = copy.deepcopy(gym.spec(name))

@@ -51,6 +51,8 @@ class Dataset(Protocol):
     action_space: gym.Space
     lengths: np.ndarray
     """(E,) steps of each episode."""
+    is_ours: bool
+    """Whether voidrl wrote it: of Dicts and Tuples it has the frames of the agent."""
 
     def episodes(self, indices: Iterable[int]) -> Iterator[Episode]:
         """The episodes of these numbers."""
@@ -110,6 +112,7 @@ class MinariDataset:
             self.action_space: gym.Space = self._stored.action_space
             every = self._stored.storage.get_episode_metadata(self._stored.episode_indices)
             self.lengths = np.array([int(each["total_steps"]) for each in every], np.int64)
+            self.is_ours = METADATA in self._stored.storage.metadata
 
     def episodes(self, indices: Iterable[int]) -> Iterator[Episode]:
         """The episodes of these numbers, read one at a time."""
@@ -201,6 +204,8 @@ def _plain(name: str) -> str:
 
 class NpzDataset:
     """The arrays of all episodes end to end, in one file."""
+
+    is_ours = True
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)

@@ -7,7 +7,7 @@ equal length. Where a cut falls into an episode, its second part begins with fra
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,15 +15,18 @@ import torch
 from voidrl.config import EnvConfig
 from voidrl.data.episodes import Episode
 from voidrl.data.files import Dataset, open_dataset
-from voidrl.errors import DataError, SpaceError
+from voidrl.data.units import actions_within, agent_action
+from voidrl.errors import ConfigError, DataError, SpaceError
 from voidrl.methods.base import Method
-from voidrl.playing.units import agent_action
 from voidrl.replay import Replay
-from voidrl.spaces import spec_of, to_frames
+from voidrl.spaces import read_spaces, to_frames
 from voidrl.spaces.check import ROUNDING
 from voidrl.types import EnvSpec
 
-SAME = ("frame_shape", "pixels", "num_values", "num_actions", "action_shape")  # of data and environment
+SAME = (  # of data and environment
+    *("frame_shape", "pixels", "num_values", "num_actions"),
+    *("action_shape", "action_sizes", "action_start", "action_integer"),
+)
 
 
 class Move(NamedTuple):
@@ -43,9 +46,15 @@ class Move(NamedTuple):
 def open_fitting(data: str, spec: EnvSpec, env: EnvConfig) -> tuple[Dataset, EnvSpec]:
     """A dataset and its spec, after a comparison of its spaces with those of the environment."""
     dataset = open_dataset(data)
+    reading: dict[str, Any] = {"keys": env.keys, "masks": env.action_masks}
+    if dataset.is_ours or env.action_masks != "key":
+        reading["masks"] = "none"  # others are not in datasets; ours are in the frames
+    if dataset.is_ours:
+        reading["keys"] = ()
     try:
-        found = spec_of(dataset.observation_space, dataset.action_space, spec.frame_stack)
-    except SpaceError as error:
+        spaces = dataset.observation_space, dataset.action_space
+        found = read_spaces(*spaces, spec.frame_stack, **reading).spec
+    except (SpaceError, ConfigError) as error:
         raise DataError(f"the dataset {data!r} cannot be used: {error}") from None
     differs = [name for name in SAME if getattr(found, name) != getattr(spec, name)]
     for name in ("action_low", "action_high"):
@@ -152,17 +161,9 @@ class Stream:
 
     def _actions(self, actions: np.ndarray) -> np.ndarray:
         """The agent's actions, after a check of the environment's."""
-        spec = self._spec
-        if spec.discrete:
-            within = (actions >= 0) & (actions < spec.num_actions)
-        else:
-            low, high = (
-                np.reshape(bound, spec.action_shape) for bound in (spec.action_low, spec.action_high)
-            )
-            margin = ROUNDING * np.maximum(1, np.maximum(np.abs(low), np.abs(high)))
-            within = (actions >= low - margin) & (actions <= high + margin)  # never true of NaN
-        self._require(bool(within.all()), f"actions outside of its space {self._dataset.action_space}")
-        return agent_action(actions, spec)
+        within = actions_within(actions, self._spec, ROUNDING)
+        self._require(within, f"actions outside of its space {self._dataset.action_space}")
+        return agent_action(actions, self._spec)
 
     def _require(self, ok: bool, found: str) -> None:
         if not ok:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
@@ -36,6 +36,7 @@ from voidrl.errors import (
     UnknownNameError,
     VoidrlError,
 )
+from voidrl.registration import MAZE_ID
 from voidrl.registry import import_path
 from voidrl.spaces import Reading, read_spaces
 from voidrl.suites.atari import find_game
@@ -44,7 +45,10 @@ from voidrl.types import EnvSpec
 
 GYM_ID = re.compile(r"-v\d+$|/")  # `module:Name-v0`: Gymnasium imports the module, which registers the name
 SIMULATORS = {"ALE": ("ale_py", "ale-py", "atari")}
-EnvFactory = Callable[[], gym.Env]
+TENSOR_VERSIONS = {MAZE_ID: "voidrl.envs.torch_maze:TorchPixelMaze"}
+PREPROCESSED = "ALE/"  # whose vectorized version has other observations and options than the single game
+EnvFactory = Callable[..., Any]
+"""Creates one environment; with the backends `native` and `tensor`, all of them."""
 Made = TypeVar("Made", gym.Env, VectorEnv)
 
 
@@ -57,18 +61,21 @@ def make_envs(
     pretraining: bool = False,
     render_height: int = 0,
     true_state: bool = False,
+    device: str = "auto",
 ) -> Envs:
     """Create N environments from an id or a factory.
 
     Args:
         config: The environment and its options.
-        factory: A function that creates one environment, used instead of `config.id`.
+        factory: A function that creates one environment, used instead of `config.id`; with the backends
+            `native` and `tensor`, one that creates all, or for tensors the environments themselves.
         num_envs: N, by default `config.num_envs`.
         evaluation: For evaluation: Atari plays whole games and keeps the raw score.
         pretraining: For training without a task's reward, in which Atari may treat lost lives differently.
         render_height: Above 0, `Envs.render` returns pictures of environment 0, of this height if the world
             can be drawn at any size. Nothing else changes.
         true_state: Whether `Envs.true_state` can be asked. On Atari this emulates each game twice.
+        device: Where environments are that take and return tensors.
     """
     n = num_envs or config.num_envs
     name, options = (config.id, {}) if factory is not None else parse_id(config.id)
@@ -77,6 +84,8 @@ def make_envs(
             f"env.counted_envs = {config.counted_envs} cannot be used with env.num_envs = {config.num_envs}: "
             f"expected at most that many, or 0 for all"
         )
+    if factory is None and config.backend == "tensor" and name.startswith((ATARI, DMC, ENVPOOL)):
+        raise _no_tensors(config.id)
     if factory is None and name.startswith((ATARI, DMC)):
         _require_plain(config)
     if factory is None and name.startswith(DMC):
@@ -99,7 +108,7 @@ def make_envs(
             f"env.count_states = True cannot be used with environment {config.id!r}: expected {ATARI}… or "
             f"{DMC}…, whose states can be counted, or env.count_states = False"
         )
-    native: Callable[..., VectorEnv] | None = None  # creates all of them at once
+    native: Callable[..., Any] | None = None  # creates all of them at once
     renders = render_height > 0
     wrappers = [EnvWrapper(text) for text in config.wrappers]
     if factory is None and name.startswith(ENVPOOL):
@@ -127,15 +136,28 @@ def make_envs(
     elif factory is None:
         registered = _find(name)
         name, factory = registered.id, partial(gym.make, registered.id, **options)
+        if config.backend == "tensor":
+            if name not in TENSOR_VERSIONS:
+                raise _no_tensors(name)
+            version: Any = import_path("environment", TENSOR_VERSIONS[name])
+            factory = partial(version, **options)
         if registered.vector_entry_point is not None:
             native = partial(gym.make_vec, name, n, vectorization_mode="vector_entry_point", **options)
+    if config.backend == "tensor":
+        from voidrl.envs.tensor import make_tensor_envs  # imports torch
+
+        shows = renders and _takes(factory, "render_mode")
+        tensor_envs = make_tensor_envs(
+            config, cast(Any, factory), n, device, render=shows, true_state=true_state
+        )
+        return _checked_for_pictures(tensor_envs, renders)
     if config.backend == "native" and wrappers:
         raise ConfigError(
             f"env.backend = 'native' cannot be used with env.wrappers = {[*config.wrappers]}, which wrap "
             f"single environments: use sync or async"
         )
     if config.backend == "native" and native is None and _takes(factory, "num_envs"):
-        native = partial(factory, num_envs=n)  # type: ignore[call-arg, assignment]
+        native = partial(factory, num_envs=n)
     if config.backend == "native" and native is None:
         raise ConfigError(
             f"env.backend = 'native' cannot be used: {name!r} has no vectorized version; use sync or async"
@@ -143,6 +165,8 @@ def make_envs(
     try:
         if wrappers or config.backend not in ("auto", "native"):
             native = None  # they are for single environments
+        if native is not None and config.backend == "auto" and name.startswith(PREPROCESSED):
+            native = None
         if native is not None:
             vector = _with_render_mode(native(), native) if renders else native()
             vector = _vector(vector, config.id, n)
@@ -162,13 +186,24 @@ def make_envs(
         keys=config.keys,
         masks=_known_masks(config.action_masks, vector) if native else "none",
     )
-    if renders and vector.render_mode != "rgb_array" and not envs.spec.pixels:
+    return _checked_for_pictures(envs, renders)
+
+
+def _checked_for_pictures(envs: Envs, renders: bool) -> Envs:
+    if renders and getattr(envs.vector, "render_mode", None) != "rgb_array" and not envs.spec.pixels:
         envs.close()
         raise ConfigError(
-            f"environment {config.id!r} cannot be shown: it has no render mode 'rgb_array' and its "
+            f"environment {envs.name!r} cannot be shown: it has no render mode 'rgb_array' and its "
             f"observations are not images; add a render() and metadata = {{'render_modes': ['rgb_array']}}"
         )
     return envs
+
+
+def _no_tensors(name: str) -> ConfigError:
+    return ConfigError(
+        f"env.backend = 'tensor' cannot be used with environment {name!r}, which has no version in torch: "
+        f"expected {', '.join(TENSOR_VERSIONS)}, or a function that takes num_envs and device"
+    )
 
 
 def _reading_of(vector: VectorEnv) -> Reading:
@@ -238,11 +273,13 @@ def _takes(make: Callable[..., Any], argument: str) -> bool:
         return False
 
 
-def probe_env(config: EnvConfig, factory: EnvFactory | None = None) -> tuple[EnvSpec, EnvConfig]:
+def probe_env(
+    config: EnvConfig, factory: EnvFactory | None = None, device: str = "auto"
+) -> tuple[EnvSpec, EnvConfig]:
     """The spec of the environment, and the config with the environment's defaults filled in."""
     if factory is None and config.id.startswith(DMC):
         return probe_dmc(config), resolve(config)
-    with closing(make_envs(config, factory, num_envs=1)) as envs:
+    with closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
         spec, masks = envs.spec, envs.reading.masks
         if config.id.startswith(ATARI) or config.action_masks != "auto":
             return spec, config
@@ -251,7 +288,7 @@ def probe_env(config: EnvConfig, factory: EnvFactory | None = None) -> tuple[Env
                 masks = "none" if info_mask(envs.reset(seed=0)[1]) is None else "info"
     config = dataclasses.replace(config, action_masks=masks)  # type: ignore[arg-type]
     if masks == "info":
-        with closing(make_envs(config, factory, num_envs=1)) as envs:
+        with closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
             envs.reset(seed=0)  # a mask that cannot be used is refused
             return envs.spec, config
     return spec, config
@@ -277,7 +314,7 @@ def _vector(made: Any, name: str, n: int) -> VectorEnv:
     return made
 
 
-def _refuse_single(**options: Any) -> gym.Env:
+def _refuse_single(**options: Any) -> Any:
     raise ConfigError(
         "env.wrappers and env.backend = 'sync' or 'async' cannot be used with environments of EnvPool, which "
         "steps all of them in its own threads: use 'auto' without wrappers"

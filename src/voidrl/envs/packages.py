@@ -84,7 +84,11 @@ PACKAGES = (
     Package("minihack", "minihack", ("MiniHack-",), "MiniHack-Room-5x5-v0", "small rooms of NetHack"),
     Package("gym_pusht", "gym-pusht", ("gym_pusht/",), "gym_pusht/PushT-v0", "pushing a T"),
     Package(
-        "tetris_gymnasium", "tetris-gymnasium", ("tetris_gymnasium/",), "tetris_gymnasium/Tetris", "Tetris"
+        "tetris_gymnasium.envs",
+        "tetris-gymnasium",
+        ("tetris_gymnasium/",),
+        "tetris_gymnasium/Tetris",
+        "Tetris",
     ),
 )
 ALIASES = {name.rpartition("/")[2]: name for name in CRAFTER_IDS}  # as the old Gym knows them

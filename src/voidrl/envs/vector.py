@@ -54,7 +54,7 @@ class Counter(Protocol):
 class StepResult(NamedTuple):
     """The result of one step of N environments."""
 
-    frames: np.ndarray  # (N, *stored_shape)
+    frames: Any  # (N, *stored_shape), an array; a tensor from environments on a device
     reward: np.ndarray  # (N,) float32
     terminated: np.ndarray  # (N,) bool: the value after this step is 0
     truncated: np.ndarray  # (N,) bool
@@ -82,6 +82,10 @@ class Envs:
     """The Atari game, if a human score is known for it."""
     frames_per_step: int = 1
     """Frames or control steps per agent step (the action repeat)."""
+    takes_tensors: bool = False
+    """Whether frames are tensors on a device, and `send` takes actions from there."""
+    actions_are_finite: bool = True
+    """Whether the actions of the last step were, known after `recv`; only where they do not pass the host."""
     _newest: np.ndarray  # (N, *stored_shape), the latest frames
     _variables: tuple[Variable, ...] = ()
     _state: np.ndarray | None = None  # (N, V)
@@ -138,7 +142,7 @@ class Envs:
         except SpaceError as error:
             raise SpaceError(f"environment {self.name!r}: {error}") from None
 
-    def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
         """Start new episodes; environment i is seeded with seed + i."""
         self._resets[:] = True
         obs, info = self._guarded(lambda: self.vector.reset(seed=seed))
@@ -148,7 +152,7 @@ class Envs:
             self._read_state(info)
         return self._newest, info
 
-    def send(self, action: np.ndarray) -> None:
+    def send(self, action: Any) -> None:
         """Start one step of each environment; `recv` waits for those that run in parallel."""
         self._sent = self._env_action(action)
         if isinstance(self.vector, ForkedVector):

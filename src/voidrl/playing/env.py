@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,15 +13,17 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
 from voidrl.config import Config, EnvConfig, merge, require, update
+from voidrl.envs.atari import AtariEnvs
+from voidrl.envs.convert import Converted
+from voidrl.envs.envpool import PREFIX as ENVPOOL
 from voidrl.envs.guarded import Guarded
 from voidrl.envs.ids import ATARI, DMC, parse_id
 from voidrl.envs.make import EnvFactory, make_envs
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.playing.units import agent_action, raw_observation
 from voidrl.protocols.presets import default_preset, protocol_for
 
-NATIVE = (ATARI, DMC)  # ids whose environments exist as vectors alone
+NATIVE = (ATARI, DMC, ENVPOOL)  # ids whose environments exist as vectors alone
 PICTURE_HEIGHT = 420  # of `render`, where the world can be drawn at any size
 
 
@@ -52,8 +54,9 @@ def make_env(
     native = factory is None and name.startswith(NATIVE)
     if render_mode not in (None, "rgb_array"):
         settings, factory = _with_render_mode(settings, factory, render_mode, native)
+    vectors = native or (factory is not None and settings.backend == "native")
     envs = make_envs(
-        settings if native else dataclasses.replace(settings, backend="sync"),
+        settings if vectors else dataclasses.replace(settings, backend="sync"),
         factory,
         num_envs=1,
         evaluation=name.startswith(ATARI),  # DMControl's domains without a task have no evaluation
@@ -63,7 +66,9 @@ def make_env(
         return NativeEnv(envs, render_mode)
     envs.vector.closed = True  # or it would close the environment that is handed out
     single: gym.Env = envs.vector.envs[0]
-    return single.env if isinstance(single, Guarded) else single  # whose `spec` makes it again
+    while isinstance(single, Guarded | Converted):
+        single = single.env  # as the environment gives observations: agents convert them as well
+    return single
 
 
 def _env_config(env: str | EnvFactory, config: Mapping[str, Any] | EnvConfig | Config | None) -> EnvConfig:
@@ -106,42 +111,53 @@ class NativeEnv(gym.Env):
     """One of N = 1 environments that are vectors by nature."""
 
     def __init__(self, envs: Envs, render_mode: str | None = None) -> None:
-        self._envs = envs
-        self.observation_space = envs.vector.single_observation_space
-        self.action_space = envs.vector.single_action_space
+        self._envs, vector = envs, envs.vector
+        self.observation_space, self.action_space = (
+            vector.single_observation_space,
+            vector.single_action_space,
+        )
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": envs.steps_per_second or 30}
         self.render_mode = render_mode
         self._ended: bool | None = None  # None before the first reset
-        shape = (1,) if envs.spec.discrete else (1, envs.spec.action_dim)
-        self._ignored_action = np.zeros(shape, np.int64 if envs.spec.discrete else np.float32)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Start a new episode. Without a seed, the environment's own random numbers run on after an end."""
         super().reset(seed=seed)
         if seed is None and self._ended:
-            result = self._envs.step(self._ignored_action)  # which is the reset
-            frames, info = result.frames, result.info
+            obs, *_, info = self._step(np.zeros_like(self.action_space.sample()))  # which is the reset
         else:
-            frames, info = self._envs.reset(int(self.np_random.integers(2**31)) if seed is None else seed)
+            seed = int(self.np_random.integers(2**31)) if seed is None else seed
+            reset: Callable[..., Any] = self._envs.vector.reset
+            if isinstance(self._envs, AtariEnvs):  # it draws pictures in a game of its own
+                reset = self._envs.reset
+            obs, info = self._envs._guarded(partial(reset, seed=seed))
         self._ended = False
-        return self._observation(frames), _first(info)
+        return _row(obs), _first(info)
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step once, with an action in the environment's own range."""
+        name = self._envs.name
         if self._ended is not False:
-            raise gym.error.ResetNeeded(f"environment {self._envs.name!r} needs a reset() before this step")
-        taken = np.asarray(action)[None]
-        if not self.action_space.contains(np.asarray(action, self.action_space.dtype)):
+            raise gym.error.ResetNeeded(f"environment {name!r} needs a reset() before this step")
+        taken = np.asarray(action).astype(self.action_space.dtype, copy=False)
+        if not self.action_space.contains(taken if taken.ndim else taken[()]):
             raise ConfigError(
-                f"action {action!r} cannot be taken in environment {self._envs.name!r}: expected one of "
+                f"action {action!r} cannot be taken in environment {name!r}: expected one of "
                 f"{self.action_space}"
             )
-        result = self._envs.step(agent_action(taken, self._envs.spec))
-        self._ended = bool(result.ended[0])
-        outcome = float(result.reward[0]), bool(result.terminated[0]), bool(result.truncated[0])
-        return self._observation(result.frames), *outcome, _first(result.info)
+        obs, reward, terminated, truncated, info = self._step(taken)
+        outcome = float(reward[0]), bool(terminated[0]), bool(truncated[0])
+        self._ended = outcome[1] or outcome[2]
+        return _row(obs), *outcome, _first(info)
+
+    def _step(self, action: np.ndarray) -> Any:
+        """A step of the vector, with its observations as they are."""
+        if isinstance(self._envs, AtariEnvs):
+            result = self._envs.step(np.asarray(action)[None])
+            return result.frames, result.score, result.terminated, result.truncated, result.info
+        return self._envs._guarded(partial(self._envs.vector.step, np.asarray(action)[None]))
 
     def render(self) -> np.ndarray | None:  # type: ignore[override]
         """The current picture, (H, W, 3) uint8, in the mode `rgb_array`."""
@@ -151,9 +167,12 @@ class NativeEnv(gym.Env):
         """End the simulation and its processes."""
         self._envs.close()
 
-    def _observation(self, frames: np.ndarray) -> np.ndarray:
-        raw: np.ndarray = raw_observation(frames, self._envs.spec)[0]
-        return raw.copy()
+
+def _row(obs: Any) -> Any:
+    """The observation of the only environment, copied."""
+    if isinstance(obs, dict):
+        return {key: _row(value) for key, value in obs.items()}
+    return tuple(map(_row, obs)) if isinstance(obs, tuple) else np.array(obs[0])
 
 
 def _first(info: dict[str, Any]) -> dict[str, Any]:

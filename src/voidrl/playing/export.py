@@ -1,7 +1,7 @@
 """The deterministic policy of an agent as a file: ONNX, or a program of `torch.export`.
 
-A policy maps observations as networks take them, stacked frames (B, *obs_shape) in uint8 or float32, to
-actions: indices (B,) or numbers in [−1, 1], (B, action_dim). Weights and metadata are in the file.
+A policy maps observations as networks take them, stacked frames (B, *obs_shape) in uint8 or float32, to the
+agent's actions: indices (B,) or numbers in [−1, 1], (B, action_dim). Weights and metadata are in the file.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from torch import Tensor, nn
 
 from voidrl import __version__
 from voidrl.agent import Agent
+from voidrl.augment import images
 from voidrl.config import to_json, without_local_fields
 from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError
 from voidrl.files import user_path
 from voidrl.learners.base import Learner
 from voidrl.nets.layers import FullPrecisionLinear
 from voidrl.nets.noisy import NoisyLinear
+from voidrl.observations import pack_input
 
 METADATA = "voidrl"  # its key in the metadata of an ONNX model, and the name of its extra file in a .pt2
 TRACED_BATCH = 2  # the least that torch does not take for a constant
@@ -36,8 +38,9 @@ TRACED_BATCH = 2  # the least that torch does not take for a constant
 def export_policy(agent: Agent, path: str | Path, format: str = "onnx", *, overwrite: bool = False) -> Path:  # noqa: A002
     """Write the deterministic policy of an agent to a file, and return its path.
 
-    The policy's inputs are `obs` and, if the method has skills, `skill` (B, skill_dim); its output is
-    `action`. The metadata says how to scale it, and which skill the task has chosen.
+    The policy's inputs are `obs`, `values` (the numbers that come with images, stacked like these) and
+    `skill`, the last two only where there are any; its output is `action`. The metadata says what an action
+    means to the environment, and which skill the task has chosen.
 
     Args:
         agent: The agent.
@@ -78,34 +81,44 @@ def require_free(target: Path, overwrite: bool) -> None:
 def policy_metadata(agent: Agent) -> dict[str, Any]:
     """What a player needs besides the policy: how observations are made and actions are scaled."""
     spec = agent.spec
-    if spec.discrete:
-        action = {"kind": "discrete", "n": spec.num_actions}
-    else:
-        bounds = {"low": list(spec.action_low), "high": list(spec.action_high)}
-        scaling = "low + (action + 1) / 2 * (high - low), reshaped to shape"
-        action = {"kind": "continuous", **bounds, "shape": list(spec.action_shape), "scaling": scaling}
+    action: dict[str, Any] = {"kind": "discrete" if spec.discrete else "continuous"}
+    action |= {"n": spec.num_actions} if spec.discrete else {}
+    if spec.action_sizes:
+        action |= {"sizes": list(spec.action_sizes), "start": list(spec.action_start)}
+        counted = "combinations of choices, the last component fastest"
+        signs = "a number for each choice, of which the largest is taken; one alone, by its sign, for two"
+        action["meaning"] = counted if spec.discrete else signs
+    elif not spec.discrete:
+        action |= {"low": list(spec.action_low), "high": list(spec.action_high)}
+        rounded = ", rounded" if spec.action_integer else ""
+        action["meaning"] = f"low + (action + 1) / 2 * (high - low){rounded}"
+    action["shape"] = list(spec.action_shape)
+    inputs = {
+        name: {"dtype": str(each.dtype).removeprefix("torch."), "shape": ["batch", *each.shape[1:]]}
+        for name, each in example_inputs(agent).items()
+    }
     return {
         "voidrl": __version__,
         "environment": agent.config.env.id,
         "steps": agent.steps,
-        "spec": spec.to_json(),
-        "observation": {
-            "dtype": "uint8" if spec.pixels else "float32",
-            "shape": list(observation_shape(agent)),
-            "stacking": "the last frame_stack frames along the first axis, oldest first; an episode begins "
-            "with its first frame repeated",
-            "normalization": "inside of the policy",
-        },
+        "inputs": inputs,
+        "stacking": "the last frame_stack frames along the first axis, oldest first; an episode begins with "
+        "its first frame repeated",
+        "normalization": "inside of the policy",
         "action": action,
         "skill": agent.task_skill.tolist(),
+        "spec": spec.to_json(),
         "config": to_json(without_local_fields(agent.config)),
     }
 
 
-def observation_shape(agent: Agent) -> tuple[int, ...]:
-    """The shape of one observation: stacked frames as the replay stores them."""
-    channels, *size = agent.spec.stored_shape
-    return (channels * agent.spec.frame_stack, *size)
+def example_inputs(agent: Agent, batch: int = TRACED_BATCH) -> dict[str, Tensor]:
+    """Inputs of the policy by name: stacked frames, the numbers that come with images, and skills."""
+    spec, skill_dim = agent.spec, agent.method.skill_dim
+    inputs = {"obs": torch.zeros(batch, *spec.obs_shape, dtype=torch.uint8 if spec.pixels else torch.float32)}
+    if spec.num_values:
+        inputs["values"] = torch.zeros(batch, spec.num_values * spec.frame_stack)
+    return inputs | ({"skill": torch.zeros(batch, skill_dim)} if skill_dim else {})
 
 
 class Policy(nn.Module):
@@ -113,36 +126,27 @@ class Policy(nn.Module):
 
     def __init__(self, agent: Agent) -> None:
         super().__init__()
-        self.discrete, self.skill_dim = agent.spec.discrete, agent.method.skill_dim
-        self.obs_shape, self.pixels = observation_shape(agent), agent.spec.pixels
+        self.inputs = example_inputs(agent)
         self.learner: Learner = copy.deepcopy(agent.learner).cpu().float().eval().requires_grad_(False)
         for module in [*self.learner.modules()]:
             for name, child in module.named_children():
                 if isinstance(child, NoisyLinear):
                     setattr(module, name, _without_noise(child))
 
-    def forward(self, obs: Tensor, skill: Tensor | None = None) -> Tensor:
-        """(B, *obs_shape), (B, skill_dim) → (B,) or (B, action_dim)."""
+    def forward(self, obs: Tensor, values: Tensor | None = None, skill: Tensor | None = None) -> Tensor:
+        """(B, *obs_shape), (B, numbers), (B, skill_dim) → (B,) or (B, action_dim)."""
         if skill is None:
             skill = obs.flatten(1)[:, :0].float()  # len(obs) would fix the size of batches
+        if values is not None:  # not as the replay packs them, into bytes: ONNX cannot read floats from these
+            obs = pack_input(images(obs, size=self.learner.encoder.image_size), values)
         return self.learner.act(obs, skill, deterministic=True)
-
-    def example(self, batch: int = TRACED_BATCH) -> tuple[Tensor, ...]:
-        """Inputs of the policy."""
-        obs = torch.zeros(batch, *self.obs_shape, dtype=torch.uint8 if self.pixels else torch.float32)
-        return (obs, torch.zeros(batch, self.skill_dim)) if self.skill_dim else (obs,)
-
-    @property
-    def input_names(self) -> list[str]:
-        """The names of the inputs."""
-        return ["obs", "skill"] if self.skill_dim else ["obs"]
 
     def program(self) -> torch.export.ExportedProgram:
         """The policy for batches of any size."""
         batch = torch.export.Dim("batch", min=1)
-        inputs = self.example()
+        shapes = {name: {0: batch} for name in self.inputs}
         try:
-            return torch.export.export(self, inputs, dynamic_shapes=tuple({0: batch} for _ in inputs))
+            return torch.export.export(self, (), self.inputs, dynamic_shapes=shapes)
         except Exception as error:  # whatever a custom piece does that cannot be traced
             raise ConfigError(
                 f"the policy cannot be exported ({type(error).__name__}: {str(error).splitlines()[0]}): "
@@ -166,7 +170,7 @@ def _write_onnx(policy: Policy, path: Path, metadata: str) -> None:
         policy.program(),
         (),
         dynamo=True,
-        input_names=policy.input_names,
+        input_names=[*policy.inputs],
         output_names=["action"],
         verbose=False,
     )

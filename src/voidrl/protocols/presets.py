@@ -1,11 +1,12 @@
 """Presets: protocols, agents as protocols, and the recipes of methods.
 
 A protocol (`<preset>.toml`) says environment, learner, steps, fine-tuning, evaluation, replay, augmentation
-and the shape of f's encoder. A recipe (`recipes/<method>.toml`) says what one method takes within it: its
-values, its representation, what f shares with the learner and whose losses train f. A table of a recipe is
-for the preset that it is named after, or for a family of presets by their first word (`atari`), whose table
-is read first. A table such as `urlb+identity` or `urlb+jaco` is for the representation or the domain of
-DMControl that it names, and is read last.
+and the shape of f's encoder; a table `atari`, `dmc`, `maze` or `any` in it is for one family of environments.
+A recipe (`recipes/<method>.toml`) says what one method takes within it: its values, its representation, what
+f shares with the learner and whose losses train f. A table of a recipe is for the preset that it is named
+after, or for a family of presets by their first word (`atari`), whose table is read first. A table such as
+`urlb+identity` or `urlb+jaco` is for the representation or the domain of DMControl that it names, and is read
+last.
 
 An agent (`agents/<preset>.toml`) is a protocol that names its representation, to train from scratch in some
 `families` of environments. Its values hold for all of them, those of the table `atari`, `dmc`, `maze` or
@@ -35,6 +36,7 @@ from voidrl.suites.dmcontrol import find_dmc_task
 MAZE = "voidrl/PixelMaze"
 DEMO_ENV = f"{MAZE}-v0?size=13&loops=0.1&layout_seed=3&image_size=39"
 NAMES = (
+    "cpu",
     *("maze-demo", "atari-paper", "atari-fast", "atari-demo", "atari-authors"),
     *("dmc-paper", "dmc-fast", "urlb-states", "urlb-pixels"),
 )
@@ -44,6 +46,8 @@ AGENT_NAMES = (
 )
 FAMILIES = {"atari": f"{ATARI}…", "dmc": f"{DMC}…", "maze": "PixelMaze", "any": "Gymnasium environments"}
 """Families of environments for which agents have tables, and what they are called."""
+NO_PRESET = "none"
+"""In place of a preset's name: none, even where an environment has one of its own."""
 PRINTED_ONLY = {
     "simple": "SimPLe is only a printed column here, as each of its runs makes 375K updates of a video model "
     "and 16M simulated steps of PPO, parts that nothing else would use"
@@ -60,7 +64,7 @@ class Preset(NamedTuple):
     families: tuple[str, ...] = ()
     """Of environments for which an agent is made; () for a protocol, which names its own."""
     tables: dict[str, dict[str, Any]] = {}  # noqa: RUF012 – never changed
-    """Values of an agent for a family, or for one game, domain or task."""
+    """Values for a family; those of an agent also for one game, domain or task."""
 
     def values_for(self, env: object) -> dict[str, Any]:
         """The values in an environment, without the options of Atari and DMControl in any other one."""
@@ -93,7 +97,8 @@ def _table_names(kind: str, env: object) -> list[str]:
 def _read(name: str) -> Preset:
     values = tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text("utf-8"))
     about, base = values.pop("about"), values.pop("extends", None)
-    return Preset(about, merge({} if base is None else _read(base).values, values))
+    tables = {key: merge(values.pop(key)) for key in [*values] if key in FAMILIES}
+    return Preset(about, merge({} if base is None else _read(base).values, values), (), tables)
 
 
 def _read_agent(name: str) -> Preset:
@@ -120,7 +125,7 @@ def find_preset(name: str) -> Preset:
             f"{FAMILIES['atari']} are {_list(agents_for('atari'), 'and')}"
         )
     if name not in PRESETS:
-        raise UnknownNameError("preset", name, PRESETS)
+        raise UnknownNameError("preset", name, [*PRESETS, NO_PRESET])
     return PRESETS[name]
 
 

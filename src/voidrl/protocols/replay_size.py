@@ -15,6 +15,7 @@ SLOT_BYTES = {
     "dmc": 3 * 84 * 84 + 65,
     "urlb-pixels": 3 * 84 * 84 + 65,
     "urlb-states": 4 * 78 + 65,
+    "cpu": 84 * 84 + 25,  # such as Atari's
 }
 
 

@@ -122,3 +122,25 @@ def _largest(action: np.ndarray, spec: EnvSpec) -> np.ndarray:
             taken[:, i] = own.argmax(1) if size > 2 else own[:, 0] > 0
         at += _width(size)
     return taken
+
+
+def chosen_action(taken: np.ndarray, spec: EnvSpec) -> np.ndarray:
+    """The agent's actions for choices (N, *action_shape) as the environment takes them.
+
+    The inverse of `env_action` where the agent's actions are discrete. In [−1, 1] it is one of many that
+    stand for the same choices.
+    """
+    sizes = spec.action_sizes
+    index = taken.reshape(len(taken), -1).astype(np.int64) - np.array(spec.action_start)  # (N, components)
+    if spec.discrete:
+        return np.asarray(np.ravel_multi_index(tuple(index.T), sizes), np.int64)
+    action = np.full((len(taken), spec.action_dim), -1.0, np.float32)
+    rows = np.arange(len(taken))
+    at = 0
+    for component, size in zip(index.T, sizes, strict=True):
+        if size > 2:
+            action[rows, at + component] = 1
+        elif size == 2:
+            action[:, at] = 2 * component - 1
+        at += _width(size)
+    return action

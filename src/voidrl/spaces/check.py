@@ -51,6 +51,11 @@ class ObservationCheck:
             self._low, self._high = space.low, space.high
         self._bounded = bounded and check_bounds
 
+    @property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lowest and highest values, with room for rounding errors."""
+        return self._low, self._high
+
     def mismatch(self, obs: np.ndarray, *batch: int) -> Mismatch | None:
         """What is wrong with the shape or the type of observations (*batch, *shape)."""
         expected = (*batch, *self.shape)

@@ -136,7 +136,7 @@ def _newest_masks(values: Sequence[np.ndarray], spec: EnvSpec, batch: int, given
     elif given is None:
         raise SpaceError(
             f"no action_mask was given: expected {mask_length(spec)} values 0 or 1, since the agent's "
-            f"environment has masks of actions"
+            f"environment has masks; pass action_mask=info['action_mask'], or what its method returns"
         )
     if np.ndim(given) == 1:
         given = np.broadcast_to(given, (batch, len(given)))

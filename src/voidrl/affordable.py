@@ -1,0 +1,35 @@
+"""What a CPU can train: the preset `cpu` is taken where the default would be hopeless without a GPU."""
+
+from __future__ import annotations
+
+from voidrl.agent.cost import update_gflop
+from voidrl.build import Env
+from voidrl.config import Config
+from voidrl.device import pick_device
+from voidrl.protocols.presets import NO_PRESET, default_preset
+from voidrl.types import EnvSpec
+from voidrl.units import human_count, human_seconds
+
+CPU_PRESET = "cpu"
+GFLOP_PER_SECOND = 50.0  # of one core of a laptop, in the products and convolutions of an update
+HOPELESS_SECONDS = 3600.0  # for the updates of `TYPICAL_STEPS`
+TYPICAL_STEPS = 100_000
+
+
+def hopeless_on_cpu(env: Env, spec: EnvSpec, config: Config) -> str:
+    """Why this config is not for a CPU, as a sentence about the preset to take instead; "" if it is.
+
+    It is hopeless where the updates of 100K steps would take one core more than an hour, as far as their
+    operations tell. On a GPU nothing is.
+    """
+    if pick_device(config.device).type != "cpu":
+        return ""
+    per_step = config.updates_per_step * update_gflop(spec, config) / GFLOP_PER_SECOND
+    if per_step * TYPICAL_STEPS <= HOPELESS_SECONDS:
+        return ""
+    name = default_preset(env)
+    default = "the defaults" if name is None else f"preset {name}"
+    return (
+        f"preset {CPU_PRESET}, since {human_count(config.steps)} steps with {default} would take about "
+        f"{human_seconds(per_step * config.steps)} on a CPU (preset {name or NO_PRESET} takes them anyway)"
+    )

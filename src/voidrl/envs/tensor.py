@@ -1,0 +1,385 @@
+"""Environments that take and return tensors, such as simulators on a GPU.
+
+`TensorVectorEnv` is what they must offer. Frames go from them into the replay on the same device, and actions
+from the policy to them; only rewards, flags and what is counted come to the host, in one copy per step.
+docs/environments/tensor.md shows how to write one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+from torch import Tensor
+
+from voidrl.config import EnvConfig
+from voidrl.device import HostCopy, pick_device
+from voidrl.envs.autoreset import FINAL_OBS, NO_FINAL_OBS
+from voidrl.envs.failures import creation_failure
+from voidrl.envs.vector import Envs, StepResult
+from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError, VoidrlError, VoidrlWarning
+from voidrl.spaces import ObservationCheck, read_spaces, to_picture
+from voidrl.types import EnvSpec, channels_last
+
+COUNTED = ("cell", "success")  # entries of `info` that the host reads in each step
+Observations = Any
+"""A tensor (N, *shape), or tensors in dictionaries and tuples, on the environment's device."""
+Info = dict[str, Any]
+
+
+@runtime_checkable
+class TensorVectorEnv(Protocol):
+    """N environments whose observations, rewards and actions are tensors on one device.
+
+    `autoreset_mode` is an attribute of its own or in `metadata`: NEXT_STEP, or SAME_STEP with the last
+    observations of episodes in `info["final_obs"]`. A tensor that was returned may be overwritten by the next
+    step. Optional: `close()`, `render()`, `render_mode`, `metadata["render_fps"]`.
+    """
+
+    num_envs: int
+    device: Any
+    """Where the tensors are: a `torch.device` or its name."""
+    single_observation_space: gym.Space
+    """Of one environment: an image, numbers, or a Dict or Tuple of numbers."""
+    single_action_space: gym.Space
+    """Of one environment: Discrete or bounded Box."""
+
+    def reset(self, *, seed: int | None = None) -> tuple[Observations, Info]:
+        """Start all episodes. The same seed gives the same episodes, which makes resuming exact."""
+
+    def step(self, actions: Tensor) -> tuple[Observations, Tensor, Tensor, Tensor, Info]:
+        """Take actions (N, *action_shape).
+
+        Returns observations, rewards (N,), terminated (N,), truncated (N,) and info, in which `cell` and
+        `success`, if they are there, are tensors (N,).
+        """
+
+
+TensorFactory = Callable[..., TensorVectorEnv]
+"""Called with `num_envs` and `device`, for `env.backend = "tensor"`."""
+
+
+def is_tensor_env(env: object) -> bool:
+    """Whether this is a `TensorVectorEnv`, and not a class or function that makes one."""
+    return not isinstance(env, type) and isinstance(env, TensorVectorEnv)
+
+
+def make_tensor_envs(
+    config: EnvConfig,
+    factory: TensorFactory | TensorVectorEnv,
+    num_envs: int,
+    device: str,
+    *,
+    render: bool = False,
+    true_state: bool = False,
+) -> TensorEnvs:
+    """Create N environments on a device, or take those that were passed, whatever their number."""
+    if config.wrappers:
+        raise ConfigError(
+            f"env.wrappers = {[*config.wrappers]} cannot be used with env.backend = 'tensor': they wrap "
+            f"single environments"
+        )
+    if isinstance(factory, TensorVectorEnv) and not isinstance(factory, type):
+        return TensorEnvs(factory, config, true_state=true_state, owned=False)
+    place = pick_device(device)
+    options: dict[str, Any] = {"num_envs": num_envs, "device": place}
+    try:
+        env = factory(**options, render_mode="rgb_array") if render else factory(**options)
+    except (VoidrlError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # SystemExit too: it is not the environment's to end the run
+        raise creation_failure(error, config.id) from error
+    if not is_tensor_env(env) or env.num_envs != num_envs:
+        what = f"{env.num_envs} environments" if is_tensor_env(env) else type(env).__name__
+        raise ConfigError(
+            f"the factory of environment {config.id!r} returned {what} for num_envs={num_envs}: expected a "
+            f"voidrl.envs.tensor.TensorVectorEnv of as many, as env.backend = 'tensor' asks for"
+        )
+    return TensorEnvs(env, config, true_state=true_state)
+
+
+class TensorEnvs(Envs):
+    """A `TensorVectorEnv` for the training loop."""
+
+    takes_tensors = True
+
+    def __init__(
+        self, env: TensorVectorEnv, config: EnvConfig, *, true_state: bool = False, owned: bool = True
+    ) -> None:
+        self.vector, self.name, self._tracks_state = env, config.id, true_state  # type: ignore[assignment]
+        self._env, self._owned = env, owned
+        self.num_envs, self.device = env.num_envs, torch.device(env.device)
+        n = self.num_envs
+        try:
+            self._mode = self._autoreset()
+            self.spec = self._read(config)
+        except VoidrlError:
+            self.close()
+            raise
+        self._check: ObservationCheck | None = None
+        if not self.spec.pixels:
+            space = _flat_box(env.single_observation_space, self.spec)
+            self._check = ObservationCheck(space, check_bounds=config.check_bounds)
+            self._low, self._high = (
+                torch.from_numpy(bound).float().to(self.device) for bound in self._check.bounds
+            )
+        bounds = torch.tensor([self.spec.action_low, self.spec.action_high], dtype=torch.float64)
+        self._bounds = bounds.to(self.device)
+        dtype = env.single_action_space.dtype
+        self._action_type = torch.from_numpy(np.zeros(0, dtype or np.float32)).dtype
+        self._own_steps, self._resets = np.zeros(n, np.int64), np.ones(n, bool)
+        self._fresh, self._uncounted = np.zeros(n, bool), np.zeros(n, np.float32)
+        self._warned = False
+
+    def _autoreset(self) -> AutoresetMode:
+        found = getattr(self._env, "autoreset_mode", None)
+        if found is None:
+            found = (getattr(self._env, "metadata", None) or {}).get("autoreset_mode")
+        if found not in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
+            raise ConfigError(
+                f"environment {self.name!r} has autoreset_mode {getattr(found, 'name', found)}: expected "
+                f"gymnasium.vector.AutoresetMode.NEXT_STEP or SAME_STEP, as an attribute or in its metadata"
+            )
+        return found  # type: ignore[no-any-return]
+
+    def _read(self, config: EnvConfig) -> EnvSpec:  # type: ignore[override]
+        env, action = self._env, self._env.single_action_space
+        try:
+            self.reading = read_spaces(
+                env.single_observation_space, action, config.frame_stack, keys=config.keys
+            )
+            spec = self.reading.spec
+            if config.action_masks not in ("auto", "none"):
+                raise SpaceError(
+                    f"env.action_masks = {config.action_masks!r} is not supported for tensors: use 'none'"
+                )
+            plain = isinstance(action, gym.spaces.Discrete | gym.spaces.Box) and not spec.action_integer
+            if not plain or (spec.action_sizes and not spec.discrete):
+                raise SpaceError(
+                    f"action space {action} is not supported for tensors: expected Discrete, or Box of floats"
+                )
+            if any(part.kind != "numbers" for part in spec.parts):
+                raise SpaceError(
+                    f"observation space {env.single_observation_space} is not supported for tensors: "
+                    f"expected one uint8 image, or numbers alone, of which env.keys chooses some"
+                )
+        except SpaceError as error:
+            raise SpaceError(f"environment {self.name!r}: {error}") from None
+        return spec
+
+    # Stepping
+
+    @torch.no_grad()
+    def reset(self, seed: int) -> tuple[Tensor, Info]:
+        """Start new episodes."""
+        self._resets[:] = True
+        result = self._guarded(lambda: self._env.reset(seed=seed))
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+            raise EnvironmentFailedError(
+                f"environment {self.name!r} returned {type(result).__name__} in reset: expected observations "
+                f"and a dictionary"
+            )
+        obs, info = result
+        frames = self._frames_of(obs)
+        if self._mode is AutoresetMode.SAME_STEP:
+            frames = frames.clone()  # the environment may overwrite its own
+        self._newest = frames  # type: ignore[assignment]
+        told = {key: info[key].cpu().numpy() for key in COUNTED if isinstance(info.get(key), Tensor)}
+        self._check_values(self._within(frames).cpu().numpy(), frames)
+        n = self.num_envs
+        self._resets, self._fresh = np.zeros(n, bool), np.zeros(n, bool)
+        self._uncounted = np.zeros(n, np.float32)
+        self._fresh_there = torch.zeros(n, dtype=torch.bool, device=self.device)
+        return frames, self._known({**info, **told})
+
+    @torch.no_grad()
+    def send(self, action: Tensor | np.ndarray) -> None:
+        """Step all environments; nothing waits for the device."""
+        given = torch.as_tensor(action, device=self.device)
+        finite = torch.ones((), dtype=torch.bool, device=self.device)
+        if given.is_floating_point():
+            finite = torch.isfinite(given).all()
+            given = torch.nan_to_num(given)  # a NaN as an index would end the process; `recv` reports it
+        result = self._guarded(lambda: self._env.step(self._action_there(given)))
+        if not isinstance(result, tuple) or len(result) != 5:
+            raise EnvironmentFailedError(
+                f"environment {self.name!r} returned {type(result).__name__} in step: expected 5 values"
+            )
+        obs, reward, terminated, truncated, info = result
+        for name, value in {"reward": reward, "terminated": terminated, "truncated": truncated}.items():
+            self._require(value, name, (self.num_envs,))
+        frames = self._frames_of(obs)
+        within = self._within(frames)
+        if self._mode is AutoresetMode.SAME_STEP:
+            frames = self._with_final(frames, terminated, truncated, info)
+        self._newest = frames  # type: ignore[assignment]
+        self._info = info
+        rows = [reward, terminated, truncated, within, finite.expand(self.num_envs)]
+        self._counted = [key for key in COUNTED if isinstance(info.get(key), Tensor)]
+        rows += [self._require(info[key], f"info[{key!r}]", (self.num_envs,)) for key in self._counted]
+        self._arriving = HostCopy(torch.stack([row.to(torch.float32) for row in rows]))
+
+    def recv(self, counted: np.ndarray | None = None) -> StepResult:
+        """Wait for rewards and flags."""
+        reward, *flags = self._arriving.numpy()
+        terminated, truncated, within, finite = (flag != 0 for flag in flags[:4])
+        self.actions_are_finite = bool(finite.all())
+        self._own_steps += ~self._resets
+        frames: Any = self._newest
+        if self.actions_are_finite:
+            self._check_values(within, frames)
+        reward = score = self._valid_reward(reward)
+        if self._mode is AutoresetMode.SAME_STEP:
+            # As in `NextStepVector`: the first step of an episode is taken for its reset.
+            fresh, ended = self._fresh, terminated | truncated
+            score = np.where(fresh, 0, reward + self._uncounted)
+            self._uncounted = np.where(fresh & ~ended, reward, 0)
+            reward, terminated, truncated = (
+                np.where(fresh, 0, reward),
+                terminated & ~fresh,
+                truncated & ~fresh,
+            )
+            self._fresh = terminated | truncated
+        ended = terminated | truncated
+        self._resets = ended & ~self._resets
+        values = zip(self._counted, flags[4:], strict=True)
+        told = {key: value.astype(np.int64 if key == "cell" else bool) for key, value in values}
+        info = self._known({**self._info, **told})
+        return StepResult(frames, reward, terminated, truncated, info, ended, score)
+
+    def _with_final(self, frames: Tensor, terminated: Tensor, truncated: Tensor, info: Info) -> Tensor:
+        """Frames in which episodes that ended show their last observation."""
+        last = (terminated.bool() | truncated.bool()) & ~self._fresh_there
+        self._fresh_there = last
+        final = next((info[key] for key in FINAL_OBS if info.get(key) is not None), None)
+        before: Any = self._newest
+        if final is None and not self._warned:
+            self._warned = True
+            warnings.warn(NO_FINAL_OBS.format(name=self.name), VoidrlWarning, stacklevel=4)
+        source = before if final is None else self._frames_of(final)
+        return torch.where(last.view(-1, *[1] * (frames.ndim - 1)), source, frames)
+
+    def _action_there(self, action: Tensor) -> Tensor:
+        """The actions in the environment's own range and shape."""
+        spec = self.spec
+        if spec.discrete:
+            return action + spec.action_start[0] if spec.action_start else action
+        low, high = self._bounds
+        fraction = (action.to(torch.float64) + 1) / 2
+        scaled = torch.clamp(low * (1 - fraction) + high * fraction, low, high)
+        return scaled.view(len(action), *spec.action_shape).to(self._action_type)
+
+    # Observations
+
+    def _frames_of(self, obs: Observations) -> Tensor:
+        """Frames (N, *frame_shape); of plain observations they are a view."""
+        n, spec = self.num_envs, self.spec
+        if spec.parts:
+            values = []
+            for part in spec.parts:
+                value = obs
+                for key in part.path:
+                    value = value[key]
+                values.append(
+                    self._require(value, f"observation {part.name!r}", (n, *part.shape)).reshape(n, -1)
+                )
+            return torch.cat(values, dim=1).to(torch.float32)
+        found = self._require(obs, "observation", (n, *spec.raw_shape))
+        if not spec.pixels:
+            return found.reshape(n, *spec.frame_shape).to(torch.float32)
+        if found.dtype is not torch.uint8:
+            raise EnvironmentFailedError(
+                f"environment {self.name!r} returned observations of type {found.dtype}: expected "
+                f"torch.uint8, as in its observation_space"
+            )
+        if channels_last(spec.raw_shape):
+            found = found.permute(0, 3, 1, 2)
+        return found.reshape(n, *spec.frame_shape)
+
+    def _require(self, value: Any, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A tensor of this shape on the environment's device."""
+        if isinstance(value, Tensor) and value.shape == shape and value.device == self._placed(value):
+            return value
+        what = (
+            f"shape {tuple(value.shape)} on {value.device}"
+            if isinstance(value, Tensor)
+            else type(value).__name__
+        )
+        raise EnvironmentFailedError(
+            f"environment {self.name!r} returned {name} of {what}: expected a tensor of shape {shape} on "
+            f"{self.device}"
+        )
+
+    def _placed(self, value: Tensor) -> torch.device:
+        """The device, with its number: `cuda` is whichever is the current one."""
+        if self.device.type == value.device.type and self.device.index is None:
+            self.device = value.device
+        return self.device
+
+    def _within(self, frames: Tensor) -> Tensor:
+        """(N,): whether all values are finite and within their bounds."""
+        if self._check is None:
+            return torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        return ((frames >= self._low) & (frames <= self._high)).all(1)
+
+    def _check_values(self, within: np.ndarray, frames: Tensor) -> None:
+        if not within.all():
+            assert self._check is not None
+            self._refuse(*self._check.violation(frames.cpu().numpy()))
+
+    def _known(self, info: Info) -> Info:
+        """The info, after a look at the true state if it is wanted."""
+        if self._tracks_state:
+            newest: Any = self._newest
+            self._newest = newest.cpu().numpy()
+            self._read_state(_on_host(info))
+            self._newest = newest
+        return info
+
+    # The rest
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Agent steps per second of simulated time; None if unknown."""
+        rate = (getattr(self._env, "metadata", None) or {}).get("render_fps")
+        return float(rate) if rate else None
+
+    def render(self) -> np.ndarray:
+        """The current picture of environment 0; an environment that cannot render shows its observation."""
+        newest: Any = self._newest
+        if getattr(self._env, "render_mode", None) != "rgb_array":
+            return to_picture(newest[0].cpu().numpy())
+        drawn: Any = self._guarded(self._env.render)  # type: ignore[attr-defined]
+        picture = drawn.cpu().numpy() if isinstance(drawn, Tensor) else np.asarray(drawn)
+        return picture[0] if picture.ndim == 4 else picture
+
+    def close(self) -> None:
+        """Close the environments, unless somebody else made them."""
+        if self._owned and hasattr(self._env, "close"):
+            self._env.close()
+
+
+def _flat_box(space: gym.Space, spec: EnvSpec) -> gym.spaces.Box:
+    """The bounds of a vector frame."""
+    inner: list[Any] = []
+    for part in spec.parts:
+        found: Any = space
+        for key in part.path:
+            found = found[key]
+        inner.append(found)
+    boxes = inner or [space]
+    low = np.concatenate([box.low.astype(np.float32).ravel() for box in boxes])
+    high = np.concatenate([box.high.astype(np.float32).ravel() for box in boxes])
+    return gym.spaces.Box(low, high, dtype=np.float32)
+
+
+def _on_host(value: Any) -> Any:
+    """Nested tensors as arrays."""
+    if isinstance(value, Mapping):
+        return {key: _on_host(part) for key, part in value.items()}
+    return value.cpu().numpy() if isinstance(value, Tensor) else value

@@ -1,0 +1,155 @@
+"""PixelMaze in torch: the same rules and images as `PixelMazeVector`, for thousands of agents on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gymnasium.vector import AutoresetMode
+from torch import Tensor
+
+from voidrl.envs.maze import AGENT, METADATA, MOVES, RADIUS, PixelMazeVector
+from voidrl.errors import ConfigError
+
+Info = dict[str, Any]
+
+
+class TorchPixelMaze:
+    """N agents in one maze, as tensors on a device; a `voidrl.envs.tensor.TensorVectorEnv`.
+
+    With `slip` the random numbers are not those of `PixelMazeVector`, everything else is the same.
+
+    Args:
+        num_envs: Number of agents, which do not interact.
+        device: Where they live.
+        render_mode: None or "rgb_array".
+        maze: As for `PixelMazeVector`.
+    """
+
+    metadata = METADATA | {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        device: torch.device | str = "cpu",
+        *,
+        render_mode: str | None = None,
+        **maze: Any,
+    ) -> None:
+        one = PixelMazeVector(1, render_mode=render_mode, **maze)  # checks the options and draws the scene
+        self.num_envs, self.device, self.render_mode = num_envs, torch.device(device), render_mode
+        self.single_observation_space = one.single_observation_space
+        self.single_action_space = one.single_action_space
+        self.continuous, self.slip, self.speed, self.size = one.continuous, one.slip, one.speed, one.size
+        self.walls = one.walls
+        self._limit, self._goal_index = one._limit, one._goal_index
+        self._cell_pixels, self._margin = one._cell_pixels, one._margin
+
+        def there(array: Any) -> Tensor:
+            return torch.from_numpy(array.copy()).to(self.device)
+
+        self._walls = there(one.walls)
+        self._scene, self._background = (
+            there(picture).permute(2, 0, 1).contiguous() for picture in (one._scene, one._background)
+        )  # (3, H, W)
+        self._start, self._moves = there(one._start), there(MOVES)
+        self._color = torch.tensor(AGENT, dtype=torch.uint8, device=self.device)
+        self._pixels = torch.arange(self._background.shape[1], device=self.device)
+        self._random = torch.Generator(self.device)
+        self._begun = False
+
+    def reset(self, *, seed: int | None = None) -> tuple[Tensor, Info]:
+        """Start all episodes."""
+        if seed is not None:
+            self._random.manual_seed(seed)
+        elif not self._begun:
+            self._random.seed()
+        self._begun = True
+        n = self.num_envs
+        self._position = self._start.repeat(n, 1)  # (N, 2)
+        self._steps = torch.zeros(n, dtype=torch.int64, device=self.device)
+        self._done = torch.zeros(n, dtype=torch.bool, device=self.device)
+        return self._images(self._background), self._info(self._cells(), self._done)
+
+    def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Info]:
+        """Move all agents; those whose episode ended on the previous step start a new one instead."""
+        expected = (self.num_envs, 2) if self.continuous else (self.num_envs,)
+        if actions.shape != expected or actions.is_floating_point() != self.continuous:
+            raise ConfigError(
+                f"PixelMaze got actions of shape {tuple(actions.shape)} and type {actions.dtype}; pass one "
+                f"action of the action space per agent."
+            )
+        fresh = self._done  # (N,)
+        moved = self._move(self._slipped(actions))
+        self._position = torch.where(fresh[:, None], self._start, moved)  # (N, 2)
+        self._steps = torch.where(fresh, 0, self._steps + 1)
+        cells = self._cells()
+        terminated = cells == self._goal_index
+        truncated = ~terminated & (self._steps >= self._limit)
+        self._done = terminated | truncated
+        images = self._images(self._background)
+        return images, terminated.float(), terminated, truncated, self._info(cells, terminated)
+
+    def render(self) -> Tensor | None:
+        """An enlarged picture of agent 0, with the goal even if observations do not show it."""
+        if self.render_mode is None:
+            return None
+        scale = -(-256 // self._scene.shape[1])  # at least 256 pixels
+        picture = self._images(self._scene)[0]
+        return picture.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
+
+    def _slipped(self, actions: Tensor) -> Tensor:
+        if self.slip == 0:
+            return actions
+        draws = torch.rand(self.num_envs, 3, generator=self._random, device=self.device)
+        slips = draws[:, 0] < self.slip  # (N,)
+        if self.continuous:
+            return torch.where(slips[:, None], 2 * draws[:, 1:] - 1, actions)
+        return torch.where(slips, (len(MOVES) * draws[:, 1]).long(), actions)
+
+    def _move(self, actions: Tensor) -> Tensor:
+        if self.continuous:
+            position = self._position
+            for axis in (0, 1):  # rows, then columns: agents slide along a wall that blocks one axis
+                delta = (self.speed * actions[:, axis].clamp(-1, 1)).double()  # rounded as by NumPy
+                moved = self._slide(position, delta, axis)
+                other = position[:, 1 - axis]
+                position = torch.stack([moved, other] if axis == 0 else [other, moved], 1)
+            return position
+        target = self._position + self._moves[actions]  # (N, 2)
+        return torch.where(self._walls[target[:, 0], target[:, 1], None], self._position, target)
+
+    def _slide(self, position: Tensor, delta: Tensor, axis: int) -> Tensor:
+        """Coordinates along `axis` after a move of `delta` (at most 1), stopped at walls."""
+        walls = self._walls if axis == 0 else self._walls.T
+        across, sign = position[:, 1 - axis], delta.sign()
+        low = (across - RADIUS + 0.5).floor().long()  # the one or two cells that the body covers
+        high = (across + RADIUS - 0.5).ceil().long()
+        target = position[:, axis] + delta
+        front = target + sign * RADIUS
+        ahead = torch.where(delta > 0, (front - 0.5).ceil(), (front + 0.5).floor()).long()
+        blocked = walls[ahead, low] | walls[ahead, high]
+        return torch.where(blocked, ahead - sign * (0.5 + RADIUS), target)
+
+    def _cells(self) -> Tensor:
+        rows, cols = (self._position + 0.5).floor().long().T  # (N,) each
+        cells: Tensor = rows * self.size + cols
+        return cells
+
+    def _info(self, cells: Tensor, success: Tensor) -> Info:
+        y, x = self._position.T
+        return {
+            "position": self._position.float(),
+            "cell": cells,
+            "success": success,
+            "variables": {"x": x, "y": y},
+        }
+
+    def _images(self, scene: Tensor) -> Tensor:
+        """(N, H, W, 3), with the channels first in memory, as networks read them."""
+        corner = self._margin + (self._position * self._cell_pixels + 0.5).floor().long()  # (N, 2)
+        offset = self._pixels - corner[:, :, None]  # (N, 2, H)
+        covered = (offset >= 0) & (offset < self._cell_pixels)
+        agent = covered[:, 0, :, None] & covered[:, 1, None, :]  # (N, H, W)
+        images = torch.where(agent[:, None], self._color[:, None, None], scene)  # (N, 3, H, W)
+        return images.permute(0, 2, 3, 1)

@@ -1,0 +1,172 @@
+"""Without a GPU the preset `cpu` takes the place of defaults that would be hopeless, and only of those."""
+
+from __future__ import annotations
+
+import json
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import voidrl
+from voidrl import affordable, build
+from voidrl.affordable import hopeless_on_cpu
+from voidrl.agent.cost import update_gflop
+from voidrl.cli import main as cli
+from voidrl.config import flat
+from voidrl.protocols.presets import PRESETS
+from voidrl.types import EnvSpec
+
+SMALL = {"updates_per_step": 0.25, "learner.hidden_dim": 64, "learner.batch_size": 32, "warmup_steps": 20}
+RACING = EnvSpec(
+    (3, 96, 96), True, 1, 0, (-1.0,) * 3, (1.0,) * 3, raw_shape=(96, 96, 3), action_shape=(3,)
+)  # CarRacing's
+
+
+def built(spec, env, preset=None, **changes):
+    layers = build.layers_for(env, "pretrain", preset, changes)
+    return build.build_config(spec, [layer.values for layer in layers])
+
+
+def vector(discrete):
+    box = {"action_low": (-1.0,), "action_high": (1.0,), "action_shape": (1,)}
+    return EnvSpec((24,), False, 1, 2 if discrete else 0, raw_shape=(24,), **({} if discrete else box))
+
+
+PONG = EnvSpec((1, 84, 84), True, 4, 6, raw_shape=(1, 84, 84))
+PLACES = [
+    ("CartPole-v1", vector(True)),
+    ("Pendulum-v1", vector(False)),
+    ("CarRacing-v3", RACING),
+    ("atari/pong", PONG),
+    ("dmc/walker_run", vector(False)),
+]
+
+
+@pytest.mark.parametrize(("env", "spec"), PLACES)
+def test_every_default_is_hopeless_and_the_preset_is_not(env, spec):
+    config = built(spec, env)
+    sentence = hopeless_on_cpu(env, spec, config)
+    assert sentence.startswith("preset cpu, since ")
+    assert f"preset {affordable.default_preset(env) or 'none'} takes them anyway" in sentence
+    small = built(spec, env, "cpu")
+    assert hopeless_on_cpu(env, spec, small) == ""
+    assert update_gflop(spec, small) * small.updates_per_step < 1.25  # 100K steps within 42 minutes
+    assert small.steps == 100_000
+
+
+def test_what_is_small_already_stays_as_it_is():
+    spec = vector(True)
+    assert hopeless_on_cpu("CartPole-v1", spec, built(spec, "CartPole-v1", **SMALL)) == ""
+    for preset in ("maze-demo", "atari-demo"):
+        shape = (3, 39, 39) if preset == "maze-demo" else (1, 84, 84)
+        images = EnvSpec(shape, True, 1 if preset == "maze-demo" else 4, 4, raw_shape=shape)
+        assert hopeless_on_cpu("", images, built(images, "atari/pong", preset)) == ""
+
+
+def test_nothing_is_hopeless_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(affordable, "pick_device", lambda name: torch.device("cuda"))
+    assert hopeless_on_cpu("atari/pong", PONG, built(PONG, "atari/pong")) == ""
+
+
+def test_options_of_the_default_learner_are_options_of_the_preset():
+    """Or a command line that was right would be refused where there is no GPU."""
+    for env, default in (("atari/pong", "atari-paper"), ("dmc/walker", "urlb-states")):
+        learners = [
+            build.layers_for(env, "pretrain", name)[0].values["learner"]["name"] for name in (default, "cpu")
+        ]
+        assert learners[0] == learners[1]
+
+
+@pytest.mark.parametrize("side", [7, 20, 36, 84, 210])
+@pytest.mark.parametrize("discrete", [True, False])
+def test_light_encoders_read_images_of_any_size(side, discrete):
+    box = {"action_low": (-1.0,), "action_high": (1.0,), "action_shape": (1,)}
+    shape = (3, side, side)
+    spec = EnvSpec(shape, True, 1, 3 if discrete else 0, raw_shape=shape, **({} if discrete else box))
+    stacks = {
+        built(spec, "X-v0", "cpu").learner.encoder.stack,
+        built(spec, "X-v0", "cpu").representation.encoder.stack,
+    }
+    assert stacks == ({"paper"} if side >= 36 else {"drq"})
+
+
+def test_a_run_without_a_preset_takes_it_and_says_so(tmp_path, capsys):
+    agent = voidrl.pretrain("CartPole-v1", steps=24, out=tmp_path / "run")
+    said = capsys.readouterr().err
+    assert "preset cpu, since 24 steps with the defaults would take about" in said
+    assert "preset none takes them anyway" in said
+    assert "preset cpu, since" in (tmp_path / "run" / "log.txt").read_text()
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (saved["env"]["num_envs"], saved["learner"]["batch_size"]) == (8, 64)
+    assert agent.config.updates_per_step == 0.25
+
+
+def test_what_is_named_wins(tmp_path, capsys):
+    given = {"steps": 4, "warmup_steps": 4}
+    agent = voidrl.pretrain("CartPole-v1", preset="none", out=tmp_path / "none", config=given)
+    assert agent.config.learner.batch_size == 256
+    agent = voidrl.pretrain("CartPole-v1", out=tmp_path / "mine", config={**given, "learner.batch_size": 300})
+    assert agent.config.learner.batch_size == 300
+    assert agent.config.learner.hidden_dim == 256
+    whole = built(agent.spec, "CartPole-v1", **given)
+    agent = voidrl.train("CartPole-v1", out=tmp_path / "whole", config=whole)
+    assert agent.config.learner.hidden_dim == 512
+    assert capsys.readouterr().err.count("preset cpu") == 1
+
+
+def test_the_command_line_chooses_alike_and_names_the_source(capsys):
+    assert cli.main(["config", "pretrain", "CartPole-v1", "--json", "--learner.n-step", "2"]) == 0
+    out, err = capsys.readouterr()
+    shown = json.loads(out)
+    assert shown["learner.batch_size"] == {"value": 64, "source": "protocol cpu"}
+    assert shown["learner.n_step"] == {"value": 2, "source": "command"}
+    assert "preset cpu, since 100k steps" in err
+    assert cli.main(["config", "pretrain", "CartPole-v1", "--json", "--preset", "none"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["learner.batch_size"] == {"value": 256, "source": "default"}
+    assert err == ""
+
+
+def test_the_list_of_presets_has_it(capsys):
+    assert cli.main(["list", "presets"]) == 0
+    assert PRESETS["cpu"].about.partition(";")[0] in capsys.readouterr().out
+
+
+def test_no_other_preset_changed():
+    """The tables for families of environments are the preset's alone."""
+    assert {name for name, preset in PRESETS.items() if preset.tables and not preset.families} == {"cpu"}
+    assert "env.dmc.observation" not in flat(PRESETS["cpu"].values_for("atari/pong"))
+
+
+# Learning
+
+
+class Speeds(gym.Wrapper):
+    """Acrobot, whose cells are bins of its two speeds."""
+
+    def cell(self, obs):
+        bins = ((obs[4:] / (8 * np.pi, 18 * np.pi) + 0.5) * 20).clip(0, 19).astype(int)
+        return int(bins[0] * 20 + bins[1])
+
+    def reset(self, **options):
+        obs, info = self.env.reset(**options)
+        return obs, {**info, "cell": self.cell(obs)}
+
+    def step(self, action):
+        obs, *result, info = self.env.step(action)
+        return obs, *result, {**info, "cell": self.cell(obs)}
+
+
+def acrobot():
+    return Speeds(gym.make("Acrobot-v1"))
+
+
+def test_a_thousand_steps_cover_more_than_random_actions(tmp_path):
+    seen = {}
+    for method in ("random", "apt"):
+        voidrl.pretrain(acrobot, method, steps=2400, preset="cpu", seed=1, out=tmp_path / method)
+        rows = [json.loads(line) for line in (tmp_path / method / "metrics.jsonl").read_text().splitlines()]
+        seen[method] = rows[-1]["coverage/cells"]
+    assert seen["apt"] > 1.3 * seen["random"]
