@@ -88,8 +88,7 @@ SCREENS = [
     World(
         "stable_retro:make?game=Airstriker-Genesis-v0",
         "stable-retro",
-        {"env.backend": "async"},
-        note="one emulator per process: `env.backend = async`",
+        note="one emulator per process: more than one environment needs `env.backend = async`",
     ),
 ]
 DRIVING = [

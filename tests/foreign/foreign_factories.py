@@ -29,10 +29,3 @@ def gymnax_env(name):
     from gymnax.wrappers.gym import GymnaxToGymWrapper
 
     return GymnaxToGymWrapper(*gymnax.make(name))
-
-
-class Short(gym.wrappers.TimeLimit):
-    """Episodes of 30 steps."""
-
-    def __init__(self, env):
-        super().__init__(env, 30)

@@ -87,7 +87,8 @@ def as_given(world):
     if not world.limit:
         return world.env, merge(TINY, world.config)
     if ":" in world.name and not GYM_ID.search(world.name):
-        wrappers = [*world.config.get("env.wrappers", []), "foreign_factories:Short"]
+        limit = f"gymnasium.wrappers:TimeLimit?max_episode_steps={world.limit}"
+        wrappers = [*world.config.get("env.wrappers", []), limit]
         return world.env, merge(TINY, {**world.config, "env.wrappers": wrappers})
     separator = "&" if "?" in world.env else "?"
     return f"{world.env}{separator}max_episode_steps={world.limit}", merge(TINY, world.config)
@@ -114,19 +115,22 @@ def raw_env(world, env):
         made = import_path("environment", name)(**options)
     else:
         made = gym.make(name, **options)
-    for wrapper in world.config.get("env.wrappers", []):
-        made = import_path("wrapper", wrapper)(made)
+    for text in world.config.get("env.wrappers", []):
+        wrapper, arguments = parse_id(text)
+        made = import_path("wrapper", wrapper)(made, **arguments)
     return made
 
 
 def play(env, tuned, loaded):
-    """Play the start of an episode; the loaded agent acts as the one that was saved."""
-    obs, info = env.reset(seed=1) if "seed" in env.reset.__code__.co_varnames else env.reset()
+    """Play the start of an episode; the loaded agent acts as the one that was saved, within the mask."""
+    masked, batched = loaded.config.env.action_masks == "info", loaded.config.env.id.startswith("envpool/")
+    obs, info = env.reset(seed=1)
     for _ in range(5):
-        masks = {"action_mask": info["action_mask"]} if loaded.config.env.action_masks == "info" else {}
-        action = loaded.act(obs, **masks)
-        assert np.array_equal(action, tuned.act(obs, **masks))
-        assert env.action_space.contains(action), (action, env.action_space)
+        mask = info["action_mask"] if masked else None
+        action = loaded.act(obs, action_mask=mask)
+        assert np.array_equal(action, tuned.act(obs, action_mask=mask))
+        assert mask is None or mask[action]
+        assert env.action_space.contains(action[0] if batched else action), (action, env.action_space)
         obs, _, terminated, truncated, info = env.step(action)
         if np.any(terminated) or np.any(truncated):
             break
@@ -149,7 +153,7 @@ def record(world, env, agent, seconds):
         "action": str(env.action_space),
         "seen_as": agent.spec.describe(),
         "learner": agent.config.learner.name,
-        "encoder": agent.config.learner.encoder.name,
+        "encoder": agent.config.learner.encoder.stack,
         "seconds": round(seconds, 1),
     }
     path = Path(folder) / f"{re.sub('[^A-Za-z0-9.-]', '_', world.env)}.json"

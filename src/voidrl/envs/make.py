@@ -46,6 +46,7 @@ from voidrl.types import EnvSpec
 GYM_ID = re.compile(r"-v\d+$|/")  # `module:Name-v0`: Gymnasium imports the module, which registers the name
 SIMULATORS = {"ALE": ("ale_py", "ale-py", "atari")}
 TENSOR_VERSIONS = {MAZE_ID: "voidrl.envs.torch_maze:TorchPixelMaze"}
+PREPROCESSED = "ALE/"  # whose vectorized version has other observations and options than the single game
 EnvFactory = Callable[..., Any]
 """Creates one environment; with the backends `native` and `tensor`, all of them."""
 Made = TypeVar("Made", gym.Env, VectorEnv)
@@ -164,6 +165,8 @@ def make_envs(
     try:
         if wrappers or config.backend not in ("auto", "native"):
             native = None  # they are for single environments
+        if native is not None and config.backend == "auto" and name.startswith(PREPROCESSED):
+            native = None
         if native is not None:
             vector = _with_render_mode(native(), native) if renders else native()
             vector = _vector(vector, config.id, n)

@@ -130,6 +130,7 @@ class ScriptWorker(Worker):
         ids = (theirs.fileno(), os.getpid(), threading.get_native_id())
         arguments = [*map(str, ids), json.dumps(settings)]
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+        variables["PYTHONWARNINGS"] = os.environ.get("PYTHONWARNINGS", "ignore")  # of simulators, to nobody
         try:
             with _signals_blocked():  # for its whole life
                 process = subprocess.Popen(
