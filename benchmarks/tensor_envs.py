@@ -2,9 +2,9 @@
 
     python benchmarks/tensor_envs.py --num-envs 64 1024 4096
 
-Alone, random actions are chosen where the environments are and nothing is stored. In pre-training (APT) there is
-one update of the default batch size for each step of all environments, and frames go into the replay: from
-NumPy through the host, from torch on the device itself.
+Alone, random actions are chosen where the environments are, and nothing is stored. In pre-training (APT) each
+step of all environments has one update of the default batch size, and frames go into the replay: from NumPy
+through the host, from torch on the device itself.
 """
 
 from __future__ import annotations

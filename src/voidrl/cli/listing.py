@@ -152,16 +152,20 @@ def _environments() -> Listing:
     from voidrl.envs.packages import PACKAGES
 
     games = "57 games and more, such as atari/ms_pacman?sticky=true (voidrl list games)"
-    others = ", ".join(f"{package.pip} ({package.example})" for package in PACKAGES)
+    others = f"of {', '.join(package.pip for package in PACKAGES)}, such as {PACKAGES[0].example}"
     rows = [
         ("atari/<game>", "atari", games),
         ("dmc/<domain>", "dmc", "DMControl without a task, to pre-train, such as dmc/walker"),
         ("dmc/<domain>_<task>", "dmc", "the same with a reward, such as dmc/walker_run (voidrl list tasks)"),
         ("voidrl/PixelMaze-v0", None, "a maze observed as an image; options as a query: ?size=13&goal=far"),
         ("any Gymnasium id", None, "images or vectors, Discrete or Box actions, such as Pendulum-v1"),
-        ("ids of packages", None, f"imported by themselves: {others}"),
+        ("ids of packages", None, others),
         ("envpool/<id>", None, "EnvPool's vectorized version, such as envpool/Pong-v5 (pip install envpool)"),
-        ("module:factory", None, "a custom function that returns a gymnasium.Env"),
+        (
+            "module:factory",
+            None,
+            "a custom function that returns a gymnasium.Env; --env.backend tensor: tensors",
+        ),
     ]
     return Listing("Environments", ("environment", "extra", "about"), rows)
 

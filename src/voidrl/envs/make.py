@@ -328,9 +328,7 @@ def _make_guarded(
     try:
         env = factory()
         if not isinstance(env, gym.Env):
-            vector = (
-                "; a function that returns a vector environment takes num_envs, with env.backend = 'native'"
-            )
+            vector = "; one that returns a vector environment takes num_envs, with env.backend = 'native'"
             raise ConfigError(
                 f"the factory of environment {name!r} returned {type(env).__name__}: expected a gymnasium.Env"
                 f"{vector if isinstance(env, VectorEnv) else ''}"
