@@ -29,6 +29,7 @@ from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.record import update_panel
 from voidrl.experiments.state import CellState, differences, state_of
 from voidrl.machine import whole_cores
+from voidrl.platforms import require_workers
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
 from voidrl.terminal.signals import StopSignals, end_with_process
@@ -55,6 +56,7 @@ class Outcome:
 
 def run_plan(plan: Plan, *, jobs: int = 1, command: Sequence[str], board: Board) -> Outcome:
     """Run the missing cells; returns when none is left that can be run."""
+    require_workers("an experiment", "start its runs one by one with voidrl pretrain, finetune and train")
     device = pick_device(plan.request.device)
     threads = plan.experiment.threads
     if threads is None and device.type == "cpu" and jobs > 1:
