@@ -92,7 +92,7 @@ class _Child:
             "lock": lock,
         }
         variables = {"PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)}
-        if threads is not None:
+        if plan.experiment.threads is not None:  # otherwise `threads` is a limit, within which a run chooses
             variables["OMP_NUM_THREADS"] = str(threads)
         with self.log.open("ab") as log:
             log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {shlex.join(command)}\n".encode())
