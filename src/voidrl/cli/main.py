@@ -27,6 +27,7 @@ from voidrl.errors import (
     VoidrlError,
     for_command,
 )
+from voidrl.platforms import SIGPIPE
 from voidrl.terminal.foreign import quiet_libraries
 from voidrl.terminal.output import command_output, open_missing_streams, say
 from voidrl.terminal.signals import StopSignals
@@ -35,7 +36,7 @@ from voidrl.terminal.tables import described, wrap_text
 INTERRUPTED = 75  # sysexits' EX_TEMPFAIL: stopped with a checkpoint, run `voidrl resume`
 BAD_INPUT = 2
 STOPPED = 128  # plus the number of the signal, as a shell reports a program that a signal ended
-PIPE_CLOSED = STOPPED + signal.SIGPIPE  # as `cat` ends: under `pipefail`, half a result is no success
+PIPE_CLOSED = STOPPED + SIGPIPE  # as `cat` ends: under `pipefail`, half a result is no success
 
 COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "pretrain": pretrain,
