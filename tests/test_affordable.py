@@ -163,6 +163,7 @@ def acrobot():
     return Speeds(gym.make("Acrobot-v1"))
 
 
+@pytest.mark.slow
 def test_a_thousand_steps_cover_more_than_random_actions(tmp_path):
     seen = {}
     for method in ("random", "apt"):

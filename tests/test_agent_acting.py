@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from helpers import CONTINUOUS, DISCRETE, NORMED, PIXELS, fill_replay, make_agent, moved, snapshot
 
 from voidrl.errors import CheckpointError, SpaceError
+from voidrl.spaces import read_spaces
 from voidrl.types import EnvSpec
 
 HWC = PIXELS
@@ -83,6 +85,21 @@ def test_wrong_shapes_are_refused_in_one_sentence(spec, shape):
 def test_images_of_floats_are_refused():
     with pytest.raises(SpaceError, match="observation of float32 cannot be acted on: expected a uint8 image"):
         make_agent(HWC).act(np.zeros((2, 36, 36, 3), np.float32))
+
+
+def test_acting_on_dictionaries_with_masks():
+    space = spaces.Dict({"at": spaces.Box(-1, 1, (2,)), "held": spaces.Discrete(3, start=1)})
+    spec = read_spaces(space, spaces.MultiDiscrete([2, 3], start=[5, 0]), 1, masks="info").spec
+    agent = make_agent(spec)
+    one = {"at": np.array([0.5, -0.5]), "held": 3}
+    allowed = np.array([0, 1, 0, 0, 1])  # of the first component 6, of the second 2
+    action = agent.act(one, action_mask=allowed)
+    assert action.tolist() == [6, 2]
+    batch = {"at": np.zeros((4, 2)), "held": np.array([1, 2, 3, 1])}
+    masks = np.array([[1, 0, 1, 0, 0], [0, 1, 0, 1, 0], [1, 0, 0, 0, 1], [0, 1, 1, 0, 0]])
+    assert agent.act(batch, action_mask=masks).tolist() == [[5, 0], [6, 1], [5, 2], [6, 0]]
+    with pytest.raises(SpaceError, match=r"no action_mask was given: expected 5 values .* pass action_mask"):
+        agent.act(one)
 
 
 def test_acting_changes_no_buffer():

@@ -13,16 +13,21 @@ from helpers import (
     snapshot,
 )
 from tiny_runs import MAZE, make_continuous, newest, rows, tiny
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import voidrl
 from voidrl import registry
 from voidrl.agent.reset import reset
 from voidrl.augment import Augment
+from voidrl.config import EnvConfig
 from voidrl.device import pick_device
 from voidrl.engine import MAX_BURST, Engine
+from voidrl.envs.make import make_envs
+from voidrl.envs.torch_maze import TorchPixelMaze
 from voidrl.errors import CaptureError
 from voidrl.methods.base import Method
 from voidrl.observations import action_mask
+from voidrl.replay import Replay
 from voidrl.types import EnvSpec
 
 pytestmark = [
@@ -280,7 +285,7 @@ def test_mixed_and_masked_observations_are_read_as_on_the_cpu(spec, precision):
     allowed = action_mask(replay.latest(), spec).cpu()
     skill = torch.zeros(2, 0, device=agent.device)
     agent.learner.epsilon.fill_(0.5)
-    drawn = torch.stack([torch.from_numpy(engine.choose(skill).numpy().copy()) for _ in range(200)], 1)
+    drawn = torch.stack([engine.choose(skill).cpu() for _ in range(200)], 1)
     assert ("act",) in engine._graphs
     assert allowed.gather(1, drawn).all()
 
@@ -417,6 +422,7 @@ RESUMED = {
     "scales": (MAZE, {"learner": {"popart": True}, "intrinsic_normalization": "standardize"}),
     "sac vectors": (make_continuous, {"learner": "sac"}),
     "ddpg vectors": (make_continuous, {"learner": "ddpg", "method": "rnd"}),
+    "environments on the device": (MAZE, {"learner": "dqn", "env__backend": "tensor"}),
 }
 
 
@@ -460,3 +466,74 @@ def test_a_resumed_run_is_the_straight_one_as_far_as_two_straight_ones_are_the_s
     else:
         assert differences(tmp_path / "straight", tmp_path / "resumed") == {}
         assert rows(tmp_path / "straight") == rows(tmp_path / "resumed")
+
+
+# Environments on the device
+
+TENSORS = {"env__backend": "tensor", "env__num_envs": 4}
+
+
+class Leaving(TorchDispatchMode):
+    """The bytes of the largest tensor that was copied from the device to the host."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, op, kinds, args=(), kwargs=None):
+        result = op(*args, **(kwargs or {}))
+        source = {"aten::copy_": 1, "aten::_to_copy": 0}.get(op.name())
+        if source is not None and args[source].is_cuda and not result.is_cuda:
+            self.largest = max(self.largest, args[source].nbytes)
+        return result
+
+
+@pytest.mark.parametrize("continuous", ["false", "true"])
+def test_frames_of_tensor_environments_never_leave_the_device(continuous, monkeypatch):
+    n, place = 64, pick_device("cuda")
+    config = EnvConfig(f"{MAZE}&continuous={continuous}", num_envs=n, backend="tensor")
+    envs = make_envs(config, device="cuda")
+    replay = Replay(envs.spec, n, 50 * n, 0, place, place)
+    frames, _ = envs.reset(0)
+    assert frames.device == place
+    replay.reset(frames)
+    arrays, numpy = [], torch.Tensor.numpy
+
+    def watched(tensor):
+        arrays.append(tensor.nbytes)
+        return numpy(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "numpy", watched)
+    with Leaving() as leaving:
+        for _ in range(20):
+            action = torch.randint(4, (n,), device=place)
+            if continuous == "true":
+                action = torch.rand(n, 2, device=place) * 2 - 1
+            result = envs.step(action)
+            flags = result.terminated, result.truncated
+            replay.add(action, result.reward, *flags, result.frames, torch.zeros(n, 0, device=place))
+            assert torch.equal(replay.latest(), result.frames)
+    assert 0 < leaving.largest <= 8 * 4 * n  # reward, flags, cell and success of each environment
+    frame = n * envs.spec.frame_shape[0] * 36 * 36
+    assert arrays
+    assert max(arrays) < frame
+
+
+@pytest.mark.parametrize("storage", ["cuda", "cpu"])
+def test_a_run_in_tensor_environments_trains_evaluates_and_resumes(storage, tmp_path):
+    config = tiny(**TENSORS, env__frame_stack=2, replay__device=storage, log__eval_every_steps=20)
+    agent = voidrl.pretrain(MAZE, steps=40, out=tmp_path / "run", config=config, device="cuda")
+    assert agent.device.type == "cuda"
+    assert voidrl.resume(tmp_path / "run", steps=80).steps >= 80
+    assert all(row.get("coverage/cells", 1) >= 1 for row in rows(tmp_path / "run"))
+    assert len(voidrl.evaluate(tmp_path / "run", episodes=6).returns) == 6
+    assert voidrl.finetune(tmp_path / "run", steps=40, out=tmp_path / "task").steps >= 120
+
+
+def test_a_maze_on_the_device_plays_like_the_one_on_the_host():
+    for options in ({}, {"continuous": True, "goal": "near"}):
+        there, here = (TorchPixelMaze(16, place, size=9, **options) for place in ("cuda", "cpu"))
+        assert torch.equal(there.reset(seed=0)[0].cpu(), here.reset(seed=0)[0])
+        for _ in range(120):
+            action = torch.rand(16, 2) * 2 - 1 if options else torch.randint(4, (16,))
+            ours, theirs = there.step(action.cuda()), here.step(action)
+            for one, other in zip(ours[:4], theirs[:4], strict=True):
+                assert torch.equal(one.cpu(), other)

@@ -9,6 +9,13 @@ from voidrl import protocols
 from voidrl.protocols.presets import AGENTS, PROTOCOLS
 
 ABOUT = {
+    "cpu": (
+        "Made for any environment, on a CPU. It is taken by default where there is no GPU and the updates of "
+        "100K steps would take one core more than an hour otherwise; `--preset none`, or the name of another "
+        "preset, prevents that ([on a CPU](performance.md#on-a-cpu)). Its values are a start, not a finding: "
+        "they were tried on Acrobot, CartPole and MountainCar for some thousand steps.",
+        "voidrl pretrain CartPole-v1 --preset cpu",
+    ),
     "maze-demo": (
         "Used by `voidrl demo`: small networks and batches, one update every four steps. The values were "
         "tuned on seeds 1 and 2 of the demo's maze ([limits](demo.md#what-it-does-not-show)).",
@@ -79,7 +86,8 @@ def presets() -> str:
         ),
         wrapped(
             "`atari/…` takes `atari-paper` and `dmc/…` takes `urlb-states` unless you name another; other "
-            "environments take the [defaults](config.md). `voidrl config` shows the result, and where each "
+            "environments take the [defaults](config.md). On a CPU, where these would take too long, `cpu` "
+            "takes their place. `voidrl config` shows the result, and where each "
             "value comes from ([configuring a run](configuring.md)):"
         ),
         "```sh\nvoidrl config pretrain dmc/walker --method apt --learner.n-step 5\n```\n",

@@ -57,6 +57,7 @@ from voidrl.runs.status import read_status
 from voidrl.sharing import pretrained as share
 from voidrl.spaces import spec_from_json
 from voidrl.suites.dmcontrol import require_task
+from voidrl.terminal.foreign import log_hidden_warnings, quiet_libraries
 from voidrl.terminal.output import durable_output, say
 from voidrl.threads import cpu_threads
 from voidrl.types import EnvSpec
@@ -170,6 +171,7 @@ def finetune(
 
 
 @durable_output()
+@quiet_libraries()
 def resume(
     run: str | Path,
     *,
@@ -209,6 +211,7 @@ def resume(
     say = _speaker(folder)
     with folder.lock(), _resumable(folder, written):
         folder.sweep()
+        log_hidden_warnings(folder.log)
         saved = _latest(folder, say)
         resumed, notes = _resumed_config(folder, saved, written, changes)
         if saved is None and resumed.phase == "finetune":
@@ -249,6 +252,7 @@ def resume(
     return agent
 
 
+@quiet_libraries()
 def evaluate(
     source: Agent | str | Path,
     env: Env | None = None,
@@ -300,6 +304,7 @@ def evaluate(
         )
 
 
+@quiet_libraries()
 def probe(
     source: Agent | str | Path,
     env: Env | None = None,
@@ -402,6 +407,7 @@ def _start_new(
 
 
 @durable_output()
+@quiet_libraries()
 def _start(
     env: Env,
     layers: list[ConfigLayer],
@@ -471,6 +477,7 @@ def _start(
             checkpoint.write_json_atomic(folder.config_path, to_json(config))
             folder.status.start(config.steps)
             folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
+            log_hidden_warnings(folder.log)
             parts.engine.say = say = _speaker(folder)
             for note in notes if out else [*notes, f"the run is kept in {folder.path}"]:
                 say(note)

@@ -11,14 +11,12 @@ checkpoint exists at every moment. This module knows nothing about agents.
 from __future__ import annotations
 
 import errno
-import fcntl
 import glob
 import hashlib
 import json
 import os
 import platform
 import re
-import resource
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,10 +30,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from voidrl import __version__
+from voidrl import __version__, platforms
 from voidrl.errors import CheckpointError, ConfigError, shown
 from voidrl.files import MAX_JSON_BYTES, parse_json, read_text
-from voidrl.machine import free_disk
+from voidrl.machine import free_disk, largest_file
 from voidrl.units import human_bytes
 
 T = TypeVar("T")
@@ -126,11 +124,14 @@ def save(
 @contextmanager
 def _sole_writer(root: Path) -> Iterator[None]:
     """Lock a root, so that all temporary files in it were left by processes that died."""
+    if not hasattr(os, "O_DIRECTORY"):  # where folders cannot be opened; the lock of the run remains
+        yield
+        return
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with suppress(OSError):  # some network file systems have no locks; the run has warned of that
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                platforms.lock(descriptor)
             except BlockingIOError:
                 raise CheckpointError(
                     f"another process is saving a checkpoint in {root}: wait until it has, or choose another "
@@ -199,8 +200,8 @@ def _disk_full(
 
 
 def _file_too_large(root: Path, step: int, needed: int) -> CheckpointError:
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    if limit == resource.RLIM_INFINITY:
+    limit = largest_file()
+    if limit is None:
         why, remedy = "its file system takes no files of this size", "choose a folder on another one"
     else:
         why = f"this process may not write files of more than {human_bytes(limit)}"
@@ -566,6 +567,8 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _sync(path: Path) -> None:
+    if not hasattr(os, "O_DIRECTORY") and path.is_dir():
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

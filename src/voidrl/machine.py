@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import resource
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 GB = 10**9
 ROOT = Path("/")
@@ -50,6 +56,8 @@ def memory(root: Path = ROOT) -> Memory:
 
 def _address_space_left(root: Path, total: int) -> int:
     """What `ulimit -v` leaves to this process; all memory where it sets no limit."""
+    if resource is None:
+        return total
     allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
     words = (_text(root / "proc/self/statm") or "").split()
     if allowed == resource.RLIM_INFINITY or not words:
@@ -63,11 +71,21 @@ def free_disk(folder: Path) -> int | None:
     None where the file system does not say.
     """
     try:
+        if not hasattr(os, "statvfs"):
+            return shutil.disk_usage(existing(folder)).free
         disk = os.statvfs(existing(folder))
     except OSError:
         return None
     blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail  # some are reserved for root
     return blocks * disk.f_frsize if disk.f_blocks else None
+
+
+def largest_file() -> int | None:
+    """Return the bytes that this process may write to one file (`ulimit -f`); None without a limit."""
+    if resource is None:
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def cores(root: Path = ROOT) -> Cores:
@@ -96,7 +114,10 @@ def existing(path: Path) -> Path:
 
 def _physical(root: Path) -> tuple[int, int]:
     """Return total and available bytes."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not known: allocating will tell
+        total = sys.maxsize
     found = dict(re.findall(r"^(\w+):\s+(\d+) kB", _text(root / "proc/meminfo") or "", re.MULTILINE))
     kilobytes = [int(found[name]) for name in ("MemTotal", "MemAvailable") if name in found]
     return (kilobytes[0] * 1024, kilobytes[1] * 1024) if len(kilobytes) == 2 else (total, total)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 MAZE_ID = "voidrl/PixelMaze-v0"
 CRAFTER_IDS = {"crafter/CrafterReward-v1": True, "crafter/CrafterNoReward-v1": False}
@@ -38,8 +40,8 @@ def register_when_imported() -> None:
         sys.meta_path.insert(0, _RegistersAfterImport())
 
 
-class _RegistersAfterImport(MetaPathFinder):
-    """Waits for the import of Gymnasium, once."""
+class _RegistersAfterImport:
+    """A finder of modules that waits for the import of Gymnasium, once."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -277,7 +277,7 @@ def test_bad_input_gets_one_sentence(run, tmp_path, monkeypatch):
         export_data(run, tmp_path / "x", "minarii")
     path = tmp_path / "data.npz"
     export_data(run, path, "npz")
-    with pytest.raises(ConfigError, match=r"data\.npz exists already: .*--force"):
+    with pytest.raises(ConfigError, match=r"data\.npz exists already: .*overwrite=True"):
         export_data(run, path, "npz")
     export_data(run, path, "npz", overwrite=True)
     (tmp_path / "mine").mkdir()

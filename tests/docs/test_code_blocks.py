@@ -46,6 +46,7 @@ def workplace(request, tmp_path, tmp_path_factory, monkeypatch):
     before = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("minari")))
     make_tiny(monkeypatch, quick=request.getfixturevalue("name") in QUICK)
     hub_fakes.install(monkeypatch, tmp_path_factory.mktemp("hub"))
     if request.getfixturevalue("name") == "docs/representations/imagenet.md":

@@ -114,6 +114,8 @@ def test_every_family_of_environments_has_a_page(capsys):
         "dmc/": "dmcontrol",
         "voidrl/PixelMaze": "pixelmaze",
         "Gymnasium": "gymnasium",
+        "envpool/": "envpool",
+        "tensors": "tensor",
     }
     for family, name in pages.items():
         assert family in said

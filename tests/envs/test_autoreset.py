@@ -189,6 +189,8 @@ def test_a_factory_may_return_a_vector_environment():
     envs.reset(0)
     frames = [envs.step(np.zeros(3, np.int64)).frames.copy()[:, 0].tolist() for _ in range(5)]
     assert frames == [[1.0] * 3, [2.0] * 3, [3.0] * 3, [1.0] * 3, [2.0] * 3]
+    with pytest.raises(ConfigError, match=r"takes num_envs, with env\.backend = 'native'"):
+        make_envs(EnvConfig("test"), Arrays)
     with pytest.raises(ConfigError, match="returned 1 environments for num_envs=3"):
         make_envs(config, lambda num_envs: Arrays())
     with pytest.raises(ConfigError, match=r"returned Episodes for num_envs=3: expected a gymnasium\.vector"):

@@ -10,10 +10,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from voidrl.config import EnvConfig
+from voidrl.envs.ids import names_code, parse_id
 from voidrl.envs.make import make_envs
 from voidrl.envs.packages import PACKAGES, import_package, package_of
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.sharing.pretrained import names_code
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_missing_package_is_one_sentence_with_the_command(package, uninstall, 
     uninstall(package.module.partition(".")[0])
     monkeypatch.setattr(gym, "registry", {})
     with pytest.raises(ConfigError, match=rf"needs the package {package.pip}, .* pip install {package.pip}$"):
-        import_package(package.example)
+        import_package(parse_id(package.example)[0])
 
 
 def test_an_id_imports_its_package_and_a_misspelled_one_gets_its_ids():

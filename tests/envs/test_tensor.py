@@ -1,5 +1,7 @@
 """Environments that take and return tensors."""
 
+from pathlib import Path
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -344,3 +346,32 @@ def test_a_policy_that_breaks_is_named_in_training_and_evaluation(tmp_path):
         torch.nn.init.constant_(parameter, torch.nan)
     with pytest.raises(NonFiniteError, match="the policy's action is not finite in an evaluation"):
         voidrl.evaluate(agent, Drift(2), episodes=2)
+
+
+class Isaac:
+    """The interface of Isaac Lab's environments, as far as docs/environments/tensor.md uses it."""
+
+    def __init__(self):
+        self.unwrapped, self.points = self, SameStep(2, final=False)
+        self.num_envs, self.device = 2, "cpu"
+        self.single_observation_space = spaces.Dict({"policy": spaces.Box(-np.inf, np.inf, (2,))})
+        self.single_action_space = spaces.Box(-np.inf, np.inf, (1,))
+
+    def reset(self, seed=None, options=None):
+        obs, info = self.points.reset(seed=seed)
+        return {"policy": obs}, info
+
+    def step(self, actions):
+        obs, *others = self.points.step(actions)
+        return {"policy": obs}, *others
+
+
+@pytest.mark.filterwarnings("ignore::voidrl.errors.VoidrlWarning")
+def test_the_adapter_in_the_docs_fits(tmp_path):
+    page = Path(__file__).parents[2] / "docs/environments/tensor.md"
+    namespace = {}
+    exec(page.read_text("utf-8").split("# isaac.py\n")[1].partition("```")[0], namespace)
+    env = namespace["IsaacLab"](Isaac(), action_limit=0.5)
+    agent = voidrl.pretrain(env, steps=20, out=tmp_path / "run", config=tiny(updates_per_step=0.25))
+    assert agent.spec.action_high == (0.5,)
+    assert agent.config.env.num_envs == 2

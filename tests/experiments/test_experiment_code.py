@@ -69,6 +69,7 @@ def evil(folder, write, monkeypatch):
         ({"method": "config.representation.name = 'evil:Representation'"}, 2),
         ({"method": "config.learner = 'evil:Learner'"}, 2),
         ({"method": "config.learner.encoder.stack = 'evil:Stack'"}, 2),
+        ({"method": "config.env.wrappers = ['evil:Wrapper']"}, 2),
         ({"method": "finetune.config.learner = 'evil:Learner'"}, 1),
     ],
     ids=str,

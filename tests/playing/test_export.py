@@ -23,7 +23,7 @@ import voidrl
 from voidrl.cli.main import main
 from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError
 from voidrl.observations import stored_obs_shape, unpack
-from voidrl.playing.export import Policy
+from voidrl.playing.export import WRITERS, Policy
 from voidrl.spaces import env_action
 from voidrl.spaces.frames import frames_of
 from voidrl.types import EnvSpec, ObsPart
@@ -44,7 +44,7 @@ AGENTS = {
     "mixed": (MIXED, {}),
     "impala": (PIXELS, {"learner__encoder__stack": "impala", "learner__encoder__rescale": True}),
 }
-QUICK = [("rainbow with skills", "onnx"), ("dqn on images", "torch")]
+QUICK = [("rainbow with skills", "onnx"), ("rainbow with skills", "torch")]
 ALL = [
     pytest.param(name, to, marks=[] if (name, to) in QUICK else pytest.mark.slow)
     for name in AGENTS
@@ -159,14 +159,15 @@ def test_a_policy_that_cannot_be_traced_is_refused(tmp_path):
         voidrl.export_policy(agent, tmp_path / "x", "torch")
 
 
-def test_the_command(tmp_path, capsys):
-    changes = config(steps=20, warmup_steps=20, learner__hidden_dim=8, learner__encoder__width=0.1)
+def test_the_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(WRITERS, "torch", lambda policy, path, metadata: path.write_text(metadata))
+    changes = config(steps=20, warmup_steps=20, env__num_envs=1, learner__encoder__width=0.1)
     voidrl.pretrain("voidrl/PixelMaze-v0?size=5&image_size=15", config=changes, out=tmp_path / "run")
     capsys.readouterr()
     path = tmp_path / "run" / "policy.pt2"
     path.touch()
     for argv, sentence in (
-        (["--to", "torch"], "exists already"),
+        (["--to", "torch"], "exists already: choose another name, or replace it with --force"),
         (["--to", "flax"], "unknown format 'flax'; known: minari, npz, onnx, torch"),
         ([], "required: --to"),
     ):
@@ -174,7 +175,7 @@ def test_the_command(tmp_path, capsys):
         assert sentence in capsys.readouterr().err
     assert main(["export", str(tmp_path / "run"), "--to", "torch", "--force"]) == 0
     assert capsys.readouterr().out.strip() == str(path)
-    _, metadata = read(path, "torch")
+    metadata = json.loads(path.read_text())
     assert metadata["environment"] == "voidrl/PixelMaze-v0?size=5&image_size=15"
     assert metadata["steps"] == 20
     (tmp_path / "other").mkdir()

@@ -1,5 +1,6 @@
 """Agents in plain Gymnasium loops."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -11,6 +12,7 @@ from voidrl.config import EnvConfig
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, SpaceError
 from voidrl.evaluation import evaluate_agent
+from voidrl.observations import unpack
 from voidrl.types import EnvSpec
 
 MAZE = "voidrl/PixelMaze-v0?size=9&image_size=36&slip=0.5&max_episode_steps=12"
@@ -138,6 +140,58 @@ def test_noise_has_its_own_seed():
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
     assert not np.array_equal(one[0], one[1])
+
+
+class Rooms(gym.Env):
+    """An image and numbers; which of the six actions are allowed is only in the info."""
+
+    def __init__(self):
+        image = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+        self.observation_space = gym.spaces.Dict({"image": image, "at": gym.spaces.Box(-1, 1, (2,))})
+        self.action_space = gym.spaces.MultiDiscrete([2, 3])
+
+    def _seen(self):
+        self.time += 1
+        image = self.np_random.integers(0, 256, (8, 8, 3), np.uint8)
+        at = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        mask = np.ones(5, np.int8)
+        mask[[0, 2 + self.time % 3]] = 0  # of each component, one is forbidden
+        return {"image": image, "at": at}, {"action_mask": mask}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self._seen()
+
+    def step(self, action):
+        assert action[0] == 1
+        assert action[1] != self.time % 3
+        obs, info = self._seen()
+        return obs, float(action[1]), False, self.time == 9, info
+
+
+def test_nested_observations_masks_and_several_choices():
+    settings = EnvConfig(id="rooms", frame_stack=2, action_masks="info")
+    envs = make_envs(settings, Rooms, num_envs=1)
+    agent, seen = trained(envs.spec), []
+    act = agent.learner.act
+    agent.learner.act = lambda obs, *rest, **how: seen.append(obs.clone()) or act(obs, *rest, **how)
+    score = evaluate_agent(agent, envs, 1, 3)
+    expected, seen[:] = [*seen], []
+    env, player = voidrl.make_env(Rooms, settings), agent.player()
+    (obs, info), ended, total = env.reset(seed=3), False, 0.0
+    while not ended:
+        obs, reward, _, ended, info = env.step(player(obs, info["action_mask"]))
+        total += reward
+    assert total == score.returns[0]
+    assert len(seen) == len(expected) == score.lengths[0] == 8
+    # Only the mask of the newest frame matters, and is known to the player.
+    images, numbers = zip(*(unpack(obs, agent.spec) for obs in seen), strict=True)
+    for mine, theirs, image in zip(numbers, expected, images, strict=True):
+        other, whole = unpack(theirs, agent.spec)
+        assert torch.equal(image, other)
+        assert torch.equal(mine[:, 8:], whole[:, 8:])
+        assert torch.equal(mine[:, :2], whole[:, :2])
 
 
 def test_a_mask_of_actions_is_passed_on():

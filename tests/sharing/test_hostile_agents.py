@@ -332,6 +332,17 @@ def test_no_text_of_a_downloaded_config_is_imported(original, tmp_path, monkeypa
                 voidrl.evaluate(loaded, episodes=1)
 
 
+def test_no_wrapper_of_a_downloaded_config_is_imported(saved, tmp_path, monkeypatch):
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    configure(saved, env__id="CartPole-v1", env__wrappers=["evil:Wrapper"])
+    put(monkeypatch, tmp_path, saved)
+    with pytest.raises(ConfigError, match=r"env.wrappers = .*would run code named by a downloaded file"):
+        voidrl.from_pretrained(NAME, device="cpu")
+    trusted = voidrl.from_pretrained(NAME, device="cpu", trust_code=True)  # imported where it is used
+    assert trusted.config.env.wrappers == ("evil:Wrapper",)
+
+
 @pytest.mark.parametrize(
     "env",
     [

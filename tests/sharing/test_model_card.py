@@ -6,6 +6,7 @@ import re
 
 import pytest
 import yaml
+from gymnasium import spaces
 from helpers import PIXELS, make_agent
 from huggingface_hub import ModelCard
 from tiny_runs import MAZE, Skilled, Walk, tiny
@@ -17,6 +18,7 @@ from voidrl.errors import VoidrlWarning
 from voidrl.evaluation import Evaluation
 from voidrl.runs.folder import environment_info
 from voidrl.sharing import card as model_card
+from voidrl.spaces import read_spaces
 
 
 def card_of(folder):
@@ -50,6 +52,29 @@ def test_an_agent_without_a_run(tmp_path):
     assert "| machine |" not in text
     assert "| command |" not in text
     assert "uint8 of shape (2, 36, 36, 3)" in text
+
+
+def test_an_observation_with_parts_is_described_by_them(tmp_path):
+    space = spaces.Dict(
+        {
+            "a\n```": spaces.Discrete(4),
+            "image": spaces.Box(0, 1, (16, 16, 3)),
+            "more": spaces.Tuple((spaces.Box(-1, 1, (2, 2)),)),
+        }
+    )
+    spec = read_spaces(space, spaces.Discrete(3), 2, masks="info").spec
+    wrapped = {"env.wrappers": ["gymnasium.wrappers:TimeLimit?max_episode_steps=9"]}
+    agent = make_agent(spec, **{name.replace(".", "__"): value for name, value in wrapped.items()})
+    _, text = card_of(voidrl.save_pretrained(agent, tmp_path / "agent", repo_id="somebody/agent"))
+    (line,) = [line for line in text.splitlines() if line.startswith("action = agent.act(")]
+    assert line == (
+        r'action = agent.act(observation)  # "a\n```": choices of up to 4 of shape (2,); '
+        r'"image": float32 image of shape (2, 16, 16, 3); "more/0": numbers of shape (2, 2, 2); or a batch; '
+        r"and action_mask=…"
+    )
+    assert "pixels 3×16×16 and 8 numbers × 2 frames, 3 masked actions" in text
+    assert "trust_code=True" in text, "a wrapper is code"
+    assert "`gymnasium.wrappers:TimeLimit?max_episode_steps=9`" in text
 
 
 def test_a_pretrained_agent(tmp_path, runs):

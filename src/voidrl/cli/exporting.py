@@ -8,7 +8,6 @@ from pathlib import Path
 from voidrl.cli.options import TRUST_HELP, make_parser
 from voidrl.errors import RunFolderError, UnknownNameError
 from voidrl.files import user_path
-from voidrl.runs.folder import RunFolder
 
 POLICIES = {"onnx": "policy.onnx", "torch": "policy.pt2"}
 DATA = {"minari": "", "npz": "replay.npz"}
@@ -48,6 +47,8 @@ def export(argv: list[str]) -> None:
 
 def default_out(run: str, to: str) -> str:
     """Where an export goes: into the folder of its run, or here for what is no run."""
+    from voidrl.runs.folder import RunFolder
+
     file = {**POLICIES, **DATA}[to]
     try:
         folder = RunFolder.open(run).path.absolute()

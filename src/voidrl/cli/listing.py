@@ -56,7 +56,7 @@ class Listing(NamedTuple):
 
 
 def list_(argv: list[str]) -> None:
-    """List what is available: `voidrl list methods`, or presets, envs, games, tasks, experiments."""
+    """List what is available: `voidrl list methods`, or presets, agents, envs, games, tasks, experiments."""
     parser = make_parser("list", list_.__doc__)
     parser.epilog = f"KIND is one of {', '.join(KINDS)}; without one, all of them in short."
     parser.add_argument("kind", nargs="?", metavar="KIND", help="what to list (default: an overview)")
@@ -152,16 +152,20 @@ def _environments() -> Listing:
     from voidrl.envs.packages import PACKAGES
 
     games = "57 games and more, such as atari/ms_pacman?sticky=true (voidrl list games)"
-    others = ", ".join(f"{package.pip} ({package.example})" for package in PACKAGES)
+    others = f"of {', '.join(package.pip for package in PACKAGES)}, such as {PACKAGES[0].example}"
     rows = [
         ("atari/<game>", "atari", games),
         ("dmc/<domain>", "dmc", "DMControl without a task, to pre-train, such as dmc/walker"),
         ("dmc/<domain>_<task>", "dmc", "the same with a reward, such as dmc/walker_run (voidrl list tasks)"),
         ("voidrl/PixelMaze-v0", None, "a maze observed as an image; options as a query: ?size=13&goal=far"),
         ("any Gymnasium id", None, "images or vectors, Discrete or Box actions, such as Pendulum-v1"),
-        ("ids of packages", None, f"imported by themselves: {others}"),
+        ("ids of packages", None, others),
         ("envpool/<id>", None, "EnvPool's vectorized version, such as envpool/Pong-v5 (pip install envpool)"),
-        ("module:factory", None, "a custom function that returns a gymnasium.Env"),
+        (
+            "module:factory",
+            None,
+            "a custom function that returns a gymnasium.Env; --env.backend tensor: tensors",
+        ),
     ]
     return Listing("Environments", ("environment", "extra", "about"), rows)
 
@@ -193,8 +197,8 @@ def _tasks() -> Listing:
 
 def _presets() -> Listing:
     from voidrl.config import Config
-    from voidrl.protocols.presets import AGENTS, FAMILIES, PROTOCOLS
-    from voidrl.protocols.replay_size import agent_replay_bytes, replay_bytes
+    from voidrl.protocols.presets import PROTOCOLS
+    from voidrl.protocols.replay_size import replay_bytes
 
     places = {"maze": "PixelMaze", "atari": "atari/…", "dmc": "dmc/…", "urlb": "dmc/…", "cpu": "any"}
     protocols: list[tuple[Any, ...]] = []
@@ -202,23 +206,32 @@ def _presets() -> Listing:
         steps = Count(preset.values.get("steps", Config().steps))
         place = places.get(name.partition("-")[0])
         protocols.append((name, place, steps, Bytes(replay_bytes(name)), preset.about))
-    agents: list[tuple[Any, ...]] = []
+    title = "Protocols, and the memory of their replay, on the GPU if there is one"
+    columns = ("preset", "for", "steps", "replay", "about")
+    agents = _agents()
+
+    def show() -> None:
+        print_table(columns, protocols, title=title)
+        print()
+        print_table(columns, agents.rows, title=agents.title)
+
+    return Listing(title, columns, [*protocols, *agents.rows], show)
+
+
+def _agents() -> Listing:
+    """The presets that are agents."""
+    from voidrl.protocols.presets import AGENTS, FAMILIES
+    from voidrl.protocols.replay_size import agent_replay_bytes
+
+    rows: list[tuple[Any, ...]] = []
     for name, agent in AGENTS.items():
         first = agent.families[0]
         values = agent.values_for({"atari": "atari/pong", "dmc": "dmc/walker_walk"}[first])
         place = ", ".join("others" if family == "any" else FAMILIES[family] for family in agent.families)
         size = Bytes(agent_replay_bytes(first, values))
-        agents.append((name, place, Count(values["steps"]), size, agent.about))
-    title = "Protocols, and the memory of their replay, on the GPU if there is one"
-    columns = ("preset", "for", "steps", "replay", "about")
-
-    def show() -> None:
-        print_table(columns, protocols, title=title)
-        print()
-        heading = "Agents that learn from scratch, with `voidrl train`; steps and replay in the first family"
-        print_table(columns, agents, title=heading)
-
-    return Listing(title, columns, [*protocols, *agents], show)
+        rows.append((name, place, Count(values["steps"]), size, agent.about))
+    title = "Agents that learn from scratch, with `voidrl train`; steps and replay in the first family"
+    return Listing(title, ("agent", "for", "steps", "replay", "about"), rows)
 
 
 def _experiments() -> Listing:
@@ -242,5 +255,6 @@ KINDS: dict[str, Callable[[], Listing]] = {
     "games": _games,
     "tasks": _tasks,
     "presets": _presets,
+    "agents": _agents,
     "experiments": _experiments,
 }

@@ -27,6 +27,8 @@ from voidrl.errors import (
     VoidrlError,
     for_command,
 )
+from voidrl.platforms import SIGPIPE
+from voidrl.terminal.foreign import quiet_libraries
 from voidrl.terminal.output import command_output, open_missing_streams, say
 from voidrl.terminal.signals import StopSignals
 from voidrl.terminal.tables import described, wrap_text
@@ -34,7 +36,7 @@ from voidrl.terminal.tables import described, wrap_text
 INTERRUPTED = 75  # sysexits' EX_TEMPFAIL: stopped with a checkpoint, run `voidrl resume`
 BAD_INPUT = 2
 STOPPED = 128  # plus the number of the signal, as a shell reports a program that a signal ended
-PIPE_CLOSED = STOPPED + signal.SIGPIPE  # as `cat` ends: under `pipefail`, half a result is no success
+PIPE_CLOSED = STOPPED + SIGPIPE  # as `cat` ends: under `pipefail`, half a result is no success
 
 COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "pretrain": pretrain,
@@ -67,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
     dry_run = args[:1] == ["experiment"] and "--dry-run" in args  # which runs no code of the user
     if "" not in sys.path and not dry_run:
         sys.path.insert(0, "")  # so that the installed command finds module:factory in the current folder
-    with command_output(), for_command():
+    with command_output(), quiet_libraries(), for_command():
         try:
             with StopSignals(raises=True):
                 return _run_command(args)

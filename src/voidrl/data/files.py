@@ -21,7 +21,7 @@ import gymnasium as gym
 import numpy as np
 
 from voidrl.data.episodes import Episode
-from voidrl.errors import ConfigError, DataError, MissingExtraError, VoidrlError
+from voidrl.errors import ConfigError, DataError, MissingExtraError, VoidrlError, by_caller
 from voidrl.files import user_path
 
 MINARI_ID = re.compile(r"([-_\w][-_\w/]*/)?[-_\w]+-v\d+")
@@ -304,7 +304,8 @@ WRITERS: dict[str, Callable[..., str]] = {"minari": write_minari, "npz": write_n
 def _write_whole(path: Path, write: Callable[[Path], None], *, overwrite: bool) -> None:
     """Write a file or folder under a hidden name, then rename it: there is never half a dataset."""
     if path.exists() and not overwrite:
-        raise ConfigError(f"{path} exists already: choose another name, or replace it with --force")
+        force = by_caller("overwrite=True", "--force")
+        raise ConfigError(f"{path} exists already: choose another name, or replace it with {force}")
     if path.is_dir() and not _is_minari(path):
         raise ConfigError(f"{path} is a folder without a dataset and is not replaced: choose another name")
     temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")

@@ -74,7 +74,7 @@ def _start(group: str) -> tuple[subprocess.Popen[bytes], IO[str]]:
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
         process.wait()
 
 

@@ -228,6 +228,8 @@ COMPONENTS = {
     "Weights & Biases": Component(("wandb",), extra="wandb"),
     "TensorBoard": Component(("tensorboard",)),
     "Stable-Baselines3": Component(("stable-baselines3",), extra="sb3"),
+    "ONNX": Component(("onnx", "onnxscript", "onnxruntime"), extra="onnx"),
+    "Minari": Component(("minari",), extra="minari"),
 }  # in the order of the report
 GROUPS = {
     "gymnasium": ("Gymnasium",),

@@ -328,8 +328,10 @@ def _make_guarded(
     try:
         env = factory()
         if not isinstance(env, gym.Env):
+            vector = "; one that returns a vector environment takes num_envs, with env.backend = 'native'"
             raise ConfigError(
                 f"the factory of environment {name!r} returned {type(env).__name__}: expected a gymnasium.Env"
+                f"{vector if isinstance(env, VectorEnv) else ''}"
             )
         env = wrap_all(_with_render_mode(env, factory) if renders else env, wrappers)
         masks = _known_masks(config.action_masks, env)

@@ -27,7 +27,10 @@ def allocate(file: BinaryIO, size: int, name: str) -> mmap.mmap:
     """Map `size` bytes of the file, for environment `name`."""
     try:
         # A file without the memory behind it would end the process by SIGBUS in the middle of a write.
-        os.posix_fallocate(file.fileno(), 0, size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:  # macOS
+            file.write(bytes(size))
         return mmap.mmap(file.fileno(), size)
     except OSError as error:
         raise EnvironmentFailedError(

@@ -13,6 +13,11 @@ from typing import NamedTuple
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.registration import CRAFTER_IDS
 
+ROADS = (
+    *("highway", "merge", "roundabout", "parking", "intersection", "racetrack", "exit", "two-way", "u-turn"),
+    "lane-keeping",
+)
+
 
 class Package(NamedTuple):
     """A package that registers environments with Gymnasium."""
@@ -24,72 +29,29 @@ class Package(NamedTuple):
     prefixes: tuple[str, ...]
     """How the ids begin."""
     example: str
-    about: str
     register: str = ""
     """`module:function` to call where the import alone does not register them."""
 
 
 PACKAGES = (
-    Package(
-        "minigrid", "minigrid", ("MiniGrid-", "BabyAI-"), "MiniGrid-DoorKey-8x8-v0", "rooms, keys and doors"
-    ),
-    Package(
-        "highway_env",
-        "highway-env",
-        (
-            "highway-",
-            "merge-",
-            "roundabout-",
-            "parking-",
-            "intersection-",
-            "racetrack-",
-            "exit-",
-            "two-way-",
-            "u-turn-",
-            "lane-keeping-",
-        ),
-        "highway-fast-v0",
-        "driving among other cars",
-    ),
+    Package("minigrid", "minigrid", ("MiniGrid-", "BabyAI-"), "MiniGrid-DoorKey-8x8-v0"),
+    Package("highway_env", "highway-env", tuple(f"{road}-" for road in ROADS), "highway-fast-v0"),
     Package(
         "gymnasium_robotics",
         "gymnasium-robotics",
         ("Fetch", "HandReach", "HandManipulate", "AdroitHand", "PointMaze_", "AntMaze_", "FrankaKitchen-"),
         "PointMaze_UMaze-v3",
-        "robot arms, hands and mazes in MuJoCo",
     ),
-    Package(
-        "minatar",
-        "minatar",
-        ("MinAtar/",),
-        "MinAtar/Breakout-v1",
-        "five Atari games on 10 × 10 cells",
-        "minatar.gym:register_envs",
-    ),
-    Package(
-        "crafter",
-        "crafter",
-        ("crafter/", "Crafter"),
-        "crafter/CrafterReward-v1",
-        "survival in a small world",
-    ),
-    Package("flappy_bird_gymnasium", "flappy-bird-gymnasium", ("FlappyBird-",), "FlappyBird-v0", "one bird"),
-    Package("miniworld", "miniworld", ("MiniWorld-",), "MiniWorld-Maze-v0", "rooms seen in the first person"),
-    Package("panda_gym", "panda-gym", ("Panda",), "PandaReach-v3", "a robot arm in PyBullet"),
-    Package(
-        "metaworld", "metaworld", ("Meta-World/",), "Meta-World/MT1", "50 tasks of a robot arm in MuJoCo"
-    ),
-    Package("vizdoom.gymnasium_wrapper", "vizdoom", ("Vizdoom",), "VizdoomBasic-v1", "Doom"),
-    Package("nle", "nle", ("NetHack",), "NetHackScore-v0", "NetHack"),
-    Package("minihack", "minihack", ("MiniHack-",), "MiniHack-Room-5x5-v0", "small rooms of NetHack"),
-    Package("gym_pusht", "gym-pusht", ("gym_pusht/",), "gym_pusht/PushT-v0", "pushing a T"),
-    Package(
-        "tetris_gymnasium.envs",
-        "tetris-gymnasium",
-        ("tetris_gymnasium/",),
-        "tetris_gymnasium/Tetris",
-        "Tetris",
-    ),
+    Package("minatar", "minatar", ("MinAtar/",), "MinAtar/Breakout-v1", "minatar.gym:register_envs"),
+    Package("crafter", "crafter", ("crafter/", "Crafter"), "crafter/CrafterReward-v1"),
+    Package("flappy_bird_gymnasium", "flappy-bird-gymnasium", ("FlappyBird-",), "FlappyBird-v0"),
+    Package("miniworld", "miniworld", ("MiniWorld-",), "MiniWorld-Hallway-v0"),
+    Package("panda_gym", "panda-gym", ("Panda",), "PandaReach-v3"),
+    Package("metaworld", "metaworld", ("Meta-World/",), "Meta-World/MT1?env_name=reach-v3"),
+    Package("vizdoom.gymnasium_wrapper", "vizdoom", ("Vizdoom",), "VizdoomBasic-v1"),
+    Package("nle", "nle", ("NetHack",), "NetHackScore-v0"),
+    Package("gym_pusht", "gym-pusht", ("gym_pusht/",), "gym_pusht/PushT-v0"),
+    Package("tetris_gymnasium", "tetris-gymnasium", ("tetris_gymnasium/",), "tetris_gymnasium/Tetris"),
 )
 ALIASES = {name.rpartition("/")[2]: name for name in CRAFTER_IDS}  # as the old Gym knows them
 

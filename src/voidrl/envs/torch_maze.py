@@ -54,7 +54,7 @@ class TorchPixelMaze:
         )  # (3, H, W)
         self._start, self._moves = there(one._start), there(MOVES)
         self._color = torch.tensor(AGENT, dtype=torch.uint8, device=self.device)
-        self._pixels = torch.arange(self._background.shape[1], device=self.device)
+        self._pixels = torch.arange(self._cell_pixels, device=self.device)
         self._random = torch.Generator(self.device)
         self._begun = False
 
@@ -147,9 +147,11 @@ class TorchPixelMaze:
 
     def _images(self, scene: Tensor) -> Tensor:
         """(N, H, W, 3), with the channels first in memory, as networks read them."""
+        channels, height, width = scene.shape
         corner = self._margin + (self._position * self._cell_pixels + 0.5).floor().long()  # (N, 2)
-        offset = self._pixels - corner[:, :, None]  # (N, 2, H)
-        covered = (offset >= 0) & (offset < self._cell_pixels)
-        agent = covered[:, 0, :, None] & covered[:, 1, None, :]  # (N, H, W)
-        images = torch.where(agent[:, None], self._color[:, None, None], scene)  # (N, 3, H, W)
-        return images.permute(0, 2, 3, 1)
+        square = corner[:, :, None] + self._pixels  # (N, 2, pixels)
+        index = (square[:, 0, :, None] * width + square[:, 1, None, :]).flatten(1)  # (N, pixels²)
+        images = scene.flatten(1).repeat(self.num_envs, 1, 1)  # (N, 3, H · W)
+        colors = self._color[:, None].expand(self.num_envs, channels, index.shape[1])
+        images.scatter_(2, index[:, None].expand_as(colors), colors)
+        return images.view(self.num_envs, channels, height, width).permute(0, 2, 3, 1)

@@ -21,11 +21,12 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
 
+from voidrl.platforms import STOP_SIGNALS, require_workers
 from voidrl.terminal.signals import end_with_process
 
 # A terminal and a scheduler send these to all processes of a run. The run's own process handles them: it
 # writes a checkpoint, then ends its workers.
-SIGNALS_OF_THE_RUN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS_OF_THE_RUN = STOP_SIGNALS
 PART_S = 1.0  # waiting is counted in parts of this length
 PARENT_S = 1.0  # how often a worker checks that its parent lives, where the kernel does not tell it
 DEATH_S = 5.0  # how long a process may take to end after it closed its pipe
@@ -126,10 +127,12 @@ class ScriptWorker(Worker):
         files: tuple[int, ...] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        require_workers("this environment", "use env.backend = 'sync', or leave env.count_states off")
         pipe, theirs = Pipe()
         ids = (theirs.fileno(), os.getpid(), threading.get_native_id())
         arguments = [*map(str, ids), json.dumps(settings)]
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+        variables["PYTHONWARNINGS"] = os.environ.get("PYTHONWARNINGS", "ignore")  # of simulators, to nobody
         try:
             with _signals_blocked():  # for its whole life
                 process = subprocess.Popen(
@@ -156,6 +159,7 @@ class ForkedWorker(Worker):
     process: BaseProcess
 
     def __init__(self, serve: Callable[..., None], *arguments: Any) -> None:
+        require_workers("env.backend = 'async'", "use env.backend = 'sync'")
         pipe, theirs = Pipe()
         ids = (os.getpid(), threading.get_native_id())
         process = multiprocessing.get_context("fork").Process(

@@ -29,6 +29,7 @@ from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.record import update_panel
 from voidrl.experiments.state import CellState, differences, state_of
 from voidrl.machine import whole_cores
+from voidrl.platforms import require_workers
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
 from voidrl.terminal.signals import StopSignals, end_with_process
@@ -55,6 +56,7 @@ class Outcome:
 
 def run_plan(plan: Plan, *, jobs: int = 1, command: Sequence[str], board: Board) -> Outcome:
     """Run the missing cells; returns when none is left that can be run."""
+    require_workers("an experiment", "start its runs one by one with voidrl pretrain, finetune and train")
     device = pick_device(plan.request.device)
     threads = plan.experiment.threads
     if threads is None and device.type == "cpu" and jobs > 1:
@@ -90,7 +92,7 @@ class _Child:
             "lock": lock,
         }
         variables = {"PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)}
-        if threads is not None:
+        if plan.experiment.threads is not None:  # otherwise `threads` is a limit, within which a run chooses
             variables["OMP_NUM_THREADS"] = str(threads)
         with self.log.open("ab") as log:
             log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {shlex.join(command)}\n".encode())

@@ -28,6 +28,7 @@ from voidrl.files import user_path
 from voidrl.media.mp4 import encode, prepare_target
 from voidrl.sharing import pretrained as share
 from voidrl.suites.dmcontrol import find_dmc_task
+from voidrl.terminal.foreign import quiet_libraries
 from voidrl.units import human_count
 
 HEIGHT = 420  # twice the height of most Atari games, so that their pixels stay square
@@ -112,6 +113,7 @@ class Recording:
 # Recording
 
 
+@quiet_libraries()
 def record(
     source: Agent | str | Path,
     env: build.Env | None = None,

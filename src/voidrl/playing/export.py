@@ -24,7 +24,7 @@ from voidrl import __version__
 from voidrl.agent import Agent
 from voidrl.augment import images
 from voidrl.config import to_json, without_local_fields
-from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError
+from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError, by_caller
 from voidrl.files import user_path
 from voidrl.learners.base import Learner
 from voidrl.nets.layers import FullPrecisionLinear
@@ -72,7 +72,7 @@ def export_policy(agent: Agent, path: str | Path, format: str = "onnx", *, overw
 def require_free(target: Path, overwrite: bool) -> None:
     """Refuse a file that exists, and one in a folder that does not."""
     if target.is_dir() or (target.exists() and not overwrite):
-        force = "" if target.is_dir() else ", or replace it with --force"
+        force = "" if target.is_dir() else f", or replace it with {by_caller('overwrite=True', '--force')}"
         raise ConfigError(f"{target} exists already: choose another name{force}")
     if not target.parent.is_dir():
         raise ConfigError(f"{target} cannot be written: there is no folder {target.parent}")

@@ -18,6 +18,7 @@ from voidrl.errors import CheckpointError, ConfigError, MissingExtraError, NonFi
 if TYPE_CHECKING:
     from voidrl.agent import Agent
     from voidrl.report.saved import Saved
+    from voidrl.types import EnvSpec
 
 BATCH = 64  # observations encoded at a time
 THUMB_PIXELS = 64  # longer side of a thumbnail
@@ -76,7 +77,7 @@ def latent_map(run_folder: Path, *, points: int = 600, thumbs: int = 600) -> Lat
     where = where.reshape(index.shape)
     xy, explained = project(_encode(agent, frames, where))
     has_thumbs = agent.spec.pixels and thumbs > 0
-    pictures = _thumbnails(frames[where[:, -1]], thumbs) if has_thumbs else {}
+    pictures = _thumbnails(frames[where[:, -1]], agent.spec, thumbs) if has_thumbs else {}
     return LatentMap(xy, time, explained, meta["steps"], **pictures)
 
 
@@ -178,8 +179,8 @@ def project(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(0.5 + (xy - middle) / (span or 1.0), 0, 1), explained
 
 
-def _thumbnails(images: np.ndarray, most: int) -> dict[str, Any]:
-    """Fields of `LatentMap` for thumbnails of (N, C, H, W) images in one WebP image."""
+def _thumbnails(frames: np.ndarray, spec: EnvSpec, most: int) -> dict[str, Any]:
+    """Fields of `LatentMap` for thumbnails of (N, *stored_shape) frames in one WebP image."""
     try:
         from PIL import Image
     except ImportError:
@@ -187,15 +188,15 @@ def _thumbnails(images: np.ndarray, most: int) -> dict[str, Any]:
     from voidrl.media.video import resize
     from voidrl.spaces import to_picture
 
-    number = min(most, len(images))
+    number = min(most, len(frames))
     columns = math.ceil(math.sqrt(number))
-    scale = min(1.0, THUMB_PIXELS / max(images.shape[2:]))
-    height, width = (max(1, round(side * scale)) for side in images.shape[2:])
+    scale = min(1.0, THUMB_PIXELS / max(frames.shape[2:]))
+    height, width = (max(1, round(side * scale)) for side in frames.shape[2:])
     sheet = np.zeros((math.ceil(number / columns) * height, columns * width, 3), np.uint8)
-    chosen = -(-np.arange(number) * len(images) // number)  # point i has thumbnail i · number // N
-    for i, image in enumerate(images[chosen]):
+    chosen = -(-np.arange(number) * len(frames) // number)  # point i has thumbnail i · number // N
+    for i, frame in enumerate(frames[chosen]):
         top, left = i // columns * height, i % columns * width
-        sheet[top : top + height, left : left + width] = resize(to_picture(image), height, width)
+        sheet[top : top + height, left : left + width] = resize(to_picture(frame, spec), height, width)
     lossless, lossy = BytesIO(), BytesIO()  # lossless is smaller for games, lossy for rendered scenes
     Image.fromarray(sheet).save(lossless, "WEBP", lossless=True)
     Image.fromarray(sheet).save(lossy, "WEBP", quality=WEBP_QUALITY)

@@ -21,6 +21,7 @@ from typing import Any, Self
 from voidrl.checkpoint import TEMPORARY, list_steps, remove_leftovers, write_json_atomic
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlWarning, by_caller
 from voidrl.files import user_path
+from voidrl.machine import memory
 from voidrl.runs import locks
 from voidrl.runs.status import FILE_NAME as STATUS_FILE
 from voidrl.runs.status import StatusWriter, utc_now
@@ -276,7 +277,7 @@ def environment_info() -> dict[str, Any]:
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
         "platform": platform.platform(),
         "cpu": {"model": _cpu_model(), "count": os.cpu_count()},
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": memory().total,
         "gpus": _gpus(),
         "git": git_state(),
     }

@@ -6,7 +6,6 @@ evaluation; the environment workers that it forks close theirs, so that they can
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import time
@@ -14,6 +13,7 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
+from voidrl import platforms
 from voidrl.errors import RunFolderError, VoidrlWarning
 
 RUN_LOCK = ".lock"
@@ -31,14 +31,14 @@ def acquire(path: Path) -> int | None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # The file is never removed: two processes could then lock two different files.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | platforms.CLOSE_ON_EXEC, 0o666)
     except OSError as error:
         raise RunFolderError(
             f"cannot write to {path.parent} ({error.strerror or error}); choose a folder open to writing"
         ) from error
     for retries_left in reversed(range(RETRIES)):
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            platforms.lock(descriptor)
             break
         except BlockingIOError:
             if not retries_left:
@@ -60,7 +60,7 @@ def release(descriptor: int) -> None:
 def unlock(descriptor: int) -> None:
     """End the lock and close it, even where forked workers still have the file open."""
     with suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        platforms.unlock(descriptor)
     os.close(descriptor)
 
 
@@ -72,15 +72,15 @@ def adopt(descriptor: int) -> None:
         with suppress(OSError):
             os.close(descriptor)
 
-    os.register_at_fork(after_in_child=close)
+    if platforms.can_fork():
+        os.register_at_fork(after_in_child=close)
     sign(descriptor)
 
 
 def sign(descriptor: int) -> None:
     """Write down who holds the lock, for messages."""
     with suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
+        platforms.overwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}".encode())
 
 
 def holder(path: Path) -> str:
@@ -94,11 +94,11 @@ def holder(path: Path) -> str:
 def is_held(path: Path) -> bool | None:
     """Whether a process holds the lock now; None where the file system has no locks. Writes nothing."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | platforms.CLOSE_ON_EXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        platforms.lock(descriptor, shared=True)
     except BlockingIOError:
         return True
     except OSError:

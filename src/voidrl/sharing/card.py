@@ -33,6 +33,7 @@ PHASES = {
 }
 RUN_FIELDS = {"date", "command", "versions", "platform", "cpu", "gpus", "commit", "steps"}
 RESULT_FIELDS = {"env", "mean_return", "std_return", "episodes", "human_normalized", "success_rate", "how"}
+SHOWN_PARTS = 8  # of an observation, on the line that says what the agent takes
 _MARKUP = re.compile(
     r"[\\`*_\[\]<>#|~&$]|@(?=\S)|:(?=//)|(?<=[wW]{3})\."
 )  # addresses become links by themselves
@@ -254,7 +255,7 @@ def render(data: Mapping[str, Any], *, parameters: int, license: str | None, rep
     config, spec = data["config"], spec_from_json(data["spec"])
     run, results = data["about"].get("run", {}), data["about"].get("results", [])
     env, phase, pieces = config["env"]["id"], config["phase"], [config[kind]["name"] for kind in PIECES]
-    importable = is_importable(env)
+    wrappers, importable = config["env"].get("wrappers", []), is_importable(env)
     env_names = [env.partition("?")[0]] if importable else []
     algorithm = config["learner" if phase == "train" else "method"]["name"]
     card_data = ModelCardData(
@@ -280,8 +281,8 @@ def render(data: Mapping[str, Any], *, parameters: int, license: str | None, rep
         agent_steps=data["agent_steps"],
         run_steps=run.get("steps"),
         repo_id=repo_id,
-        trust=repo_id is not None and any(":" in name for name in pieces),
-        external=", ".join(code(name) for name in (*env_names, *pieces) if ":" in name),
+        trust=repo_id is not None and bool(wrappers or any(":" in name for name in pieces)),
+        external=", ".join(code(name) for name in (*env_names, *wrappers, *pieces) if ":" in name),
         observation=_observation(spec),
         spec=spec.describe(),
         results=[_cells(result) for result in results],
@@ -300,12 +301,14 @@ def _observation(spec: EnvSpec) -> str:
         kind = "uint8" if spec.pixels else "float32"
         return f"{kind} of shape {(*stack, *spec.raw_shape)}, or a batch"
     phrases = []
-    for part in spec.parts:
-        choices = f" of {min(part.sizes)} to {max(part.sizes)} choices" if part.sizes else ""
+    for part in spec.parts[:SHOWN_PARTS]:
         what = {"image": f"{part.dtype} image", "mask": "mask of actions"}.get(part.kind, "numbers")
-        what = "whole numbers" + choices if part.sizes else what
+        if part.sizes:
+            what = f"choices of up to {max(part.sizes)}"
         where = f"{_literal(part.name)}: " if part.path else ""
         phrases.append(f"{where}{what} of shape {(*stack, *part.shape)}")
+    if len(spec.parts) > SHOWN_PARTS:
+        phrases.append(f"and {len(spec.parts) - SHOWN_PARTS} more")
     seen = "; ".join(phrases)
     given = spec.masked and not any(part.kind == "mask" for part in spec.parts)
     return f"{seen}; or a batch{'; and action_mask=…' if given else ''}"

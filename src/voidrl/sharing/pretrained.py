@@ -297,7 +297,7 @@ def _refuse_code(repo_id: str, config: Mapping[str, Any]) -> None:
     The environment is checked where it would be made (`own_env`), since another one can be passed.
     """
     for field, value in flat(merge(config)).items():
-        if field not in (*LOCAL_FIELDS, "env.id", "env.keys") and has_colon(value):
+        if field not in (*LOCAL_FIELDS, "env.id") and has_colon(value):
             raise ConfigError(
                 f"{field} = {shown(value)} of the model {repo_id!r} on the Hugging Face Hub would run code "
                 f"named by a downloaded file: expected a name from `voidrl list`; if you trust its author, "

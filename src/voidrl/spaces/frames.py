@@ -7,6 +7,8 @@ without knowing of it.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +18,8 @@ from voidrl.errors import SpaceError, shown
 from voidrl.spaces.masks import joint_masks, mask_length, masks_of
 from voidrl.spaces.observations import label
 from voidrl.types import EnvSpec, ObsPart, channels_last
+
+FLOAT32 = np.dtype("<f4")
 
 
 def to_frames(obs: Any, spec: EnvSpec, mask: np.ndarray | None = None) -> np.ndarray:
@@ -67,8 +71,8 @@ def frames_of(values: Sequence[np.ndarray], spec: EnvSpec, mask: np.ndarray | No
         frames[:, at : at + channels, :height, :width] = image
         at += channels
     if numbers:
-        packed = np.concatenate(numbers, axis=1, dtype=np.dtype("<f4"), casting="unsafe").view(np.uint8)
-        start = int(np.prod(spec.frame_shape))
+        packed = np.concatenate(numbers, axis=1, dtype=FLOAT32, casting="unsafe").view(np.uint8)
+        start = math.prod(spec.frame_shape)
         frames.reshape(n, -1)[:, start : start + packed.shape[1]] = packed
     return frames
 
@@ -88,7 +92,8 @@ def _image(value: np.ndarray, part: ObsPart) -> np.ndarray:
 
 def _choices(value: np.ndarray, part: ObsPart) -> np.ndarray:
     """One-hots (N, Σ sizes), or fractions (N, components)."""
-    index, sizes = value.astype(np.int64) - np.array(part.start), np.array(part.sizes)
+    start, sizes, offsets = _tables(part)
+    index = value.astype(np.int64) - start
     inside = (index >= 0) & (index < sizes)
     if not inside.all():
         wrong = value[~inside][0]
@@ -96,9 +101,16 @@ def _choices(value: np.ndarray, part: ObsPart) -> np.ndarray:
     if part.kind == "fraction":
         fraction: np.ndarray = index / np.maximum(sizes - 1, 1)
         return fraction
-    hot = np.zeros((len(value), int(sizes.sum())), np.float32)
-    hot[np.arange(len(value))[:, None], index + (np.cumsum(sizes) - sizes)] = 1
+    hot = np.zeros((len(value), sum(part.sizes)), np.float32)
+    hot[np.arange(len(value))[:, None], index + offsets] = 1
     return hot
+
+
+@functools.lru_cache(maxsize=1024)
+def _tables(part: ObsPart) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lowest values and numbers of choices, and where the one-hots of each component begin."""
+    sizes = np.array(part.sizes)
+    return np.array(part.start), sizes, np.cumsum(sizes) - sizes
 
 
 def _choices_of(part: ObsPart) -> str:

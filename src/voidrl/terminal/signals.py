@@ -35,8 +35,8 @@ from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 from voidrl.errors import StoppedBySignal
+from voidrl.platforms import SIGHUP, STOP_SIGNALS
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INSISTENT = (signal.SIGINT, signal.SIGTERM)  # of which the second one ends the process
 SAME_SIGNAL_SECONDS = 0.1
 CLOSE = b"\0"  # no signal has this number
@@ -76,7 +76,7 @@ class StopSignals:
         _entered.append(self)
         for number in STOP_SIGNALS:
             before = signal.getsignal(number)
-            if number == signal.SIGHUP and before is signal.SIG_IGN:
+            if number == SIGHUP and before is signal.SIG_IGN:
                 continue
             self._previous[number] = before
             signal.signal(number, self._on_signal)
@@ -115,7 +115,8 @@ class _Watcher:
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
-        os.set_blocking(self._writer, False)
+        if hasattr(os, "set_blocking"):
+            os.set_blocking(self._writer, False)
         self._previous = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._watch, name="voidrl-signals", daemon=True)
         self._thread.start()
@@ -171,7 +172,7 @@ def end_at_once(number: int) -> None:
         for child, group in [*_children.items()]:
             if child.poll() is None:
                 with suppress(ProcessLookupError):
-                    os.kill(-child.pid if group else child.pid, signal.SIGKILL)
+                    os.killpg(child.pid, signal.SIGKILL) if group else child.kill()
         _write_last_sentence(signal.Signals(number).name)
     finally:
         os._exit(128 + number)
@@ -198,4 +199,5 @@ def _forget_in_fork() -> None:
     _children.clear()
 
 
-os.register_at_fork(after_in_child=_forget_in_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_fork)

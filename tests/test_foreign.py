@@ -1,0 +1,143 @@
+"""What libraries say to developers goes into the log; what is said to the user stays on the screen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import warnings
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+import voidrl
+from voidrl.errors import VoidrlWarning
+from voidrl.terminal import foreign
+from voidrl.terminal.foreign import is_hidden, log_hidden_warnings, quiet_libraries
+
+SITE = Path(sysconfig.get_path("purelib"))
+TORCH = str(SITE / "torch/backends/cuda/__init__.py")
+GYM = str(SITE / "gymnasium/envs/registration.py")
+TINY = {"warmup_steps": 20, "learner": {"hidden_dim": 16, "batch_size": 16}, "updates_per_step": 0.25}
+
+
+@pytest.fixture(autouse=True)
+def shown(monkeypatch):
+    """The warnings that reach the screen."""
+    found: list[str] = []
+    monkeypatch.setattr(sys, "warnoptions", [])
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *rest, **options: found.append(str(message)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *rest, **options: found.append(str(message))
+        yield found
+
+
+def warn(text, category=UserWarning, file=TORCH):
+    warnings.warn_explicit(text, category, file, 12)
+
+
+@pytest.mark.parametrize(
+    ("category", "file", "hidden"),
+    [
+        (UserWarning, TORCH, True),  # "Please use the new API settings to control TF32 behavior"
+        (FutureWarning, TORCH, True),
+        (UserWarning, str(SITE / "pygame/pkgdata.py"), True),  # "pkg_resources is deprecated"
+        (DeprecationWarning, GYM, True),
+        (UserWarning, GYM, False),  # such as "the environment is out of date", which is the user's choice
+        (UserWarning, str(SITE / "highway_env/envs.py"), False),
+        (DeprecationWarning, os.__file__, True),
+        (RuntimeWarning, voidrl.__file__, True),
+        (VoidrlWarning, voidrl.__file__, False),
+        (DeprecationWarning, "/home/me/my_env.py", False),
+        (UserWarning, "<stdin>", False),
+    ],
+)
+def test_whose_business_a_warning_is(category, file, hidden):
+    with quiet_libraries():
+        assert is_hidden(category, file) == hidden
+    assert not is_hidden(category, file)  # outside nothing is hidden
+
+
+def test_hidden_warnings_wait_for_a_log(shown):
+    lines: list[str] = []
+    with quiet_libraries():
+        warn("before there is a folder")
+        with quiet_libraries():
+            warn("inside")
+            log_hidden_warnings(lines.append)
+            warn("in two\n   lines")
+        warn("after the run")
+    assert shown == []
+    assert [line.partition("line 12: ")[2] for line in lines] == [
+        "before there is a folder",
+        "inside",
+        "in two lines",
+    ]
+    assert lines[0].startswith("UserWarning in ")
+    warn("outside")
+    assert shown == ["outside"]
+
+
+def test_with_w_everything_is_shown(shown, monkeypatch):
+    monkeypatch.setattr(sys, "warnoptions", ["default"])
+    with quiet_libraries():
+        warn("torch's")
+    assert shown == ["torch's"]
+
+
+def test_the_users_own_hook_is_called_and_restored(shown):
+    mine = warnings.showwarning
+    with quiet_libraries():
+        warn("mine", file="/home/me/my_env.py")
+        warn("ours", VoidrlWarning, voidrl.__file__)
+    assert shown == ["mine", "ours"]
+    assert warnings.showwarning is mine
+
+
+def test_variables_are_set_for_libraries_and_removed(monkeypatch):
+    for name in foreign.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYGAME_HIDE_SUPPORT_PROMPT", "mine")
+    with quiet_libraries():
+        assert os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] == "mine"
+        if sys.platform == "linux":
+            assert Path(os.environ["XDG_RUNTIME_DIR"]).is_absolute()
+    assert os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] == "mine"
+    assert "XDG_RUNTIME_DIR" not in os.environ
+
+
+def test_a_run_logs_what_torch_says_and_shows_what_the_environment_says(tmp_path, shown):
+    class Talking(gym.Wrapper):
+        def step(self, action):
+            warn("of torch")
+            warnings.warn("of the user", stacklevel=1)
+            return self.env.step(action)
+
+    voidrl.pretrain(lambda: Talking(gym.make("CartPole-v1")), steps=24, out=tmp_path / "run", config=TINY)
+    assert "of the user" in shown
+    assert "of torch" not in shown
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "UserWarning in " in log
+    assert "of torch" in log
+    assert "of the user" not in log
+
+
+def test_a_window_system_is_not_missed(tmp_path):
+    """pygame's SDL complains on stderr where XDG_RUNTIME_DIR is not set."""
+    pytest.importorskip("pygame")
+    code = (
+        "from voidrl.terminal.foreign import quiet_libraries\n"
+        "with quiet_libraries():\n"
+        "    import pygame\n"
+        "    pygame.display.init()\n"
+    )
+    environ = {k: v for k, v in os.environ.items() if k not in ("XDG_RUNTIME_DIR", "SDL_VIDEODRIVER")}
+    environ["PYTHONPATH"] = str(Path(voidrl.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60
+    )
+    assert "XDG_RUNTIME_DIR" not in done.stderr
+    assert "Hello" not in done.stdout
