@@ -101,6 +101,12 @@ ROBOTS = [
     World("gym_pusht/PushT-v0", "gym-pusht"),
     World("PandaReach-v3", "panda-gym"),
     World("PyFlyt.gym_envs:PyFlyt/QuadX-Hover-v1", "PyFlyt"),
+    World(
+        "PyFlyt.gym_envs:PyFlyt/QuadX-Waypoints-v1",
+        "PyFlyt",
+        {"env.wrappers": ["PyFlyt.gym_envs:FlattenWaypointEnv?context_length=1"]},
+        note="a Sequence, of which its own wrapper makes a vector",
+    ),
     World("FetchReach-v4", "gymnasium-robotics", venv="robotics"),
     World("HandReach-v3", "gymnasium-robotics", venv="robotics"),
     World("AdroitHandDoor-v1", "gymnasium-robotics", venv="robotics"),
