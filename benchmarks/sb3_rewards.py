@@ -1,14 +1,15 @@
 """APT's reward in Stable-Baselines3: how much of the demo's maze PPO and DQN see, with it and without.
 
     python benchmarks/sb3_rewards.py --out runs/sb3 --jobs 14
-    python benchmarks/sb3_rewards.py --out runs/sb3 --variants ppo ppo-zero --seeds 1 2
+    python benchmarks/sb3_rewards.py --out runs/sb3 --variants ppo-k50-fast ppo-zero-fast --seeds 1 2
 
 Each run is a process with one thread. Its line goes to `<out>/results.jsonl` when it is done: variant, seed,
 coverage (fraction of the open cells) at eighths of the run, seconds, and a few numbers on the training. Runs
 that the file already has are not repeated. The table has the mean over the seeds with its standard error.
 
-Variants are named changes of two settings, `PPO_SETTINGS` and `DQN_SETTINGS`; DQN's are those of the demo's
-own learner, as far as Stable-Baselines3 has them.
+`ppo-k50-fast` and `dqn-n5-standard` have the defaults of `APTReward` and `APTReplayBuffer`; other variants
+change one thing. The names are those of results/sb3, which also has variants that can no longer be chosen.
+`DQN_SETTINGS` are those of the demo's own learner, as far as Stable-Baselines3 has them.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ ENVS = 16
 STEPS = 16_000
 
 PPO_SETTINGS: dict[str, Any] = {
-    "n_steps": 32,
+    "n_steps": 16,
     "batch_size": 128,
     "n_epochs": 6,
     "gamma": 0.96,
     "gae_lambda": 0.95,
-    "learning_rate": 5e-4,
+    "learning_rate": 1e-3,
     "ent_coef": 0.01,
 }
 DQN_SETTINGS: dict[str, Any] = {
@@ -51,64 +52,21 @@ DQN_SETTINGS: dict[str, Any] = {
     "exploration_fraction": 0.125,  # 2000 steps
     "exploration_final_eps": 0.2,
 }
-FAST = {"learning_rate": 1e-3, "n_steps": 16}
-OLD_PPO = {"k": 5, "pool": 1000, "memory": 10_000, "normalize": "mean", "encoder": "fixed"}
-OLD_DQN = {"k": 5, "normalize": "mean", "momentum": None, "encoder": "fixed"}
-K50 = {"k": 50, "pool": 1000, "memory": 20_000, "normalize": "standard", "encoder": "fixed"}
-BATCH = {"k": 5, "normalize": "mean", "momentum": 0.99, "encoder": "fixed"}
-N5 = BATCH | {"n_steps": 5}
-N5_STANDARD = N5 | {"normalize": "standard"}
-SIMCLR = {"encoder": "simclr", "shift_pixels": 1}
-TRAINED = SIMCLR | {"train_every_steps": 512, "train_updates": 32, "momentum": 0.99}
-
-
-def variant(algorithm: str, reward: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
-    """The description of a variant; without a reward nothing is rewarded."""
-    return {"algorithm": algorithm, "reward": reward, "settings": settings}
-
-
+NO_REWARD = {"intrinsic_scale": 0.0}
+# Arguments of APTReward, of APTReplayBuffer, or of neither
 VARIANTS: dict[str, dict[str, Any]] = {
-    "random": variant("random"),
-    # Those that take longest
-    "ppo-k50-simclr": variant("ppo", K50 | TRAINED),
-    "dqn-n5-simclr": variant("dqn", N5 | SIMCLR),
-    "dqn-n5-simclr-standard": variant("dqn", N5_STANDARD | SIMCLR),
-    # DQN
-    "dqn-zero": variant("dqn"),
-    "dqn-n5-zero": variant("dqn", {"intrinsic_scale": 0.0, "n_steps": 5}),
-    "dqn-old": variant("dqn", OLD_DQN),
-    "dqn-moving": variant("dqn", BATCH),
-    "dqn-standard": variant("dqn", BATCH | {"normalize": "standard"}),
-    "dqn-n5": variant("dqn", N5),
-    "dqn-n5-standard": variant("dqn", N5_STANDARD),
-    "dqn-n5-pool-k10": variant("dqn", N5_STANDARD | {"pool": 512, "k": 10}),
-    "dqn-n5-pool-k40": variant("dqn", N5_STANDARD | {"pool": 512, "k": 40}),
-    "dqn-n5-place": variant("dqn", N5_STANDARD | {"encoder": "place"}),
-    # PPO
-    "ppo-zero": variant("ppo"),
-    "ppo-old": variant("ppo", OLD_PPO),
-    "ppo-old-standard": variant("ppo", OLD_PPO | {"normalize": "standard"}),
-    "ppo-k20": variant("ppo", K50 | {"k": 20}),
-    "ppo-k50": variant("ppo", K50),
-    "ppo-k100": variant("ppo", K50 | {"k": 100}),
-    "ppo-k200": variant("ppo", K50 | {"k": 200}),
-    "ppo-k50-mean": variant("ppo", K50 | {"normalize": "mean"}),
-    "ppo-k50-scale-0.2": variant("ppo", K50 | {"intrinsic_scale": 0.2}),
-    "ppo-k50-recent": variant("ppo", K50 | {"memory": 1024}),
-    "ppo-k50-moving": variant("ppo", K50 | {"momentum": 0.99}),
-    "ppo-k50-place": variant("ppo", K50 | {"encoder": "place"}),
-    "ppo-k50-rollout": variant("ppo-rollout", K50),
-    "ppo-k50-no-entropy": variant("ppo", K50, ent_coef=0.0),
-    "ppo-k50-entropy-0.05": variant("ppo", K50, ent_coef=0.05),
-    "ppo-k50-gamma-0.99": variant("ppo", K50, gamma=0.99),
-    "ppo-zero-fast": variant("ppo", None, **FAST),
-    "ppo-old-fast": variant("ppo", OLD_PPO, **FAST),
-    "ppo-k20-fast": variant("ppo", K50 | {"k": 20}, **FAST),
-    "ppo-k50-fast": variant("ppo", K50, **FAST),
-    "ppo-k200-fast": variant("ppo", K50 | {"k": 200}, **FAST),
-    "ppo-k50-mean-fast": variant("ppo", K50 | {"normalize": "mean"}, **FAST),
-    "ppo-k50-recent-fast": variant("ppo", K50 | {"memory": 1024}, **FAST),
-    "ppo-k50-place-fast": variant("ppo", K50 | {"encoder": "place"}, **FAST),
+    "random": {},
+    "dqn-n5-simclr-standard": {"encoder": "simclr", "shift_pixels": 1},  # takes longest
+    "dqn-zero": NO_REWARD | {"n_steps": 1},
+    "dqn-n5-zero": NO_REWARD,
+    "dqn-standard": {"n_steps": 1},
+    "dqn-n5-standard": {},
+    "dqn-n5-place": {"encoder": "place"},
+    "ppo-zero-fast": NO_REWARD,
+    "ppo-k20-fast": {"k": 20},
+    "ppo-k50-fast": {},
+    "ppo-k200-fast": {"k": 200},
+    "ppo-k50-place-fast": {"encoder": "place"},
 }
 
 
@@ -128,8 +86,7 @@ def run(name: str, seed: int, steps: int, layout_seed: int) -> dict[str, Any]:
     from voidrl.integrations.sb3 import APTReplayBuffer, APTReward
 
     torch.set_num_threads(1)
-    chosen = VARIANTS[name]
-    algorithm, reward, settings = chosen["algorithm"], chosen["reward"], chosen["settings"]
+    algorithm = name.partition("-")[0]
     seen: set[int] = set()
     curve: list[float] = []
     layout = MAZE | {"layout_seed": layout_seed}
@@ -154,8 +111,7 @@ def run(name: str, seed: int, steps: int, layout_seed: int) -> dict[str, Any]:
     venv: Any = Count(make_vec_env("voidrl/PixelMaze-v0", ENVS, seed=seed, env_kwargs=layout))
     began, cpu = time.perf_counter(), time.process_time()
     extra: dict[str, Any] = {}
-    options = dict(reward or {"intrinsic_scale": 0.0})
-    options |= {"extrinsic_scale": 0.0, "seed": seed}
+    options = VARIANTS[name] | {"extrinsic_scale": 0.0, "seed": seed}
     if options.get("encoder") == "place":
         options["encoder"] = place
     if algorithm == "random":
@@ -164,27 +120,21 @@ def run(name: str, seed: int, steps: int, layout_seed: int) -> dict[str, Any]:
         venv.reset()
         while Count.taken < steps:
             venv.step(rng.integers(0, 4, ENVS))
-    elif algorithm in ("ppo", "ppo-rollout"):
-        arguments = PPO_SETTINGS | settings
-        if algorithm == "ppo":
-            venv = APTReward(venv, **options)
-        else:
-            arguments |= {"rollout_buffer_class": rollout_buffer(options)}
-        model: Any = PPO("CnnPolicy", venv, device="cpu", seed=seed, **arguments)
+    elif algorithm == "ppo":
+        venv = APTReward(venv, **options)
+        model: Any = PPO("CnnPolicy", venv, device="cpu", seed=seed, **PPO_SETTINGS)
         model.learn(steps, log_interval=10**9)
         extra = training_numbers(model)
     else:
-        arguments = DQN_SETTINGS | {"policy_kwargs": {"net_arch": [256]}} | settings
-        if options.get("n_steps", 1) > 1:
-            options["gamma"] = arguments["gamma"]
         model = DQN(
             "CnnPolicy",
             venv,
             device="cpu",
             seed=seed,
             replay_buffer_class=APTReplayBuffer,
-            replay_buffer_kwargs=options,
-            **arguments,
+            replay_buffer_kwargs=options | {"gamma": DQN_SETTINGS["gamma"]},
+            policy_kwargs={"net_arch": [256]},
+            **DQN_SETTINGS,
         )
         model.learn(steps, log_interval=10**9)
         rewards = model.replay_buffer.sample(256).rewards
@@ -223,35 +173,6 @@ def place(frames: Any) -> Any:
     weight = red.float() / red.sum((1, 2), keepdim=True).clamp(min=1)
     along = torch.arange(frames.shape[-1], dtype=torch.float32)
     return torch.stack([(weight.sum(2) * along).sum(1), (weight.sum(1) * along).sum(1)], 1) / 3
-
-
-def rollout_buffer(options: dict[str, Any]) -> type:
-    """A rollout buffer that rewards the states of a rollout together, just before advantages are computed."""
-    from stable_baselines3.common.buffers import RolloutBuffer
-
-    from voidrl.integrations.sb3 import LatentSpace, Ring
-
-    options = dict(options)
-    k, pool, memory = options["k"], options["pool"], options["memory"]
-    rng = np.random.default_rng(options["seed"])
-
-    class Rewarded(RolloutBuffer):
-        latent: Any = None
-        states: Any = None
-
-        def compute_returns_and_advantage(self, last_values: Any, dones: np.ndarray) -> None:
-            if self.latent is None:
-                names = (options["encoder"], options["normalize"], "cpu", options["seed"])
-                self.latent = LatentSpace(self.observation_space, *names)
-                self.states = Ring(memory)
-            flat = self.observations.reshape(-1, *self.obs_shape)
-            z = self.latent.encode(self.latent.frames(flat))
-            self.states.add(z)
-            reward = self.latent.reward(z, self.states.sample(pool, rng), k, "state").numpy()
-            self.rewards += options.get("intrinsic_scale", 1.0) * reward.reshape(self.rewards.shape)
-            super().compute_returns_and_advantage(last_values, dones)
-
-    return Rewarded
 
 
 # All runs

@@ -488,7 +488,7 @@ def test_an_environment_that_cannot_be_built_on_resume(tmp_path):
 def test_a_failing_run_exits_with_2_and_one_sentence(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["tiny_runs:Fickle?how=raise&at=3", "--steps", "9", "--out", "run", "--log.tensorboard", "False"]
-    assert cli.main(["train", *words]) == 2
+    assert cli.main(["train", *words, "--env.num-envs", "1"]) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert said.startswith("voidrl: environment 0 ('tiny_runs:Fickle?how=raise&at=3') raised RuntimeError")
     assert "at step 2 of the run; no checkpoint was written yet" in said

@@ -29,7 +29,8 @@ def hopeless_on_cpu(env: Env, spec: EnvSpec, config: Config) -> str:
         return ""
     name = default_preset(env)
     default = "the defaults" if name is None else f"preset {name}"
+    steps = max(config.steps, TYPICAL_STEPS)
     return (
-        f"preset {CPU_PRESET}, since {human_count(config.steps)} steps with {default} would take about "
-        f"{human_seconds(per_step * config.steps)} on a CPU (preset {name or NO_PRESET} takes them anyway)"
+        f"preset {CPU_PRESET}, since {human_count(steps)} steps with {default} would take about "
+        f"{human_seconds(per_step * steps)} on a CPU (preset {name or NO_PRESET} takes them anyway)"
     )

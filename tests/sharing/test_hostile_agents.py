@@ -233,6 +233,7 @@ LOCAL = {
     "env.dmc.processes": 500,
     "env.timeout_s": 1e9,
     "replay.device": "cuda",
+    "replay.data": "somebody/data-v0",
     "log.keep_last": 10**6,
     "log.keep_replay": False,
     "log.tensorboard": False,

@@ -7,7 +7,8 @@ APT rewards a state by its distance to other visited states, so the reward needs
 - `APTReplayBuffer` computes the reward when a transition is sampled, among its minibatch, as APT does. Use it
   with DQN, SAC and TD3.
 
-Both return `intrinsic_scale · r_APT + extrinsic_scale · r_environment`.
+Both return `intrinsic_scale · r_APT + extrinsic_scale · r_environment`. Their defaults are those that were
+compared in results/sb3.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from voidrl.augment import Augment
 from voidrl.build import build_config
 from voidrl.config import AugmentConfig, require
 from voidrl.device import pick_device, seeded
-from voidrl.entropy import RunningMean, RunningMoments, particle_reward
+from voidrl.entropy import RunningMoments, particle_reward
 from voidrl.errors import CheckpointError, MissingExtraError, NonFiniteError, SpaceError, UnknownNameError
 from voidrl.files import user_path
 from voidrl.representations.base import Representation
@@ -48,18 +49,18 @@ except ImportError:
 
 Encoder = Literal["auto", "identity", "fixed", "simclr"] | Agent | Callable[[Tensor], Tensor]
 ENCODERS = ("auto", "identity", "fixed", "simclr")
-Normalization = Literal["standard", "mean", "none"]
-NORMALIZATIONS = ("standard", "mean", "none")
 TRAIN_BATCH = 256
+MOMENTUM = 0.99  # of moments that have to follow: distances shrink as f learns and as states become familiar
 
 
 class APTReward(VecEnvWrapper):
     """Adds APT's reward to each step: how far its state is from earlier states.
 
     The reward is eq. 5 with neighbors among `pool` states drawn from the last `memory` ones, including the
-    current episode, divided by its running mean. It is 0 while fewer than `k` states are known. At the end of
-    an episode the last state counts, not the first of the next episode. `info` holds both rewards, as
-    `apt_reward` and `env_reward`. SB3's `Monitor` records the environment's reward alone.
+    current episode, less its running mean and divided by its running standard deviation. It is 0 while fewer
+    than `k` states are known. At the end of an episode the last state counts, not the first of the next
+    episode. `info` holds both rewards, as `apt_reward` and `env_reward`. SB3's `Monitor` records the
+    environment's reward alone.
 
     Args:
         venv: Environments with images or vectors as observations.
@@ -67,16 +68,14 @@ class APTReward(VecEnvWrapper):
             network; `simclr`, features of a network with a contrastive loss, trained on the memory; a voidrl
             agent, for its representation; or a function from a batch of observations to (n, d). `auto` is
             `identity` for vectors and `fixed` for images.
-        intrinsic_scale: Weight of APT's reward, which is about 1 on average. It may be changed at any time;
-            with 0, as in evaluations, nothing is computed or remembered.
+        intrinsic_scale: Weight of APT's reward. It may be changed at any time; with 0, as in evaluations,
+            nothing is computed or remembered.
         extrinsic_scale: Weight of the environment's reward; 0 to pre-train without it.
-        k: Number of neighbors.
+        k: Number of neighbors. If states repeat exactly, those with a share of the visits above `k / pool`
+            are all rewarded alike: too small a share leaves almost nothing to tell states apart.
         memory: Number of states kept, the newest ones.
         pool: Number of states drawn from the memory at each step as possible neighbors.
-        normalize: `standard` subtracts the running mean and divides by the running standard deviation, `mean`
-            divides by the running mean, `none` does neither.
-        momentum: Factor by which the weight of the past shrinks in these statistics at each step of all
-            environments; None for everything seen.
+        normalize: Standardize the reward by its running moments.
         train_every_steps: With `simclr`: environment steps between two trainings of the encoder.
         train_updates: With `simclr`: updates in each training.
         shift_pixels: With `simclr` on images: largest random shift of the two views.
@@ -91,11 +90,10 @@ class APTReward(VecEnvWrapper):
         encoder: Encoder = "auto",
         intrinsic_scale: float = 1.0,
         extrinsic_scale: float = 1.0,
-        k: int = 5,
-        memory: int = 10_000,
+        k: int = 50,
+        memory: int = 20_000,
         pool: int = 1000,
-        normalize: Normalization = "mean",
-        momentum: float | None = None,
+        normalize: bool = True,
         train_every_steps: int = 1000,
         train_updates: int = 20,
         shift_pixels: int = 4,
@@ -110,8 +108,9 @@ class APTReward(VecEnvWrapper):
         self.intrinsic_scale, self.extrinsic_scale = intrinsic_scale, extrinsic_scale
         self.k, self.memory, self.pool = k, memory, pool
         self.train_every_steps, self.train_updates = train_every_steps, train_updates
+        momentum = MOMENTUM if encoder == "simclr" else None  # of everything seen, if f is frozen
         self.latent = LatentSpace(
-            venv.observation_space, encoder, normalize, device, seed, momentum, shift_pixels
+            venv.observation_space, encoder, normalize, momentum, shift_pixels, device, seed
         )
         self._rng = np.random.default_rng(seed)
         self._particles = Ring(memory)  # encoded states
@@ -156,7 +155,8 @@ class APTReward(VecEnvWrapper):
         if len(self._particles) < self.k:
             return np.zeros(len(states), np.float32)
         particles = self._particles.sample(self.pool, self._rng)
-        return self.latent.reward(self.latent.encode(states), particles, self.k, "environment").cpu().numpy()
+        reward = particle_reward(self.latent.encode(states), particles=particles, k=self.k)
+        return self.latent.normalize(reward, "environment").cpu().numpy()
 
     def _remember(self, states: Tensor) -> None:
         self._particles.add(self.latent.encode(states))
@@ -175,7 +175,7 @@ class APTReward(VecEnvWrapper):
         self._particles.all().copy_(torch.cat([self.latent.encode(states) for states in batches]))
 
     def save(self, path: str | Path) -> None:
-        """Write memory, running mean and encoder as safetensors; SB3's `model.save` does not include them."""
+        """Write memory, moments and encoder as safetensors; SB3's `model.save` does not include them."""
         path = user_path(path)
         state = {f"latent.{name}": value for name, value in self.latent.state_dict().items()}
         state |= {f"particles.{name}": value for name, value in self._particles.state().items()}
@@ -211,8 +211,9 @@ class APTReward(VecEnvWrapper):
 class APTReplayBuffer(ReplayBuffer):
     """A replay buffer that computes APT's reward at every sample, among the transitions of the minibatch.
 
-    `DQN("MlpPolicy", env, replay_buffer_class=APTReplayBuffer, replay_buffer_kwargs={"extrinsic_scale": 0})`.
-    A `simclr` encoder is trained by one update per sample.
+    `DQN("MlpPolicy", env, gamma=0.99, replay_buffer_class=APTReplayBuffer,
+    replay_buffer_kwargs={"gamma": 0.99, "extrinsic_scale": 0})`. Its samples are of n steps, each with the
+    reward of the state reached. A `simclr` encoder is trained by one update per sample.
 
     Args:
         buffer_size: As in SB3.
@@ -220,15 +221,12 @@ class APTReplayBuffer(ReplayBuffer):
         action_space: As in SB3.
         device: Device of the samples and the encoder.
         encoder: As in `APTReward`; here `simclr` is trained on the sampled observations.
-        intrinsic_scale: Weight of APT's reward, which is about 1 on average.
+        intrinsic_scale: Weight of APT's reward.
         extrinsic_scale: Weight of the environment's reward.
-        k: Number of neighbors, less than the size of a minibatch, or at most `pool`.
-        pool: Number of states drawn from the replay for each sample as possible neighbors; 0 for the states
-            of the minibatch.
+        k: Number of neighbors, less than the size of a minibatch.
         n_steps: Steps whose rewards are summed before the value is bootstrapped.
-        gamma: The algorithm's discount factor, needed with `n_steps` above 1.
-        normalize: As in `APTReward`.
-        momentum: As in `APTReward`, for each sample.
+        gamma: Discount factor, the same as the algorithm's; needed with `n_steps` above 1.
+        normalize: As in `APTReward`, by the moments of the last hundred samples or so.
         shift_pixels: As in `APTReward`.
         seed: Seed of the encoder.
         **kwargs: Further arguments of SB3's `ReplayBuffer`, which the algorithm passes.
@@ -245,26 +243,24 @@ class APTReplayBuffer(ReplayBuffer):
         intrinsic_scale: float = 1.0,
         extrinsic_scale: float = 1.0,
         k: int = 5,
-        pool: int = 0,
-        n_steps: int = 1,
+        n_steps: int = 5,
         gamma: float | None = None,
-        normalize: Normalization = "mean",
-        momentum: float | None = None,
+        normalize: bool = True,
         shift_pixels: int = 4,
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
         require(k >= 1, "k", k, "1 or more")
-        require(pool >= 0, "pool", pool, "0 (the minibatch) or a number of states")
         compact = kwargs.get("optimize_memory_usage", False)
         require(not compact, "optimize_memory_usage", compact, "False: each step needs the state it reached")
         require(n_steps >= 1, "n_steps", n_steps, "1 or more")
-        require(n_steps == 1 or gamma is not None, "gamma", gamma, "the algorithm's, with n_steps above 1")
+        known = n_steps == 1 or gamma is not None
+        require(known, "gamma", gamma, f"the algorithm's discount factor, with n_steps = {n_steps}")
         latent = LatentSpace(  # may refuse: first
-            observation_space, encoder, normalize, str(device), seed, momentum, shift_pixels
+            observation_space, encoder, normalize, MOMENTUM, shift_pixels, str(device), seed
         )
         super().__init__(buffer_size, observation_space, action_space, device, **kwargs)
-        self.latent, self.k, self.pool = latent, k, pool
+        self.latent, self.k = latent, k
         self._rng = np.random.default_rng(seed)
         self._features: Tensor | None = None  # (rows, environments, d) of next_observations, if f is frozen
         self.n_steps, self.gamma = n_steps, gamma
@@ -325,13 +321,8 @@ class APTReplayBuffer(ReplayBuffer):
     def _intrinsic(self, rows: np.ndarray, envs: np.ndarray, env: VecNormalize | None) -> Tensor:
         """(B, n): APT's reward of the states reached in (B, n) rows of (B,) environments."""
         z = self._encoded(rows, envs[:, None].repeat(rows.shape[1], 1), env)  # (B, n, d)
-        if self.pool:
-            drawn = self._rng.integers(0, self.size(), self.pool)
-            particles = self._encoded(drawn, self._rng.integers(0, self.n_envs, self.pool), env)
-            flat = self.latent.reward(z.flatten(0, 1), particles, self.k, "transition")
-            return flat.view(z.shape[:2])
         raw = torch.cat([particle_reward(each, k=self.k) for each in z.unbind(1)])  # (n · B,)
-        return self.latent.normalized(raw, "transition").view(rows.shape[::-1]).T
+        return self.latent.normalize(raw, "transition").view(rows.shape[::-1]).T
 
     def _encoded(self, rows: np.ndarray, envs: np.ndarray, env: VecNormalize | None) -> Tensor:
         """Features of the states reached, (*rows.shape, d)."""
@@ -350,32 +341,30 @@ class APTReplayBuffer(ReplayBuffer):
 
 
 class LatentSpace(nn.Module):
-    """The space of the distances: an encoder f, and the running mean of the rewards."""
+    """The space of the distances: an encoder f, and the running moments of the rewards."""
 
     def __init__(
         self,
         observation_space: spaces.Space,
         encoder: Encoder,
-        normalize: Normalization,
+        normalize: bool,
+        momentum: float | None,
+        shift_pixels: int,
         device: str,
         seed: int,
-        momentum: float | None = None,
-        shift_pixels: int = 4,
     ) -> None:
         super().__init__()
-        require(normalize in NORMALIZATIONS, "normalize", normalize, f"one of {', '.join(NORMALIZATIONS)}")
         spec = spec_of(observation_space, spaces.Discrete(2), frame_stack=1)  # actions do not matter
         if spec.parts:
             raise SpaceError(
                 f"observation space {observation_space} is not supported here: expected one Box, a uint8 "
                 f"image or numbers; gymnasium.wrappers.FlattenObservation makes a vector of most spaces"
             )
-        self.spec, self.device, self.normalize = spec, pick_device(device), normalize
+        self.spec, self.device = spec, pick_device(device)
         self.function: Callable[[Tensor], Tensor] | None = None
         self.representation: Representation | None = None
         self.optimizer: torch.optim.Optimizer | None = None
-        self.mean = RunningMean(momentum)
-        self.moments = RunningMoments(momentum=momentum)
+        self.moments = RunningMoments(momentum=momentum) if normalize else None
         with seeded(seed, self.device):
             if isinstance(encoder, Agent):
                 self.representation = _copy_from_agent(encoder, spec)
@@ -421,23 +410,16 @@ class LatentSpace(nn.Module):
             )
         return z.to(self.device).float()
 
-    def reward(self, z: Tensor, particles: Tensor | None, k: int, what: str) -> Tensor:
-        """The normalized reward of eq. 5, (n,), with neighbors among the particles or z itself."""
-        return self.normalized(particle_reward(z, particles=particles, k=k), what)
-
-    def normalized(self, reward: Tensor, what: str) -> Tensor:
-        """Update the running statistics with (n,) rewards and apply them."""
+    def normalize(self, reward: Tensor, what: str) -> Tensor:
+        """Update the running moments with (n,) rewards and standardize these."""
         bad = (~torch.isfinite(reward)).nonzero()
         if len(bad):
             i, expected = int(bad[0]), "expected finite observations and features"
             raise NonFiniteError(f"APT's reward of {what} {i} is {float(reward[i])}: {expected}")
-        if self.normalize == "mean":
-            self.mean.update(reward)
-            reward = self.mean(reward)
-        elif self.normalize == "standard":
-            self.moments.update(reward)
-            reward = self.moments.standardize(reward)
-        return reward
+        if self.moments is None:
+            return reward
+        self.moments.update(reward)
+        return self.moments.standardize(reward)
 
     def learn(self, frames: Tensor) -> None:
         """Update the encoder once with its contrastive loss."""
