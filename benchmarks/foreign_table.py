@@ -53,7 +53,9 @@ def table(records: list[dict[str, Any]]) -> str:
     rows += [row(each) for each in records]
     lines = [f"| {' | '.join(cells)} |" for cells in rows]
     packages = {each["package"].partition("[")[0] for each in records}
-    return "\n".join([*lines, "", f"{len(records)} environments of {len(packages)} packages."])
+    quick = ", ".join(f"`{each['env']}`" for each in records if each["quick"])
+    counts = f"{len(records)} environments of {len(packages)} packages. `make test` runs {quick}."
+    return "\n".join([*lines, "", counts])
 
 
 def row(record: dict[str, Any]) -> tuple[str, ...]:
