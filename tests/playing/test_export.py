@@ -46,7 +46,7 @@ AGENTS = {
     "mixed": (MIXED, {}),
     "impala": (PIXELS, {"learner__encoder__stack": "impala", "learner__encoder__rescale": True}),
 }
-QUICK = [("masked rainbow with skills", "onnx")]  # whose export begins with that of torch
+QUICK = [("masked rainbow with skills", "torch")]  # with which the export to ONNX begins
 ALL = [
     pytest.param(name, to, marks=[] if (name, to) in QUICK else pytest.mark.slow)
     for name in AGENTS

@@ -175,6 +175,8 @@ def read_options(
                 raise ConfigError(f"option {name} takes no value, got {text!r}: give it, or leave it out")
             values[options[positive].field] = False
             continue
+        if name not in options and positive in FLAGS:
+            raise ConfigError(f"unknown option {name!r}; did you mean to leave out {positive}?")
         if name not in options:
             known = [*options, *(usage.partition(" ")[0] for usage in own)]
             fields = {option.field: spelled for spelled, option in options.items()}
