@@ -4,7 +4,8 @@
 
 The demo's settings were tuned on the maze with layout_seed 3. This is its experiment with other layouts,
 without fine-tuning: each run a process with one thread. The same command resumes what is missing. It prints a
-table and writes `layouts.json`: coverage as a fraction of the open cells, by layout, method and seed.
+table and writes `layouts.json`: cells seen by layout, method and seed. `--show` does so for the runs that are
+done, and runs nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -46,29 +48,38 @@ def plan_layouts(args: argparse.Namespace) -> Plan:
     return make_plan(experiment, request, args.out)
 
 
-def read_layouts(plan: Plan) -> dict[str, dict[str, dict[str, float]]]:
-    """Final coverage by layout, method and seed."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
+def read_layouts(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Open cells of each layout, and cells seen by method and seed in the runs that are done."""
+    found: dict[str, dict[str, Any]] = {}
     for cell in plan.cells:
-        maze = PixelMazeVector(num_envs=1, **parse_id(cell.task)[1])
-        cells = [row["coverage/cells"] for row in read_metrics(plan.path(cell)) if "coverage/cells" in row]
-        layout = str(parse_id(cell.task)[1]["layout_seed"])
-        coverage = round(cells[-1] / maze.num_open_cells, 4)
-        found.setdefault(layout, {}).setdefault(cell.arm.name, {})[str(cell.seed)] = coverage
+        options = parse_id(cell.task)[1]
+        maze = PixelMazeVector(num_envs=1, **options)
+        sizes = {"open": maze.num_open_cells, "farthest": int(maze.shortest_path_lengths().max())}
+        layout = found.setdefault(str(options["layout_seed"]), sizes | {name: {} for name in METHODS})
+        path = plan.path(cell)
+        rows = read_metrics(path) if path.exists() else []
+        seen = [(row["step"], int(row["coverage/cells"])) for row in rows if "coverage/cells" in row]
+        if seen and seen[-1][0] >= cell.config.steps:
+            layout[cell.arm.name][str(cell.seed)] = seen[-1][1]
     return found
 
 
-def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
-    """A row for each layout."""
+def table(found: dict[str, dict[str, Any]]) -> str:
+    """A row for each layout: the share of its open cells that each run saw."""
     lines = ["| layout_seed | open cells | farthest | random | APT |", "|---|---|---|---|---|"]
-    for layout, by_method in found.items():
-        options = parse_id(read_experiment("demo").tasks[0].pretrain.env)[1]
-        maze = PixelMazeVector(num_envs=1, **{**options, "layout_seed": int(layout)})
-        shown = [", ".join(f"{value:.0%}" for value in by_method[method].values()) for method in METHODS]
-        row = [layout, maze.num_open_cells, f"{maze.shortest_path_lengths().max()} steps", *shown]
-        lines.append(f"| {' | '.join(map(str, row))} |")
-    means = [np.mean([v for m in found.values() for v in m[method].values()]) for method in METHODS]
-    lines.append(f"| mean | | | {' | '.join(f'{mean:.0%}' for mean in means)} |")
+    shares: dict[str, list[float]] = {name: [] for name in METHODS}
+    for number, layout in found.items():
+        row = [number, str(layout["open"]), f"{layout['farthest']} steps"]
+        for name in METHODS:
+            mine = [seen / layout["open"] for _, seen in sorted(layout[name].items())]
+            shares[name] += mine
+            row.append(", ".join(f"{share:.0%}" for share in mine) or "–")
+        lines.append(f"| {' | '.join(row)} |")
+    spread = [
+        f"{np.mean(mine):.0%} ({min(mine):.0%} to {max(mine):.0%})" if mine else "–"
+        for mine in shares.values()
+    ]
+    lines.append(f"| mean (range) | | | {' | '.join(spread)} |")
     return "\n".join(lines)
 
 
@@ -81,17 +92,18 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--steps-scale", type=float, default=1.0)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--show", action="store_true", help="run nothing, show what is done")
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     plan = plan_layouts(args)
-    with unattended(plan, sys.argv):
-        outcome = do_plan(plan, jobs=args.jobs, command=sys.argv)
-    if not outcome.ok:
-        return 1
+    ok = True
+    if not args.show:
+        with unattended(plan, sys.argv):
+            ok = do_plan(plan, jobs=args.jobs, command=sys.argv).ok
     found = read_layouts(plan)
     (plan.out / "layouts.json").write_text(json.dumps(found, indent=1) + "\n")
     print(table(found))
-    return 0
+    return 0 if ok else 1
 
 
 if __name__ == "__main__":

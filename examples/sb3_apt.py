@@ -46,8 +46,9 @@ class Corridor(gym.Env):
 def ppo(apt, steps, seed):
     visited = set()
     venv = make_vec_env(lambda: Corridor(visited), n_envs=4, seed=seed)
-    venv = APTReward(venv, intrinsic_scale=float(apt), extrinsic_scale=0.0, pool=500)
-    PPO("MlpPolicy", venv, n_steps=64, n_epochs=5, gamma=0.95, learning_rate=1e-3, ent_coef=0.01, seed=seed,
+    venv = APTReward(venv, intrinsic_scale=float(apt), extrinsic_scale=0.0)
+    # Short rollouts: the reward changes with every state seen, and PPO sees it change once per rollout.
+    PPO("MlpPolicy", venv, n_steps=32, n_epochs=5, gamma=0.95, learning_rate=1e-3, ent_coef=0.01, seed=seed,
         device="cpu").learn(steps)  # fmt: skip
     return len(visited)
 
@@ -55,7 +56,7 @@ def ppo(apt, steps, seed):
 def dqn(apt, steps, seed):
     visited = set()
     venv = make_vec_env(lambda: Corridor(visited), n_envs=4, seed=seed)
-    rewards = {"intrinsic_scale": float(apt), "extrinsic_scale": 0.0}
+    rewards = {"intrinsic_scale": float(apt), "extrinsic_scale": 0.0, "gamma": 0.95}
     DQN("MlpPolicy", venv, replay_buffer_class=APTReplayBuffer, replay_buffer_kwargs=rewards, batch_size=128,
         buffer_size=10_000, learning_starts=200, train_freq=1, target_update_interval=4, tau=0.05, gamma=0.95,
         learning_rate=1e-3, exploration_fraction=0.2, seed=seed, device="cpu").learn(steps)  # fmt: skip

@@ -317,6 +317,10 @@ COMMAND_LINES = {
     "misspelled own option": (["train", "tiny_runs:Walk", "--outt", "x"], "did you mean '--out'"),
     "lr": (["pretrain", "tiny_runs:Walk", "--lr", "1"], "did you mean '--learner.learning-rate' or"),
     "num_envs": (["pretrain", "tiny_runs:Walk", "--num-envs", "4"], "did you mean '--env.num-envs'?"),
+    "no own flag": (
+        ["pretrain", "tiny_runs:Walk", "--no-overwrite"],
+        "did you mean to leave out --overwrite?",
+    ),
     "no flag": (["pretrain", "tiny_runs:Walk", "--no-steps"], "unknown option '--no-steps'"),
     "no value": (["pretrain", "tiny_runs:Walk", "--steps"], "option --steps has no value"),
     "no value before another": (

@@ -116,6 +116,7 @@ def test_every_family_of_environments_has_a_page(capsys):
         "Gymnasium": "gymnasium",
         "envpool/": "envpool",
         "tensors": "tensor",
+        "packages": "foreign",
     }
     for family, name in pages.items():
         assert family in said

@@ -32,7 +32,9 @@ UNEVEN = {"action_low": (-3.0, 0.0), "action_high": (1.0, 10.0), "action_shape":
 SCALED = EnvSpec((4,), False, 3, num_actions=0, raw_shape=(4,), **UNEVEN)
 PARTS = (ObsPart(("image",), "image", (3, 36, 36), dtype="uint8"), ObsPart(("values",), "numbers", (5,)))
 MIXED = EnvSpec((3, 36, 36), True, 2, num_actions=3, num_values=5, parts=PARTS)
+MASKED = EnvSpec((6,), False, 2, num_actions=3, masked=True, raw_shape=(3,))  # 3 numbers and the mask
 AGENTS = {
+    "masked rainbow with skills": (MASKED, {"learner": "rainbow", "method": small_method("diayn")}),
     "dqn on images": (PIXELS, {"augment__crop_size": 36}),
     "rainbow on images": (PIXELS, {"learner": "rainbow"}),
     "rainbow with skills": (DISCRETE, {"learner": "rainbow", "method": small_method("diayn")}),
@@ -44,7 +46,7 @@ AGENTS = {
     "mixed": (MIXED, {}),
     "impala": (PIXELS, {"learner__encoder__stack": "impala", "learner__encoder__rescale": True}),
 }
-QUICK = [("rainbow with skills", "onnx"), ("rainbow with skills", "torch")]
+QUICK = [("masked rainbow with skills", "onnx")]  # whose export begins with that of torch
 ALL = [
     pytest.param(name, to, marks=[] if (name, to) in QUICK else pytest.mark.slow)
     for name in AGENTS
@@ -71,7 +73,14 @@ def agent_obs(agent, n, seed=0):
         return torch.from_numpy(frames_of([image, values], spec).reshape(shape))
     if spec.pixels:
         return torch.from_numpy(rng.integers(0, 256, shape, np.uint8))
-    return torch.from_numpy(rng.normal(size=shape).astype(np.float32))
+    obs = rng.normal(size=shape).astype(np.float32)
+    if spec.masked:
+        masks = obs.reshape(n, spec.frame_stack, -1)[..., -spec.num_actions :]
+        masks[:] = np.eye(spec.num_actions)[rng.integers(spec.num_actions, size=masks.shape[:2])] + (
+            masks > 1
+        )
+        np.minimum(masks, 1, out=masks)
+    return torch.from_numpy(obs)
 
 
 def read(path, to):
@@ -109,6 +118,8 @@ def test_acts_as_the_agent_does(name, to, tmp_path):
         action = policy(inputs | ({"skill": skill} if dim else {}))
         assert action.dtype == expected.dtype
         np.testing.assert_allclose(action, expected, atol=1e-5)
+        if spec.masked:
+            assert (obs[torch.arange(n), torch.from_numpy(action) - spec.num_actions] == 1).all()
     assert metadata["inputs"]["obs"]["shape"] == ["batch", *spec.obs_shape]
     assert [*metadata["inputs"]] == [*inputs, *(["skill"] if dim else [])]
     assert metadata["voidrl"] == voidrl.__version__
@@ -116,7 +127,9 @@ def test_acts_as_the_agent_does(name, to, tmp_path):
     assert metadata["skill"] == agent.task_skill.tolist()
     assert metadata["config"]["learner"]["name"] == agent.config.learner.name
     if agent.spec.discrete:
-        assert metadata["action"] == {"kind": "discrete", "n": spec.num_actions, "shape": []}
+        found = {key: metadata["action"][key] for key in ("kind", "n", "shape")}
+        assert found == {"kind": "discrete", "n": spec.num_actions, "shape": []}
+        assert ("mask" in metadata["action"]) == spec.masked
     else:
         scale = metadata["action"]
         low, high = np.array(scale["low"]), np.array(scale["high"])
