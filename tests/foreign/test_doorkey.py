@@ -27,10 +27,9 @@ def test_states_are_numbered_by_position_door_and_key(example):
         import_path("wrapper", "minigrid.wrappers:ReseedWrapper")(gym.make("MiniGrid-DoorKey-8x8-v0"))
     )
     _, info = env.reset()
-    cells = [info["cell"]]
     # The agent is at (3, 4) and faces down; the key lies at (4, 5), the door is at (5, 2).
-    for action in (FORWARD, LEFT, PICK_UP, FORWARD, LEFT, FORWARD, FORWARD, FORWARD, RIGHT, TOGGLE, FORWARD):
-        cells.append(env.step(action)[-1]["cell"])
+    actions = (FORWARD, LEFT, PICK_UP, FORWARD, LEFT, FORWARD, FORWARD, FORWARD, RIGHT, TOGGLE, FORWARD)
+    cells = [info["cell"], *(env.step(action)[-1]["cell"] for action in actions)]
     places = [(3, 4), (3, 5), (3, 5), (3, 5), (4, 5), (4, 5), (4, 4), (4, 3), (4, 2), (4, 2), (4, 2), (5, 2)]
     doors = [LOCKED] * 10 + [OPEN] * 2
     keys = [False] * 3 + [True] * 9
