@@ -46,12 +46,6 @@ AGENTS = {
     "mixed": (MIXED, {}),
     "impala": (PIXELS, {"learner__encoder__stack": "impala", "learner__encoder__rescale": True}),
 }
-QUICK = [("masked rainbow with skills", "torch")]  # with which the export to ONNX begins
-ALL = [
-    pytest.param(name, to, marks=[] if (name, to) in QUICK else pytest.mark.slow)
-    for name in AGENTS
-    for to in ("onnx", "torch")
-]
 
 
 def trained(name):
@@ -99,7 +93,28 @@ def read(path, to):
     return act, metadata
 
 
-@pytest.mark.parametrize(("name", "to"), ALL)
+def inputs_of(agent, n):
+    """Stacked frames as they are stored, and the same as inputs of a policy, with skills."""
+    obs, skill, spec = agent_obs(agent, n, seed=n), points(n, agent.method.skill_dim), agent.spec
+    found = dict(zip(("obs", "values"), unpack(obs, spec), strict=True)) if spec.num_values else {"obs": obs}
+    return obs, skill, found | ({"skill": skill} if skill.shape[1] else {})
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_policy_is_that_of_its_agent(name):
+    agent = trained(name)
+    policy, spec = Policy(agent), agent.spec
+    obs, skill, inputs = inputs_of(agent, 20)
+    action = policy(**inputs)
+    torch.testing.assert_close(action, agent.choose(obs, skill, deterministic=True), atol=1e-5, rtol=0)
+    if spec.masked:
+        assert (obs[torch.arange(20), action - spec.num_actions] == 1).all()
+    assert [*inputs] == [*policy.inputs]
+
+
+@pytest.mark.slow  # torch's exporters take seconds to import
+@pytest.mark.parametrize("to", ["onnx", "torch"])
+@pytest.mark.parametrize("name", AGENTS)
 def test_acts_as_the_agent_does(name, to, tmp_path):
     agent = trained(name)
     before = {name: tensor.clone() for name, tensor in agent.tensors().items()}
@@ -107,21 +122,15 @@ def test_acts_as_the_agent_does(name, to, tmp_path):
     assert all(torch.equal(tensor, before[name]) for name, tensor in agent.tensors().items())
     assert [file.name for file in tmp_path.iterdir()] == ["policy"]  # with its weights
     policy, metadata = read(path, to)
-    dim, spec = agent.method.skill_dim, agent.spec
+    spec = agent.spec
     for n in (1, 3, 20):
-        obs = agent_obs(agent, n, seed=n)
-        skill = points(n, dim)
+        obs, skill, inputs = inputs_of(agent, n)
         expected = agent.choose(obs, skill, deterministic=True).numpy()
-        inputs = (
-            dict(zip(("obs", "values"), unpack(obs, spec), strict=True)) if spec.num_values else {"obs": obs}
-        )
-        action = policy(inputs | ({"skill": skill} if dim else {}))
+        action = policy(inputs)
         assert action.dtype == expected.dtype
         np.testing.assert_allclose(action, expected, atol=1e-5)
-        if spec.masked:
-            assert (obs[torch.arange(n), torch.from_numpy(action) - spec.num_actions] == 1).all()
     assert metadata["inputs"]["obs"]["shape"] == ["batch", *spec.obs_shape]
-    assert [*metadata["inputs"]] == [*inputs, *(["skill"] if dim else [])]
+    assert [*metadata["inputs"]] == [*inputs]
     assert metadata["voidrl"] == voidrl.__version__
     assert metadata["spec"]["frame_stack"] == agent.spec.frame_stack
     assert metadata["skill"] == agent.task_skill.tolist()
@@ -161,6 +170,7 @@ def test_bad_input_gets_one_sentence(tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["there"]
 
 
+@pytest.mark.slow
 def test_a_policy_that_cannot_be_traced_is_refused(tmp_path):
     agent = make_agent()
 
