@@ -152,9 +152,10 @@ def _newest_masks(values: Sequence[np.ndarray], spec: EnvSpec, batch: int, given
         )
     if np.ndim(given) == 1:
         given = np.broadcast_to(given, (batch, len(given)))
-    rows = np.asarray(given)
+    rows, over = np.asarray(given), np.zeros(batch, bool)
     # In a batch, an environment whose episode is over waits for its reset, with a mask that allows nothing.
-    over = ~rows.any(-1) if batch > 1 and rows.shape == (batch, mask_length(spec)) else False
+    if batch > 1 and rows.shape == (batch, mask_length(spec)):
+        over = np.asarray(~rows.any(-1))
     newest = masks_of(given, spec, batch, ended=over)
     if isinstance(newest, tuple):
         found, expected = newest[1]
