@@ -236,9 +236,14 @@ def resume(
                 parts.engine.explorer = load_explorer(saved, agent)
                 state = load_run(saved, agent, parts.replay)
             if state.steps >= resumed.steps:
-                say(f"{folder.path} is complete at step {state.steps}; to train longer, give more steps")
                 if state.steps >= written.steps:
+                    say(f"{folder.path} is complete at step {state.steps}; to train longer, give more steps")
                     folder.status.complete(written.steps, state.steps)
+                else:
+                    say(
+                        f"{folder.path} is at step {state.steps} already, and steps = {resumed.steps} is a "
+                        f"total: there is nothing to train; give a larger one"
+                    )
                 return agent
             require_rows(folder.path, state.metrics_bytes or 0)
             _require_disk(folder.path, agent, say)

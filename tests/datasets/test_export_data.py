@@ -237,6 +237,11 @@ def test_a_run_is_exported_and_another_begins_with_it(run, tmp_path, monkeypatch
     # The very frames of the run: the first episode begins as any in this maze.
     assert np.array_equal(found[0].observations[0], env.reset()[0])
 
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    voidrl.export_data(run, "./data/maze-v0")  # a relative path
+    assert open_dataset("data/maze-v0").lengths.sum() == 40
+
     out = tmp_path / "second"
     voidrl.pretrain(MAZE, config=SMALL, steps=12, out=out, data="voidrl/maze-v0")
     saved = json.loads((out / "config.json").read_text())

@@ -308,7 +308,7 @@ def _write_whole(path: Path, write: Callable[[Path], None], *, overwrite: bool) 
         raise ConfigError(f"{path} exists already: choose another name, or replace it with {force}")
     if path.is_dir() and not _is_minari(path):
         raise ConfigError(f"{path} is a folder without a dataset and is not replaced: choose another name")
-    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    temporary = path.absolute().with_name(f".tmp-{os.getpid()}-{path.name}")  # Minari wants absolute paths
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
