@@ -228,7 +228,7 @@ class APTReplayBuffer(ReplayBuffer):
         gamma: Discount factor, the same as the algorithm's; needed with `n_steps` above 1.
         normalize: As in `APTReward`, by the moments of the last hundred samples or so.
         shift_pixels: As in `APTReward`.
-        seed: Seed of the encoder.
+        seed: Seed of the encoder and of the environments drawn.
         **kwargs: Further arguments of SB3's `ReplayBuffer`, which the algorithm passes.
     """
 
