@@ -16,8 +16,15 @@ from typing import Any
 
 PAGE = Path(__file__).parent.parent / "docs/environments/foreign.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
-HEAD = ("package", "environment", "observation", "action", "what the agent sees", "learner", "needs")
-VENVS = {"lock": "", "foreign": "", "robotics": " ᵐ"}
+HEAD = (
+    "package",
+    "environment",
+    "observation",
+    "action",
+    "what the networks see",
+    "learner, encoder",
+    "remarks",
+)
 
 
 def main() -> None:
@@ -46,21 +53,23 @@ def table(records: list[dict[str, Any]]) -> str:
     rows += [row(each) for each in records]
     lines = [f"| {' | '.join(cells)} |" for cells in rows]
     packages = {each["package"].partition("[")[0] for each in records}
-    return "\n".join([*lines, "", f"{len(records)} environments of {len(packages)} packages."])
+    quick = ", ".join(f"`{each['env']}`" for each in records if each["quick"])
+    counts = f"{len(records)} environments of {len(packages)} packages. `make test` runs {quick}."
+    return "\n".join([*lines, "", counts])
 
 
 def row(record: dict[str, Any]) -> tuple[str, ...]:
     """One environment."""
-    config = "; ".join(f"`{name} = {value}`" for name, value in record["config"].items())
-    needs = ", ".join(part for part in (config, record["note"]) if part)
+    config = ", ".join(f"`{name} = {json.dumps(value)}`" for name, value in record["config"].items())
+    remarks = "; ".join(part for part in (record["note"], config) if part)
     return (
-        f"{record['package']} {record['version']}{VENVS[record['venv']]}",
+        f"{record['package']} {record['version']}",
         f"`{record['env']}`",
         f"`{record['observation']}`",
         f"`{record['action']}`",
         record["seen_as"],
-        f"`{record['learner']}`",
-        needs.replace("|", "\\|"),
+        f"`{record['learner']}`, `{record['encoder']}`",
+        remarks,
     )
 
 

@@ -21,47 +21,14 @@ import voidrl
 
 ENV = "MiniGrid-DoorKey-8x8-v0"
 SIZE = 8
-KINDS = (11, 6, 4)  # MiniGrid's objects, colors and states (of a door, or the direction of the agent)
 DOORS = ("open", "closed", "locked")
 WRAPPERS = [  # from the inside out
     "minigrid.wrappers:ReseedWrapper",  # the layout of seed 0
-    "minigrid.wrappers:FullyObsWrapper",
+    "minigrid.wrappers:RGBImgObsWrapper?tile_size=5",  # the whole grid, 40 × 40 pixels
     "minigrid.wrappers:ImgObsWrapper",
-    "minigrid_doorkey:OneHot",
     "minigrid_doorkey:CountedStates",
 ]
-CONFIG = {
-    "env.wrappers": WRAPPERS,
-    "env.num_envs": 16,
-    "warmup_steps": 1000,
-    "updates_per_step": 0.25,
-    "log": {"log_every_steps": 400, "tensorboard": False},
-}
-APT = {
-    "method.pool": 1024,  # a state is rare or not among this many, which a minibatch is too small to say
-    "method.k": 10,
-    "representation": "identity",  # the grid itself tells its states apart
-    "learner": {"batch_size": 64, "hidden_dim": 256, "encoder.feature_dim": 256, "n_step": 5,
-                "discount": 0.96, "learning_rate": 5e-4, "target_tau": 0.05,
-                "epsilon_decay_steps": 2000, "epsilon_end": 0.1},
-}  # fmt: skip
-
-
-class OneHot(gym.ObservationWrapper):
-    """The grid as zeros and ones, one vector: MiniGrid's numbers of objects and colors have no order."""
-
-    def __init__(self, env):
-        super().__init__(env)
-        width, height, _ = env.observation_space.shape
-        self.size = width * height * sum(KINDS)
-        self.observation_space = gym.spaces.Box(0, 1, (self.size,), np.float32)
-        first = np.cumsum((0, *KINDS))[:-1]  # of objects, of colors, of states
-        self.first = np.arange(width * height)[:, None] * sum(KINDS) + first
-
-    def observation(self, observation):
-        vector = np.zeros(self.size, np.float32)
-        vector[observation.reshape(-1, 3) + self.first] = 1
-        return vector
+CONFIG = {"env.wrappers": WRAPPERS, "log": {"log_every_steps": 400, "tensorboard": False}}
 
 
 class CountedStates(gym.Wrapper):
@@ -88,8 +55,8 @@ def state_number(x, y, door, carries_key):
 
 
 def run(method, seed, steps, out):
-    config = CONFIG if method == "random" else {**CONFIG, **APT}
-    voidrl.pretrain(ENV, method, steps=steps, seed=seed, out=out, config=config, overwrite=True)
+    settings = {"preset": "maze-demo", "config": CONFIG, "overwrite": True}
+    voidrl.pretrain(ENV, method, steps=steps, seed=seed, out=out, **settings)
 
 
 def read(folder):
@@ -131,7 +98,7 @@ def main():
     parser.add_argument("--method", choices=("random", "apt"), help="one run, of --seed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--steps", type=int, default=16_000)
     parser.add_argument("--out", type=Path, default=Path("runs/doorkey"))
     parser.add_argument("--draw", action="store_true", help="only read runs and draw")
     parser.add_argument("--picture", type=Path, default=Path("runs/doorkey/doorkey.png"))

@@ -207,7 +207,7 @@ def test_overwrite_replaces_a_run_and_nothing_else_does(tmp_path):
     run = tmp_path / "run"
     voidrl.pretrain(Walk, steps=12, out=run, config=tiny())
     before = newest(run)[0]
-    with pytest.raises(RunFolderError, match=r"already holds a run.*voidrl resume.*--overwrite"):
+    with pytest.raises(RunFolderError, match=r"already holds a run.*voidrl\.resume.*overwrite=True"):
         voidrl.pretrain(Walk, "random", steps=9, out=run, config=tiny())
     assert all(torch.equal(v, before[k]) for k, v in newest(run)[0].items())
     voidrl.pretrain(Walk, "random", steps=9, out=run, config=tiny(), overwrite=True)

@@ -317,6 +317,10 @@ COMMAND_LINES = {
     "misspelled own option": (["train", "tiny_runs:Walk", "--outt", "x"], "did you mean '--out'"),
     "lr": (["pretrain", "tiny_runs:Walk", "--lr", "1"], "did you mean '--learner.learning-rate' or"),
     "num_envs": (["pretrain", "tiny_runs:Walk", "--num-envs", "4"], "did you mean '--env.num-envs'?"),
+    "no own flag": (
+        ["pretrain", "tiny_runs:Walk", "--no-overwrite"],
+        "did you mean to leave out --overwrite?",
+    ),
     "no flag": (["pretrain", "tiny_runs:Walk", "--no-steps"], "unknown option '--no-steps'"),
     "no value": (["pretrain", "tiny_runs:Walk", "--steps"], "option --steps has no value"),
     "no value before another": (
@@ -488,7 +492,7 @@ def test_an_environment_that_cannot_be_built_on_resume(tmp_path):
 def test_a_failing_run_exits_with_2_and_one_sentence(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["tiny_runs:Fickle?how=raise&at=3", "--steps", "9", "--out", "run", "--log.tensorboard", "False"]
-    assert cli.main(["train", *words]) == 2
+    assert cli.main(["train", *words, "--env.num-envs", "1"]) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert said.startswith("voidrl: environment 0 ('tiny_runs:Fickle?how=raise&at=3') raised RuntimeError")
     assert "at step 2 of the run; no checkpoint was written yet" in said
@@ -497,3 +501,17 @@ def test_a_failing_run_exits_with_2_and_one_sentence(tmp_path, capsys, monkeypat
     assert "tiny_runs.py" in log[log.index("Traceback") :]
     last = [line for line in log.splitlines() if not line.startswith(" ")][-1]
     assert last.partition(" ")[2].startswith("failed: environment 0")  # what a report tells of the run
+
+
+def test_unknown_arguments_are_answered_with_what_is_meant():
+    for function, arguments, sentence in (
+        (
+            voidrl.resume,
+            {"lr": 1e-3},
+            r"voidrl.resume 'lr'; did you mean .*config=\{'learner.learning_rate': 0.001\}",
+        ),
+        (voidrl.evaluate, {"episode": 3}, "voidrl.evaluate 'episode'; did you mean 'episodes'"),
+        (voidrl.probe, {"step": 3}, "voidrl.probe 'step'; did you mean 'steps'"),
+    ):
+        with pytest.raises(errors.UnknownNameError, match=sentence):
+            function("nowhere", **arguments)

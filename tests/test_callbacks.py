@@ -85,9 +85,15 @@ def test_hooks_are_called_in_order_with_what_they_are_about(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("event", "at", "stops"), [("on_step", 11, 11), ("on_row", 11, 14), ("on_evaluation", 9, 16),
-                               ("on_checkpoint", 3, 20), ("on_start", 0, 1)]
-)  # fmt: skip
+    ("event", "at", "stops"),
+    [
+        ("on_step", 11, 11),
+        pytest.param("on_row", 11, 14, marks=pytest.mark.slow),
+        ("on_evaluation", 9, 16),
+        pytest.param("on_checkpoint", 3, 20, marks=pytest.mark.slow),
+        pytest.param("on_start", 0, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_stop_ends_a_run_with_a_checkpoint_from_which_it_resumes(tmp_path, capfd, event, at, stops):
     run, config = tmp_path / "run", tiny(log__eval_every_steps=16, log__eval_episodes=1, **QUICK)
     agent = voidrl.pretrain(Walk, steps=40, out=run, config=config, callbacks=[stop_at(event, at)])
@@ -161,6 +167,37 @@ def test_what_is_no_callback_is_refused_before_anything_is_built(tmp_path, given
     with pytest.raises(ConfigError, match=sentence):
         voidrl.pretrain(Walk, steps=30, out=tmp_path / "run", callbacks=[given])
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("given", [None, StopAtReturn(3), {"on_row": print}, "StopOnPlateau"])
+def test_callbacks_that_are_no_list_are_refused(given):
+    with pytest.raises(ConfigError, match=r"callbacks = .* cannot be used: expected a list of them"):
+        voidrl.pretrain(Walk, callbacks=given)
+
+
+def test_a_hook_may_be_set_on_an_instance():
+    callback = voidrl.Callback()
+    callback.on_row = lambda run: voidrl.STOP
+    hooks = callbacks.CallbackList([callback])
+    hooks.call("on_evaluation", view())
+    assert hooks.stopped_by is None
+    hooks.call("on_row", view())
+    assert hooks.stopped_by == "Callback"
+
+
+def test_a_run_whose_last_hook_failed_is_complete_when_it_is_resumed(tmp_path, capsys):
+    run = tmp_path / "run"
+    with pytest.raises(
+        CallbackFailedError, match=r"failed in on_end at step 9 .*the checkpoint of step 9 is kept"
+    ):
+        voidrl.pretrain(
+            Walk, "random", steps=9, out=run, config=tiny(), callbacks=[{"on_end": lambda run: 1 / 0}]
+        )
+    assert read_status(run).state == "failed"
+    voidrl.resume(run, steps=5)
+    voidrl.resume(run)
+    assert "is complete at step 9" in capsys.readouterr().err
+    assert (read_status(run).state, read_status(run).total_steps, read_status(run).error) == ("done", 9, None)
 
 
 def view(step=0, **changes):
@@ -303,7 +340,7 @@ def test_callbacks_on_the_command_line(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("StopAtRetrun", "callback 'voidrl.callbacks:StopAtRetrun' cannot be imported"),
+        ("StopAtRetrun", "unknown callback 'StopAtRetrun'; did you mean 'StopAtReturn'"),
         ("StopAtReturn", r"'StopAtReturn' cannot be built \(.*value.*expected module:Class\?option=value"),
         ("json:dumps", "callback 'json:dumps' cannot be used: expected a subclass of voidrl.Callback"),
         ("StopOnPlateau?patience=0", "patience = 0 cannot be used: expected a whole number"),

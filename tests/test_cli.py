@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from tiny_runs import MAZE, newest
+from tiny_runs import MAZE, newest, tiny
 
 import voidrl
 from voidrl import __version__, registry
@@ -215,10 +215,11 @@ def test_python_is_told_the_field_that_was_meant(call, answer):
 
 
 def test_remedies_are_in_the_language_of_the_caller(tmp_path, capsys):
-    (tmp_path / "config.json").write_text("{}")
+    voidrl.pretrain("tiny_runs:Walk", "random", steps=3, out=tmp_path / "run", config=tiny())
     with pytest.raises(RunFolderError, match=r"voidrl\.resume\(.*overwrite=True"):
-        voidrl.pretrain("tiny_runs:Walk", out=tmp_path)
-    assert run("pretrain", "tiny_runs:Walk", "--out", str(tmp_path)) == 2
+        voidrl.pretrain("tiny_runs:Walk", "random", steps=3, out=tmp_path / "run", config=tiny())
+    capsys.readouterr()
+    assert run("pretrain", "tiny_runs:Walk", "--out", str(tmp_path / "run")) == 2
     assert re.search(r"`voidrl resume .*--overwrite", capsys.readouterr().err)
 
 

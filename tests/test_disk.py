@@ -68,7 +68,7 @@ def test_the_moments_of_adam_are_counted(tmp_path):
 
 def test_a_run_whose_checkpoints_cannot_fit_is_refused_before_it_begins(tmp_path, monkeypatch):
     monkeypatch.setattr(disk, "free_disk", lambda folder: 20_000)
-    with pytest.raises(RunFolderError, match=r"has 20 kB free, and by its end .*another --out, or lower"):
+    with pytest.raises(RunFolderError, match=r"has 20 kB free, and by its end .*another out, or lower"):
         voidrl.train(Walk, steps=20, out=tmp_path / "run", config=tiny())
     assert not (tmp_path / "run").exists()
 

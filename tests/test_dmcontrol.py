@@ -61,7 +61,7 @@ def test_names_are_found_in_any_spelling(env, place):
         ("dmc/wlaker_run", ["'wlaker_run'", "'walker_run'"]),
         ("dmc/walker_rum", ["'rum'", "domain 'walker'", "'run'"]),
         ("dmc/humanoid_CMU_fly", ["'fly'", "domain 'humanoid_CMU'", "stand"]),
-        ("dmc/walker_run?action_repeat=2", ["options", "--env.dmc.action-repeat"]),
+        ("dmc/walker_run?action_repeat=2", ["options", "env.dmc.action_repeat = 2"]),
         ("dmc/", ["''", "voidrl list tasks"]),
     ],
 )

@@ -113,6 +113,19 @@ def test_a_target_ignores_forbidden_actions(double, values):
     assert target.tolist() == [1 + 0.5 * value for value in values]
 
 
+def test_the_goals_of_sgi_ignore_forbidden_actions():
+    sgi = make_agent(SPEC, representation="sgi").representation
+    obs, goal = (
+        observations(MASKS),
+        torch.ones(4, *sgi.make_goals(sgi.spr.latent(observations(MASKS))).shape[1:]),
+    )
+    sgi.head.forward = lambda latent, goal: torch.tensor([[1.0, 2.0, 0.5]]).repeat(4, 1)
+    sgi.target_head.forward = lambda latent, goal: torch.tensor([[0.1, 0.2, 0.3]]).repeat(4, 1)
+    near, latent = torch.zeros(4), sgi.spr.project(sgi.spr.latent(obs))
+    targets = sgi._goal_targets(near, near, obs, latent, goal, torch.ones(4))
+    assert targets.tolist() == pytest.approx([sgi.config.goal_discount * v for v in (0.1, 0.2, 0.2, 0.2)])
+
+
 def test_masked_logits_of_rainbow_choose_among_the_allowed():
     agent = make_agent(SPEC, learner={"name": "rainbow", "atoms": 2, "v_min": 0.0, "v_max": 1.0})
     logits = torch.tensor([[[0.0, 0.0], [0.0, 9.0], [0.0, 2.0]]]).expand(4, -1, -1)  # Q of 1 > of 2 > of 0

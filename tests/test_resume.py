@@ -425,7 +425,7 @@ def test_a_finetuning_run_without_any_checkpoint_cannot_be_resumed(tmp_path):
     for step in checkpoint.list_steps(tmp_path / "run" / "checkpoints"):
         (tmp_path / "run" / "checkpoints" / f"step_{step:012d}").rename(tmp_path / f"gone-{step}")
     (tmp_path / "run" / "status.json").unlink()
-    with pytest.raises(CheckpointError, match=r"no checkpoint.*--overwrite"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint.*overwrite=True"):
         voidrl.resume(tmp_path / "run")
 
 
@@ -439,7 +439,7 @@ def short_run(tmp_path_factory):
 @pytest.mark.parametrize(
     ("lost", "says"),
     [
-        ("step", "the checkpoint of step 12 that .* had is gone: bring it back, .*--overwrite"),
+        ("step", "the checkpoint of step 12 that .* had is gone: bring it back, .*overwrite=True"),
         ("folder", "checkpoints of the run, is gone: bring it back"),
         ("file", "checkpoints of the run, is not a folder: bring it back"),
     ],

@@ -201,6 +201,6 @@ def fill(replay, agent):
     replay.reset(frames)
     no = np.zeros(n, bool)
     for _ in range(50):
-        action = agent.random_actions(n).numpy()
+        action = agent.random_actions(replay.latest()).numpy()
         frames = rng.normal(size=frames.shape).astype(np.float32)
         replay.add(action, np.zeros(n), no, no, frames, torch.zeros(n, 0))

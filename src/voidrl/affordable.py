@@ -6,6 +6,7 @@ from voidrl.agent.cost import update_gflop
 from voidrl.build import Env
 from voidrl.config import Config
 from voidrl.device import pick_device
+from voidrl.errors import by_caller
 from voidrl.protocols.presets import NO_PRESET, default_preset
 from voidrl.types import EnvSpec
 from voidrl.units import human_count, human_seconds
@@ -29,7 +30,9 @@ def hopeless_on_cpu(env: Env, spec: EnvSpec, config: Config) -> str:
         return ""
     name = default_preset(env)
     default = "the defaults" if name is None else f"preset {name}"
+    steps = max(config.steps, TYPICAL_STEPS)
+    keep = by_caller(f"preset={name or NO_PRESET!r}", f"--preset {name or NO_PRESET}")
     return (
-        f"preset {CPU_PRESET}, since {human_count(config.steps)} steps with {default} would take about "
-        f"{human_seconds(per_step * config.steps)} on a CPU (preset {name or NO_PRESET} takes them anyway)"
+        f"preset {CPU_PRESET}, since {human_count(steps)} steps with {default} would take about "
+        f"{human_seconds(per_step * steps)} on a CPU ({keep} keeps them)"
     )

@@ -170,6 +170,7 @@ def finetune(
     return _start(env, layers, out, overwrite, callbacks, pretrained=pretrained)
 
 
+@known_arguments
 @durable_output()
 @quiet_libraries()
 def resume(
@@ -236,6 +237,8 @@ def resume(
                 state = load_run(saved, agent, parts.replay)
             if state.steps >= resumed.steps:
                 say(f"{folder.path} is complete at step {state.steps}; to train longer, give more steps")
+                if state.steps >= written.steps:
+                    folder.status.complete(written.steps, state.steps)
                 return agent
             require_rows(folder.path, state.metrics_bytes or 0)
             _require_disk(folder.path, agent, say)
@@ -252,6 +255,7 @@ def resume(
     return agent
 
 
+@known_arguments
 @quiet_libraries()
 def evaluate(
     source: Agent | str | Path,
@@ -304,6 +308,7 @@ def evaluate(
         )
 
 
+@known_arguments
 @quiet_libraries()
 def probe(
     source: Agent | str | Path,

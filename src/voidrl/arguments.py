@@ -15,14 +15,15 @@ Result = TypeVar("Result")
 
 
 def known_arguments(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Refuse arguments that a function does not have, with a remedy if there is such a field."""
+    """Refuse arguments that a function does not have, with a remedy if it takes such a field by `config`."""
     known = [*inspect.signature(function).parameters]
+    takes_config = "config" in known
 
     @functools.wraps(function)
     def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         for name, value in kwargs.items():
             if name not in known:
-                fields = similar_fields(name, [*PIECES, *flat(to_json(Config()))])
+                fields = similar_fields(name, [*PIECES, *flat(to_json(Config()))]) if takes_config else []
                 meant = [f"config={{{field!r}: {shown(value)}}}" for field in fields]
                 raise UnknownNameError(f"argument of voidrl.{function.__name__}", name, known, near=meant)
         return function(*args, **kwargs)

@@ -128,6 +128,8 @@ class CallbackList:
         self.stopped_by: str | None = None
         self._stateful: list[Callback] = []
         self._hooks: dict[str, list[tuple[str, Hook]]] = {event: [] for event in EVENTS}
+        several = isinstance(callbacks, Iterable) and not isinstance(callbacks, str | Mapping)
+        require(several, "callbacks", callbacks, "a list of them, such as [StopOnPlateau()]")
         for callback in callbacks:
             for event, name, hook in _hooks_of(callback):
                 self._hooks[event].append((name, hook))
@@ -206,8 +208,12 @@ def _hooks_of(callback: Any) -> list[tuple[str, str, Hook]]:
             f"as {{'on_row': function}}{remedy}"
         )
     name = type(callback).__name__
-    listens = [event for event in EVENTS if getattr(type(callback), event) is not getattr(Callback, event)]
-    return [(event, name, getattr(callback, event)) for event in listens]
+    hooks = {event: getattr(callback, event) for event in EVENTS}  # of the class, or set on the instance
+    return [
+        (event, name, hook)
+        for event, hook in hooks.items()
+        if getattr(hook, "__func__", hook) is not getattr(Callback, event)
+    ]
 
 
 def _name_of(callback: Callback) -> str:

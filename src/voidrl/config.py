@@ -210,8 +210,8 @@ class EnvConfig:
     """Entries of a Dict observation that the agent sees, in this order, such as `image` or `agent/position`.
     (): all of them."""
     wrappers: tuple[str, ...] = ()
-    """Wrappers around each environment, the innermost first: `module:Wrapper`, with options as a query:
-    `gymnasium.wrappers:ResizeObservation?shape=[64,64]`. A native version is then not used."""
+    """Wrappers around each environment, the innermost first: `module:Wrapper` or
+    `module:Wrapper?option=value`. A native version is then not used."""
     action_masks: Literal["auto", "none", "info", "method", "key"] = "auto"
     """Where the environment says which discrete actions are allowed: in its `info["action_mask"]`, by its
     method `action_masks()`, or under the key `action_mask` of its observations. `auto` looks for them when

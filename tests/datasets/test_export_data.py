@@ -324,6 +324,23 @@ def test_damaged_episodes_are_refused(change, sentence, tmp_path):
         )
 
 
+def test_an_episode_without_a_final_flag_ends_all_the_same(tmp_path):
+    replay = count_replay(steps=7, capacity=20, ends=(2,))
+    episodes = []
+    for episode in read_episodes(replay, find_spans(replay)):
+        never = np.zeros(len(episode), bool)
+        episodes.append(replace(episode, terminations=never, truncations=never))
+    content = Content(observation_space(replay.spec), action_space(replay.spec), None, {}, {})
+    write_npz(tmp_path / "x", content, episodes, overwrite=False)
+    back = Replay(replay.spec, 1, 20, 0, CPU, CPU)
+    fill_from(back, str(tmp_path / "x.npz"), EnvConfig(), make_agent().method)
+    slots = back.newest(len(back)).flip(0)
+    batch = back.batch(slots, 3, 1.0)
+    assert batch.obs[:, 0].tolist() == [0, 1, 2, 4, 5, 6]
+    assert batch.reward.tolist() == [0 + 1 + 2, 1 + 2, 2, 4 + 5 + 6, 5 + 6, 6]  # never over the border at 3
+    assert batch.next_obs[:, 0].tolist() == [3, 3, 3, 7, 7, 7]
+
+
 def test_ids_are_told_from_paths():
     assert is_dataset_id("maze-v0")
     assert is_dataset_id("D4RL/door/human-v2")

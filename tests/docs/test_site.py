@@ -11,7 +11,7 @@ from doc_shell import TARGETS
 
 from voidrl import registry
 from voidrl.cli import main as cli
-from voidrl.protocols.presets import PRESETS
+from voidrl.protocols.presets import NO_PRESET, PRESETS
 
 
 @pytest.fixture
@@ -116,6 +116,7 @@ def test_every_family_of_environments_has_a_page(capsys):
         "Gymnasium": "gymnasium",
         "envpool/": "envpool",
         "tensors": "tensor",
+        "packages": "foreign",
     }
     for family, name in pages.items():
         assert family in said
@@ -132,4 +133,4 @@ def test_what_is_named_in_passing_is_there(page):
         target = re.match(r"make ([a-z-]+)$", text)
         assert target is None or target[1] in TARGETS, f"{page.name}:{line}: {text}"
         preset = re.search(r"--preset ([a-z0-9-]+)", text)
-        assert preset is None or preset[1] in PRESETS, f"{page.name}:{line}: {text}"
+        assert preset is None or preset[1] in (*PRESETS, NO_PRESET), f"{page.name}:{line}: {text}"

@@ -254,6 +254,8 @@ def test_masks_among_the_observations_are_no_observation():
         observed_frames(seen[1], spec, [1, 1, 1])
     with pytest.raises(SpaceError, match="a mask that allows no action cannot be used as action_mask"):
         observed_frames(seen[3], spec)
+    both = {key: np.stack([seen[1][key], seen[3][key]]) for key in seen[1]}  # the second waits for its reset
+    assert observed_frames(both, spec)[0][:, 2:].tolist() == [[0, 1, 0], [1, 1, 1]]
     plain = read_spaces(space, THREE, 1, masks="none").spec
     assert not plain.masked
     assert plain.frame_shape == (5,)

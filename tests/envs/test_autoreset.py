@@ -214,3 +214,40 @@ def test_what_needs_no_conversion_stays_what_it_is():
     assert next_step(wrapped, "test") is wrapped
     assert isinstance(next_step(foreign(SAME, (3,)), "test"), NextStepVector)
     assert spec_of(vector.single_observation_space, vector.single_action_space, 1).num_actions == 2
+
+
+class Allowing(Episodes):
+    """Allows action 0 in even episodes and action 1 in odd ones, and after the end none."""
+
+    def _mask(self, over=False):
+        self.mask = np.zeros(2, np.int8)
+        self.mask[self.episode % 2] = not over
+        return {"action_mask": self.mask}
+
+    def reset(self, **options):
+        obs, info = super().reset(**options)
+        return obs, info | self._mask()
+
+    def step(self, action):
+        assert self.mask[action], "a forbidden action was taken"
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated, truncated, info | self._mask(terminated or truncated)
+
+
+class AllowingVector(Foreign):
+    def action_masks(self):
+        return np.stack([env.mask for env in self.env.envs])
+
+
+@pytest.mark.parametrize("masks", ["info", "method"])
+@pytest.mark.parametrize("mode", [SAME, DISABLED])
+def test_the_first_action_of_an_episode_is_one_that_it_allows(mode, masks):
+    vector = AllowingVector(SyncVectorEnv([lambda: Allowing((3,))] * 2, autoreset_mode=mode))
+    envs = Envs(vector, "test", 1, masks=masks)
+    seen = [envs.reset(0)[0][0]]
+    for _ in range(11):
+        newest = seen[-1][2:]
+        seen.append(envs.step(np.full(2, newest.argmax())).frames[0])
+    # After the end everything is allowed, and 0 is chosen: episode 1 takes 1 in its place.
+    assert [frame[:2].tolist() for frame in seen[2:6]] == [[0, 2], [0, 3], [1, 1], [1, 2]]
+    assert [frame[2:].tolist() for frame in seen[2:6]] == [[1, 0], [1, 1], [0, 1], [0, 1]]

@@ -29,6 +29,7 @@ class World:
         return self.env.partition("?")[0]
 
 
+LEAVES_BOUNDS = "leaves the bounds of its own space"
 UNBOUNDED = {"env.check_bounds": False}
 SCALAR_REWARD = {"env.wrappers": ["foreign_factories:FirstObjective"]}
 
@@ -47,8 +48,8 @@ GYMNASIUM = [
     World("Humanoid-v5", "gymnasium[mujoco]", venv="lock"),
     World("ALE/Pong-v5", "ale-py", venv="lock", note="the raw game, without the wrappers of `atari/pong`"),
     World("ALE/Breakout-v5?obs_type=ram", "ale-py", venv="lock"),
-    World("LunarLander-v3", "gymnasium[box2d]", UNBOUNDED, note="leaves the bounds of its own space"),
-    World("LunarLander-v3?continuous=True", "gymnasium[box2d]", UNBOUNDED, note="as above"),
+    World("LunarLander-v3", "gymnasium[box2d]", UNBOUNDED, note=LEAVES_BOUNDS),
+    World("LunarLander-v3?continuous=True", "gymnasium[box2d]", UNBOUNDED, note=LEAVES_BOUNDS),
     World("BipedalWalker-v3", "gymnasium[box2d]", UNBOUNDED),
     World("CarRacing-v3", "gymnasium[box2d]", limit=15),
 ]
@@ -82,7 +83,7 @@ GRIDS = [
     World("popgym:popgym-BattleshipEasy-v0", "popgym"),
 ]
 SCREENS = [
-    World("FlappyBird-v0", "flappy-bird-gymnasium", UNBOUNDED, note="leaves the bounds of its own space"),
+    World("FlappyBird-v0", "flappy-bird-gymnasium", UNBOUNDED, note=LEAVES_BOUNDS),
     World("MiniWorld-Hallway-v0", "miniworld"),
     World("VizdoomBasic-v1", "vizdoom"),
     World(
@@ -100,13 +101,19 @@ ROBOTS = [
     World("gym_pusht/PushT-v0", "gym-pusht"),
     World("PandaReach-v3", "panda-gym"),
     World("PyFlyt.gym_envs:PyFlyt/QuadX-Hover-v1", "PyFlyt"),
+    World(
+        "PyFlyt.gym_envs:PyFlyt/QuadX-Waypoints-v1",
+        "PyFlyt",
+        {"env.wrappers": ["PyFlyt.gym_envs:FlattenWaypointEnv?context_length=1"]},
+        note="a Sequence, of which its own wrapper makes a vector",
+    ),
     World("FetchReach-v4", "gymnasium-robotics", venv="robotics"),
     World("HandReach-v3", "gymnasium-robotics", venv="robotics"),
     World("AdroitHandDoor-v1", "gymnasium-robotics", venv="robotics"),
     World("PointMaze_UMaze-v3", "gymnasium-robotics", venv="robotics"),
     World("AntMaze_UMaze-v5", "gymnasium-robotics", venv="robotics"),
     World("FrankaKitchen-v1", "gymnasium-robotics", venv="robotics"),
-    World("Meta-World/MT1?env_name=reach-v3", "metaworld", venv="robotics"),
+    World("Meta-World/MT1?env_name=reach-v3", "metaworld", UNBOUNDED, venv="robotics", note=LEAVES_BOUNDS),
 ]
 OTHER_INTERFACES = [
     World("envpool/CartPole-v1", "envpool", limit=0),
@@ -122,6 +129,6 @@ OTHER_INTERFACES = [
     World("shimmy:dm_control/cartpole-balance-v0", "shimmy"),
     World("foreign_factories:bsuite_env?name=catch/0", "bsuite", note="through shimmy"),
     World("foreign_factories:jumanji_env?name=Snake-v1", "jumanji", note="masks actions in its observation"),
-    World("foreign_factories:gymnax_env?name=Catch-bsuite", "gymnax"),
+    World("foreign_factories:gymnax_env?name=Breakout-MinAtar", "gymnax"),
 ]
 WORLDS = [*GYMNASIUM, *GRIDS, *SCREENS, *DRIVING, *ROBOTS, *OTHER_INTERFACES]

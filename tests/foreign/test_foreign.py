@@ -18,6 +18,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from foreign_catalog import WORLDS
+from gymnasium import spaces
 
 import voidrl
 from voidrl.config import merge
@@ -30,6 +31,7 @@ os.environ.setdefault("PYGLET_HEADLESS", "1")  # MiniWorld
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # everything drawn by pygame
 os.environ.setdefault("MUJOCO_GL", "egl")
 
+PAGE = Path(__file__).parents[2] / "docs/environments/foreign.md"
 TINY = {
     "device": "cpu",
     "warmup_steps": 40,
@@ -70,6 +72,12 @@ def test_an_environment_is_trained_in_and_played(world, tmp_path):
     play(raw, tuned, loaded)
     raw.close()
     record(world, raw, trained, time.perf_counter() - began)
+
+
+def test_the_page_has_every_environment():
+    rows = [line.split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    listed = [cells[1] for cells in rows if len(cells) == 7 and "`" in cells[1]]
+    assert sorted(listed) == sorted(f"`{each.env}`" for each in WORLDS)
 
 
 def require_package(world):
@@ -136,6 +144,23 @@ def play(env, tuned, loaded):
             break
 
 
+def short(space):
+    """A space in a few words, for the table."""
+    match space:
+        case spaces.Box():
+            return f"Box{space.shape} {space.dtype}".replace(",)", ")")
+        case spaces.MultiDiscrete():
+            return f"MultiDiscrete({space.nvec.tolist()})"
+        case spaces.Discrete() | spaces.MultiBinary():
+            return f"{type(space).__name__}({space.n})"
+        case spaces.Tuple():
+            return f"Tuple({', '.join(map(short, space.spaces))})"
+        case spaces.Dict():
+            parts = [f"{key}: {short(part)}" for key, part in space.spaces.items()]
+            return f"Dict({', '.join(parts)})" if len(parts) <= 4 else f"Dict of {', '.join(space.spaces)}"
+    return "Text" if isinstance(space, spaces.Text) else type(space).__name__
+
+
 def record(world, env, agent, seconds):
     """Leave what was found for the table."""
     folder = os.environ.get("VOIDRL_FOREIGN_RECORDS")
@@ -147,10 +172,11 @@ def record(world, env, agent, seconds):
         "package": world.package,
         "version": importlib.metadata.version(package),
         "venv": world.venv,
+        "quick": world.quick,
         "note": world.note,
         "config": world.config,
-        "observation": str(env.observation_space),
-        "action": str(env.action_space),
+        "observation": short(env.observation_space),
+        "action": short(env.action_space),
         "seen_as": agent.spec.describe(),
         "learner": agent.config.learner.name,
         "encoder": agent.config.learner.encoder.stack,

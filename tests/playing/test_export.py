@@ -32,7 +32,9 @@ UNEVEN = {"action_low": (-3.0, 0.0), "action_high": (1.0, 10.0), "action_shape":
 SCALED = EnvSpec((4,), False, 3, num_actions=0, raw_shape=(4,), **UNEVEN)
 PARTS = (ObsPart(("image",), "image", (3, 36, 36), dtype="uint8"), ObsPart(("values",), "numbers", (5,)))
 MIXED = EnvSpec((3, 36, 36), True, 2, num_actions=3, num_values=5, parts=PARTS)
+MASKED = EnvSpec((6,), False, 2, num_actions=3, masked=True, raw_shape=(3,))  # 3 numbers and the mask
 AGENTS = {
+    "masked rainbow with skills": (MASKED, {"learner": "rainbow", "method": small_method("diayn")}),
     "dqn on images": (PIXELS, {"augment__crop_size": 36}),
     "rainbow on images": (PIXELS, {"learner": "rainbow"}),
     "rainbow with skills": (DISCRETE, {"learner": "rainbow", "method": small_method("diayn")}),
@@ -44,12 +46,6 @@ AGENTS = {
     "mixed": (MIXED, {}),
     "impala": (PIXELS, {"learner__encoder__stack": "impala", "learner__encoder__rescale": True}),
 }
-QUICK = [("rainbow with skills", "onnx"), ("rainbow with skills", "torch")]
-ALL = [
-    pytest.param(name, to, marks=[] if (name, to) in QUICK else pytest.mark.slow)
-    for name in AGENTS
-    for to in ("onnx", "torch")
-]
 
 
 def trained(name):
@@ -71,7 +67,14 @@ def agent_obs(agent, n, seed=0):
         return torch.from_numpy(frames_of([image, values], spec).reshape(shape))
     if spec.pixels:
         return torch.from_numpy(rng.integers(0, 256, shape, np.uint8))
-    return torch.from_numpy(rng.normal(size=shape).astype(np.float32))
+    obs = rng.normal(size=shape).astype(np.float32)
+    if spec.masked:
+        masks = obs.reshape(n, spec.frame_stack, -1)[..., -spec.num_actions :]
+        masks[:] = np.eye(spec.num_actions)[rng.integers(spec.num_actions, size=masks.shape[:2])] + (
+            masks > 1
+        )
+        np.minimum(masks, 1, out=masks)
+    return torch.from_numpy(obs)
 
 
 def read(path, to):
@@ -90,7 +93,28 @@ def read(path, to):
     return act, metadata
 
 
-@pytest.mark.parametrize(("name", "to"), ALL)
+def inputs_of(agent, n):
+    """Stacked frames as they are stored, and the same as inputs of a policy, with skills."""
+    obs, skill, spec = agent_obs(agent, n, seed=n), points(n, agent.method.skill_dim), agent.spec
+    found = dict(zip(("obs", "values"), unpack(obs, spec), strict=True)) if spec.num_values else {"obs": obs}
+    return obs, skill, found | ({"skill": skill} if skill.shape[1] else {})
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_policy_is_that_of_its_agent(name):
+    agent = trained(name)
+    policy, spec = Policy(agent), agent.spec
+    obs, skill, inputs = inputs_of(agent, 20)
+    action = policy(**inputs)
+    torch.testing.assert_close(action, agent.choose(obs, skill, deterministic=True), atol=1e-5, rtol=0)
+    if spec.masked:
+        assert (obs[torch.arange(20), action - spec.num_actions] == 1).all()
+    assert [*inputs] == [*policy.inputs]
+
+
+@pytest.mark.slow  # torch's exporters take seconds to import
+@pytest.mark.parametrize("to", ["onnx", "torch"])
+@pytest.mark.parametrize("name", AGENTS)
 def test_acts_as_the_agent_does(name, to, tmp_path):
     agent = trained(name)
     before = {name: tensor.clone() for name, tensor in agent.tensors().items()}
@@ -98,25 +122,23 @@ def test_acts_as_the_agent_does(name, to, tmp_path):
     assert all(torch.equal(tensor, before[name]) for name, tensor in agent.tensors().items())
     assert [file.name for file in tmp_path.iterdir()] == ["policy"]  # with its weights
     policy, metadata = read(path, to)
-    dim, spec = agent.method.skill_dim, agent.spec
+    spec = agent.spec
     for n in (1, 3, 20):
-        obs = agent_obs(agent, n, seed=n)
-        skill = points(n, dim)
+        obs, skill, inputs = inputs_of(agent, n)
         expected = agent.choose(obs, skill, deterministic=True).numpy()
-        inputs = (
-            dict(zip(("obs", "values"), unpack(obs, spec), strict=True)) if spec.num_values else {"obs": obs}
-        )
-        action = policy(inputs | ({"skill": skill} if dim else {}))
+        action = policy(inputs)
         assert action.dtype == expected.dtype
         np.testing.assert_allclose(action, expected, atol=1e-5)
     assert metadata["inputs"]["obs"]["shape"] == ["batch", *spec.obs_shape]
-    assert [*metadata["inputs"]] == [*inputs, *(["skill"] if dim else [])]
+    assert [*metadata["inputs"]] == [*inputs]
     assert metadata["voidrl"] == voidrl.__version__
     assert metadata["spec"]["frame_stack"] == agent.spec.frame_stack
     assert metadata["skill"] == agent.task_skill.tolist()
     assert metadata["config"]["learner"]["name"] == agent.config.learner.name
     if agent.spec.discrete:
-        assert metadata["action"] == {"kind": "discrete", "n": spec.num_actions, "shape": []}
+        found = {key: metadata["action"][key] for key in ("kind", "n", "shape")}
+        assert found == {"kind": "discrete", "n": spec.num_actions, "shape": []}
+        assert ("mask" in metadata["action"]) == spec.masked
     else:
         scale = metadata["action"]
         low, high = np.array(scale["low"]), np.array(scale["high"])
@@ -148,6 +170,7 @@ def test_bad_input_gets_one_sentence(tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["there"]
 
 
+@pytest.mark.slow
 def test_a_policy_that_cannot_be_traced_is_refused(tmp_path):
     agent = make_agent()
 

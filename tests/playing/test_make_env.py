@@ -20,7 +20,12 @@ SMALL_MAZE = "voidrl/PixelMaze-v0?size=7&image_size=21"
 
 
 @pytest.mark.parametrize(
-    ("env", "config"), [(SMALL_MAZE, None), ("dmc/pendulum_swingup", IN_PROCESS), ("atari/pong", None)]
+    ("env", "config"),
+    [
+        (SMALL_MAZE, None),
+        pytest.param("dmc/pendulum_swingup", IN_PROCESS, marks=pytest.mark.slow),
+        pytest.param("atari/pong", None, marks=pytest.mark.slow),
+    ],
 )
 def test_gymnasiums_own_check_passes(env, config):
     made = voidrl.make_env(env, config)

@@ -66,7 +66,7 @@ def test_create_refuses_a_run_and_names_the_remedies(run):
     with pytest.raises(RunFolderError, match="already holds a run") as error:
         create(run.path)
     assert "overwrite=True" in str(error.value)
-    assert f"voidrl resume {run.path}" in str(error.value)
+    assert f"voidrl.resume({str(run.path)!r})" in str(error.value)
     assert names(run.path) == before
 
 

@@ -158,7 +158,7 @@ def _environments() -> Listing:
         ("dmc/<domain>", "dmc", "DMControl without a task, to pre-train, such as dmc/walker"),
         ("dmc/<domain>_<task>", "dmc", "the same with a reward, such as dmc/walker_run (voidrl list tasks)"),
         ("voidrl/PixelMaze-v0", None, "a maze observed as an image; options as a query: ?size=13&goal=far"),
-        ("any Gymnasium id", None, "images or vectors, Discrete or Box actions, such as Pendulum-v1"),
+        ("any Gymnasium id", None, "any space but Text, Sequence and Graph, such as Pendulum-v1"),
         ("ids of packages", None, others),
         ("envpool/<id>", None, "EnvPool's vectorized version, such as envpool/Pong-v5 (pip install envpool)"),
         (

@@ -20,6 +20,7 @@ HELP = ["-h", "--help"]
 HELP_ALL = "--help-all"
 FLAGS = ("--overwrite", "--trust-code", "--json", "--all")
 TRUST_HELP = "let an agent from the Hub name Python code (module:name), which is then run here"
+CALLBACKS = ("StopOnPlateau", "StopAtReturn")  # of `voidrl.callbacks`, those whose arguments a text can spell
 REPEATED = "--callback"  # the one option that may be given several times
 NO_VALUE = "\0"  # of an option given without one, which only flags may be
 NEGATED = "--no-"  # before the name of a flag that is turned off
@@ -110,6 +111,8 @@ def read_callbacks(text: str) -> list[Any]:
     found = []
     for line in text.splitlines():
         name, options = parse_id(line)
+        if ":" not in name and name not in CALLBACKS:
+            raise UnknownNameError("callback", name, CALLBACKS, "A custom one is 'module:Class'.")
         path = name if ":" in name else f"voidrl.callbacks:{name}"
         cls = registry.import_path("callback", path)
         if not (isinstance(cls, type) and issubclass(cls, callbacks.Callback)):
@@ -172,6 +175,8 @@ def read_options(
                 raise ConfigError(f"option {name} takes no value, got {text!r}: give it, or leave it out")
             values[options[positive].field] = False
             continue
+        if name not in options and positive in FLAGS:
+            raise ConfigError(f"unknown option {name!r}; did you mean to leave out {positive}?")
         if name not in options:
             known = [*options, *(usage.partition(" ")[0] for usage in own)]
             fields = {option.field: spelled for spelled, option in options.items()}

@@ -185,7 +185,7 @@ def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
     own = {**FINETUNE, **(more or {})}
     options = pop_own(given, own)
     if not run:
-        return read_request("train", [DEFAULT_ENV, wants_help])
+        return read_request("train", [DEFAULT_ENV, "--preset", "none", wants_help])
     from voidrl import api, build
     from voidrl.sharing import pretrained as share
 

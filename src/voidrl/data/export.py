@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,7 +52,6 @@ def export_data(
     format: str = "minari",  # noqa: A002
     *,
     overwrite: bool = False,
-    warn: Callable[[str], None] = say,
 ) -> Exported:
     """Write the replay of a run's newest checkpoint as a dataset.
 
@@ -65,11 +63,10 @@ def export_data(
         out: The id of a Minari dataset (`name-v0`), or a path.
         format: `minari` or `npz`.
         overwrite: Replace a dataset that is there.
-        warn: Takes sentences about damaged checkpoints.
     """
     if format not in WRITERS:
         raise UnknownNameError("format", format, WRITERS)
-    saved = _newest(run, warn)
+    saved = _newest(run)
     if REPLAY not in saved.files:
         raise CheckpointError(
             f"{saved.path} holds no replay: the run was complete with log.keep_replay = False, and only one "
@@ -104,14 +101,14 @@ def export_data(
     return Exported(name, len(spans), steps, **counts)
 
 
-def _newest(run: str | Path, warn: Callable[[str], None]) -> checkpoint.Checkpoint:
+def _newest(run: str | Path) -> checkpoint.Checkpoint:
     folder = RunFolder.open(run)
     given = Path(run).expanduser()
     if (given / checkpoint.MANIFEST).is_file():
         return checkpoint.load(given)
     if not checkpoint.list_steps(folder.checkpoints_path):
         raise CheckpointError(f"the run {folder.path} holds no checkpoint yet")
-    return checkpoint.latest(folder.checkpoints_path, warn)
+    return checkpoint.latest(folder.checkpoints_path, say)
 
 
 def _replay_of(saved: checkpoint.Checkpoint, spec: EnvSpec, config: Config) -> Replay:

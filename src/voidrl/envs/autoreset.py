@@ -5,6 +5,8 @@ into `info["final_obs"]`; with DISABLED the caller resets. Neither can reset som
 first action out while others step. The converted environment therefore hands out the last observation first.
 The next step is the first one of the new episode for the environment, and the reset for everybody else: its
 observation begins the episode, and its transition is lost, one per episode. Its reward counts in the score.
+The action for it was chosen by the last observation of the episode before, so that masks of actions must be
+looked up once more.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -57,12 +60,15 @@ class NextStepVector(VectorWrapper):
 
     score: np.ndarray
     """(N,) the reward of the last step, with that of the step that was taken for the reset before it."""
+    first_actions: Callable[[np.ndarray, np.ndarray, Any, dict[str, Any]], np.ndarray] | None = None
+    """From actions, (N,) where episodes begin, and their first observations and info, to allowed actions."""
 
     def __init__(self, env: VectorEnv, name: str, mode: AutoresetMode) -> None:
         super().__init__(env)
         self.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
         self._name, self._resets_itself = name, mode is AutoresetMode.SAME_STEP
         self._before: Any = None  # the last observations
+        self._first: Any = None  # observations and info of the last step, in which episodes may have begun
         self._reports_final = self._warned = False
         self._begin()
 
@@ -83,13 +89,16 @@ class NextStepVector(VectorWrapper):
         """Step all environments; where an episode ended in the step before, the new one begins after this."""
         fresh = self._ended  # (N,)
         if not self._resets_itself and fresh.any():
-            self.env.reset(options={"reset_mask": fresh.copy()})
+            self._first = self.env.reset(options={"reset_mask": fresh.copy()})
+        if self.first_actions is not None and fresh.any():
+            actions = self.first_actions(actions, fresh, *self._first)
         obs, reward, terminated, truncated, info = self.env.step(actions)
         reward = np.asarray(reward)
         terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         ended = terminated | truncated
         last, lost = ended & ~fresh, ended & fresh  # lost: an episode of one step, which nobody will see
         if self._resets_itself:
+            self._first = obs, info
             obs, info = self._with_final(obs, info, last)
         elif lost.any():
             started, _ = self.env.reset(options={"reset_mask": lost.copy()})

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import VectorEnv, VectorWrapper
 
 from voidrl.errors import ConfigError
 from voidrl.spaces.masks import NAMES
@@ -51,10 +51,18 @@ def mask_method(env: gym.Env | VectorEnv) -> Callable[[], Any] | None:
         if isinstance(env, gym.Env):
             method = env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
         else:
-            method = getattr(env, name, None) or getattr(env.unwrapped, name, None)
+            method = next((getattr(each, name) for each in _layers(env) if hasattr(each, name)), None)
         if callable(method) and _takes_nothing(method):
             return method  # type: ignore[no-any-return]
     return None
+
+
+def _layers(env: VectorEnv) -> Iterator[VectorEnv]:
+    """A vector environment and those inside it; its wrappers do not pass on what they do not know."""
+    yield env
+    while isinstance(env, VectorWrapper):
+        env = env.env
+        yield env
 
 
 def _takes_nothing(method: Callable[..., Any]) -> bool:

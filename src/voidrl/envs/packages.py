@@ -51,7 +51,7 @@ PACKAGES = (
     Package("vizdoom.gymnasium_wrapper", "vizdoom", ("Vizdoom",), "VizdoomBasic-v1"),
     Package("nle", "nle", ("NetHack",), "NetHackScore-v0"),
     Package("gym_pusht", "gym-pusht", ("gym_pusht/",), "gym_pusht/PushT-v0"),
-    Package("tetris_gymnasium", "tetris-gymnasium", ("tetris_gymnasium/",), "tetris_gymnasium/Tetris"),
+    Package("tetris_gymnasium.envs", "tetris-gymnasium", ("tetris_gymnasium/",), "tetris_gymnasium/Tetris"),
 )
 ALIASES = {name.rpartition("/")[2]: name for name in CRAFTER_IDS}  # as the old Gym knows them
 

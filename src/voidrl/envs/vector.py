@@ -31,6 +31,7 @@ from voidrl.spaces import (
     to_frames,
     to_picture,
 )
+from voidrl.spaces.actions import chosen_action
 
 NUMBERS = "fiub"  # kinds of NumPy types that can be a reward or a flag
 
@@ -119,6 +120,8 @@ class Envs:
         if self.spec.parts and not self._converted:
             self._check_parts = NestedCheck(space, self.spec.parts, check_bounds=check_bounds)
             self._given_masks = MaskReader(vector, self.reading.masks) if self.spec.masked else None
+            if self.spec.masked and isinstance(vector, NextStepVector):
+                vector.first_actions = self._first_actions
         else:
             assert isinstance(space, gym.spaces.Box)
             self._check_obs = ObservationCheck(space, check_bounds=check_bounds)
@@ -209,7 +212,22 @@ class Envs:
         found = masks_of(self._given_masks(obs, info), self.spec, self.num_envs, ended=ended)
         if isinstance(found, tuple):
             self._refuse(*found)
+        if self.reading.masks == "method" and isinstance(self.vector, NextStepVector):
+            found[ended] = 1  # the method speaks of the episode that has begun since
         return found
+
+    def _first_actions(
+        self, actions: np.ndarray, begins: np.ndarray, obs: Any, info: dict[str, Any]
+    ) -> np.ndarray:
+        """Actions that are allowed where episodes begin; what was chosen stays if it may."""
+        assert self._given_masks is not None
+        given = self._given_masks(obs, info)
+        masks = masks_of(given, self.spec, self.num_envs, ended=~begins)  # others do not matter
+        if isinstance(masks, tuple):
+            self._refuse(*masks)
+        chosen = chosen_action(actions, self.spec) if self.spec.action_sizes else actions  # (N,)
+        allowed = masks[np.arange(self.num_envs), chosen] > 0
+        return self._env_action(np.where(begins & ~allowed, masks.argmax(1), chosen))
 
     def _valid_obs(self, obs: Any) -> np.ndarray:
         """The observations of all environments (N, *raw_shape), after a check against their space."""

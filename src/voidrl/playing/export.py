@@ -92,6 +92,8 @@ def policy_metadata(agent: Agent) -> dict[str, Any]:
         action |= {"low": list(spec.action_low), "high": list(spec.action_high)}
         rounded = ", rounded" if spec.action_integer else ""
         action["meaning"] = f"low + (action + 1) / 2 * (high - low){rounded}"
+    if spec.masked:
+        action["mask"] = "1 for allowed and 0 for other actions, at the end of the numbers of each frame"
     action["shape"] = list(spec.action_shape)
     inputs = {
         name: {"dtype": str(each.dtype).removeprefix("torch."), "shape": ["batch", *each.shape[1:]]}

@@ -11,6 +11,7 @@ import os
 import socket
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -96,6 +97,15 @@ class StatusWriter:
     def finish(self, steps: int) -> None:
         """`done`: all steps were taken, and a checkpoint written."""
         self._try_write("done", steps=steps)
+
+    def complete(self, total_steps: int, steps: int) -> None:
+        """`done`, of a run that had taken all its steps before: what failed came afterwards."""
+        with suppress(RunFolderError):  # a damaged status is replaced
+            before = read_status(self._path.parent)
+            if before is not None and before.state == "done":
+                return
+        fresh = {"total_steps": total_steps, "checkpoint": steps, "started": utc_now()}
+        self._try_write("done", steps=steps, **fresh)
 
     def _try_write(self, state: State, **changes: Any) -> None:
         """Write if possible: a file for others must neither stop a run nor hide why one failed."""

@@ -152,7 +152,11 @@ def _newest_masks(values: Sequence[np.ndarray], spec: EnvSpec, batch: int, given
         )
     if np.ndim(given) == 1:
         given = np.broadcast_to(given, (batch, len(given)))
-    newest = masks_of(given, spec, batch)
+    rows, over = np.asarray(given), np.zeros(batch, bool)
+    # In a batch, an environment whose episode is over waits for its reset, with a mask that allows nothing.
+    if batch > 1 and rows.shape == (batch, mask_length(spec)):
+        over = np.asarray(~rows.any(-1))
+    newest = masks_of(given, spec, batch, ended=over)
     if isinstance(newest, tuple):
         found, expected = newest[1]
         raise SpaceError(f"{found} cannot be used as action_mask: {expected}")

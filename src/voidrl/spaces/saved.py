@@ -100,10 +100,7 @@ def _parts_from_json(data: Mapping[str, Any]) -> tuple[ObsPart, ...]:
 def _part_from_json(data: Any, at: str) -> ObsPart:
     _require_fields(data, ObsPart, at)
     path, kind, sizes, start = (data[name] for name in ("path", "kind", "sizes", "start"))
-    keys = isinstance(path, list) and len(path) <= MAX_AXES
-    keys = keys and all(
-        (isinstance(k, str) and len(k) <= MAX_KEY) or _is_whole(k, 0, MAX_VALUES) for k in path
-    )
+    keys = isinstance(path, list) and len(path) <= MAX_AXES and all(map(_is_key, path))
     _require(keys, data, "path", f"at most {MAX_AXES} keys of at most {MAX_KEY} characters", at)
     _require(kind in typing.get_args(PartKind), data, "kind", ", ".join(typing.get_args(PartKind)), at)
     _require_shape(data, "shape", at)

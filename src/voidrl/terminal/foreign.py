@@ -25,6 +25,7 @@ from voidrl.errors import VoidrlWarning
 QUIET = ("torch", "triton", "pygame", "pkg_resources", "ale_py", "glfw", "OpenGL", "mujoco", "dm_control")
 ABOUT_CODE = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWarning, ResourceWarning)
 OWN_FOLDER = Path(__file__).parents[1]
+ENV_CALLER = OWN_FOLDER / "envs" / "guarded.py"  # where a warning of an environment points with stacklevel=2
 MOST_KEPT = 100  # warnings until there is a log
 # A driver that looks for a window system complains without this folder, which it does not need to render.
 VARIABLES = {"PYGAME_HIDE_SUPPORT_PROMPT": "1"} | (
@@ -108,7 +109,7 @@ def is_hidden(category: type[Warning], filename: str) -> bool:
         return False
     path = Path(filename)
     if path.is_relative_to(OWN_FOLDER):
-        return True
+        return path != ENV_CALLER or issubclass(category, ABOUT_CODE)
     package = _package(path)
     return package in QUIET or (package is not None and issubclass(category, ABOUT_CODE))
 

@@ -13,6 +13,7 @@ import gymnasium as gym
 import pytest
 
 import voidrl
+from voidrl.envs import guarded
 from voidrl.errors import VoidrlWarning
 from voidrl.terminal import foreign
 from voidrl.terminal.foreign import is_hidden, log_hidden_warnings, quiet_libraries
@@ -51,6 +52,8 @@ def warn(text, category=UserWarning, file=TORCH):
         (DeprecationWarning, os.__file__, True),
         (RuntimeWarning, voidrl.__file__, True),
         (VoidrlWarning, voidrl.__file__, False),
+        (UserWarning, guarded.__file__, False),  # an environment's, with stacklevel=2
+        (DeprecationWarning, guarded.__file__, True),
         (DeprecationWarning, "/home/me/my_env.py", False),
         (UserWarning, "<stdin>", False),
     ],
