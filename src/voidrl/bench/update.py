@@ -71,29 +71,17 @@ def _results_of(
                 f"--against {UNIFORM} cannot be used with workload {name}, whose replay is uniform: expected "
                 f"an agent with prioritized replay, such as rainbow"
             )
-        for figures in _measure_workload(name, spec, configs, options, device, peaks, say):
-            if method is not None:
-                first = first or figures
-                figures |= _relative(method, figures, first)
-            yield _result(figures)
+        with cpu_threads(device, update_gflop(spec, configs[0]), say=say):
+            for figures in _measure(name, spec, configs, options, device, peaks, say):
+                if method is not None:
+                    first = first or figures
+                    figures |= _relative(method, figures, first)
+                yield _result(figures)
         if any(config.engine == "compile" for config in configs):
             torch.compiler.reset()  # compiling for the shapes of many workloads would hit the cache limit
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def _measure_workload(
-    name: str,
-    spec: EnvSpec,
-    configs: list[Config],
-    options: Namespace,
-    device: torch.device,
-    peaks: Peaks,
-    say: Say,
-) -> Iterator[dict[str, Any]]:
-    with cpu_threads(device, update_gflop(spec, configs[0]), say=say):
-        yield from _measure(name, spec, configs, options, device, peaks, say)
 
 
 def _measure(
