@@ -177,6 +177,16 @@ def test_a_resume_of_a_complete_run_says_so_and_changes_nothing(tmp_path, capsys
     assert cli.main(["resume", str(run)]) == 0
 
 
+def test_a_total_below_the_steps_taken_trains_nothing(tmp_path, capsys):
+    stop = {"on_step": lambda run: voidrl.STOP if run.step >= 12 else None}
+    voidrl.pretrain(Walk, steps=24, out=tmp_path / "run", config=tiny(), callbacks=[stop])
+    agent = voidrl.resume(tmp_path / "run", steps=3)
+    assert 12 <= agent.steps < 24
+    said = capsys.readouterr().err
+    assert f"is at step {agent.steps} already, and steps = 3 is a total" in said
+    assert "is complete" not in said
+
+
 def test_a_complete_run_without_replay_is_fine_tuned_and_not_extended(tmp_path, capsys):
     run = tmp_path / "run"
     changes = tiny(log__keep_replay=False, log__keep_last=2, log__checkpoint_every_steps=10)
