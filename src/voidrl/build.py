@@ -26,6 +26,7 @@ from voidrl.augment import network_spec, with_shift
 from voidrl.config import (
     PIECES,
     AtariConfig,
+    BonusConfig,
     Config,
     DMControlConfig,
     EnvConfig,
@@ -43,11 +44,18 @@ from voidrl.envs.make import EnvFactory, make_envs, probe_env
 from voidrl.envs.tensor import TensorVectorEnv, is_tensor_env
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, SpaceError
-from voidrl.methods.base import Latents
+from voidrl.methods.base import Latents, Method
 from voidrl.metrics.loggers import import_wandb
 from voidrl.nets.encoder import stack_for
 from voidrl.observations import stored_obs_shape
-from voidrl.protocols.presets import NO_PRESET, default_preset, protocol_for, recipe
+from voidrl.protocols.presets import (
+    AGENTS,
+    NO_PRESET,
+    bonus_recipe,
+    default_preset,
+    protocol_for,
+    recipe,
+)
 from voidrl.replay import Replay, make_replay
 from voidrl.representations.base import Views
 from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
@@ -57,6 +65,7 @@ from voidrl.types import Batch, EnvSpec
 Env = str | EnvFactory | TensorVectorEnv
 Overrides = Mapping[str, Any] | Config
 ATARI_EVAL_ENVS = 32  # more make the mean over whole episodes depend less on where steps end
+BONUS_COEFFICIENT = 0.05  # of a bonus whose method's recipe says nothing else
 MLP_HIDDEN = 256  # width of the hidden layer in the encoder that `auto` gives to vectors
 AS_FINETUNED = {  # fields of `finetune`, and what they are for an agent that is trained from scratch
     "steps": "steps",
@@ -84,6 +93,7 @@ def layers_for(
     arguments: Mapping[str, Any] | None = None,
     *,
     shared: Mapping[str, Any] | None = None,
+    bonus: str | type[Method] | None = None,
 ) -> list[ConfigLayer]:
     """The layers of a run that starts from scratch: protocol, recipe and command.
 
@@ -100,15 +110,21 @@ def layers_for(
         arguments: More changes, which win over `config`.
         shared: Changes that all runs of an experiment have in common; in `train`, the values for fine-tuning
             win over them.
+        bonus: In `train`, the method whose reward is added to the task's, with its recipe.
     """
     arguments = {**(arguments or {}), "phase": phase}
+    if bonus is not None:
+        arguments = _with_bonus(bonus, merge(changes(config), arguments), arguments)
     if isinstance(config, Config):
         if preset is not None:
             raise ConfigError(
                 f"preset = {preset!r} cannot be used with a whole voidrl.Config, which has a value for every "
                 f"field: pass one of the two, or the changes alone as a mapping"
             )
-        return [ConfigLayer("config", to_json(config)), ConfigLayer("command", arguments)]
+        values = to_json(config)
+        if bonus is not None and not config.bonus.coefficient:
+            values["bonus"]["coefficient"] = BONUS_COEFFICIENT
+        return [ConfigLayer("config", values), ConfigLayer("command", arguments)]
     preset = None if preset == NO_PRESET else preset or default_preset(env)
     command = merge(changes(config), arguments)
     named = merge(shared or {}, command)
@@ -130,13 +146,38 @@ def layers_for(
         chosen = {key: value for key, value in chosen.items() if key not in replaced}
     if phase == "train" and "log" in protocol:  # snapshots are taken of pre-training
         protocol = {**protocol, "log": {k: v for k, v in protocol["log"].items() if k != "snapshot_steps"}}
-    below = [
-        ConfigLayer(f"protocol {preset}", protocol),
-        ConfigLayer(f"recipe {method}", chosen),
-        ConfigLayer("experiment", merge(shared or {})),
-    ]
+    below = [ConfigLayer(f"protocol {preset}", protocol), ConfigLayer(f"recipe {method}", chosen)]
+    if bonus is not None:
+        below.append(ConfigLayer(f"bonus {method}", _bonus_values(method, preset, protocol)))
+    below.append(ConfigLayer("experiment", merge(shared or {})))
     scratch = _as_finetuned([*below, ConfigLayer("command", command)]) if phase == "train" else []
     return [*below, *scratch, ConfigLayer("command", command)]
+
+
+def _with_bonus(
+    bonus: str | type[Method], command: Mapping[str, Any], arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments with the method of a bonus, which must not be named in two ways."""
+    name, other = registry.name_of("method", registry.find("method", bonus)), piece_name("method", command)
+    if other not in (None, name):
+        raise ConfigError(
+            f"bonus = {name!r} cannot be used with method = {other!r}: both name the method whose reward is "
+            f"added to the task's; leave one of them out"
+        )
+    return merge(arguments, {"method": bonus})
+
+
+def _bonus_values(method: str, preset: str | None, protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """What a method takes as a bonus, in every preset.
+
+    An agent whose f is the learner's encoder keeps it so, unless the method is defined by an f of its own.
+    """
+    values = merge({"bonus.coefficient": BONUS_COEFFICIENT}, bonus_recipe(method))
+    cls = registry.find("method", method)
+    own = cls.image_representation == "fixed" or "default_representation" in vars(cls)
+    if own and preset in AGENTS and piece_name("representation", protocol) == "learner":
+        values["representation"] = {"name": "auto"}
+    return values
 
 
 def finetune_layers(
@@ -172,6 +213,8 @@ def task_config(pretrained: Config) -> Config:
         learner=dataclasses.replace(learner, learning_rate=rate),
         # None, so that changes to either field count.
         finetune=dataclasses.replace(tuning, updates_per_step=None, learning_rate=None),
+        # That of an agent trained from scratch belongs to its task.
+        bonus=pretrained.bonus if pretrained.phase == "pretrain" else BonusConfig(),
         replay=dataclasses.replace(pretrained.replay, data=None),  # as this and the snapshots
         log=dataclasses.replace(pretrained.log, snapshot_steps=()),  # were of pre-training
     )
@@ -413,7 +456,7 @@ def evaluation_envs(env: EnvConfig, episodes: int) -> int:
 @torch.no_grad()
 def rehearse_reward(agent: Agent) -> None:
     """Ask the method for rewards of made-up states, so that what cannot work fails before training."""
-    if not (agent.pretraining and agent.learns):
+    if not (agent.uses_method and agent.learns):
         return
     n, spec, device = agent.config.learner.batch_size, agent.spec, agent.device
     dtype = torch.uint8 if spec.pixels else torch.float32

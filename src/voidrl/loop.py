@@ -104,7 +104,7 @@ class Loop:
         ratio = (finetuning and self.config.finetune.updates_per_step) or self.config.updates_per_step
         self.updates_per_step = Fraction(str(ratio))  # 100 · 0.29 is 29, not 28.99…
         method = agent.method
-        self.observes = agent.pretraining and type(method).observe is not Method.observe
+        self.observes = agent.uses_method and type(method).observe is not Method.observe
         self.health = HealthMonitor(self.config, constant_reward=method.constant_reward)
         self.rewards: list[float] = []  # of every real step since the last row
         self.finished: list[tuple[float, int]] = []  # return and length of episodes since the last row
@@ -267,8 +267,7 @@ class Loop:
     def _choose_actions(self) -> HostCopy | Tensor:
         """Actions on their way to the host, or on the device if the environments are there too."""
         agent, steps = self.agent, self.state.steps
-        if agent.pretraining:
-            agent.method.set_progress(steps)
+        agent.set_progress(steps)
         if steps < self.warmup_steps and self.random_warmup:
             actions = agent.random_actions(self.replay.latest())
         else:
@@ -304,7 +303,8 @@ class Loop:
         state, agent = self.state, self.agent
         real = ~self.ended  # where an episode had ended, this step was its reset
         self.skill_age = np.where(real, self.skill_age + 1, 0)
-        tries = agent.pretraining or not state.updates  # with the first update the task's skill is chosen
+        # With the first update the task's skill is chosen, if there is to be one.
+        tries = agent.follows_skills or not state.updates
         period = agent.skill_every_steps if tries else 0
         # An episode that ends has its next skill drawn with its reset: of two, the first would never act.
         changes = real & ~result.ended & (self.skill_age >= period) if period else np.zeros_like(real)
@@ -350,7 +350,7 @@ class Loop:
         if state.steps < self.warmup_steps or not agent.learns:
             return
         due = int((state.steps - self.warmup_steps) * self.updates_per_step)
-        if state.updates == 0 < due and not agent.pretraining:
+        if state.updates == 0 < due and not agent.follows_skills:
             self._warn_of_untried_skills()
             agent.choose_task_skill(self.replay)
             self._say_chosen_skill()
@@ -445,7 +445,7 @@ class Loop:
         for warning in self.health.check(state.steps, row):
             self.engine.say(warning)
         shown = {
-            "intrinsic": row.get("train/reward_mean") if self.agent.pretraining else None,
+            "intrinsic": row.get(f"train/reward_{'mean' if self.agent.pretraining else 'intrinsic'}"),
             "return": float(np.mean(self.recent)) if self.recent and not self.agent.pretraining else None,
             "extrinsic": row["reward/extrinsic"],
             "cells": row.get("coverage/cells"),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from voidrl import checkpoint, registry
+from voidrl.agent.bonus import Bonus
 from voidrl.agent.horizon import Horizon
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.agent.optimizers import Optimizers, Part
@@ -31,7 +32,7 @@ from voidrl.representations.base import Representation, Views
 from voidrl.spaces import env_action, observed_frames
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
-MetricOwner = Literal["representation", "latents", "method", "reward", "learner"]
+MetricOwner = Literal["representation", "latents", "method", "reward", "task", "learner"]
 # Steps of the warm-up from which the skill for a task is selected; of more, as many at even distances.
 SELECTION_STEPS = {"pixels": 2**12, "vectors": 2**17}
 
@@ -109,6 +110,7 @@ class Agent(nn.Module):
         # The representation's learning rate: a tensor, so that it can rise within a captured graph.
         self.register_buffer("representation_rate", torch.zeros(()))
         self.normalizer = RewardNormalizer(config)
+        self.bonus = Bonus(config) if config.has_bonus else None
         self.horizon = Horizon(config.learner)
         self.augment = Augment(config.augment, spec)
         self.metric_owners: dict[str, MetricOwner] = {}
@@ -118,6 +120,7 @@ class Agent(nn.Module):
         self.optimizers = Optimizers(device, biases)
 
         self.pretraining = config.phase == "pretrain"
+        self.uses_method = config.uses_method
         self.learns = method.learns or not self.pretraining
         self._trains_representation = trains_representation(config, pieces)
         self._assign_encoder()
@@ -163,7 +166,7 @@ class Agent(nn.Module):
                 f"whose weights are frozen (requires_grad = False): leave some trainable, or add layers "
                 f"behind it with representation.encoder.feature_dim"
             )
-        if self.pretraining and config.encoder_trainers and (f is None or all_frozen):
+        if self.uses_method and config.encoder_trainers and (f is None or all_frozen):
             why = "which has no encoder" if f is None else "whose encoder never learns"
             raise ConfigError(
                 f"encoder_trainers = {config.encoder_trainers} cannot be used with representation "
@@ -179,7 +182,7 @@ class Agent(nn.Module):
             learner.frozen_parts = (f.stack,)
         if frozen:
             learner.encoder.requires_grad_(False)
-        if not self.pretraining:  # what only pre-training used is kept as it is
+        if not self.uses_method:  # what only pre-training used is kept as it is
             used = set(learner.parameters())
             kept = [*self.method.parameters()]
             if not self._trains_representation:
@@ -204,7 +207,7 @@ class Agent(nn.Module):
                 max_grad_norm=config.learner.max_grad_norm,
                 weight_decay=config.learner.weight_decay,
             )
-        if self.pretraining or self._trains_representation:
+        if self.uses_method or self._trains_representation:
             rate = config.representation.learning_rate
             settings = {
                 "eps": config.representation.adam_eps,
@@ -220,7 +223,7 @@ class Agent(nn.Module):
                 optimizers.add("encoder", [Part([p for p in own if id(p) in encoder], rate)], **settings)
                 own = [p for p in own if id(p) not in encoder]
             optimizers.add("representation", [Part(own, warmed_up)], **settings)
-        if self.pretraining:
+        if self.uses_method:
             for name, parameters in self.method.groups().items():
                 own = [p for p in parameters if id(p) not in taken]
                 optimizers.add(name, [Part(own, self.method.learning_rate(name))])
@@ -293,15 +296,13 @@ class Agent(nn.Module):
             if self._trains_representation and not own_batch:
                 metrics |= self._representation_step(replay, segment, joint, weight)
             batch = self._learner_batch(replay, segment)._replace(weight=weight)
-            if self.pretraining:
-                reward, method_metrics = self._intrinsic_reward(replay, segment, batch, joint)
-                metrics |= method_metrics | self._owned("reward", {"reward_mean": reward.mean()})
-                if (scale := self._intrinsic_scale) != 1:
-                    reward = reward * scale
-            else:
-                reward = batch.reward * self.config.reward_scale
-                metrics |= self._owned("reward", {"reward_std": reward.std(correction=0)})
-                metrics |= self._owned("reward", {"reward_mean": reward.mean()})
+            intrinsic = None
+            if self.uses_method:
+                intrinsic, method_metrics = self._intrinsic_reward(replay, segment, batch, joint)
+                metrics |= method_metrics
+            reward, reward_metrics = self._learner_reward(batch, intrinsic)
+            metrics |= reward_metrics
+            if not self.follows_skills:
                 batch = batch._replace(skill=self.task_skill.expand_as(batch.skill))
             if config.views > 1:
                 batch, reward = _repeated(batch, config.views), reward.repeat(config.views)
@@ -321,10 +322,36 @@ class Agent(nn.Module):
             self.learner.eval()
             if self._trains_representation:
                 self.representation.after_step()
-            if self.pretraining:
+            if self.uses_method:
                 self.method.after_step()
             self.horizon.after_step()
             return metrics
+
+    @property
+    def follows_skills(self) -> bool:
+        """Whether every episode draws its skills to the end of training; otherwise a task chooses one."""
+        return self.uses_method and self.config.phase != "finetune"
+
+    def _learner_reward(self, batch: Batch, intrinsic: Tensor | None) -> tuple[Tensor, Metrics]:
+        """(B,) what the learner maximizes, given the n-step intrinsic reward where there is one."""
+        if self.pretraining:
+            assert intrinsic is not None
+            metrics = self._owned("reward", {"reward_mean": intrinsic.mean()})
+            scale = self._intrinsic_scale
+            return intrinsic if scale == 1 else intrinsic * scale, metrics
+        reward = batch.reward * self.config.reward_scale
+        metrics = {}
+        if intrinsic is not None:
+            assert self.bonus is not None
+            bonus = self.bonus.coefficient * intrinsic
+            # The two add up to reward_mean.
+            metrics |= self._owned("reward", {"reward_intrinsic": bonus.mean()})
+            metrics |= self._owned("task", {"reward_task": reward.mean()})
+            metrics |= self._owned("task", {"bonus_coefficient": self.bonus.coefficient.clone()})
+            reward = reward + bonus
+        metrics |= self._owned("task", {"reward_std": reward.std(correction=0)})
+        metrics |= self._owned("task", {"reward_mean": reward.mean()})
+        return reward, metrics
 
     @property
     def _intrinsic_scale(self) -> float:
@@ -402,8 +429,8 @@ class Agent(nn.Module):
             if i == 0:  # the method learns from (s, a, s'), not from transitions n steps ahead
                 metrics |= self._method_step(replay, segment, batch, latents, joint)
             with torch.no_grad():
-                own = self.method.reward(batch, latents)
-                if i == 0 and self.normalizer.is_used:
+                own = self._scalar_reward(batch, latents)
+                if i == 0:
                     # The first step of each segment, which is drawn like any transition: later ones repeat at
                     # the end of an episode, where their weight is 0.
                     metrics |= self._owned("reward", self.normalizer.observe(own))
@@ -412,9 +439,14 @@ class Agent(nn.Module):
             if i == 0:
                 if (z := latents.encoded) is not None:
                     metrics = self._owned("latents", {f"{CHECK}z": z.detach().mean()}) | metrics
-                # Of single transitions: sums over n steps differ at the ends of episodes in any case.
-                metrics |= self._owned("reward", {"reward_std": single.float().std(correction=0)})
+                if self.pretraining:
+                    # Of single transitions: sums over n steps differ at the ends of episodes in any case.
+                    metrics |= self._owned("reward", {"reward_std": single.float().std(correction=0)})
         return reward, metrics | self._owned("method", self.method.metrics())
+
+    def _scalar_reward(self, batch: Batch, latents: Latents) -> Tensor:
+        """(B,) the method's reward of each transition, as a number that can be added to a task's."""
+        return self.method.reward(batch, latents)
 
     def _method_step(
         self, replay: Replay, segment: Segment, batch: Batch, latents: Latents, joint: JointLoss
@@ -488,6 +520,13 @@ class Agent(nn.Module):
     def _pool(self, replay: Replay) -> Callable[[int], Tensor]:
         """Encoded states drawn from the replay: the same n for everything that one update scores."""
         return cache(lambda n: self._encode(replay.observations(replay.sample(n))))
+
+    def set_progress(self, run_steps: int) -> None:
+        """Move the schedules of the intrinsic reward to where they are, after `run_steps` of this run."""
+        if self.uses_method:
+            self.method.set_progress(self.steps)  # over all phases: what was pre-trained does not start over
+        if self.bonus is not None:
+            self.bonus.set_progress(run_steps)
 
     # Acting
 
@@ -661,7 +700,10 @@ class Agent(nn.Module):
                 "the saved agent does not fit this one: its heads predict values that PopArt normalizes, "
                 "and learner.popart is False here; use learner.popart = True, or finetune.heads = 'random'"
             )
-        self.load_tensors(tensors, skip=(*fresh, "horizon."), remedy=remedy)
+        own = ["horizon.", "bonus."]
+        if not any(name.startswith("normalizer.") for name in tensors):  # it was pre-trained without
+            own.append("normalizer.")
+        self.load_tensors(tensors, skip=(*fresh, *own), remedy=remedy)
         if self.config.finetune.heads in ("actor", "first_layer"):
             # URLB's target keeps its random initialization, trunk included, and only drifts towards the
             # critic. Here it starts equal to the critic, in the trunk or first layer too.

@@ -36,9 +36,9 @@ def update_gflop(spec: EnvSpec, config: Config) -> float:
     own = 0.0 if f.name in ("identity", "learner") else encoder_flop(seen, f.encoder)
     shared = config.share_encoder == "all"
     total += batch * ENCODER_PASSES * (own if shared else encoder_flop(seen, learner.encoder))
-    if cls.has_loss and (config.phase == "pretrain" or f.auxiliary):
+    if cls.has_loss and (config.uses_method or f.auxiliary):
         total += (f.batch_size or batch) * REPRESENTATION_PASSES * own
-    if config.phase == "pretrain":  # the states that are rewarded
+    if config.uses_method:  # the states that are rewarded
         total += batch * own * (learner.n_step if learner.intrinsic_n_step == "summed" else 1)
     return total / GIGA
 

@@ -31,10 +31,21 @@ def encoder_trainers(config: Config, pieces: Pieces) -> frozenset[str]:
     """Whose losses train f in this phase: any of `representation`, `method`, `learner`."""
     representation = pieces.representation
     shared = is_shared(config, representation)
-    if config.phase != "pretrain":
-        frozen = config.phase == "finetune" and config.finetune.encoder_learning_rate == 0
-        trainers = {"learner"} if shared and not frozen else set()
-        return frozenset(trainers | ({"representation"} if trains_representation(config, pieces) else set()))
+    if config.phase == "pretrain":
+        return _method_trainers(config, representation)
+    trainers: set[str] = set()
+    if not (shared and is_frozen(config)):
+        # A task's learner trains the encoder that it acts with, with a bonus as without one.
+        trainers |= {"learner"} if shared else set()
+        trainers |= _method_trainers(config, representation) if config.has_bonus else set()
+    if config.representation.auxiliary:
+        trainers.add("representation")
+    return frozenset(trainers if trains_representation(config, pieces) else trainers - {"representation"})
+
+
+def _method_trainers(config: Config, representation: type[Representation]) -> frozenset[str]:
+    """Whose losses make f what the method reads."""
+    shared = is_shared(config, representation)
     if config.encoder_trainers:
         return frozenset(config.encoder_trainers)
     if not representation.has_loss:
@@ -43,13 +54,20 @@ def encoder_trainers(config: Config, pieces: Pieces) -> frozenset[str]:
     return frozenset({"representation", "learner"} if joined else {"representation"})
 
 
+def is_frozen(config: Config) -> bool:
+    """Whether fine-tuning keeps the learner's encoder as it was pre-trained."""
+    return config.phase == "finetune" and config.finetune.encoder_learning_rate == 0
+
+
 def trains_representation(config: Config, pieces: Pieces) -> bool:
     """Whether the representation's loss is minimized in this phase."""
     if not pieces.representation.has_loss:
         return False
-    if config.phase != "pretrain":
-        return config.representation.auxiliary
-    return pieces.method.reads_latents or is_shared(config, pieces.representation)
+    shared = is_shared(config, pieces.representation)
+    if config.phase == "pretrain":
+        return pieces.method.reads_latents or shared
+    read = config.has_bonus and pieces.method.reads_latents and not (shared and is_frozen(config))
+    return config.representation.auxiliary or read
 
 
 def check_combination(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
@@ -58,7 +76,8 @@ def check_combination(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
     _check_sharing(spec, config, pieces)
     _check_trainers(config, pieces)
     _check_skills(config, pieces)
-    if config.phase == "pretrain":
+    _check_bonus(config, pieces)
+    if config.uses_method:
         pieces.method.check(spec, config)
 
 
@@ -95,12 +114,13 @@ def _check_sharing(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
                     f"and learner.encoder.{field} = {other!r}: expected the same for both; set "
                     f"representation.encoder.{field} = {other!r}"
                 )
-    if pieces.representation.reads_files and config.phase == "train" and share == "nothing":
+    read = config.has_bonus and pieces.method.reads_latents
+    if pieces.representation.reads_files and config.phase == "train" and share == "nothing" and not read:
         raise ConfigError(
             f"representation {name!r} cannot be used with share_encoder = 'nothing' in phase 'train': the "
             f"learner would not read it; use share_encoder = 'all'"
         )
-    unread = config.phase != "pretrain" and not is_shared(config, pieces.representation)
+    unread = config.phase != "pretrain" and not is_shared(config, pieces.representation) and not read
     if unread and trains_representation(config, pieces):
         raise ConfigError(
             f"representation.auxiliary = True cannot be used with representation {name!r} and share_encoder "
@@ -111,7 +131,8 @@ def _check_sharing(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
 
 def _check_trainers(config: Config, pieces: Pieces) -> None:
     name = config.representation.name
-    given = config.encoder_trainers if config.phase == "pretrain" else ()
+    frozen = is_frozen(config)
+    given = config.encoder_trainers if config.uses_method and not frozen else ()
     if "representation" in given and not pieces.representation.has_loss:
         raise ConfigError(
             f"encoder_trainers = {given} cannot be used with representation {name!r}, which has no loss: "
@@ -133,8 +154,7 @@ def _check_trainers(config: Config, pieces: Pieces) -> None:
             f"encoder_trainers = {given} cannot be used with method {config.method.name!r}, whose losses do "
             f"not reach f: leave out 'method', or use diayn"
         )
-    frozen = config.phase == "finetune" and config.finetune.encoder_learning_rate == 0
-    if frozen and trains_representation(config, pieces):
+    if frozen and config.representation.auxiliary and pieces.representation.has_loss:
         raise ConfigError(
             f"finetune.encoder_learning_rate = 0 cannot be used with representation.auxiliary = True: the "
             f"loss of representation {name!r} would train a frozen encoder; set representation.auxiliary = "
@@ -142,8 +162,25 @@ def _check_trainers(config: Config, pieces: Pieces) -> None:
         )
 
 
+def _check_bonus(config: Config, pieces: Pieces) -> None:
+    if not config.has_bonus:
+        return
+    name, coefficient = config.method.name, config.bonus.coefficient
+    if not pieces.method.learns:
+        raise ConfigError(
+            f"method {name!r} cannot be used as a bonus (bonus.coefficient = {coefficient:g}): it has no "
+            f"reward that could be added to the task's; use apt or rnd"
+        )
+    if config.phase == "finetune" and isinstance(config.method, SkillConfig):
+        raise ConfigError(
+            f"bonus.coefficient = {coefficient:g} cannot be used while fine-tuning an agent of method "
+            f"{name!r}: its reward tells skills apart, and fine-tuning follows the one that was chosen for "
+            f"the task; use 0, or an agent of a method without skills such as apt"
+        )
+
+
 def _check_skills(config: Config, pieces: Pieces) -> None:
-    if not isinstance(config.method, SkillConfig) or config.phase == "train":
+    if not isinstance(config.method, SkillConfig) or not (config.uses_method or config.phase == "finetune"):
         return
     name, period, n = config.method.name, config.method.skill_every_steps, config.learner.longest_n_step
     if 0 < period < n:
@@ -153,7 +190,7 @@ def _check_skills(config: Config, pieces: Pieces) -> None:
             f"must not be longer than the skill that earns it; use {n} or more, or a smaller {field}"
         )
     tuning = config.finetune
-    if tuning.warmup_actions == "random" and not pieces.method.regresses_skill:
+    if config.phase != "train" and tuning.warmup_actions == "random" and not pieces.method.regresses_skill:
         raise ConfigError(
             f"finetune.warmup_actions = 'random' cannot be used with method {name!r}: the warm-up follows "
             f"the skills from which one is chosen for the task, which takes the policy; use 'policy'"

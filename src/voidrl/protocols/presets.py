@@ -6,7 +6,7 @@ A recipe (`recipes/<method>.toml`) says what one method takes within it: its val
 f shares with the learner and whose losses train f. A table of a recipe is for the preset that it is named
 after, or for a family of presets by their first word (`atari`), whose table is read first. A table such as
 `urlb+identity` or `urlb+jaco` is for the representation or the domain of DMControl that it names, and is read
-last.
+last. The table `bonus` is for the method as a bonus next to a task's reward, in every preset.
 
 An agent (`agents/<preset>.toml`) is a protocol that names its representation, to train from scratch in some
 `families` of environments. Its values hold for all of them, those of the table `atari`, `dmc`, `maze` or
@@ -160,6 +160,13 @@ def recipe(method: str, preset: str | None, *special: str | None) -> dict[str, A
     tables = tomllib.loads(file.read_text("utf-8"))
     names = (preset.partition("-")[0], preset)
     return merge(*(tables.get(name + end, {}) for end in ("", *(f"+{s}" for s in special)) for name in names))
+
+
+@cache
+def bonus_recipe(method: str) -> dict[str, Any]:
+    """The values of a method's recipe for its reward next to a task's."""
+    file = files(__package__).joinpath("recipes", f"{method}.toml")
+    return tomllib.loads(file.read_text("utf-8")).get("bonus", {}) if file.is_file() else {}
 
 
 def preset_values(name: str, method: str = "apt") -> dict[str, Any]:
