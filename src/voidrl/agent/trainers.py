@@ -49,7 +49,7 @@ def trains_representation(config: Config, pieces: Pieces) -> bool:
         return False
     if config.phase != "pretrain":
         return config.representation.auxiliary
-    return pieces.method.reads_latents or is_shared(config, pieces.representation)
+    return pieces.method.uses_latents(config) or is_shared(config, pieces.representation)
 
 
 def check_combination(spec: EnvSpec, config: Config, pieces: Pieces) -> None:

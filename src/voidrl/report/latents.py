@@ -85,7 +85,7 @@ def _require_representation(agent: Agent, run_folder: Path) -> None:
     """Refuse to map a representation that was neither trained nor used."""
     config, f = agent.config, agent.representation.encoder
     shared = f is not None and f is agent.learner.encoder
-    used = shared or (config.phase != "train" and agent.method.reads_latents)
+    used = shared or (config.phase != "train" and agent.method.uses_latents(config))
     if not (agent.learns and used):
         what = "training from scratch" if config.phase == "train" else f"method {config.method.name!r}"
         raise ConfigError(
