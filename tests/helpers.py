@@ -42,6 +42,7 @@ SMALL = {  # fields of methods whose default size would take most of the time
     "projection_dim": 4,
     "num_prototypes": 8,
     "queue_size": 32,
+    "table_size": 2**12,
     "num_skills": 3,
     "skill_dim": 3,
     "k": 3,

@@ -65,8 +65,8 @@ def trains_representation(config: Config, pieces: Pieces) -> bool:
         return False
     shared = is_shared(config, pieces.representation)
     if config.phase == "pretrain":
-        return pieces.method.reads_latents or shared
-    read = config.has_bonus and pieces.method.reads_latents and not (shared and is_frozen(config))
+        return pieces.method.uses_latents(config) or shared
+    read = config.has_bonus and pieces.method.uses_latents(config) and not (shared and is_frozen(config))
     return config.representation.auxiliary or read
 
 
@@ -114,7 +114,7 @@ def _check_sharing(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
                     f"and learner.encoder.{field} = {other!r}: expected the same for both; set "
                     f"representation.encoder.{field} = {other!r}"
                 )
-    read = config.has_bonus and pieces.method.reads_latents
+    read = config.has_bonus and pieces.method.uses_latents(config)
     if pieces.representation.reads_files and config.phase == "train" and share == "nothing" and not read:
         raise ConfigError(
             f"representation {name!r} cannot be used with share_encoder = 'nothing' in phase 'train': the "

@@ -76,7 +76,8 @@ class Method(nn.Module):
     """The representation that `auto` stands for on images; on vectors it is `identity`, and in place of
     `simclr` it is `icm` on images with a side below 16 pixels, which are not shifted."""
     reads_latents: ClassVar[bool] = True
-    """False: the method does not look at f, so a representation that serves nothing else is not trained."""
+    """False: the method does not look at f, so a representation that serves nothing else is not trained. If
+    that depends on the config, it is what holds by default, and `uses_latents` decides."""
     can_train_encoder: ClassVar[bool] = False
     """Whether the gradient of `losses` may reach f, where `encoder_trainers` names `method`."""
     constant_reward: ClassVar[bool] = False
@@ -110,6 +111,11 @@ class Method(nn.Module):
         if cls.image_representation == "simclr" and default_shift(spec.frame_shape[1:]) == 0:
             return "icm"  # without augmentation there are no two views to contrast
         return cls.image_representation
+
+    @classmethod
+    def uses_latents(cls, config: RunConfig) -> bool:
+        """Whether the method looks at f under this config."""
+        return cls.reads_latents
 
     @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
