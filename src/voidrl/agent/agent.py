@@ -16,7 +16,13 @@ from voidrl.agent.horizon import Horizon
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.agent.optimizers import Optimizers, Part
 from voidrl.agent.player import Player
-from voidrl.agent.trainers import Pieces, check_combination, encoder_trainers, trains_representation
+from voidrl.agent.trainers import (
+    Pieces,
+    check_combination,
+    check_vector_rewards,
+    encoder_trainers,
+    trains_representation,
+)
 from voidrl.augment import Augment, network_spec
 from voidrl.config import Config, SkillConfig, to_json
 from voidrl.device import uses_bf16
@@ -87,6 +93,7 @@ class Agent(nn.Module):
             )
         method = pieces.method(seen, config.method, self.representation)
         critic = method.make_critic(encoder.feature_dim, config.learner)
+        check_vector_rewards(config, method, pieces.learner, critic)
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
         self.learner = pieces.learner(seen, config.learner, encoder, critic, method.skill_dim)
         self.representation.use_learner(self.learner)
@@ -295,7 +302,8 @@ class Agent(nn.Module):
             batch = self._learner_batch(replay, segment)._replace(weight=weight)
             if self.pretraining:
                 reward, method_metrics = self._intrinsic_reward(replay, segment, batch, joint)
-                metrics |= method_metrics | self._owned("reward", {"reward_mean": reward.mean()})
+                mean = self.method.scalar_reward(reward, batch.skill).mean()
+                metrics |= method_metrics | self._owned("reward", {"reward_mean": mean})
                 if (scale := self._intrinsic_scale) != 1:
                     reward = reward * scale
             else:
@@ -304,7 +312,8 @@ class Agent(nn.Module):
                 metrics |= self._owned("reward", {"reward_mean": reward.mean()})
                 batch = batch._replace(skill=self.task_skill.expand_as(batch.skill))
             if config.views > 1:
-                batch, reward = _repeated(batch, config.views), reward.repeat(config.views)
+                batch = _repeated(batch, config.views)
+                reward = reward.repeat(config.views, *[1] * (reward.ndim - 1))
             self.learner.train()
             for loss in self.learner.losses(batch, reward, index):
                 if joint.value is not None and loss.optimizer == "critic":
@@ -394,10 +403,14 @@ class Agent(nn.Module):
     ) -> tuple[Tensor, Metrics]:
         """(B,) rewards of n-step transitions: every successor scored and summed, or only the last.
 
+        (B, dim) if the method's rewards are vectors. Moments and metrics are those of the scalar rewards.
+
         `augmented` is the learner's batch; images are augmented there and not here.
         """
         metrics: Metrics = {}
-        reward = torch.zeros_like(segment.discount, device=self.device)
+        scalar = self.method.scalar_reward
+        width = (self.method.reward_dim,) if self.method.reward_dim else ()
+        reward = torch.zeros(*segment.discount.shape, *width, device=self.device)
         for i, (batch, latents, weights) in enumerate(self._scored(replay, segment, augmented)):
             if i == 0:  # the method learns from (s, a, s'), not from transitions n steps ahead
                 metrics |= self._method_step(replay, segment, batch, latents, joint)
@@ -406,14 +419,15 @@ class Agent(nn.Module):
                 if i == 0 and self.normalizer.is_used:
                     # The first step of each segment, which is drawn like any transition: later ones repeat at
                     # the end of an episode, where their weight is 0.
-                    metrics |= self._owned("reward", self.normalizer.observe(own))
+                    metrics |= self._owned("reward", self.normalizer.observe(scalar(own, batch.skill)))
                 single = self.normalizer(own)
-                reward += weights * single
+                reward += weights.view(-1, *[1] * len(width)) * single
             if i == 0:
                 if (z := latents.encoded) is not None:
                     metrics = self._owned("latents", {f"{CHECK}z": z.detach().mean()}) | metrics
                 # Of single transitions: sums over n steps differ at the ends of episodes in any case.
-                metrics |= self._owned("reward", {"reward_std": single.float().std(correction=0)})
+                spread = scalar(single, batch.skill).float().std(correction=0)
+                metrics |= self._owned("reward", {"reward_std": spread})
         return reward, metrics | self._owned("method", self.method.metrics())
 
     def _method_step(
