@@ -479,10 +479,11 @@ def rehearse_reward(agent: Agent) -> None:
             raise ConfigError(
                 f"{failure} ({type(error).__name__}: {error}), given {n} made-up transitions"
             ) from error
-    if reward.shape != (n,):
+    expected = (n, agent.method.reward_dim) if agent.method.reward_dim else (n,)
+    if reward.shape != expected:
         raise ConfigError(
             f"method {agent.config.method.name!r} gave rewards of shape {tuple(reward.shape)} for {n} "
-            f"transitions: expected ({n},)"
+            f"transitions: expected {expected}"
         )
 
 

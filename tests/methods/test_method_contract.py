@@ -65,9 +65,12 @@ def test_rewards_are_finite_detached_and_one_per_transition(name, kind):
     batch = replay.batch(replay.sample(16), 1, 1.0)
     with torch.no_grad():
         reward = agent.method.reward(batch, agent._latents(batch, agent._pool(replay)))
-    assert reward.shape == (16,)
+    dim = agent.method.reward_dim
+    assert reward.shape == ((16, dim) if dim else (16,))
+    assert dim in (0, agent.method.skill_dim)
     assert reward.dtype == torch.float32
     assert reward.isfinite().all()
+    assert agent.method.scalar_reward(reward, batch.skill).shape == (16,)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,13 @@ from voidrl.agent.horizon import Horizon
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.agent.optimizers import Optimizers, Part
 from voidrl.agent.player import Player
-from voidrl.agent.trainers import Pieces, check_combination, encoder_trainers, trains_representation
+from voidrl.agent.trainers import (
+    Pieces,
+    check_combination,
+    check_vector_rewards,
+    encoder_trainers,
+    trains_representation,
+)
 from voidrl.augment import Augment, network_spec
 from voidrl.config import Config, SkillConfig, to_json
 from voidrl.device import uses_bf16
@@ -88,6 +94,7 @@ class Agent(nn.Module):
             )
         method = pieces.method(seen, config.method, self.representation)
         critic = method.make_critic(encoder.feature_dim, config.learner)
+        check_vector_rewards(config, method, pieces.learner, critic)
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
         self.learner = pieces.learner(seen, config.learner, encoder, critic, method.skill_dim)
         self.representation.use_learner(self.learner)
@@ -305,7 +312,8 @@ class Agent(nn.Module):
             if not self.follows_skills:
                 batch = batch._replace(skill=self.task_skill.expand_as(batch.skill))
             if config.views > 1:
-                batch, reward = _repeated(batch, config.views), reward.repeat(config.views)
+                batch = _repeated(batch, config.views)
+                reward = reward.repeat(config.views, *[1] * (reward.ndim - 1))
             self.learner.train()
             for loss in self.learner.losses(batch, reward, index):
                 if joint.value is not None and loss.optimizer == "critic":
@@ -328,15 +336,24 @@ class Agent(nn.Module):
             return metrics
 
     @property
+    def reward_dim(self) -> int:
+        """Width of the learner's rewards, 0 for scalars: a task's reward is one, and so is one with a bonus."""
+        return self.method.reward_dim if self.pretraining else 0
+
+    @property
     def follows_skills(self) -> bool:
         """Whether every episode draws its skills to the end of training; otherwise a task chooses one."""
         return self.uses_method and self.config.phase != "finetune"
 
     def _learner_reward(self, batch: Batch, intrinsic: Tensor | None) -> tuple[Tensor, Metrics]:
-        """(B,) what the learner maximizes, given the n-step intrinsic reward where there is one."""
+        """(B,) what the learner maximizes, given the n-step intrinsic reward where there is one.
+
+        (B, dim) where it learns from vectors.
+        """
         if self.pretraining:
             assert intrinsic is not None
-            metrics = self._owned("reward", {"reward_mean": intrinsic.mean()})
+            mean = self.method.scalar_reward(intrinsic, batch.skill).mean()
+            metrics = self._owned("reward", {"reward_mean": mean})
             scale = self._intrinsic_scale
             return intrinsic if scale == 1 else intrinsic * scale, metrics
         reward = batch.reward * self.config.reward_scale
@@ -421,32 +438,38 @@ class Agent(nn.Module):
     ) -> tuple[Tensor, Metrics]:
         """(B,) rewards of n-step transitions: every successor scored and summed, or only the last.
 
+        (B, dim) if the method's rewards are vectors. Moments and metrics are those of the scalar rewards.
+
         `augmented` is the learner's batch; images are augmented there and not here.
         """
         metrics: Metrics = {}
-        reward = torch.zeros_like(segment.discount, device=self.device)
+        width = (self.reward_dim,) if self.reward_dim else ()
+
+        def scalar(reward: Tensor, skill: Tensor) -> Tensor:
+            return self.method.scalar_reward(reward, skill) if width else reward
+
+        reward = torch.zeros(*segment.discount.shape, *width, device=self.device)
         for i, (batch, latents, weights) in enumerate(self._scored(replay, segment, augmented)):
             if i == 0:  # the method learns from (s, a, s'), not from transitions n steps ahead
                 metrics |= self._method_step(replay, segment, batch, latents, joint)
             with torch.no_grad():
-                own = self._scalar_reward(batch, latents)
+                own = self.method.reward(batch, latents)
+                if not width:  # next to a task's reward, vectors are contracted
+                    own = self.method.scalar_reward(own, batch.skill)
                 if i == 0:
                     # The first step of each segment, which is drawn like any transition: later ones repeat at
                     # the end of an episode, where their weight is 0.
-                    metrics |= self._owned("reward", self.normalizer.observe(own))
+                    metrics |= self._owned("reward", self.normalizer.observe(scalar(own, batch.skill)))
                 single = self.normalizer(own)
-                reward += weights * single
+                reward += weights.view(-1, *[1] * len(width)) * single
             if i == 0:
                 if (z := latents.encoded) is not None:
                     metrics = self._owned("latents", {f"{CHECK}z": z.detach().mean()}) | metrics
                 if self.pretraining:
                     # Of single transitions: sums over n steps differ at the ends of episodes in any case.
-                    metrics |= self._owned("reward", {"reward_std": single.float().std(correction=0)})
+                    spread = scalar(single, batch.skill).float().std(correction=0)
+                    metrics |= self._owned("reward", {"reward_std": spread})
         return reward, metrics | self._owned("method", self.method.metrics())
-
-    def _scalar_reward(self, batch: Batch, latents: Latents) -> Tensor:
-        """(B,) the method's reward of each transition, as a number that can be added to a task's."""
-        return self.method.reward(batch, latents)
 
     def _method_step(
         self, replay: Replay, segment: Segment, batch: Batch, latents: Latents, joint: JointLoss

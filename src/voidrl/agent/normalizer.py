@@ -38,7 +38,7 @@ class RewardNormalizer(nn.Module):
         return {"intrinsic_mean": reward.mean(), "intrinsic_std": reward.std(correction=0)}
 
     def forward(self, reward: Tensor) -> Tensor:
-        """(B,) → (B,), by the moments of all that was observed.
+        """(B,) → (B,), by the moments of all that was observed; vectors (B, dim) by those of their scalars.
 
         A reward that is constant up to rounding is not divided: `scale` would make it huge, and `standardize`
         would make noise of it.

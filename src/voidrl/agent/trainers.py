@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from torch import nn
+
 from voidrl.config import Config, SkillConfig
 from voidrl.errors import ConfigError
 from voidrl.learners.base import Learner
@@ -79,6 +81,33 @@ def check_combination(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
     _check_bonus(config, pieces)
     if config.uses_method:
         pieces.method.check(spec, config)
+
+
+def check_vector_rewards(config: Config, method: Method, learner: type[Learner], critic: object) -> None:
+    """Refuse vector rewards where they cannot be learned from; `critic` is the method's."""
+    if config.phase != "pretrain" or not method.reward_dim:
+        return
+    name, dim = config.method.name, method.reward_dim
+    if dim != method.skill_dim:
+        raise ConfigError(
+            f"method {name!r} has rewards of {dim} numbers and skills of {method.skill_dim}: expected the "
+            f"same width, since skills weigh the components; set reward_dim = skill_dim, or 0 for scalars"
+        )
+    if not learner.takes_vector_rewards:
+        raise ConfigError(
+            f"learner {config.learner.name!r} cannot be used with method {name!r}, whose rewards are vectors "
+            f"of {dim} numbers: expected a learner that takes them; use dqn"
+        )
+    if not (isinstance(critic, nn.Module) and hasattr(critic, "successor")):
+        raise ConfigError(
+            f"method {name!r} has rewards of {dim} numbers and no critic with `successor`: return one from "
+            f"make_critic, such as voidrl.nets.successor_critic(…), or use reward_dim = 0"
+        )
+    if config.intrinsic_normalization == "standardize":
+        raise ConfigError(
+            f"intrinsic_normalization = 'standardize' cannot be used with method {name!r}, whose rewards are "
+            f"vectors of {dim} numbers: there is no one mean to subtract; use 'scale' or 'none'"
+        )
 
 
 def _check_learner(spec: EnvSpec, config: Config, pieces: Pieces) -> None:

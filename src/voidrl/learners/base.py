@@ -24,6 +24,8 @@ class Learner(nn.Module):
 
     Config: ClassVar[type[LearnerConfig]] = LearnerConfig
     actions: ClassVar[Literal["discrete", "continuous"]]
+    takes_vector_rewards: ClassVar[bool] = False
+    """Whether `losses` takes rewards of (B, dim), for critics on successor features."""
     has_bounded_values: ClassVar[bool] = False
     """Whether values are limited to a support, such as C51's."""
     resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
@@ -74,6 +76,8 @@ class Learner(nn.Module):
 
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """Yield each loss in turn; the caller minimizes it before it asks for the next.
+
+        `reward` is (B,), or (B, dim) for learners that take vector rewards.
 
         What happens every k updates is decided by `index % k`, never by a counter in the learner, so that
         each variant of the update can be captured; every such k must be in `update_periods`.

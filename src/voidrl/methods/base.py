@@ -86,6 +86,10 @@ class Method(nn.Module):
     """Batches on which an update minimizes `losses`, one after another; the learner's own is the last."""
     skill_dim: int = 0
     """Width of the skill vector; 0 for methods without skills."""
+    reward_dim: int = 0
+    """Width of vector rewards; 0 for scalars. Vectors are as wide as skills, and a reward's scalar product
+    with the skill is what the policy maximizes (`scalar_reward`). They take a critic with `successor`, such
+    as `voidrl.nets.successor_critic`, and a learner that takes vector rewards (`dqn`)."""
     regresses_skill: ClassVar[bool] = False
     """True: `select_skill` works with transitions of any policy, so that random actions will do."""
     skill_choice: str = "which earned most in the warm-up"
@@ -122,11 +126,15 @@ class Method(nn.Module):
         """Refuse an environment or a config that the method cannot serve, before pre-training begins."""
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
-        """The intrinsic reward of each transition, (B,). Called without gradients.
+        """The intrinsic reward of each transition, (B,), or (B, reward_dim). Called without gradients.
 
         Once per update, or with n-step returns once for each of the n steps of every transition.
         """
         raise NotImplementedError
+
+    def scalar_reward(self, reward: Tensor, skill: Tensor) -> Tensor:
+        """(B,): rewards as `reward` returns them, or sums of them, with vectors contracted with the skill."""
+        return (reward * skill).sum(1) if self.reward_dim else reward
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """Yield the losses of the method's own networks, if it has any; before `reward`, in every update.
@@ -191,7 +199,9 @@ class Method(nn.Module):
         """A critic to use in place of the learner's, for instance on successor features.
 
         `critic(features, skill, action) -> (2, B)` for continuous actions,
-        `critic(features, skill) -> (B, num_actions)` for discrete ones.
+        `critic(features, skill) -> (B, num_actions)` for discrete ones. With vector rewards it also has
+        `critic.successor(features, skill) -> (B, num_actions, reward_dim)`. If it has `acting_values`, with
+        arguments and result of the critic itself, `dqn` chooses actions by these.
         """
         return None
 

@@ -321,7 +321,7 @@ def intrinsic_rewards(
             )
             with agent.precision():
                 latents = Latents(_reader(z, now), _reader(z, then), _pool(z, after))
-                rewards: Tensor = method.reward(batch, latents)
+                rewards: Tensor = method.scalar_reward(method.reward(batch, latents), batch.skill)
             scores[index] = rewards.float().cpu().numpy()
     return found
 
