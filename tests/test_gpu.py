@@ -138,7 +138,8 @@ URLB = {  # as the presets have it: trunks, dynamics over three steps, distances
 def replay_for(agent, spec):
     """Random transitions on the agent's device."""
     place, skills, config = agent.device, agent.method.skill_dim, agent.config.replay
-    return fill_replay(spec, skill_dim=skills, storage=place, device=place, config=config)
+    sizes = {"skill_dim": skills, "note_dim": agent.note_dim}
+    return fill_replay(spec, **sizes, storage=place, device=place, config=config)
 
 
 def trained(engine, updates, seed=7, spec=None, **options):

@@ -135,9 +135,12 @@ ON_MASKS = ("apt", "aps", "rnd", "metra", "random")  # of the others nothing els
 def test_every_method_trains_on_mixed_observations(name, kind):
     spec = SPECS[kind]
     agent = make_agent(spec, method=small_method(name), learner__n_step=2, finetune__warmup_steps=9)
-    replay = fill_replay(spec, steps=20, skill_dim=agent.method.skill_dim)
+    sizes = {"skill_dim": agent.method.skill_dim, "note_dim": agent.note_dim}
+    replay = fill_replay(spec, steps=20, **sizes)
     rehearse_reward(agent)
-    agent.method.observe(replay.observations(replay.sample(4)), torch.zeros(4, agent.method.skill_dim))
+    obs, env = replay.observations(replay.sample(4)), torch.arange(4)
+    agent.method.begin(obs, env)
+    agent.method.observe(obs, torch.zeros(4, agent.method.skill_dim), env)
     before = snapshot(dict(agent.named_parameters()))
     with HostReads() as reads:
         metrics = agent.step(replay)

@@ -525,8 +525,9 @@ def _require_disk(folder: Path, agent: Agent, say: Callable[[str], None]) -> Non
         moments.append(update(agent.config, {"steps": before, "log.keep_replay": True}))
 
     def needed(count: int) -> int:
+        of_method = agent.spec, agent.method.skill_dim
         total = max(
-            checkpoint_bytes(each, agent.spec, agent.method.skill_dim, size, count=count) for each in moments
+            checkpoint_bytes(each, *of_method, size, count=count, note_dim=agent.note_dim) for each in moments
         )
         return total - checkpoint.bytes_on_disk(folder / "checkpoints")  # those of a resumed run
 

@@ -44,7 +44,7 @@ from voidrl.envs.make import EnvFactory, make_envs, probe_env
 from voidrl.envs.tensor import TensorVectorEnv, is_tensor_env
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, SpaceError
-from voidrl.methods.base import Latents, Method
+from voidrl.methods.base import Latents, Method, Option
 from voidrl.metrics.loggers import import_wandb
 from voidrl.nets.encoder import stack_for
 from voidrl.observations import stored_obs_shape
@@ -417,7 +417,8 @@ def assemble(
         for notice in envs.reading.notices:
             say(notice)
         agent = Agent(envs.spec, config, device)
-        replay = make_replay(config.replay, envs.spec, envs.num_envs, agent.method.skill_dim, device, say)
+        size = envs.spec, envs.num_envs, agent.method.skill_dim
+        replay = make_replay(config.replay, *size, device, say, agent.note_dim)
         yield Assembly(envs, eval_envs, agent, replay, Engine(agent, replay, say))
 
 
@@ -468,10 +469,12 @@ def rehearse_reward(agent: Agent) -> None:
 
     with seeded(agent.config.seed, device):
         skill = agent.method.sample_skill(torch.zeros(n, dtype=torch.int64, device=device))
-        batch = Batch(obs, agent.random_actions(obs), one, one, obs, skill, one)
+        note = torch.ones(n, agent.note_dim, device=device)
+        batch = Batch(obs, agent.random_actions(obs), one, one, obs, skill, one, one, note)
         copied = copy.deepcopy(agent.method)  # running means must not move
         try:
-            reward = copied.reward(batch, Latents(z, z, pool=z))
+            latents = Latents(z, z, pool=z, option=lambda longest: Option(z(), z(), one, one))
+            reward = copied.reward(batch, latents)
         except Exception as error:
             failure = failed_piece(agent, error)
             if failure is None:

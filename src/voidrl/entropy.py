@@ -180,15 +180,19 @@ class RunningMean(nn.Module):
         self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
 
     @torch.no_grad()
-    def update(self, x: Tensor) -> None:
-        """Add a batch of any shape; an empty one changes nothing."""
+    def update(self, x: Tensor, mask: Tensor | None = None) -> None:
+        """Add a batch of any shape; an empty one changes nothing.
+
+        With a `mask` of the same shape, only those where it is True count, at least one.
+        """
         if x.numel() == 0:
             return
         if self.momentum is not None:
             self.total.mul_(self.momentum)
             self.count.mul_(self.momentum)
+        x = x if mask is None else x.masked_fill(~mask, 0)
         self.total.add_(x.sum(dtype=torch.float64))
-        self.count.add_(x.numel())
+        self.count.add_(x.numel() if mask is None else mask.sum())
         self.mean.copy_((self.total / self.count)[0])
 
     def forward(self, x: Tensor) -> Tensor:

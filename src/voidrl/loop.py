@@ -35,6 +35,7 @@ from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import (
     CallbackFailedError,
     CheckpointError,
+    ConfigError,
     EnvironmentFailedError,
     NonFiniteError,
     PieceFailedError,
@@ -105,6 +106,8 @@ class Loop:
         self.updates_per_step = Fraction(str(ratio))  # 100 · 0.29 is 29, not 28.99…
         method = agent.method
         self.observes = agent.uses_method and type(method).observe is not Method.observe
+        self.begins = agent.uses_method and type(method).begin is not Method.begin
+        self.env_numbers = torch.arange(envs.num_envs, device=agent.device)
         self.health = HealthMonitor(self.config, constant_reward=method.constant_reward)
         self.rewards: list[float] = []  # of every real step since the last row
         self.finished: list[tuple[float, int]] = []  # return and length of episodes since the last row
@@ -254,6 +257,8 @@ class Loop:
         self.ended = np.zeros(n, bool)
         if self.engine.explorer is not None:
             self.engine.explorer.begin(n)
+        if self.begins:
+            self.agent.method.begin(self.replay.latest(), self.env_numbers)
         self._count_visits(info)
 
     def _change_skills(self, needed: Tensor) -> None:
@@ -320,7 +325,7 @@ class Loop:
         )
         agent.steps = self.initial_agent_steps + state.steps
         self._count_visits(result.info)
-        if self.observes:
+        if self.observes or self.begins:
             self._observe(real, skill)
 
         self.rewards += result.reward[real].tolist()
@@ -338,11 +343,26 @@ class Loop:
 
     def _observe(self, real: np.ndarray, skill: Tensor) -> None:
         """Show the method the states that were just reached; those after a reset are no steps."""
-        obs = self.replay.latest()
+        obs, env, method = self.replay.latest(), self.env_numbers, self.agent.method
         if not real.all():
-            index = torch.from_numpy(np.flatnonzero(real)).to(obs.device)  # host synchronization
-            obs, skill = obs[index], skill[index]
-        self.agent.method.observe(obs, skill)
+            env = torch.from_numpy(np.flatnonzero(real)).to(obs.device)  # host synchronization
+            if self.begins:
+                fresh = torch.from_numpy(np.flatnonzero(~real)).to(obs.device)  # host synchronization
+                method.begin(obs[fresh], fresh)
+            obs, skill = obs[env], skill[env]
+        note = method.observe(obs, skill, env) if self.observes else None
+        if self.agent.note_dim:
+            self._annotate(env, note)
+
+    def _annotate(self, env: Tensor, note: Tensor | None) -> None:
+        expected, name = (len(env), self.agent.note_dim), self.config.method.name
+        if note is None or note.shape != expected:
+            given = "nothing" if note is None else f"a tensor of shape {tuple(note.shape)}"
+            raise ConfigError(
+                f"method {name!r} noted {given} in `observe` and has note_dim = {expected[1]}: expected a "
+                f"tensor of shape {expected}"
+            )
+        self.replay.annotate(env, note)
 
     def _update_agent(self) -> None:
         """Run the updates that are due: exactly `updates_per_step` for each step after the warm-up."""

@@ -321,7 +321,7 @@ def skills_for(method, n=16):
 
 def batch_of(skill, obs=None):
     nothing = torch.zeros(len(skill))
-    return Batch(obs, nothing, nothing, nothing, obs, skill, nothing)
+    return Batch(obs, nothing, nothing, nothing, obs, skill, nothing, nothing, nothing)
 
 
 @pytest.mark.parametrize("name", ["diayn", "smm", "aps", "cic", "moss", "becl"])

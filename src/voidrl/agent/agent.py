@@ -29,7 +29,7 @@ from voidrl.config import Config, SkillConfig, to_json
 from voidrl.device import uses_bf16
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.learners.base import Learner
-from voidrl.methods.base import Latents, Method
+from voidrl.methods.base import Latents, Method, Option
 from voidrl.metrics import CHECK
 from voidrl.nets import Encoder, polyak_update
 from voidrl.observations import action_mask, random_allowed
@@ -479,8 +479,9 @@ class Agent(nn.Module):
         trains_f = "method" in self.trainers
         self.method.train()
         for _ in range(self.method.loss_batches - 1):  # train the method's networks alone, never f
-            other = self._method_batch(replay)
-            for loss in self.method.losses(other, self._latents(other, latents.pool)):
+            fresh = self._method_segment(replay)
+            other, option = replay.n_step_batch(fresh), self._option(replay, fresh)
+            for loss in self.method.losses(other, self._latents(other, latents.pool, option)):
                 self.optimizers.minimize([loss.optimizer], loss.value)
         if trains_f:
             latents = self._trained_latents(replay, segment, latents.pool)
@@ -497,13 +498,13 @@ class Agent(nn.Module):
             joint.value = None
         return metrics
 
-    def _method_batch(self, replay: Replay) -> Batch:
+    def _method_segment(self, replay: Replay) -> Segment:
         """As many fresh transitions as the learner's, of the kind that the method learns from."""
         config = self.config.learner
         slots = replay.sample(config.batch_size)
         if config.intrinsic_n_step == "single":
-            return replay.n_step_batch(self.horizon.segment(replay, slots))
-        return replay.batch(slots, 1, config.discount)
+            return self.horizon.segment(replay, slots)
+        return replay.segment(slots, 1, config.discount)
 
     def _trained_latents(self, replay: Replay, segment: Segment, pool: Callable[[int], Tensor]) -> Latents:
         """f(s) and f(s') of augmented observations, with gradients."""
@@ -511,34 +512,58 @@ class Agent(nn.Module):
             segment = segment._replace(states=segment.states[:, :2])
         views = Views(replay, segment, self.augment, self.representation.layout)
         self.representation.train()
-        encode = self.representation.encode
-        return Latents(lambda: encode(views.obs()).float(), lambda: encode(views.next_obs()).float(), pool)
+
+        def encode(obs: Tensor) -> Tensor:
+            return self.representation.encode(obs).float()
+
+        def encode_slots(slots: Tensor) -> Tensor:
+            return encode(self.augment(replay.frames_of(slots), self.representation.layout))
+
+        option = self._option(replay, segment, encode_slots)
+        return Latents(lambda: encode(views.obs()), lambda: encode(views.next_obs()), pool, option)
 
     def _scored(
         self, replay: Replay, segment: Segment, augmented: Batch
     ) -> Iterator[tuple[Batch, Latents, Tensor]]:
         """The transitions that the method rewards, each with its latents and its (B,) weights."""
         config = self.config.learner
-        pool = self._pool(replay)
+        pool, option = self._pool(replay), self._option(replay, segment)
         if config.longest_n_step == 1 or config.intrinsic_n_step == "single":
             plain = not self.spec.pixels and config.views == 1
             batch = augmented if plain else replay.n_step_batch(segment)
-            yield batch, self._latents(batch, pool), torch.ones_like(batch.reward)
+            yield batch, self._latents(batch, pool, option), torch.ones_like(batch.reward)
             return
         shape = segment.states.T.shape
         # s' of a step is s of the next: ((n + 1) · B, *obs_shape) has every state once.
         obs = replay.observations(segment.states.T.flatten())
         z = cache(lambda: self._encode(obs).unflatten(0, shape))  # (n + 1, B, dim), all in one pass
         for i, (batch, weights) in enumerate(replay.steps(segment, obs.unflatten(0, shape))):
-            latents = Latents(lambda i=i: z()[i], lambda i=i: z()[i + 1], pool)  # type: ignore[misc]
+            # All steps of a segment belong to one option.
+            latents = Latents(lambda i=i: z()[i], lambda i=i: z()[i + 1], pool, option)  # type: ignore[misc]
             yield batch, latents, weights
 
     @torch.no_grad()
     def _encode(self, obs: Tensor) -> Tensor:
         return self.representation.encode(obs).float()
 
-    def _latents(self, batch: Batch, pool: Callable[[int], Tensor]) -> Latents:
-        return Latents(lambda: self._encode(batch.obs), lambda: self._encode(batch.next_obs), pool)
+    def _latents(
+        self, batch: Batch, pool: Callable[[int], Tensor], option: Callable[[int], Option] | None = None
+    ) -> Latents:
+        return Latents(lambda: self._encode(batch.obs), lambda: self._encode(batch.next_obs), pool, option)
+
+    def _option(
+        self, replay: Replay, segment: Segment, encode: Callable[[Tensor], Tensor] | None = None
+    ) -> Callable[[int], Option]:
+        """The options that segments belong to, each encoded once; `encode` takes (n,) slots to (n, dim)."""
+
+        def option(longest: int) -> Option:
+            found = replay.options(segment.slots[:, 0], longest)
+            slots = torch.cat([found.first, found.last])
+            z = encode(slots) if encode is not None else self._encode(replay.observations(slots))
+            first, last = z.chunk(2)
+            return Option(first, last, found.steps.to(self.device), found.complete.float().to(self.device))
+
+        return cache(option)
 
     def _pool(self, replay: Replay) -> Callable[[int], Tensor]:
         """Encoded states drawn from the replay: the same n for everything that one update scores."""
@@ -574,6 +599,11 @@ class Agent(nn.Module):
         if self.spec.discrete:
             return torch.randint(self.spec.num_actions, (n,), device=self.device)
         return torch.rand(n, self.spec.action_dim, device=self.device) * 2 - 1
+
+    @property
+    def note_dim(self) -> int:
+        """Width of what the replay stores for the method with each step."""
+        return self.method.note_dim if self.uses_method else 0
 
     @property
     def skill_every_steps(self) -> int:

@@ -24,13 +24,29 @@ from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 
+class Option(NamedTuple):
+    """What one skill did without interruption, from its first state to its last, for each of B transitions.
+
+    It ends with the skill, the episode or a life, and the next one begins there.
+    """
+
+    first: Tensor  # (B, dim) f of the state in which it began
+    last: Tensor  # (B, dim) f of the state after its last step
+    steps: Tensor  # (B,) how many steps it took
+    mask: Tensor  # (B,) 1 where it is over, not too long and still stored; elsewhere the rest means nothing
+
+
 class Latents:
     """f(s) and f(s') of a batch, each encoded when it is first read."""
 
     def __init__(
-        self, z: Callable[[], Tensor], z_next: Callable[[], Tensor], pool: Callable[[int], Tensor]
+        self,
+        z: Callable[[], Tensor],
+        z_next: Callable[[], Tensor],
+        pool: Callable[[int], Tensor],
+        option: Callable[[int], Option] | None = None,
     ) -> None:
-        self._z, self._z_next, self.pool = z, z_next, pool
+        self._z, self._z_next, self.pool, self._option = z, z_next, pool, option
         # `pool(n)`: (n, dim), f of n more states drawn from the replay, without gradients
 
     @cached_property
@@ -43,11 +59,18 @@ class Latents:
         """f(s'), (B, dim)."""
         return self._z_next()
 
+    def option(self, longest: int) -> Option:
+        """The option of each transition, where it takes no more than `longest` steps."""
+        assert self._option is not None, "these latents belong to no replay"
+        found = self._option(longest)
+        self._last = found.last
+        return found
+
     @property
     def encoded(self) -> Tensor | None:
         """Latents that have been read already, if any have."""
-        read: Tensor | None = vars(self).get("z_next", vars(self).get("z"))
-        return read
+        names = ("z_next", "z", "_last")
+        return next((vars(self)[name] for name in names if name in vars(self)), None)
 
 
 class About(NamedTuple):
@@ -90,6 +113,8 @@ class Method(nn.Module):
     """Width of vector rewards; 0 for scalars. Vectors are as wide as skills, and a reward's scalar product
     with the skill is what the policy maximizes (`scalar_reward`). They take a critic with `successor`, such
     as `voidrl.nets.successor_critic`, and a learner that takes vector rewards (`dqn`)."""
+    note_dim: int = 0
+    """Width of what `observe` notes on each state, to be stored with the step that led there."""
     regresses_skill: ClassVar[bool] = False
     """True: `select_skill` works with transitions of any policy, so that random actions will do."""
     skill_choice: str = "which earned most in the warm-up"
@@ -157,12 +182,21 @@ class Method(nn.Module):
     def after_step(self) -> None:
         """Change state in place after an update (queues, moving averages); captured in CUDA graphs."""
 
-    def observe(self, obs: Tensor, skill: Tensor) -> None:
+    def begin(self, obs: Tensor, env: Tensor) -> None:
+        """Begin episodes in the environments with the (n,) numbers `env`, in the states (n, *obs_shape).
+
+        Called eagerly, before `observe`, if overridden: for all environments at the start of a run and after
+        each checkpoint, later for those that were reset. What is kept for an episode need not be saved.
+        """
+
+    def observe(self, obs: Tensor, skill: Tensor, env: Tensor) -> Tensor | None:
         """Update with the states that environments have just reached, (n, *obs_shape), each exactly once.
 
         Called eagerly at every environment step of pre-training, if overridden: for visit counts and running
-        statistics. Write to buffers in place.
+        statistics. Write to buffers in place. `skill`, (n, skill_dim), led there; `env`, (n,), has the
+        numbers of the environments. With a `note_dim`, return (n, note_dim): the `batch.note` of these steps.
         """
+        return None
 
     def set_progress(self, steps: int) -> None:
         """Move schedules to where they are after `steps` environment steps; write to buffers in place."""
