@@ -268,7 +268,7 @@ class Loop:
         """Actions on their way to the host, or on the device if the environments are there too."""
         agent, steps = self.agent, self.state.steps
         if agent.pretraining:
-            agent.method.set_progress(steps)
+            agent.method.set_progress(steps, self.config.steps)
         if steps < self.warmup_steps and self.random_warmup:
             actions = agent.random_actions(self.replay.latest())
         else:

@@ -606,9 +606,10 @@ class Agent(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Agent:
         """Move the optimizers' state together with the weights."""
-        old = self.representation_rate
+        old = dict(self.named_buffers())  # learning rates may be among them
         super()._apply(fn, recurse)
-        self.optimizers.move(fn, self.device, {id(old): self.representation_rate})
+        new = dict(self.named_buffers())
+        self.optimizers.move(fn, self.device, {id(old[name]): new[name] for name in old})
         self.generation += 1
         return self
 
