@@ -572,7 +572,8 @@ class Agent(nn.Module):
     def set_progress(self, run_steps: int) -> None:
         """Move the schedules of the intrinsic reward to where they are, after `run_steps` of this run."""
         if self.uses_method:
-            self.method.set_progress(self.steps)  # over all phases: what was pre-trained does not start over
+            before = self.steps - run_steps  # over all phases: what was pre-trained does not start over
+            self.method.set_progress(self.steps, before + self.config.steps)
         if self.bonus is not None:
             self.bonus.set_progress(run_steps)
 
@@ -698,9 +699,10 @@ class Agent(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Agent:
         """Move the optimizers' state together with the weights."""
-        old = self.representation_rate
+        old = dict(self.named_buffers())  # learning rates may be among them
         super()._apply(fn, recurse)
-        self.optimizers.move(fn, self.device, {id(old): self.representation_rate})
+        new = dict(self.named_buffers())
+        self.optimizers.move(fn, self.device, {id(old[name]): new[name] for name in old})
         self.generation += 1
         return self
 

@@ -175,8 +175,8 @@ class Method(nn.Module):
         """The parameters of each optimizer by name; `method` has all of them by default."""
         return {"method": list(self.parameters())}
 
-    def learning_rate(self, group: str) -> float:
-        """The learning rate of a group."""
+    def learning_rate(self, group: str) -> float | Tensor:
+        """The learning rate of a group; a buffer of one number where it changes."""
         return self.config.learning_rate
 
     def after_step(self) -> None:
@@ -198,8 +198,11 @@ class Method(nn.Module):
         """
         return None
 
-    def set_progress(self, steps: int) -> None:
-        """Move schedules to where they are after `steps` environment steps; write to buffers in place."""
+    def set_progress(self, steps: int, total: int) -> None:
+        """Move schedules to where they are after `steps` of `total` environment steps, in place in buffers.
+
+        Called eagerly before every environment step. A resumed run may have a larger total than before.
+        """
 
     def metrics(self) -> Metrics:
         """Scalars about the method's state, logged with every update."""

@@ -70,7 +70,7 @@ class MaxEnt(VisitMethod):
         if self.source == "image":
             self.frozen = VisitTable(self.hash.buckets)
 
-    def set_progress(self, steps: int) -> None:
+    def set_progress(self, steps: int, total: int) -> None:
         """Where the run is before the next step."""
         self.steps = steps
 

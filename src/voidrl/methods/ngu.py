@@ -152,9 +152,9 @@ class NGU(Method):
         """(B,): α of states with these errors."""
         return (1 + self.errors.standardize(error)).clamp(1, self.config.max_scale)
 
-    def set_progress(self, steps: int) -> None:
+    def set_progress(self, steps: int, total: int) -> None:
         """Stop collecting RND's statistics after `statistics_steps`."""
-        self.rnd.set_progress(steps)
+        self.rnd.set_progress(steps, total)
 
     def metrics(self) -> Metrics:
         """The scales of both parts."""

@@ -91,7 +91,7 @@ class RND(Method):
         if self.collects:
             self.observations.update(self._numbers(obs))
 
-    def set_progress(self, steps: int) -> None:
+    def set_progress(self, steps: int, total: int) -> None:
         """Stop collecting statistics after `statistics_steps`."""
         self.collects = not 0 < self.config.statistics_steps <= steps
 
