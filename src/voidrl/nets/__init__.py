@@ -20,6 +20,7 @@ from voidrl.nets.layers import (
 )
 from voidrl.nets.noisy import NoisyLinear, redraw_noise, silence
 from voidrl.nets.popart import PopArt
+from voidrl.nets.progressive import ProgressiveEncoder
 from voidrl.nets.targets import polyak_update, target_copy
 from voidrl.nets.tf32 import TF32Linear
 
@@ -35,6 +36,7 @@ __all__ = [
     "Linear",
     "NoisyLinear",
     "PopArt",
+    "ProgressiveEncoder",
     "TF32Linear",
     "TrunkQ",
     "TwinQ",
