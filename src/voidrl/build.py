@@ -151,7 +151,7 @@ def layers_for(
         below.append(ConfigLayer(f"bonus {method}", _bonus_values(method, preset, protocol)))
     below.append(ConfigLayer("experiment", merge(shared or {})))
     scratch = _as_finetuned([*below, ConfigLayer("command", command)]) if phase == "train" else []
-    return [*below, *scratch, ConfigLayer("command", command)]
+    return _with_implied([*below, *scratch, ConfigLayer("command", command)], phase)
 
 
 def _with_bonus(
@@ -190,7 +190,35 @@ def finetune_layers(
             f"warmup_steps = {command['warmup_steps']} cannot be used while fine-tuning: it is the random "
             f"warm-up of pre-training; use finetune.warmup_steps"
         )
-    return [ConfigLayer("pre-trained run", to_json(task_config(pretrained))), ConfigLayer("command", command)]
+    before = ConfigLayer("pre-trained run", to_json(task_config(pretrained)))
+    return _with_implied([before, ConfigLayer("command", command)], "finetune")
+
+
+def _with_implied(layers: Sequence[ConfigLayer], phase: str) -> list[ConfigLayer]:
+    """The layers, with one for what `finetune.frozen_column` implies."""
+    found = implied_by_column([layer.values for layer in layers], phase)
+    if found is None:
+        return [*layers]
+    place, values = found
+    return [*layers[:place], ConfigLayer("finetune.frozen_column", values), *layers[place:]]
+
+
+def implied_by_column(layers: Sequence[Mapping[str, Any]], phase: str) -> tuple[int, dict[str, Any]] | None:
+    """What `finetune.frozen_column` implies, and before which layer; None if nothing is frozen.
+
+    No pre-trained head reads the features of two encoders, and a learning rate that protects a pre-trained
+    encoder is not meant for a new one. While fine-tuning no loss trains the f that stays; the first layer is
+    then the config of the pre-trained run, which has settled the rest if it names the field itself.
+    """
+    names = [merge(layer).get("finetune", {}).get("frozen_column") for layer in layers]
+    last = max((i for i, name in enumerate(names) if name is not None), default=0)
+    if names[last] in (None, "none"):
+        return None
+    tunes = phase == "finetune"
+    values: dict[str, Any] = {"representation": {"auxiliary": False}} if tunes else {}
+    if last > 0 or not tunes:
+        values["finetune"] = {"heads": "random", "encoder_learning_rate": None}
+    return max(last, 1) if tunes else last, values
 
 
 def changes(config: Overrides | None) -> dict[str, Any]:

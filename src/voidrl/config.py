@@ -505,6 +505,11 @@ class FinetuneConfig:
     """Keep the policy and value heads, or reinitialize them. `actor` (URLB) keeps the policy, its temperature
     and the trunks of both, and reinitializes the critic behind its trunk, or all of it without a trunk.
     `first_layer` (SGI) keeps the layer of each head that reads the features."""
+    frozen_column: Literal["none", "learner", "representation"] = "none"
+    """A pre-trained encoder that stays as it is, next to a new one that learns; heads read the features of
+    both (progressive networks). `learner`: the encoder of the pre-trained policy; `representation`: f. It
+    takes new heads: a command that names it sets `heads` to `random` and, unless it says otherwise,
+    `encoder_learning_rate`, which is then the new encoder's, to None."""
     learning_rate: float | None = None
     """The learner's learning rate during fine-tuning and, under a protocol, when training from scratch; None
     takes `learner.learning_rate`."""
@@ -533,6 +538,13 @@ class FinetuneConfig:
         for name in ("encoder_learning_rate", "first_layer_learning_rate"):
             rate = getattr(self, name)
             require(rate is None or 0 <= rate < math.inf, name, rate, "None, 0 (frozen) or a learning rate")
+        if self.frozen_column != "none":
+            column = f"with frozen_column = {self.frozen_column!r}"
+            new = f"'random' {column}, since no pre-trained head reads the features of two encoders"
+            require(self.heads == "random", "heads", self.heads, new)
+            rate = self.encoder_learning_rate
+            trained = f"None or a number above 0 {column}, which leaves the new encoder to be trained"
+            require(rate != 0, "encoder_learning_rate", rate, trained)
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(0 <= self.explorer <= 1, "explorer", self.explorer, "a probability in [0, 1]")
         mean = self.explorer_steps

@@ -22,6 +22,7 @@ from voidrl.agent.trainers import (
     check_combination,
     check_vector_rewards,
     encoder_trainers,
+    has_frozen_column,
     trains_representation,
 )
 from voidrl.augment import Augment, network_spec
@@ -31,7 +32,7 @@ from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.learners.base import Learner
 from voidrl.methods.base import Latents, Method, Option
 from voidrl.metrics import CHECK
-from voidrl.nets import Encoder, polyak_update
+from voidrl.nets import Encoder, ProgressiveEncoder, polyak_update
 from voidrl.observations import action_mask, random_allowed
 from voidrl.replay import Replay, Segment
 from voidrl.representations.base import Representation, Views
@@ -86,6 +87,8 @@ class Agent(nn.Module):
 
         seen = network_spec(spec, config.augment)  # networks may read less than the replay stores
         f, encoder = self._make_encoders(pieces, seen)
+        if config.phase != "train" and config.finetune.frozen_column != "none":
+            encoder = self._with_frozen_column(f, encoder, seen)
         self.representation = pieces.representation(seen, config.representation, f)
         if type(self.representation).loss is not Representation.loss and not pieces.representation.has_loss:
             raise ConfigError(
@@ -159,6 +162,30 @@ class Agent(nn.Module):
         if config.share_encoder == "all":
             return f, f
         return f, Encoder(spec, config.learner.encoder, stack_of=f)
+
+    def _with_frozen_column(self, f: Encoder | None, encoder: Encoder, spec: EnvSpec) -> Encoder:
+        """The learner's encoder in this phase: in fine-tuning a new one next to the one that stays.
+
+        What cannot be frozen is refused before pre-training, not after it.
+        """
+        config = self.config
+        column = config.finetune.frozen_column
+        frozen = encoder if column == "learner" else f
+        if frozen is None or not any(True for _ in frozen.parameters()):
+            kind = config.learner if column == "learner" else config.representation
+            remedy = (
+                "learner.encoder.feature_dim = 50" if column == "learner" else "representation = 'simclr'"
+            )
+            raise ConfigError(
+                f"finetune.frozen_column = {column!r} cannot be used with {column} {kind.name!r} on "
+                f"{self.spec.describe()}: it has no encoder with weights to keep; leave it out, or pre-train "
+                f"with {remedy}"
+            )
+        if not has_frozen_column(config):
+            return encoder
+        whole = encoder is f and config.share_encoder == "all"
+        shape = config.representation.encoder if whole else config.learner.encoder
+        return ProgressiveEncoder(spec, shape, frozen)
 
     def _assign_encoder(self) -> None:
         """Give gradients only to what this phase trains."""
@@ -749,6 +776,8 @@ class Agent(nn.Module):
             "leave out the changes to the network, or pass finetune.heads = 'random' if only the heads differ"
         )
         fresh = self._fresh_heads()
+        if isinstance(self.learner.encoder, ProgressiveEncoder):
+            tensors = self._with_new_column(tensors)
         normalized = any(name.startswith("learner.popart.") for name in tensors)
         if normalized and not fresh and getattr(self.learner, "popart", None) is None:
             raise CheckpointError(
@@ -768,6 +797,21 @@ class Agent(nn.Module):
         self.task_skill_chosen.fill_(False)  # a new task chooses its own
         self.trials_dealt.zero_()
         self.horizon.restart()
+
+    def _with_new_column(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Saved tensors in which the learner's encoder is the frozen column, and the new one's are its own.
+
+        Where f is the frozen column, it has its name, by which it was saved.
+        """
+        saved, frozen = "learner.encoder.", "learner.encoder.frozen."
+        columns = (saved, "learner.target_encoder.")
+        mine = {name: value for name, value in self.tensors().items() if name.startswith(columns)}
+        moved = {
+            f"{frozen}{name.removeprefix(saved)}": v for name, v in tensors.items() if name.startswith(saved)
+        }
+        new = {name: value for name, value in mine.items() if not name.startswith(frozen)}
+        others = {name: value for name, value in tensors.items() if not name.startswith(columns)}
+        return {**others, **moved, **new}
 
     def _fresh_heads(self) -> tuple[str, ...]:
         """What the names of tensors begin with that fine-tuning reinitializes."""

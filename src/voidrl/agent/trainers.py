@@ -29,10 +29,17 @@ def is_shared(config: Config, representation: type[Representation]) -> bool:
     return representation.uses_learner_encoder or config.share_encoder != "nothing"
 
 
+def has_frozen_column(config: Config) -> bool:
+    """Whether this phase keeps a pre-trained encoder next to a new one."""
+    return config.phase == "finetune" and config.finetune.frozen_column != "none"
+
+
 def encoder_trainers(config: Config, pieces: Pieces) -> frozenset[str]:
     """Whose losses train f in this phase: any of `representation`, `method`, `learner`."""
     representation = pieces.representation
     shared = is_shared(config, representation)
+    if has_frozen_column(config):  # f stays as it is, shared or not
+        return frozenset()
     if config.phase == "pretrain":
         return _method_trainers(config, representation)
     trainers: set[str] = set()
@@ -68,7 +75,8 @@ def trains_representation(config: Config, pieces: Pieces) -> bool:
     shared = is_shared(config, pieces.representation)
     if config.phase == "pretrain":
         return pieces.method.uses_latents(config) or shared
-    read = config.has_bonus and pieces.method.uses_latents(config) and not (shared and is_frozen(config))
+    kept = has_frozen_column(config) or (shared and is_frozen(config))
+    read = config.has_bonus and pieces.method.uses_latents(config) and not kept
     return config.representation.auxiliary or read
 
 
@@ -188,6 +196,12 @@ def _check_trainers(config: Config, pieces: Pieces) -> None:
             f"finetune.encoder_learning_rate = 0 cannot be used with representation.auxiliary = True: the "
             f"loss of representation {name!r} would train a frozen encoder; set representation.auxiliary = "
             f"False"
+        )
+    if has_frozen_column(config) and trains_representation(config, pieces):
+        raise ConfigError(
+            f"finetune.frozen_column = {config.finetune.frozen_column!r} cannot be used with "
+            f"representation.auxiliary = True: f stays as it was pre-trained, and the loss of representation "
+            f"{name!r} would train it; set representation.auxiliary = False"
         )
 
 

@@ -296,8 +296,10 @@ class _Planner:
         if phase == "finetune":
             pretrained = self._prepare(self._source_arm(arm), "pretrain", task).config
             layers: Layers = [to_json(build.task_config(pretrained)), self._file_config(arm, phase)]
-            layers += [] if arm.source is None else [arm.config]
-            merged = self._layered([*layers, arm_phase])
+            layers += [arm_phase] if arm.source is None else [arm.config, arm_phase]
+            if implied := build.implied_by_column(layers, phase):
+                layers.insert(*implied)
+            merged = self._layered(layers)
         elif arm.like is not None:
             merged = self._from_finetuning(arm, arm_phase, task)
         else:

@@ -83,7 +83,7 @@ class VisitMethod(Method):
         f = registry.find("representation", config.representation.name)
         return _source(config.method, f) == "latent"
 
-    def observe(self, obs: Tensor, skill: Tensor) -> None:
+    def observe(self, obs: Tensor, skill: Tensor, env: Tensor) -> None:
         """Count the states that were reached; of latents a sample is counted instead."""
         if self.source == "image":
             self.table.add(self.bucket(obs))

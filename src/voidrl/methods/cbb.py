@@ -86,13 +86,13 @@ class CBB(VisitMethod):
                 f"images; use 'image', which hashes vectors as well"
             )
 
-    def observe(self, obs: Tensor, skill: Tensor) -> None:
+    def observe(self, obs: Tensor, skill: Tensor, env: Tensor) -> None:
         """Count the states that were reached."""
         self.steps_seen.add_(len(obs))
         if self.source == "density":
             self.density.add(self._gray(obs))
         else:
-            super().observe(obs, skill)
+            super().observe(obs, skill, env)
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """β over the square root of the number of visits."""

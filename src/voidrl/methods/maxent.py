@@ -74,9 +74,9 @@ class MaxEnt(VisitMethod):
         """Where the run is before the next step."""
         self.steps = steps
 
-    def observe(self, obs: Tensor, skill: Tensor) -> None:
+    def observe(self, obs: Tensor, skill: Tensor, env: Tensor) -> None:
         """Count the states that were reached; with the last step of an epoch, begin the next."""
-        super().observe(obs, skill)
+        super().observe(obs, skill, env)
         before, self.steps = self.steps, self.steps + len(obs)
         # Nothing to remember between runs: it depends on the number of steps alone.
         every = self.config.epoch_steps

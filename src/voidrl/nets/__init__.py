@@ -20,6 +20,7 @@ from voidrl.nets.layers import (
 )
 from voidrl.nets.noisy import NoisyLinear, redraw_noise, silence
 from voidrl.nets.popart import PopArt
+from voidrl.nets.progressive import ProgressiveEncoder
 from voidrl.nets.successor import SuccessorDuelingQ, successor_critic
 from voidrl.nets.targets import polyak_update, target_copy
 from voidrl.nets.tf32 import TF32Linear
@@ -36,6 +37,7 @@ __all__ = [
     "Linear",
     "NoisyLinear",
     "PopArt",
+    "ProgressiveEncoder",
     "SuccessorDuelingQ",
     "TF32Linear",
     "TrunkQ",

@@ -19,8 +19,9 @@ def target_copy(module: nn.Module) -> nn.Module:
     """
     shared = {id(part): part for part in module.modules() if getattr(part, "is_constant", False)}
     target = copy.deepcopy(module, shared).requires_grad_(False)
+    constant = _constant_modules(module)
     for layer in target.modules():
-        if isinstance(layer, Conv | Linear) and layer.spectral is not None:
+        if isinstance(layer, Conv | Linear) and layer.spectral is not None and layer not in constant:
             layer.weight.copy_(layer.spectral.effective(layer.weight))
             layer.spectral = None
     return target
@@ -45,9 +46,7 @@ def polyak_update(target: nn.Module, online: nn.Module, tau: float | Tensor) -> 
 def _floats(module: nn.Module) -> list[Tensor]:
     """Weights and buffers as a target has them, in its order: those under normalization as they are used."""
     found: dict[Tensor, Tensor] = {}  # a shared one once
-    constant = {
-        inner for part in module.modules() if getattr(part, "is_constant", False) for inner in part.modules()
-    }
+    constant = _constant_modules(module)
     for part in module.modules():
         if isinstance(part, SpectralNorm) or part in constant:
             continue
@@ -57,3 +56,9 @@ def _floats(module: nn.Module) -> list[Tensor]:
         if isinstance(part, Conv | Linear) and part.spectral is not None:
             found[part.weight] = part.spectral.effective(part.weight)
     return list(found.values())
+
+
+def _constant_modules(module: nn.Module) -> set[nn.Module]:
+    """Everything inside of parts that never change."""
+    parts = (part for part in module.modules() if getattr(part, "is_constant", False))
+    return {inner for part in parts for inner in part.modules()}
