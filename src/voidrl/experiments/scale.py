@@ -2,11 +2,14 @@
 
 Steps are multiplied. Warm-ups and the decay of exploration noise keep their length up to a fifth of the run,
 and are shortened to that otherwise. Resets, the annealing of n and γ, the decay of a bonus and the explorer
-keep their share of a shorter run. A run keeps at least twenty rows of metrics, and all its evaluations.
+keep their share of a shorter run. A run keeps at least twenty rows of metrics, and all its evaluations. An
+experiment's file may exempt phases (`scaled`), such as fine-tuning where the result is the score after so
+many steps.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from voidrl.config import Config, update
@@ -59,10 +62,10 @@ def scale_evaluation(evaluation: EvaluationSpec, scale: float) -> EvaluationSpec
     if scale >= 1:
         return evaluation
     episodes, steps = evaluation.episodes, evaluation.steps
-    return EvaluationSpec(
+    return dataclasses.replace(
+        evaluation,
         episodes=None if episodes is None else max(min(episodes, MIN_EPISODES), round(episodes * scale)),
         steps=None if steps is None else max(min(steps, MIN_STEPS), round(steps * scale)),
-        count_states=evaluation.count_states,
     )
 
 
