@@ -123,7 +123,7 @@ def test_every_method_can_be_a_bonus(name):
               ("pretrain", "train")}  # fmt: skip
     trained = {}
     for phase, agent in agents.items():
-        replay = fill_replay(PIXELS, skill_dim=agent.method.skill_dim)
+        replay = fill_replay(PIXELS, skill_dim=agent.method.skill_dim, note_dim=agent.note_dim)
         before = snapshot(parameters_of(agent))
         torch.manual_seed(1)
         batch, reward, metrics = given_rewards(agent, replay)
@@ -182,7 +182,7 @@ class Counted(Method):
         super().__init__(spec, config, representation)
         self.register_buffer("visits", torch.zeros(spec.obs_shape[0]))
 
-    def observe(self, obs, skill):
+    def observe(self, obs, skill, env):
         self.visits.add_(obs.sum(0))
 
     def reward(self, batch, latents):
