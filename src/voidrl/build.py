@@ -114,15 +114,14 @@ def layers_for(
     named = merge(shared or {}, command)
     method = piece_name("method", named) or Config().method.name
     learner, representation = (piece_name(kind, named) for kind in ("learner", "representation"))
+    own = registry.find("method", method).learner  # of a method that has one, and of its recipe
+    learner = learner if learner not in (None, "auto") else own or learner
     task = find_dmc_task(env) if isinstance(env, str) else None
     domain = None if task is None else task.domain
     protocol, chosen = protocol_for(env, preset), recipe(method, preset, representation, domain)
     if learner not in (None, piece_name("learner", protocol)):
-        common = {f.name for f in dataclasses.fields(LearnerConfig)} - {"name"}
-        protocol, chosen = (
-            {**values, "learner": {k: v for k, v in values.get("learner", {}).items() if k in common}}
-            for values in (protocol, chosen)
-        )
+        protocol = _with_common_fields(protocol)
+        chosen = chosen if learner == own else _with_common_fields(chosen)
     if representation not in (None, piece_name("representation", chosen)):
         replaced = {"representation", "encoder_trainers"}  # who trains f depends on the representation
         if chosen.get("share_encoder") == "stack":  # convolutions alike, which other encoders may not have
@@ -139,6 +138,12 @@ def layers_for(
     return [*below, *scratch, ConfigLayer("command", command)]
 
 
+def _with_common_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values without those of the learner that other learners do not have."""
+    common = {f.name for f in dataclasses.fields(LearnerConfig)} - {"name"}
+    return {**values, "learner": {k: v for k, v in values.get("learner", {}).items() if k in common}}
+
+
 def finetune_layers(
     pretrained: Config, config: Overrides | None, arguments: Mapping[str, Any] | None = None
 ) -> list[ConfigLayer]:
@@ -149,7 +154,22 @@ def finetune_layers(
             f"warmup_steps = {command['warmup_steps']} cannot be used while fine-tuning: it is the random "
             f"warm-up of pre-training; use finetune.warmup_steps"
         )
-    return [ConfigLayer("pre-trained run", to_json(task_config(pretrained))), ConfigLayer("command", command)]
+    before = to_json(task_config(pretrained))
+    other = piece_name("learner", command)
+    if other in (None, pretrained.learner.name):
+        return [ConfigLayer("pre-trained run", before), ConfigLayer("command", command)]
+    heads = command.get("finetune", {}).get("heads", "random")
+    if heads != "random":
+        raise ConfigError(
+            f"finetune.heads = {heads!r} cannot be used with learner {other!r}: the agent was pre-trained by "
+            f"{pretrained.learner.name!r}, whose heads it does not have; use 'random', which keeps the "
+            f"encoder alone"
+        )
+    encoder = {"learner": {"encoder": before.pop("learner")["encoder"]}}
+    return [
+        ConfigLayer("pre-trained run", merge(before, encoder, {"finetune": {"heads": "random"}})),
+        ConfigLayer("command", command),
+    ]
 
 
 def changes(config: Overrides | None) -> dict[str, Any]:
@@ -254,10 +274,10 @@ def name_pieces(spec: EnvSpec, merged: Mapping[str, Any]) -> dict[str, dict[str,
         given = merged.get(kind, {})
         require(isinstance(given, Mapping), kind, given, "a name, a class or a mapping of values")
         pieces[kind] = {"name": getattr(Config(), kind).name, **given}
+    method = registry.find("method", pieces["method"]["name"])
     if pieces["learner"]["name"] == "auto":
-        pieces["learner"]["name"] = "dqn" if spec.discrete else "sac"
+        pieces["learner"]["name"] = method.learner or ("dqn" if spec.discrete else "sac")
     if pieces["representation"]["name"] == "auto":
-        method = registry.find("method", pieces["method"]["name"])
         pieces["representation"]["name"] = method.default_representation(spec)
     return pieces
 
@@ -287,7 +307,9 @@ def config_sources(config: Config, layers: Sequence[ConfigLayer]) -> dict[str, s
     decided.
     """
     defaults = flat(to_json(update(Config(), {kind: getattr(config, kind).name for kind in PIECES})))
-    automatic = {"learner.name": "environment", "representation.name": f"method {config.method.name}"}
+    method = f"method {config.method.name}"
+    chosen = method if registry.find("method", config.method.name).learner else "environment"
+    automatic = {"learner.name": chosen, "representation.name": method}
     given_by = [(layer.source, flat(layer.values)) for layer in layers]
     found = {}
     for field, value in flat(to_json(config)).items():
@@ -413,7 +435,7 @@ def evaluation_envs(env: EnvConfig, episodes: int) -> int:
 @torch.no_grad()
 def rehearse_reward(agent: Agent) -> None:
     """Ask the method for rewards of made-up states, so that what cannot work fails before training."""
-    if not (agent.pretraining and agent.learns):
+    if not (agent.pretraining and agent.learns) or agent.learner.rollout_steps:
         return
     n, spec, device = agent.config.learner.batch_size, agent.spec, agent.device
     dtype = torch.uint8 if spec.pixels else torch.float32
