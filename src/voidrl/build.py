@@ -130,15 +130,14 @@ def layers_for(
     named = merge(shared or {}, command)
     method = piece_name("method", named) or Config().method.name
     learner, representation = (piece_name(kind, named) for kind in ("learner", "representation"))
+    own = registry.find("method", method).learner  # of a method that has one, and of its recipe
+    learner = learner if learner not in (None, "auto") else own or learner
     task = find_dmc_task(env) if isinstance(env, str) else None
     domain = None if task is None else task.domain
     protocol, chosen = protocol_for(env, preset), recipe(method, preset, representation, domain)
     if learner not in (None, piece_name("learner", protocol)):
-        common = {f.name for f in dataclasses.fields(LearnerConfig)} - {"name"}
-        protocol, chosen = (
-            {**values, "learner": {k: v for k, v in values.get("learner", {}).items() if k in common}}
-            for values in (protocol, chosen)
-        )
+        protocol = _with_common_fields(protocol)
+        chosen = chosen if learner == own else _with_common_fields(chosen)
     if representation not in (None, piece_name("representation", chosen)):
         replaced = {"representation", "encoder_trainers"}  # who trains f depends on the representation
         if chosen.get("share_encoder") == "stack":  # convolutions alike, which other encoders may not have
@@ -180,6 +179,12 @@ def _bonus_values(method: str, preset: str | None, protocol: Mapping[str, Any]) 
     return values
 
 
+def _with_common_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values without those of the learner that other learners do not have."""
+    common = {f.name for f in dataclasses.fields(LearnerConfig)} - {"name"}
+    return {**values, "learner": {k: v for k, v in values.get("learner", {}).items() if k in common}}
+
+
 def finetune_layers(
     pretrained: Config, config: Overrides | None, arguments: Mapping[str, Any] | None = None
 ) -> list[ConfigLayer]:
@@ -190,8 +195,27 @@ def finetune_layers(
             f"warmup_steps = {command['warmup_steps']} cannot be used while fine-tuning: it is the random "
             f"warm-up of pre-training; use finetune.warmup_steps"
         )
-    before = ConfigLayer("pre-trained run", to_json(task_config(pretrained)))
-    return _with_implied([before, ConfigLayer("command", command)], "finetune")
+    before = to_json(task_config(pretrained))
+    other = piece_name("learner", command)
+    if other not in (None, pretrained.learner.name):
+        before = _with_other_learner(before, pretrained.learner.name, other, command)
+    layers = [ConfigLayer("pre-trained run", before), ConfigLayer("command", command)]
+    return _with_implied(layers, "finetune")
+
+
+def _with_other_learner(
+    before: dict[str, Any], trained_by: str, learner: str, command: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The values of a pre-trained run without those of its learner, all but the encoder's."""
+    heads = command.get("finetune", {}).get("heads", "random")
+    if heads != "random":
+        raise ConfigError(
+            f"finetune.heads = {heads!r} cannot be used with learner {learner!r}: the agent was pre-trained "
+            f"by {trained_by!r}, whose heads it does not have; use 'random', which keeps the encoder alone"
+        )
+    encoder = {"learner": {"encoder": before["learner"]["encoder"]}}
+    others = {name: value for name, value in before.items() if name != "learner"}
+    return merge(others, encoder, {"finetune": {"heads": "random"}})
 
 
 def _with_implied(layers: Sequence[ConfigLayer], phase: str) -> list[ConfigLayer]:
@@ -325,10 +349,10 @@ def name_pieces(spec: EnvSpec, merged: Mapping[str, Any]) -> dict[str, dict[str,
         given = merged.get(kind, {})
         require(isinstance(given, Mapping), kind, given, "a name, a class or a mapping of values")
         pieces[kind] = {"name": getattr(Config(), kind).name, **given}
+    method = registry.find("method", pieces["method"]["name"])
     if pieces["learner"]["name"] == "auto":
-        pieces["learner"]["name"] = "dqn" if spec.discrete else "sac"
+        pieces["learner"]["name"] = method.learner or ("dqn" if spec.discrete else "sac")
     if pieces["representation"]["name"] == "auto":
-        method = registry.find("method", pieces["method"]["name"])
         pieces["representation"]["name"] = method.default_representation(spec)
     return pieces
 
@@ -358,7 +382,9 @@ def config_sources(config: Config, layers: Sequence[ConfigLayer]) -> dict[str, s
     decided.
     """
     defaults = flat(to_json(update(Config(), {kind: getattr(config, kind).name for kind in PIECES})))
-    automatic = {"learner.name": "environment", "representation.name": f"method {config.method.name}"}
+    method = f"method {config.method.name}"
+    chosen = method if registry.find("method", config.method.name).learner else "environment"
+    automatic = {"learner.name": chosen, "representation.name": method}
     given_by = [(layer.source, flat(layer.values)) for layer in layers]
     found = {}
     for field, value in flat(to_json(config)).items():
@@ -485,7 +511,7 @@ def evaluation_envs(env: EnvConfig, episodes: int) -> int:
 @torch.no_grad()
 def rehearse_reward(agent: Agent) -> None:
     """Ask the method for rewards of made-up states, so that what cannot work fails before training."""
-    if not (agent.uses_method and agent.learns):
+    if not (agent.uses_method and agent.learns) or agent.learner.rollout_steps:
         return
     n, spec, device = agent.config.learner.batch_size, agent.spec, agent.device
     dtype = torch.uint8 if spec.pixels else torch.float32

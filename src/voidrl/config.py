@@ -399,6 +399,11 @@ class LearnerConfig(PieceConfig):
         require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "0 or more")
 
     @property
+    def on_policy(self) -> bool:
+        """Whether it learns from rollouts of its own policy, in the order of time, and not from samples."""
+        return bool(getattr(self, "rollout_steps", 0))
+
+    @property
     def longest_n_step(self) -> int:
         """The largest n that annealing passes through."""
         return max(self.n_step, self.n_step_end or 0)

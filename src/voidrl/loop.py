@@ -67,7 +67,13 @@ class LoopState:
     steps: int = 0
     """Environment steps taken; resets by autoreset do not count."""
     updates: int = 0
+    """Updates, those on rollouts among them."""
     episodes: int = 0
+    rollouts: int = 0
+    """Rollouts that an on-policy learner has learned from."""
+    rollout_start: int = 0
+    """Steps before the rollout under way. One that a checkpoint interrupts goes on with new episodes: its
+    steps are in the replay, and the policy has not changed."""
     visits: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     """How often each `info["cell"]` was entered, if the environment reports it."""
     states: dict[str, np.ndarray] = field(default_factory=dict)
@@ -100,7 +106,9 @@ class Loop:
         self.initial_agent_steps = agent.steps - state.steps
         finetuning = self.config.phase == "finetune"
         self.warmup_steps = self.config.finetune.warmup_steps if finetuning else self.config.warmup_steps
-        self.random_warmup = not finetuning or self.config.finetune.warmup_actions == "random"
+        self.on_policy = agent.learner.rollout_steps > 0
+        random_actions = not finetuning or self.config.finetune.warmup_actions == "random"
+        self.random_warmup = random_actions and not self.on_policy
         self.noise_at_end = finetuning and self.config.finetune.noise == "end"
         ratio = (finetuning and self.config.finetune.updates_per_step) or self.config.updates_per_step
         self.updates_per_step = Fraction(str(ratio))  # 100 · 0.29 is 29, not 28.99…
@@ -191,6 +199,7 @@ class Loop:
     def _train(self, stop: StopSignals) -> Path:
         log, state = self.config.log, self.state
         self.clock = (time.monotonic(), state.steps, state.updates)
+        self.clock_rollouts = state.rollouts
         if self.envs.counter is not None and state.states:
             self.envs.counter.load(state.states)
             state.states = {}  # the counter has them
@@ -199,6 +208,8 @@ class Loop:
         self._begin_episodes()
         while True:
             before, skill = state.steps, self.skill
+            if self.on_policy:
+                self._update_agent()  # before the new policy acts, and never while the old one does
             chosen = self._choose_actions()
             # Environments and updates run at the same time. On CUDA updates are launched after the actions;
             # elsewhere they take this thread, so the environments are started first. Those on the device are
@@ -367,6 +378,9 @@ class Loop:
     def _update_agent(self) -> None:
         """Run the updates that are due: exactly `updates_per_step` for each step after the warm-up."""
         state, agent = self.state, self.agent
+        if self.on_policy:
+            self._update_on_rollout()
+            return
         if state.steps < self.warmup_steps or not agent.learns:
             return
         due = int((state.steps - self.warmup_steps) * self.updates_per_step)
@@ -388,6 +402,25 @@ class Loop:
             early = state.steps <= self.config.steps - self.config.reset.last_steps
             if every and state.updates % every == 0 and early:
                 reset(agent)
+
+    def _update_on_rollout(self) -> None:
+        """Once a rollout is full, update the policy with it, and then f as often as has become due."""
+        state, agent = self.state, self.agent
+        steps = state.steps - state.rollout_start
+        if steps < agent.learner.rollout_steps * self.envs.num_envs:
+            return
+        self.engine.update_on_rollout(steps)
+        state.rollouts, state.updates, state.rollout_start = (
+            state.rollouts + 1,
+            state.updates + 1,
+            state.steps,
+        )
+        if agent.trains_representation:
+            done = state.updates - state.rollouts
+            due = int((state.steps - self.warmup_steps) * self.updates_per_step)
+            if due > done:
+                self.engine.update(done, due - done)
+                state.updates += due - done
 
     def _warn_of_untried_skills(self) -> None:
         trials = self.agent.method.trial_skills()
@@ -459,6 +492,10 @@ class Loop:
         row["time/steps_per_second"] = (state.steps - steps) / max(now - then, 1e-9)
         row["time/updates_per_second"] = (state.updates - updates) / max(now - then, 1e-9)
         row["time/learner_waits"] = self.engine.idle.flush() / max(now - then, 1e-9)
+        if self.on_policy:
+            row["rollouts"] = state.rollouts
+            row["time/rollouts_per_second"] = (state.rollouts - self.clock_rollouts) / max(now - then, 1e-9)
+            self.clock_rollouts = state.rollouts
         self.clock = (now, state.steps, state.updates)
         self._write_row(row)
         self.folder.status.beat(state.steps)
@@ -580,6 +617,8 @@ def save_run(
         "steps": state.steps,
         "updates": state.updates,
         "episodes": state.episodes,
+        "rollouts": state.rollouts,
+        "rollout_start": state.rollout_start,
         "metrics_bytes": state.metrics_bytes,
         "spec": agent.spec.to_json(),
         "config": to_json(agent.config),
@@ -621,7 +660,8 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
             f"log.keep_replay = True"
         )
     restore_random_state(loop, agent.device)
-    counts = {name: saved.count(name) for name in ("steps", "updates", "episodes", "metrics_bytes")}
+    names = ("steps", "updates", "episodes", "rollouts", "rollout_start", "metrics_bytes")
+    counts = {name: saved.count(name) for name in names}
     states = {k.removeprefix(STATES): v.numpy() for k, v in loop.items() if k.startswith(STATES)}
     callbacks = saved.meta.get("callbacks", [])
     return LoopState(visits=loop["visits"].numpy(), states=states, callbacks=callbacks, **counts)

@@ -69,6 +69,32 @@ class OptionSlots(NamedTuple):
     )
 
 
+class Rollout(NamedTuple):
+    """The newest steps of N environments: P transitions, row by row in a grid of time steps.
+
+    An episode that ends leaves one place of the grid empty, that of its reset.
+    """
+
+    slots: Tensor  # (P,) oldest first
+    batch: Batch  # (P, …) single steps
+    ends: Tensor  # (P,) bool: no return runs past this step
+    real: Tensor  # (R, N) bool: the places of the P steps
+
+    def grid(self, x: Tensor) -> Tensor:
+        """(P,) → (R, N), 0 in empty places."""
+        empty = torch.zeros(self.real.shape, dtype=x.dtype, device=x.device)
+        return empty.masked_scatter(self.real, x)
+
+    def path_sums(self, x: Tensor) -> Tensor:
+        """(P,): x summed over the steps of the same episode up to and including each."""
+        total = F.pad(self.grid(x).cumsum(0), (0, 0, 1, 0))  # (R + 1, N)
+        row = torch.arange(len(self.real), device=x.device)[:, None]
+        begins = F.pad(~self.real[:-1], (0, 0, 1, 0), value=True)  # after an empty place
+        first = torch.where(begins, row, 0).cummax(0).values  # (R, N) the row in which the episode begins
+        sums: Tensor = (total[1:] - total.gather(0, first))[self.real]
+        return sums
+
+
 class Replay:
     """Experience of N environments."""
 
@@ -271,6 +297,16 @@ class Replay:
         """Slots of the newest transitions, at most `count`, each once."""
         back = torch.arange(min(count, self._size), device=self.starts.device)
         return self.starts[self.starts_head - 1 - back]
+
+    def rollout(self, count: int, discount: float) -> Rollout:
+        """The newest `count` transitions; the host reads how many time steps they span."""
+        slots = self.newest(count).flip(0)  # (P,)
+        row = (slots // self.num_envs - slots[0] // self.num_envs) % self.rows
+        real = torch.zeros(int(row[-1]) + 1, self.num_envs, dtype=torch.bool, device=slots.device)
+        real[row, slots % self.num_envs] = True
+        ends = self.ending[slots] != 0
+        batch = self.batch(slots, 1, discount)
+        return Rollout(slots, batch, ends.to(self.device), real.to(self.device))
 
     @fusable
     def _draw(self, batch_size: int) -> Tensor:

@@ -132,7 +132,7 @@ class Agent(nn.Module):
         self.pretraining = config.phase == "pretrain"
         self.uses_method = config.uses_method
         self.learns = method.learns or not self.pretraining
-        self._trains_representation = trains_representation(config, pieces)
+        self.trains_representation = trains_representation(config, pieces)
         self._assign_encoder()
         self.to(device)
         self.eval()
@@ -219,7 +219,7 @@ class Agent(nn.Module):
         if not self.uses_method:  # what only pre-training used is kept as it is
             used = set(learner.parameters())
             kept = [*self.method.parameters()]
-            if not self._trains_representation:
+            if not self.trains_representation:
                 kept += self.representation.parameters()
             for parameter in kept:
                 if parameter not in used:
@@ -241,7 +241,7 @@ class Agent(nn.Module):
                 max_grad_norm=config.learner.max_grad_norm,
                 weight_decay=config.learner.weight_decay,
             )
-        if self.uses_method or self._trains_representation:
+        if self.uses_method or self.trains_representation:
             rate = config.representation.learning_rate
             settings = {
                 "eps": config.representation.adam_eps,
@@ -250,7 +250,7 @@ class Agent(nn.Module):
             }
             warmed_up = self.representation_rate if config.representation.warmup_updates else rate
             own = [p for p in self.representation.parameters() if id(p) not in taken]
-            heads_only = self._trains_representation and "representation" not in self.trainers
+            heads_only = self.trains_representation and "representation" not in self.trainers
             if heads_only and "method" in self.trainers:
                 f = self.representation.encoder  # the method trains it, and this loss the heads alone
                 encoder = {id(p) for p in f.parameters()} if f is not None else set()
@@ -322,12 +322,12 @@ class Agent(nn.Module):
         config, own_batch = self.config.learner, self.config.representation.batch_size
         joint, metrics = JointLoss(), Metrics()
         with self.precision():
-            if self._trains_representation and own_batch:
+            if self.trains_representation and own_batch:
                 own = replay.segment(replay.sample(own_batch), 1, 1.0)
                 metrics |= self._representation_step(replay, own, joint)
             slots, weight = replay.draw(config.batch_size)
             segment = self.horizon.segment(replay, slots)
-            if self._trains_representation and not own_batch:
+            if self.trains_representation and not own_batch:
                 metrics |= self._representation_step(replay, segment, joint, weight)
             batch = self._learner_batch(replay, segment)._replace(weight=weight)
             intrinsic = None
@@ -355,7 +355,7 @@ class Agent(nn.Module):
                 replay.priorities.update(slots, self._priority(joint))
             self.learner.after_step(index)
             self.learner.eval()
-            if self._trains_representation:
+            if self.trains_representation:
                 self.representation.after_step()
             if self.uses_method:
                 self.method.after_step()
@@ -787,7 +787,13 @@ class Agent(nn.Module):
         own = ["horizon.", "bonus."]
         if not any(name.startswith("normalizer.") for name in tensors):  # it was pre-trained without
             own.append("normalizer.")
-        self.load_tensors(tensors, skip=(*fresh, *own), remedy=remedy)
+        missing: list[str] = []
+        if self.config.finetune.heads == "random":  # another learner's agent has other schedules and targets
+            mine = [name for name in self.tensors() if name.startswith("learner.")]
+            missing = [name for name in mine if name not in tensors and ".encoder." not in name]
+        self.load_tensors(tensors, skip=(*fresh, *missing, *own), remedy=remedy)
+        if any(name.startswith("learner.target_encoder.") for name in missing):
+            polyak_update(self.learner.get_submodule("target_encoder"), self.learner.encoder, tau=1.0)
         if self.config.finetune.heads in ("actor", "first_layer"):
             # URLB's target keeps its random initialization, trunk included, and only drifts towards the
             # critic. Here it starts equal to the critic, in the trunk or first layer too.

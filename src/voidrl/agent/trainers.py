@@ -83,6 +83,7 @@ def trains_representation(config: Config, pieces: Pieces) -> bool:
 def check_combination(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
     """Refuse pieces and fields that cannot work together, with a combination that does."""
     _check_learner(spec, config, pieces)
+    _check_rollouts(config, pieces)
     _check_sharing(spec, config, pieces)
     _check_trainers(config, pieces)
     _check_skills(config, pieces)
@@ -119,12 +120,50 @@ def check_vector_rewards(config: Config, method: Method, learner: type[Learner],
 
 
 def _check_learner(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
-    if (pieces.learner.actions == "discrete") != spec.discrete:
+    if pieces.learner.actions not in ("both", "discrete" if spec.discrete else "continuous"):
         remedy = "dqn" if spec.discrete else "sac or ddpg"
         raise ConfigError(
             f"learner {config.learner.name!r} takes {pieces.learner.actions} actions and the environment has "
             f"{spec.describe()}: use {remedy}"
         )
+
+
+def _check_rollouts(config: Config, pieces: Pieces) -> None:
+    """Refuse what an on-policy learner cannot use, and a method without the learner that serves it."""
+    name, method = config.learner.name, config.method.name
+    if config.phase == "pretrain" and pieces.method.learner not in ("", name):
+        raise ConfigError(
+            f"method {method!r} cannot be used with learner {name!r}: it has no reward, and its own learner "
+            f"{pieces.method.learner!r} follows the gradient of what it maximizes; leave the learner out"
+        )
+    if not config.learner.on_policy:
+        return
+    if config.phase == "pretrain" and pieces.method.learner != name:
+        raise ConfigError(
+            f"learner {name!r} cannot be used with method {method!r}, whose rewards need a learner that "
+            f"samples the replay: use dqn or sac, or method 'mepol'"
+        )
+    if isinstance(config.method, SkillConfig):
+        raise ConfigError(f"learner {name!r} cannot be used with method {method!r}: it follows no skills")
+    steps, envs, capacity = config.learner.rollout_steps, config.env.num_envs, config.replay.capacity_steps  # type: ignore[attr-defined]
+    needed = 2 * steps * envs
+    if capacity < needed:
+        raise ConfigError(
+            f"replay.capacity_steps = {capacity} cannot be used with learner.rollout_steps = {steps} and "
+            f"env.num_envs = {envs}: a rollout and its resets must fit; use {needed} or more, or shorter "
+            f"rollouts"
+        )
+    refused = {
+        "replay.priority_exponent": config.replay.priority_exponent,
+        "reset.every_updates": config.reset.every_updates,
+        "finetune.explorer": config.finetune.explorer if config.phase == "finetune" else 0,
+    }
+    for field, value in refused.items():
+        if value:
+            raise ConfigError(
+                f"{field} = {value} cannot be used with learner {name!r}, which learns from each step of its "
+                f"own policy once: use 0"
+            )
 
 
 def _check_sharing(spec: EnvSpec, config: Config, pieces: Pieces) -> None:

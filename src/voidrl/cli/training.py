@@ -47,6 +47,7 @@ TRAIN = {
 }
 FINETUNE = {
     "--env ENV": "the task; by default the environment of pre-training",
+    "--learner NAME": "another RL algorithm than in pre-training, which keeps the encoder alone",
     **OUTPUT,
     "--trust-code": TRUST_HELP,
 }
@@ -200,9 +201,12 @@ def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
     from voidrl.sharing import pretrained as share
 
     agent = api.load(run, device="cpu", trust_code="--trust-code" in options)
-    layers = build.finetune_layers(
-        agent.config, read_options(build.task_config(agent.config), given, "finetune", own)
-    )
+    from voidrl.config import update
+
+    pieces = {"learner": options["--learner"]} if "--learner" in options else {}
+    fields = update(build.task_config(agent.config), pieces)
+    changes = read_options(fields, given, "finetune", own)
+    layers = build.finetune_layers(agent.config, changes, pieces)
     env = options.get("--env") or share.own_env(agent)
     starts = more is None and not wants_help
     with api.logged_start(env, layers, options.get("--out")) if starts else nullcontext():

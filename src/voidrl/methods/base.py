@@ -98,6 +98,8 @@ class Method(nn.Module):
     image_representation: ClassVar[str] = "simclr"
     """The representation that `auto` stands for on images; on vectors it is `identity`, and in place of
     `simclr` it is `icm` on images with a side below 16 pixels, which are not shifted."""
+    learner: ClassVar[str] = ""
+    """The only learner that serves the method, which `auto` then stands for; empty: any."""
     reads_latents: ClassVar[bool] = True
     """False: the method does not look at f, so a representation that serves nothing else is not trained. If
     that depends on the config, it is what holds by default, and `uses_latents` decides."""
