@@ -364,7 +364,7 @@ class Agent(nn.Module):
 
     @property
     def reward_dim(self) -> int:
-        """Width of the learner's rewards, 0 for scalars: a task's reward is one, and so is one with a bonus."""
+        """Width of the learner's rewards, 0 for scalars, as a task's are, with a bonus or without one."""
         return self.method.reward_dim if self.pretraining else 0
 
     @property
