@@ -100,7 +100,8 @@ def test_the_loss_adds_the_huber_losses_of_the_components():
         learner.critic.psi[0, 0, 0] = torch.tensor([0.5, 2.0])
     obs, next_obs = torch.eye(STATES)[:1], torch.eye(STATES)[1:2]
     action, half = torch.zeros(1, dtype=torch.int64), torch.tensor([0.5])
-    batch = Batch(obs, action, half, half, next_obs, WEIGHTS[:1], torch.tensor([3.0]))
+    weight, ended, note = torch.tensor([3.0]), torch.zeros(1), torch.zeros(1, 0)
+    batch = Batch(obs, action, half, half, next_obs, WEIGHTS[:1], weight, ended, note)
     loss, metrics, error = learner.successor_loss(batch, torch.tensor([[1.0, 2.0]]))
     # Target (1, 2) + ½ (1, −2) = (1.5, 1); errors (−1, 1), Huber ½ each; weight 3.
     assert loss.item() == pytest.approx(3.0)

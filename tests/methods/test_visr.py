@@ -28,7 +28,8 @@ def transitions(states, reward=None, skill=None):
     n = len(states)
     nothing = torch.zeros(n)
     skill = torch.zeros(n, 5) if skill is None else skill
-    return Batch(states, nothing, nothing if reward is None else reward, nothing, states, skill, nothing)
+    reward = nothing if reward is None else reward
+    return Batch(states, nothing, reward, nothing, states, skill, nothing, nothing, torch.zeros(n, 0))
 
 
 def latents_of(z):
