@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import Chain, fill_replay, make_agent, run_loop, small_method, spec_of
+from helpers import PIXELS, Chain, fill_replay, make_agent, run_loop, small_method, spec_of
 
 from voidrl.errors import ConfigError
 
@@ -91,6 +91,22 @@ def test_familiar_states_lose_their_scale():
         familiar, new = (method.scale(error).mean().item() for error in errors)
     assert familiar < 1.6
     assert new > 3
+
+
+def test_a_slow_copy_of_f_places_states_and_follows_it():
+    options = {"representation": "icm", "representation__learning_rate": 1e-2, "learner__n_step": 1}
+    agent = make_agent(PIXELS, method=small_method("ngu", embedding_tau=0.01), **options)
+    replay, method = fill_replay(PIXELS, note_dim=1), agent.method
+    obs = replay.latest()
+    with torch.no_grad():
+        before = method.embed(obs)
+        torch.testing.assert_close(before, agent.representation.encode(obs))
+    for _ in range(3):
+        agent.step(replay)
+    with torch.no_grad():
+        slow, fast = ((z - before).norm() for z in (method.embed(obs), agent.representation.encode(obs)))
+    assert 0 < slow < 0.1 * fast
+    assert make_agent(method=small_method("ngu", embedding_tau=0.01)).method.slow_encoder is None
 
 
 def by_lists(episodes, method):

@@ -14,11 +14,11 @@ the transition (`batch.note`). α is computed when the transition is drawn, by t
 
 Differences from the paper: α is not stored but fresh; only the intrinsic reward, without the family of
 policies that mix it with a task's reward, without R2D2 and its recurrent network; f is the representation
-`icm`, whose own loss trains it, instead of an embedding of its own; the running means forget slowly
-(`mean_momentum`), since f moves and RND's error falls, and means of everything would pin α to 1 once most of
-the error is gone. As in the paper fewer than k neighbors are summed at the beginning of an episode, which
-makes its first rewards the largest. With k = 10 the largest similarity is √10 + c, so that the paper's
-s_max = 8 never applies; it is kept as a field.
+`icm`, whose own loss trains it, instead of an embedding of its own, and a slow copy of f can place the states
+(`embedding_tau`), as f moves within an episode; the running means forget (`mean_momentum`), since RND's error
+falls, and means of everything would pin α to 1 once most of the error is gone. As in the paper fewer than k
+neighbors are summed at the beginning of an episode, which makes its first rewards the largest. With k = 10
+the largest similarity is √10 + c, so that the paper's s_max = 8 never applies; it is kept as a field.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from voidrl.config import Count, require, require_positive
 from voidrl.entropy import RunningMean, RunningMoments
 from voidrl.methods.base import About, Latents, Method
 from voidrl.methods.rnd import RND, RNDConfig
+from voidrl.nets import polyak_update, target_copy
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
@@ -55,6 +56,10 @@ class NGUConfig(RNDConfig):
     """s_max: with a larger √(Σ K) + c the reward is 0."""
     max_scale: float = 5.0
     """L, the largest α; 1 leaves the episodic reward alone."""
+    embedding_tau: float = 1.0
+    """Share of f that moves, at every update, into the slow copy that places states; 1 takes f itself (the
+    paper). What was remembered before f moved lies elsewhere, so that copies of it look new: in long episodes
+    with many updates, and where f learns fast, the copy keeps them together."""
     mean_momentum: float | None = 0.999
     """Factor by which the running means of distances and errors forget, at each step of the environments and
     at each update; None averages over everything seen."""
@@ -64,7 +69,8 @@ class NGUConfig(RNDConfig):
         require_positive(self, "k", "memory", "kernel_epsilon", "pseudo_count", "max_similarity")
         require(self.cluster_distance >= 0, "cluster_distance", self.cluster_distance, "0 or more")
         require(self.max_scale >= 1, "max_scale", self.max_scale, "1 (no scaling) or more")
-        momentum = self.mean_momentum
+        tau, momentum = self.embedding_tau, self.mean_momentum
+        require(0 < tau <= 1, "embedding_tau", tau, "a number above 0, up to 1")
         expected = "None or a number in [0, 1)"
         require(momentum is None or 0 <= momentum < 1, "mean_momentum", momentum, expected)
 
@@ -86,18 +92,34 @@ class NGU(Method):
         super().__init__(spec, config, representation)
         self.config: NGUConfig = config
         self.rnd = RND(spec, config, representation)
+        self.slow_encoder = self._slow_encoder(representation)
         self.distances = RunningMean(config.mean_momentum)  # d²_m
         self.errors = RunningMoments(momentum=config.mean_momentum)
         # The episodes' memories are no buffers: all episodes begin again after a checkpoint.
         self._memory = self._filled = torch.zeros(0)
         self._used = 0  # no environment has more than these, so that the rest need not be searched
 
+    def _slow_encoder(self, representation: Representation) -> nn.Module | None:
+        """A slow copy of f, where f is a network that learns."""
+        f = representation.encoder
+        plain = type(representation).encode is Representation.encode
+        learns = f is not None and any(p.requires_grad for p in f.parameters())
+        slow = self.config.embedding_tau < 1
+        return target_copy(f) if f is not None and slow and plain and learns else None
+
+    def embed(self, obs: Tensor) -> Tensor:
+        """(n, dim): where states lie, by f or its slow copy."""
+        if self.slow_encoder is None:
+            return self.representation.encode(obs).float()
+        z: Tensor = self.slow_encoder(obs)
+        return z.float()
+
     # Within the episode
 
     @torch.no_grad()
     def begin(self, obs: Tensor, env: Tensor) -> None:
         """Forget what these environments have seen but the first state of the new episode."""
-        z = self.representation.encode(obs).float()  # (n, dim)
+        z = self.embed(obs)
         if len(env) > len(self._filled) or self._filled.device != env.device:
             self._memory = z.new_zeros(len(env), self.config.memory, z.shape[1])  # (N, M, dim), a ring each
             self._filled = env.new_zeros(len(env))
@@ -110,7 +132,7 @@ class NGU(Method):
     def observe(self, obs: Tensor, skill: Tensor, env: Tensor) -> Tensor:
         """(n, 1): the episodic reward of states, which are then remembered; and statistics for RND."""
         self.rnd.observe(obs, skill, env)
-        z = self.representation.encode(obs).float()
+        z = self.embed(obs)
         reward = self.episodic_reward(z, env)
         filled = self._filled[env]
         self._memory[env, filled % self.config.memory] = z
@@ -151,6 +173,12 @@ class NGU(Method):
     def scale(self, error: Tensor) -> Tensor:
         """(B,): α of states with these errors."""
         return (1 + self.errors.standardize(error)).clamp(1, self.config.max_scale)
+
+    def after_step(self) -> None:
+        """Move the slow copy of f."""
+        f = self.representation.encoder
+        if self.slow_encoder is not None and f is not None:
+            polyak_update(self.slow_encoder, f, self.config.embedding_tau)
 
     def set_progress(self, steps: int, total: int) -> None:
         """Stop collecting RND's statistics after `statistics_steps`."""
