@@ -1,14 +1,14 @@
 """MEPOL's policy: discrete or continuous actions, learned on-policy under a trust region.
 
 Pre-training maximizes the entropy of the states that a rollout reaches (Mutti, Pratissoli & Restelli 2020).
-A state s' reached by step t of an episode has the weight w ∝ Π_{i ≤ t} π(a_i|s_i) / π_b(a_i|s_i), where π_b is
-the policy that acted, normalized over all states of the rollout. From these weights, and k-NN balls that are
-measured once per rollout, the entropy Ĥ of the new policy's states is estimated, and K̂L, how far they are
+A state s' reached by step t of an episode has the weight w ∝ Π_{i ≤ t} π(a_i|s_i) / π_b(a_i|s_i), normalized
+over all states of the rollout, where π_b is the policy that acted. From these weights, and k-NN balls that
+are measured once per rollout, the entropy Ĥ of the new policy's states is estimated, and K̂L, how far they are
 from the old one's (`voidrl.entropy.weighted_entropy`). Adam ascends Ĥ while K̂L ≤ `kl_limit`; the last policy
 within it is kept.
 
-With a task's reward there is nothing to estimate by neighbors: the same steps maximize the importance-weighted
-advantage, mean π/π_b · A with A by GAE(λ), while the mean KL(π_b, π), which is exact, is at most
+With a task's reward there is nothing to estimate by neighbors: the same steps maximize the advantage under
+importance weights, mean π/π_b · A with A by GAE(λ), while the mean KL(π_b, π), which is exact, is at most
 `policy_kl_limit`: TRPO's problem, solved as MEPOL's. The value function has a network of its own behind the
 policy's encoder, which it does not train, so that it cannot move the policy.
 
@@ -85,7 +85,7 @@ class Policy(NamedTuple):
     """(A,) for continuous actions; None for discrete ones."""
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """(B,) of the actions taken; of continuous ones up to tanh's Jacobian, which ratios do not contain."""
+        """(B,) of actions taken; of continuous ones without tanh's Jacobian, which cancels in ratios."""
         if self.log_std is None:
             return self.first.gather(1, action[:, None])[:, 0]
         before = action.clamp(-MAX_ACTION, MAX_ACTION).atanh()
@@ -119,12 +119,12 @@ class MEPOL(OnPolicyLearner):
         inputs = encoder.feature_dim + skill_dim
         hidden = [inputs, *[config.hidden_dim] * config.hidden_layers]
         self.actor = mlp([*hidden, spec.num_actions or spec.action_dim])
-        self.critic = mlp([*hidden, 1])
+        self.critic: nn.Sequential = mlp([*hidden, 1])
         self.log_std: nn.Parameter | None = None
         if not spec.discrete:
             self.log_std = nn.Parameter(torch.full((spec.action_dim,), config.log_std))
         with torch.no_grad():
-            for weight in self.actor[-1].parameters():
+            for weight in self.actor[-1:].parameters():
                 weight.mul_(SMALL_START)
         self.rollout_steps = config.rollout_steps
         self.policy_updates, self.backtracks = config.max_updates, config.backtracks
@@ -139,7 +139,7 @@ class MEPOL(OnPolicyLearner):
     @property
     def first_layers(self) -> list[nn.Module]:
         """Those of policy and value function."""
-        return [self.actor[0], self.critic[0]]
+        return [*self.actor[:1], *self.critic[:1]]
 
     # Acting
 

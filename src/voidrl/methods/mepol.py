@@ -38,8 +38,8 @@ class MEPOLConfig(MethodConfig):
     k: int = 4
     """Number of neighbors; the authors' grid has 50."""
     min_radius: float = 0.01
-    """The least radius of a ball, relative to the mean one. Where the same states are visited again and again,
-    their balls would be points."""
+    """The least radius of a ball, relative to the mean one. Where the same states are visited again and
+    again, their balls would be points."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
