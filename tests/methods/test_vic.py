@@ -120,12 +120,12 @@ def test_four_reachable_rooms_are_told_apart(tmp_path):
     learner = {"hidden_dim": 32, "batch_size": 64, "learning_rate": 3e-3, "discount": 0.8, "target_tau": 0.1}
     learner |= {"epsilon_decay_steps": 200, "epsilon_end": 0.02}
     options = {"method": {**OPTIONS, "skill_every_steps": 4}, "learner": learner, "updates_per_step": 0.5}
-    agent = make_agent(spec_of(FourRooms), steps=800, warmup_steps=60, **options)
+    agent = make_agent(spec_of(FourRooms), steps=1000, warmup_steps=60, **options)
     replay = run_loop(tmp_path / "run", FourRooms, agent, num_envs=4).replay
     hall = torch.eye(K + 1)[:1].expand(K, -1)
     chosen = agent.choose(hall, torch.eye(K), deterministic=True)
     assert len(set(chosen.tolist())) == K  # each option has a room of its own
-    newest = replay.newest(200)
+    newest = replay.newest(160)
     for _ in range(40):  # q catches up with what the policy does now
         agent.step(replay.restricted(newest))
     segment = replay.segment(newest, 1, 1.0)
