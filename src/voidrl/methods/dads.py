@@ -109,7 +109,7 @@ class SkillDynamics(nn.Module):
         return self.weights(h).log_softmax(1), self.means(h).unflatten(1, (self.experts, -1))
 
     def log_prob(self, x: Tensor, skill: Tensor, change: Tensor) -> Tensor:
-        """log q, (B,)."""
+        """The log-likelihood of the changes, (B,)."""
         log_weight, mean = self(x, skill)
         error = (change[:, None] - mean).square().sum(2)  # (B, M)
         scale = change.shape[1] * (math.log(self.std) + LOG_2PI / 2)
@@ -119,7 +119,8 @@ class SkillDynamics(nn.Module):
     def expected(self, x: Tensor, skill: Tensor) -> Tensor:
         """The mean change, (B, d)."""
         log_weight, mean = self(x, skill)
-        return (log_weight.exp()[:, :, None] * mean).sum(1)
+        change: Tensor = (log_weight.exp()[:, :, None] * mean).sum(1)
+        return change
 
 
 class DADS(Method):
@@ -175,7 +176,10 @@ class DADS(Method):
         return self.information(x, change, batch.skill, others)
 
     def information(self, x: Tensor, change: Tensor, skill: Tensor, skills: Tensor) -> Tensor:
-        """log n − log Σ_i q(δ | x, w_i) / q(δ | x, w), (B,), for skills w_i (B, n, S) of which w is one."""
+        """The reward, log n − log Σ_i q(δ | x, w_i) / q(δ | x, w), (B,).
+
+        The skills w_i, (B, n, S), are w and those to compare it with.
+        """
         n = skills.shape[1]
         log_q = self.dynamics.log_prob(x, skill, change)  # (B,)
         columns = [
@@ -187,10 +191,11 @@ class DADS(Method):
 
     @fusable
     def log_probs(self, x: Tensor, change: Tensor, skills: Tensor) -> Tensor:
-        """log q of the changes with each of (B, n, S) skills, (B, n)."""
+        """The log-likelihood of the changes with each of (B, n, S) skills, (B, n)."""
         n = skills.shape[1]
         x, change = (t[:, None].expand(-1, n, -1).flatten(0, 1) for t in (x, change))  # (B · n, d)
-        return self.dynamics.log_prob(x, skills.flatten(0, 1), change).unflatten(0, (-1, n))
+        log_q: Tensor = self.dynamics.log_prob(x, skills.flatten(0, 1), change).unflatten(0, (-1, n))
+        return log_q
 
     def _project(self, z: Tensor) -> Tensor:
         with full_precision(z):
@@ -219,7 +224,8 @@ class DADS(Method):
         """The one-hot skills, or this many points spread evenly over the box, always the same."""
         if self.discrete_skills:
             return torch.eye(self.skill_dim)
-        return SobolEngine(self.skill_dim).fast_forward(1).draw(points) * 2 - 1  # without the corner −1
+        spread: Tensor = SobolEngine(self.skill_dim).fast_forward(1).draw(points)  # without the corner 0
+        return spread * 2 - 1
 
     def select_skill(self, batch: Batch, latents: Latents) -> Tensor:
         """The skill that earned most in the warm-up, or that does in rollouts through q."""

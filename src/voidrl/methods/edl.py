@@ -14,8 +14,8 @@ before it. In fine-tuning the warm-up tries every skill with the policy and keep
 
 Differences from the paper:
 - it explores by SMM, or has an oracle for states; here APT explores;
-- its reward is −‖s' − dec(c_w)‖² (`normalize = False`). Negative rewards make it worthwhile to end an episode;
-  1 − ‖·‖²/m ranks states alike, is 0 for an average state and at most 1;
+- its reward is −‖s' − dec(c_w)‖² (`normalize = False`). Negative rewards make it worthwhile to end an
+  episode; 1 − ‖·‖²/m ranks states alike, is 0 for an average state and at most 1;
 - codes that are hardly used are moved to states far from all codes (k-means++);
 - no Sibling Rivalry against local optima, and an off-policy learner in place of PPO, which keeps the replay;
 - the stages share one run and one policy: the learner goes from one reward to the other.
@@ -44,8 +44,8 @@ from voidrl.types import Batch, EnvSpec, Loss, Metrics
 EXPLORE, FIT, SKILLS = 0, 1, 2  # stages
 CLIP = 5.0  # standard deviations; bounds the distance to a coordinate that had been constant
 MOMENTUM = 0.999  # of the moments of x, since f changes
-USAGE_RATE = 0.02  # by which the share of states of each code is averaged
-DEAD = 0.1  # of an equal share
+USAGE_RATE = 0.05  # by which the share of states of each code is averaged
+DEAD = 0.3  # of an equal share
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,10 @@ class VQVAE(nn.Module):
         self.usage.copy_(self.usage.masked_fill(moves, 1 / k))
 
     def num_used(self) -> Tensor:
-        """exp of the entropy of the usage: K if all codes are used alike."""
+        """The exponential of the entropy of the usage: K if all codes are used alike."""
         share = self.usage / self.usage.sum().clamp(min=1e-8)
-        return torch.special.entr(share).sum().exp()
+        used: Tensor = torch.special.entr(share).sum().exp()
+        return used
 
 
 class EDL(Method):
@@ -242,7 +243,7 @@ class EDL(Method):
         return (self._standardize(z) - goal).square().sum(1)
 
     def _latent(self, batch: Batch, latents: Latents) -> Tensor:
-        """s' in the space of the codes, (B, dim), without gradients."""
+        """The state reached, in the space of the codes, (B, dim), without gradients."""
         if self.space is None:
             return latents.z_next.detach()
         obs = batch.next_obs
