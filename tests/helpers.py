@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from voidrl import registry
 from voidrl.agent import Agent
+from voidrl.agent.on_policy import rollout_step
 from voidrl.build import build_config
 from voidrl.config import EnvConfig, merge
 from voidrl.engine import Engine
@@ -66,6 +67,13 @@ def small_method(name, **options):
     """A method of the registry with small networks, for `make_agent`."""
     fields = {field.name for field in dataclasses.fields(registry.find("method", name).Config)}
     return {"name": name, **{field: value for field, value in SMALL.items() if field in fields}, **options}
+
+
+def update(agent, replay, index=0):
+    """One update of any agent: on a rollout if its learner is on-policy."""
+    if agent.learner.rollout_steps:
+        return rollout_step(agent, replay, len(replay))
+    return agent.step(replay, index % agent.learner.period)
 
 
 def fill_replay(

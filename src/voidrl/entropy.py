@@ -107,12 +107,19 @@ def neighborhoods(z: Tensor, k: int, *, min_radius: float = 0.0) -> Neighborhood
     """The neighborhoods of (n, d) particles, searched in blocks: memory grows with n, not n².
 
     Balls are at least `min_radius` times as wide as the mean one, so that a particle with many copies counts
-    as crowded and not as infinitely so. Otherwise copies are treated as in `particle_entropy`.
+    as crowded and not as infinitely so. Each copy has neighbors of its own among the others, drawn at random:
+    the same few for all would carry the weight of the rest. The host reads whether there are such copies.
     """
     _check(z, z, k, exclude_self=True)
-    distances, index = _knn(*_widen(z, z), k, exclude_self=True)
+    z, _ = _widen(z, z)
+    distances, index = _knn(z, z, k, exclude_self=True)
     radius = distances[:, -1].float()
-    return Neighborhoods(index, _log_ball(z, radius.clamp(min=min_radius * radius.mean())))
+    least = min_radius * radius.mean()
+    if (radius == 0).any():
+        apart = 0.1 * torch.maximum(least, _spacing(z).max()) / math.sqrt(z.shape[1])
+        moved = z + apart * torch.randn_like(z)
+        index = _knn(moved, moved, k, exclude_self=True)[1]
+    return Neighborhoods(index, _log_ball(z, radius.clamp(min=least)))
 
 
 def weighted_entropy(hoods: Neighborhoods, log_weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,11 +142,16 @@ def weighted_entropy(hoods: Neighborhoods, log_weight: Tensor) -> tuple[Tensor, 
     return entropy, -log_mass.mean() - math.log(n)
 
 
+def _spacing(z: Tensor) -> Tensor:
+    """(n,) float64: distance between floats at each of (n, d) particles."""
+    found: Tensor = (torch.finfo(z.dtype).eps * z.double().norm(dim=1)).clamp(min=torch.finfo(z.dtype).tiny)
+    return found
+
+
 def _log_ball(z: Tensor, radius: Tensor) -> Tensor:
     """(n,) float64: log-volumes of balls around (n, d) particles; 0 is replaced as in `particle_entropy`."""
     z, _ = _widen(z, z)
-    d, radius = z.shape[1], radius.double()
-    spacing = (torch.finfo(z.dtype).eps * z.double().norm(dim=1)).clamp(min=torch.finfo(z.dtype).tiny)  # (n,)
+    d, radius, spacing = z.shape[1], radius.double(), _spacing(z)
     log_unit_ball = d / 2 * math.log(math.pi) - math.lgamma(d / 2 + 1)
     log_volume: Tensor = d * torch.where(radius == 0, spacing, radius).log() + log_unit_ball
     return log_volume

@@ -410,11 +410,9 @@ class Loop:
         if steps < agent.learner.rollout_steps * self.envs.num_envs:
             return
         self.engine.update_on_rollout(steps)
-        state.rollouts, state.updates, state.rollout_start = (
-            state.rollouts + 1,
-            state.updates + 1,
-            state.steps,
-        )
+        state.rollout_start = state.steps
+        state.rollouts += 1
+        state.updates += 1
         if agent.trains_representation:
             done = state.updates - state.rollouts
             due = int((state.steps - self.warmup_steps) * self.updates_per_step)

@@ -119,7 +119,7 @@ class MEPOL(OnPolicyLearner):
         inputs = encoder.feature_dim + skill_dim
         hidden = [inputs, *[config.hidden_dim] * config.hidden_layers]
         self.actor = mlp([*hidden, spec.num_actions or spec.action_dim])
-        self.critic: nn.Sequential = mlp([*hidden, 1])
+        self.critic = mlp([*hidden, 1])
         self.log_std: nn.Parameter | None = None
         if not spec.discrete:
             self.log_std = nn.Parameter(torch.full((spec.action_dim,), config.log_std))
@@ -139,7 +139,7 @@ class MEPOL(OnPolicyLearner):
     @property
     def first_layers(self) -> list[nn.Module]:
         """Those of policy and value function."""
-        return [*self.actor[:1], *self.critic[:1]]
+        return [next(self.actor.children()), next(self.critic.children())]
 
     # Acting
 
