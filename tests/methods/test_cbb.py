@@ -102,8 +102,8 @@ def test_visits_1_4_and_100_earn_beta_and_its_half_and_tenth_after_any_number_of
         if number == 0:
             for row, visits in enumerate((1, 4, 100)):
                 for _ in range(visits // 4):  # several environments at once
-                    agent.method.observe(batch.next_obs[[row] * 4], NO_SKILL)
-                agent.method.observe(batch.next_obs[[row] * (visits % 4)], NO_SKILL)
+                    agent.method.observe(batch.next_obs[[row] * 4], NO_SKILL, None)
+                agent.method.observe(batch.next_obs[[row] * (visits % 4)], NO_SKILL, None)
         torch.testing.assert_close(agent.method.reward(batch, None), expected)
     assert agent.method.table.total == 105
 
@@ -154,7 +154,7 @@ def test_codes_of_latents_are_recounted_as_f_moves():
     batch = replay.batch(replay.sample(200), 1, 1.0)
     rare = batch.next_obs[:, 0] < 0
     assert 5 < rare.sum() < 50
-    method.observe(torch.zeros(1000, 4), NO_SKILL)
+    method.observe(torch.zeros(1000, 4), NO_SKILL, None)
     codes = []
     for _ in range(2):
         for _ in range(32):
@@ -182,7 +182,7 @@ def test_what_is_counted_follows_the_representation_which_is_trained_only_if_it_
         small = {"method__source": source, "method__table_size": 2**12}
         agent = make_agent(PIXELS, method="cbb", representation=name, **small)
         assert agent.method.source == expected
-        assert agent._trains_representation == (name == "simclr" and expected == "latent")
+        assert agent.trains_representation == (name == "simclr" and expected == "latent")
     assert make_agent(PIXELS, method="cbb").config.representation.name == "learner"
 
 
@@ -214,7 +214,7 @@ def test_rare_images_earn_more_than_common_ones_and_never_above_ten_beta():
     obs = torch.zeros(3, *PIXELS.obs_shape, dtype=torch.uint8)
     for i in range(3):  # a light spot on a dark ground
         obs[i, :, 10 * i : 10 * i + 4, 20:24] = 255
-    agent.method.observe(obs[[0] * 500 + [1] * 50], NO_SKILL)
+    agent.method.observe(obs[[0] * 500 + [1] * 50], NO_SKILL, None)
     batch = fill_replay(PIXELS).batch(torch.tensor([3, 20, 40]), 1, 1.0)._replace(next_obs=obs)
     common, rare, new = agent.method.reward(batch, None).tolist()
     assert 3 * common < rare < new / 3
@@ -245,5 +245,5 @@ def test_recipes_have_variants_with_and_without_contrast(preset, method):
         config, _ = resolve(preset, method=method, representation=name)
         agent = dry_build(spec_for(preset), config)
         assert agent.method.source == source
-        assert ("representation" in agent.trainers) == agent._trains_representation == (name == "simclr")
+        assert ("representation" in agent.trainers) == agent.trains_representation == (name == "simclr")
         assert "learner" in agent.trainers or name == "simclr"

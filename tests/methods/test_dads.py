@@ -62,7 +62,7 @@ def single_steps(noise):
         s, index = 3 * torch.randn(n, 1), torch.randint(2, (n,))
         reached = s + 2 * index[:, None] - 1 + noise * torch.randn(n, 1)
         nothing = torch.zeros(n)
-        batch = Batch(s, nothing, nothing, nothing, reached, torch.eye(2)[index], nothing)
+        batch = Batch(s, nothing, nothing, nothing, reached, torch.eye(2)[index], nothing, nothing, s[:, :0])
         return batch, Latents(lambda: s, lambda: reached, None)
 
     return draw

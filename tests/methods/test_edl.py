@@ -49,7 +49,7 @@ def clusters(n=10):
 
 def transitions(states, skill):
     nothing = torch.zeros(len(states))
-    return Batch(states, nothing, nothing, nothing, states, skill, nothing)
+    return Batch(states, nothing, nothing, nothing, states, skill, nothing, nothing, states[:, :0])
 
 
 def latents_of(states):

@@ -17,7 +17,7 @@ NO_SKILL = torch.zeros(0)
 def reached(states):
     """A batch of transitions into these states, of which nothing else is read."""
     nothing = torch.zeros(len(states))
-    return Batch(states, nothing, nothing, nothing, states, nothing[:, None], nothing)
+    return Batch(states, nothing, nothing, nothing, states, nothing[:, None], nothing, nothing, nothing[:, None])
 
 
 def visited_10_40_50(**options):
@@ -25,7 +25,7 @@ def visited_10_40_50(**options):
     small = {"method__epoch_steps": 100, "method__table_size": 2**12, "method__normalize": False}
     method = make_agent(method="maxent", **small, **options).method
     states = fill_replay().batch(torch.tensor([3, 20, 40, 60]), 1, 1.0).next_obs
-    method.observe(states[[0] * 10 + [1] * 40 + [2] * 50], NO_SKILL)
+    method.observe(states[[0] * 10 + [1] * 40 + [2] * 50], NO_SKILL, None)
     return method, states
 
 
@@ -55,11 +55,11 @@ def test_shares_are_those_at_the_beginning_of_the_epoch():
     method, states = visited_10_40_50()
     before = method.reward(reached(states), None)
     for steps in (100, 150):
-        method.set_progress(steps)
-        method.observe(states[[3] * 49], NO_SKILL)
+        method.set_progress(steps, 10**6)
+        method.observe(states[[3] * 49], NO_SKILL, None)
         assert torch.equal(method.reward(reached(states), None), before)
-    method.set_progress(199)
-    method.observe(states[[3] * 2], NO_SKILL)  # steps 200 and 201: the second epoch is over
+    method.set_progress(199, 10**6)
+    method.observe(states[[3] * 2], NO_SKILL, None)  # steps 200 and 201: the second epoch is over
     after = method.reward(reached(states), None)
     assert method.frozen.total == 200
     assert after[3] < before[3]
@@ -93,8 +93,8 @@ def test_on_a_ring_the_entropy_of_the_visits_becomes_that_of_a_uniform_distribut
         for _ in range(epoch):
             action = torch.randint(2, (), generator=generator) if policy is None else policy[at]
             path.append(at := int(after[at, action]))
-        method.set_progress(number * epoch)
-        method.observe(states[path], NO_SKILL)
+        method.set_progress(number * epoch, 10**6)
+        method.observe(states[path], NO_SKILL, None)
         earned, value = method.reward(reached(states), None), torch.zeros(n)
         for _ in range(50):
             q = (earned + 0.9 * value)[after]
@@ -126,7 +126,7 @@ def test_of_latents_a_sample_is_counted_and_the_rarest_earns_most():
 def test_before_the_first_epoch_is_over_all_states_earn_the_same():
     agent = make_agent(DISCRETE, method="maxent")
     batch = fill_replay().batch(torch.tensor([3, 20, 40]), 1, 1.0)
-    agent.method.observe(batch.next_obs, NO_SKILL)
+    agent.method.observe(batch.next_obs, NO_SKILL, None)
     assert agent.method.reward(batch, None).tolist() == [1, 1, 1]
 
 
