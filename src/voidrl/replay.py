@@ -660,8 +660,8 @@ def make_replay(
             if place != device:
                 why = f": {device} has {free[device] / GIB:.2f} GiB free" if device in free else ""
                 say(f"replay of {needed / GIB:.2f} GiB kept in main memory{why}")
-            capacity = config.capacity_steps
-            return Replay(spec, num_envs, capacity, skill_dim, place, device, config, note_dim)
+            size = num_envs, config.capacity_steps, skill_dim
+            return Replay(spec, *size, place, device, config=config, note_dim=note_dim)
     there = " and ".join(f"{f / GIB:.2f} GiB free on {p}" for p, f in free.items())
     fitting = (int(0.9 * max(free.values())) // row_bytes - spec.frame_stack) * num_envs
     lower = f"replay.capacity_steps to {fitting} or less" if fitting > 0 else "env.num_envs"
