@@ -9,6 +9,7 @@ from helpers import (
     PIXELS_CONTINUOUS,
     fill_replay,
     make_agent,
+    moved,
     parameters_of,
     snapshot,
 )
@@ -310,8 +311,23 @@ def test_what_moves_in_an_update_moves_under_capture():
     assert len({row[0] for row in seen}) == 6  # other samples and other weights each time
 
 
+def test_the_last_stage_of_edl_begins_within_a_captured_graph():
+    agent, engine = trained("graph", 10, learner="dqn", method="edl", precision="fp32")
+    vae = agent.method.vae
+    before = vae.codes.detach().clone()
+    engine.update(10, 1)
+    assert not torch.equal(vae.codes, before)
+    engine.metrics.flush()
+    agent.method.set_progress(60_000, 100_000)
+    before = snapshot(parameters_of(vae))
+    engine.update(11, 3)
+    assert not moved(before, parameters_of(vae))  # a learning rate of 0
+    assert engine.metrics.flush()["edl_stage"] == 2
+
+
 NEW_PIECES = {
     "rnd": {"method": "rnd"},
+    "dads": {"method": "dads"},
     "diayn": {"method": "diayn", "encoder_trainers": ("method", "learner")},
     "icm": {"method": "icm"},
     "popart": {"learner__popart": True, "intrinsic_normalization": "standardize"},
