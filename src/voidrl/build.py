@@ -47,7 +47,13 @@ from voidrl.methods.base import Latents
 from voidrl.metrics.loggers import import_wandb
 from voidrl.nets.encoder import stack_for
 from voidrl.observations import stored_obs_shape
-from voidrl.protocols.presets import NO_PRESET, default_preset, protocol_for, recipe
+from voidrl.protocols.presets import (
+    NO_PRESET,
+    default_preset,
+    protocol_for,
+    recipe,
+    without_representation,
+)
 from voidrl.replay import Replay, make_replay
 from voidrl.representations.base import Views
 from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
@@ -124,10 +130,7 @@ def layers_for(
             for values in (protocol, chosen)
         )
     if representation not in (None, piece_name("representation", chosen)):
-        replaced = {"representation", "encoder_trainers"}  # who trains f depends on the representation
-        if chosen.get("share_encoder") == "stack":  # convolutions alike, which other encoders may not have
-            replaced.add("share_encoder")
-        chosen = {key: value for key, value in chosen.items() if key not in replaced}
+        chosen = without_representation(chosen)
     if phase == "train" and "log" in protocol:  # snapshots are taken of pre-training
         protocol = {**protocol, "log": {k: v for k, v in protocol["log"].items() if k != "snapshot_steps"}}
     below = [
