@@ -55,6 +55,7 @@ from voidrl.protocols.presets import (
     default_preset,
     protocol_for,
     recipe,
+    without_representation,
 )
 from voidrl.replay import Replay, make_replay
 from voidrl.representations.base import Views
@@ -139,10 +140,7 @@ def layers_for(
         protocol = _with_common_fields(protocol)
         chosen = chosen if learner == own else _with_common_fields(chosen)
     if representation not in (None, piece_name("representation", chosen)):
-        replaced = {"representation", "encoder_trainers"}  # who trains f depends on the representation
-        if chosen.get("share_encoder") == "stack":  # convolutions alike, which other encoders may not have
-            replaced.add("share_encoder")
-        chosen = {key: value for key, value in chosen.items() if key not in replaced}
+        chosen = without_representation(chosen)
     if phase == "train" and "log" in protocol:  # snapshots are taken of pre-training
         protocol = {**protocol, "log": {k: v for k, v in protocol["log"].items() if k != "snapshot_steps"}}
     below = [ConfigLayer(f"protocol {preset}", protocol), ConfigLayer(f"recipe {method}", chosen)]
