@@ -11,6 +11,7 @@ from helpers import (
     make_agent,
     moved,
     parameters_of,
+    small_method,
     snapshot,
 )
 from tiny_runs import MAZE, make_continuous, newest, rows, tiny
@@ -36,6 +37,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 DISCRETE_LEARNERS = ("dqn", "rainbow")
+OFF_POLICY_METHODS = [name for name in registry.names("method") if not registry.find("method", name).learner]
 ENVS = {"dqn": MAZE, "rainbow": MAZE, "sac": f"{MAZE}&continuous=true", "ddpg": f"{MAZE}&continuous=true"}
 
 
@@ -50,6 +52,24 @@ def test_a_run_goes_the_whole_way_on_the_device(learner, tmp_path):
     assert len(rows(tmp_path / "run")) > before
     task = voidrl.finetune(tmp_path / "run", steps=40, out=tmp_path / "task")
     assert task.device.type == "cuda"
+    assert len(voidrl.evaluate(task, episodes=3).returns) == 3
+
+
+@pytest.mark.parametrize("representation", ["fixed", "learner", "simclr"])
+@pytest.mark.parametrize("continuous", ["false", "true"])
+def test_an_on_policy_learner_goes_the_whole_way_on_the_device(continuous, representation, tmp_path):
+    """Actions and the representation's updates are captured, those of the policy are eager."""
+    learner = {"name": "mepol", "rollout_steps": 8, "hidden_dim": 8, "max_updates": 4, "kl_limit": 0.5}
+    config = tiny(method=small_method("mepol"), learner=learner, representation=representation)
+    config |= {"env.num_envs": 2, "replay.capacity_steps": 64, "log.checkpoint_every_steps": 40}
+    env = f"{MAZE}&continuous={continuous}"
+    agent = voidrl.pretrain(env, steps=80, out=tmp_path / "run", config=config, device="cuda")
+    assert agent.device.type == "cuda"
+    logged = [row for row in rows(tmp_path / "run") if "train/mepol_kl" in row]
+    assert logged
+    assert all(-1e-6 <= row["train/mepol_kl"] <= 0.5 for row in logged)
+    assert voidrl.resume(tmp_path / "run", steps=120).steps >= 120
+    task = voidrl.finetune(tmp_path / "run", steps=40, out=tmp_path / "task")
     assert len(voidrl.evaluate(task, episodes=3).returns) == 3
 
 
@@ -93,8 +113,8 @@ COMBINATIONS = [
     ("ddpg", {"method": "metra", "method__distance": "euclidean"}),
     ("ddpg", {"method": "becl", "encoder_trainers": ("method", "learner")}),
     ("sac", {"learner__learn_temperature": False}),
-    *(("dqn", {"method": method}) for method in registry.names("method")),
-    *(("ddpg", {"method": method}) for method in registry.names("method")),
+    *(("dqn", {"method": method}) for method in OFF_POLICY_METHODS),
+    *(("ddpg", {"method": method}) for method in OFF_POLICY_METHODS),
     *(("dqn", {"representation": name}) for name in PIXEL_REPRESENTATIONS),
     *(("sac", {"representation": name}) for name in PIXEL_REPRESENTATIONS if name != "sgi"),
     ("sac", {"representation": {"name": "sgi", "goal_weight": 0}}),  # goals take discrete actions
@@ -350,7 +370,7 @@ def test_pieces_are_compiled(name):
     assert_alike(trained("eager", 6, **options)[0], trained("compile", 6, **options)[0], 2e-3, 1e-3)
 
 
-@pytest.mark.parametrize("name", [name for name in registry.names("method") if name != "random"])
+@pytest.mark.parametrize("name", [name for name in OFF_POLICY_METHODS if name != "random"])
 def test_methods_are_compiled_from_vectors(name):
     """With the losses, trunks and single scored step of the preset urlb-states."""
     learner = {**URLB["learner"], "intrinsic_n_step": "summed" if name == "metra" else "single"}

@@ -136,9 +136,11 @@ def layers_for(
     task = find_dmc_task(env) if isinstance(env, str) else None
     domain = None if task is None else task.domain
     protocol, chosen = protocol_for(env, preset), recipe(method, preset, representation, domain)
-    if learner not in (None, piece_name("learner", protocol)):
+    given = piece_name("learner", protocol)
+    if learner not in (None, own or given):
+        chosen = _with_common_fields(chosen)
+    if learner not in (None, given):
         protocol = _with_common_fields(protocol)
-        chosen = chosen if learner == own else _with_common_fields(chosen)
     if representation not in (None, piece_name("representation", chosen)):
         chosen = without_representation(chosen)
     if phase == "train" and "log" in protocol:  # snapshots are taken of pre-training

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import CONTINUOUS, CPU, DISCRETE, Chain, Point, fill_replay, make_agent, shake, snapshot
+from tiny_runs import rows
 from torch import distributions
 
 import voidrl
@@ -37,7 +38,9 @@ def test_probabilities_and_divergences_are_those_of_torch():
     mean, shifted, taken = torch.randn(3, 5, 2)
     one, other = Policy(mean, torch.tensor([-0.5, 0.3])), Policy(shifted, torch.tensor([0.1, 0.0]))
     theirs = [distributions.Normal(p.first, p.log_std.exp()) for p in (one, other)]
-    torch.testing.assert_close(one.log_prob(taken.tanh()), theirs[0].log_prob(taken).sum(1), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        one.log_prob(taken.tanh()), theirs[0].log_prob(taken).sum(1), rtol=1e-3, atol=1e-3
+    )
     torch.testing.assert_close(one.kl(other), distributions.kl_divergence(*theirs).sum(1))
     assert one.log_prob(torch.ones(5, 2)).isfinite().all()
 
@@ -59,7 +62,7 @@ def test_actions_are_of_the_policy_and_allowed(spec):
         before = taken.atanh()
         torch.testing.assert_close(before.mean(0), policy.first[0], atol=0.05, rtol=0)
         torch.testing.assert_close(before.std(0).log(), torch.full((2,), -0.5), atol=0.05, rtol=0)
-        assert torch.equal(best[0], policy.first[0].tanh())
+        torch.testing.assert_close(best[0], policy.first[0].tanh())
     allowed = action_mask(obs, spec)
     assert allowed is None or allowed.gather(1, taken[:, None]).all()
 
@@ -69,7 +72,9 @@ def test_at_first_no_action_is_preferred():
         learner = agent_for(spec).learner
         policy = learner.policy(torch.randn(20, 4), torch.zeros(20, 0))
         best = policy.first.exp() if spec.discrete else policy.first
-        torch.testing.assert_close(best, torch.full_like(best, 1 / 3 if spec.discrete else 0), atol=0.1, rtol=0)
+        torch.testing.assert_close(
+            best, torch.full_like(best, 1 / 3 if spec.discrete else 0), atol=0.1, rtol=0
+        )
 
 
 # The trust region
@@ -108,8 +113,7 @@ def test_a_step_that_leaves_the_limit_is_undone_bit_for_bit():
     weights, moments = slope.x.detach().clone(), snapshot(slope.optimizers.tensors())
     assert moments
     slope.limit = -1.0  # nothing is allowed
-    found, taken = slope.ascend(backtracks=3)
-    assert taken == 0
+    assert slope.ascend(backtracks=3)[1] == 0
     assert torch.equal(slope.x, weights)
     assert all(torch.equal(value, moments[name]) for name, value in slope.optimizers.tensors().items())
     assert slope.optimizers["policy"].param_groups[0]["lr"] == 0.1
@@ -124,8 +128,7 @@ def test_a_step_that_leaves_the_limit_is_undone_bit_for_bit():
 
 def test_the_learning_rate_is_halved_until_the_first_step_fits():
     slope = Slope(limit=0.03**2)  # 0.1 and 0.05 are too far
-    found, taken = slope.ascend(max_updates=1)
-    assert taken == 1
+    assert slope.ascend(max_updates=1)[1] == 1
     torch.testing.assert_close(slope.x.detach(), torch.full((2,), 0.025), rtol=1e-4, atol=0)
     assert slope.optimizers["policy"].param_groups[0]["lr"] == 0.1
     short = Slope(limit=0.03**2)
@@ -170,7 +173,13 @@ def test_advantages_are_summed_within_episodes_and_bootstrapped_unless_they_term
     replay = Replay(spec, 1, 20, 0, CPU, CPU)
     frame, end, go = np.zeros((1, 1), np.float32), np.array([True]), np.array([False])
     replay.reset(frame)
-    for reward, terminated in ((1.0, go), (2.0, end), (0.0, go), (3.0, go), (4.0, go)):  # the third is a reset
+    for reward, terminated in (
+        (1.0, go),
+        (2.0, end),
+        (0.0, go),
+        (3.0, go),
+        (4.0, go),
+    ):  # the third is a reset
         replay.add(np.zeros(1, int), np.array([reward]), terminated, go, frame, torch.zeros(1, 0))
     agent = make_agent(spec, phase="train", learner={"name": "mepol", "discount": 0.5, "gae_lambda": 0.5})
     with torch.no_grad():
@@ -179,7 +188,12 @@ def test_advantages_are_summed_within_episodes_and_bootstrapped_unless_they_term
     rollout = replay.rollout(4, 0.5)
     gained, target = agent.learner.advantages(rollout, rollout.batch.reward)
     errors = [1 + 2 - 4, 2 + 0 - 4, 3 + 2 - 4, 4 + 2 - 4]
-    assert gained.tolist() == [errors[0] + 0.25 * errors[1], errors[1], errors[2] + 0.25 * errors[3], errors[3]]
+    assert gained.tolist() == [
+        errors[0] + 0.25 * errors[1],
+        errors[1],
+        errors[2] + 0.25 * errors[3],
+        errors[3],
+    ]
     assert target.tolist() == (gained + 4).tolist()
 
 
@@ -202,11 +216,10 @@ TASK = {
 
 @pytest.mark.parametrize("env", [Chain, Point], ids=["discrete", "continuous"])
 def test_a_task_is_learned_from_scratch(env, tmp_path):
-    agent = voidrl.train(env, steps=4000, out=tmp_path / "run", config=TASK)
-    after = voidrl.evaluate(agent, episodes=16, env=env).mean_return
-    fresh = make_agent(agent.spec, phase="train", **{"learner": TASK["learner"]})
-    before = voidrl.evaluate(fresh, episodes=16, env=env).mean_return
-    assert after > before + (0.8 if env is Chain else 2)
+    voidrl.train(env, steps=2600, out=tmp_path / "run", config=TASK)
+    returns = [row["episode/return"] for row in rows(tmp_path / "run") if "episode/return" in row]
+    assert returns[-1] > returns[0] + (0.3 if env is Chain else 2)
+    assert env is not Chain or returns[-1] > 0.95
 
 
 def test_fine_tuning_goes_on_from_the_pretrained_policy(tmp_path):

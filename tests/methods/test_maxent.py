@@ -17,7 +17,8 @@ NO_SKILL = torch.zeros(0)
 def reached(states):
     """A batch of transitions into these states, of which nothing else is read."""
     nothing = torch.zeros(len(states))
-    return Batch(states, nothing, nothing, nothing, states, nothing[:, None], nothing, nothing, nothing[:, None])
+    skill = note = nothing[:, None]
+    return Batch(states, nothing, nothing, nothing, states, skill, nothing, nothing, note)
 
 
 def visited_10_40_50(**options):

@@ -79,7 +79,9 @@ def test_neighbors_are_those_of_brute_force_in_any_blocks(monkeypatch):
     z = points(90, 3)
     whole = neighborhoods(z, 6)
     nearest = brute_force(z, z, 6, exclude_self=True)
-    torch.testing.assert_close((z[:, None] - z[whole.index]).norm(dim=-1).double(), nearest, rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        (z[:, None] - z[whole.index]).norm(dim=-1).double(), nearest, rtol=1e-5, atol=0
+    )
     volume = 3 * nearest[:, -1].log() + math.log(4 / 3 * math.pi)
     torch.testing.assert_close(whole.log_volume, volume, rtol=1e-5, atol=1e-6)
     monkeypatch.setattr(entropy, "_MAX_QUERIES", 32)
@@ -291,12 +293,18 @@ def test_a_pretrained_encoder_serves_another_learner(tmp_path):
     learner = {"name": "mepol", "rollout_steps": 6, "hidden_dim": 8, "encoder": {"feature_dim": 6}}
     changes = tiny(method=small_method("mepol"), learner=learner, env__num_envs=2)
     source = voidrl.pretrain(Walk, steps=20, out=tmp_path / "source", config=changes)
-    with pytest.raises(ConfigError, match=r"heads = 'pretrained' cannot be used with learner 'dqn'.*'random'"):
-        voidrl.finetune(source, config={"learner": "dqn", "finetune.heads": "pretrained"}, out=tmp_path / "no")
+    with pytest.raises(
+        ConfigError, match=r"heads = 'pretrained' cannot be used with learner 'dqn'.*'random'"
+    ):
+        voidrl.finetune(
+            source, config={"learner": "dqn", "finetune.heads": "pretrained"}, out=tmp_path / "no"
+        )
     options = {"learner": {"name": "dqn", "batch_size": 8, "hidden_dim": 8}, "finetune.warmup_steps": 8}
     options["learner"]["learning_rate"] = 1e-9
     tuned = voidrl.finetune(source, steps=20, out=tmp_path / "task", config=options)
     assert tuned.config.learner.name == "dqn"
     for name, weight in source.learner.encoder.named_parameters():
         torch.testing.assert_close(tuned.learner.encoder.get_parameter(name), weight, atol=1e-6, rtol=0)
-        torch.testing.assert_close(tuned.learner.target_encoder.get_parameter(name), weight, atol=1e-6, rtol=0)
+        torch.testing.assert_close(
+            tuned.learner.target_encoder.get_parameter(name), weight, atol=1e-6, rtol=0
+        )
