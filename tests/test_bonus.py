@@ -225,16 +225,16 @@ def test_a_bonus_finds_what_random_actions_do_not(tmp_path):
         learner__learning_rate=3e-3, learner__batch_size=32, learner__hidden_dim=32, learner__hidden_layers=1,
         learner__n_step=3, warmup_steps=100, log__log_every_steps=100,
     )  # fmt: skip
-    fading = {"bonus": {"coefficient": 0.3, "decay": "linear", "decay_steps": 400}}
+    fading = {"bonus": {"coefficient": 0.3, "decay": "linear", "decay_steps": 300}}
     returns = {}
     for name, bonus in {"scratch": None, "counted": Counted}.items():
         settings = {**changes, **(fading if bonus else {})}
-        agent = voidrl.train(Locked, steps=500, out=tmp_path / name, config=settings, bonus=bonus, seed=2)
+        agent = voidrl.train(Locked, steps=400, out=tmp_path / name, config=settings, bonus=bonus, seed=2)
         written = rows(tmp_path / name)
         returns[name] = [row["episode/return"] for row in written if "episode/return" in row]
     assert max(returns["scratch"]) == 0.0
     assert returns["counted"][-1] > 0.9
-    assert agent.method.visits.sum() == 500  # each step once
+    assert agent.method.visits.sum() == 400  # each step once
     coefficients = [row["train/bonus_coefficient"] for row in written if "train/bonus_coefficient" in row]
     assert coefficients == sorted(coefficients, reverse=True)
     assert coefficients[-1] == 0.0

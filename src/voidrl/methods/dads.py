@@ -109,7 +109,7 @@ class SkillDynamics(nn.Module):
         return self.weights(h).log_softmax(1), self.means(h).unflatten(1, (self.experts, -1))
 
     def log_prob(self, x: Tensor, skill: Tensor, change: Tensor) -> Tensor:
-        """Log q, (B,)."""
+        """log q, (B,)."""
         log_weight, mean = self(x, skill)
         error = (change[:, None] - mean).square().sum(2)  # (B, M)
         scale = change.shape[1] * (math.log(self.std) + LOG_2PI / 2)
@@ -175,7 +175,7 @@ class DADS(Method):
         return self.information(x, change, batch.skill, others)
 
     def information(self, x: Tensor, change: Tensor, skill: Tensor, skills: Tensor) -> Tensor:
-        """Log n − log Σ_i q(δ | x, w_i) / q(δ | x, w), (B,), for skills w_i (B, n, S) of which w is one."""
+        """log n − log Σ_i q(δ | x, w_i) / q(δ | x, w), (B,), for skills w_i (B, n, S) of which w is one."""
         n = skills.shape[1]
         log_q = self.dynamics.log_prob(x, skill, change)  # (B,)
         columns = [
@@ -187,7 +187,7 @@ class DADS(Method):
 
     @fusable
     def log_probs(self, x: Tensor, change: Tensor, skills: Tensor) -> Tensor:
-        """Log q of the changes with each of (B, n, S) skills, (B, n)."""
+        """log q of the changes with each of (B, n, S) skills, (B, n)."""
         n = skills.shape[1]
         x, change = (t[:, None].expand(-1, n, -1).flatten(0, 1) for t in (x, change))  # (B · n, d)
         return self.dynamics.log_prob(x, skills.flatten(0, 1), change).unflatten(0, (-1, n))

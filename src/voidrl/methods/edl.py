@@ -139,7 +139,7 @@ class VQVAE(nn.Module):
         self.usage.copy_(self.usage.masked_fill(moves, 1 / k))
 
     def num_used(self) -> Tensor:
-        """Exp of the entropy of the usage: K if all codes are used alike."""
+        """exp of the entropy of the usage: K if all codes are used alike."""
         share = self.usage / self.usage.sum().clamp(min=1e-8)
         return torch.special.entr(share).sum().exp()
 
@@ -242,7 +242,7 @@ class EDL(Method):
         return (self._standardize(z) - goal).square().sum(1)
 
     def _latent(self, batch: Batch, latents: Latents) -> Tensor:
-        """S' in the space of the codes, (B, dim), without gradients."""
+        """s' in the space of the codes, (B, dim), without gradients."""
         if self.space is None:
             return latents.z_next.detach()
         obs = batch.next_obs
