@@ -101,6 +101,24 @@ def test_the_reward_of_each_step_is_that_of_the_method(walk):
     np.testing.assert_allclose(found, np.tile(obs[:, 0].numpy(), (4, 1)))
 
 
+def test_episodes_and_options_are_those_of_the_play(walk):
+    n = len(walk)
+    before, after = walk.observations(np.arange(n), before=True), walk.observations(np.arange(n))
+    states = torch.cat([before, after]), np.arange(n), n + np.arange(n)
+    last = [
+        walk.episode_step[i] == walk.episode_step[walk.episode == walk.episode[i]].max() for i in range(n)
+    ]
+    agent = make_agent(walk.spec, method=small_method("vic"))
+    ends = intrinsic_rewards(agent, walk, *states, repeats=1)[0]
+    assert ((ends != 0) == last).all()
+    agent = make_agent(walk.spec, method=small_method("ngu", k=1, max_scale=1.0))
+    copies = np.isclose(intrinsic_rewards(agent, walk, *states, repeats=1)[0], 1 / 1.001)
+    for i in range(n):
+        earlier = before[(walk.episode == walk.episode[i]) & (walk.episode_step <= walk.episode_step[i])]
+        assert copies[i] == (earlier == after[i]).all(1).any()
+    assert 0.1 < copies.mean() < 0.9
+
+
 def test_rewards_among_other_states_are_noisy_and_leave_the_agent_as_it_is(walk):
     agent = walker(walk, "apt")
     before = {name: tensor.clone() for name, tensor in agent.tensors().items()}
@@ -111,7 +129,7 @@ def test_rewards_among_other_states_are_noisy_and_leave_the_agent_as_it_is(walk)
     assert all(torch.equal(tensor, before[name]) for name, tensor in agent.tensors().items())
 
 
-@pytest.mark.parametrize("method", ["rnd", "icm", "random", "tiny_runs:Skilled"])
+@pytest.mark.parametrize("method", ["rnd", "icm", "ngu", "vic", "random", "tiny_runs:Skilled"])
 def test_methods_of_every_kind(walk, method):
     options = small_method(method) if ":" not in method else {"name": method}
     result = probe_play(make_agent(walk.spec, method=options), walk, spaces=("z",), variables=["cell"])
