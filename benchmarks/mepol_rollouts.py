@@ -70,7 +70,7 @@ def line(preset: str, representation: str | None, device: torch.device, seconds:
     timing = measure([run], device, seconds)[0]
     rate = 1 / timing.seconds
     return (
-        f"{preset} on {device.type}, f {config.representation.name}: {envs} × {steps} = {len(replay)} states, "
+        f"{preset} on {device.type}, f {config.representation.name}: {envs} × {steps}, {len(replay)} states, "
         f"{config.learner.max_updates} gradient steps: {rate:.2f} rollouts/s, "  # type: ignore[attr-defined]
         f"{rate * len(replay):.0f} states/s"
     )
