@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 
 from voidrl import registry
 from voidrl.agent.agent import Agent
+from voidrl.agent.trainers import has_frozen_column
 from voidrl.augment import network_spec
 from voidrl.config import Config, EncoderConfig
 from voidrl.nets.encoder import IMPALA_CHANNELS, STACKS
@@ -16,6 +17,7 @@ from voidrl.types import EnvSpec
 GIGA = 1e9
 # Passes of one batch through a network, a backward pass counting twice.
 ENCODER_PASSES = 5  # s forward and backward, s' by the online and by the target network
+FROZEN_PASSES = 3  # of an encoder that stays as it is, next to that: forward alone
 Q_PASSES = 5  # the same for the critic of discrete actions
 ACTOR_CRITIC_PASSES = 18  # two critics and their targets, a second time for the actor, and the actor
 REPRESENTATION_PASSES = 6  # two views or two states of each sample, forward and backward
@@ -35,10 +37,13 @@ def update_gflop(spec: EnvSpec, config: Config) -> float:
     cls = registry.find("representation", f.name)
     own = 0.0 if f.name in ("identity", "learner") else encoder_flop(seen, f.encoder)
     shared = config.share_encoder == "all"
-    total += batch * ENCODER_PASSES * (own if shared else encoder_flop(seen, learner.encoder))
-    if cls.has_loss and (config.phase == "pretrain" or f.auxiliary):
+    acts = own if shared else encoder_flop(seen, learner.encoder)
+    total += batch * ENCODER_PASSES * acts
+    if has_frozen_column(config):
+        total += batch * FROZEN_PASSES * (acts if config.finetune.frozen_column == "learner" else own)
+    if cls.has_loss and (config.uses_method or f.auxiliary):
         total += (f.batch_size or batch) * REPRESENTATION_PASSES * own
-    if config.phase == "pretrain":  # the states that are rewarded
+    if config.uses_method:  # the states that are rewarded
         total += batch * own * (learner.n_step if learner.intrinsic_n_step == "summed" else 1)
     return total / GIGA
 
@@ -48,6 +53,8 @@ def acting_gflop(spec: EnvSpec, config: Config, num_envs: int) -> float:
     learner = config.learner
     own = config.representation.encoder if config.share_encoder == "all" else learner.encoder
     flop = encoder_flop(network_spec(spec, config.augment).obs_shape, own)
+    if has_frozen_column(config):
+        flop *= 2
     head = 2 * learner.hidden_dim * (own.feature_dim + learner.hidden_dim * (learner.hidden_layers - 1))
     return num_envs * (flop + 2 * head) / GIGA
 

@@ -75,6 +75,8 @@ class ArmSpec:
     """Its own seeds; without any, the experiment's, or those of the arm that it is `like`."""
     like: str | None = None
     """The arm as whose fine-tuning it is trained from scratch; None for the settings of the preset."""
+    bonus: str | None = None
+    """The method whose reward is added to the task's when training from scratch; None for no bonus."""
 
 
 @dataclass(frozen=True)
@@ -287,7 +289,7 @@ def _arms(table: _TomlTable) -> dict[str, ArmSpec]:
     if not methods:
         raise ConfigError(f"{table.file} has no methods: expected at least one table [methods.NAME]")
     known = ("label", "about", "phases", "method", "source", "config", "times", "evaluation", "measures")
-    known_here = (*known, "preset", "presets", "requires", "seeds", "like", *PHASES)
+    known_here = (*known, "preset", "presets", "requires", "seeds", "like", "bonus", *PHASES)
     tables = {name: table.table(f"methods.{name}", each, known_here) for name, each in methods.items()}
     evaluation = _evaluation(table, EvaluationSpec(episodes=10))
     measures = table.words("measures", ("return",))
@@ -332,6 +334,9 @@ def _arm(
     like = table.get("like", str)
     expected = "none, as only training from scratch without a preset of its own follows another method"
     table.require(like is None or (phases == ("train",) and preset is None), "like", like, expected)
+    bonus = table.get("bonus", str)
+    expected = "none, as a bonus is for phases = ['train'] with the settings of a preset, not like another's"
+    table.require(bonus is None or (phases == ("train",) and like is None), "bonus", bonus, expected)
     if preset is not None and evaluation is not None:  # the agent's own
         evaluation = replace(evaluation, episodes=None, steps=None)
     return ArmSpec(
@@ -351,6 +356,7 @@ def _arm(
         requires=table.words("requires", ()) if "requires" in table.values else (),
         seeds=_seeds(table, "seeds", ()),
         like=like,
+        bonus=bonus,
     )
 
 

@@ -310,8 +310,10 @@ class _Planner:
         if phase == "finetune":
             pretrained = self._prepare(self._source_arm(arm), "pretrain", task).config
             layers: Layers = [to_json(build.task_config(pretrained)), self._file_config(arm, phase)]
-            layers += [] if arm.source is None else [arm.config]
-            merged = self._layered([*layers, arm_phase])
+            layers += [arm_phase] if arm.source is None else [arm.config, arm_phase]
+            if implied := build.implied_by_column(layers, phase):
+                layers.insert(*implied)
+            merged = self._layered(layers)
         elif arm.like is not None:
             merged = self._from_finetuning(arm, arm_phase, task)
         else:
@@ -386,10 +388,15 @@ class _Planner:
         shared = self._layered(self._shared(arm))
         if arm.preset is not None and phase == "train":
             shared.pop("finetune", None)  # an agent with its own protocol is not set up as fine-tuning is
-        method = {} if arm.method is None else {"method": arm.method}
+        method: dict[str, Any] = {} if arm.method is None else {"method": arm.method}
+        bonus = arm.bonus
+        if bonus is not None and not self.run_code and ":" in bonus:
+            method = {"method": bonus, "bonus.coefficient": build.BONUS_COEFFICIENT}
+            bonus = None
         own = [self._file_config(arm, phase), self.phase_changes[phase], method, arm.config]
         own.append(arm.by_phase.get(phase, PhaseSpec()).config)
-        layers = build.layers_for(env, phase, self._preset_name(arm, env), self._layered(own), shared=shared)
+        preset = self._preset_name(arm, env)
+        layers = build.layers_for(env, phase, preset, self._layered(own), shared=shared, bonus=bonus)
         return self._layered([layer.values for layer in layers])
 
     def _from_finetuning(self, arm: ArmSpec, arm_phase: Mapping[str, Any], task: Task) -> dict[str, Any]:

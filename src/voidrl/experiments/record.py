@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Sequence
 
-from voidrl.config import flat, merge
+from voidrl.config import Config, flat, merge
 from voidrl.errors import RunFolderError
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.runs import locks
@@ -43,7 +43,7 @@ def _cell_record(cell: Cell) -> CellRecord:
         folder=cell.folder,
         label=cell.label,
         task=cell.task,
-        method="scratch" if cell.phase == "train" else cell.config.method.name,
+        method=_method_name(cell.config),
         seed=cell.seed,
         phase=cell.phase,
         source=cell.source,
@@ -54,6 +54,13 @@ def _cell_record(cell: Cell) -> CellRecord:
         pretrain_seed=cell.pretrain_seed,
         like=cell.arm.like,
     )
+
+
+def _method_name(config: Config) -> str:
+    """The method of a run; from scratch none, unless its reward is a bonus."""
+    if config.phase != "train":
+        return config.method.name
+    return f"scratch + {config.method.name}" if config.has_bonus else "scratch"
 
 
 def update_record(plan: Plan) -> None:

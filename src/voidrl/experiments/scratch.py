@@ -21,7 +21,7 @@ EQUIVALENT = {
 }
 # Those that are about pre-trained weights. `adaptations` names each that matters.
 ADAPTATION = (
-    *("heads", "encoder_learning_rate", "first_layer_learning_rate", "warmup_actions"),
+    *("heads", "frozen_column", "encoder_learning_rate", "first_layer_learning_rate", "warmup_actions"),
     *("explorer", "explorer_steps", "explorer_decay_steps"),
 )
 NOISE = ("epsilon", "stddev")  # schedules of learners, from `…_start` to `…_end`
@@ -56,11 +56,15 @@ def adaptations(tuned: Config) -> Iterator[str]:
             f"after the warm-up the pre-trained policy acts in stretches of {tuning.explorer_steps:g} steps, "
             f"which begin with probability {tuning.explorer:g}; from scratch there are none"
         )
+    if tuning.frozen_column != "none":
+        whose = "the learner's pre-trained encoder" if tuning.frozen_column == "learner" else "f"
+        yield f"heads also read the features of {whose}, which is frozen; from scratch there is one encoder"
+    known = "pre-trained " if tuning.frozen_column == "none" else ""
     parts = {
-        "encoder": tuning.encoder_learning_rate,
-        "first layer of the heads": tuning.first_layer_learning_rate,
+        f"{known}encoder": tuning.encoder_learning_rate,
+        f"{known}first layer of the heads": tuning.first_layer_learning_rate,
     }
     for part, special in parts.items():
         if special is not None and special != rate:
             how = "is frozen" if special == 0 else f"has learning rate {special:g}"
-            yield f"the pre-trained {part} {how}; from scratch it has {rate:g}, as all weights"
+            yield f"the {part} {how}; from scratch it has {rate:g}, as all weights"

@@ -20,6 +20,8 @@ from voidrl.nets.layers import (
 )
 from voidrl.nets.noisy import NoisyLinear, redraw_noise, silence
 from voidrl.nets.popart import PopArt
+from voidrl.nets.progressive import ProgressiveEncoder
+from voidrl.nets.successor import SuccessorDuelingQ, successor_critic
 from voidrl.nets.targets import polyak_update, target_copy
 from voidrl.nets.tf32 import TF32Linear
 
@@ -35,6 +37,8 @@ __all__ = [
     "Linear",
     "NoisyLinear",
     "PopArt",
+    "ProgressiveEncoder",
+    "SuccessorDuelingQ",
     "TF32Linear",
     "TrunkQ",
     "TwinQ",
@@ -47,6 +51,7 @@ __all__ = [
     "rescale",
     "scale_gradient",
     "silence",
+    "successor_critic",
     "target_copy",
     "top1_accuracy",
     "top1_hits",

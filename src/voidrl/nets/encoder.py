@@ -100,6 +100,9 @@ class Encoder(nn.Module):
         stack: A network that is the stack, whatever `config` says; it reads plain images.
     """
 
+    is_constant = False
+    """Whether it is frozen for good; targets then share it."""
+
     def __init__(
         self,
         spec: EnvSpec,

@@ -6,7 +6,9 @@ A recipe (`recipes/<method>.toml`) says what one method takes within it: its val
 f shares with the learner and whose losses train f. A table of a recipe is for the preset that it is named
 after, or for a family of presets by their first word (`atari`), whose table is read first. A table such as
 `urlb+identity` or `urlb+jaco` is for the representation or the domain of DMControl that it names, and is read
-last.
+last. `representations.toml` has such tables for all methods: what a representation takes that the user names
+and the method's recipe does not have. The table `bonus` is for the method as a bonus next to a task's
+reward, in every preset.
 
 An agent (`agents/<preset>.toml`) is a protocol that names its representation, to train from scratch in some
 `families` of environments. Its values hold for all of them, those of the table `atari`, `dmc`, `maze` or
@@ -154,12 +156,38 @@ def recipe(method: str, preset: str | None, *special: str | None) -> dict[str, A
 
     `special` are the representation that the user names and DMControl's domain, if any.
     """
-    file = files(__package__).joinpath("recipes", f"{method}.toml")
-    if preset not in PROTOCOLS or not file.is_file():
+    if preset not in PROTOCOLS:
         return {}
-    tables = tomllib.loads(file.read_text("utf-8"))
+    file = files(__package__).joinpath("recipes", f"{method}.toml")
+    tables = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
     names = (preset.partition("-")[0], preset)
-    return merge(*(tables.get(name + end, {}) for end in ("", *(f"+{s}" for s in special)) for name in names))
+    chosen = merge(*(tables.get(name, {}) for name in names))
+    named = special[0] if special else None
+    if chosen.get("representation", {}).get("name") != named:
+        common = [_representations().get(f"{name}+{named}") for name in names]
+        if any(common):
+            chosen = merge(without_representation(chosen), *(table or {} for table in common))
+    return merge(chosen, *(tables.get(f"{name}+{each}", {}) for each in special for name in names))
+
+
+@cache
+def _representations() -> dict[str, Any]:
+    return tomllib.loads(files(__package__).joinpath("representations.toml").read_text("utf-8"))
+
+
+def without_representation(chosen: dict[str, Any]) -> dict[str, Any]:
+    """A recipe without its representation and what depends on it: who trains f, and a shared stack."""
+    dropped = {"representation", "encoder_trainers"}
+    if chosen.get("share_encoder") == "stack":  # convolutions alike, which other encoders may not have
+        dropped.add("share_encoder")
+    return {key: value for key, value in chosen.items() if key not in dropped}
+
+
+@cache
+def bonus_recipe(method: str) -> dict[str, Any]:
+    """The values of a method's recipe for its reward next to a task's."""
+    file = files(__package__).joinpath("recipes", f"{method}.toml")
+    return tomllib.loads(file.read_text("utf-8")).get("bonus", {}) if file.is_file() else {}
 
 
 def preset_values(name: str, method: str = "apt") -> dict[str, Any]:

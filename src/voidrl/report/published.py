@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from voidrl.config import bonus_method
 from voidrl.errors import VoidrlError
 from voidrl.report.agents import find_agent
 from voidrl.report.formatting import Table, join_names, step_range
@@ -118,6 +119,8 @@ def _agent_tables(collection: Collection, arms: Sequence[ArmRuns]) -> list[Table
     for arm in sorted(arms, key=lambda arm: (bool(arm.complete), arm.runs[0].asked_steps)):
         experiment, game = arm.runs[0].experiment, known_game(arm.env)
         if arm.phase != "train" or "?" in arm.env or game not in GAMES_26:
+            continue
+        if bonus_method(arm.runs[0].config):  # another agent than the published one
             continue
         agent = find_agent(arm.runs[0], [name.replace("_", "-") for name in names])
         if agent is not None and (experiment is None or experiment.published is None):

@@ -1,0 +1,73 @@
+"""Every method with and without contrast: with `--representation simclr` and `--representation learner`."""
+
+import pytest
+
+from voidrl import build, registry
+from voidrl.agent.dry_build import dry_build
+from voidrl.agent.trainers import Pieces, check_combination
+from voidrl.config import flat, to_json
+from voidrl.errors import ConfigError
+from voidrl.types import EnvSpec
+
+BOX = {"action_low": (-1.0,) * 6, "action_high": (1.0,) * 6, "action_shape": (6,)}
+GAME = EnvSpec((1, 84, 84), True, 4, num_actions=9, raw_shape=(84, 84))
+MAZE = EnvSpec((3, 39, 39), True, 1, num_actions=4, raw_shape=(39, 39, 3))
+WALKER = EnvSpec((3, 84, 84), True, 3, num_actions=0, raw_shape=(84, 84, 3), **BOX)
+PRESETS = {  # environment, what it looks like, and the batch of contrast
+    "atari-paper": ("atari/ms_pacman", GAME, 512),
+    "atari-fast": ("atari/ms_pacman", GAME, 256),
+    "maze-demo": ("voidrl/PixelMaze-v0", MAZE, 64),
+    "urlb-pixels": ("dmc/walker", WALKER, 256),
+}
+ICM = "its reward is the error of a forward model, which is a part of the representation icm"
+CANNOT = {("icm", "simclr"): ICM, ("icm", "learner"): ICM}
+"""Methods and variants that do not go together, with the reason."""
+
+
+def config_of(method, preset, representation=None):
+    """The config of `voidrl pretrain --preset … --method … --representation …`."""
+    env, spec, _ = PRESETS[preset]
+    named = {} if representation is None else {"representation": representation}
+    layers = build.layers_for(env, "pretrain", preset, None, {"method": method, **named})
+    return build.build_config(spec, [layer.values for layer in layers])
+
+
+def pieces_of(config):
+    kinds = ("representation", "method", "learner")
+    return Pieces(*(registry.find(kind, getattr(config, kind).name) for kind in kinds))
+
+
+@pytest.mark.parametrize("variant", ["simclr", "learner"])
+@pytest.mark.parametrize("method", registry.names("method"))
+def test_a_method_builds_with_and_without_contrast(method, variant):
+    cls = registry.find("method", method)
+    for preset, (_, spec, batch_size) in PRESETS.items():
+        config = config_of(method, preset, variant)
+        if (method, variant) in CANNOT:
+            with pytest.raises(ConfigError):
+                dry_build(spec, config)
+            continue
+        agent = dry_build(spec, config)
+        assert agent is not None
+        assert config.representation.name == variant
+        tuned = build.build_config(spec, [layer.values for layer in build.finetune_layers(config, None)])
+        check_combination(spec, tuned, pieces_of(tuned))
+        if not cls.reads_latents:  # f serves nothing else, and contrast would train nothing
+            assert variant == "learner" or not agent._trains_representation
+        elif variant == "simclr":
+            assert agent.trainers == {"representation"}
+            assert config.representation.batch_size == batch_size
+        else:
+            assert agent.representation.encoder is agent.learner.encoder
+            assert "representation" not in agent.trainers
+            assert ("method" in agent.trainers) == cls.can_train_encoder
+
+
+@pytest.mark.parametrize("method", registry.names("method"))
+def test_naming_the_representation_that_a_method_has_anyway_changes_nothing(method):
+    for preset in PRESETS:
+        config = config_of(method, preset)
+        named = flat(to_json(config_of(method, preset, config.representation.name)))
+        different = {name for name, value in flat(to_json(config)).items() if named[name] != value}
+        # Without a recipe for f, nothing says how large its batches are in the protocol unless it is named.
+        assert different <= {"representation.batch_size", "representation.learning_rate"}

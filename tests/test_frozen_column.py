@@ -1,0 +1,264 @@
+"""A frozen pre-trained encoder next to a new one: what stays, what learns, what is refused."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from helpers import (
+    CONTINUOUS,
+    DISCRETE,
+    NORMED,
+    PIXELS,
+    PIXELS_CONTINUOUS,
+    fill_replay,
+    make_agent,
+    moved,
+    shake,
+    small_method,
+    snapshot,
+)
+from tiny_runs import Walk, assert_same_run, tiny
+
+import voidrl
+from voidrl import build
+from voidrl.agent.cost import acting_gflop, update_gflop
+from voidrl.agent.reset import reset
+from voidrl.config import FinetuneConfig, to_json
+from voidrl.engine import HostReads
+from voidrl.errors import ConfigError
+from voidrl.nets import ProgressiveEncoder
+from voidrl.types import Layout
+
+STACK = {"representation": "simclr", "share_encoder": "stack", "representation__encoder__activation": "relu"}
+CASES = {
+    "dqn": (DISCRETE, {"representation": "simclr"}),
+    "rainbow, stack": (PIXELS, {"learner": "rainbow", **STACK}),
+    "dqn, all, normed": (PIXELS, {"share_encoder": "all", **NORMED}),
+    "sac, normed": (PIXELS_CONTINUOUS, {"learner": "sac", **NORMED}),
+    "sac, f of the learner": (CONTINUOUS, {"learner": "sac", "representation": "learner"}),
+    "ddpg": (PIXELS_CONTINUOUS, {"learner": "ddpg"}),
+    "aps": (PIXELS, {"method": small_method("aps"), "representation": "learner"}),
+}
+
+
+def pretrained(case, **more):
+    """An agent that has moved away from its initial weights."""
+    spec, options = CASES[case]
+    return shake(make_agent(spec, **{**options, **more}), 0.1)
+
+
+def adapted(case, source, column="learner", seed=1, **more):
+    """An agent that fine-tunes `source`."""
+    spec, options = CASES[case]
+    tuning = {"phase": "finetune", "finetune__frozen_column": column, "finetune__heads": "random"}
+    agent = make_agent(spec, seed=seed, **{**options, **tuning, **more})
+    agent.load_pretrained(source.tensors())
+    return agent
+
+
+def frozen_names(agent):
+    """Weights and buffers of the frozen column, by the names that the agent has for them."""
+    kept = {id(t) for t in agent.learner.encoder.frozen.state_dict(keep_vars=True).values()}
+    return {name for name, tensor in agent.tensors().items() if id(tensor) in kept}
+
+
+@pytest.mark.parametrize("column", ["learner", "representation"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_frozen_column_gives_the_pretrained_features_and_never_changes(case, column):
+    source = pretrained(case)
+    agent = adapted(case, source, column)
+    replay = fill_replay(agent.spec, skill_dim=agent.method.skill_dim)
+    obs = replay.observations(replay.sample(4))
+    kept = source.learner.encoder if column == "learner" else source.representation.encoder
+    with torch.no_grad():
+        features, expected = agent.learner.encoder(obs), kept(obs)
+    width = expected.shape[1]
+    assert torch.equal(features[:, :width], expected)
+    assert features.shape[1] == agent.learner.encoder.feature_dim > width
+    assert torch.equal(agent.representation.encode(obs), source.representation.encode(obs))
+
+    names, before = frozen_names(agent), snapshot(agent.tensors())
+    for index in range(3):
+        agent.step(replay, index)
+    changed = moved(before, agent.tensors())
+    assert names
+    assert not changed & names  # spectral norm's vectors included
+    assert {n for n, _ in agent.named_parameters() if n.startswith("learner.encoder.")} - names <= changed
+    assert not any(n.startswith("representation.") for n in changed)
+    assert torch.equal(agent.learner.encoder(obs)[:, :width], expected)
+    trained = set(agent.optimizers.all_parameters())
+    assert not trained & set(agent.learner.encoder.frozen.parameters())
+
+
+@pytest.mark.parametrize("case", ["dqn", "sac, normed"])
+def test_targets_share_the_frozen_column_and_follow_the_new_one(case):
+    agent = adapted(case, pretrained(case), learner__target_tau=1.0)
+    learner = agent.learner
+    assert learner.target_encoder.frozen is learner.encoder.frozen
+    assert not any("target_encoder.frozen" in name for name in agent.tensors())
+    replay = fill_replay(agent.spec)
+    obs = replay.observations(replay.sample(4))
+    agent.step(replay)
+    with torch.no_grad():
+        assert torch.allclose(learner.target_encoder(obs), learner.encoder(obs), atol=1e-5)
+
+
+def test_heads_read_both_columns():
+    agent = adapted("dqn", pretrained("dqn"))
+    obs, skill = torch.randn(5, 4), torch.zeros(5, 0)
+    learner, width = agent.learner, agent.learner.encoder.frozen.feature_dim
+    before = learner.critic(learner.encoder(obs), skill)
+    for columns in (slice(None, width), slice(width, None)):
+        changed = adapted("dqn", pretrained("dqn")).learner
+        with torch.no_grad():
+            for layer in changed.first_layers:
+                layer.weight[:, columns] = 0
+        assert not torch.allclose(changed.critic(changed.encoder(obs), skill), before)
+
+
+def test_the_encoders_learning_rate_is_the_new_columns_and_an_update_reads_nothing_on_the_host():
+    agent = adapted("dqn", pretrained("dqn"), finetune__encoder_learning_rate=0.25)
+    new = [p for name, p in agent.learner.encoder.named_parameters() if not name.startswith("frozen.")]
+    rates = {id(p): group["lr"] for group in agent.optimizers["critic"].param_groups for p in group["params"]}
+    assert {rates.pop(id(p)) for p in new} == {0.25}
+    assert set(rates.values()) == {agent.config.learner.learning_rate}
+    replay = fill_replay()
+    agent.step(replay)
+    with HostReads() as reads:
+        agent.step(replay)
+    assert reads.first is None, reads.what
+
+
+@pytest.mark.parametrize("case", ["rainbow, stack", "dqn, all, normed"])
+def test_a_reset_leaves_the_frozen_column_alone(case):
+    agent = adapted(case, pretrained(case), reset__keep=0.5)
+    before, names = snapshot(agent.tensors()), frozen_names(agent)
+    torch.manual_seed(5)
+    reset(agent)
+    changed = moved(before, agent.tensors())
+    assert not changed & names
+    assert "learner.encoder.stack.0.weight" in changed
+    assert not any(name.startswith("representation.") for name in changed)
+
+
+def test_columns_of_different_layouts_read_plain_images():
+    narrow = {"representation__encoder__stack": "paper"}
+    agent = adapted("rainbow, stack", pretrained("rainbow, stack"))
+    assert agent.learner.encoder.layout == agent.learner.encoder.frozen.layout != Layout()
+    spec, plain = PIXELS, {"representation": "simclr", **narrow}
+    source = shake(make_agent(spec, **plain), 0.1)
+    tuning = {"phase": "finetune", "finetune__frozen_column": "representation", "finetune__heads": "random"}
+    mixed = make_agent(spec, **plain, **tuning)
+    mixed.load_pretrained(source.tensors())
+    assert mixed.learner.encoder.layout == Layout() != mixed.learner.encoder.frozen.layout
+    mixed.step(fill_replay(spec))
+
+
+def test_a_frozen_column_costs_its_forward_passes():
+    one = make_agent(PIXELS, phase="finetune").config
+    two = adapted("rainbow, stack", pretrained("rainbow, stack")).config
+    two = build.update(two, {"finetune.frozen_column": "none"}), two
+    assert update_gflop(PIXELS, two[0]) < update_gflop(PIXELS, two[1]) < 2 * update_gflop(PIXELS, two[0])
+    assert acting_gflop(PIXELS, two[0], 1) < acting_gflop(PIXELS, two[1], 1)
+    assert update_gflop(PIXELS, one) > 0
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A pre-trained run on vectors."""
+    out = tmp_path_factory.mktemp("source") / "run"
+    config = tiny(representation="simclr", finetune__encoder_learning_rate=1e-6)
+    voidrl.pretrain(Walk, steps=12, out=out, config=config)
+    return out
+
+
+def test_one_option_is_enough_and_runs_resume_bit_for_bit_without_the_pretrained_run(tmp_path, source):
+    shutil.copytree(source, tmp_path / "source")
+    options = {"config": {"finetune.frozen_column": "learner"}}
+    for steps, out in ((30, "straight"), (20, "resumed")):
+        agent = voidrl.finetune(tmp_path / "source", Walk, steps=steps, out=tmp_path / out, **options)
+    tuning = agent.config.finetune
+    assert (tuning.heads, tuning.encoder_learning_rate) == ("random", None)
+    shutil.rmtree(tmp_path / "source")
+    tuned = voidrl.resume(tmp_path / "resumed", steps=30)
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=30)
+
+    before, loaded = voidrl.load(source, device="cpu"), voidrl.load(tmp_path / "straight", device="cpu")
+    voidrl.save_pretrained(tuned, tmp_path / "shared")
+    shared = voidrl.from_pretrained(tmp_path / "shared", device="cpu")
+    obs = torch.randn(4, 3)
+    known = before.learner.encoder(obs)
+    for each in (tuned, loaded, shared):
+        assert isinstance(each.learner.encoder, ProgressiveEncoder)
+        assert torch.equal(each.learner.encoder(obs)[:, : known.shape[1]], known)
+        seen = obs.numpy()
+        assert np.array_equal(each.act(seen), tuned.act(seen))
+    with pytest.raises(ConfigError, match=r"frozen_column = 'learner' cannot be fine-tuned again, its heads"):
+        voidrl.finetune(tuned, Walk, steps=9, out=tmp_path / "again")
+
+
+def test_a_saved_agent_can_be_the_frozen_column(tmp_path, source):
+    voidrl.save_pretrained(voidrl.load(source, device="cpu"), tmp_path / "shared")
+    config = {"finetune": {"frozen_column": "representation", "encoder_learning_rate": 1e-3}}
+    agent = voidrl.finetune(tmp_path / "shared", Walk, steps=9, out=tmp_path / "run", config=config)
+    assert agent.config.finetune.encoder_learning_rate == 1e-3  # given along with the column
+    assert agent.learner.encoder.frozen is agent.representation.encoder
+
+
+def test_what_the_option_implies_says_where_it_comes_from_and_loses_to_what_is_given():
+    run = make_agent(DISCRETE, representation="spr", finetune__encoder_learning_rate=0.0).config
+    layers = build.finetune_layers(run, {"finetune.frozen_column": "learner"})
+    config = build.build_config(DISCRETE, [layer.values for layer in layers])
+    assert not config.representation.auxiliary
+    sources = build.config_sources(config, layers)
+    for field in ("finetune.heads", "finetune.encoder_learning_rate", "representation.auxiliary"):
+        assert sources[field] == "finetune.frozen_column"
+    # Named before pre-training, it is settled there, and the loss of f still stops in fine-tuning.
+    both = {"finetune": {"frozen_column": "learner", "heads": "random", "encoder_learning_rate": 1.0}}
+    early = build.build_config(DISCRETE, [to_json(run), both])
+    assert early.representation.auxiliary
+    layers = build.finetune_layers(early, None)
+    assert not build.build_config(DISCRETE, [layer.values for layer in layers]).representation.auxiliary
+    layers = build.finetune_layers(early, {"finetune.frozen_column": "none", "finetune.heads": "pretrained"})
+    later = build.build_config(DISCRETE, [layer.values for layer in layers])
+    assert later.representation.auxiliary
+    assert later.finetune.heads == "pretrained"
+    assert later.finetune.encoder_learning_rate == 1.0
+
+
+def test_what_cannot_work_is_refused_before_pre_training():
+    with pytest.raises(
+        ConfigError, match=r"heads = 'actor' cannot be used: expected 'random' with frozen_co"
+    ):
+        FinetuneConfig(frozen_column="learner", heads="actor")
+    with pytest.raises(
+        ConfigError, match=r"encoder_learning_rate = 0.0 cannot be used: expected None or a n"
+    ):
+        FinetuneConfig(frozen_column="learner", heads="random", encoder_learning_rate=0.0)
+    layers = build.finetune_layers(
+        make_agent().config, {"finetune": {"frozen_column": "learner", "heads": "pretrained"}}
+    )
+    with pytest.raises(ConfigError, match=r"finetune\.heads = 'pretrained' cannot be used"):
+        build.build_config(DISCRETE, [layer.values for layer in layers])
+    bare = {"learner__encoder__hidden_dim": 0, "learner__encoder__feature_dim": 0}
+    bare["learner__encoder__stack"] = "mlp"
+    column = {"finetune__frozen_column": "learner", "finetune__heads": "random"}
+    sentence = (
+        r"frozen_column = 'learner' cannot be used with learner 'dqn' on vector 4, 3 actions: it has no"
+    )
+    for phase in ("pretrain", "finetune"):
+        with pytest.raises(ConfigError, match=sentence):
+            make_agent(DISCRETE, phase=phase, **bare, **column)
+    make_agent(DISCRETE, phase="train", **bare, **column)  # which is never fine-tuned
+    column["finetune__frozen_column"] = "representation"
+    with pytest.raises(ConfigError, match="cannot be used with representation 'identity' on vector 4, 3"):
+        make_agent(DISCRETE, representation="identity", **column)
+    with pytest.raises(
+        ConfigError, match=r"frozen_column = 'representation' cannot be used with representation\.aux"
+    ):
+        make_agent(DISCRETE, phase="finetune", representation="spr", **column)
+    # f next to the observation itself, where heads read vectors directly.
+    agent = make_agent(DISCRETE, phase="finetune", representation="simclr", **bare, **column)
+    obs = torch.randn(3, 4)
+    assert torch.equal(agent.learner.encoder(obs)[:, -4:], obs)
