@@ -27,6 +27,8 @@ def update_gflop(spec: EnvSpec, config: Config) -> float:
     """Billions of floating-point operations of one update; right within a factor of about two."""
     learner, f = config.learner, config.representation
     batch = learner.batch_size * learner.views
+    if learner.on_policy:  # a gradient step on a whole rollout; there is no target network
+        batch = learner.rollout_steps * config.env.num_envs  # type: ignore[attr-defined]
     seen = network_spec(spec, config.augment).obs_shape
     passes = ACTOR_CRITIC_PASSES
     if spec.discrete:
