@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from voidrl import registry
 from voidrl.agent import Agent
+from voidrl.agent.on_policy import rollout_step
 from voidrl.build import build_config
 from voidrl.config import EnvConfig, merge
 from voidrl.engine import Engine
@@ -42,6 +43,7 @@ SMALL = {  # fields of methods whose default size would take most of the time
     "projection_dim": 4,
     "num_prototypes": 8,
     "queue_size": 32,
+    "table_size": 2**12,
     "num_skills": 3,
     "skill_dim": 3,
     "k": 3,
@@ -67,6 +69,13 @@ def small_method(name, **options):
     return {"name": name, **{field: value for field, value in SMALL.items() if field in fields}, **options}
 
 
+def update(agent, replay, index=0):
+    """One update of any agent: on a rollout if its learner is on-policy."""
+    if agent.learner.rollout_steps:
+        return rollout_step(agent, replay, len(replay))
+    return agent.step(replay, index % agent.learner.period)
+
+
 def fill_replay(
     spec=DISCRETE,
     steps=64,
@@ -77,10 +86,11 @@ def fill_replay(
     storage=CPU,
     device=CPU,
     config=None,
+    note_dim=0,
 ):
     """A replay of random transitions, in episodes of about `end_every` steps, half of them terminated."""
     rng = np.random.default_rng(seed)
-    replay = Replay(spec, num_envs, steps * num_envs + 50, skill_dim, storage, device, config)
+    replay = Replay(spec, num_envs, steps * num_envs + 50, skill_dim, storage, device, config, note_dim)
 
     def frames():
         numbers = spec.num_values if spec.pixels else spec.frame_shape[0]
@@ -102,6 +112,8 @@ def fill_replay(
         terminated = ends & (rng.random(num_envs) < 0.5)
         skill = torch.from_numpy(rng.normal(size=(num_envs, skill_dim)).astype(np.float32))
         replay.add(action, rng.normal(size=num_envs), terminated, ends & ~terminated, frames(), skill)
+        if note_dim:
+            replay.annotate(torch.arange(num_envs), torch.from_numpy(rng.random((num_envs, note_dim))))
     return replay
 
 
@@ -185,7 +197,8 @@ def spec_of(factory):
 def run_loop(folder, factory, agent, num_envs=1):
     """The training loop itself, for what the API does not hand out: returns it, with its replay."""
     envs = make_envs(EnvConfig(id="test", num_envs=num_envs), factory)
-    replay = Replay(envs.spec, num_envs, 10_000, agent.method.skill_dim, CPU, CPU, agent.config.replay)
+    size = num_envs, 10_000, agent.method.skill_dim
+    replay = Replay(envs.spec, *size, CPU, CPU, agent.config.replay, agent.note_dim)
     with RunFolder.create(folder) as home:
         loop = Loop(Engine(agent, replay, print), envs, None, home, LoopState())
     loop.run()

@@ -9,7 +9,9 @@ from helpers import (
     PIXELS_CONTINUOUS,
     fill_replay,
     make_agent,
+    moved,
     parameters_of,
+    small_method,
     snapshot,
 )
 from tiny_runs import MAZE, make_continuous, newest, rows, tiny
@@ -35,6 +37,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 DISCRETE_LEARNERS = ("dqn", "rainbow")
+OFF_POLICY_METHODS = [name for name in registry.names("method") if not registry.find("method", name).learner]
 ENVS = {"dqn": MAZE, "rainbow": MAZE, "sac": f"{MAZE}&continuous=true", "ddpg": f"{MAZE}&continuous=true"}
 
 
@@ -49,6 +52,24 @@ def test_a_run_goes_the_whole_way_on_the_device(learner, tmp_path):
     assert len(rows(tmp_path / "run")) > before
     task = voidrl.finetune(tmp_path / "run", steps=40, out=tmp_path / "task")
     assert task.device.type == "cuda"
+    assert len(voidrl.evaluate(task, episodes=3).returns) == 3
+
+
+@pytest.mark.parametrize("representation", ["fixed", "learner", "simclr"])
+@pytest.mark.parametrize("continuous", ["false", "true"])
+def test_an_on_policy_learner_goes_the_whole_way_on_the_device(continuous, representation, tmp_path):
+    """Actions and the representation's updates are captured, those of the policy are eager."""
+    learner = {"name": "mepol", "rollout_steps": 8, "hidden_dim": 8, "max_updates": 4, "kl_limit": 0.5}
+    config = tiny(method=small_method("mepol"), learner=learner, representation=representation)
+    config |= {"env.num_envs": 2, "replay.capacity_steps": 64, "log.checkpoint_every_steps": 40}
+    env = f"{MAZE}&continuous={continuous}"
+    agent = voidrl.pretrain(env, steps=80, out=tmp_path / "run", config=config, device="cuda")
+    assert agent.device.type == "cuda"
+    logged = [row for row in rows(tmp_path / "run") if "train/mepol_kl" in row]
+    assert logged
+    assert all(-1e-6 <= row["train/mepol_kl"] <= 0.5 for row in logged)
+    assert voidrl.resume(tmp_path / "run", steps=120).steps >= 120
+    task = voidrl.finetune(tmp_path / "run", steps=40, out=tmp_path / "task")
     assert len(voidrl.evaluate(task, episodes=3).returns) == 3
 
 
@@ -88,12 +109,13 @@ ON_CONVOLUTIONS = (
     {"name": "combined", "encoder": {"activation": "relu", "feature_dim": 0}},
     {"name": "sgi", "encoder": {"activation": "relu", "feature_dim": 0}},
 )
+FADING = {"bonus__decay": "linear", "intrinsic_normalization": "scale"}
 COMBINATIONS = [
     ("ddpg", {"method": "metra", "method__distance": "euclidean"}),
     ("ddpg", {"method": "becl", "encoder_trainers": ("method", "learner")}),
     ("sac", {"learner__learn_temperature": False}),
-    *(("dqn", {"method": method}) for method in registry.names("method")),
-    *(("ddpg", {"method": method}) for method in registry.names("method")),
+    *(("dqn", {"method": method}) for method in OFF_POLICY_METHODS),
+    *(("ddpg", {"method": method}) for method in OFF_POLICY_METHODS),
     *(("dqn", {"representation": name}) for name in PIXEL_REPRESENTATIONS),
     *(("sac", {"representation": name}) for name in PIXEL_REPRESENTATIONS if name != "sgi"),
     ("sac", {"representation": {"name": "sgi", "goal_weight": 0}}),  # goals take discrete actions
@@ -122,6 +144,13 @@ COMBINATIONS = [
     ("rainbow", {"phase": "train", "learner__encoder__rescale": True, **ANNEALED}),
     ("dqn", {"phase": "train", **ANNEALED}),
     ("sac", {"phase": "train", "learner__weight_decay": 0.1}),
+    # An intrinsic reward next to the task's.
+    *(
+        ("dqn", {"phase": "train", "method": method, "bonus__coefficient": 0.1, **FADING})
+        for method in ("cbb", "apt", "rnd", "diayn")
+    ),
+    ("ddpg", {"phase": "train", "method": "icm", "bonus__coefficient": 0.1, **FADING}),
+    ("ddpg", {"phase": "finetune", "method": "proto", "bonus__coefficient": 0.1}),
     # Scales: of intrinsic rewards, and of values.
     *(("dqn", {"intrinsic_normalization": variant}) for variant in ("scale", "standardize")),
     ("ddpg", {"intrinsic_normalization": "standardize", "learner__intrinsic_n_step": "single"}),
@@ -138,7 +167,8 @@ URLB = {  # as the presets have it: trunks, dynamics over three steps, distances
 def replay_for(agent, spec):
     """Random transitions on the agent's device."""
     place, skills, config = agent.device, agent.method.skill_dim, agent.config.replay
-    return fill_replay(spec, skill_dim=skills, storage=place, device=place, config=config)
+    sizes = {"skill_dim": skills, "note_dim": agent.note_dim}
+    return fill_replay(spec, **sizes, storage=place, device=place, config=config)
 
 
 def trained(engine, updates, seed=7, spec=None, **options):
@@ -199,6 +229,20 @@ def test_a_reset_keeps_graphs_valid():
         for first in range(20, 40, 5):
             runner.update(first, 5)
         assert {key: runner._graphs[key] for key in graphs} == graphs
+        agents[engine] = agent
+    assert_alike(agents["eager"], agents["graph"])
+
+
+def test_captured_updates_read_the_coefficient_of_the_moment():
+    """A graph is captured with the weight of a bonus at the start, and launched with later ones."""
+    options = {"phase": "train", "method": "rnd", "bonus": {"coefficient": 1.0, "decay": "linear"}, **QUIET}
+    agents = {}
+    for engine in ("eager", "graph"):
+        agent, runner = trained(engine, 10, steps=100, **options)
+        agent.set_progress(75)
+        runner.metrics.flush()
+        runner.update(10, 5)
+        assert runner.metrics.flush()["bonus_coefficient"] == pytest.approx(0.25)
         agents[engine] = agent
     assert_alike(agents["eager"], agents["graph"])
 
@@ -309,8 +353,23 @@ def test_what_moves_in_an_update_moves_under_capture():
     assert len({row[0] for row in seen}) == 6  # other samples and other weights each time
 
 
+def test_the_last_stage_of_edl_begins_within_a_captured_graph():
+    agent, engine = trained("graph", 10, learner="dqn", method="edl", precision="fp32")
+    vae = agent.method.vae
+    before = vae.codes.detach().clone()
+    engine.update(10, 1)
+    assert not torch.equal(vae.codes, before)
+    engine.metrics.flush()
+    agent.method.set_progress(60_000, 100_000)
+    before = snapshot(parameters_of(vae))
+    engine.update(11, 3)
+    assert not moved(before, parameters_of(vae))  # a learning rate of 0
+    assert engine.metrics.flush()["edl_stage"] == 2
+
+
 NEW_PIECES = {
     "rnd": {"method": "rnd"},
+    "dads": {"method": "dads"},
     "diayn": {"method": "diayn", "encoder_trainers": ("method", "learner")},
     "icm": {"method": "icm"},
     "popart": {"learner__popart": True, "intrinsic_normalization": "standardize"},
@@ -333,7 +392,7 @@ def test_pieces_are_compiled(name):
     assert_alike(trained("eager", 6, **options)[0], trained("compile", 6, **options)[0], 2e-3, 1e-3)
 
 
-@pytest.mark.parametrize("name", [name for name in registry.names("method") if name != "random"])
+@pytest.mark.parametrize("name", [name for name in OFF_POLICY_METHODS if name != "random"])
 def test_methods_are_compiled_from_vectors(name):
     """With the losses, trunks and single scored step of the preset urlb-states."""
     learner = {**URLB["learner"], "intrinsic_n_step": "summed" if name == "metra" else "single"}

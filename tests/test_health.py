@@ -437,7 +437,7 @@ class Raises(Method):
         self._maybe("reward")
         return batch.discount + latents.z_next[:, 0]
 
-    def observe(self, obs, skill):
+    def observe(self, obs, skill, env):
         self._maybe("observe")
 
     def losses(self, batch, latents):

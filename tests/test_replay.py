@@ -292,3 +292,95 @@ def test_what_is_read_lies_beside_the_networks():
     replay.add(np.zeros((1, 2)), np.ones(1), off, off, np.ones((1, 1)), torch.zeros(1, 3))
     assert replay.sample(4).device == CPU
     assert {t.device.type for t in read(replay)} == {"meta"}
+
+
+# Options and notes
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+def test_options_are_whole_episodes_that_are_over_and_stored(stack):
+    oracle = Oracle(2, 24, stack, end=0.2)
+    oracle.reset()
+    complete = 0
+    for _ in range(60):  # the ring is overwritten more than four times
+        oracle.step()
+        slots = oracle.replay.newest(len(oracle.replay))
+        found = oracle.replay.options(slots, longest=5)
+        first, last = (numbers(oracle.replay.observations(each)) for each in (found.first, found.last))
+        oldest = oracle.row - oracle.replay.rows + stack
+        for i, action in enumerate(oracle.replay.action[slots].tolist()):
+            env, number, time, row = oracle.where[action]
+            episode = oracle.episodes[env][number]
+            steps = len(episode["steps"])
+            over = episode["steps"][-1]["end"] is not None
+            assert found.complete[i] == (over and steps <= 5 and row - time >= oldest)
+            if found.complete[i]:
+                assert found.steps[i] == steps
+                assert first[i].tolist() == oracle.stacked(episode, 0)
+                assert last[i].tolist() == oracle.stacked(episode, steps)
+                complete += 1
+    assert complete > 100
+
+
+def skilled_line(steps, period, lost=(), capacity=20):
+    """One environment, frames 0, 1, 2, …, whose skill changes every `period` steps."""
+    replay, no = Replay(vector_spec(), 1, capacity, 1, CPU, CPU, note_dim=1), np.zeros(1, bool)
+    replay.reset(np.zeros((1, 1), np.float32))
+    for i in range(steps):
+        frame, skill = np.full((1, 1), i + 1, np.float32), torch.full((1, 1), float(i // period))
+        changes = np.array([(i + 1) % period == 0])
+        action = np.zeros((1, 2), np.float32)
+        replay.add(action, np.zeros(1), np.array([i in lost]), no, frame, skill, no, changes)
+        replay.annotate(torch.zeros(1, dtype=torch.int64), torch.full((1, 1), float(i)))
+    return replay
+
+
+def test_options_end_with_skills_and_lives():
+    replay = skilled_line(11, 4, lost=(5,))
+    found = replay.options(torch.arange(11), longest=4)
+    assert found.steps[:8].tolist() == [4, 4, 4, 4, 2, 2, 2, 2]
+    assert found.complete.tolist() == [True] * 8 + [False] * 3
+    assert replay.frames[found.first, 0][:8].tolist() == [0] * 4 + [4, 4, 6, 6]
+    assert replay.frames[found.last, 0][:8].tolist() == [4] * 4 + [6, 6, 8, 8]
+    assert not replay.options(torch.arange(4), longest=3).complete.any()
+
+
+def test_an_option_whose_beginning_is_overwritten_is_not_complete():
+    replay = skilled_line(24, 6, capacity=9)  # 10 rows: states 15 to 24 are stored
+    slots = replay.newest(len(replay)).flip(0)
+    found = replay.options(slots, longest=6)
+    states = replay.frames[slots, 0]
+    assert states.tolist() == list(range(15, 24))
+    assert torch.equal(found.complete, states >= 18)
+    assert (replay.frames[found.first, 0][states >= 18] == 18).all()
+
+
+def test_ages_are_steps_since_the_episode_began():
+    replay = line([0.0] * 7, {4: "terminated", 1: "lost"}, stack=2)
+    assert replay.age[:8].tolist() == [0, 1, 2, 3, 4, 5, 0, 1]
+
+
+def test_notes_and_endings_are_those_of_the_step_into_the_next_state():
+    replay = skilled_line(11, 4)
+    slots = torch.arange(11)
+    batch = replay.batch(slots, 1, 1.0)
+    assert batch.note[:, 0].tolist() == list(range(11))
+    assert batch.ended.tolist() == [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]
+    joined = replay.batch(slots, 3, 1.0)
+    assert joined.note[:, 0].tolist() == [2, 3, 3, 3, 6, 7, 7, 7, 10, 10, 10]
+    assert joined.ended.tolist() == [0, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0]
+    for i, (step, weights) in enumerate(replay.steps(replay.segment(slots[:4], 3, 1.0))):
+        valid = weights > 0
+        assert step.note[valid, 0].tolist() == [0 + i, 1 + i, 2 + i, 3 + i][: valid.sum()]
+        assert step.ended[valid].tolist() == [float(t + i == 3) for t in range(4)][: valid.sum()]
+
+
+def test_notes_are_saved_and_only_where_there_are_any():
+    replay = skilled_line(11, 4)
+    again = Replay(vector_spec(), 1, 20, 1, CPU, CPU, note_dim=1)
+    again.load(replay.state(), ((name, tensors()) for name, _, tensors in replay.chunks()))
+    assert torch.equal(again.note, replay.note)
+    (_, _, plain) = next(line([0.0], {}).chunks())
+    assert "note" not in plain()
+    replay.annotate(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 1))  # of no environment
+    assert replay.note[10] == 0

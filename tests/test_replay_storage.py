@@ -280,7 +280,7 @@ def test_a_checksum_is_of_contents_and_lengths():
 
 def memory(monkeypatch, **free):
     monkeypatch.setattr(module, "free_bytes", lambda device: free[device.type])
-    monkeypatch.setattr(module, "Replay", lambda *args, config: args)
+    monkeypatch.setattr(module, "Replay", lambda *args, **options: args)
 
 
 def make(config, device, said):

@@ -21,6 +21,7 @@ from voidrl.config import (
     RESUMABLE_FIELDS,
     Config,
     EnvConfig,
+    bonus_method,
     differences,
     may_change,
     merge,
@@ -113,6 +114,7 @@ def pretrain(
 def train(
     env: Env,
     *,
+    bonus: str | type[Method] | None = None,
     steps: Steps | None = None,
     seed: int | None = None,
     out: str | Path | None = None,
@@ -126,10 +128,11 @@ def train(
     """Train the learner from scratch on the environment's own reward. Arguments as in `pretrain`.
 
     For comparison with fine-tuning it takes the preset's values for that: steps, updates per step, warm-up
-    and learning rate.
+    and learning rate. `bonus` is a method whose intrinsic reward is added to the environment's, named as in
+    `pretrain(method=…)`; the fields `bonus.*` of the config say how much of it.
     """
     arguments = _arguments(steps=steps, seed=seed, device=device) | _data_argument(data)
-    return _start_new("train", env, preset, config, arguments, out, overwrite, callbacks)
+    return _start_new("train", env, preset, config, arguments, out, overwrite, callbacks, bonus)
 
 
 @known_arguments
@@ -410,11 +413,12 @@ def _start_new(
     out: str | Path | None,
     overwrite: bool,
     callbacks: Callbacks,
+    bonus: str | type[Method] | None = None,
 ) -> Agent:
     """Start a run from scratch; the preset is chosen where neither it nor a whole config is given."""
 
     def layers(preset: str | None) -> list[ConfigLayer]:
-        return build.layers_for(env, phase, preset, config, arguments)
+        return build.layers_for(env, phase, preset, config, arguments, bonus=bonus)
 
     chooses = preset is None and not isinstance(config, Config)
     cheaper = partial(layers, CPU_PRESET) if chooses else None
@@ -480,7 +484,7 @@ def _start(
                 f"nothing will be reset: all {config.steps} steps are among the last "
                 f"{config.reset.last_steps}, which are without resets (reset.last_steps)"
             )
-        name = _default_name(config.env.id, config.phase, config.method.name, config.seed)
+        name = _default_name(to_json(config), config.env.id)
         path = out or default_run_path(*name)
         RunFolder(user_path(path)).require_free(overwrite)  # a folder that is taken needs no disk space
         _require_disk(user_path(path), agent, notes.append)
@@ -526,8 +530,9 @@ def _require_disk(folder: Path, agent: Agent, say: Callable[[str], None]) -> Non
         moments.append(update(agent.config, {"steps": before, "log.keep_replay": True}))
 
     def needed(count: int) -> int:
+        of_method = agent.spec, agent.method.skill_dim
         total = max(
-            checkpoint_bytes(each, agent.spec, agent.method.skill_dim, size, count=count) for each in moments
+            checkpoint_bytes(each, *of_method, size, count=count, note_dim=agent.note_dim) for each in moments
         )
         return total - checkpoint.bytes_on_disk(folder / "checkpoints")  # those of a resumed run
 
@@ -539,10 +544,10 @@ def logged_start(env: Env, layers: list[ConfigLayer], out: str | Path | None) ->
     """Write the traceback of an environment that fails at a start to the log that the run would have had."""
 
     def write(error: EnvironmentFailedError) -> Path | None:
-        values = merge(*(layer.values for layer in layers))
-        method = build.piece_name("method", values) or Config().method.name
-        env_id, seed = build.env_for(env, EnvConfig())[0].id, values.get("seed", Config().seed)
-        return log_failed_start(out or _default_path(env_id, values["phase"], method, seed), error)
+        values = merge({"seed": Config().seed, "method": Config().method.name}, *(x.values for x in layers))
+        values["method"]["name"] = build.piece_name("method", values)
+        env_id = build.env_for(env, EnvConfig())[0].id
+        return log_failed_start(out or default_run_path(*_default_name(values, env_id)), error)
 
     with _traceback_written(write):
         yield
@@ -560,15 +565,12 @@ def _traceback_written(write: Callable[[EnvironmentFailedError], Path | None]) -
         raise EnvironmentFailedError(f"{error}; the traceback is in {path}") from error
 
 
-def _default_path(env_id: str, phase: str, method: str, seed: int) -> Path:
-    """A free path for a run, under `runs/`."""
-    return default_run_path(*_default_name(env_id, phase, method, seed))
-
-
-def _default_name(env_id: str, phase: str, method: str, seed: int) -> tuple[str, str, int]:
-    """What an unnamed run is called by; the reward from scratch is the task's, so no method is named."""
-    name = method.rpartition(":")[2]
-    return env_id, {"train": "scratch", "finetune": f"{name}-finetune"}.get(phase, name), seed
+def _default_name(config: Mapping[str, Any], env_id: str) -> tuple[str, str, int]:
+    """What an unnamed run is called by; the reward from scratch is the task's, and a method is its bonus."""
+    name = str(config["method"]["name"]).rpartition(":")[2]
+    scratch = f"scratch-{name}" if bonus_method(config) else "scratch"
+    what = {"train": scratch, "finetune": f"{name}-finetune"}.get(config["phase"], name)
+    return env_id, what, config["seed"]
 
 
 def _run(loop: Loop, say: Callable[[str], None]) -> None:
@@ -648,7 +650,7 @@ def _spec_of(saved: checkpoint.Checkpoint) -> EnvSpec:
 
 def _resumable_names() -> list[str]:
     names = [f"{name}*" if name.endswith(".") else name for name in RESUMABLE_FIELDS]
-    return [*names, "and in pre-training finetune.* and reward_scale"]
+    return [*names, "and in pre-training finetune.*, bonus.* and reward_scale"]
 
 
 def _resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:

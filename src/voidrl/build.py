@@ -26,6 +26,7 @@ from voidrl.augment import network_spec, with_shift
 from voidrl.config import (
     PIECES,
     AtariConfig,
+    BonusConfig,
     Config,
     DMControlConfig,
     EnvConfig,
@@ -43,12 +44,14 @@ from voidrl.envs.make import EnvFactory, make_envs, probe_env
 from voidrl.envs.tensor import TensorVectorEnv, is_tensor_env
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, SpaceError
-from voidrl.methods.base import Latents
+from voidrl.methods.base import Latents, Method, Option
 from voidrl.metrics.loggers import import_wandb
 from voidrl.nets.encoder import stack_for
 from voidrl.observations import stored_obs_shape
 from voidrl.protocols.presets import (
+    AGENTS,
     NO_PRESET,
+    bonus_recipe,
     default_preset,
     protocol_for,
     recipe,
@@ -63,6 +66,7 @@ from voidrl.types import Batch, EnvSpec
 Env = str | EnvFactory | TensorVectorEnv
 Overrides = Mapping[str, Any] | Config
 ATARI_EVAL_ENVS = 32  # more make the mean over whole episodes depend less on where steps end
+BONUS_COEFFICIENT = 0.05  # of a bonus whose method's recipe says nothing else
 MLP_HIDDEN = 256  # width of the hidden layer in the encoder that `auto` gives to vectors
 AS_FINETUNED = {  # fields of `finetune`, and what they are for an agent that is trained from scratch
     "steps": "steps",
@@ -90,6 +94,7 @@ def layers_for(
     arguments: Mapping[str, Any] | None = None,
     *,
     shared: Mapping[str, Any] | None = None,
+    bonus: str | type[Method] | None = None,
 ) -> list[ConfigLayer]:
     """The layers of a run that starts from scratch: protocol, recipe and command.
 
@@ -106,40 +111,78 @@ def layers_for(
         arguments: More changes, which win over `config`.
         shared: Changes that all runs of an experiment have in common; in `train`, the values for fine-tuning
             win over them.
+        bonus: In `train`, the method whose reward is added to the task's, with its recipe.
     """
     arguments = {**(arguments or {}), "phase": phase}
+    if bonus is not None:
+        arguments = _with_bonus(bonus, merge(changes(config), arguments), arguments)
     if isinstance(config, Config):
         if preset is not None:
             raise ConfigError(
                 f"preset = {preset!r} cannot be used with a whole voidrl.Config, which has a value for every "
                 f"field: pass one of the two, or the changes alone as a mapping"
             )
-        return [ConfigLayer("config", to_json(config)), ConfigLayer("command", arguments)]
+        values = to_json(config)
+        if bonus is not None and not config.bonus.coefficient:
+            values["bonus"]["coefficient"] = BONUS_COEFFICIENT
+        return [ConfigLayer("config", values), ConfigLayer("command", arguments)]
     preset = None if preset == NO_PRESET else preset or default_preset(env)
     command = merge(changes(config), arguments)
     named = merge(shared or {}, command)
     method = piece_name("method", named) or Config().method.name
     learner, representation = (piece_name(kind, named) for kind in ("learner", "representation"))
+    own = registry.find("method", method).learner  # of a method that has one, and of its recipe
+    learner = learner if learner not in (None, "auto") else own or learner
     task = find_dmc_task(env) if isinstance(env, str) else None
     domain = None if task is None else task.domain
     protocol, chosen = protocol_for(env, preset), recipe(method, preset, representation, domain)
-    if learner not in (None, piece_name("learner", protocol)):
-        common = {f.name for f in dataclasses.fields(LearnerConfig)} - {"name"}
-        protocol, chosen = (
-            {**values, "learner": {k: v for k, v in values.get("learner", {}).items() if k in common}}
-            for values in (protocol, chosen)
-        )
+    given = piece_name("learner", protocol)
+    if learner not in (None, own or given):
+        chosen = _with_common_fields(chosen)
+    if learner not in (None, given):
+        protocol = _with_common_fields(protocol)
     if representation not in (None, piece_name("representation", chosen)):
         chosen = without_representation(chosen)
     if phase == "train" and "log" in protocol:  # snapshots are taken of pre-training
         protocol = {**protocol, "log": {k: v for k, v in protocol["log"].items() if k != "snapshot_steps"}}
-    below = [
-        ConfigLayer(f"protocol {preset}", protocol),
-        ConfigLayer(f"recipe {method}", chosen),
-        ConfigLayer("experiment", merge(shared or {})),
-    ]
+    below = [ConfigLayer(f"protocol {preset}", protocol), ConfigLayer(f"recipe {method}", chosen)]
+    if bonus is not None:
+        below.append(ConfigLayer(f"bonus {method}", _bonus_values(method, preset, protocol)))
+    below.append(ConfigLayer("experiment", merge(shared or {})))
     scratch = _as_finetuned([*below, ConfigLayer("command", command)]) if phase == "train" else []
     return _with_implied([*below, *scratch, ConfigLayer("command", command)], phase)
+
+
+def _with_bonus(
+    bonus: str | type[Method], command: Mapping[str, Any], arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments with the method of a bonus, which must not be named in two ways."""
+    name, other = registry.name_of("method", registry.find("method", bonus)), piece_name("method", command)
+    if other not in (None, name):
+        raise ConfigError(
+            f"bonus = {name!r} cannot be used with method = {other!r}: both name the method whose reward is "
+            f"added to the task's; leave one of them out"
+        )
+    return merge(arguments, {"method": bonus})
+
+
+def _bonus_values(method: str, preset: str | None, protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """What a method takes as a bonus, in every preset.
+
+    An agent whose f is the learner's encoder keeps it so, unless the method is defined by an f of its own.
+    """
+    values = merge({"bonus.coefficient": BONUS_COEFFICIENT}, bonus_recipe(method))
+    cls = registry.find("method", method)
+    own = cls.image_representation == "fixed" or "default_representation" in vars(cls)
+    if own and preset in AGENTS and piece_name("representation", protocol) == "learner":
+        values["representation"] = {"name": "auto"}
+    return values
+
+
+def _with_common_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values without those of the learner that other learners do not have."""
+    common = {f.name for f in dataclasses.fields(LearnerConfig)} - {"name"}
+    return {**values, "learner": {k: v for k, v in values.get("learner", {}).items() if k in common}}
 
 
 def finetune_layers(
@@ -152,8 +195,27 @@ def finetune_layers(
             f"warmup_steps = {command['warmup_steps']} cannot be used while fine-tuning: it is the random "
             f"warm-up of pre-training; use finetune.warmup_steps"
         )
-    before = ConfigLayer("pre-trained run", to_json(task_config(pretrained)))
-    return _with_implied([before, ConfigLayer("command", command)], "finetune")
+    before = to_json(task_config(pretrained))
+    other = piece_name("learner", command)
+    if other not in (None, pretrained.learner.name):
+        before = _with_other_learner(before, pretrained.learner.name, other, command)
+    layers = [ConfigLayer("pre-trained run", before), ConfigLayer("command", command)]
+    return _with_implied(layers, "finetune")
+
+
+def _with_other_learner(
+    before: dict[str, Any], trained_by: str, learner: str, command: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The values of a pre-trained run without those of its learner, all but the encoder's."""
+    heads = command.get("finetune", {}).get("heads", "random")
+    if heads != "random":
+        raise ConfigError(
+            f"finetune.heads = {heads!r} cannot be used with learner {learner!r}: the agent was pre-trained "
+            f"by {trained_by!r}, whose heads it does not have; use 'random', which keeps the encoder alone"
+        )
+    encoder = {"learner": {"encoder": before["learner"]["encoder"]}}
+    others = {name: value for name, value in before.items() if name != "learner"}
+    return merge(others, encoder, {"finetune": {"heads": "random"}})
 
 
 def _with_implied(layers: Sequence[ConfigLayer], phase: str) -> list[ConfigLayer]:
@@ -203,6 +265,8 @@ def task_config(pretrained: Config) -> Config:
         learner=dataclasses.replace(learner, learning_rate=rate),
         # None, so that changes to either field count.
         finetune=dataclasses.replace(tuning, updates_per_step=None, learning_rate=None),
+        # That of an agent trained from scratch belongs to its task.
+        bonus=pretrained.bonus if pretrained.phase == "pretrain" else BonusConfig(),
         replay=dataclasses.replace(pretrained.replay, data=None),  # as this and the snapshots
         log=dataclasses.replace(pretrained.log, snapshot_steps=()),  # were of pre-training
     )
@@ -285,10 +349,10 @@ def name_pieces(spec: EnvSpec, merged: Mapping[str, Any]) -> dict[str, dict[str,
         given = merged.get(kind, {})
         require(isinstance(given, Mapping), kind, given, "a name, a class or a mapping of values")
         pieces[kind] = {"name": getattr(Config(), kind).name, **given}
+    method = registry.find("method", pieces["method"]["name"])
     if pieces["learner"]["name"] == "auto":
-        pieces["learner"]["name"] = "dqn" if spec.discrete else "sac"
+        pieces["learner"]["name"] = method.learner or ("dqn" if spec.discrete else "sac")
     if pieces["representation"]["name"] == "auto":
-        method = registry.find("method", pieces["method"]["name"])
         pieces["representation"]["name"] = method.default_representation(spec)
     return pieces
 
@@ -318,7 +382,9 @@ def config_sources(config: Config, layers: Sequence[ConfigLayer]) -> dict[str, s
     decided.
     """
     defaults = flat(to_json(update(Config(), {kind: getattr(config, kind).name for kind in PIECES})))
-    automatic = {"learner.name": "environment", "representation.name": f"method {config.method.name}"}
+    method = f"method {config.method.name}"
+    chosen = method if registry.find("method", config.method.name).learner else "environment"
+    automatic = {"learner.name": chosen, "representation.name": method}
     given_by = [(layer.source, flat(layer.values)) for layer in layers]
     found = {}
     for field, value in flat(to_json(config)).items():
@@ -405,7 +471,8 @@ def assemble(
         for notice in envs.reading.notices:
             say(notice)
         agent = Agent(envs.spec, config, device)
-        replay = make_replay(config.replay, envs.spec, envs.num_envs, agent.method.skill_dim, device, say)
+        size = envs.spec, envs.num_envs, agent.method.skill_dim
+        replay = make_replay(config.replay, *size, device, say, agent.note_dim)
         yield Assembly(envs, eval_envs, agent, replay, Engine(agent, replay, say))
 
 
@@ -444,7 +511,7 @@ def evaluation_envs(env: EnvConfig, episodes: int) -> int:
 @torch.no_grad()
 def rehearse_reward(agent: Agent) -> None:
     """Ask the method for rewards of made-up states, so that what cannot work fails before training."""
-    if not (agent.pretraining and agent.learns):
+    if not (agent.uses_method and agent.learns) or agent.learner.rollout_steps:
         return
     n, spec, device = agent.config.learner.batch_size, agent.spec, agent.device
     dtype = torch.uint8 if spec.pixels else torch.float32
@@ -456,10 +523,12 @@ def rehearse_reward(agent: Agent) -> None:
 
     with seeded(agent.config.seed, device):
         skill = agent.method.sample_skill(torch.zeros(n, dtype=torch.int64, device=device))
-        batch = Batch(obs, agent.random_actions(obs), one, one, obs, skill, one)
+        note = torch.ones(n, agent.note_dim, device=device)
+        batch = Batch(obs, agent.random_actions(obs), one, one, obs, skill, one, one, note)
         copied = copy.deepcopy(agent.method)  # running means must not move
         try:
-            reward = copied.reward(batch, Latents(z, z, pool=z))
+            latents = Latents(z, z, pool=z, option=lambda longest: Option(z(), z(), one, one))
+            reward = copied.reward(batch, latents)
         except Exception as error:
             failure = failed_piece(agent, error)
             if failure is None:
@@ -467,10 +536,11 @@ def rehearse_reward(agent: Agent) -> None:
             raise ConfigError(
                 f"{failure} ({type(error).__name__}: {error}), given {n} made-up transitions"
             ) from error
-    if reward.shape != (n,):
+    expected = (n, agent.method.reward_dim) if agent.method.reward_dim else (n,)
+    if reward.shape != expected:
         raise ConfigError(
             f"method {agent.config.method.name!r} gave rewards of shape {tuple(reward.shape)} for {n} "
-            f"transitions: expected ({n},)"
+            f"transitions: expected {expected}"
         )
 
 

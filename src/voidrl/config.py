@@ -399,6 +399,11 @@ class LearnerConfig(PieceConfig):
         require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "0 or more")
 
     @property
+    def on_policy(self) -> bool:
+        """Whether it learns from rollouts of its own policy, in the order of time, and not from samples."""
+        return bool(getattr(self, "rollout_steps", 0))
+
+    @property
     def longest_n_step(self) -> int:
         """The largest n that annealing passes through."""
         return max(self.n_step, self.n_step_end or 0)
@@ -562,6 +567,33 @@ class FinetuneConfig:
 
 
 @dataclass(frozen=True)
+class BonusConfig:
+    """An intrinsic reward next to the task's, in fine-tuning and when training from scratch.
+
+    The learner's reward is reward_scale · r + β_t · r_int, where r_int is the reward of `method`; both are
+    summed over the same n steps. `train --bonus METHOD` turns it on.
+    """
+
+    coefficient: float = 0.0
+    """β₀, the weight of the intrinsic reward at the start of the run, in place of `intrinsic_scale`; 0 for
+    none. Pre-training ignores it."""
+    decay: Literal["none", "linear", "geometric"] = "none"
+    """How β falls with the environment steps t of the run: not at all; `linear`, to 0 after `decay_steps`; or
+    `geometric`, β₀ (1 − ρ)^t."""
+    decay_steps: Count | None = None
+    """Steps of the run after which a `linear` β is 0; None for the whole run."""
+    decay_rate: float = 1e-5
+    """ρ of a `geometric` β (RE3: 1e-5)."""
+
+    def __post_init__(self) -> None:
+        finite = 0 <= self.coefficient < math.inf
+        require(finite, "coefficient", self.coefficient, "a finite number from 0 (no bonus) on")
+        if self.decay_steps is not None:
+            require_positive(self, "decay_steps")
+        require(0 <= self.decay_rate < 1, "decay_rate", self.decay_rate, "a number in [0, 1)")
+
+
+@dataclass(frozen=True)
 class LogConfig:
     """Metrics, evaluations and checkpoints."""
 
@@ -615,7 +647,7 @@ class LogConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """One run: `pretrain` (the method's reward), `finetune` or `train` (the environment's)."""
+    """One run: `pretrain` (the method's reward), `finetune` or `train` (the environment's, and a bonus)."""
 
     env: EnvConfig = field(default_factory=EnvConfig)
     """The environment."""
@@ -652,7 +684,7 @@ class Config:
     rewards, with most methods about 1 per step unless `intrinsic_normalization` or `intrinsic_scale` change
     it: if a task's rewards are much smaller, kept heads have to unlearn first."""
     intrinsic_scale: float | Literal["horizon"] | None = None
-    """Multiplies the intrinsic reward in the learner; `horizon` is 1 − γ, since a reward of 1 per step adds
+    """Multiplies the intrinsic reward in pre-training; `horizon` is 1 − γ, since a reward of 1 per step adds
     up to 1 / (1 − γ). None: 1, but `horizon` for learners whose values have bounds (`rainbow`)."""
     intrinsic_normalization: Literal["none", "scale", "standardize"] = "none"
     """What happens to the method's reward of each transition before it is multiplied by `intrinsic_scale` and
@@ -676,6 +708,8 @@ class Config:
     """Periodic resets."""
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     """Fine-tuning."""
+    bonus: BonusConfig = field(default_factory=BonusConfig)
+    """Intrinsic reward next to the task's."""
     log: LogConfig = field(default_factory=LogConfig)
     """Logging."""
 
@@ -701,6 +735,16 @@ class Config:
         return self.intrinsic_scale
 
     @property
+    def has_bonus(self) -> bool:
+        """Whether the method's reward is added to the task's."""
+        return self.phase != "pretrain" and self.bonus.coefficient > 0
+
+    @property
+    def uses_method(self) -> bool:
+        """Whether the method rewards and learns: in pre-training, and as a bonus."""
+        return self.phase == "pretrain" or self.has_bonus
+
+    @property
     def learning_rate_field(self) -> str:
         """The field that sets the learner's learning rate in this phase."""
         return f"{'finetune' if self.phase == 'finetune' else 'learner'}.learning_rate"
@@ -717,6 +761,18 @@ def to_json(config: object) -> Any:
     if dataclasses.is_dataclass(config):
         return {f.name: to_json(getattr(config, f.name)) for f in dataclasses.fields(config)}
     return list(config) if isinstance(config, tuple) else config
+
+
+def bonus_method(config: Mapping[str, Any]) -> str:
+    """The method whose reward a run adds to the task's, given its config as JSON; "" for none."""
+    coefficient = config.get("bonus", {}).get("coefficient", 0)
+    return str(config["method"]["name"]) if coefficient and config["phase"] != "pretrain" else ""
+
+
+def bonus_suffix(config: Mapping[str, Any]) -> str:
+    """What the bonus adds to the label of a run, given its config as JSON; "" without one."""
+    method = bonus_method(config).rpartition(":")[2]
+    return f" + {method if config['phase'] == 'train' else 'bonus'}" if method else ""
 
 
 def without_local_fields(config: Config) -> Config:
@@ -737,7 +793,7 @@ def _with_defaults(config: Config, fields: tuple[str, ...]) -> Config:
 
 def may_change(field: str, phase: str) -> bool:
     """Whether a run of this phase may be resumed with another value of a field."""
-    if phase == "pretrain" and field.startswith(("finetune.", "reward_scale")):
+    if phase == "pretrain" and field.startswith(("finetune.", "bonus.", "reward_scale")):
         return True  # of later runs, which are not pre-training
     groups = tuple(name for name in RESUMABLE_FIELDS if name.endswith("."))
     return field in RESUMABLE_FIELDS or field.startswith(groups)

@@ -25,7 +25,9 @@ def saved_bytes(tensors: Iterable[Tensor], optimized: Iterable[nn.Parameter]) ->
     return sum(t.nbytes for t in tensors) + ADAM_MOMENTS * sum(p.nbytes for p in optimized)
 
 
-def checkpoint_bytes(config: Config, spec: EnvSpec, skill_dim: int, agent: int, *, count: int) -> int:
+def checkpoint_bytes(
+    config: Config, spec: EnvSpec, skill_dim: int, agent: int, *, count: int, note_dim: int = 0
+) -> int:
     """Disk space of the last `count` checkpoints of a complete run, and of its snapshots.
 
     A checkpoint holds the agent and the whole replay, the last one only with `log.keep_replay`. Chunks of the
@@ -36,12 +38,14 @@ def checkpoint_bytes(config: Config, spec: EnvSpec, skill_dim: int, agent: int, 
         config: The config of the run.
         spec: Of its environment.
         skill_dim: Of its method.
+        note_dim: Of its method.
         agent: `saved_bytes` of the agent.
         count: How many checkpoints; fewer if the run writes fewer.
     """
     num_envs, log = config.env.num_envs, config.log
     rows = row_count(config.replay.capacity_steps, num_envs, spec)
-    row_size = num_envs * (slot_bytes(spec, skill_dim) - 8)  # `starts` is in a file of its own
+    # `starts` is in a file of its own.
+    row_size = num_envs * (slot_bytes(spec, skill_dim, note_dim=note_dim) - 8)
     chunk_rows = max(1, CHUNK_BYTES // (num_envs * slot_bytes(spec, skill_dim)))
     positions = 8 * (rows * num_envs + rows)  # `starts` and `row_starts`, written in full each time
     if config.replay.priority_exponent:

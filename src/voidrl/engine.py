@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from voidrl import kernels
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
+from voidrl.agent.on_policy import representation_step, rollout_step
 from voidrl.device import random_state, restore_random_state
 from voidrl.errors import CaptureError, ConfigError, VoidrlError
 from voidrl.metrics import Accumulator
@@ -35,6 +36,7 @@ from voidrl.replay import Replay
 Mode = Literal["eager", "graph", "compile"]
 WARMUP_RUNS = 2  # before a capture, so that lazily created state, such as the optimizers', exists
 MAX_BURST = 16  # updates in one graph
+ROLLOUT = -1  # in place of a variant, of metrics of a rollout
 MAX_GRAPHS = 16  # with an odd ratio of updates to steps few bursts come back; single updates always do
 RECOMPILE_LIMIT = 256  # all optimizers of a process share the code of one `step`
 FUSED_BY_COMPILER = {"fused": False, "foreach": True}  # an optimizer's step, into one pass that fills the GPU
@@ -102,7 +104,18 @@ class Engine:
 
     def _step(self, *variants: int) -> None:
         for variant in variants:
-            self.metrics.add(self.agent.step(self.replay, variant), variant)
+            if self.agent.learner.rollout_steps:
+                metrics = representation_step(self.agent, self.replay)
+            else:
+                metrics = self.agent.step(self.replay, variant)
+            self.metrics.add(metrics, variant)
+
+    def update_on_rollout(self, steps: int) -> None:
+        """Improve an on-policy learner on its newest `steps` transitions.
+
+        Always eagerly: how many gradient steps it takes depends on the data.
+        """
+        self.metrics.add(rollout_step(self.agent, self.replay, steps), ROLLOUT)
 
     # Actions
 

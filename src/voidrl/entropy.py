@@ -1,4 +1,4 @@
-"""k-nearest-neighbor distances, particle entropy (eq. 1) and particle reward (eq. 5).
+"""k-nearest-neighbor distances, particle entropy (eq. 1), weighted or not, and particle reward (eq. 5).
 
 Everything here takes and returns tensors, works without the rest of voidrl, and may run inside a captured
 CUDA graph: shapes are static and there are no host reads.
@@ -7,7 +7,7 @@ CUDA graph: shapes are static and there are no host reads.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -90,15 +90,71 @@ def particle_entropy(z: Tensor, k: int = 3) -> Tensor:
     Returns:
         A 0-d float64 tensor.
     """
-    radius = knn_distances(z, z, k, exclude_self=True)[:, -1].double()  # (n,)
-    z, _ = _widen(z, z)
-    n, d = z.shape
-    spacing = (torch.finfo(z.dtype).eps * z.double().norm(dim=1)).clamp(min=torch.finfo(z.dtype).tiny)  # (n,)
-    radius = torch.where(radius == 0, spacing, radius)
-    log_unit_ball = d / 2 * math.log(math.pi) - math.lgamma(d / 2 + 1)
-    log_volume = d * radius.log() + log_unit_ball  # (n,) log v_i^k, eq. 2
+    log_volume = _log_ball(z, knn_distances(z, z, k, exclude_self=True)[:, -1])  # (n,) log v_i^k, eq. 2
     psi = torch.full_like(log_volume[0], k).digamma()
-    return log_volume.mean() + math.log(n) - psi  # eq. 1: −log(k/n) + b(k) = log n − ψ(k)
+    return log_volume.mean() + math.log(len(z)) - psi  # eq. 1: −log(k/n) + b(k) = log n − ψ(k)
+
+
+class Neighborhoods(NamedTuple):
+    """The k nearest others of each of n particles, and the ball that holds them."""
+
+    index: Tensor  # type: ignore[assignment]  # (n, k)
+    log_volume: Tensor  # (n,) float64, of the ball out to the k-th of them
+
+
+@torch.no_grad()
+def neighborhoods(z: Tensor, k: int, *, min_radius: float = 0.0) -> Neighborhoods:
+    """The neighborhoods of (n, d) particles, searched in blocks: memory grows with n, not n².
+
+    Balls are at least `min_radius` times as wide as the mean one, so that a particle with many copies counts
+    as crowded and not as infinitely so. Each copy has neighbors of its own among the others, drawn at random:
+    the same few for all would carry the weight of the rest. The host reads whether there are such copies.
+    """
+    _check(z, z, k, exclude_self=True)
+    z, _ = _widen(z, z)
+    distances, index = _knn(z, z, k, exclude_self=True)
+    radius = distances[:, -1].float()
+    least = min_radius * radius.mean()
+    if (radius == 0).any():
+        apart = 0.1 * torch.maximum(least, _spacing(z).max()) / math.sqrt(z.shape[1])
+        moved = z + apart * torch.randn_like(z)
+        index = _knn(moved, moved, k, exclude_self=True)[1]
+    return Neighborhoods(index, _log_ball(z, radius.clamp(min=least)))
+
+
+def weighted_entropy(hoods: Neighborhoods, log_weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Entropy of a distribution p of which the particles are weighted samples, and KL(q, p), in nats.
+
+    The particles are drawn from q; `log_weight`, (n,), is log p/q up to a constant. With W_i the weight in
+    the neighborhood of particle i, scaled so that all of them add up to 1,
+
+        Ĥ = −Σ W_i log(W_i / V_i) − ψ(k),    K̂L = −1/n Σ log(n W_i).
+
+    Equal weights give `particle_entropy` and exactly 0. K̂L is never negative. Both are 0-d float64 and carry
+    the gradients of `log_weight`. Where a weight underflows to 0, K̂L is infinite.
+    """
+    n, k = hoods.index.shape
+    weight = log_weight.double().softmax(0)
+    mass = weight[hoods.index].sum(1)  # (n,)
+    log_mass = mass.log() - mass.sum().log()
+    psi = torch.full_like(hoods.log_volume[0], k).digamma()
+    entropy = (log_mass.exp() * (hoods.log_volume - log_mass)).sum() - psi
+    return entropy, -log_mass.mean() - math.log(n)
+
+
+def _spacing(z: Tensor) -> Tensor:
+    """(n,) float64: distance between floats at each of (n, d) particles."""
+    found: Tensor = (torch.finfo(z.dtype).eps * z.double().norm(dim=1)).clamp(min=torch.finfo(z.dtype).tiny)
+    return found
+
+
+def _log_ball(z: Tensor, radius: Tensor) -> Tensor:
+    """(n,) float64: log-volumes of balls around (n, d) particles; 0 is replaced as in `particle_entropy`."""
+    z, _ = _widen(z, z)
+    d, radius, spacing = z.shape[1], radius.double(), _spacing(z)
+    log_unit_ball = d / 2 * math.log(math.pi) - math.lgamma(d / 2 + 1)
+    log_volume: Tensor = d * torch.where(radius == 0, spacing, radius).log() + log_unit_ball
+    return log_volume
 
 
 @torch.no_grad()
@@ -180,15 +236,19 @@ class RunningMean(nn.Module):
         self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
 
     @torch.no_grad()
-    def update(self, x: Tensor) -> None:
-        """Add a batch of any shape; an empty one changes nothing."""
+    def update(self, x: Tensor, mask: Tensor | None = None) -> None:
+        """Add a batch of any shape; an empty one changes nothing.
+
+        With a `mask` of the same shape, only those where it is True count, at least one.
+        """
         if x.numel() == 0:
             return
         if self.momentum is not None:
             self.total.mul_(self.momentum)
             self.count.mul_(self.momentum)
+        x = x if mask is None else x.masked_fill(~mask, 0)
         self.total.add_(x.sum(dtype=torch.float64))
-        self.count.add_(x.numel())
+        self.count.add_(x.numel() if mask is None else mask.sum())
         self.mean.copy_((self.total / self.count)[0])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -286,19 +346,29 @@ def _check(
 
 def _knn_distances(queries: Tensor, particles: Tensor, k: int, exclude_self: bool) -> Tensor:
     """The reference in plain PyTorch, for CPUs, float64 and very many neighbors."""
-    queries, particles = _widen(queries, particles)
+    return _knn(*_widen(queries, particles), k, exclude_self)[0].float()
+
+
+def _knn(queries: Tensor, particles: Tensor, k: int, exclude_self: bool) -> tuple[Tensor, Tensor]:
+    """Distances to the k nearest particles, ascending, and their indices, (n, k) each; block by block."""
     chunk_size = _chunk_size(queries)
     rows = []
     for i, block in enumerate(queries.split(_MAX_QUERIES)):
-        nearest = block.new_empty(len(block), 0)  # (q, 0): grows to (q, k)
+        nearest, index = block.new_empty(len(block), 0), block.new_empty(len(block), 0, dtype=torch.int64)
         for j, chunk in enumerate(particles.split(chunk_size)):
             distances = torch.cdist(block, chunk, compute_mode="donot_use_mm_for_euclid_dist")  # (q, c)
             if exclude_self:  # NaN sorts after every distance; a NaN query gets only NaN
                 distances.diagonal(i * _MAX_QUERIES - j * chunk_size).fill_(math.nan)
-            found = _smallest(distances, k)  # (q, ≤ k)
-            nearest = found if j == 0 else _smallest(torch.cat([nearest, found], dim=1), k)
-        rows.append(nearest)
-    return torch.cat(rows).float()  # (n, k)
+            found, where = distances.topk(min(k, distances.shape[1]), largest=False)  # (q, ≤ k)
+            where = where + j * chunk_size
+            if j:
+                found, where = torch.cat([nearest, found], dim=1), torch.cat([index, where], dim=1)
+                found, best = found.topk(min(k, found.shape[1]), largest=False)
+                where = where.gather(1, best)
+            nearest, index = found, where
+        rows.append((nearest, index))
+    distances, index = (torch.cat(parts) for parts in zip(*rows, strict=True))
+    return distances, index
 
 
 def _wide_dtype(queries: Tensor, particles: Tensor) -> torch.dtype:
@@ -308,10 +378,6 @@ def _wide_dtype(queries: Tensor, particles: Tensor) -> torch.dtype:
 def _widen(queries: Tensor, particles: Tensor) -> tuple[Tensor, Tensor]:
     dtype = _wide_dtype(queries, particles)
     return queries.to(dtype), particles.to(dtype)
-
-
-def _smallest(x: Tensor, k: int) -> Tensor:
-    return x.topk(min(k, x.shape[1]), largest=False).values
 
 
 def _chunk_size(queries: Tensor) -> int:

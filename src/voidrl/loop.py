@@ -35,6 +35,7 @@ from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import (
     CallbackFailedError,
     CheckpointError,
+    ConfigError,
     EnvironmentFailedError,
     NonFiniteError,
     PieceFailedError,
@@ -66,7 +67,13 @@ class LoopState:
     steps: int = 0
     """Environment steps taken; resets by autoreset do not count."""
     updates: int = 0
+    """Updates, those on rollouts among them."""
     episodes: int = 0
+    rollouts: int = 0
+    """Rollouts that an on-policy learner has learned from."""
+    rollout_start: int = 0
+    """Steps before the rollout under way. One that a checkpoint interrupts goes on with new episodes: its
+    steps are in the replay, and the policy has not changed."""
     visits: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     """How often each `info["cell"]` was entered, if the environment reports it."""
     states: dict[str, np.ndarray] = field(default_factory=dict)
@@ -99,12 +106,16 @@ class Loop:
         self.initial_agent_steps = agent.steps - state.steps
         finetuning = self.config.phase == "finetune"
         self.warmup_steps = self.config.finetune.warmup_steps if finetuning else self.config.warmup_steps
-        self.random_warmup = not finetuning or self.config.finetune.warmup_actions == "random"
+        self.on_policy = agent.learner.rollout_steps > 0
+        random_actions = not finetuning or self.config.finetune.warmup_actions == "random"
+        self.random_warmup = random_actions and not self.on_policy
         self.noise_at_end = finetuning and self.config.finetune.noise == "end"
         ratio = (finetuning and self.config.finetune.updates_per_step) or self.config.updates_per_step
         self.updates_per_step = Fraction(str(ratio))  # 100 · 0.29 is 29, not 28.99…
         method = agent.method
-        self.observes = agent.pretraining and type(method).observe is not Method.observe
+        self.observes = agent.uses_method and type(method).observe is not Method.observe
+        self.begins = agent.uses_method and type(method).begin is not Method.begin
+        self.env_numbers = torch.arange(envs.num_envs, device=agent.device)
         self.health = HealthMonitor(self.config, constant_reward=method.constant_reward)
         self.rewards: list[float] = []  # of every real step since the last row
         self.finished: list[tuple[float, int]] = []  # return and length of episodes since the last row
@@ -188,6 +199,7 @@ class Loop:
     def _train(self, stop: StopSignals) -> Path:
         log, state = self.config.log, self.state
         self.clock = (time.monotonic(), state.steps, state.updates)
+        self.clock_rollouts = state.rollouts
         if self.envs.counter is not None and state.states:
             self.envs.counter.load(state.states)
             state.states = {}  # the counter has them
@@ -196,6 +208,8 @@ class Loop:
         self._begin_episodes()
         while True:
             before, skill = state.steps, self.skill
+            if self.on_policy:
+                self._update_agent()  # before the new policy acts, and never while the old one does
             chosen = self._choose_actions()
             # Environments and updates run at the same time. On CUDA updates are launched after the actions;
             # elsewhere they take this thread, so the environments are started first. Those on the device are
@@ -254,6 +268,8 @@ class Loop:
         self.ended = np.zeros(n, bool)
         if self.engine.explorer is not None:
             self.engine.explorer.begin(n)
+        if self.begins:
+            self.agent.method.begin(self.replay.latest(), self.env_numbers)
         self._count_visits(info)
 
     def _change_skills(self, needed: Tensor) -> None:
@@ -267,8 +283,7 @@ class Loop:
     def _choose_actions(self) -> HostCopy | Tensor:
         """Actions on their way to the host, or on the device if the environments are there too."""
         agent, steps = self.agent, self.state.steps
-        if agent.pretraining:
-            agent.method.set_progress(steps)
+        agent.set_progress(steps)
         if steps < self.warmup_steps and self.random_warmup:
             actions = agent.random_actions(self.replay.latest())
         else:
@@ -304,7 +319,8 @@ class Loop:
         state, agent = self.state, self.agent
         real = ~self.ended  # where an episode had ended, this step was its reset
         self.skill_age = np.where(real, self.skill_age + 1, 0)
-        tries = agent.pretraining or not state.updates  # with the first update the task's skill is chosen
+        # With the first update the task's skill is chosen, if there is to be one.
+        tries = agent.follows_skills or not state.updates
         period = agent.skill_every_steps if tries else 0
         # An episode that ends has its next skill drawn with its reset: of two, the first would never act.
         changes = real & ~result.ended & (self.skill_age >= period) if period else np.zeros_like(real)
@@ -320,7 +336,7 @@ class Loop:
         )
         agent.steps = self.initial_agent_steps + state.steps
         self._count_visits(result.info)
-        if self.observes:
+        if self.observes or self.begins:
             self._observe(real, skill)
 
         self.rewards += result.reward[real].tolist()
@@ -338,19 +354,37 @@ class Loop:
 
     def _observe(self, real: np.ndarray, skill: Tensor) -> None:
         """Show the method the states that were just reached; those after a reset are no steps."""
-        obs = self.replay.latest()
+        obs, env, method = self.replay.latest(), self.env_numbers, self.agent.method
         if not real.all():
-            index = torch.from_numpy(np.flatnonzero(real)).to(obs.device)  # host synchronization
-            obs, skill = obs[index], skill[index]
-        self.agent.method.observe(obs, skill)
+            env = torch.from_numpy(np.flatnonzero(real)).to(obs.device)  # host synchronization
+            if self.begins:
+                fresh = torch.from_numpy(np.flatnonzero(~real)).to(obs.device)  # host synchronization
+                method.begin(obs[fresh], fresh)
+            obs, skill = obs[env], skill[env]
+        note = method.observe(obs, skill, env) if self.observes else None
+        if self.agent.note_dim:
+            self._annotate(env, note)
+
+    def _annotate(self, env: Tensor, note: Tensor | None) -> None:
+        expected, name = (len(env), self.agent.note_dim), self.config.method.name
+        if note is None or note.shape != expected:
+            given = "nothing" if note is None else f"a tensor of shape {tuple(note.shape)}"
+            raise ConfigError(
+                f"method {name!r} noted {given} in `observe` and has note_dim = {expected[1]}: expected a "
+                f"tensor of shape {expected}"
+            )
+        self.replay.annotate(env, note)
 
     def _update_agent(self) -> None:
         """Run the updates that are due: exactly `updates_per_step` for each step after the warm-up."""
         state, agent = self.state, self.agent
+        if self.on_policy:
+            self._update_on_rollout()
+            return
         if state.steps < self.warmup_steps or not agent.learns:
             return
         due = int((state.steps - self.warmup_steps) * self.updates_per_step)
-        if state.updates == 0 < due and not agent.pretraining:
+        if state.updates == 0 < due and not agent.follows_skills:
             self._warn_of_untried_skills()
             agent.choose_task_skill(self.replay)
             self._say_chosen_skill()
@@ -368,6 +402,23 @@ class Loop:
             early = state.steps <= self.config.steps - self.config.reset.last_steps
             if every and state.updates % every == 0 and early:
                 reset(agent)
+
+    def _update_on_rollout(self) -> None:
+        """Once a rollout is full, update the policy with it, and then f as often as has become due."""
+        state, agent = self.state, self.agent
+        steps = state.steps - state.rollout_start
+        if steps < agent.learner.rollout_steps * self.envs.num_envs:
+            return
+        self.engine.update_on_rollout(steps)
+        state.rollout_start = state.steps
+        state.rollouts += 1
+        state.updates += 1
+        if agent.trains_representation:
+            done = state.updates - state.rollouts
+            due = int((state.steps - self.warmup_steps) * self.updates_per_step)
+            if due > done:
+                self.engine.update(done, due - done)
+                state.updates += due - done
 
     def _warn_of_untried_skills(self) -> None:
         trials = self.agent.method.trial_skills()
@@ -439,13 +490,17 @@ class Loop:
         row["time/steps_per_second"] = (state.steps - steps) / max(now - then, 1e-9)
         row["time/updates_per_second"] = (state.updates - updates) / max(now - then, 1e-9)
         row["time/learner_waits"] = self.engine.idle.flush() / max(now - then, 1e-9)
+        if self.on_policy:
+            row["rollouts"] = state.rollouts
+            row["time/rollouts_per_second"] = (state.rollouts - self.clock_rollouts) / max(now - then, 1e-9)
+            self.clock_rollouts = state.rollouts
         self.clock = (now, state.steps, state.updates)
         self._write_row(row)
         self.folder.status.beat(state.steps)
         for warning in self.health.check(state.steps, row):
             self.engine.say(warning)
         shown = {
-            "intrinsic": row.get("train/reward_mean") if self.agent.pretraining else None,
+            "intrinsic": row.get(f"train/reward_{'mean' if self.agent.pretraining else 'intrinsic'}"),
             "return": float(np.mean(self.recent)) if self.recent and not self.agent.pretraining else None,
             "extrinsic": row["reward/extrinsic"],
             "cells": row.get("coverage/cells"),
@@ -560,6 +615,8 @@ def save_run(
         "steps": state.steps,
         "updates": state.updates,
         "episodes": state.episodes,
+        "rollouts": state.rollouts,
+        "rollout_start": state.rollout_start,
         "metrics_bytes": state.metrics_bytes,
         "spec": agent.spec.to_json(),
         "config": to_json(agent.config),
@@ -601,7 +658,8 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
             f"log.keep_replay = True"
         )
     restore_random_state(loop, agent.device)
-    counts = {name: saved.count(name) for name in ("steps", "updates", "episodes", "metrics_bytes")}
+    names = ("steps", "updates", "episodes", "rollouts", "rollout_start", "metrics_bytes")
+    counts = {name: saved.count(name) for name in names}
     states = {k.removeprefix(STATES): v.numpy() for k, v in loop.items() if k.startswith(STATES)}
     callbacks = saved.meta.get("callbacks", [])
     return LoopState(visits=loop["visits"].numpy(), states=states, callbacks=callbacks, **counts)

@@ -58,6 +58,43 @@ class Segment(NamedTuple):
     discount: Tensor  # (B,) what that state's value is worth: γ^m, 0 where the episode terminated
 
 
+class OptionSlots(NamedTuple):
+    """Where the options that B transitions belong to begin and end: from one ending up to the next."""
+
+    first: Tensor  # (B,) slot of the first state
+    last: Tensor  # (B,) slot of the state after the last step
+    steps: Tensor  # (B,) length of the option
+    complete: (
+        Tensor  # (B,) bool: it has ended, both states are stored, and it is not longer than was searched
+    )
+
+
+class Rollout(NamedTuple):
+    """The newest steps of N environments: P transitions, row by row in a grid of time steps.
+
+    An episode that ends leaves one place of the grid empty, that of its reset.
+    """
+
+    slots: Tensor  # (P,) oldest first
+    batch: Batch  # (P, …) single steps
+    ends: Tensor  # (P,) bool: no return runs past this step
+    real: Tensor  # (R, N) bool: the places of the P steps
+
+    def grid(self, x: Tensor) -> Tensor:
+        """(P,) → (R, N), 0 in empty places."""
+        empty = torch.zeros(self.real.shape, dtype=x.dtype, device=x.device)
+        return empty.masked_scatter(self.real, x)
+
+    def path_sums(self, x: Tensor) -> Tensor:
+        """(P,): x summed over the steps of the same episode up to and including each."""
+        total = F.pad(self.grid(x).cumsum(0), (0, 0, 1, 0))  # (R + 1, N)
+        row = torch.arange(len(self.real), device=x.device)[:, None]
+        begins = F.pad(~self.real[:-1], (0, 0, 1, 0), value=True)  # after an empty place
+        first = torch.where(begins, row, 0).cummax(0).values  # (R, N) the row in which the episode begins
+        sums: Tensor = (total[1:] - total.gather(0, first))[self.real]
+        return sums
+
+
 class Replay:
     """Experience of N environments."""
 
@@ -70,8 +107,12 @@ class Replay:
         storage: torch.device,
         device: torch.device,
         config: ReplayConfig | None = None,
+        note_dim: int = 0,
     ) -> None:
-        """Stored on `storage`, for networks on `device`; `config` says how `draw` samples, None uniformly."""
+        """Stored on `storage`, for networks on `device`; `config` says how `draw` samples, None uniformly.
+
+        `note_dim` is the width of what `annotate` stores with each step.
+        """
         self.spec, self.num_envs, self.device = spec, num_envs, device
         self.rows = row_count(capacity_steps, num_envs, spec)
         slots = self.rows * num_envs
@@ -87,8 +128,9 @@ class Replay:
         )
         self.reward = empty(dtype=torch.float32)
         self.ending = empty(dtype=torch.uint8)
-        self.age = empty(dtype=torch.int32)  # steps since the episode began, up to a full stack
+        self.age = empty(dtype=torch.int32)  # steps since the episode began
         self.skill = empty(skill_dim, dtype=torch.float32)
+        self.note = empty(note_dim, dtype=torch.float32)
         self.starts = empty(dtype=torch.int64)  # a separate ring
         positions = torch.zeros(3, dtype=torch.int64, device=storage)
         self.head, self.starts_head, self.starts_count = positions.unbind()  # head: row of the newest frames
@@ -175,10 +217,18 @@ class Replay:
         if self.priorities is not None:
             writes.append(("priority", here, np.where(real, NEW, NONE)))
         self._touch(self._row)
-        self._age = np.where(real, np.minimum(self._age + 1, self.spec.frame_stack), 0).astype(np.int32)
+        self._age = np.where(real, self._age + 1, 0).astype(np.int32)
         self._ended = over & real
         self._write(writes + self._advance(next_frames))
         return len(starts)
+
+    def annotate(self, columns: Tensor, note: Tensor) -> None:
+        """Store (n, note_dim) notes on the last step in the (n,) environments `columns`; others have 0."""
+        row = (self._row - 1) % self.rows
+        here = self.note[self._columns(row)]
+        here.zero_()
+        here[columns.to(here.device)] = note.to(here)
+        self._touch(row)
 
     def _advance(self, frames: Entries) -> list[Write]:
         """Advance to the next row; returns the writes for it, and the new positions."""
@@ -248,6 +298,16 @@ class Replay:
         back = torch.arange(min(count, self._size), device=self.starts.device)
         return self.starts[self.starts_head - 1 - back]
 
+    def rollout(self, count: int, discount: float) -> Rollout:
+        """The newest `count` transitions; the host reads how many time steps they span."""
+        slots = self.newest(count).flip(0)  # (P,)
+        row = (slots // self.num_envs - slots[0] // self.num_envs) % self.rows
+        real = torch.zeros(int(row[-1]) + 1, self.num_envs, dtype=torch.bool, device=slots.device)
+        real[row, slots % self.num_envs] = True
+        ends = self.ending[slots] != 0
+        batch = self.batch(slots, 1, discount)
+        return Rollout(slots, batch, ends.to(self.device), real.to(self.device))
+
     @fusable
     def _draw(self, batch_size: int) -> Tensor:
         # rand() times a size that lives on the device. With 2⁻²⁴ between the numbers of a float32, some of
@@ -303,6 +363,38 @@ class Replay:
             discount=powers[length[:, 0]] * alive,
         )
 
+    def options(self, slots: Tensor, longest: int) -> OptionSlots:
+        """The option that each transition belongs to, searched over `longest` steps in both directions.
+
+        An option is what one skill does without interruption: it begins with the skill, the episode or a new
+        life, and ends with the first of these that ends.
+        """
+        time, _ = self._time_and_powers(slots.device, longest, 1.0)
+        return self._option_slots(slots, time)
+
+    @fusable
+    def _option_slots(self, slots: Tensor, time: Tensor) -> OptionSlots:
+        """`time` is 0 … n."""
+        n, size, age = len(time) - 1, len(self.starts), self.age[slots]
+        recorded = (self.head - slots // self.num_envs) % self.rows  # (B,) rows from here up to the newest
+        path = torch.add(slots[:, None], time[:-1], alpha=self.num_envs) % size  # (B, n) from here on
+        goes_on = (self.ending[path] == 0) & (time[:-1] < recorded[:, None])
+        ahead = goes_on.int().cumprod(1).sum(1)  # (B,) steps from here to the last one of the option
+        path = torch.sub(slots[:, None], time[1:], alpha=self.num_envs) % size  # (B, n) from here back
+        goes_on = (self.ending[path] == 0) & (time[1:] <= age[:, None])
+        back = goes_on.int().cumprod(1).sum(1)  # (B,) steps from the first one of the option to here
+        # What precedes an option is the beginning of its episode, or an ending that is still stored.
+        oldest = recorded + back
+        found = (back == age) | (oldest + 1 < self.rows)
+        complete = found & (oldest <= self.rows - self.spec.frame_stack) & (ahead < recorded)
+        steps = back + ahead + 1
+        complete &= steps <= n
+        back = torch.where(complete, back, 0)
+        ahead = torch.where(complete, ahead, 0)
+        first = torch.sub(slots, back, alpha=self.num_envs) % size
+        last = torch.add(slots, ahead + 1, alpha=self.num_envs) % size
+        return OptionSlots(first, last, steps, complete)
+
     def frames_of(self, slots: Tensor) -> Frames:
         """The frames that make up the observations in (B,) slots, on the networks' device."""
         index = slots[:, None] if self.spec.frame_stack == 1 else self._stack(slots)
@@ -347,7 +439,8 @@ class Replay:
     def _n_step_batch(self, segment: Segment, obs: Tensor, next_obs: Tensor) -> Batch:
         reward = self.reward[segment.slots]  # (B, n)
         reward = (reward * segment.weights).sum(1) if reward.shape[1] > 1 else reward[:, 0]
-        return self._batch(segment.slots[:, 0], obs, reward, segment.discount, next_obs)
+        first, last = segment.slots[:, 0], segment.slots[:, -1]
+        return self._batch(first, last, obs, reward, segment.discount, next_obs)
 
     def steps(self, segment: Segment, obs: Tensor | None = None) -> Iterator[tuple[Batch, Tensor]]:
         """The segment's one-step transitions, offset by offset, each with its (B,) weights.
@@ -358,11 +451,15 @@ class Replay:
             states = segment.states.T
             obs = self.observations(states.flatten()).unflatten(0, states.shape)
         slots, weights = segment.slots.T, segment.weights.T.to(self.device)  # (n, B)
-        together = self._batch(slots, obs[:-1], self.reward[slots], self.ending[slots] != TERMINATED, obs[1:])
+        alive = self.ending[slots] != TERMINATED
+        together = self._batch(slots, slots, obs[:-1], self.reward[slots], alive, obs[1:])
         for i in range(len(slots)):
             yield Batch._make(part[i] for part in together), weights[i]
 
-    def _batch(self, slots: Tensor, obs: Tensor, reward: Tensor, discount: Tensor, next_obs: Tensor) -> Batch:
+    def _batch(
+        self, slots: Tensor, last: Tensor, obs: Tensor, reward: Tensor, discount: Tensor, next_obs: Tensor
+    ) -> Batch:
+        """`slots` have the first steps, on `obs`; `last` have those that led to `next_obs`."""
         return Batch(
             obs=obs,
             action=self.action[slots].to(self.device),
@@ -371,6 +468,8 @@ class Replay:
             next_obs=next_obs,
             skill=self.skill[slots].to(self.device),
             weight=self._ones.expand(slots.shape),
+            ended=(self.ending[last] != 0).float().to(self.device),
+            note=self.note[last].to(self.device),
         )
 
     # Checkpoints
@@ -429,7 +528,8 @@ class Replay:
         }
 
     def _part(self, part: slice) -> dict[str, Tensor]:
-        names = ("frames", "action", "reward", "ending", "age", "skill")
+        names = ["frames", "action", "reward", "ending", "age", "skill"]
+        names += ["note"] if self.note.shape[1] else []
         return {name: getattr(self, name)[part] for name in names}
 
 
@@ -527,11 +627,11 @@ def row_count(capacity_steps: int, num_envs: int, spec: EnvSpec) -> int:
     return max(-(-capacity_steps // num_envs), spec.frame_stack + 1) + spec.frame_stack
 
 
-def slot_bytes(spec: EnvSpec, skill_dim: int, *, prioritized: bool = False) -> int:
+def slot_bytes(spec: EnvSpec, skill_dim: int, *, note_dim: int = 0, prioritized: bool = False) -> int:
     """Memory of one slot."""
     frame = int(np.prod(spec.stored_shape)) * (1 if spec.pixels else 4)
     action, priority = 8 if spec.discrete else 4 * spec.action_dim, 8 if prioritized else 0
-    return frame + action + 4 + 1 + 4 + 4 * skill_dim + 8 + priority
+    return frame + action + 4 + 1 + 4 + 4 * (skill_dim + note_dim) + 8 + priority
 
 
 def make_replay(
@@ -541,6 +641,7 @@ def make_replay(
     skill_dim: int,
     device: torch.device,
     say: Callable[[str], None],
+    note_dim: int = 0,
 ) -> Replay:
     """A replay on the networks' device if it fits, else in main memory, else an error with what to lower."""
     if config.device == "cuda" and device.type != "cuda":
@@ -549,7 +650,8 @@ def make_replay(
         )
     main_memory = torch.device("cpu")
     places = {"auto": [device, main_memory], "cpu": [main_memory], "cuda": [device]}[config.device]
-    row_bytes = num_envs * slot_bytes(spec, skill_dim, prioritized=config.priority_exponent > 0)
+    prioritized = config.priority_exponent > 0
+    row_bytes = num_envs * slot_bytes(spec, skill_dim, note_dim=note_dim, prioritized=prioritized)
     needed = row_count(config.capacity_steps, num_envs, spec) * row_bytes
     free = {}
     for place in dict.fromkeys(places):
@@ -558,7 +660,8 @@ def make_replay(
             if place != device:
                 why = f": {device} has {free[device] / GIB:.2f} GiB free" if device in free else ""
                 say(f"replay of {needed / GIB:.2f} GiB kept in main memory{why}")
-            return Replay(spec, num_envs, config.capacity_steps, skill_dim, place, device, config=config)
+            size = num_envs, config.capacity_steps, skill_dim
+            return Replay(spec, *size, place, device, config=config, note_dim=note_dim)
     there = " and ".join(f"{f / GIB:.2f} GiB free on {p}" for p, f in free.items())
     fitting = (int(0.9 * max(free.values())) // row_bytes - spec.frame_stack) * num_envs
     lower = f"replay.capacity_steps to {fitting} or less" if fitting > 0 else "env.num_envs"

@@ -200,6 +200,8 @@ class Batch(NamedTuple):
     next_obs: Tensor  # (B, *obs_shape)
     skill: Tensor  # (B, skill_dim), skill_dim = 0 where the method has no skills
     weight: Tensor  # (B,) of each transition in losses; 1 unless the replay is prioritized
+    ended: Tensor  # (B,) 1 where the step into `next_obs` ended the episode, the skill or a life, else 0
+    note: Tensor  # (B, note_dim) what the method's `observe` noted when `next_obs` was reached
 
 
 class Loss(NamedTuple):

@@ -15,7 +15,7 @@ from voidrl.experiments import run
 from voidrl.experiments.board import Board
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import make_plan
-from voidrl.experiments.record import update_panel, write_record
+from voidrl.experiments.record import update_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.table import print_results
 from voidrl.report.figures import draw_panel, require_matplotlib
@@ -163,7 +163,7 @@ def test_lines_of_the_forest_lie_on_one_axis(plan, tmp_path):
     assert [line.name for line in lines] == ["freeway", "boxing", "pooled"]
     assert {line.positions["zero"] for line in lines} == {"0.0%"}  # all are above 0, where the axis begins
     assert max(float(line.positions["high"].rstrip("%")) for line in lines) == 100
-    update_panel(plan)
+    update_record(plan)
     alone = read_section(tmp_path / "panel.json")
     assert alone.verdicts == section.verdicts
     assert alone.tables() == section.tables()

@@ -50,6 +50,8 @@ def loss_by_hand(double):
         next_obs=SEEN.flip(0),
         skill=torch.zeros(2, 0),
         weight=torch.ones(2),
+        ended=torch.zeros(2),
+        note=torch.zeros(2, 0),
     )
     loss = next(table_dqn(double=double).losses(batch, torch.tensor([100.0, 200.0]), 0))
     return loss.metrics["q_target"].item(), loss.value.item()

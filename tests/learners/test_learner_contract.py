@@ -6,9 +6,13 @@ from helpers import CONTINUOUS, DISCRETE, Constant, Five, fill_replay, make_agen
 
 from voidrl import registry
 from voidrl.errors import ConfigError
-from voidrl.learners.base import Learner, Loss, frozen
+from voidrl.learners.base import Learner, Loss, OnPolicyLearner, frozen
 
-LEARNERS = registry.names("learner")
+LEARNERS = [
+    name
+    for name in registry.names("learner")
+    if not issubclass(registry.find("learner", name), OnPolicyLearner)  # whose updates are on rollouts
+]
 
 
 def spec_for(learner):

@@ -85,6 +85,8 @@ def batch_of(obs, discount=0.0):
         obs.flip(0),
         NOTHING[:n],
         torch.ones(n),
+        torch.zeros(n),
+        NOTHING[:n],
     )
 
 

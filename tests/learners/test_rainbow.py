@@ -30,6 +30,8 @@ def make_batch(action=(0, 1), discount=0.5, next_obs=None, obs=SEEN, weight=(1.0
         next_obs=obs.flip(0) if next_obs is None else next_obs,
         skill=torch.zeros(n, 0),
         weight=torch.tensor(weight),
+        ended=torch.zeros(n),
+        note=torch.zeros(n, 0),
     )
 
 

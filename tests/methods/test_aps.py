@@ -30,6 +30,9 @@ from voidrl.types import EnvSpec
 WIDE = EnvSpec((12,), False, 1, num_actions=3, raw_shape=(12,))
 
 
+# With discrete actions a skill is (w, e): ten numbers on the sphere, and the weight of the entropy term.
+
+
 def aps(spec=DISCRETE, **changes):
     return make_agent(spec, method={"name": "aps", "hidden_dim": 32}, **changes)
 
@@ -46,9 +49,8 @@ def random_walks(spec, skill_dim, reward, steps=64, num_envs=64):
     replay.reset(rng.normal(size=(num_envs, *spec.frame_shape)).astype(np.float32))
     for _ in range(steps):
         frames = rng.normal(size=(num_envs, *spec.frame_shape)).astype(np.float32)
-        skill = F.normalize(
-            torch.from_numpy(rng.normal(size=(num_envs, skill_dim)).astype(np.float32)), dim=1
-        )
+        w = torch.from_numpy(rng.normal(size=(num_envs, skill_dim - 1)).astype(np.float32))
+        skill = F.pad(F.normalize(w, dim=1), (0, 1), value=1.0)
         replay.add(still, reward(frames), no, no, frames, skill)
     return replay
 
@@ -68,10 +70,11 @@ def test_a_task_that_is_linear_in_the_features_is_found_from_4096_states():
             phi = F.normalize(before.method.features(torch.from_numpy(frames)), dim=1)
         return (phi @ wanted).numpy() + rng.normal(0, 0.1, len(frames))
 
-    replay = random_walks(WIDE, 10, reward)
+    replay = random_walks(WIDE, 11, reward)
     agent.load_pretrained(before.tensors())
     agent.choose_task_skill(replay)
-    assert cosine(agent.task_skill, wanted) > 0.99
+    assert cosine(agent.task_skill[:10], wanted) > 0.99
+    assert agent.task_skill[10] == 0  # the entropy is no part of a task
     assert agent.task_skill.norm().item() == pytest.approx(1, abs=1e-5)
     assert "regressing" in agent.method.skill_choice
     batch = replay.batch(replay.newest(4096), 1, 1.0)
@@ -84,14 +87,14 @@ def test_a_collapsed_feature_still_gives_a_unit_vector():
     agent = aps(WIDE, phase="finetune")
     agent.method.features = nn.Linear(12, 10)
     nn.init.zeros_(agent.method.features.weight)  # the same φ for all states
-    agent.choose_task_skill(random_walks(WIDE, 10, lambda frames: np.ones(len(frames)), steps=4))
+    agent.choose_task_skill(random_walks(WIDE, 11, lambda frames: np.ones(len(frames)), steps=4))
     phi = F.normalize(agent.method.features.bias.detach(), dim=0)
-    assert cosine(agent.task_skill, phi) == pytest.approx(1, abs=1e-5)
+    assert cosine(agent.task_skill[:10], phi) == pytest.approx(1, abs=1e-5)
 
 
 def test_a_warm_up_without_reward_keeps_a_skill_that_was_tried_and_says_so():
     agent = aps(WIDE, phase="finetune")
-    replay = random_walks(WIDE, 10, lambda frames: np.zeros(len(frames)), steps=4)
+    replay = random_walks(WIDE, 11, lambda frames: np.zeros(len(frames)), steps=4)
     agent.choose_task_skill(replay)
     assert (replay.skill == agent.task_skill).all(1).any()
     assert "no reward" in agent.method.skill_choice
@@ -103,15 +106,19 @@ def test_the_reward_is_the_feature_along_the_skill_plus_apt_on_the_features(incl
     options = {"k": 4, "include_self": include_self, "normalize": "distance_mean"}
     apt = make_agent(method={"name": "apt", **options}).method
     shake(agent.method.features, 0.1)
-    replay = fill_replay(skill_dim=10)
+    replay = fill_replay(skill_dim=11)
     distances = []
     for _ in range(3):  # the running mean is part of it
         batch = replay.batch(replay.sample(16), 1, 1.0)
-        batch = batch._replace(skill=F.normalize(batch.skill, dim=1))
+        batch = batch._replace(skill=F.pad(F.normalize(batch.skill[:, :10], dim=1), (0, 1), value=1.0))
         latents = Latents(lambda: None, lambda b=batch: b.next_obs, None)
         with torch.no_grad():
             phi = agent.method.features(batch.next_obs)
-            entropy = agent.method.reward(batch, latents) - F.cosine_similarity(phi, batch.skill)
+            reward = agent.method.reward(batch, latents)
+            torch.testing.assert_close(reward[:, :10], F.normalize(phi, dim=1))
+            along = F.cosine_similarity(phi, batch.skill[:, :10])
+            entropy = agent.method.scalar_reward(reward, batch.skill) - along
+            torch.testing.assert_close(entropy, reward[:, 10], atol=1e-6, rtol=1e-5)
             torch.testing.assert_close(entropy, apt.knn_reward(phi, None), atol=1e-6, rtol=1e-5)
         near = brute_force(phi, phi, 4 - include_self, exclude_self=True).sum(1) / 4
         distances.append(near)
@@ -124,17 +131,18 @@ def test_the_reward_is_the_feature_along_the_skill_plus_apt_on_the_features(incl
 def test_features_learn_to_point_along_the_skill_that_reaches_the_state():
     """A replay in which the first coordinates of the state are the skill."""
     agent = aps(method__skill_dim=2, method__learning_rate=5e-3, learner__batch_size=64)
-    replay = fill_replay(skill_dim=2)
-    replay.skill.copy_(F.normalize(replay.skill, dim=1))
+    replay = fill_replay(skill_dim=3)
+    replay.skill.copy_(F.pad(F.normalize(replay.skill[:, :2], dim=1), (0, 1), value=1.0))
     slots = replay.starts[: len(replay)]
     frames = replay.segment(slots, 1, 1.0).states[:, 1]
-    replay.frames[frames, :2] = replay.skill[slots]
+    replay.frames[frames, :2] = replay.skill[slots, :2]
     first = agent.step(replay)["aps_loss"]
     for _ in range(80):
         metrics = agent.step(replay)
     batch = replay.batch(slots, 1, 1.0)
     with torch.no_grad():
-        _, along = agent.method.along_skill(batch.next_obs, batch.skill)
+        _, direction = agent.method.phi(batch.next_obs)
+        along = (direction * batch.skill[:, :2]).sum(1)
     assert abs(first) < 0.5
     assert metrics["aps_loss"] < -0.95
     assert along.mean() > 0.95  # the reward's first term
@@ -154,7 +162,7 @@ def test_the_critic_is_successor_features_times_the_skill(name):
     agent = aps(spec, learner=learner)
     critic, n = agent.learner.critic, 6
     features = agent.learner.features(points(n, *spec.obs_shape))
-    skill = F.normalize(points(n, 10, seed=1), dim=1)
+    skill = points(n, agent.method.skill_dim, seed=1)
     psi = []
     last = {"dqn": "advantage", "sac": "layers", "ddpg": "heads.layers"}[name]
     critic.get_submodule(last).register_forward_hook(lambda module, given, out: psi.append(out))
@@ -162,9 +170,9 @@ def test_the_critic_is_successor_features_times_the_skill(name):
         if spec.discrete:
             q = critic(features, skill)
             assert q.shape == (n, spec.num_actions)
-            value = (critic.value(torch.cat([features, skill], 1)) * skill).sum(1)
+            value = (critic.value(torch.cat([features, skill[:, :10]], 1)) * skill).sum(1)  # e is not read
             torch.testing.assert_close(q.mean(1), value)  # the mean advantage is 0
-            advantages = (psi[0].unflatten(1, (-1, 10)) * skill[:, None]).sum(2)
+            advantages = (psi[0].unflatten(1, (-1, 11)) * skill[:, None]).sum(2)
             torch.testing.assert_close(q - value[:, None], advantages - advantages.mean(1, keepdim=True))
         else:
             q = critic(features, skill, points(n, spec.action_dim, seed=2).tanh())
@@ -186,8 +194,26 @@ def test_fine_tuning_with_a_new_critic_keeps_its_trunk():
 
 def test_skills_are_uniform_on_the_sphere():
     skills = aps().method.sample_skill(torch.zeros(4000, dtype=torch.int64))
-    torch.testing.assert_close(skills.norm(dim=1), torch.ones(4000))
-    torch.testing.assert_close(skills.T @ skills / 4000, torch.eye(10) / 10, atol=0.01, rtol=0)
+    assert (skills[:, 10] == 1).all()
+    w = skills[:, :10]
+    torch.testing.assert_close(w.norm(dim=1), torch.ones(4000))
+    torch.testing.assert_close(w.T @ w / 4000, torch.eye(10) / 10, atol=0.01, rtol=0)
+    assert aps(CONTINUOUS).method.sample_skill(torch.zeros(2, dtype=torch.int64)).shape == (2, 10)
+
+
+def test_continuous_actions_have_scalar_rewards_which_are_both_terms_added():
+    """As in URLB's code."""
+    agent = aps(CONTINUOUS, method__k=4)
+    assert (agent.method.skill_dim, agent.method.reward_dim) == (10, 0)
+    other = aps(method__k=4).method  # the same networks with discrete actions
+    other.features.load_state_dict(agent.method.features.state_dict())
+    replay = fill_replay(CONTINUOUS, skill_dim=10)
+    batch = replay.batch(replay.sample(16), 1, 1.0)
+    latents = Latents(lambda: None, lambda: batch.next_obs, None)
+    with torch.no_grad():
+        scalar, vector = (method.reward(batch, latents) for method in (agent.method, other))
+    both = F.pad(batch.skill, (0, 1), value=1.0)
+    torch.testing.assert_close(scalar, other.scalar_reward(vector, both))
 
 
 def test_the_skill_of_a_task_is_the_same_after_a_resume(tmp_path):

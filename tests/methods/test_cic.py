@@ -30,7 +30,7 @@ SMALL = {"method": "cic", "method__hidden_dim": 32, "method__skill_dim": 3, "met
 
 def batch_of(skill):
     nothing = torch.zeros(len(skill))
-    return Batch(nothing, nothing, nothing, nothing, nothing, skill, nothing)
+    return Batch(nothing, nothing, nothing, nothing, nothing, skill, nothing, nothing, nothing)
 
 
 def latents_of(z, z_next):

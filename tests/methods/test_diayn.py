@@ -133,7 +133,7 @@ def test_fine_tuning_tries_every_skill_in_turn_and_keeps_the_best(tmp_path, num_
 
 def test_a_warm_up_that_tells_no_skills_apart_says_so():
     method = make_agent(method="diayn", method__num_skills=3).method
-    batch = Batch(None, None, torch.zeros(6), None, None, torch.eye(3).repeat(2, 1), None)
+    batch = Batch(None, None, torch.zeros(6), None, None, torch.eye(3).repeat(2, 1), None, None, None)
     assert method.select_skill(batch, None).sum() == 1
     assert method.skill_choice == "although all 3 that were tried earned the same in the warm-up"
     method = make_agent(method="diayn", method__num_skills=3).method

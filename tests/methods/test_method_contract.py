@@ -14,6 +14,7 @@ from helpers import (
     moved,
     small_method,
     snapshot,
+    update,
 )
 
 from voidrl import registry
@@ -61,13 +62,18 @@ def test_describes_itself_and_has_a_recipe_for_urlb(name):
 def test_rewards_are_finite_detached_and_one_per_transition(name, kind):
     spec = SPECS[kind]
     agent = make_agent(spec, method=small_method(name))
-    replay = fill_replay(spec, skill_dim=agent.method.skill_dim)
-    batch = replay.batch(replay.sample(16), 1, 1.0)
+    replay = fill_replay(spec, skill_dim=agent.method.skill_dim, note_dim=agent.note_dim)
+    segment = replay.segment(replay.sample(16), 1, 1.0)
+    batch = replay.n_step_batch(segment)
+    latents = agent._latents(batch, agent._pool(replay), agent._option(replay, segment))
     with torch.no_grad():
-        reward = agent.method.reward(batch, agent._latents(batch, agent._pool(replay)))
-    assert reward.shape == (16,)
+        reward = agent.method.reward(batch, latents)
+    dim = agent.method.reward_dim
+    assert reward.shape == ((16, dim) if dim else (16,))
+    assert dim in (0, agent.method.skill_dim)
     assert reward.dtype == torch.float32
     assert reward.isfinite().all()
+    assert agent.method.scalar_reward(reward, batch.skill).shape == (16,)
 
 
 @pytest.mark.parametrize(
@@ -77,10 +83,10 @@ def test_rewards_are_finite_detached_and_one_per_transition(name, kind):
 def test_updates_run_and_log_scalars(name, kind, n_step):
     spec = SPECS[kind]
     agent = make_agent(spec, method=small_method(name), learner__n_step=n_step)
-    replay = fill_replay(spec, skill_dim=agent.method.skill_dim)
+    replay = fill_replay(spec, skill_dim=agent.method.skill_dim, note_dim=agent.note_dim)
     before = snapshot(agent.tensors())
     for index in range(2):
-        metrics = agent.step(replay, index % agent.learner.period)
+        metrics = update(agent, replay, index)
     assert all(m.ndim == 0 and m.isfinite() and not m.requires_grad for m in metrics.values())
     names = moved(before, agent.tensors())
     if not agent.learns:
@@ -91,10 +97,10 @@ def test_updates_run_and_log_scalars(name, kind, n_step):
     assert trainable <= {name.removeprefix("method.") for name in names}  # what can be trained, is
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [name for name in METHODS if not registry.find("method", name).learner])
 def test_the_step_can_be_captured(name):
     agent = make_agent(PIXELS, method=small_method(name), learner__n_step=3)
-    replay = fill_replay(PIXELS, skill_dim=agent.method.skill_dim)
+    replay = fill_replay(PIXELS, skill_dim=agent.method.skill_dim, note_dim=agent.note_dim)
     with HostReads() as reads:
         agent.step(replay)
     assert reads.first is None
@@ -112,9 +118,9 @@ def test_skills_fit_what_is_declared(name):
 def test_same_seed_same_update_and_state_round_trip(name):
     def run():
         agent = make_agent(method=small_method(name), seed=3)
-        replay = fill_replay(skill_dim=agent.method.skill_dim)
+        replay = fill_replay(skill_dim=agent.method.skill_dim, note_dim=agent.note_dim)
         for _ in range(3):
-            agent.step(replay)
+            update(agent, replay)
         return agent
 
     first, second = run(), run()

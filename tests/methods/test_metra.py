@@ -27,7 +27,7 @@ def vectors(dim):
 
 def transitions(obs, next_obs, skill):
     nothing = torch.zeros(len(obs))
-    return Batch(obs, nothing.long(), nothing, nothing, next_obs, skill, nothing)
+    return Batch(obs, nothing.long(), nothing, nothing, next_obs, skill, nothing, nothing, nothing)
 
 
 def train(agent, batch, updates):

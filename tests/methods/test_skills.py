@@ -24,7 +24,7 @@ from voidrl import registry
 from voidrl.agent.agent import SELECTION_STEPS
 from voidrl.config import SkillConfig
 from voidrl.errors import SpaceError
-from voidrl.methods.base import Latents, Method
+from voidrl.methods.base import Latents, Method, Option
 from voidrl.nets import TwinQ, mlp
 from voidrl.replay import SKILL_ENDED, Replay
 from voidrl.types import Batch, EnvSpec, Loss
@@ -321,7 +321,7 @@ def skills_for(method, n=16):
 
 def batch_of(skill, obs=None):
     nothing = torch.zeros(len(skill))
-    return Batch(obs, nothing, nothing, nothing, obs, skill, nothing)
+    return Batch(obs, nothing, nothing, nothing, obs, skill, nothing, nothing, nothing)
 
 
 @pytest.mark.parametrize("name", ["diayn", "smm", "aps", "cic", "moss", "becl"])
@@ -342,7 +342,8 @@ def test_states_of_zeros_give_finite_rewards_and_small_gradients(name):
     skill, some = skills_for(method), points(16, 3)
     some[::5] = 0.0
     for z in (some, torch.zeros(16, 3)):
-        latents = Latents(lambda z=z: z, lambda z=z: z, lambda n, z=z: z)
+        option = Option(z, z, torch.ones(16), torch.ones(16))
+        latents = Latents(lambda z=z: z, lambda z=z: z, lambda n, z=z: z, lambda n, option=option: option)
         for loss in method.losses(batch_of(skill, z), latents):
             loss.value.backward()
         gradients = [p.grad for p in method.parameters() if p.grad is not None]

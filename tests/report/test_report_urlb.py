@@ -289,3 +289,24 @@ def test_the_table_of_the_maze_is_made_of_run_folders(tmp_path, monkeypatch, cap
     assert lines[2].startswith("| rnd | knowledge | 83.6% |")
     assert text.read_text().splitlines() == lines
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_saved_results_of_the_maze_keep_what_was_not_run_again(tmp_path, monkeypatch, capsys):
+    file, picture = tmp_path / "maze.json", tmp_path / "zoo.png"
+    entry = {"family": "competence", "steps": 100, "machine": "a machine", "code": "abc"}
+    old = [{"method": name, **entry, "seed": 1, "cells": [[50, 7], [100, 73]]} for name in ("aps", "apt")]
+    file.write_text(json.dumps({"what": "cells", "date": "2021-12-06", "runs": old}))
+    before = script(monkeypatch, capsys, "zoo_table", "--json", file)
+    assert before[2:] == ["| APS | competence | 100% | 100% |", "| APT | competence | 100% | 100% |"]
+    zoo(tmp_path / "runs")
+    words = ("zoo_table", tmp_path / "runs", "--json", file, "--picture", picture)
+    lines = script(monkeypatch, capsys, *words)
+    assert lines[0] == "| method | family | maze coverage, mean | seed 1 | seed 2 |"
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| APS", "| RND", "| APT", "| random"]
+    assert lines[4] == f"| APT | data | {6000 / 73:.3g}% | {7000 / 73:.3g}% | {5000 / 73:.3g}% |"
+    saved = json.loads(file.read_text())["runs"]
+    assert [(each["method"], each["seed"]) for each in saved][:3] == [("aps", 1), ("apt", 1), ("apt", 2)]
+    assert saved[0] == old[0]
+    assert saved[1]["cells"] == [[100, 70]]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert script(monkeypatch, capsys, "zoo_table", "--json", file) == lines

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from voidrl import checkpoint, registry
+from voidrl.agent.bonus import Bonus
 from voidrl.agent.horizon import Horizon
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.agent.optimizers import Optimizers, Part
@@ -19,6 +20,7 @@ from voidrl.agent.player import Player
 from voidrl.agent.trainers import (
     Pieces,
     check_combination,
+    check_vector_rewards,
     encoder_trainers,
     has_frozen_column,
     trains_representation,
@@ -28,7 +30,7 @@ from voidrl.config import Config, SkillConfig, to_json
 from voidrl.device import uses_bf16
 from voidrl.errors import CheckpointError, ConfigError, SpaceError
 from voidrl.learners.base import Learner
-from voidrl.methods.base import Latents, Method
+from voidrl.methods.base import Latents, Method, Option
 from voidrl.metrics import CHECK
 from voidrl.nets import Encoder, ProgressiveEncoder, polyak_update
 from voidrl.observations import action_mask, random_allowed
@@ -37,7 +39,7 @@ from voidrl.representations.base import Representation, Views
 from voidrl.spaces import env_action, observed_frames
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
-MetricOwner = Literal["representation", "latents", "method", "reward", "learner"]
+MetricOwner = Literal["representation", "latents", "method", "reward", "task", "learner"]
 # Steps of the warm-up from which the skill for a task is selected; of more, as many at even distances.
 SELECTION_STEPS = {"pixels": 2**12, "vectors": 2**17}
 
@@ -95,6 +97,7 @@ class Agent(nn.Module):
             )
         method = pieces.method(seen, config.method, self.representation)
         critic = method.make_critic(encoder.feature_dim, config.learner)
+        check_vector_rewards(config, method, pieces.learner, critic)
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
         self.learner = pieces.learner(seen, config.learner, encoder, critic, method.skill_dim)
         self.representation.use_learner(self.learner)
@@ -117,6 +120,7 @@ class Agent(nn.Module):
         # The representation's learning rate: a tensor, so that it can rise within a captured graph.
         self.register_buffer("representation_rate", torch.zeros(()))
         self.normalizer = RewardNormalizer(config)
+        self.bonus = Bonus(config) if config.has_bonus else None
         self.horizon = Horizon(config.learner)
         self.augment = Augment(config.augment, spec)
         self.metric_owners: dict[str, MetricOwner] = {}
@@ -126,8 +130,9 @@ class Agent(nn.Module):
         self.optimizers = Optimizers(device, biases)
 
         self.pretraining = config.phase == "pretrain"
+        self.uses_method = config.uses_method
         self.learns = method.learns or not self.pretraining
-        self._trains_representation = trains_representation(config, pieces)
+        self.trains_representation = trains_representation(config, pieces)
         self._assign_encoder()
         self.to(device)
         self.eval()
@@ -195,7 +200,7 @@ class Agent(nn.Module):
                 f"whose weights are frozen (requires_grad = False): leave some trainable, or add layers "
                 f"behind it with representation.encoder.feature_dim"
             )
-        if self.pretraining and config.encoder_trainers and (f is None or all_frozen):
+        if self.uses_method and config.encoder_trainers and (f is None or all_frozen):
             why = "which has no encoder" if f is None else "whose encoder never learns"
             raise ConfigError(
                 f"encoder_trainers = {config.encoder_trainers} cannot be used with representation "
@@ -211,10 +216,10 @@ class Agent(nn.Module):
             learner.frozen_parts = (f.stack,)
         if frozen:
             learner.encoder.requires_grad_(False)
-        if not self.pretraining:  # what only pre-training used is kept as it is
+        if not self.uses_method:  # what only pre-training used is kept as it is
             used = set(learner.parameters())
             kept = [*self.method.parameters()]
-            if not self._trains_representation:
+            if not self.trains_representation:
                 kept += self.representation.parameters()
             for parameter in kept:
                 if parameter not in used:
@@ -236,7 +241,7 @@ class Agent(nn.Module):
                 max_grad_norm=config.learner.max_grad_norm,
                 weight_decay=config.learner.weight_decay,
             )
-        if self.pretraining or self._trains_representation:
+        if self.uses_method or self.trains_representation:
             rate = config.representation.learning_rate
             settings = {
                 "eps": config.representation.adam_eps,
@@ -245,14 +250,14 @@ class Agent(nn.Module):
             }
             warmed_up = self.representation_rate if config.representation.warmup_updates else rate
             own = [p for p in self.representation.parameters() if id(p) not in taken]
-            heads_only = self._trains_representation and "representation" not in self.trainers
+            heads_only = self.trains_representation and "representation" not in self.trainers
             if heads_only and "method" in self.trainers:
                 f = self.representation.encoder  # the method trains it, and this loss the heads alone
                 encoder = {id(p) for p in f.parameters()} if f is not None else set()
                 optimizers.add("encoder", [Part([p for p in own if id(p) in encoder], rate)], **settings)
                 own = [p for p in own if id(p) not in encoder]
             optimizers.add("representation", [Part(own, warmed_up)], **settings)
-        if self.pretraining:
+        if self.uses_method:
             for name, parameters in self.method.groups().items():
                 own = [p for p in parameters if id(p) not in taken]
                 optimizers.add(name, [Part(own, self.method.learning_rate(name))])
@@ -317,26 +322,25 @@ class Agent(nn.Module):
         config, own_batch = self.config.learner, self.config.representation.batch_size
         joint, metrics = JointLoss(), Metrics()
         with self.precision():
-            if self._trains_representation and own_batch:
+            if self.trains_representation and own_batch:
                 own = replay.segment(replay.sample(own_batch), 1, 1.0)
                 metrics |= self._representation_step(replay, own, joint)
             slots, weight = replay.draw(config.batch_size)
             segment = self.horizon.segment(replay, slots)
-            if self._trains_representation and not own_batch:
+            if self.trains_representation and not own_batch:
                 metrics |= self._representation_step(replay, segment, joint, weight)
             batch = self._learner_batch(replay, segment)._replace(weight=weight)
-            if self.pretraining:
-                reward, method_metrics = self._intrinsic_reward(replay, segment, batch, joint)
-                metrics |= method_metrics | self._owned("reward", {"reward_mean": reward.mean()})
-                if (scale := self._intrinsic_scale) != 1:
-                    reward = reward * scale
-            else:
-                reward = batch.reward * self.config.reward_scale
-                metrics |= self._owned("reward", {"reward_std": reward.std(correction=0)})
-                metrics |= self._owned("reward", {"reward_mean": reward.mean()})
+            intrinsic = None
+            if self.uses_method:
+                intrinsic, method_metrics = self._intrinsic_reward(replay, segment, batch, joint)
+                metrics |= method_metrics
+            reward, reward_metrics = self._learner_reward(batch, intrinsic)
+            metrics |= reward_metrics
+            if not self.follows_skills:
                 batch = batch._replace(skill=self.task_skill.expand_as(batch.skill))
             if config.views > 1:
-                batch, reward = _repeated(batch, config.views), reward.repeat(config.views)
+                batch = _repeated(batch, config.views)
+                reward = reward.repeat(config.views, *[1] * (reward.ndim - 1))
             self.learner.train()
             for loss in self.learner.losses(batch, reward, index):
                 if joint.value is not None and loss.optimizer == "critic":
@@ -351,12 +355,47 @@ class Agent(nn.Module):
                 replay.priorities.update(slots, self._priority(joint))
             self.learner.after_step(index)
             self.learner.eval()
-            if self._trains_representation:
+            if self.trains_representation:
                 self.representation.after_step()
-            if self.pretraining:
+            if self.uses_method:
                 self.method.after_step()
             self.horizon.after_step()
             return metrics
+
+    @property
+    def reward_dim(self) -> int:
+        """Width of the learner's rewards, 0 for scalars, as a task's are, with a bonus or without one."""
+        return self.method.reward_dim if self.pretraining else 0
+
+    @property
+    def follows_skills(self) -> bool:
+        """Whether every episode draws its skills to the end of training; otherwise a task chooses one."""
+        return self.uses_method and self.config.phase != "finetune"
+
+    def _learner_reward(self, batch: Batch, intrinsic: Tensor | None) -> tuple[Tensor, Metrics]:
+        """(B,) what the learner maximizes, given the n-step intrinsic reward where there is one.
+
+        (B, dim) where it learns from vectors.
+        """
+        if self.pretraining:
+            assert intrinsic is not None
+            mean = self.method.scalar_reward(intrinsic, batch.skill).mean()
+            metrics = self._owned("reward", {"reward_mean": mean})
+            scale = self._intrinsic_scale
+            return intrinsic if scale == 1 else intrinsic * scale, metrics
+        reward = batch.reward * self.config.reward_scale
+        metrics = {}
+        if intrinsic is not None:
+            assert self.bonus is not None
+            bonus = self.bonus.coefficient * intrinsic
+            # The two add up to reward_mean.
+            metrics |= self._owned("reward", {"reward_intrinsic": bonus.mean()})
+            metrics |= self._owned("task", {"reward_task": reward.mean()})
+            metrics |= self._owned("task", {"bonus_coefficient": self.bonus.coefficient.clone()})
+            reward = reward + bonus
+        metrics |= self._owned("task", {"reward_std": reward.std(correction=0)})
+        metrics |= self._owned("task", {"reward_mean": reward.mean()})
+        return reward, metrics
 
     @property
     def _intrinsic_scale(self) -> float:
@@ -426,26 +465,37 @@ class Agent(nn.Module):
     ) -> tuple[Tensor, Metrics]:
         """(B,) rewards of n-step transitions: every successor scored and summed, or only the last.
 
+        (B, dim) if the method's rewards are vectors. Moments and metrics are those of the scalar rewards.
+
         `augmented` is the learner's batch; images are augmented there and not here.
         """
         metrics: Metrics = {}
-        reward = torch.zeros_like(segment.discount, device=self.device)
+        width = (self.reward_dim,) if self.reward_dim else ()
+
+        def scalar(reward: Tensor, skill: Tensor) -> Tensor:
+            return self.method.scalar_reward(reward, skill) if width else reward
+
+        reward = torch.zeros(*segment.discount.shape, *width, device=self.device)
         for i, (batch, latents, weights) in enumerate(self._scored(replay, segment, augmented)):
             if i == 0:  # the method learns from (s, a, s'), not from transitions n steps ahead
                 metrics |= self._method_step(replay, segment, batch, latents, joint)
             with torch.no_grad():
                 own = self.method.reward(batch, latents)
-                if i == 0 and self.normalizer.is_used:
+                if not width:  # next to a task's reward, vectors are contracted
+                    own = self.method.scalar_reward(own, batch.skill)
+                if i == 0:
                     # The first step of each segment, which is drawn like any transition: later ones repeat at
                     # the end of an episode, where their weight is 0.
-                    metrics |= self._owned("reward", self.normalizer.observe(own))
+                    metrics |= self._owned("reward", self.normalizer.observe(scalar(own, batch.skill)))
                 single = self.normalizer(own)
-                reward += weights * single
+                reward += weights.view(-1, *[1] * len(width)) * single
             if i == 0:
                 if (z := latents.encoded) is not None:
                     metrics = self._owned("latents", {f"{CHECK}z": z.detach().mean()}) | metrics
-                # Of single transitions: sums over n steps differ at the ends of episodes in any case.
-                metrics |= self._owned("reward", {"reward_std": single.float().std(correction=0)})
+                if self.pretraining:
+                    # Of single transitions: sums over n steps differ at the ends of episodes in any case.
+                    spread = scalar(single, batch.skill).float().std(correction=0)
+                    metrics |= self._owned("reward", {"reward_std": spread})
         return reward, metrics | self._owned("method", self.method.metrics())
 
     def _method_step(
@@ -456,8 +506,9 @@ class Agent(nn.Module):
         trains_f = "method" in self.trainers
         self.method.train()
         for _ in range(self.method.loss_batches - 1):  # train the method's networks alone, never f
-            other = self._method_batch(replay)
-            for loss in self.method.losses(other, self._latents(other, latents.pool)):
+            fresh = self._method_segment(replay)
+            other, option = replay.n_step_batch(fresh), self._option(replay, fresh)
+            for loss in self.method.losses(other, self._latents(other, latents.pool, option)):
                 self.optimizers.minimize([loss.optimizer], loss.value)
         if trains_f:
             latents = self._trained_latents(replay, segment, latents.pool)
@@ -474,13 +525,13 @@ class Agent(nn.Module):
             joint.value = None
         return metrics
 
-    def _method_batch(self, replay: Replay) -> Batch:
+    def _method_segment(self, replay: Replay) -> Segment:
         """As many fresh transitions as the learner's, of the kind that the method learns from."""
         config = self.config.learner
         slots = replay.sample(config.batch_size)
         if config.intrinsic_n_step == "single":
-            return replay.n_step_batch(self.horizon.segment(replay, slots))
-        return replay.batch(slots, 1, config.discount)
+            return self.horizon.segment(replay, slots)
+        return replay.segment(slots, 1, config.discount)
 
     def _trained_latents(self, replay: Replay, segment: Segment, pool: Callable[[int], Tensor]) -> Latents:
         """f(s) and f(s') of augmented observations, with gradients."""
@@ -488,38 +539,70 @@ class Agent(nn.Module):
             segment = segment._replace(states=segment.states[:, :2])
         views = Views(replay, segment, self.augment, self.representation.layout)
         self.representation.train()
-        encode = self.representation.encode
-        return Latents(lambda: encode(views.obs()).float(), lambda: encode(views.next_obs()).float(), pool)
+
+        def encode(obs: Tensor) -> Tensor:
+            return self.representation.encode(obs).float()
+
+        def encode_slots(slots: Tensor) -> Tensor:
+            return encode(self.augment(replay.frames_of(slots), self.representation.layout))
+
+        option = self._option(replay, segment, encode_slots)
+        return Latents(lambda: encode(views.obs()), lambda: encode(views.next_obs()), pool, option)
 
     def _scored(
         self, replay: Replay, segment: Segment, augmented: Batch
     ) -> Iterator[tuple[Batch, Latents, Tensor]]:
         """The transitions that the method rewards, each with its latents and its (B,) weights."""
         config = self.config.learner
-        pool = self._pool(replay)
+        pool, option = self._pool(replay), self._option(replay, segment)
         if config.longest_n_step == 1 or config.intrinsic_n_step == "single":
             plain = not self.spec.pixels and config.views == 1
             batch = augmented if plain else replay.n_step_batch(segment)
-            yield batch, self._latents(batch, pool), torch.ones_like(batch.reward)
+            yield batch, self._latents(batch, pool, option), torch.ones_like(batch.reward)
             return
         shape = segment.states.T.shape
         # s' of a step is s of the next: ((n + 1) · B, *obs_shape) has every state once.
         obs = replay.observations(segment.states.T.flatten())
         z = cache(lambda: self._encode(obs).unflatten(0, shape))  # (n + 1, B, dim), all in one pass
         for i, (batch, weights) in enumerate(replay.steps(segment, obs.unflatten(0, shape))):
-            latents = Latents(lambda i=i: z()[i], lambda i=i: z()[i + 1], pool)  # type: ignore[misc]
+            # All steps of a segment belong to one option.
+            latents = Latents(lambda i=i: z()[i], lambda i=i: z()[i + 1], pool, option)  # type: ignore[misc]
             yield batch, latents, weights
 
     @torch.no_grad()
     def _encode(self, obs: Tensor) -> Tensor:
         return self.representation.encode(obs).float()
 
-    def _latents(self, batch: Batch, pool: Callable[[int], Tensor]) -> Latents:
-        return Latents(lambda: self._encode(batch.obs), lambda: self._encode(batch.next_obs), pool)
+    def _latents(
+        self, batch: Batch, pool: Callable[[int], Tensor], option: Callable[[int], Option] | None = None
+    ) -> Latents:
+        return Latents(lambda: self._encode(batch.obs), lambda: self._encode(batch.next_obs), pool, option)
+
+    def _option(
+        self, replay: Replay, segment: Segment, encode: Callable[[Tensor], Tensor] | None = None
+    ) -> Callable[[int], Option]:
+        """The options that segments belong to, each encoded once; `encode` takes (n,) slots to (n, dim)."""
+
+        def option(longest: int) -> Option:
+            found = replay.options(segment.slots[:, 0], longest)
+            slots = torch.cat([found.first, found.last])
+            z = encode(slots) if encode is not None else self._encode(replay.observations(slots))
+            first, last = z.chunk(2)
+            return Option(first, last, found.steps.to(self.device), found.complete.float().to(self.device))
+
+        return cache(option)
 
     def _pool(self, replay: Replay) -> Callable[[int], Tensor]:
         """Encoded states drawn from the replay: the same n for everything that one update scores."""
         return cache(lambda n: self._encode(replay.observations(replay.sample(n))))
+
+    def set_progress(self, run_steps: int) -> None:
+        """Move the schedules of the intrinsic reward to where they are, after `run_steps` of this run."""
+        if self.uses_method:
+            before = self.steps - run_steps  # over all phases: what was pre-trained does not start over
+            self.method.set_progress(self.steps, before + self.config.steps)
+        if self.bonus is not None:
+            self.bonus.set_progress(run_steps)
 
     # Acting
 
@@ -544,6 +627,11 @@ class Agent(nn.Module):
         if self.spec.discrete:
             return torch.randint(self.spec.num_actions, (n,), device=self.device)
         return torch.rand(n, self.spec.action_dim, device=self.device) * 2 - 1
+
+    @property
+    def note_dim(self) -> int:
+        """Width of what the replay stores for the method with each step."""
+        return self.method.note_dim if self.uses_method else 0
 
     @property
     def skill_every_steps(self) -> int:
@@ -638,9 +726,10 @@ class Agent(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Agent:
         """Move the optimizers' state together with the weights."""
-        old = self.representation_rate
+        old = dict(self.named_buffers())  # learning rates may be among them
         super()._apply(fn, recurse)
-        self.optimizers.move(fn, self.device, {id(old): self.representation_rate})
+        new = dict(self.named_buffers())
+        self.optimizers.move(fn, self.device, {id(old[name]): new[name] for name in old})
         self.generation += 1
         return self
 
@@ -695,7 +784,16 @@ class Agent(nn.Module):
                 "the saved agent does not fit this one: its heads predict values that PopArt normalizes, "
                 "and learner.popart is False here; use learner.popart = True, or finetune.heads = 'random'"
             )
-        self.load_tensors(tensors, skip=(*fresh, "horizon."), remedy=remedy)
+        own = ["horizon.", "bonus."]
+        if not any(name.startswith("normalizer.") for name in tensors):  # it was pre-trained without
+            own.append("normalizer.")
+        missing: list[str] = []
+        if self.config.finetune.heads == "random":  # another learner's agent has other schedules and targets
+            mine = [name for name in self.tensors() if name.startswith("learner.")]
+            missing = [name for name in mine if name not in tensors and ".encoder." not in name]
+        self.load_tensors(tensors, skip=(*fresh, *missing, *own), remedy=remedy)
+        if any(name.startswith("learner.target_encoder.") for name in missing):
+            polyak_update(self.learner.get_submodule("target_encoder"), self.learner.encoder, tau=1.0)
         if self.config.finetune.heads in ("actor", "first_layer"):
             # URLB's target keeps its random initialization, trunk included, and only drifts towards the
             # critic. Here it starts equal to the critic, in the trunk or first layer too.

@@ -27,6 +27,8 @@ def update_gflop(spec: EnvSpec, config: Config) -> float:
     """Billions of floating-point operations of one update; right within a factor of about two."""
     learner, f = config.learner, config.representation
     batch = learner.batch_size * learner.views
+    if learner.on_policy:  # a gradient step on a whole rollout; there is no target network
+        batch = learner.rollout_steps * config.env.num_envs  # type: ignore[attr-defined]
     seen = network_spec(spec, config.augment).obs_shape
     passes = ACTOR_CRITIC_PASSES
     if spec.discrete:
@@ -41,9 +43,9 @@ def update_gflop(spec: EnvSpec, config: Config) -> float:
     total += batch * ENCODER_PASSES * acts
     if has_frozen_column(config):
         total += batch * FROZEN_PASSES * (acts if config.finetune.frozen_column == "learner" else own)
-    if cls.has_loss and (config.phase == "pretrain" or f.auxiliary):
+    if cls.has_loss and (config.uses_method or f.auxiliary):
         total += (f.batch_size or batch) * REPRESENTATION_PASSES * own
-    if config.phase == "pretrain":  # the states that are rewarded
+    if config.uses_method:  # the states that are rewarded
         total += batch * own * (learner.n_step if learner.intrinsic_n_step == "summed" else 1)
     return total / GIGA
 

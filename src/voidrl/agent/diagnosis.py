@@ -62,9 +62,9 @@ def _blame_metric(agent: Agent, key: str) -> Culprit:
     if owner == "method":
         where = "losses" if key.startswith(CHECK) else "losses or metrics"
         return Culprit(f"{name} of {method}", _code_or_rate(agent, "method", where))
-    if owner == "reward" and agent.pretraining:
-        return Culprit(f"the intrinsic reward of {method}", _code_or_rate(agent, "method", "reward"))
     if owner == "reward":
+        return Culprit(f"the intrinsic reward of {method}", _code_or_rate(agent, "method", "reward"))
+    if owner == "task":
         scale = agent.config.reward_scale
         return Culprit("the sum of the task's rewards", f"lower reward_scale ({scale:g} now)")
     learner = f"learner {agent.config.learner.name!r}"

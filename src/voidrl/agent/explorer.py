@@ -61,7 +61,7 @@ class Explorer:
     def warms_up(config: Config, steps: int) -> bool:
         """Whether it acts in every environment: in a warm-up by the policy, if the agent's own is new."""
         tuning = config.finetune
-        if config.phase != "finetune" or tuning.warmup_actions != "policy":
+        if config.phase != "finetune" or tuning.warmup_actions != "policy" or config.learner.on_policy:
             return False
         return tuning.heads in ("random", "first_layer") and steps < tuning.warmup_steps
 

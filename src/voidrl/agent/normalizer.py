@@ -14,27 +14,31 @@ from voidrl.types import Metrics
 class RewardNormalizer(nn.Module):
     """Divides rewards of single transitions by their running deviation, or standardizes them.
 
-    Only pre-training has intrinsic rewards, and state for them. In an n-step return each of the n rewards is
-    normalized by the same moments, then discounted: Σ γ^i (r_i − μ) / σ over the steps up to the end of the
-    episode. With `intrinsic_n_step = "single"` the one reward of n steps is normalized.
+    Only runs that use the method have intrinsic rewards, and state for them. In an n-step return each of the
+    n rewards is normalized by the same moments, then discounted: Σ γ^i (r_i − μ) / σ over the steps up to the
+    end of the episode. With `intrinsic_n_step = "single"` the one reward of n steps is normalized.
     """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.variant = config.intrinsic_normalization
-        self.is_used = config.phase == "pretrain" and self.variant != "none"
+        self.is_used = config.uses_method and self.variant != "none"
+        self.logs = self.is_used or config.has_bonus
         if self.is_used:
             self.moments = RunningMoments(momentum=config.intrinsic_momentum)
 
     @torch.no_grad()
     def observe(self, reward: Tensor) -> Metrics:
-        """Update the moments with (B,) rewards; returns those of this batch."""
+        """Update the moments with (B,) rewards; returns what is logged of them."""
         reward = reward.float()
-        self.moments.update(reward)
+        if self.is_used:
+            self.moments.update(reward)
+        if not self.logs:
+            return {}
         return {"intrinsic_mean": reward.mean(), "intrinsic_std": reward.std(correction=0)}
 
     def forward(self, reward: Tensor) -> Tensor:
-        """(B,) → (B,), by the moments of all that was observed.
+        """(B,) → (B,), by the moments of all that was observed; vectors (B, dim) by those of their scalars.
 
         A reward that is constant up to rounding is not divided: `scale` would make it huge, and `standardize`
         would make noise of it.

@@ -26,6 +26,7 @@ def random_replay(
     say: Callable[[str], None],
     steps: int | None = None,
     config: ReplayConfig | None = None,
+    note_dim: int = 0,
 ) -> Replay:
     """Fill a replay with episodes of about `EPISODE_STEPS`, half of them terminated.
 
@@ -37,7 +38,7 @@ def random_replay(
     capacity = (steps + 1) * NUM_ENVS
     capacity = max(capacity, ENTRIES[device.type]) if prioritized else capacity
     config = dataclasses.replace(config or ReplayConfig(), capacity_steps=capacity, device="auto")
-    replay = make_replay(config, spec, NUM_ENVS, skill_dim, device, say)
+    replay = make_replay(config, spec, NUM_ENVS, skill_dim, device, say, note_dim)
     shape = (min(steps, DISTINCT_FRAMES), NUM_ENVS, *spec.stored_shape)
     frames: np.ndarray
     if spec.pixels:

@@ -76,8 +76,8 @@ def _run(
         threads = cpu_threads(device, update_gflop(envs.spec, config), say=say)
         with threads, RunFolder.create(Path(folder) / "run") as home:
             agent = Agent(envs.spec, config, device)
-            skill_dim = agent.method.skill_dim
-            replay = make_replay(config.replay, envs.spec, envs.num_envs, skill_dim, device, say)
+            size = envs.spec, envs.num_envs, agent.method.skill_dim
+            replay = make_replay(config.replay, *size, device, say, agent.note_dim)
             engine = Engine(agent, replay, say)
             try:
                 Loop(engine, envs, None, home, LoopState()).run()

@@ -94,7 +94,8 @@ def _measure(
     say: Say,
 ) -> Iterator[dict[str, Any]]:
     counted = Agent(spec, configs[0], device)
-    replay = random_replay(spec, device, counted.method.skill_dim, say, config=configs[0].replay)
+    width, settings = counted.method.skill_dim, configs[0].replay
+    replay = random_replay(spec, device, width, say, config=settings, note_dim=counted.note_dim)
     subjects = [Subject(spec, config, _replay_for(config, replay), device, say) for config in configs]
     timings = measure([s.run for s in subjects], device, options.seconds, MULTIPLE[device.type])
     floor = _update_floor(counted, replay, peaks)

@@ -41,8 +41,13 @@ START = {
     "--from-data DATA": "fill the replay from a Minari dataset (an id or a path) or an .npz file first",
     **OUTPUT,
 }
+TRAIN = {
+    **START,
+    "--bonus NAME": "a method whose intrinsic reward is added to the task's, weighted by --bonus.coefficient",
+}
 FINETUNE = {
     "--env ENV": "the task; by default the environment of pre-training",
+    "--learner NAME": "another RL algorithm than in pre-training, which keeps the encoder alone",
     **OUTPUT,
     "--trust-code": TRUST_HELP,
 }
@@ -70,7 +75,7 @@ def pretrain(argv: list[str]) -> None:
 
 
 def train(argv: list[str]) -> None:
-    """Train from scratch on the task's reward, for comparison: `voidrl train ENV`."""
+    """Train from scratch on the task's reward, for comparison: `voidrl train ENV`; or with `--bonus rnd`."""
     _start("train", argv)
 
 
@@ -82,7 +87,7 @@ def finetune(argv: list[str]) -> None:
 def _start(command: str, argv: list[str]) -> None:
     request = read_request(command, argv)
     if request.wants_help:
-        own, what = (FINETUNE, "RUN") if command == "finetune" else (START, "ENV")
+        own, what = (FINETUNE, "RUN") if command == "finetune" else (_own_options(command), "ENV")
         usage = f"voidrl {command} {what}"
         print_help(request.config, usage, PHASES[command].__doc__, own, request.wants_help)
         return
@@ -148,7 +153,7 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
         return _read_finetune(argv, more)
     meaning = "atari/<game>, dmc/<domain>, a Gymnasium id such as voidrl/PixelMaze-v0, or module:factory"
     env, given, wants_help = split_words(argv, command, "ENV", meaning)
-    own = {**START, **(more or {})}
+    own = {**_own_options(command), **(more or {})}
     options = pop_own(given, own)
     from voidrl import api, build
     from voidrl.affordable import CPU_PRESET, hopeless_on_cpu
@@ -161,7 +166,8 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
         pieces["replay.data"] = absolute_name(options["--from-data"])
 
     def layers_with(changes: dict[str, Any]) -> list[ConfigLayer]:
-        return build.layers_for(env, command, options.get("--preset"), changes, pieces)
+        preset, bonus = options.get("--preset"), options.get("--bonus")
+        return build.layers_for(env, command, preset, changes, pieces, bonus=bonus)
 
     # The environment decides which pieces there are, and pieces decide which options.
     env_options = {name: text for name, text in given.items() if name.startswith("--env.")}
@@ -178,6 +184,11 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
     return RunRequest(env, options, probed, config, layers, wants_help)
 
 
+def _own_options(command: str) -> dict[str, str]:
+    """Options of a command that starts from scratch, other than fields of the config."""
+    return TRAIN if command == "train" else START
+
+
 def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
     run, given, wants_help = split_words(
         argv, "finetune", "RUN", "the folder of a run or a saved agent, or user/name on the Hugging Face Hub"
@@ -190,9 +201,12 @@ def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
     from voidrl.sharing import pretrained as share
 
     agent = api.load(run, device="cpu", trust_code="--trust-code" in options)
-    layers = build.finetune_layers(
-        agent.config, read_options(build.task_config(agent.config), given, "finetune", own)
-    )
+    from voidrl.config import update
+
+    pieces = {"learner": options["--learner"]} if "--learner" in options else {}
+    fields = update(build.task_config(agent.config), pieces)
+    changes = read_options(fields, given, "finetune", own)
+    layers = build.finetune_layers(agent.config, changes, pieces)
     env = options.get("--env") or share.own_env(agent)
     starts = more is None and not wants_help
     with api.logged_start(env, layers, options.get("--out")) if starts else nullcontext():

@@ -74,6 +74,11 @@ def open_fitting(data: str, spec: EnvSpec, env: EnvConfig) -> tuple[Dataset, Env
 
 def fill_replay(replay: Replay, data: str, env: EnvConfig, method: Method) -> str:
     """Fill an empty replay with as much of a dataset as it keeps, the last; returns a sentence about it."""
+    if replay.note.shape[1]:
+        raise ConfigError(
+            f"replay.data = {data!r} cannot be used with method {method.config.name!r}, which notes "
+            f"something on every step while it is played: leave it out, or use a method such as apt or rnd"
+        )
     dataset, spec = open_fitting(data, replay.spec, env)
     stream = Stream(dataset, spec)
     n, dim = replay.num_envs, replay.skill.shape[1]

@@ -17,7 +17,7 @@ from voidrl.experiments.board import Board
 from voidrl.experiments.dry_run import print_missing, print_plan
 from voidrl.experiments.format import ExperimentSpec, read_experiment
 from voidrl.experiments.plan import Plan, make_plan
-from voidrl.experiments.record import update_panel, write_record
+from voidrl.experiments.record import update_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.run import Outcome, run_plan
 from voidrl.experiments.state import require_same_settings, state_of
@@ -93,7 +93,7 @@ def do_plan(plan: Plan, *, jobs: int, command: Sequence[str]) -> Outcome:
     if all(state_of(cell, plan.path(cell)).kind == "done" for cell in plan.cells):
         try:
             write_record(plan, command)
-            update_panel(plan)
+            update_record(plan)
         except VoidrlError as error:  # results in a read-only folder can be shown all the same
             say(str(error))
     else:

@@ -21,6 +21,7 @@ from voidrl.units import parse_count
 
 PHASES = ("pretrain", "finetune", "train")
 ALLOWED_PHASES = (("pretrain",), ("pretrain", "finetune"), ("finetune",), ("train",))
+SCALED = (*PHASES, "evaluation")
 _KINDS = {str: "text", int: "a whole number", bool: "true or false", dict: "a table", list: "a list"}
 
 
@@ -31,6 +32,8 @@ class EvaluationSpec:
     episodes: int | None = None
     steps: int | None = None
     count_states: bool = False
+    zero_shot: bool = False
+    """Whether pre-trained agents are evaluated before they are fine-tuned, too."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class ArmSpec:
     """Its own seeds; without any, the experiment's, or those of the arm that it is `like`."""
     like: str | None = None
     """The arm as whose fine-tuning it is trained from scratch; None for the settings of the preset."""
+    bonus: str | None = None
+    """The method whose reward is added to the task's when training from scratch; None for no bonus."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,8 @@ class ExperimentSpec:
     """Sizes of the experiment; the first one is the default."""
     scale: str | None = None
     """The size whose values it has; None before `at_scale`, and where there are no sizes."""
+    scaled: tuple[str, ...] = SCALED
+    """What `--steps-scale` shortens: phases, and evaluations."""
 
     def at_scale(self, name: str | None) -> ExperimentSpec:
         """The experiment with the values of a scale, by default of its first one."""
@@ -235,6 +242,7 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
         "tasks",
         "measures",
         "threads",
+        "scaled",
     )
     tables = ("config", "evaluation", "methods", "missing", "presets", "scales", *PHASES)
     table = _TomlTable(file, "", values, (*known, *tables))
@@ -245,6 +253,8 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
     compared, threads = table.get("published", str), table.get("threads", int)
     table.require_known("published table in", filter(None, [compared]), published.names())
     table.require(threads is None or threads > 0, "threads", threads, "a whole number above 0")
+    scaled = table.words("scaled", SCALED)
+    table.require_known("entry of scaled in", scaled, SCALED)
     arms, missing = _arms(table), table.get("missing", dict, {})
     pretrain_seeds = _seeds(table, "pretrain_seeds", ())
     if pretrain_seeds:  # (p − 1) N + s is a seed of its own for each pair
@@ -270,6 +280,7 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
         threads=threads,
         pretrain_seeds=pretrain_seeds,
         scales=_scales(table),
+        scaled=scaled,
     )
 
 
@@ -278,7 +289,7 @@ def _arms(table: _TomlTable) -> dict[str, ArmSpec]:
     if not methods:
         raise ConfigError(f"{table.file} has no methods: expected at least one table [methods.NAME]")
     known = ("label", "about", "phases", "method", "source", "config", "times", "evaluation", "measures")
-    known_here = (*known, "preset", "presets", "requires", "seeds", "like", *PHASES)
+    known_here = (*known, "preset", "presets", "requires", "seeds", "like", "bonus", *PHASES)
     tables = {name: table.table(f"methods.{name}", each, known_here) for name, each in methods.items()}
     evaluation = _evaluation(table, EvaluationSpec(episodes=10))
     measures = table.words("measures", ("return",))
@@ -323,8 +334,11 @@ def _arm(
     like = table.get("like", str)
     expected = "none, as only training from scratch without a preset of its own follows another method"
     table.require(like is None or (phases == ("train",) and preset is None), "like", like, expected)
+    bonus = table.get("bonus", str)
+    expected = "none, as a bonus is for phases = ['train'] with the settings of a preset, not like another's"
+    table.require(bonus is None or (phases == ("train",) and like is None), "bonus", bonus, expected)
     if preset is not None and evaluation is not None:  # the agent's own
-        evaluation = EvaluationSpec(count_states=evaluation.count_states)
+        evaluation = replace(evaluation, episodes=None, steps=None)
     return ArmSpec(
         name=name,
         label=table.get("label", str, name),
@@ -342,6 +356,7 @@ def _arm(
         requires=table.words("requires", ()) if "requires" in table.values else (),
         seeds=_seeds(table, "seeds", ()),
         like=like,
+        bonus=bonus,
     )
 
 
@@ -374,10 +389,10 @@ def _evaluation(table: _TomlTable, default: EvaluationSpec | None) -> Evaluation
         return None if values is False else default
     expected = "a table with episodes or steps, or false for none"
     table.require(isinstance(values, dict), "evaluation", values, expected)
-    inner = table.table("evaluation", values, ("episodes", "steps", "count_states"))
+    inner = table.table("evaluation", values, ("episodes", "steps", "count_states", "zero_shot"))
     inner.require(("episodes" in values) != ("steps" in values), "", values, "one of episodes and steps")
-    count_states = inner.get("count_states", bool, False)
-    return EvaluationSpec(inner.count("episodes"), inner.count("steps"), count_states)
+    flags = {name: inner.get(name, bool, False) for name in ("count_states", "zero_shot")}
+    return EvaluationSpec(inner.count("episodes"), inner.count("steps"), **flags)
 
 
 def _tasks(table: _TomlTable) -> tuple[Task, ...]:

@@ -221,10 +221,24 @@ class _Planner:
         """The runs of an arm: the pre-training first, if it has one."""
         source: Cell | None = None
         if seeds.pretrain is not None:
-            source = self._cell(self._source_arm(arm), "pretrain", task, RunSeeds(seeds.pretrain))
+            source_arm = self._source_arm(arm)
+            source = self._cell(source_arm, "pretrain", task, RunSeeds(seeds.pretrain))
+            if self._is_zero_shot(source_arm):
+                source = dataclasses.replace(source, evaluation=self._evaluation(source_arm, source.config))
             yield source
         final = self._cell(arm, arm.phases[-1], task, seeds, source)
         yield dataclasses.replace(final, is_final=True, evaluation=self._evaluation(arm, final.config))
+
+    def _is_zero_shot(self, arm: ArmSpec) -> bool:
+        """Whether pre-trained agents of an arm are evaluated before they are fine-tuned."""
+        if arm.evaluation is None:
+            return False
+        spec = self._preset_changes(arm).evaluation or arm.evaluation
+        return _change_evaluation(spec, self.evaluation_changes).zero_shot
+
+    def _scale(self, part: str) -> float:
+        """The factor for a phase, or for evaluations."""
+        return self.request.steps_scale if part in self.experiment.scaled else 1.0
 
     def _source_arm(self, arm: ArmSpec) -> ArmSpec:
         """The arm whose pre-training it starts from, or would start from if it were not from scratch."""
@@ -245,7 +259,7 @@ class _Planner:
             arm=arm,
             label=arm.by_phase.get(phase, PhaseSpec()).label or arm.label,
             task=config.env.id,
-            config=scale.scale_config(dataclasses.replace(config, seed=seeds.seed), self.request.steps_scale),
+            config=scale.scale_config(dataclasses.replace(config, seed=seeds.seed), self._scale(phase)),
             source=None if source is None else source.folder,
             evaluation=None,
             is_final=False,
@@ -374,10 +388,15 @@ class _Planner:
         shared = self._layered(self._shared(arm))
         if arm.preset is not None and phase == "train":
             shared.pop("finetune", None)  # an agent with its own protocol is not set up as fine-tuning is
-        method = {} if arm.method is None else {"method": arm.method}
+        method: dict[str, Any] = {} if arm.method is None else {"method": arm.method}
+        bonus = arm.bonus
+        if bonus is not None and not self.run_code and ":" in bonus:
+            method = {"method": bonus, "bonus.coefficient": build.BONUS_COEFFICIENT}
+            bonus = None
         own = [self._file_config(arm, phase), self.phase_changes[phase], method, arm.config]
         own.append(arm.by_phase.get(phase, PhaseSpec()).config)
-        layers = build.layers_for(env, phase, self._preset_name(arm, env), self._layered(own), shared=shared)
+        preset = self._preset_name(arm, env)
+        layers = build.layers_for(env, phase, preset, self._layered(own), shared=shared, bonus=bonus)
         return self._layered([layer.values for layer in layers])
 
     def _from_finetuning(self, arm: ArmSpec, arm_phase: Mapping[str, Any], task: Task) -> dict[str, Any]:
@@ -444,7 +463,7 @@ class _Planner:
         if spec.episodes is None and spec.steps is None:
             spec = dataclasses.replace(spec, episodes=config.log.eval_episodes)
         spec = _change_evaluation(spec, self.evaluation_changes)
-        spec = scale.scale_evaluation(spec, self.request.steps_scale)
+        spec = scale.scale_evaluation(spec, self._scale("evaluation"))
         found = find_dmc_task(config.env.id)
         if found is not None and found.task is None and not spec.count_states:
             raise ConfigError(
@@ -515,12 +534,12 @@ def _change_evaluation(evaluation: EvaluationSpec, changes: Mapping[str, Any]) -
     for name, value in changes.items():
         if name not in known:
             raise UnknownNameError("option", f"evaluation.{name}", [f"evaluation.{each}" for each in known])
-        if name == "count_states":
-            require(isinstance(value, bool), "evaluation.count_states", value, "true or false")
-            evaluation = dataclasses.replace(evaluation, count_states=value)
+        if name in ("count_states", "zero_shot"):
+            require(isinstance(value, bool), f"evaluation.{name}", value, "true or false")
+            changed: dict[str, Any] = {name: value}
         else:
-            length = {name: parse_count(value, f"evaluation.{name}")}
-            evaluation = EvaluationSpec(**length, count_states=evaluation.count_states)
+            changed = {"episodes": None, "steps": None, name: parse_count(value, f"evaluation.{name}")}
+        evaluation = dataclasses.replace(evaluation, **changed)
     return evaluation
 
 

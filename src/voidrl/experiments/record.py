@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Sequence
 
-from voidrl.config import flat, merge
+from voidrl.config import Config, flat, merge
 from voidrl.errors import RunFolderError
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.runs import locks
@@ -43,7 +43,7 @@ def _cell_record(cell: Cell) -> CellRecord:
         folder=cell.folder,
         label=cell.label,
         task=cell.task,
-        method="scratch" if cell.phase == "train" else cell.config.method.name,
+        method=_method_name(cell.config),
         seed=cell.seed,
         phase=cell.phase,
         source=cell.source,
@@ -56,12 +56,27 @@ def _cell_record(cell: Cell) -> CellRecord:
     )
 
 
-def update_panel(plan: Plan) -> None:
-    """Write `panel.json` again, if the experiment has one, with the scores of all runs that are done."""
+def _method_name(config: Config) -> str:
+    """The method of a run; from scratch none, unless its reward is a bonus."""
+    if config.phase != "train":
+        return config.method.name
+    return f"scratch + {config.method.name}" if config.has_bonus else "scratch"
+
+
+def update_record(plan: Plan) -> None:
+    """Add the runs that have started since another command wrote the record, and write `panel.json` again."""
     lock = _lock(plan)
     try:
         record = read_experiment_record(plan.out)
         if record is not None:
+            known = {cell.folder for cell in record.cells}
+            new = [
+                cell for cell in plan.cells if cell.folder not in known and _has_started(plan, cell.folder)
+            ]
+            if new:
+                cells = [*record.cells, *map(_cell_record, new)]
+                record = dataclasses.replace(record, cells=sorted(cells, key=lambda cell: cell.seed))
+                record.write()
             write_panel(record)
     finally:
         if lock is not None:
@@ -104,6 +119,10 @@ def write_record(plan: Plan, command: Sequence[str]) -> None:
 
 def _merge_cells(plan: Plan, new: list[CellRecord], old: list[CellRecord]) -> list[CellRecord]:
     """Keep the started cells of earlier command lines, in their order; one seed after the other."""
-    cells = {cell.folder: cell for cell in old if (plan.path(cell.folder) / "config.json").is_file()}
+    cells = {cell.folder: cell for cell in old if _has_started(plan, cell.folder)}
     cells |= {cell.folder: cell for cell in new}
     return sorted(cells.values(), key=lambda cell: cell.seed)
+
+
+def _has_started(plan: Plan, folder: str) -> bool:
+    return (plan.path(folder) / "config.json").is_file()

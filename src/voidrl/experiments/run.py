@@ -26,7 +26,7 @@ from voidrl.experiments import cell as cell_module
 from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, INTERRUPTED, Job
 from voidrl.experiments.plan import Cell, Plan
-from voidrl.experiments.record import update_panel
+from voidrl.experiments.record import update_record
 from voidrl.experiments.state import CellState, differences, state_of
 from voidrl.machine import whole_cores
 from voidrl.platforms import require_workers
@@ -216,7 +216,7 @@ class _Runner:
         self.elsewhere.pop(folder, None)
         self.board.done(f"{folder}: done{how}")
         try:
-            update_panel(self.plan)
+            update_record(self.plan)
         except VoidrlError as error:  # the run is done all the same
             self.board.say(str(error))
 

@@ -42,6 +42,7 @@ class TableRow:
     """Steps of the pre-training, if there was one, and of the run itself; each with the protocol's."""
     published: Mapping[str, str]
     """Published numbers as text, by the heading of their table."""
+    phase: str
     is_final: bool = True
     """Whether it is of the last run of an arm, rather than of its pre-training."""
 
@@ -52,23 +53,23 @@ class TableRow:
 
 
 def results(plan: Plan) -> list[TableRow]:
-    """The measures of all finished cells; of pre-trainings for other runs, their coverage alone."""
+    """The measures of all finished cells; of pre-trainings that were not evaluated, their coverage alone."""
     groups: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in plan.cells:
         if state_of(cell, plan.path(cell)).kind == "done":
             groups.setdefault((cell.task, cell.label, cell.phase), []).append(cell)
     rows, by_folder = [], {cell.folder: cell for cell in plan.cells}
-    for (task, label, _), cells in groups.items():
+    for (task, label, phase), cells in groups.items():
         first = cells[0]
         runs = [by_folder[first.source], first] if first.source is not None else [first]
         steps = [(run.config.steps, run.protocol_steps) for run in runs]
         for measure in first.arm.measures:
-            if not first.is_final and not measure.startswith(COVERAGE):
+            if not (first.is_final or first.evaluation or measure.startswith(COVERAGE)):
                 continue
             values = [float(value) for cell in cells if (value := _value(plan, cell, measure)) is not None]
-            numbers = _published(plan, label, task) if measure == "return" else {}
+            numbers = _published(plan, label, task) if measure == "return" and first.is_final else {}
             if values:
-                rows.append(TableRow(label, task, measure, values, steps, numbers, first.is_final))
+                rows.append(TableRow(label, task, measure, values, steps, numbers, phase, first.is_final))
     return rows
 
 
@@ -107,8 +108,20 @@ def print_results(plan: Plan, file: TextIO | None = None) -> None:
     if not rows:
         print("no run is done yet: no results", file=file)
         return
-    names = {cell.task: cell.folder.partition("/")[0] for cell in plan.cells}
-    shown = []
+    if any(cell.evaluation is not None and not cell.is_final for cell in plan.cells):
+        _print_stages(plan, rows, file)
+    else:
+        _print_rows(plan, rows, file)
+    _print_urlb(plan, rows, file)
+    _print_panels(plan, file)
+    for lines in ([*_aggregates(plan, rows)], [*_caveats(plan, rows)]):
+        if lines:
+            print(wrap_text("\n".join(["", *lines]), file=file), file=file)
+
+
+def _print_rows(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> None:
+    """A line for each measure."""
+    names, shown = _task_names(plan), []
     for row in rows:
         low, high = (_show(row.measure, end) for end in (min(row.values), max(row.values)))
         cells = {
@@ -122,14 +135,64 @@ def print_results(plan: Plan, file: TextIO | None = None) -> None:
             **{table.heading: row.published.get(table.heading, "") for table in _sources(plan)},
         }
         shown.append(cells)
+    _print_cells(plan, shown, file)
+
+
+def _print_stages(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> None:
+    """A line for each method, with what it saw and scored before it was fine-tuned, and its score after."""
+    names, by_folder = _task_names(plan), {cell.folder: cell for cell in plan.cells}
+    lengths = {cell.config.steps for cell in plan.cells if cell.phase != "pretrain"}
+    after = f"after {human_count(lengths.pop())}" if len(lengths) == 1 else "after training"
+    shown: dict[tuple[str, str], dict[str, object]] = {}
+    for cell in plan.cells:
+        if not cell.is_final or (cell.task, cell.label) in shown:
+            continue
+        before = cell if cell.source is None else by_folder[cell.source]
+        line: dict[str, object] = {"task": names[cell.task], "method": cell.label}
+        shown[cell.task, cell.label] = line
+        found = [row for row in rows if (row.task, row.label) == (before.task, before.label)]
+        stages = [("zero-shot", row) for row in found if row.phase == "pretrain"]
+        found = [row for row in rows if (row.task, row.label) == (cell.task, cell.label)]
+        found = [row for row in found if row.phase != "pretrain" and not row.measure.startswith(COVERAGE)]
+        stages += [(after, row) for row in found]
+        for stage, row in stages:
+            line[_stage_column(stage, row.measure)] = _mean(row)
+            line |= {"steps": _steps(row), **row.published}
+        seeds = [*dict.fromkeys(len(row.values) for _, row in stages)]  # of the two stages, if these differ
+        line["seeds"] = seeds[0] if len(seeds) == 1 else " + ".join(map(str, seeds))
+    order = dict.fromkeys(_stage_column(stage, m) for stage in ("zero-shot", after) for m in _measures(plan))
+    columns = ["task", "method", *order, "seeds", "steps", *(table.heading for table in _sources(plan))]
+    _print_cells(plan, [{name: line.get(name, "") for name in columns} for line in shown.values()], file)
+
+
+def _stage_column(stage: str, measure: str) -> str:
+    """The heading of a measure before or after fine-tuning; coverage is that of pre-training."""
+    if measure.startswith((COVERAGE, "states/")):
+        place = "" if measure.startswith(COVERAGE) else f", {stage}"
+        return f"states: {measure.partition('/')[2]}{place}"
+    names = {"return": "", "human_normalized": ", normalized"}
+    return stage + names.get(measure, f", {measure}")
+
+
+def _measures(plan: Plan) -> list[str]:
+    return [*dict.fromkeys(measure for cell in plan.cells for measure in cell.arm.measures)]
+
+
+def _mean(row: TableRow) -> str:
+    """The mean, and the range if seeds differ."""
+    numbers = (float(np.mean(row.values)), min(row.values), max(row.values))
+    mean, low, high = (_show(row.measure, number) for number in numbers)
+    return mean if low == high else f"{mean} ({low} to {high})"
+
+
+def _task_names(plan: Plan) -> dict[str, str]:
+    return {cell.task: cell.folder.partition("/")[0] for cell in plan.cells}
+
+
+def _print_cells(plan: Plan, shown: Sequence[Mapping[str, object]], file: TextIO | None) -> None:
     columns = [name for name in shown[0] if any(cells[name] for cells in shown)]
     cells_of = [[cells[name] for name in columns] for cells in shown]
     print_table(columns, cells_of, title=plan.experiment.title, file=file)
-    _print_urlb(plan, rows, file)
-    _print_panels(plan, file)
-    for lines in ([*_aggregates(plan, rows)], [*_caveats(plan, rows)]):
-        if lines:
-            print(wrap_text("\n".join(["", *lines]), file=file), file=file)
 
 
 def _show(measure: str, value: float) -> str:
@@ -151,7 +214,7 @@ def _aggregates(plan: Plan, rows: Sequence[TableRow]) -> Iterator[str]:
     """Median, mean, interquartile mean and games above human of each arm with several Atari games."""
     games: dict[str, dict[str, list[float]]] = {}
     for row in rows:
-        if row.measure == "human_normalized" and atari_game(row.task) is not None:
+        if row.is_final and row.measure == "human_normalized" and atari_game(row.task) is not None:
             games.setdefault(row.label, {})[row.task] = row.values
     for label, scores in games.items():
         if len(scores) < 2:
@@ -175,7 +238,7 @@ def _print_urlb(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> No
     scores: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         task = urlb.urlb_task(row.task) if plan.experiment.published == "urlb" else None
-        if task is not None and row.measure == "return":
+        if task is not None and row.is_final and row.measure == "return":
             expert = urlb.expert_returns()[task]
             scores.setdefault(row.label, {})[task] = [value / expert for value in row.values]
     if not scores:

@@ -6,29 +6,36 @@ The reward is an argument: a learner cannot tell an intrinsic reward from a task
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from voidrl.config import LearnerConfig
+from voidrl.entropy import Neighborhoods
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, polyak_update
-from voidrl.types import Batch, EnvSpec, Loss
+from voidrl.replay import Rollout
+from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 
 class Learner(nn.Module):
     """Encoder, critic and, for continuous actions, a policy."""
 
     Config: ClassVar[type[LearnerConfig]] = LearnerConfig
-    actions: ClassVar[Literal["discrete", "continuous"]]
+    actions: ClassVar[Literal["discrete", "continuous", "both"]]
+    takes_vector_rewards: ClassVar[bool] = False
+    """Whether `losses` takes rewards of (B, dim), for critics on successor features."""
     has_bounded_values: ClassVar[bool] = False
     """Whether values are limited to a support, such as C51's."""
     resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
     """Children that a reset shrinks and perturbs; the others are reinitialized."""
     critic: nn.Module
+    rollout_steps: int = 0
+    """Steps of each environment after which an on-policy learner is updated with all of them, in order
+    (`OnPolicyLearner`); 0 for learners that sample the replay."""
 
     def __init__(
         self, spec: EnvSpec, config: LearnerConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
@@ -74,6 +81,8 @@ class Learner(nn.Module):
 
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """Yield each loss in turn; the caller minimizes it before it asks for the next.
+
+        `reward` is (B,), or (B, dim) for learners that take vector rewards.
 
         What happens every k updates is decided by `index % k`, never by a counter in the learner, so that
         each variant of the update can be captured; every such k must be in `update_periods`.
@@ -132,6 +141,43 @@ class Learner(nn.Module):
         kept = {id(p) for part in self.frozen_parts for p in part.parameters()}
         encoder = self.encoder.parameters() if self.trains_encoder else ()
         return [*self.critic.parameters(), *(p for p in encoder if id(p) not in kept)]
+
+
+class Surrogate(NamedTuple):
+    """What an on-policy learner maximizes under a trust region, for the policy as it is now."""
+
+    value: Tensor
+    divergence: Tensor
+    """From the policy that acted."""
+    limit: float
+    """The largest divergence."""
+    metrics: Metrics
+
+
+class OnPolicyLearner(Learner):
+    """Learns from what its own policy has just done, and from each step once.
+
+    It acts by its policy from the first step on. When each environment has taken `rollout_steps`, the policy
+    takes gradient steps on all of them while it is not too far from the one that acted; the last policy
+    within the limit acts in the next rollout. Nothing changes its networks during a rollout, so that the
+    probabilities of actions need not be stored.
+    """
+
+    policy_updates: int
+    """Gradient steps per rollout, at most."""
+    backtracks: int
+    """How often the learning rate is halved where not even the first step stays within the limit."""
+
+    def surrogate(self, rollout: Rollout, goal: Neighborhoods | Tensor) -> Callable[[], Surrogate]:
+        """What to maximize, measured again at every call.
+
+        `goal` are the neighborhoods of the states reached, whose entropy is maximized, or (P,) rewards.
+        """
+        raise NotImplementedError
+
+    def value_losses(self, rollout: Rollout, reward: Tensor) -> Iterator[Loss]:
+        """Yield losses of the value function, one for each step that it takes after the policy's."""
+        raise NotImplementedError
 
 
 @contextmanager

@@ -4,6 +4,11 @@ With `popart` the critic and its target predict normalized values (voidrl.nets.p
 by these, since adding a large mean would round their differences away; everything that is logged or returned,
 and the priorities, is in units of the reward.
 
+Vector rewards (`Method.reward_dim`) train a critic on successor features, ψ(s, a, w) → Σ γ^i φ_i + γⁿ
+ψ⁻(s', a*, w) in each component, with a* = argmax ψ(s', a, w)·w. The Huber losses of the components are added,
+not averaged as in VISR's notebook: an error along w then costs as much as the same error of a scalar Q. Such
+a critic may choose actions by values of its own, `acting_values`.
+
 Where the environment masks actions, forbidden ones are neither taken, nor drawn at random, nor the best in s'
 of a target.
 """
@@ -22,7 +27,16 @@ from voidrl.config import Count, EncoderConfig, LearnerConfig, require, require_
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
 from voidrl.learners.base import Learner, linear_schedule
-from voidrl.nets import DuelingQ, Encoder, PopArt, redraw_noise, scale_gradient, silence, target_copy
+from voidrl.nets import (
+    DuelingQ,
+    Encoder,
+    PopArt,
+    SuccessorDuelingQ,
+    redraw_noise,
+    scale_gradient,
+    silence,
+    target_copy,
+)
 from voidrl.observations import action_mask, random_allowed
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
@@ -97,6 +111,7 @@ class DQN(Learner):
 
     Config = DQNConfig
     actions = "discrete"
+    takes_vector_rewards = True
 
     def __init__(
         self, spec: EnvSpec, config: DQNConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
@@ -175,7 +190,8 @@ class DQN(Learner):
             redraw_noise(critic)
         features = self.target_encoder(obs) if by_target else self.features(obs)
         allowed = action_mask(obs, self.spec)
-        greedy = self.greedy(critic(features, skill), allowed)  # (B,)
+        values = getattr(critic, "acting_values", critic)(features, skill)
+        greedy = self.greedy(values, allowed)  # (B,)
         if epsilon is None:
             return greedy
         if allowed is None:
@@ -187,6 +203,12 @@ class DQN(Learner):
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """One loss, for which online and target network draw new noise."""
         redraw_noise(self.critic, self.target_critic)
+        if reward.ndim > 1:
+            yield Loss("critic", *self.successor_loss(batch, reward))
+            return
+        for critic in (self.critic, self.target_critic):
+            if isinstance(critic, SuccessorDuelingQ):
+                critic.invalidate_gpi()
         if self.popart is None:
             yield Loss("critic", *self.critic_loss(batch, reward))
             return
@@ -223,6 +245,35 @@ class DQN(Learner):
         loss = (batch.weight * F.smooth_l1_loss(q, target, reduction="none")).mean()
         metrics = {"critic_loss": loss.detach(), "q_mean": q.detach().mean(), "q_target": target.mean()}
         return loss, metrics, (q - target).detach().abs()
+
+    @torch.no_grad()
+    def successor_target(self, batch: Batch, reward: Tensor) -> Tensor:
+        """(B, dim): φ + γⁿ ψ(s', a', w), a' the best action for w."""
+        psi = self.successor(self.target_critic, self.target_encoder(batch.next_obs), batch.skill)
+        if self.config.double:
+            q = self.critic(self.features(batch.next_obs), batch.skill)
+        else:
+            q = (psi * batch.skill[:, None]).sum(-1)
+        best = self.greedy(q, action_mask(batch.next_obs, self.spec))
+        return self.average_views(reward + batch.discount[:, None] * self.chosen(psi, best))
+
+    @fusable
+    def successor_loss(self, batch: Batch, reward: Tensor) -> tuple[Tensor, Metrics, Tensor]:
+        """Huber losses of all components, added; also the error of each transition's ψ·w."""
+        target = self.successor_target(batch, reward)
+        features = scale_gradient(self.features(batch.obs), self.config.head_gradient_scale)
+        psi = self.chosen(self.successor(self.critic, features, batch.skill), batch.action)  # (B, dim)
+        loss = (batch.weight * F.smooth_l1_loss(psi, target, reduction="none").sum(-1)).mean()
+        q = (psi.detach() * batch.skill).sum(-1)
+        q_target = (target * batch.skill).sum(-1)
+        metrics = {"critic_loss": loss.detach(), "q_mean": q.mean(), "q_target": q_target.mean()}
+        return loss, metrics, (q - q_target).abs()
+
+    @staticmethod
+    def successor(critic: nn.Module, features: Tensor, skill: Tensor) -> Tensor:
+        """ψ(s, a, w) of all actions, (B, A, dim)."""
+        psi: Tensor = critic.successor(features, skill)  # type: ignore[operator]
+        return psi
 
     @fusable
     def popart_target(self, batch: Batch, reward: Tensor) -> Tensor:

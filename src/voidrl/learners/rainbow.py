@@ -77,6 +77,7 @@ class Rainbow(DQN):
 
     Config = RainbowConfig
     has_bounded_values = True
+    takes_vector_rewards = False  # a distribution of ψ would have dim axes
 
     def __init__(
         self, spec: EnvSpec, config: RainbowConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int

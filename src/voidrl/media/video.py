@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from voidrl import api, build
 from voidrl.agent import Agent
-from voidrl.config import require
+from voidrl.config import bonus_suffix, require, to_json
 from voidrl.device import seeded
 from voidrl.envs.make import make_envs
 from voidrl.envs.vector import Envs, StepResult
@@ -190,7 +190,7 @@ def label_of(agent: Agent) -> str:
     config = agent.config
     method = config.method.name.rpartition(":")[2]
     name = {"pretrain": method, "finetune": f"{method}, fine-tuned", "train": "from scratch"}[config.phase]
-    return f"{name}, seed {config.seed}, {human_count(agent.steps)} steps"
+    return f"{name}{bonus_suffix(to_json(config))}, seed {config.seed}, {human_count(agent.steps)} steps"
 
 
 def untrained(agent: Agent) -> Agent:

@@ -24,13 +24,29 @@ from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 
+class Option(NamedTuple):
+    """What one skill did without interruption, from its first state to its last, for each of B transitions.
+
+    It ends with the skill, the episode or a life, and the next one begins there.
+    """
+
+    first: Tensor  # (B, dim) f of the state in which it began
+    last: Tensor  # (B, dim) f of the state after its last step
+    steps: Tensor  # (B,) how many steps it took
+    mask: Tensor  # (B,) 1 where it is over, not too long and still stored; elsewhere the rest means nothing
+
+
 class Latents:
     """f(s) and f(s') of a batch, each encoded when it is first read."""
 
     def __init__(
-        self, z: Callable[[], Tensor], z_next: Callable[[], Tensor], pool: Callable[[int], Tensor]
+        self,
+        z: Callable[[], Tensor],
+        z_next: Callable[[], Tensor],
+        pool: Callable[[int], Tensor],
+        option: Callable[[int], Option] | None = None,
     ) -> None:
-        self._z, self._z_next, self.pool = z, z_next, pool
+        self._z, self._z_next, self.pool, self._option = z, z_next, pool, option
         # `pool(n)`: (n, dim), f of n more states drawn from the replay, without gradients
 
     @cached_property
@@ -43,11 +59,18 @@ class Latents:
         """f(s'), (B, dim)."""
         return self._z_next()
 
+    def option(self, longest: int) -> Option:
+        """The option of each transition, where it takes no more than `longest` steps."""
+        assert self._option is not None, "these latents belong to no replay"
+        found = self._option(longest)
+        self._last = found.last
+        return found
+
     @property
     def encoded(self) -> Tensor | None:
         """Latents that have been read already, if any have."""
-        read: Tensor | None = vars(self).get("z_next", vars(self).get("z"))
-        return read
+        names = ("z_next", "z", "_last")
+        return next((vars(self)[name] for name in names if name in vars(self)), None)
 
 
 class About(NamedTuple):
@@ -75,8 +98,11 @@ class Method(nn.Module):
     image_representation: ClassVar[str] = "simclr"
     """The representation that `auto` stands for on images; on vectors it is `identity`, and in place of
     `simclr` it is `icm` on images with a side below 16 pixels, which are not shifted."""
+    learner: ClassVar[str] = ""
+    """The only learner that serves the method, which `auto` then stands for; empty: any."""
     reads_latents: ClassVar[bool] = True
-    """False: the method does not look at f, so a representation that serves nothing else is not trained."""
+    """False: the method does not look at f, so a representation that serves nothing else is not trained. If
+    that depends on the config, it is what holds by default, and `uses_latents` decides."""
     can_train_encoder: ClassVar[bool] = False
     """Whether the gradient of `losses` may reach f, where `encoder_trainers` names `method`."""
     constant_reward: ClassVar[bool] = False
@@ -85,6 +111,12 @@ class Method(nn.Module):
     """Batches on which an update minimizes `losses`, one after another; the learner's own is the last."""
     skill_dim: int = 0
     """Width of the skill vector; 0 for methods without skills."""
+    reward_dim: int = 0
+    """Width of vector rewards; 0 for scalars. Vectors are as wide as skills, and a reward's scalar product
+    with the skill is what the policy maximizes (`scalar_reward`). They take a critic with `successor`, such
+    as `voidrl.nets.successor_critic`, and a learner that takes vector rewards (`dqn`)."""
+    note_dim: int = 0
+    """Width of what `observe` notes on each state, to be stored with the step that led there."""
     regresses_skill: ClassVar[bool] = False
     """True: `select_skill` works with transitions of any policy, so that random actions will do."""
     skill_choice: str = "which earned most in the warm-up"
@@ -112,15 +144,24 @@ class Method(nn.Module):
         return cls.image_representation
 
     @classmethod
+    def uses_latents(cls, config: RunConfig) -> bool:
+        """Whether the method looks at f under this config."""
+        return cls.reads_latents
+
+    @classmethod
     def check(cls, spec: EnvSpec, config: RunConfig) -> None:
         """Refuse an environment or a config that the method cannot serve, before pre-training begins."""
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
-        """The intrinsic reward of each transition, (B,). Called without gradients.
+        """The intrinsic reward of each transition, (B,), or (B, reward_dim). Called without gradients.
 
         Once per update, or with n-step returns once for each of the n steps of every transition.
         """
         raise NotImplementedError
+
+    def scalar_reward(self, reward: Tensor, skill: Tensor) -> Tensor:
+        """(B,): rewards as `reward` returns them, or sums of them, with vectors contracted with the skill."""
+        return (reward * skill).sum(1) if self.reward_dim else reward
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """Yield the losses of the method's own networks, if it has any; before `reward`, in every update.
@@ -136,22 +177,34 @@ class Method(nn.Module):
         """The parameters of each optimizer by name; `method` has all of them by default."""
         return {"method": list(self.parameters())}
 
-    def learning_rate(self, group: str) -> float:
-        """The learning rate of a group."""
+    def learning_rate(self, group: str) -> float | Tensor:
+        """The learning rate of a group; a buffer of one number where it changes."""
         return self.config.learning_rate
 
     def after_step(self) -> None:
         """Change state in place after an update (queues, moving averages); captured in CUDA graphs."""
 
-    def observe(self, obs: Tensor, skill: Tensor) -> None:
+    def begin(self, obs: Tensor, env: Tensor) -> None:
+        """Begin episodes in the environments with the (n,) numbers `env`, in the states (n, *obs_shape).
+
+        Called eagerly, before `observe`, if overridden: for all environments at the start of a run and after
+        each checkpoint, later for those that were reset. What is kept for an episode need not be saved.
+        """
+
+    def observe(self, obs: Tensor, skill: Tensor, env: Tensor) -> Tensor | None:
         """Update with the states that environments have just reached, (n, *obs_shape), each exactly once.
 
         Called eagerly at every environment step of pre-training, if overridden: for visit counts and running
-        statistics. Write to buffers in place.
+        statistics. Write to buffers in place. `skill`, (n, skill_dim), led there; `env`, (n,), has the
+        numbers of the environments. With a `note_dim`, return (n, note_dim): the `batch.note` of these steps.
         """
+        return None
 
-    def set_progress(self, steps: int) -> None:
-        """Move schedules to where they are after `steps` environment steps; write to buffers in place."""
+    def set_progress(self, steps: int, total: int) -> None:
+        """Move schedules to where they are after `steps` of `total` environment steps, in place in buffers.
+
+        Called eagerly before every environment step. A resumed run may have a larger total than before.
+        """
 
     def metrics(self) -> Metrics:
         """Scalars about the method's state, logged with every update."""
@@ -185,7 +238,9 @@ class Method(nn.Module):
         """A critic to use in place of the learner's, for instance on successor features.
 
         `critic(features, skill, action) -> (2, B)` for continuous actions,
-        `critic(features, skill) -> (B, num_actions)` for discrete ones.
+        `critic(features, skill) -> (B, num_actions)` for discrete ones. With vector rewards it also has
+        `critic.successor(features, skill) -> (B, num_actions, reward_dim)`. If it has `acting_values`, with
+        arguments and result of the critic itself, `dqn` chooses actions by these.
         """
         return None
 

@@ -86,12 +86,12 @@ class RND(Method):
         heads = mlp([encoder.feature_dim, *[hidden] * (1 + extra_layers), self.config.rep_dim])
         return nn.Sequential(encoder, *heads)
 
-    def observe(self, obs: Tensor, skill: Tensor) -> None:
+    def observe(self, obs: Tensor, skill: Tensor, env: Tensor) -> None:
         """Collect the statistics of the observations."""
         if self.collects:
             self.observations.update(self._numbers(obs))
 
-    def set_progress(self, steps: int) -> None:
+    def set_progress(self, steps: int, total: int) -> None:
         """Stop collecting statistics after `statistics_steps`."""
         self.collects = not 0 < self.config.statistics_steps <= steps
 

@@ -45,9 +45,7 @@ class HealthMonitor:
     def __init__(self, config: Config, *, constant_reward: bool = False) -> None:
         """`constant_reward`: the method's own word that its reward may be constant."""
         self.config = config
-        self._judges_reward = (
-            config.phase == "pretrain" and config.learner.batch_size > 1 and not constant_reward
-        )
+        self._judges_reward = config.uses_method and config.learner.batch_size > 1 and not constant_reward
         self._streaks: Counter[str] = Counter()
         self._said: set[str] = set()
         self._value_scale = 0.0  # the largest that values were rightly, so far

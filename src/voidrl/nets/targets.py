@@ -28,9 +28,10 @@ def target_copy(module: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:
+def polyak_update(target: nn.Module, online: nn.Module, tau: float | Tensor) -> None:
     """Target ← (1 − τ) target + τ online, for weights and buffers, in one foreach call.
 
+    τ may be a tensor of one number, which a captured graph reads anew.
     The drawn noise of noisy layers is left alone: a target draws its own.
 
     A target averages weights as its original uses them, after normalization: a convex combination of matrices
@@ -38,7 +39,8 @@ def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:
     """
     mine = _floats(target)
     if mine:  # an encoder that passes vectors through has no weights
-        torch._foreach_lerp_(mine, _floats(online), tau)
+        weights = [tau] * len(mine) if isinstance(tau, Tensor) else tau
+        torch._foreach_lerp_(mine, _floats(online), weights)
 
 
 def _floats(module: nn.Module) -> list[Tensor]:

@@ -17,7 +17,7 @@ from voidrl.config import LEAST_PROBE_STEPS
 from voidrl.device import seeded
 from voidrl.envs.variables import Variable
 from voidrl.errors import ConfigError, NonFiniteError, UnknownNameError
-from voidrl.methods.base import Latents
+from voidrl.methods.base import Latents, Method, Option
 from voidrl.probing import features, linear, reward
 from voidrl.probing.play import LABELS, Play
 from voidrl.probing.result import ProbeResult, RarityScore, RewardScore, TaskRewardScore, VariableScore
@@ -121,7 +121,7 @@ def describe(agent: Agent) -> dict[str, Any]:
 
 def no_reward(agent: Agent) -> str:
     """Why an agent has no intrinsic reward to measure; empty if it has one."""
-    if agent.config.phase == "train":
+    if agent.config.phase == "train" and not agent.uses_method:
         return "it was trained from scratch on the task's reward"
     if not agent.method.learns:
         return f"method {agent.config.method.name!r} has none"
@@ -301,6 +301,9 @@ def intrinsic_rewards(
     z = z.to(device)
     size = min(agent.config.learner.batch_size, n)
     skills = _skills(method, play, device)
+    notes = _notes(method, play, skills)
+    begin, end = _episode_ends(play)
+    over = torch.from_numpy(end == np.arange(n)).float()
     discount = agent.config.learner.discount
     action = torch.from_numpy(play.action)
     ends = torch.from_numpy(play.terminated)
@@ -318,10 +321,13 @@ def intrinsic_rewards(
                 next_obs=play.observations(index).to(device),
                 skill=skills[rows.to(device)],
                 weight=torch.ones(len(rows), device=device),
+                ended=over[rows].to(device),
+                note=notes[rows.to(device)],
             )
+            option = _option(z, before[begin[index]], after[end[index]], play.episode_step[end[index]] + 1)
             with agent.precision():
-                latents = Latents(_reader(z, now), _reader(z, then), _pool(z, after))
-                rewards: Tensor = method.reward(batch, latents)
+                latents = Latents(_reader(z, now), _reader(z, then), _pool(z, after), option)
+                rewards: Tensor = method.scalar_reward(method.reward(batch, latents), batch.skill)
             scores[index] = rewards.float().cpu().numpy()
     return found
 
@@ -341,6 +347,43 @@ def _pool(z: Tensor, states: np.ndarray) -> Callable[[int], Tensor]:
         return drawn[count]
 
     return pool
+
+
+def _option(z: Tensor, first: np.ndarray, last: np.ndarray, steps: np.ndarray) -> Callable[[int], Option]:
+    """Whole episodes, however long: a skill is kept for one."""
+    begin, end = (z[torch.from_numpy(index).to(z.device)] for index in (first, last))
+    found = Option(begin, end, torch.from_numpy(steps).to(z.device), z.new_ones(len(steps)))
+    return lambda longest: found
+
+
+def _episode_ends(play: Play) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) each: the first and the last step of the episode that each step belongs to."""
+    number = np.unique(play.episode, return_inverse=True)[1]
+    order = np.lexsort((play.episode_step, number))
+    edges = np.flatnonzero(np.diff(number[order], prepend=-1))
+    first, last = order[edges], order[np.append(edges[1:], len(order)) - 1]
+    return first[number], last[number]
+
+
+def _notes(method: Method, play: Play, skills: Tensor) -> Tensor:
+    """(n, note_dim): what the method notes if each episode is played in an environment of its own."""
+    device = skills.device
+    notes = torch.zeros(len(play), method.note_dim, device=device)
+    if not method.note_dim:
+        return notes
+    number = np.unique(play.episode, return_inverse=True)[1]
+    starts = np.unique(_episode_ends(play)[0])
+    starts = starts[np.argsort(number[starts])]
+    envs = torch.arange(len(starts), device=device)
+    method.begin(play.observations(starts, before=True).to(device), envs)
+    for t in np.unique(play.episode_step):
+        rows = np.flatnonzero(play.episode_step == t)
+        at = torch.from_numpy(rows).to(device)
+        env = torch.from_numpy(number[rows]).to(device)
+        note = method.observe(play.observations(rows).to(device), skills[at], env)
+        assert note is not None
+        notes[at] = note
+    return notes
 
 
 def _skills(method: Any, play: Play, device: torch.device) -> Tensor:

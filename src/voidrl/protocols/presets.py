@@ -7,7 +7,8 @@ f shares with the learner and whose losses train f. A table of a recipe is for t
 after, or for a family of presets by their first word (`atari`), whose table is read first. A table such as
 `urlb+identity` or `urlb+jaco` is for the representation or the domain of DMControl that it names, and is read
 last. `representations.toml` has such tables for all methods: what a representation takes that the user names
-and the method's recipe does not have.
+and the method's recipe does not have. The table `bonus` is for the method as a bonus next to a task's
+reward, in every preset.
 
 An agent (`agents/<preset>.toml`) is a protocol that names its representation, to train from scratch in some
 `families` of environments. Its values hold for all of them, those of the table `atari`, `dmc`, `maze` or
@@ -180,6 +181,13 @@ def without_representation(chosen: dict[str, Any]) -> dict[str, Any]:
     if chosen.get("share_encoder") == "stack":  # convolutions alike, which other encoders may not have
         dropped.add("share_encoder")
     return {key: value for key, value in chosen.items() if key not in dropped}
+
+
+@cache
+def bonus_recipe(method: str) -> dict[str, Any]:
+    """The values of a method's recipe for its reward next to a task's."""
+    file = files(__package__).joinpath("recipes", f"{method}.toml")
+    return tomllib.loads(file.read_text("utf-8")).get("bonus", {}) if file.is_file() else {}
 
 
 def preset_values(name: str, method: str = "apt") -> dict[str, Any]:

@@ -118,10 +118,16 @@ def _draw_curves(plt: Any, arms: Sequence[ArmRuns], metric: str, title: str) -> 
 
 
 def draw_ranking(plt: Any, ranking: Ranking, title: str | None = None) -> Any:
-    """A line for each method, the highest mean on top: its range, its seeds as dots, its mean as a bar."""
+    """A line for each method, the highest mean on top: its range, its seeds as dots, its mean as a bar.
+
+    A dashed line goes through the mean of random play.
+    """
     arms = ranking.arms
     size = (6.4, 1.2 + 0.27 * len(arms))
     figure, axis = plt.subplots(figsize=size, layout="constrained")
+    for arm in arms:
+        if arm.is_reference:
+            axis.axvline(arm.mean, color=COLORS[6], linewidth=1, linestyle=(0, (4, 3)), zorder=0)
     for place, arm in enumerate(arms):
         color, values = COLORS[FAMILIES.get(arm.family, 4)], [*arm.values.values()]
         axis.plot([min(values), max(values)], [place, place], color=color, linewidth=6, alpha=0.28)
@@ -129,7 +135,7 @@ def draw_ranking(plt: Any, ranking: Ranking, title: str | None = None) -> Any:
         axis.plot([arm.mean], [place], "|", color=color, markersize=15, markeredgewidth=2.6)
         axis.annotate(
             ranking.format(arm.mean), (max(values), place), (8, 0), textcoords="offset points",
-            va="center", fontsize=8,
+            va="center", fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip
     for family in filter(None, ranking.families):
         axis.plot([], [], "s", color=COLORS[FAMILIES[family]], label=family)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 from voidrl import registry
-from voidrl.config import flat
+from voidrl.config import bonus_method, bonus_suffix, flat
 from voidrl.report.agents import agent_label
 from voidrl.report.read import Run
 
@@ -27,7 +27,11 @@ _INCIDENTAL = (
     *("env.dmc.processes", "env.timeout_s", "env.check_bounds", "replay.device", "log."),
 )
 # Settings that a phase ignores.
-_UNUSED = {"pretrain": ("finetune.", "reward_scale"), "train": ("finetune.", "method."), "finetune": ()}
+_UNUSED = {
+    "pretrain": ("finetune.", "bonus.", "reward_scale"),
+    "train": ("finetune.", "method."),
+    "finetune": (),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +157,7 @@ def _label(runs: Sequence[Run]) -> None:
             continue
         from_scratch = run.phase == "train"
         run.label = (agent_label(run) or "scratch") if from_scratch else run.method.rpartition(":")[2]
+        run.label += bonus_suffix(run.config)
         groups.setdefault((run.env, run.phase, run.label), []).append(run)
     for members in groups.values():
         settings = [defining_settings(run) for run in members]
@@ -216,7 +221,8 @@ def defining_settings(run: Run) -> dict[str, Any]:
 
 def used_settings(run: Run) -> dict[str, Any]:
     """The settings, by dotted name, that have a meaning in the phase of a run."""
-    return {k: value for k, value in flat(run.config).items() if not _matches(k, _UNUSED[run.phase])}
+    unused = ("finetune.",) if run.phase == "train" and bonus_method(run.config) else _UNUSED[run.phase]
+    return {k: value for k, value in flat(run.config).items() if not _matches(k, unused)}
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

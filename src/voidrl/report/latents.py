@@ -85,9 +85,10 @@ def _require_representation(agent: Agent, run_folder: Path) -> None:
     """Refuse to map a representation that was neither trained nor used."""
     config, f = agent.config, agent.representation.encoder
     shared = f is not None and f is agent.learner.encoder
-    used = shared or (config.phase != "train" and agent.method.reads_latents)
+    scratch = config.phase == "train" and not config.has_bonus
+    used = shared or (not scratch and agent.method.uses_latents(config))
     if not (agent.learns and used):
-        what = "training from scratch" if config.phase == "train" else f"method {config.method.name!r}"
+        what = "training from scratch" if scratch else f"method {config.method.name!r}"
         raise ConfigError(
             f"the run {run_folder} has no representation to map: {what} trains none; expected a run of a "
             f"method that does, such as apt"

@@ -25,6 +25,7 @@ from voidrl.report.published import atari_table, published_tables
 from voidrl.report.ranking import coverage_rankings
 from voidrl.report.read import Collection
 from voidrl.report.results import make_results
+from voidrl.report.stages import stage_table
 from voidrl.report.summary import caveats, findings, overview
 from voidrl.report.urlb import urlb_tables
 
@@ -42,6 +43,9 @@ def as_markdown(collection: Collection, arms: Sequence[ArmRuns], title: str) -> 
     if lines:
         parts += ["## Caveats", "\n".join(lines)]
     parts.append("## Results")
+    before_after = stage_table(collection, arms)
+    if before_after is not None:
+        parts.append(_section(before_after, "###"))
     parts += [_section(result.table(), "###") for result in make_results(arms)]
     over_games = atari_table(arms)
     if over_games is not None:

@@ -30,6 +30,7 @@ from voidrl.report.published import atari_table, published_tables
 from voidrl.report.ranking import coverage_rankings
 from voidrl.report.read import Collection, read_all
 from voidrl.report.results import make_results
+from voidrl.report.stages import stage_table
 from voidrl.report.summary import caveats, default_title, findings, overview
 from voidrl.report.urlb import urlb_tables
 from voidrl.terminal import output
@@ -150,6 +151,7 @@ def render(
         },
         results=make_results(arms),
         atari=atari_table(arms),
+        before_after=stage_table(collection, arms),
         panels=panel_sections(collection),
         urlb=urlb_tables(collection, arms),
         rankings=coverage_rankings(arms),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from voidrl.config import bonus_method
 from voidrl.errors import VoidrlError
 from voidrl.report.agents import find_agent
 from voidrl.report.formatting import Table, join_names, step_range
@@ -119,6 +120,8 @@ def _agent_tables(collection: Collection, arms: Sequence[ArmRuns]) -> list[Table
         experiment, game = arm.runs[0].experiment, known_game(arm.env)
         if arm.phase != "train" or "?" in arm.env or game not in GAMES_26:
             continue
+        if bonus_method(arm.runs[0].config):  # another agent than the published one
+            continue
         agent = find_agent(arm.runs[0], [name.replace("_", "-") for name in names])
         if agent is not None and (experiment is None or experiment.published is None):
             ours.setdefault(agent.replace("-", "_"), {})[f"atari/{game}"] = arm
@@ -141,10 +144,18 @@ def _row_label(arm: ArmRuns) -> str:
 
 def _arms_of(row: PublishedRow, arms: Sequence[ArmRuns]) -> dict[str, ArmRuns]:
     """Our arms for a row, by environment: those with task reward, or if there are none, pre-training."""
-    mine = [arm for arm in arms if _row_label(arm) == row.ours]
+    mine = [arm for arm in arms if _row_label(arm) == row.ours and not _is_first_stage(arm)]
     mine = [arm for arm in mine if arm.stage == "task"] or mine
     longest_last = sorted(mine, key=lambda arm: (bool(arm.complete), arm.runs[0].asked_steps))
     return {arm.env: arm for arm in longest_last}
+
+
+def _is_first_stage(arm: ArmRuns) -> bool:
+    """Whether it is the pre-training of an arm that the experiment fine-tunes: its score is zero-shot."""
+    cell, experiment = arm.runs[0].cell, arm.runs[0].experiment
+    if cell is None or experiment is None or cell.phase != "pretrain":
+        return False
+    return any((each.source, each.arm) == (cell.folder, cell.arm) for each in experiment.cells)
 
 
 def _our_label(quoted: Sequence[_Quoted]) -> str:

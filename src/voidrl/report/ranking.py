@@ -24,6 +24,8 @@ class RankedArm:
     """By seed; where a seed was run twice, the last run."""
     seconds: float | None
     """Mean training time of a run."""
+    is_reference: bool = False
+    """Whether it is random play, with which the others are compared."""
 
     @property
     def mean(self) -> float:
@@ -70,12 +72,15 @@ class Ranking:
         """A row for each method with its seeds and training time."""
         seeds = sorted({seed for arm in self.arms for seed in arm.values})
         name = measure_of(self.key).name
-        columns = ["method", "family", f"{name}, mean", *(f"seed {seed}" for seed in seeds), "seconds"]
+        columns = ["method", "family", f"{name}, mean", *(f"seed {seed}" for seed in seeds)]
+        timed = any(arm.seconds is not None for arm in self.arms)
+        columns += ["seconds"] if timed else []
         rows = []
         for arm in self.arms:
             values = [self.format(arm.values[seed]) if seed in arm.values else "–" for seed in seeds]
             seconds = "–" if arm.seconds is None else f"{arm.seconds:.0f}"
-            rows.append([arm.label, arm.family or "–", self.format(arm.mean), *values, seconds])
+            cells = [arm.label, arm.family or "–", self.format(arm.mean), *values]
+            rows.append([*cells, *([seconds] if timed else [])])
         return Table(self.title, columns, rows, numeric=frozenset(range(2, len(columns))))
 
 
@@ -98,4 +103,5 @@ def _ranked(arm: ArmRuns, key: str) -> RankedArm:
     times = [run.training_seconds for run in arm.counted]
     known = [time for time in times if time is not None]
     seconds = sum(known) / len(known) if known else None
-    return RankedArm(arm.label, family_of(arm.runs[0]), values, seconds)
+    is_reference = arm.runs[0].method == "random"
+    return RankedArm(arm.label, family_of(arm.runs[0]), values, seconds, is_reference)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from voidrl import registry
-from voidrl.config import flat
+from voidrl.config import bonus_suffix, flat
 from voidrl.report.formatting import join_names, seed_list, step_range, steps
 from voidrl.report.groups import PHASE_NAMES, ArmRuns, family_of, source_of
 from voidrl.report.outcomes import outcome
@@ -147,7 +147,7 @@ def group_methods(runs: Sequence[TaskRun]) -> list[MethodRuns]:
         if run.experiment is not None:
             groups.setdefault((run.experiment.root, run.phase, each.label), []).append(each)
         else:
-            method = "" if run.phase == "train" else run.method
+            method = ("" if run.phase == "train" else run.method) + bonus_suffix(run.config)
             groups.setdefault((None, run.phase, method, representation_of(run)), []).append(each)
     rows = []
     for key, members in groups.items():
@@ -156,9 +156,13 @@ def group_methods(runs: Sequence[TaskRun]) -> list[MethodRuns]:
             continue
         labels = {task: {each.label for each in members if each.task == task} for task in BODIES[ALL]}
         split = any(len(found) > 1 for found in labels.values())
-        method = members[0].run.method.rpartition(":")[2] if key[2] else "scratch"
+        first = members[0].run
+        is_scratch = first.phase == "train"
+        method = "scratch" if is_scratch else first.method.rpartition(":")[2]
+        method += bonus_suffix(first.config)
         variants = {other[3] for other in groups if other[:3] == key[:3]}
-        name = f"{method} ({key[3]})" if key[2] and (len(variants) > 1 or key[2] in VARIANTS) else method
+        varies = not is_scratch and (len(variants) > 1 or key[2] in VARIANTS)
+        name = f"{method} ({key[3]})" if varies else method
         lengths = {_two_digits(each.pretrained) for each in members}
         parts: dict[str, list[TaskRun]] = {}
         for each in members:

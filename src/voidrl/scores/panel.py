@@ -29,6 +29,7 @@ from voidrl.suites.atari import find_game, human_normalized
 
 FILE_NAME = "panel.json"
 MAX_BYTES = 2**24
+PRETRAIN = "-pretrain"  # after the name of an arm in the folders of its pre-trainings
 LEAST_RUNS = 4  # of each arm in every game: pooled intervals of 2 × 1 against 2 runs cover 84 to 88 %, not 90
 Evaluations = Mapping[str, Mapping[str, Any] | None]
 """Evaluations of final agents by the folders of their cells; None, or nothing, where there is none."""
@@ -116,7 +117,14 @@ def make_entries(cells: Iterable[CellRecord], evaluations: Evaluations) -> list[
 
 
 def _arm(cell: CellRecord) -> str:
+    """The name of its arm; a pre-training of an arm that is fine-tuned as well has its own."""
+    if cell.phase == "pretrain" and _has_both_phases(cell):
+        return f"{cell.arm}{PRETRAIN}"
     return cell.arm or cell.label
+
+
+def _has_both_phases(cell: CellRecord) -> bool:
+    return bool(cell.arm) and f"/{cell.arm}{PRETRAIN}/" in cell.folder
 
 
 def _game(env: str) -> str | None:
@@ -338,7 +346,9 @@ def make_panels(cells: Sequence[CellRecord], evaluations: Evaluations) -> list[P
     """The panels of an experiment in which at least one run is done."""
     entries = make_entries(cells, evaluations)
     scored = [cell for cell in cells if cell.evaluated is not False and _game(cell.task) is not None]
-    labels = {_arm(cell): cell.label for cell in scored}
+    labels = {
+        _arm(cell): f"{cell.label}, zero-shot" if _has_both_phases(cell) else cell.label for cell in scored
+    }
     panels = []
     for arms in find_arms(cells):
         done = sum(entry.arm in arms.names for entry in entries)

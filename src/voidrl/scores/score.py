@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from voidrl.checkpoint import list_steps, read_json
+from voidrl.config import bonus_suffix
 from voidrl.envs.ids import atari_game
 from voidrl.errors import ConfigError, RunFolderError
 from voidrl.files import user_path
@@ -50,6 +51,7 @@ def evaluation_record(
             "env": config.env.id,
             "phase": config.phase,
             "method": config.method.name,
+            "bonus": config.bonus.coefficient if config.has_bonus else 0.0,
             "seed": config.seed,
             "steps": saved[-1] if saved else agent.steps,
             "steps_with_pretraining": agent.steps,
@@ -102,7 +104,7 @@ def _read_score(path: Path) -> Score:
     config = read_json(run / "config.json", "the config of a run")
     try:
         env, seed = str(config["env"]["id"]), int(config["seed"])
-        kind = _kind(config["phase"], config["method"]["name"], env)
+        kind = _kind(config, env)
     except (KeyError, TypeError, ValueError):
         raise RunFolderError(
             f"{run / 'config.json'} is not the config of a run: expected env, seed, phase and method"
@@ -131,7 +133,8 @@ def _score_of(path: Path, saved: dict[str, Any]) -> Score:
     agent, episodes = saved["agent"], len(saved["returns"])
     try:
         env = str(saved["settings"]["env"])
-        kind = _kind(agent["phase"], agent["method"], env)
+        bonus = {"coefficient": agent.get("bonus", 0)}
+        kind = _kind({"phase": agent["phase"], "method": {"name": agent["method"]}, "bonus": bonus}, env)
         seed = int(agent["seed"])
     except (KeyError, TypeError, ValueError):
         raise RunFolderError(
@@ -140,9 +143,10 @@ def _score_of(path: Path, saved: dict[str, Any]) -> Score:
     return Score(str(path), _game(env, path), kind, seed, agent["steps"], saved["mean_return"], episodes)
 
 
-def _kind(phase: str, method: str, env: str) -> str:
-    """Name what was trained. Training from scratch uses no method; environment options are included."""
-    kind = {"pretrain": method, "train": "scratch"}.get(phase, f"{phase} {method}")
+def _kind(config: Mapping[str, Any], env: str) -> str:
+    """Name what was trained. From scratch a method is only a bonus; environment options are included."""
+    phase, method = config["phase"], config["method"]["name"]
+    kind = {"pretrain": method, "train": "scratch"}.get(phase, f"{phase} {method}") + bonus_suffix(config)
     options = env.partition("?")[2]
     return f"{kind} with ?{options}" if options else kind
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from voidrl.checkpoint import MANIFEST, read_json
-from voidrl.config import LOCAL_FIELDS, PIECES
+from voidrl.config import LOCAL_FIELDS, PIECES, bonus_method
 from voidrl.envs.ids import is_importable
 from voidrl.errors import CheckpointError, RunFolderError, shown
 from voidrl.runs.evaluations import final_evaluation
@@ -277,6 +277,7 @@ def render(data: Mapping[str, Any], *, parameters: int, license: str | None, rep
         place=code(env) if importable else "a custom environment",
         importable=importable,
         phase=phase,
+        bonus=bool(bonus_method(config)),
         method=code(config["method"]["name"]),
         agent_steps=data["agent_steps"],
         run_steps=run.get("steps"),
@@ -383,10 +384,14 @@ def _training(
     finetuned = config["phase"] == "finetune"
     machine = [*run.get("gpus", []), run.get("cpu"), run.get("platform")]
     given = config["representation"].get("weights_sha256")  # of a file that the agent was made from
+    bonus = bonus_method(config)
+    role = " (during pre-training)" if finetuned else ""
+    if bonus:
+        role = " (next to the task's reward)"
     rows = {
         "environment": f"{describe_env(config['env']['id'], code_cell)}: {spec.describe()}",
-        "phase": PHASES[config["phase"]],
-        "method": f"{code_cell(config['method']['name'])}{' (during pre-training)' * finetuned}",
+        "phase": PHASES[config["phase"]] + (f" + {code_cell(bonus)}" if bonus else ""),
+        "method": f"{code_cell(config['method']['name'])}{role}",
         "representation": code_cell(config["representation"]["name"]),
         "weights of others": f"SHA-256 {code_cell(given)}" if given else "",
         "learner": code_cell(config["learner"]["name"]),
@@ -399,7 +404,7 @@ def _training(
         "Git commit": code_cell(run["commit"]) if run.get("commit") else "",
         "started": plain(run.get("date") or ""),
     }
-    if config["phase"] == "train":
+    if config["phase"] == "train" and not bonus:
         del rows["method"]
         if not config["representation"]["auxiliary"] and config["share_encoder"] == "nothing":
             del rows["representation"]  # which was not used

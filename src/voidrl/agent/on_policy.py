@@ -1,0 +1,152 @@
+"""Updates of an agent whose learner is on-policy: its policy on a full rollout, and between rollouts f.
+
+`Agent.step` samples the replay for everything. Here the policy learns from the rollout that has just ended,
+each step of it once, and only a representation with a loss of its own samples the replay. Both happen between
+rollouts: had f moved while a policy acts on it, the policy that acted would be none that is still known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from voidrl.agent.agent import Agent, JointLoss
+from voidrl.agent.optimizers import Optimizers
+from voidrl.learners.base import OnPolicyLearner, Surrogate
+from voidrl.replay import Replay, Rollout
+from voidrl.types import Batch, Loss, Metrics
+
+CHUNK = 1024  # states that are encoded at once
+
+
+def representation_step(agent: Agent, replay: Replay) -> Metrics:
+    """One update of the representation from a sample; it can be captured in a CUDA graph."""
+    if not agent.trains_representation:
+        return {}
+    size = agent.config.representation.batch_size or agent.config.learner.batch_size
+    with agent.precision():
+        segment = replay.segment(replay.sample(size), 1, 1.0)
+        metrics = agent._representation_step(replay, segment, JointLoss())
+        agent.representation.after_step()
+    return metrics
+
+
+def rollout_step(agent: Agent, replay: Replay, steps: int) -> Metrics:
+    """Improve the policy on the newest `steps` transitions, which it has chosen itself.
+
+    The host reads after each gradient step whether the policy may take another.
+    """
+    learner, metrics = agent.learner, Metrics()
+    assert isinstance(learner, OnPolicyLearner)
+    with agent.precision():
+        stored = replay.rollout(steps, agent.config.learner.discount)
+        rollout = stored._replace(batch=_as_input(agent, replay, stored))
+        if agent.pretraining:
+            z = torch.cat([agent._encode(part) for part in stored.batch.next_obs.split(CHUNK)])
+            hoods = agent.method.neighborhoods(z)  # type: ignore[operator]
+            reward = hoods.log_volume.float()
+            surrogate = learner.surrogate(rollout, hoods)
+        else:
+            reward = rollout.batch.reward * agent.config.reward_scale
+            surrogate = learner.surrogate(rollout, reward)
+        metrics |= agent._owned(
+            "reward" if agent.pretraining else "task",
+            {"reward_std": reward.std(correction=0), "reward_mean": reward.mean()},
+        )
+        found, taken = ascend(
+            agent.optimizers, surrogate, max_updates=learner.policy_updates, backtracks=learner.backtracks
+        )
+        counted = {"policy_updates": torch.full_like(found.value, taken)}
+        metrics |= agent._owned("learner", found.metrics | counted, Loss("policy", found.value, {}))
+        if not agent.pretraining:
+            for loss in learner.value_losses(rollout, reward):
+                agent.optimizers.minimize(["value"], loss.value)
+            metrics |= agent._owned("learner", loss.metrics, loss)
+        _iterate_spectral_norm(learner, rollout.batch.obs[:1])
+    return {name: value.float() for name, value in metrics.items()}
+
+
+def ascend(
+    optimizers: Optimizers, surrogate: Callable[[], Surrogate], *, max_updates: int, backtracks: int
+) -> tuple[Surrogate, int]:
+    """Maximize by steps of the optimizer `policy` as long as the divergence stays within its limit.
+
+    The first step that leaves the limit is undone, and was the last. If that is the first of all, the
+    learning rate is halved, up to `backtracks` times, until a step stays within. Returns the surrogate of the
+    policy that is kept, and the number of steps that led to it.
+    """
+    kept, now = Snapshot.take(optimizers, "policy"), surrogate()
+    taken, halved = 0, 0
+    while taken < max_updates:
+        with _scaled_rate(optimizers, "policy", 0.5**halved):
+            optimizers.minimize(["policy"], -now.value)
+        then = surrogate()
+        if then.divergence <= then.limit:  # host read; NaN is not
+            kept, now, taken = Snapshot.take(optimizers, "policy"), then, taken + 1
+            continue
+        kept.restore(optimizers)
+        if taken or halved == backtracks:
+            break
+        halved += 1
+        now = surrogate()  # whose graph has been used
+    return now, taken
+
+
+class Snapshot(NamedTuple):
+    """Weights of one optimizer, and its moments and counters."""
+
+    name: str
+    weights: list[Tensor]
+    state: dict[str, Tensor]
+
+    @classmethod
+    def take(cls, optimizers: Optimizers, name: str) -> Snapshot:
+        """A copy of what there is now."""
+        state = {key: value.clone() for key, value in optimizers.tensors().items() if _is_of(key, name)}
+        return cls(name, [p.detach().clone() for p in optimizers.parameters(name)], state)
+
+    @torch.no_grad()
+    def restore(self, optimizers: Optimizers) -> None:
+        """Write everything back in place; moments that there were none of become 0."""
+        for parameter, value in zip(optimizers.parameters(self.name), self.weights, strict=True):
+            parameter.copy_(value)
+        for key, value in optimizers.tensors().items():
+            if _is_of(key, self.name):
+                value.copy_(self.state[key]) if key in self.state else value.zero_()
+
+
+def _is_of(key: str, name: str) -> bool:
+    return key.startswith(f"{name}/")
+
+
+@contextmanager
+def _scaled_rate(optimizers: Optimizers, name: str, factor: float) -> Iterator[None]:
+    """Inside, the learning rate of an optimizer is multiplied by a factor."""
+    groups = optimizers[name].param_groups
+    rates = [group["lr"] for group in groups]
+    for group in groups:
+        group["lr"] = group["lr"] * factor
+    yield
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate
+
+
+def _as_input(agent: Agent, replay: Replay, rollout: Rollout) -> Batch:
+    """The transitions with plain network input, made once for all gradient steps."""
+    convert, layout = agent.augment.plain, agent.learner.encoder.layout
+    obs = convert(replay.frames_of(rollout.slots), layout)
+    after = (rollout.slots + replay.num_envs) % len(replay.starts)
+    next_obs = obs if agent.pretraining else convert(replay.frames_of(after), layout)  # read by values alone
+    return rollout.batch._replace(obs=obs, next_obs=next_obs)
+
+
+@torch.no_grad()
+def _iterate_spectral_norm(learner: OnPolicyLearner, obs: Tensor) -> None:
+    """Once per rollout, not while the policy is compared with itself."""
+    learner.train()
+    learner.features(obs)
+    learner.eval()

@@ -1,0 +1,285 @@
+"""EDL: explore, discover, learn: skills that reach the codes of what was explored (Campos et al. 2020).
+
+One run has three stages:
+
+1. Explore. The reward is that of `apt`: states far from their nearest neighbors.
+2. Fit. The reward is the same. A copy of f, which has followed f so far, is kept as it is: the space of the
+   codes. A VQ-VAE with K codes, trained from the beginning on the states of the replay, adapts to it:
+   ‖x − x̂‖² + ‖sg(e) − c‖² + β‖e − sg(c)‖², with x = f(s') standardized, e its code and c the nearest of K.
+3. Skills. The VQ-VAE no longer changes. Skill w is rewarded for reaching what its code stands for:
+   r = 1 − ‖x' − dec(c_w)‖² / m, where m is the mean of that square over the states explored and all codes.
+
+Skills are drawn from the first step on, so that the whole replay can serve the third stage, but do not count
+before it. In fine-tuning the warm-up tries every skill with the policy and keeps the best.
+
+Differences from the paper:
+- it explores by SMM, or has an oracle for states; here APT explores;
+- its reward is −‖s' − dec(c_w)‖² (`normalize = False`). Negative rewards make it worthwhile to end an
+  episode; 1 − ‖·‖²/m ranks states alike, is 0 for an average state and at most 1;
+- codes that are hardly used are moved to states far from all codes (k-means++);
+- no Sibling Rivalry against local optima, and an off-policy learner in place of PPO, which keeps the replay;
+- the stages share one run and one policy: the learner goes from one reward to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from voidrl.config import Config as RunConfig
+from voidrl.config import Count, SkillConfig, require, require_positive, require_skills
+from voidrl.entropy import RunningMoments
+from voidrl.errors import ConfigError
+from voidrl.methods.apt import APT, APTConfig
+from voidrl.methods.base import About, Latents, Method, one_hot_skills, require_neighbors
+from voidrl.nets import Encoder, TF32Linear, mlp, polyak_update, target_copy
+from voidrl.nets.spectral import full_precision
+from voidrl.representations.base import Representation
+from voidrl.types import Batch, EnvSpec, Loss, Metrics
+
+EXPLORE, FIT, SKILLS = 0, 1, 2  # stages
+CLIP = 5.0  # standard deviations; bounds the distance to a coordinate that had been constant
+MOMENTUM = 0.999  # of the moments of x, since f changes
+USAGE_RATE = 0.05  # by which the share of states of each code is averaged
+DEAD = 0.3  # of an equal share
+
+
+@dataclass(frozen=True)
+class EDLConfig(SkillConfig):
+    """r of `apt` while exploring; then r = 1 − ‖x' − dec(c_w)‖² / m."""
+
+    learning_rate: float = 2e-4
+    """Learning rate of the VQ-VAE."""
+    num_skills: int = 10
+    """K, codes and skills."""
+    code_dim: int = 16
+    """Width of a code."""
+    hidden_dim: int = 128
+    """Width of the three hidden layers of encoder and decoder."""
+    beta: float = 1.5
+    """Weight β of the commitment of the encoder to the codes."""
+    explore_fraction: float = 0.5
+    """Fraction of the run after which skills are learned."""
+    max_explore_steps: Count = 100_000
+    """They are learned after this many environment steps at the latest. The replay has to hold them."""
+    fit_fraction: float = 0.25
+    """Fraction of these steps, the last ones, in which the copy of f no longer changes."""
+    normalize: bool = True
+    """False: the paper's reward, −‖x' − dec(c_w)‖²."""
+    k: int = 5
+    """Neighbors of the reward while exploring."""
+    mean_momentum: float | None = None
+    """Momentum of the running mean of that reward; None averages over everything seen."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_skills("num_skills", self.num_skills)
+        require_positive(self, "code_dim", "hidden_dim", "beta", "max_explore_steps")
+        for name in ("explore_fraction", "fit_fraction"):
+            require(0 < getattr(self, name) < 1, name, getattr(self, name), "a number in (0, 1)")
+        self.particles()  # which refuses what does not fit
+
+    def particles(self) -> APTConfig:
+        """The reward while exploring."""
+        return APTConfig(k=self.k, mean_momentum=self.mean_momentum)
+
+    def explored_steps(self, total: int) -> int:
+        """Environment steps before skills are learned, in a run of `total`."""
+        return min(int(self.explore_fraction * total), self.max_explore_steps)
+
+
+class VQVAE(nn.Module):
+    """K codes, an encoder to their space and a decoder back."""
+
+    usage: Tensor
+
+    def __init__(self, dim: int, config: EDLConfig) -> None:
+        super().__init__()
+        hidden, k = [config.hidden_dim] * 3, config.num_skills
+        self.encoder = mlp([dim, *hidden, config.code_dim], layer=TF32Linear)
+        self.decoder = mlp([config.code_dim, *hidden, dim], layer=TF32Linear)
+        self.codes = nn.Parameter(torch.empty(k, config.code_dim).uniform_(-1 / k, 1 / k))
+        # At first all are dead: each update moves one of them to a state.
+        self.register_buffer("usage", torch.zeros(k))
+
+    def distances(self, e: Tensor) -> Tensor:
+        """(B, code_dim) → squared distances to the codes, (B, K)."""
+        return (e[:, None] - self.codes).square().sum(2)
+
+    def goals(self) -> Tensor:
+        """dec(c_k), (K, dim)."""
+        decoded: Tensor = self.decoder(self.codes)
+        return decoded
+
+    def forward(self, x: Tensor, revive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Squared errors, (B,) each: of x̂, of the codes, and of the encoder; `revive`: move dead codes."""
+        e = self.encoder(x)
+        with torch.no_grad():
+            self._revive(e, revive)
+            index = self.distances(e).argmin(1)  # (B,)
+            share = (index[:, None] == torch.arange(len(self.codes), device=x.device)).float().mean(0)
+            self.usage.lerp_(share, USAGE_RATE)
+        c = self.codes.index_select(0, index)
+        error = (self.decoder(e + (c - e).detach()) - x).square().sum(1)
+        return error, (e.detach() - c).square().sum(1), (e - c.detach()).square().sum(1)
+
+    def _revive(self, e: Tensor, wanted: Tensor) -> None:
+        """Move the least used code to one of e, if it is dead; those far from all codes are more likely."""
+        k = len(self.codes)
+        least = self.usage.argmin()
+        moves = (torch.arange(k, device=e.device) == least) & (self.usage < DEAD / k) & wanted  # (K,)
+        gumbel = -torch.empty_like(e[:, 0]).exponential_().log()
+        row = (self.distances(e).amin(1).log() + gumbel).argmax()
+        found = e.index_select(0, row[None])  # (1, code_dim)
+        self.codes.copy_(torch.where(moves[:, None], found, self.codes))
+        self.usage.copy_(self.usage.masked_fill(moves, 1 / k))
+
+    def num_used(self) -> Tensor:
+        """The exponential of the entropy of the usage: K if all codes are used alike."""
+        share = self.usage / self.usage.sum().clamp(min=1e-8)
+        used: Tensor = torch.special.entr(share).sum().exp()
+        return used
+
+
+class EDL(Method):
+    """Rewards rare states, and then those that the skill's code stands for."""
+
+    Config = EDLConfig
+    about = About(
+        family="competence",
+        year=2020,
+        reward="apt's, then closeness to the code that stands for the skill, of those found by a VQ-VAE",
+        paper="Campos et al., arXiv:2002.03647",
+        skills="discrete",
+    )
+    stage: Tensor
+    rate: Tensor
+    mean: Tensor
+    std: Tensor
+    spread: Tensor
+
+    def __init__(self, spec: EnvSpec, config: EDLConfig, representation: Representation) -> None:
+        super().__init__(spec, config, representation)
+        self.config: EDLConfig = config
+        self.skill_dim, dim = config.num_skills, representation.dim
+        self.exploration = APT(spec, config.particles(), representation)
+        self.vae = VQVAE(dim, config)
+        # The copy of f in whose space codes have a meaning; without an encoder f never changes.
+        f = representation.encoder
+        self.space: Encoder | None = None if f is None else target_copy(f).eval()  # type: ignore[assignment]
+        self.moments = RunningMoments((dim,), floor=1e-6, momentum=MOMENTUM)
+        self.register_buffer("stage", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("rate", torch.tensor(config.learning_rate))  # 0 in the last stage
+        # What the codes refer to: as in `moments`, until the last stage.
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("std", torch.ones(dim))
+        self.register_buffer("spread", torch.tensor(float(dim)))
+        self.told: int | None = None  # the stage that was last written
+
+    @classmethod
+    def check(cls, spec: EnvSpec, config: RunConfig) -> None:
+        """Refuse an exploration that the replay cannot hold, or that ends before the first update."""
+        method, capacity = config.method, config.replay.capacity_steps
+        assert isinstance(method, EDLConfig)
+        require_neighbors(config, method.k)
+        explored = method.explored_steps(config.steps)
+        if explored > capacity:
+            raise ConfigError(
+                f"method.max_explore_steps = {method.max_explore_steps} cannot be used with "
+                f"replay.capacity_steps = {capacity} and steps = {config.steps}: the codes are found among "
+                f"the {explored} states explored, which the replay has to hold; use "
+                f"method.max_explore_steps = {capacity}, or a larger replay"
+            )
+        if explored <= config.warmup_steps:
+            raise ConfigError(
+                f"method.explore_fraction = {method.explore_fraction} cannot be used with steps = "
+                f"{config.steps} and warmup_steps = {config.warmup_steps}: the {explored} steps of "
+                f"exploration would end before the first update; use more steps, or fewer warmup_steps"
+            )
+
+    def learning_rate(self, group: str) -> Tensor:
+        """A buffer, which the last stage sets to 0."""
+        return self.rate
+
+    def set_progress(self, steps: int, total: int) -> None:
+        """Begin the stage that is due; none is ever left for an earlier one."""
+        end = self.config.explored_steps(total)
+        fit = end - int(self.config.fit_fraction * end)
+        due = SKILLS if steps >= end else FIT if steps >= fit else EXPLORE
+        if due != self.told:
+            self.told = due
+            self.stage.clamp_(min=due)
+            self.rate.mul_(self.stage < SKILLS)
+
+    def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
+        """The VQ-VAE's loss; in the last stage its learning rate is 0, and the loss is only logged."""
+        z, explores = self._latent(batch, latents), self.stage < SKILLS
+        self.moments.update(z)
+        for kept, new in ((self.mean, self.moments.mean), (self.std, self.moments.std)):
+            kept.copy_(torch.where(explores, new, kept))
+        x = self._standardize(z)
+        error, codes, commitment = (term.mean() for term in self.vae(x, explores))
+        with torch.no_grad():
+            spread = (x[:, None] - self.vae.goals()).square().sum(2).mean()
+            self.spread.lerp_(spread, USAGE_RATE * explores)
+        loss = error + codes + self.config.beta * commitment
+        metrics = {"edl_loss": loss, "edl_error": error / x.shape[1], "edl_commitment": commitment}
+        yield Loss("method", loss, {name: value.detach() for name, value in metrics.items()})
+
+    def reward(self, batch: Batch, latents: Latents) -> Tensor:
+        """Rarity while exploring, then closeness to the code's state."""
+        rarity = self.exploration.reward(batch, latents)
+        squared = self.squared_distance(self._latent(batch, latents), batch.skill)
+        closeness = 1 - squared / self.spread if self.config.normalize else -squared
+        return torch.where(self.stage < SKILLS, rarity, closeness)
+
+    def squared_distance(self, z: Tensor, skill: Tensor) -> Tensor:
+        """‖x − dec(c_w)‖², (B,)."""
+        goal = self.vae.goals().index_select(0, skill.argmax(1))  # (B, dim)
+        return (self._standardize(z) - goal).square().sum(1)
+
+    def _latent(self, batch: Batch, latents: Latents) -> Tensor:
+        """The state reached, in the space of the codes, (B, dim), without gradients."""
+        if self.space is None:
+            return latents.z_next.detach()
+        obs = batch.next_obs
+        with torch.no_grad(), nullcontext() if self.spec.pixels else full_precision(obs):
+            z: Tensor = self.space(obs)
+        return z.float()
+
+    def _standardize(self, z: Tensor) -> Tensor:
+        return ((z - self.mean) / self.std).clamp(-CLIP, CLIP)
+
+    def train(self, mode: bool = True) -> EDL:
+        """The copy of f stays in eval mode."""
+        super().train(mode)
+        if self.space is not None:
+            self.space.eval()
+        return self
+
+    def after_step(self) -> None:
+        """Let the copy follow f in the first stage."""
+        if self.space is not None and self.representation.encoder is not None:
+            polyak_update(self.space, self.representation.encoder, (self.stage == EXPLORE).float())
+
+    def metrics(self) -> Metrics:
+        """The stage, how many codes are used, and the scale of the reward."""
+        return {
+            "edl_stage": self.stage.float(),
+            "edl_codes": self.vae.num_used(),
+            "edl_spread": self.spread.clone(),
+        }
+
+    # Skills
+
+    def sample_skill(self, episode_steps: Tensor) -> Tensor:
+        """One-hot vectors, uniformly."""
+        return one_hot_skills(episode_steps, self.skill_dim)
+
+    def trial_skills(self) -> Tensor:
+        """All K of them."""
+        return torch.eye(self.skill_dim)

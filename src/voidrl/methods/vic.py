@@ -1,0 +1,118 @@
+"""VIC: options that can be inferred from where they begin and where they end (Gregor et al. 2016).
+
+An option w is drawn uniformly from K, and the policy follows it for `skill_every_steps` steps or until the
+episode ends. A classifier q(w | s₀, s_f) infers it from the first and the last state. Only the last step is
+rewarded, all others earn 0:
+
+    r = log q(w | s₀, s_f) − log p(w | s₀),   p(w | s₀) = 1/K
+
+So an option may pass through the same states as others as long as it ends elsewhere; a reward at every step
+would be DIAYN's. The mean reward at the ends is a lower bound on the information I(w; s_f | s₀), at most
+log K. In fine-tuning the warm-up tries every option with the policy and keeps the best.
+
+q is trained on whole options: each sampled transition stands for the option it belongs to, weighted by one
+over its length, so that every option that is over and stored counts the same.
+
+Differences from the paper: p is uniform and fixed, where the paper also learns it; an option lasts a fixed
+number of steps, where the paper's may end itself by an action; learning is off-policy from a replay, with the
+learner's values bootstrapped across the end of an option that does not end the episode, as if it went on; the
+policy sees neither s₀ nor how much time is left. On Atari a lost life ends an option too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from voidrl.config import SkillConfig, require, require_positive, require_skills
+from voidrl.kernels.fusion import fusable
+from voidrl.methods.base import About, Latents, Method, Option, one_hot_skills
+from voidrl.nets import join, mlp, top1_hits
+from voidrl.representations.base import Representation
+from voidrl.types import Batch, EnvSpec, Loss
+
+
+@dataclass(frozen=True)
+class VICConfig(SkillConfig):
+    """r = log q(w | s₀, s_f) + log K at the end of an option, 0 before."""
+
+    num_skills: int = 16
+    """K."""
+    skill_every_steps: int = 50
+    """Environment steps of an option, unless its episode ends before. For one option per episode, the most
+    steps that an episode can take."""
+    hidden_dim: int = 256
+    """Width of the classifier's two hidden layers."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_skills("num_skills", self.num_skills)
+        require_positive(self, "hidden_dim")
+        steps = self.skill_every_steps
+        require(steps >= 1, "skill_every_steps", steps, "1 or more, for whole episodes their greatest length")
+
+
+class VIC(Method):
+    """Rewards final states from which the option can be inferred."""
+
+    Config = VICConfig
+    about = About(
+        family="competence",
+        year=2016,
+        reward="how well a classifier infers the option from its first and last state, at its end",
+        paper="Gregor et al., arXiv:1611.07507",
+        skills="discrete",
+    )
+    image_representation = "learner"
+    can_train_encoder = True
+
+    def __init__(self, spec: EnvSpec, config: VICConfig, representation: Representation) -> None:
+        super().__init__(spec, config, representation)
+        self.config: VICConfig = config
+        self.skill_dim = config.num_skills
+        hidden = config.hidden_dim
+        self.classifier = mlp([2 * representation.dim, hidden, hidden, config.num_skills])
+
+    def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
+        """Cross-entropy of the classifier on the options that transitions belong to."""
+        option = latents.option(self.config.skill_every_steps)
+        loss, accuracy = self.classify(option, batch.skill)
+        information = math.log(self.skill_dim) - loss.detach()
+        metrics = {"vic_loss": loss.detach(), "vic_accuracy": accuracy, "vic_information": information}
+        yield Loss("method", loss, {**metrics, "vic_options": option.mask.mean()})
+
+    @fusable
+    def classify(self, option: Option, skill: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss and accuracy over the options of B transitions and their (B, K) one-hot skills."""
+        logits, label = self.logits(option), skill.argmax(1)
+        weight = option.mask / option.steps  # a transition of a long option is drawn more often
+        weight = weight / weight.sum().clamp(min=1e-8)
+        loss = (weight * F.cross_entropy(logits, label, reduction="none")).sum()
+        right = logits.gather(1, label[:, None]).squeeze(1)
+        return loss, (weight * top1_hits(logits, right)).sum()
+
+    def logits(self, option: Option) -> Tensor:
+        """(B, K): of q(w | s₀, s_f)."""
+        logits: Tensor = self.classifier(join(option.first, option.last)).float()
+        return logits
+
+    def reward(self, batch: Batch, latents: Latents) -> Tensor:
+        """Log-probability of the option relative to chance, where the step ends it."""
+        option = latents.option(self.config.skill_every_steps)
+        log_q = (self.logits(option).log_softmax(1) * batch.skill).sum(1)  # (B,)
+        return batch.ended * option.mask * (log_q + math.log(self.skill_dim))
+
+    # Skills
+
+    def sample_skill(self, episode_steps: Tensor) -> Tensor:
+        """One-hot vectors, uniformly."""
+        return one_hot_skills(episode_steps, self.skill_dim)
+
+    def trial_skills(self) -> Tensor:
+        """All K of them."""
+        return torch.eye(self.skill_dim)

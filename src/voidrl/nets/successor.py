@@ -1,0 +1,151 @@
+"""Critics on successor features: ψ(s, a, w), the discounted sum of a vector of cumulants, and Q = ψ·w.
+
+With discrete actions ψ itself can be learned (`Method.reward_dim`), component by component. Then ψ(s, a, w_i)
+is what the policy of another skill w_i collects, and ψ(s, a, w_i)·w what that is worth to w: generalized
+policy improvement (Barreto et al. 2017) acts by the maximum over several w_i. Where ψ is trained by the error
+of the scalar ψ·w, only its component along w means anything.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from voidrl.config import LearnerConfig
+from voidrl.nets.heads import DuelingQ, TrunkQ, TwinQ
+from voidrl.types import EnvSpec
+
+
+class SuccessorTwinQ(TwinQ):
+    """ψ(s, a, w)·w of two critics without a trunk."""
+
+    def forward(self, features: Tensor, skill: Tensor, action: Tensor) -> Tensor:
+        """(B, F), (B, S), (B, A) → (2, B)."""
+        return (super().forward(features, skill, action) * skill).sum(-1)
+
+
+class SuccessorTrunkQ(TrunkQ):
+    """ψ(s, a, w)·w of two critics behind a trunk."""
+
+    def forward(self, features: Tensor, skill: Tensor, action: Tensor) -> Tensor:
+        """(B, F), (B, S), (B, A) → (2, B)."""
+        return (super().forward(features, skill, action) * skill).sum(-1)
+
+
+class SuccessorDuelingQ(DuelingQ):
+    """ψ(s, a, w) of all discrete actions, and ψ·skill; the dueling streams are vectors.
+
+    The network reads the first `condition_dim` numbers of the skill, w. Those behind them only weigh further
+    components of ψ.
+
+    Args:
+        features: Width of the features.
+        num_actions: A.
+        hidden_dim: Width of the hidden layers.
+        hidden_layers: Number of hidden layers.
+        dueling: Whether there is a stream for the state's value.
+        skill_dim: Width of skills, and of ψ.
+        condition_dim: Width of w; None for whole skills.
+        gpi_skills: Number of other w, fixed unit vectors, whose policies `acting_values` considers.
+        noisy_sigma: σ₀ of noisy layers; 0 for plain ones.
+        shared_hidden: Whether both streams share their hidden layers.
+    """
+
+    gpi_directions: Tensor
+    gpi_valid: Tensor
+
+    def __init__(
+        self,
+        features: int,
+        num_actions: int,
+        hidden_dim: int,
+        hidden_layers: int,
+        dueling: bool,
+        *,
+        skill_dim: int,
+        condition_dim: int | None = None,
+        gpi_skills: int = 0,
+        noisy_sigma: float = 0.0,
+        shared_hidden: bool = False,
+    ) -> None:
+        condition = skill_dim if condition_dim is None else condition_dim
+        super().__init__(
+            features + condition,
+            num_actions,
+            hidden_dim,
+            hidden_layers,
+            dueling,
+            outputs=skill_dim,
+            noisy_sigma=noisy_sigma,
+            shared_hidden=shared_hidden,
+        )
+        self.condition_dim, self.gpi_skills = condition, gpi_skills
+        if gpi_skills:
+            # Fixed, so that a policy without noise is a function of state and skill, also after a resume.
+            self.register_buffer("gpi_directions", F.normalize(torch.randn(gpi_skills, condition), dim=1))
+            self.register_buffer("gpi_valid", torch.ones((), dtype=torch.bool))
+
+    def successor(self, features: Tensor, skill: Tensor) -> Tensor:
+        """(B, F), (B, S) → ψ, (B, A, S)."""
+        return super().forward(features, skill[:, : self.condition_dim])
+
+    def forward(self, features: Tensor, skill: Tensor) -> Tensor:
+        """(B, F), (B, S) → Q = ψ·skill, (B, A)."""
+        return (self.successor(features, skill) * skill[:, None]).sum(-1)
+
+    def acting_values(self, features: Tensor, skill: Tensor) -> Tensor:
+        """(B, F), (B, S) → (B, A): the maximum of ψ(s, a, w_i)·skill over the skill's own w and the others.
+
+        Only the own w once ψ has been trained by scalar rewards (`invalidate_gpi`).
+        """
+        if not self.gpi_skills:
+            return self.forward(features, skill)
+        batch, count = skill.shape[0], 1 + self.gpi_skills
+        others = self.gpi_directions[:, None].expand(-1, batch, -1)
+        conditions = torch.cat([skill[None, :, : self.condition_dim], others])  # (1 + n, B, dim)
+        states = features.expand(count, -1, -1).flatten(0, 1)
+        psi = super().forward(states, conditions.flatten(0, 1)).unflatten(0, (count, batch))
+        values = (psi * skill[:, None]).sum(-1)  # (1 + n, B, A)
+        best: Tensor = values[1:].masked_fill(~self.gpi_valid, -torch.inf).amax(0)
+        return torch.maximum(values[0], best)
+
+    def invalidate_gpi(self) -> None:
+        """Stop comparing policies: scalar rewards train ψ·w of one w, and the other values become stale."""
+        if self.gpi_skills:
+            self.gpi_valid.zero_()
+
+
+def successor_critic(
+    spec: EnvSpec,
+    config: LearnerConfig,
+    feature_dim: int,
+    skill_dim: int,
+    *,
+    condition_dim: int | None = None,
+    gpi_skills: int = 0,
+) -> nn.Module:
+    """The critic for `Method.make_critic`, with the widths and layers of the learner's own.
+
+    All actions' where they are discrete; else twin critics, behind the learner's trunk if it has one, which
+    read whole skills.
+    """
+    heads = (config.hidden_dim, config.hidden_layers)
+    if spec.discrete:
+        return SuccessorDuelingQ(
+            feature_dim,
+            spec.num_actions,
+            *heads,
+            dueling=bool(getattr(config, "dueling", False)),
+            skill_dim=skill_dim,
+            condition_dim=condition_dim,
+            gpi_skills=gpi_skills,
+            noisy_sigma=float(getattr(config, "noisy_sigma", 0.0)),
+            shared_hidden=bool(getattr(config, "shared_hidden", False)),
+        )
+    inputs = feature_dim + skill_dim
+    if width := int(getattr(config, "trunk_dim", 0)):
+        return SuccessorTrunkQ(
+            inputs, spec.action_dim, width, *heads, skill_dim, action_first=not spec.pixels
+        )
+    return SuccessorTwinQ(inputs + spec.action_dim, *heads, skill_dim)

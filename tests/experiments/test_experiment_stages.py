@@ -1,0 +1,170 @@
+"""Methods that are evaluated before and after fine-tuning: one row with both scores and the states seen."""
+
+import io
+import json
+
+import pytest
+from done_cells import make_done, make_started
+
+from voidrl.errors import ConfigError
+from voidrl.experiments.format import read_experiment
+from voidrl.experiments.plan import make_plan
+from voidrl.experiments.record import make_record, update_record, write_record
+from voidrl.experiments.request import ExperimentRequest
+from voidrl.experiments.state import state_of
+from voidrl.experiments.table import print_results
+from voidrl.report.groups import make_arms
+from voidrl.report.markdown import as_markdown
+from voidrl.report.published import published_tables
+from voidrl.report.read import read_all
+from voidrl.report.stages import stage_table
+from voidrl.scores.panel import make_panels
+
+SMALL = {"tasks": ("ms_pacman",), "seeds": (1,), "preset": "atari-fast", "steps_scale": 0.15}
+SEEN = {"coverage/variables": 5000, "coverage/positions": 300, "coverage/ram": 90_000}
+
+
+def plan_of(out, name="table3", **request):
+    return make_plan(read_experiment(name), ExperimentRequest(**{**SMALL, **request}), out)
+
+
+def shown(plan):
+    out = io.StringIO()
+    print_results(plan, out)
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def do(plan, cell, score):
+    make_done(plan, cell, score, **(SEEN if cell.phase == "pretrain" else {"coverage/ram": 7}))
+
+
+@pytest.mark.parametrize(("preset", "scale"), [("atari-fast", 0.15), ("atari-paper", 0.006)])
+def test_pretraining_alone_is_shortened_and_evaluated_too(preset, scale):
+    first, tuned = plan_of("out", preset=preset, steps_scale=scale, methods=("apt",)).cells
+    assert (first.config.steps, tuned.config.steps) == (1_500_000, 100_000)
+    assert (first.protocol_steps, tuned.protocol_steps) == (250_000_000, 100_000)
+    assert [cell.evaluation["steps"] for cell in (first, tuned)] == [125_000, 125_000]
+    assert [cell.config.env.count_states for cell in (first, tuned)] == [True, False]
+    assert not first.is_final
+
+
+def test_what_is_evaluated_can_be_changed():
+    off = plan_of("out", methods=("apt",), changes={"evaluation.zero_shot": False, "evaluation.steps": "9k"})
+    assert [cell.evaluation and cell.evaluation["steps"] for cell in off.cells] == [None, 9000]
+    on = plan_of("out", "table5", changes={"evaluation.zero_shot": True})
+    assert [cell.evaluation is not None for cell in on.cells] == [True, True, True]
+    assert on.cells[0].evaluation["steps"] == 18_750  # there, evaluations are scaled
+    with pytest.raises(ConfigError, match=r"evaluation.zero_shot = 'yes' cannot be used: expected true or"):
+        plan_of("out", changes={"evaluation.zero_shot": "yes"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("scaled = ['pretrian']\n", "entry of scaled in .*'pretrian'; did you mean 'pretrain'"),
+        ("scaled = []\n", r"scaled = \[\] cannot be used: expected a list of words"),
+        (
+            "evaluation = { steps = 5, zero_shot = 1 }\n",
+            "zero_shot = 1 cannot be used: expected true or false",
+        ),
+    ],
+)
+def test_mistakes_are_sentences(tmp_path, text, message):
+    path = tmp_path / "mine.toml"
+    path.write_text(text + "tasks = ['voidrl/PixelMaze-v0']\n[methods.apt]")
+    with pytest.raises(ConfigError, match=message):
+        read_experiment(str(path))
+
+
+def test_a_domain_without_reward_is_not_evaluated_zero_shot(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        "tasks = ['dmc/walker_run']\nevaluation = { episodes = 3, zero_shot = true }\n[methods.apt]"
+    )
+    with pytest.raises(ConfigError, match="'dmc/walker', which has no reward that could be evaluated"):
+        make_plan(read_experiment(path), ExperimentRequest(), None)
+
+
+def test_a_pretraining_is_done_once_it_is_evaluated(tmp_path):
+    first, _ = plan_of(tmp_path, methods=("apt",)).cells
+    without = plan_of(tmp_path, methods=("apt",), changes={"evaluation.zero_shot": False})
+    do(without, without.cells[0], 0.0)  # run before zero-shot scores were asked for
+    assert state_of(without.cells[0], tmp_path / first.folder).kind == "done"
+    assert state_of(first, tmp_path / first.folder).kind == "partial"  # its checkpoint is elsewhere
+    (tmp_path / first.folder / "checkpoints/step_000001500000").mkdir(parents=True)
+    (tmp_path / first.folder / "checkpoints/step_000001500000/manifest.json").write_text("{}")
+    assert state_of(first, tmp_path / first.folder).kind == "trained"
+
+
+def test_one_row_per_method_from_pieces_done_by_several_commands(tmp_path):
+    parts = [plan_of(tmp_path, methods=("apt",)), plan_of(tmp_path, methods=("diayn", "diayn_contrast"))]
+    for part in parts:
+        write_record(part, ["voidrl", "experiment", "table3", "--methods", part.cells[0].arm.name])
+    for cell, score in zip(parts[0].cells, (400.0, 900.0), strict=True):
+        do(parts[0], cell, score)
+    do(parts[1], parts[1].cells[0], 250.0)  # DIAYN is not fine-tuned yet
+    make_started(parts[1], parts[1].cells[2])
+    whole = plan_of(tmp_path)
+    lines = shown(whole)
+    head = "task method zero-shot zero-shot, normalized states: variables states: positions states: ram"
+    assert lines[1] == f"{head} after 100k after 100k, normalized seeds steps"
+    steps = "1.5M of 250M"
+    assert lines[2] == f"ms_pacman APT 400.0 1.4 % 5,000 300 90,000 900.0 8.9 % 1 {steps} + 100k"
+    assert f"ms_pacman DIAYN 250.0 -0.9 % 5,000 300 90,000 1 {steps}" in lines
+    assert "ms_pacman DIAYN with contrast" in lines
+
+    # The report has the same of everything in the folder, also where the first command had not started a run
+    # when the second one wrote the record.
+    assert len(json.loads((tmp_path / "experiment.json").read_text())["cells"]) == 4
+    update_record(parts[0])
+    collection = read_all([tmp_path], lambda text: None)
+    arms = make_arms(collection.runs)
+    table = stage_table(collection, arms)
+    assert table.columns == [
+        *("method", "steps without reward", "zero-shot return", "zero-shot human-normalized score"),
+        *("positions visited", "variables visited", "RAM states visited"),
+        *("return after 100k", "human-normalized score after 100k"),
+    ]
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["APT"] == ["1.5M", "400", "1.4%", "300", "5,000", "90,000", "900", "8.9%"]
+    assert rows["DIAYN"] == ["1.5M", "250", "−0.9%", "300", "5,000", "90,000", "–", "–"]
+    assert "### Before and after fine-tuning: atari/ms\\_pacman" in as_markdown(collection, arms, "x")
+    # A zero-shot score is not held against a published one, which is after fine-tuning.
+    [published] = published_tables(collection, arms)
+    ours = {row[0]: row[2] for row in published.rows}
+    assert (ours["APT"], ours["DIAYN"]) == ("8.9", "–")
+
+
+def test_several_seeds_have_a_range_and_aggregates_are_after_fine_tuning(tmp_path):
+    plan = plan_of(tmp_path, methods=("apt",), seeds=(1, 2), tasks=("alien", "pong"))
+    for cell in plan.cells:
+        if (cell.task, cell.seed, cell.phase) != ("atari/pong", 2, "finetune"):
+            do(plan, cell, 10.0 * cell.seed + (cell.phase != "pretrain"))
+    lines = shown(plan)
+    assert any(line.startswith("alien APT 15.0 (10.0 to 20.0)") for line in lines)
+    assert any(line.startswith("pong APT") and " 11.0 " in line and " 2 + 1 " in line for line in lines)
+    [aggregates] = [line for line in lines if "over 2 games" in line]
+    assert "47.5" in aggregates  # the published median
+    assert stage_table(*_report(tmp_path, plan)).columns[0] == "environment"
+
+
+def _report(out, plan):
+    write_record(plan, ["voidrl"])
+    collection = read_all([out], lambda text: None)
+    return collection, make_arms(collection.runs)
+
+
+def test_panels_keep_zero_shot_scores_apart(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        "tasks = ['atari/alien']\npreset = 'atari-fast'\nevaluation = { steps = 5, zero_shot = true }\n"
+        "[methods.apt]\nlabel = 'APT'\n[methods.scratch]\nphases = ['train']"
+    )
+    plan = make_plan(read_experiment(path), ExperimentRequest(), tmp_path)
+    scores = {cell.folder: {"mean_return": 1000.0 * place} for place, cell in enumerate(plan.cells)}
+    [panel] = make_panels(make_record(plan, ()).cells, scores)
+    assert (panel.arms.finetuned, panel.arms.zero_shot, panel.arms.scratch) == (
+        *("apt", "apt-pretrain", "scratch"),
+    )
+    assert [panel.of(arm, "alien")[0].score for arm in panel.arms.names] == [0.0, 2000.0, 1000.0]
+    assert panel.label("apt-pretrain") == "APT, zero-shot"

@@ -1,0 +1,235 @@
+"""The on-policy learner: its policy, its trust region, and rewards of a task."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import CONTINUOUS, CPU, DISCRETE, Chain, Point, fill_replay, make_agent, shake, snapshot
+from tiny_runs import rows
+from torch import distributions
+
+import voidrl
+from voidrl.agent.on_policy import ascend, rollout_step
+from voidrl.agent.optimizers import Optimizers, Part
+from voidrl.learners.base import Surrogate
+from voidrl.learners.mepol import Policy
+from voidrl.observations import action_mask
+from voidrl.replay import Replay
+from voidrl.types import EnvSpec
+
+MASKED = EnvSpec((7,), False, 1, num_actions=3, raw_shape=(7,), masked=True)
+
+
+def agent_for(spec, **changes):
+    learner = {"name": "mepol", "rollout_steps": 40, "hidden_dim": 16}
+    return make_agent(spec, **({"phase": "train", "learner": learner} | changes))
+
+
+# The policy
+
+
+def test_probabilities_and_divergences_are_those_of_torch():
+    logits, others = torch.randn(2, 5, 3)
+    action = torch.tensor([0, 1, 2, 1, 0])
+    one, other = (Policy(x.log_softmax(1), None) for x in (logits, others))
+    theirs = [distributions.Categorical(logits=x) for x in (logits, others)]
+    torch.testing.assert_close(one.log_prob(action), theirs[0].log_prob(action))
+    torch.testing.assert_close(one.kl(other), distributions.kl_divergence(*theirs))
+
+    mean, shifted, taken = torch.randn(3, 5, 2)
+    one, other = Policy(mean, torch.tensor([-0.5, 0.3])), Policy(shifted, torch.tensor([0.1, 0.0]))
+    theirs = [distributions.Normal(p.first, p.log_std.exp()) for p in (one, other)]
+    torch.testing.assert_close(
+        one.log_prob(taken.tanh()), theirs[0].log_prob(taken).sum(1), rtol=1e-3, atol=1e-3
+    )
+    torch.testing.assert_close(one.kl(other), distributions.kl_divergence(*theirs).sum(1))
+    assert one.log_prob(torch.ones(5, 2)).isfinite().all()
+
+
+@pytest.mark.parametrize("spec", [DISCRETE, CONTINUOUS, MASKED], ids=["discrete", "continuous", "masked"])
+def test_actions_are_of_the_policy_and_allowed(spec):
+    agent = agent_for(spec)
+    shake(agent.learner.actor, 0.3)
+    obs = next(iter(fill_replay(spec, steps=4).batch(torch.tensor([0]), 1, 1.0)))
+    obs = obs.repeat(4000, 1)
+    nothing = torch.zeros(4000, 0)
+    policy = agent.learner.policy(obs[:1], nothing[:1])
+    taken, best = (agent.learner.act(obs, nothing, deterministic=d) for d in (False, True))
+    if spec.discrete:
+        share = taken.bincount(minlength=3) / 4000
+        torch.testing.assert_close(share, policy.first[0].exp(), atol=0.04, rtol=0)
+        assert (best == policy.first.argmax()).all()
+    else:
+        before = taken.atanh()
+        torch.testing.assert_close(before.mean(0), policy.first[0], atol=0.05, rtol=0)
+        torch.testing.assert_close(before.std(0).log(), torch.full((2,), -0.5), atol=0.05, rtol=0)
+        torch.testing.assert_close(best[0], policy.first[0].tanh())
+    allowed = action_mask(obs, spec)
+    assert allowed is None or allowed.gather(1, taken[:, None]).all()
+
+
+def test_at_first_no_action_is_preferred():
+    for spec in (DISCRETE, CONTINUOUS):
+        learner = agent_for(spec).learner
+        policy = learner.policy(torch.randn(20, 4), torch.zeros(20, 0))
+        best = policy.first.exp() if spec.discrete else policy.first
+        torch.testing.assert_close(
+            best, torch.full_like(best, 1 / 3 if spec.discrete else 0), atol=0.1, rtol=0
+        )
+
+
+# The trust region
+
+
+class Slope:
+    """Climbs x; how far it may go is measured by x²."""
+
+    def __init__(self, limit, rate=0.1):
+        self.x = torch.nn.Parameter(torch.zeros(2))
+        self.optimizers = Optimizers(CPU)
+        self.optimizers.add("policy", [Part([self.x], rate)])
+        self.limit, self.seen = limit, []
+
+    def __call__(self):
+        self.seen.append(self.x.detach().clone())
+        return Surrogate(self.x.sum(), self.x.square().max().detach(), self.limit, {})
+
+    def ascend(self, max_updates=30, backtracks=10):
+        return ascend(self.optimizers, self, max_updates=max_updates, backtracks=backtracks)
+
+
+def test_steps_end_before_the_limit_or_when_there_are_enough():
+    slope = Slope(limit=0.36)  # x ≤ 0.6, with steps of 0.1
+    found, taken = slope.ascend()
+    assert taken == pytest.approx(6, abs=1)
+    assert found.divergence <= 0.36 < slope.seen[-1].square().max()
+    assert torch.equal(slope.x, slope.seen[-2])
+    assert slope.ascend(max_updates=3)[1] == 0 or slope.x.square().max() <= 0.36
+    assert Slope(limit=100).ascend(max_updates=4)[1] == 4
+
+
+def test_a_step_that_leaves_the_limit_is_undone_bit_for_bit():
+    slope = Slope(limit=0.36)
+    slope.ascend(max_updates=2)
+    weights, moments = slope.x.detach().clone(), snapshot(slope.optimizers.tensors())
+    assert moments
+    slope.limit = -1.0  # nothing is allowed
+    assert slope.ascend(backtracks=3)[1] == 0
+    assert torch.equal(slope.x, weights)
+    assert all(torch.equal(value, moments[name]) for name, value in slope.optimizers.tensors().items())
+    assert slope.optimizers["policy"].param_groups[0]["lr"] == 0.1
+    # As if it had never been tried.
+    straight = Slope(limit=0.36)
+    straight.ascend(max_updates=2)
+    for each in (slope, straight):
+        each.limit = 100
+        each.ascend(max_updates=2)
+    assert torch.equal(slope.x, straight.x)
+
+
+def test_the_learning_rate_is_halved_until_the_first_step_fits():
+    slope = Slope(limit=0.03**2)  # 0.1 and 0.05 are too far
+    assert slope.ascend(max_updates=1)[1] == 1
+    torch.testing.assert_close(slope.x.detach(), torch.full((2,), 0.025), rtol=1e-4, atol=0)
+    assert slope.optimizers["policy"].param_groups[0]["lr"] == 0.1
+    short = Slope(limit=0.03**2)
+    assert short.ascend(backtracks=1)[1] == 0
+    assert not short.x.any()
+
+
+def test_not_a_number_is_not_within_the_limit():
+    slope = Slope(limit=100)
+    slope_call = Slope.__call__
+
+    def broken():
+        found = slope_call(slope)
+        bad = torch.tensor(torch.nan) if slope.x.any() else found.divergence
+        return found._replace(divergence=bad)
+
+    assert ascend(slope.optimizers, broken, max_updates=5, backtracks=2)[1] == 0
+    assert not slope.x.any()
+
+
+@pytest.mark.parametrize("spec", [DISCRETE, CONTINUOUS, MASKED], ids=["discrete", "continuous", "masked"])
+def test_every_policy_that_is_kept_is_near_the_one_that_acted(spec):
+    agent = agent_for(spec, learner__learning_rate=1e-2, learner__policy_kl_limit=1e-3)
+    replay = fill_replay(spec)
+    for _ in range(3):
+        rollout = replay.rollout(40, 0.99)
+        obs, skill = rollout.batch.obs, rollout.batch.skill
+        before = agent.learner.policy(obs, skill).detach()
+        metrics = rollout_step(agent, replay, 40)
+        kl = before.kl(agent.learner.policy(obs, skill).detach()).mean()
+        torch.testing.assert_close(metrics["policy_kl"], kl, rtol=1e-3, atol=1e-6)
+        assert 0 < kl <= 1e-3
+        assert metrics["policy_updates"] < 30
+
+
+# Rewards
+
+
+def test_advantages_are_summed_within_episodes_and_bootstrapped_unless_they_terminate():
+    """γ = 0.5, λ = 0.5; the value is a constant 4, the rewards 1, 2, 3 and 4."""
+    spec = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
+    replay = Replay(spec, 1, 20, 0, CPU, CPU)
+    frame, end, go = np.zeros((1, 1), np.float32), np.array([True]), np.array([False])
+    replay.reset(frame)
+    for reward, terminated in (
+        (1.0, go),
+        (2.0, end),
+        (0.0, go),
+        (3.0, go),
+        (4.0, go),
+    ):  # the third is a reset
+        replay.add(np.zeros(1, int), np.array([reward]), terminated, go, frame, torch.zeros(1, 0))
+    agent = make_agent(spec, phase="train", learner={"name": "mepol", "discount": 0.5, "gae_lambda": 0.5})
+    with torch.no_grad():
+        agent.learner.critic[-1].weight.zero_()
+        agent.learner.critic[-1].bias.fill_(4.0)
+    rollout = replay.rollout(4, 0.5)
+    gained, target = agent.learner.advantages(rollout, rollout.batch.reward)
+    errors = [1 + 2 - 4, 2 + 0 - 4, 3 + 2 - 4, 4 + 2 - 4]
+    assert gained.tolist() == [
+        errors[0] + 0.25 * errors[1],
+        errors[1],
+        errors[2] + 0.25 * errors[3],
+        errors[3],
+    ]
+    assert target.tolist() == (gained + 4).tolist()
+
+
+TASK = {
+    "env.num_envs": 8,
+    "reward_scale": 1.0,
+    "learner": {
+        "name": "mepol",
+        "rollout_steps": 20,
+        "hidden_dim": 32,
+        "learning_rate": 3e-3,
+        "policy_kl_limit": 0.05,
+        "value_updates": 20,
+        "max_updates": 10,
+    },
+    "log": {"tensorboard": False, "log_every_steps": 320},
+    "device": "cpu",
+}
+
+
+@pytest.mark.parametrize("env", [Chain, Point], ids=["discrete", "continuous"])
+def test_a_task_is_learned_from_scratch(env, tmp_path):
+    voidrl.train(env, steps=2600, out=tmp_path / "run", config=TASK)
+    returns = [row["episode/return"] for row in rows(tmp_path / "run") if "episode/return" in row]
+    assert returns[-1] > returns[0] + (0.3 if env is Chain else 2)
+    assert env is not Chain or returns[-1] > 0.95
+
+
+def test_fine_tuning_goes_on_from_the_pretrained_policy(tmp_path):
+    learner = {**TASK["learner"], "learning_rate": 1e-3}
+    changes = {**TASK, "learner": learner, "method": {"name": "mepol", "k": 5}}
+    source = voidrl.pretrain(Point, steps=400, out=tmp_path / "source", config=changes)
+    task = voidrl.finetune(source, steps=1, out=tmp_path / "first")
+    for name, weight in source.learner.named_parameters():
+        assert torch.equal(weight, task.learner.get_parameter(name)), name
+    options = {"finetune.learning_rate": 3e-3}
+    task = voidrl.finetune(source, steps=3000, out=tmp_path / "task", config=options)
+    returns = [voidrl.evaluate(agent, episodes=16, env=Point).mean_return for agent in (source, task)]
+    assert returns[1] > returns[0] + 2

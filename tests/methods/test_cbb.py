@@ -1,0 +1,249 @@
+"""CBB: exact counts of hash codes, recounted ones of latents, and pseudo-counts of a density."""
+
+import math
+
+import pytest
+import torch
+from helpers import DISCRETE, PIXELS, Chain, fill_replay, make_agent, points, run_loop, shake, spec_of
+from tiny_runs import Walk, assert_same_run, tiny
+
+import voidrl
+from voidrl.agent.dry_build import dry_build
+from voidrl.counting import CodeSample, PixelDensity, SimHash, VisitTable, hash_input, hash_width, small_gray
+from voidrl.errors import ConfigError
+from voidrl.types import EnvSpec
+
+NO_SKILL = torch.zeros(0)
+
+
+# Hash codes
+
+
+@pytest.mark.parametrize("degrees", [5, 60, 90, 150])
+def test_two_vectors_at_an_angle_share_a_bit_with_probability_1_minus_angle_over_pi(degrees):
+    torch.manual_seed(0)
+    u, v = torch.linalg.qr(points(30, 2)).Q.T
+    angle = math.radians(degrees)
+    bits = SimHash(30, 20_000).bits(torch.stack([7 * u, math.cos(angle) * u + math.sin(angle) * v]))
+    shared = (bits[0] == bits[1]).double().mean().item()
+    assert shared == pytest.approx(1 - angle / math.pi, abs=0.015)
+
+
+def test_codes_have_buckets_of_their_own_or_share_them_at_random():
+    torch.manual_seed(0)
+    x = points(2000, 12)
+    for bits, buckets in ((8, 256), (8, 10_000), (60, 2**60)):  # each code has its own
+        hashed = SimHash(12, bits, buckets)
+        codes = len(torch.unique(hashed.bits(x), dim=0))
+        assert len(torch.unique(hashed(x))) == codes
+    hashed = SimHash(12, 100, 4000)
+    assert len(torch.unique(hashed.bits(x), dim=0)) == 2000
+    found = torch.unique(hashed(x))
+    assert 0 <= found.min() <= found.max() < 4000
+    assert len(found) == pytest.approx(4000 * (1 - math.exp(-2000 / 4000)), rel=0.05)
+
+
+def test_a_state_has_the_same_code_in_every_batch_and_precision():
+    torch.manual_seed(0)
+    images = torch.randint(256, (65, *PIXELS.obs_shape), dtype=torch.uint8)
+    hashed = SimHash(hash_width(PIXELS, 21), 256)
+    together = hashed(hash_input(images, PIXELS, 21))
+    one_by_one = torch.cat([hashed(hash_input(image[None], PIXELS, 21)) for image in images])
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = hashed(hash_input(images, PIXELS, 21))
+    assert torch.equal(together, one_by_one)
+    assert torch.equal(together, rounded)
+
+
+def test_the_newest_frame_is_gray_and_small():
+    spec = EnvSpec((3, 4, 4), True, 2, num_actions=2, raw_shape=(4, 4, 3))
+    obs = torch.zeros(1, 6, 4, 4, dtype=torch.uint8)
+    obs[0, 3:, :2, :2] = torch.tensor([255, 100, 10], dtype=torch.uint8)[:, None, None]
+    luma = (77 * 255 + 150 * 100 + 29 * 10) / 256 / 255
+    torch.testing.assert_close(small_gray(obs, spec, 2), torch.tensor([[[luma, 0], [0, 0]]]))
+    older = obs.clone()
+    older[:, :3] = 200
+    assert torch.equal(small_gray(older, spec, 2), small_gray(obs, spec, 2))
+
+
+def test_masks_are_not_hashed_and_the_length_of_a_vector_is():
+    spec = EnvSpec((5,), False, 2, num_actions=3, raw_shape=(5,), masked=True)
+    obs = torch.arange(10.0)[None]  # two frames of two numbers and a mask
+    x = hash_input(obs, spec, 21)
+    assert x.shape[1] == hash_width(spec, 21) == 3
+    torch.testing.assert_close(x[0], torch.tensor([math.log(6), math.log(7), 1.0]))
+    assert not torch.equal(x / x.norm(), hash_input(3 * obs, spec, 21) / hash_input(3 * obs, spec, 21).norm())
+
+
+def test_a_table_knows_how_many_codes_it_has_seen_and_how_evenly():
+    table = VisitTable(50)
+    buckets = torch.randint(20, (300,), generator=torch.Generator().manual_seed(0))
+    for part in buckets.split([1, 9, 90, 200]):
+        table.add(part)
+    counts = buckets.bincount(minlength=50)
+    assert torch.equal(table.counts, counts)
+    assert (table.total, table.distinct) == (300, (counts > 0).sum())
+    p = counts[counts > 0] / 300
+    assert table.entropy.item() == pytest.approx(-(p * p.log()).sum().item(), rel=1e-5)
+
+
+# The reward
+
+
+@pytest.mark.parametrize("spec", [DISCRETE, PIXELS], ids=["vector", "pixels"])
+def test_visits_1_4_and_100_earn_beta_and_its_half_and_tenth_after_any_number_of_updates(spec):
+    agent = make_agent(spec, method="cbb", method__beta=0.5, method__table_size=2**16)
+    replay = fill_replay(spec)
+    batch = replay.batch(torch.tensor([3, 20, 40]), 1, 1.0)
+    expected = torch.tensor([0.5, 0.25, 0.05])
+    for number in (0, 3):
+        for _ in range(number):
+            agent.step(replay)  # updates count nothing
+        if number == 0:
+            for row, visits in enumerate((1, 4, 100)):
+                for _ in range(visits // 4):  # several environments at once
+                    agent.method.observe(batch.next_obs[[row] * 4], NO_SKILL, None)
+                agent.method.observe(batch.next_obs[[row] * (visits % 4)], NO_SKILL, None)
+        torch.testing.assert_close(agent.method.reward(batch, None), expected)
+    assert agent.method.table.total == 105
+
+
+def test_every_step_is_counted_once_and_resets_are_not(tmp_path):
+    options = {"steps": 90, "warmup_steps": 60, "learner__n_step": 3, "method__table_size": 2**12}
+    agent = make_agent(spec_of(Chain), method="cbb", **options)
+    loop = run_loop(tmp_path / "run", Chain, agent, num_envs=3)
+    table, replay = agent.method.table, loop.replay
+    assert table.total == loop.state.steps
+    reached = replay.batch(replay.starts[: len(replay)], 1, 1.0).next_obs
+    states, visits = torch.unique(reached, dim=0, return_counts=True)
+    assert torch.equal(table(agent.method.bucket(states)), visits)
+    assert table.distinct == len(states)
+    assert loop.state.episodes > 3  # so that there were resets
+
+
+def test_counts_survive_a_resumed_run(tmp_path):
+    config = tiny(env__num_envs=2, method__table_size=2**10)
+    voidrl.pretrain(Walk, "cbb", steps=40, out=tmp_path / "straight", config=config)
+    voidrl.pretrain(Walk, "cbb", steps=20, out=tmp_path / "resumed", config=config)
+    agent = voidrl.resume(tmp_path / "resumed", steps=40, env=Walk)
+    assert agent.method.table.total == 40
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=40)
+
+
+# Latents
+
+
+def test_a_sample_keeps_the_newest_codes():
+    sample = CodeSample(4)
+    sample.recount(torch.tensor([7, 7]))
+    assert sample(torch.tensor([7, 8, -1])).tolist()[:2] == [2, 0]
+    assert (sample.valid, sample.distinct, sample.equal) == (2, 1, 1)
+    sample.recount(torch.tensor([8, 9, 7]))
+    assert sorted(sample.codes.tolist()) == [7, 7, 8, 9]
+    assert (sample.valid, sample.distinct) == (4, 3)
+    assert sample.equal.item() == pytest.approx((0 + 0 + 1) / 9)
+
+
+def test_codes_of_latents_are_recounted_as_f_moves():
+    """Of 400 states one in ten is B. Whatever f is, B's visits are estimated at 100 of 1000."""
+    options = {"representation": "fixed", "method__source": "latent", "method__bits": 24}
+    agent = make_agent(method="cbb", **options, method__pool=64, method__recounted=2048)
+    replay, method = fill_replay(steps=200), agent.method
+    for position in range(len(replay.frames)):
+        replay.frames[position] = 1 - 2 * float(position % 10 == 0)  # of opposite directions
+    batch = replay.batch(replay.sample(200), 1, 1.0)
+    rare = batch.next_obs[:, 0] < 0
+    assert 5 < rare.sum() < 50
+    method.observe(torch.zeros(1000, 4), NO_SKILL, None)
+    codes = []
+    for _ in range(2):
+        for _ in range(32):
+            agent.step(replay)
+        latents = agent._latents(batch, agent._pool(replay))
+        visits = method.number(batch, latents)
+        assert visits[rare].mean().item() == pytest.approx(100, rel=0.25)
+        assert visits[~rare].mean().item() == pytest.approx(900, rel=0.05)
+        torch.testing.assert_close(method.reward(batch, latents), visits.rsqrt().float())
+        codes.append(method.hash(latents.z_next))
+        shake(agent.representation)
+    assert not torch.equal(*codes)
+    stale = method.number(batch, agent._latents(batch, agent._pool(replay)))  # not yet recounted
+    assert stale.max() == 1  # no code is in the sample any more
+
+
+def test_what_is_counted_follows_the_representation_which_is_trained_only_if_it_is_read():
+    for name, source, expected in (
+        ("learner", "auto", "image"),
+        ("simclr", "auto", "latent"),
+        ("simclr", "image", "image"),
+        ("fixed", "auto", "image"),
+        ("learner", "latent", "latent"),
+    ):
+        small = {"method__source": source, "method__table_size": 2**12}
+        agent = make_agent(PIXELS, method="cbb", representation=name, **small)
+        assert agent.method.source == expected
+        assert agent.trains_representation == (name == "simclr" and expected == "latent")
+    assert make_agent(PIXELS, method="cbb").config.representation.name == "learner"
+
+
+# The density model
+
+
+def test_the_pseudo_count_of_a_plain_frequency_is_the_count():
+    density = PixelDensity(1, 1, levels=4, prior=1e-9)
+    images = torch.tensor([0.1, 0.1, 0.1, 0.6, 1.0])[:, None, None]
+    density.add(images)
+    before, after = density(images)
+    torch.testing.assert_close(before.exp(), torch.tensor([3, 3, 3, 1, 1]).double() / 5)
+    torch.testing.assert_close(after.exp(), torch.tensor([4, 4, 4, 2, 2]).double() / 6)
+    torch.testing.assert_close(density.pseudo_count(images), torch.tensor([3, 3, 3, 1, 1]).double())
+
+
+def test_pixels_are_conditioned_on_those_above_and_to_the_left():
+    density = PixelDensity(2, 2, levels=2, prior=0.5)
+    dark, mixed = torch.zeros(1, 2, 2), torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
+    density.add(torch.cat([dark, dark, mixed]))
+    log_rho, _ = density(mixed)
+    # Rows first: 0 came 3 of 3 times; 1 after 0, once of 3; 0 below 0, 3 of 3; 1 below 1 and after 0, 1 of 1.
+    expected = 3.5 / 4 * 1.5 / 4 * 3.5 / 4 * 1.5 / 2
+    assert log_rho.exp().item() == pytest.approx(expected)
+
+
+def test_rare_images_earn_more_than_common_ones_and_never_above_ten_beta():
+    agent = make_agent(PIXELS, method="cbb", method__source="density", method__beta=0.1)
+    obs = torch.zeros(3, *PIXELS.obs_shape, dtype=torch.uint8)
+    for i in range(3):  # a light spot on a dark ground
+        obs[i, :, 10 * i : 10 * i + 4, 20:24] = 255
+    agent.method.observe(obs[[0] * 500 + [1] * 50], NO_SKILL, None)
+    batch = fill_replay(PIXELS).batch(torch.tensor([3, 20, 40]), 1, 1.0)._replace(next_obs=obs)
+    common, rare, new = agent.method.reward(batch, None).tolist()
+    assert 3 * common < rare < new / 3
+    assert new <= 1.0
+
+
+# Configs
+
+
+def test_bad_values_are_one_sentence():
+    with pytest.raises(ConfigError, match=r"'density' cannot be used with vector 4.*use 'image'"):
+        make_agent(method="cbb", method__source="density")
+    with pytest.raises(ConfigError, match="recounted = 8 cannot be used: expected at least pool = 64"):
+        make_agent(method="cbb", method__pool=64, method__recounted=8)
+    with pytest.raises(ConfigError, match="bits = 5000"):
+        make_agent(method="cbb", method__bits=5000)
+    with pytest.raises(ConfigError, match="source"):
+        make_agent(method="cbb", method__source="images")
+
+
+@pytest.mark.parametrize("preset", ["atari-paper", "atari-fast", "maze-demo", "urlb-pixels"])
+@pytest.mark.parametrize("method", ["cbb", "maxent"])
+def test_recipes_have_variants_with_and_without_contrast(preset, method):
+    from test_protocols import resolve
+    from test_protocols import spec_of as spec_for
+
+    for name, source in (("simclr", "latent"), ("learner", "image")):
+        config, _ = resolve(preset, method=method, representation=name)
+        agent = dry_build(spec_for(preset), config)
+        assert agent.method.source == source
+        assert ("representation" in agent.trainers) == agent.trains_representation == (name == "simclr")
+        assert "learner" in agent.trainers or name == "simclr"

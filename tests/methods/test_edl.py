@@ -1,0 +1,284 @@
+"""EDL: explores like APT, finds codes, keeps them, and then rewards what they stand for."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from helpers import (
+    CPU,
+    PIXELS,
+    fill_replay,
+    make_agent,
+    moved,
+    parameters_of,
+    points,
+    run_loop,
+    snapshot,
+    spec_of,
+)
+from test_protocols import resolve
+from test_protocols import spec_of as spec_of_preset
+from tiny_runs import Walk, assert_same_run, newest, tiny
+
+import voidrl
+from voidrl.agent.dry_build import dry_build
+from voidrl.errors import ConfigError
+from voidrl.methods.base import Latents
+from voidrl.methods.edl import EXPLORE, FIT, SKILLS, EDLConfig
+from voidrl.replay import Replay
+from voidrl.types import Batch, EnvSpec
+
+PLANE = EnvSpec((2,), False, 1, num_actions=2, raw_shape=(2,))
+
+
+def edl(spec=PLANE, **changes):
+    method = {"name": "edl", "hidden_dim": 32, "learning_rate": 2e-3}
+    return make_agent(spec, method=method, learner={"batch_size": 64}, **changes)
+
+
+def clusters(n=10):
+    """A replay of n places on a circle, equally often, and the places."""
+    rng, angle = np.random.default_rng(0), 2 * np.pi * np.arange(n) / n
+    places = np.float32([np.cos(angle), np.sin(angle)]).T
+    replay = Replay(PLANE, n, n * 62, n, CPU, CPU)
+    replay.reset(places)
+    no, skill = np.zeros(n, bool), torch.eye(n)
+    for _ in range(60):
+        frames = (places + 0.03 * rng.normal(size=places.shape)).astype(np.float32)
+        replay.add(np.zeros(n, np.int64), np.zeros(n), no, no, frames, skill)
+    return replay, torch.from_numpy(places)
+
+
+def transitions(states, skill):
+    nothing = torch.zeros(len(states))
+    return Batch(states, nothing, nothing, nothing, states, skill, nothing, nothing, states[:, :0])
+
+
+def latents_of(states):
+    return Latents(lambda: states, lambda: states, None)
+
+
+def test_ten_clusters_use_ten_codes_and_the_reward_is_greatest_at_the_centroid():
+    agent = edl()
+    method, (replay, places) = agent.method, clusters()
+    for _ in range(200):
+        batch = replay.batch(replay.sample(64), 1, 1.0)
+        (loss,) = method.losses(batch, agent._latents(batch, None))
+        agent.optimizers.minimize([loss.optimizer], loss.value)
+    assert method.metrics()["edl_codes"] > 9
+    assert loss.metrics["edl_error"] < 0.1  # of the variance
+    with torch.no_grad():
+        nearest = method.vae.distances(method.vae.encoder(method._standardize(places))).argmin(1)
+        assert sorted(nearest.tolist()) == list(range(10))
+        method.set_progress(60_000, 100_000)
+        # At every place the code of the place earns most, and each code earns most at its place.
+        grid = torch.stack(
+            [
+                method.reward(transitions(places, skill.expand(10, -1)), latents_of(places))
+                for skill in torch.eye(10)
+            ]
+        )  # (skill, place)
+        assert torch.equal(grid.argmax(0), nearest)
+        assert torch.equal(nearest[grid.argmax(1)], torch.arange(10))
+        assert grid.max() <= 1
+        assert grid.amax(0).min() > 0.9
+        # Around the decoded code rewards fall: it is the maximum.
+        goal = method.vae.goals()[:1] * method.std + method.mean
+        around = goal + 0.2 * points(50, 2)
+        skill = torch.eye(10)[[0] * 51]
+        states = torch.cat([goal, around])
+        reward = method.reward(transitions(states, skill), latents_of(states))
+        assert reward.argmax() == 0
+        assert reward[0].item() == pytest.approx(1, abs=1e-5)
+
+
+def test_the_reward_of_each_stage_by_hand():
+    for normalize in (True, False):
+        agent = edl(method__normalize=normalize, method__num_skills=3)
+        method = agent.method
+        replay = fill_replay(PLANE, skill_dim=3)
+        batch = replay.batch(replay.sample(16), 1, 1.0)._replace(skill=torch.eye(3)[torch.arange(16) % 3])
+        latents = latents_of(batch.next_obs)
+        apt = make_agent(PLANE, method="apt").method
+        with torch.no_grad():
+            method.mean.copy_(torch.tensor([1.0, 0.0]))
+            method.std.copy_(torch.tensor([2.0, 0.5]))
+            method.spread.fill_(4.0)
+            torch.testing.assert_close(method.reward(batch, latents), apt.reward(batch, latents))
+            method.set_progress(100, 100)
+            x = (batch.next_obs - torch.tensor([1.0, 0.0])) / torch.tensor([2.0, 0.5])
+            goal = method.vae.decoder(method.vae.codes)[torch.arange(16) % 3]
+            raw = -(x - goal).square().sum(1)  # the paper's
+            expected = 1 + raw / 4 if normalize else raw
+            torch.testing.assert_close(method.reward(batch, latents), expected)
+
+
+def test_the_loss_has_the_three_terms_and_each_trains_its_own():
+    vae = edl().method.vae
+    vae.usage.fill_(0.1)  # no code is dead
+    x, off = points(32, 2), torch.zeros((), dtype=torch.bool)
+    error, codes, commitment = vae(x, off)
+    e = vae.encoder(x)
+    c = vae.codes[vae.distances(e).argmin(1)]
+    torch.testing.assert_close(error, (vae.decoder(c) - x).square().sum(1))
+    torch.testing.assert_close(codes, (e - c).square().sum(1))
+    torch.testing.assert_close(commitment, codes)
+    for term, trained in ((error, {"encoder", "decoder"}), (codes, {"codes"}), (commitment, {"encoder"})):
+        vae.zero_grad(set_to_none=True)
+        term.sum().backward(retain_graph=True)
+        names = {n.split(".")[0] for n, p in vae.named_parameters() if p.grad is not None and p.grad.any()}
+        assert names == trained
+
+
+def test_a_dead_code_moves_to_a_state_and_only_where_wanted():
+    vae = edl().method.vae
+    x = points(32, 2)
+    with torch.no_grad():
+        vae.usage.fill_(0.1)
+        vae.usage[4] = 0.001
+        before = vae.codes.clone()
+        vae(x, torch.tensor(False))
+        assert torch.equal(vae.codes, before)
+        vae(x, torch.tensor(True))
+        assert (vae.codes != before).any(1).nonzero().flatten().tolist() == [4]
+        assert (vae.codes[4] == vae.encoder(x)).all(1).any()
+        assert vae.usage[4] > 0.05
+
+
+def test_stages_follow_the_steps_and_are_never_left_for_an_earlier_one():
+    config = EDLConfig(explore_fraction=0.5, max_explore_steps=100, fit_fraction=0.25)
+    assert [config.explored_steps(total) for total in (40, 1000)] == [20, 100]
+    method = edl(method__max_explore_steps=80, warmup_steps=10).method
+    seen = []
+    for steps in (0, 59, 60, 79, 80, 500):
+        method.set_progress(steps, 1000)
+        seen.append(method.stage.item())
+    assert seen == [EXPLORE, EXPLORE, FIT, FIT, SKILLS, SKILLS]
+    assert method.rate == 0
+    again = edl(method__max_explore_steps=80, warmup_steps=10).method
+    again.load_state_dict(method.state_dict())
+    again.set_progress(10, 1000)  # as if the run had been made longer
+    assert again.stage == SKILLS
+    assert again.rate == 0
+
+
+def test_the_copy_of_f_follows_it_until_codes_are_fitted_and_the_codes_stay_as_they_are():
+    agent = make_agent(PIXELS, method={"name": "edl", "num_skills": 3, "hidden_dim": 8})
+    assert agent.config.representation.name == "simclr"
+    method, replay = agent.method, fill_replay(PIXELS, skill_dim=3)
+    f, batch = agent.representation, replay.batch(replay.sample(8), 1, 1.0)
+
+    def differ():
+        with torch.no_grad():
+            return not torch.allclose(f.encode(batch.obs), method.space(batch.obs), atol=1e-6)
+
+    agent.step(replay)
+    assert not differ()
+    method.set_progress(40_000, 100_000)
+    space, codes = snapshot(parameters_of(method.space)), snapshot(parameters_of(method.vae))
+    agent.step(replay)
+    assert differ()  # contrast goes on training f
+    assert moved(codes, parameters_of(method.vae)) == set(codes)
+    method.set_progress(50_000, 100_000)
+    kept = snapshot(dict(method.state_dict()))
+    for _ in range(3):
+        agent.step(replay)
+    changed = moved(kept, dict(method.state_dict()))
+    assert not moved(space, parameters_of(method.space))
+    assert {name.partition(".")[0] for name in changed} == {"exploration", "moments", "vae"}
+    assert {name for name in changed if name.startswith("vae")} == {"vae.usage"}  # which only counts
+
+
+def test_a_run_resumed_in_every_stage_is_bit_for_bit_the_same(tmp_path):
+    method = {
+        "name": "edl",
+        "hidden_dim": 8,
+        "num_skills": 3,
+        "k": 3,
+        "explore_fraction": 0.6,
+        "fit_fraction": 0.5,
+    }
+    config = tiny(method=method, representation="icm", warmup_steps=4, log__checkpoint_every_steps=6)
+    voidrl.pretrain(Walk, steps=24, out=tmp_path / "straight", config=config)
+    stop, run = [{"on_checkpoint": lambda run: "stop"}], tmp_path / "parts"
+    voidrl.pretrain(Walk, steps=24, out=run, config=config, callbacks=stop)
+    stages = []
+    for _ in range(3):
+        stages.append(newest(run)[0]["agent.safetensors/method.stage"].item())
+        voidrl.resume(run, callbacks=stop)
+    assert stages == [EXPLORE, FIT, SKILLS]  # at steps 6, 12 and 18; skills are learned from step 14 on
+    assert_same_run(tmp_path / "straight", run, steps=24)
+
+
+class Cross(gym.Env):
+    """Four corridors from a center, 3 steps long; episodes of 6 steps."""
+
+    moves = np.float32([[1, 0], [-1, 0], [0, 1], [0, -1]])
+
+    def __init__(self):
+        self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
+        self.action_space = spaces.Discrete(4)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.time = np.zeros(2, np.float32), 0
+        return self.at / 3, {}
+
+    def step(self, action):
+        there = np.clip(self.at + self.moves[action], -3, 3)
+        if not there.all():  # one of them is 0: it is in a corridor
+            self.at = there
+        self.time += 1
+        return self.at / 3, 0.0, False, self.time >= 6, {}
+
+
+def test_in_four_corridors_skills_end_where_their_codes_are(tmp_path):
+    method = {
+        "name": "edl",
+        "num_skills": 5,
+        "hidden_dim": 32,
+        "learning_rate": 2e-3,
+        "explore_fraction": 0.4,
+    }
+    learner = {"batch_size": 32, "hidden_dim": 64, "target_tau": 0.1, "discount": 0.8, "learning_rate": 2e-3}
+    learner |= {"n_step": 3, "epsilon_decay_steps": 1, "epsilon_end": 0.5}
+    options = {"steps": 1280, "warmup_steps": 200, "updates_per_step": 0.6}
+    agent = make_agent(spec_of(Cross), method=method, learner=learner, **options)
+    run_loop(tmp_path / "run", Cross, agent, num_envs=8)
+    goals = (agent.method.vae.goals() * agent.method.std + agent.method.mean).detach()
+    ends, env = [], Cross()
+    for skill in torch.eye(5):
+        obs, _ = env.reset()
+        for _ in range(6):
+            obs, *_ = env.step(int(agent.act(obs, skill=skill.numpy())))
+        ends.append(torch.from_numpy(obs))
+    nearest = torch.cdist(torch.stack(ends), goals).argmin(1)
+    assert (nearest == torch.arange(5)).sum() >= 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"replay__capacity_steps": 40_000},
+            "40000 and steps = 100000: .* 50000 states .* method.max_explore_steps = 40000",
+        ),
+        ({"steps": 1500}, "the 750 steps of exploration would end before the first update"),
+        ({"method__num_skills": 1}, "num_skills = 1 cannot be used: expected 2"),
+        ({"method__explore_fraction": 1.0}, r"explore_fraction = 1.0 cannot be used: expected a number in"),
+        ({"method__k": 64}, "method.k = 64 cannot be used with learner.batch_size = 64"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        edl(**changes)
+
+
+@pytest.mark.parametrize("representation", ["simclr", "learner"])
+def test_recipes_have_a_variant_with_and_without_contrast(representation):
+    for preset in ("atari-paper", "atari-fast", "maze-demo", "urlb-pixels"):
+        config, _ = resolve(preset, method="edl", representation=representation)
+        trainers = dry_build(spec_of_preset(preset), config).trainers
+        assert trainers == {"representation" if representation == "simclr" else "learner"}, preset
+        assert config.finetune.warmup_actions == "policy"

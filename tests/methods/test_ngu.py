@@ -1,0 +1,152 @@
+"""NGU: copies within an episode count, a new episode forgets, and RND's error scales the reward."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from helpers import CPU, DISCRETE, PIXELS, Chain, fill_replay, make_agent, run_loop, small_method, spec_of
+
+from voidrl.config import EnvConfig
+from voidrl.data.fill import fill_replay as data_into
+from voidrl.errors import ConfigError
+from voidrl.replay import Replay
+
+C = 1e-3
+
+
+def ngu(num_envs=2, **options):
+    """A method on vectors of 4 numbers, where f is the identity, after the first states."""
+    agent = make_agent(method=small_method("ngu", **options))
+    begin(agent.method, torch.zeros(num_envs, 4), range(num_envs))
+    return agent.method
+
+
+def begin(method, states, envs):
+    method.begin(states, torch.tensor([*envs]))
+
+
+def observe(method, states, envs):
+    return method.observe(states, torch.zeros(len(states), 0), torch.tensor([*envs]))[:, 0].tolist()
+
+
+def test_m_copies_earn_one_over_the_root_of_m_and_a_new_episode_forgets():
+    method, state = ngu(k=3), torch.zeros(2, 4)
+    for m in (1, 2, 3, 3):  # the first state of the episode is the first copy; no more than k count
+        assert observe(method, state, [0, 1]) == pytest.approx([1 / (math.sqrt(m) + C)] * 2)
+    begin(method, state[:1], [1])
+    assert observe(method, state, [0, 1]) == pytest.approx([1 / (math.sqrt(3) + C), 1 / (1 + C)])
+    begin(method, state + 1, [0, 1])
+    far = observe(method, state, [0, 1])
+    assert min(far) > 5  # nothing near it in this episode
+
+
+def test_the_reward_is_the_papers_formula():
+    options = {"k": 2, "kernel_epsilon": 0.01, "cluster_distance": 0.1, "mean_momentum": None}
+    method = ngu(num_envs=1, **options)
+    x = torch.eye(4)
+    assert observe(method, 2 * x[:1], [0]) == pytest.approx([1 / (math.sqrt(0.01 / (1 - 0.1 + 0.01)) + C)])
+    # Squared distances 1 and 9 to the two before: their mean, with the 4 of the first, is 14/3.
+    near, far = (0.01 / (max(d * 3 / 14 - 0.1, 0) + 0.01) for d in (1, 9))
+    assert observe(method, 3 * x[:1], [0]) == pytest.approx([1 / (math.sqrt(near + far) + C)])
+
+
+def test_similar_states_are_a_cluster_and_too_similar_ones_earn_nothing():
+    method = ngu(num_envs=1, k=2, cluster_distance=0.5, max_similarity=1.2)
+    method.distances.update(torch.tensor([100.0]))
+    assert observe(method, torch.full((1, 4), 0.1), [0]) == pytest.approx([1 / (1 + C)])
+    assert observe(method, torch.full((1, 4), 0.2), [0]) == [0]  # √2 + c
+
+
+def test_the_memory_keeps_the_newest_states():
+    method = ngu(num_envs=1, k=1, memory=3)
+    states = 10 * torch.arange(1.0, 4)[:, None, None].expand(3, 1, 4)
+    for state in states:
+        observe(method, state, [0])
+    assert observe(method, states[0], [0]) == pytest.approx([1 / (1 + C)])  # one of the last three
+    assert observe(method, torch.zeros(1, 4), [0])[0] > 5  # the first state is forgotten
+
+
+def test_the_scale_follows_the_error_of_rnd():
+    method = ngu(max_scale=3.0)
+    method.errors.update(torch.tensor([1.0, 3.0]))  # mean 2, deviation 1
+    assert method.scale(torch.tensor([1.0, 2.0, 2.5, 3.0, 9.0])).tolist() == [1, 1, 1.5, 2, 3]
+    replay = fill_replay(note_dim=1)
+    batch = replay.batch(replay.sample(32), 1, 1.0)
+    with torch.no_grad():
+        reward, error = method.reward(batch, None), method.rnd.error(batch.next_obs)
+        torch.testing.assert_close(reward, batch.note[:, 0] * method.scale(error))
+    assert (reward >= batch.note[:, 0]).all()
+
+
+def test_familiar_states_lose_their_scale():
+    options = {"hidden_dim": 64, "rep_dim": 32, "learning_rate": 1e-3}
+    agent = make_agent(method=small_method("ngu", **options), learner__batch_size=64)
+    replay = fill_replay(note_dim=1)
+    replay.frames.copy_(0.5 * replay.frames + 1)
+    known = replay.batch(replay.newest(60), 1, 1.0).next_obs
+    method = agent.method
+    method.rnd.observe(torch.cat([known, known - 2]), None, None)
+    for _ in range(60):
+        agent.step(replay)
+    with torch.no_grad():
+        errors = [method.rnd.error(x) for x in (known, known - 2)]
+        familiar, new = (method.scale(error).mean().item() for error in errors)
+    assert familiar < 1.6
+    assert new > 3
+
+
+def test_a_slow_copy_of_f_places_states_and_follows_it():
+    options = {"representation": "icm", "representation__learning_rate": 1e-2, "learner__n_step": 1}
+    agent = make_agent(PIXELS, method=small_method("ngu", embedding_tau=0.01), **options)
+    replay, method = fill_replay(PIXELS, note_dim=1), agent.method
+    obs = replay.latest()
+    with torch.no_grad():
+        before = method.embed(obs)
+        torch.testing.assert_close(before, agent.representation.encode(obs))
+    for _ in range(3):
+        agent.step(replay)
+    with torch.no_grad():
+        slow, fast = ((z - before).norm() for z in (method.embed(obs), agent.representation.encode(obs)))
+    assert 0 < slow < 0.1 * fast
+    assert make_agent(method=small_method("ngu", embedding_tau=0.01)).method.slow_encoder is None
+
+
+def by_lists(episodes, method):
+    """The episodic rewards of one environment's episodes, in plain Python."""
+    config, distances, found = method.config, [], []
+    for episode in episodes:
+        for t in range(1, len(episode)):
+            squares = sorted(((episode[t] - episode[i]) ** 2).sum() for i in range(t))[: config.k]
+            distances += squares
+            mean = max(np.mean(distances), 1e-8)
+            excess = [max(d / mean - config.cluster_distance, 0) for d in squares]
+            kernel = sum(config.kernel_epsilon / (d + config.kernel_epsilon) for d in excess)
+            found.append(1 / (math.sqrt(kernel) + config.pseudo_count))
+    return found
+
+
+def test_the_loop_notes_the_novelty_within_each_episode(tmp_path):
+    """Also across checkpoints, where episodes are cut."""
+    options = {"method": small_method("ngu", mean_momentum=None), "log__checkpoint_every_steps": 25}
+    agent = make_agent(spec_of(Chain), steps=60, warmup_steps=50, **options)
+    replay = run_loop(tmp_path / "run", Chain, agent).replay
+    slots = sorted(replay.starts[: len(replay)].tolist())
+    episodes = []
+    for slot in slots:
+        if replay.age[slot] == 0:
+            episodes.append([replay.frames[slot].double().numpy()])
+        episodes[-1].append(replay.frames[slot + 1].double().numpy())
+    assert len(episodes) > 4
+    np.testing.assert_allclose(replay.note[slots, 0], by_lists(episodes, agent.method), rtol=1e-4)
+    assert agent.method.rnd.observations.count.item() == 60
+
+
+def test_what_cannot_work_is_one_sentence():
+    replay = Replay(DISCRETE, 1, 10, 0, CPU, CPU, note_dim=1)
+    with pytest.raises(ConfigError, match=r"replay\.data = 'x\.npz' cannot be used with method 'ngu'"):
+        data_into(replay, "x.npz", EnvConfig(), ngu())
+    with pytest.raises(ConfigError, match=r"max_scale = 0\.5 cannot be used: expected 1"):
+        ngu(max_scale=0.5)
+    with pytest.raises(ConfigError, match="k = 0 cannot be used"):
+        ngu(k=0)
