@@ -66,6 +66,12 @@ def _results_of(
             )
             layers.append({**own, **other})
         configs = [build_config(spec, [*workload.layers, layer]) for layer in layers]
+        if configs[0].learner.on_policy:
+            say(
+                f"{name} with method {configs[0].method.name} is left out: its learner takes whole rollouts, "
+                f"not updates on samples; benchmarks/mepol_rollouts.py measures rollouts per second"
+            )
+            continue
         if options.against == UNIFORM and not configs[0].replay.priority_exponent:
             raise ConfigError(
                 f"--against {UNIFORM} cannot be used with workload {name}, whose replay is uniform: expected "
