@@ -1,4 +1,4 @@
-"""An intrinsic reward next to the task's: what the learner maximizes, what is trained, and what a run is called."""
+"""An intrinsic reward next to the task's: what the learner maximizes, what is trained, and labels."""
 
 import json
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers import (
     PIXELS,
+    PIXELS_CONTINUOUS,
     Chain,
     Place,
     config,
@@ -15,17 +16,26 @@ from helpers import (
     make_agent,
     moved,
     parameters_of,
+    run_loop,
     small_method,
     snapshot,
+    spec_of,
     watch_losses,
 )
+from tiny_runs import Skilled, Walk, rows, tiny
 
 import voidrl
-from voidrl import registry
+from voidrl import api, build, registry
 from voidrl.agent.bonus import Bonus
-from voidrl.config import Config, update
+from voidrl.agent.dry_build import dry_build
+from voidrl.cli import main as cli
+from voidrl.config import Config, to_json, update
 from voidrl.errors import ConfigError
+from voidrl.evaluation import Evaluation
+from voidrl.media.video import label_of
 from voidrl.methods.base import Method
+from voidrl.scores.score import _kind, evaluation_record
+from voidrl.sharing import card
 from voidrl.types import EnvSpec
 
 LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
@@ -114,8 +124,12 @@ def test_the_learner_sees_the_decayed_coefficient():
 
 # What is trained
 
+WITHOUT_REWARD = ("random", "mepol")
 
-@pytest.mark.parametrize("name", [name for name in registry.names("method") if name != "random"])
+
+@pytest.mark.parametrize(
+    "name", [name for name in registry.names("method") if name not in ("random", "mepol")]
+)
 def test_every_method_can_be_a_bonus(name):
     """Its networks learn as in pre-training, and the learner from a reward that holds its own."""
     method = small_method(name)
@@ -163,7 +177,7 @@ def test_a_frozen_encoder_stays_frozen_while_the_method_learns():
 def test_random_actions_are_no_bonus_and_one_skill_needs_none():
     with pytest.raises(ConfigError, match="method 'random' cannot be used as a bonus"):
         make_agent(phase="train", method="random", bonus__coefficient=0.1)
-    with pytest.raises(ConfigError, match="while fine-tuning an agent of method 'diayn'.*use 0"):
+    with pytest.raises(ConfigError, match="while fine-tuning an agent of method 'diayn'"):
         make_agent(phase="finetune", method="diayn", bonus__coefficient=0.1)
     for wrong in ({"coefficient": -1.0}, {"decay_rate": 1.0}, {"decay_steps": 0}):
         with pytest.raises(ConfigError, match="cannot be used: expected"):
@@ -189,32 +203,148 @@ class Counted(Method):
         return (batch.next_obs @ self.visits.clamp(min=1)).rsqrt()
 
 
-class Trap(Chain):
-    """A chain whose first room pays a little at every step to the left, and which takes long to cross."""
+CODE = (0, 1, 1, 0, 1, 0, 0, 1, 1, 0)
+
+
+class Locked(Chain):
+    """A chain of ten rooms. In each of them another action leads on, and the wrong one back to the first."""
+
+    def __init__(self):
+        super().__init__(10)
 
     def step(self, action):
-        obs, reward, done, truncated, info = super().step(action)
-        return obs, reward + (0.002 if action == 0 else 0.0), done, truncated, info
-
-
-def trap():
-    return Trap(12)
-
-
-QUICK = {"learner__epsilon_decay_steps": 300, "learner__discount": 0.95, "learner__learning_rate": 1e-3}
+        right = action == CODE[self.at]
+        self.at = self.at if right else 0
+        return super().step(int(right))
 
 
 def test_a_bonus_finds_what_random_actions_do_not(tmp_path):
-    changes = config(**QUICK, learner__epsilon_end=0.05, updates_per_step=0.5)
-    found = {}
-    for name, bonus in {"scratch": {}, "counted": {"bonus": Counted}}.items():
-        agent = voidrl.train(
-            trap, steps=2500, out=tmp_path / name, config={**changes, **COEFFICIENT[name]}, seed=1, **bonus
-        )
-        found[name] = voidrl.evaluate(agent, trap, episodes=1).mean_return
-    assert found["scratch"] < 0.5 < 1.0 <= found["counted"]
-    rows = [json.loads(line) for line in (tmp_path / "counted" / "metrics.jsonl").open()]
-    assert 0 < rows[-1]["train/reward_intrinsic"] < rows[1]["train/reward_intrinsic"]
+    """Plain DQN never sees the one reward at the end of a chain. Counts lead it there, and then fade."""
+    changes = config(
+        learner__epsilon_decay_steps=200, learner__epsilon_end=0.1, learner__discount=0.95,
+        learner__learning_rate=3e-3, learner__batch_size=32, learner__hidden_dim=32, learner__hidden_layers=1,
+        learner__n_step=3, warmup_steps=100, log__log_every_steps=100,
+    )  # fmt: skip
+    fading = {"bonus": {"coefficient": 0.3, "decay": "linear", "decay_steps": 300}}
+    returns = {}
+    for name, bonus in {"scratch": None, "counted": Counted}.items():
+        settings = {**changes, **(fading if bonus else {})}
+        agent = voidrl.train(Locked, steps=400, out=tmp_path / name, config=settings, bonus=bonus, seed=2)
+        written = rows(tmp_path / name)
+        returns[name] = [row["episode/return"] for row in written if "episode/return" in row]
+    assert max(returns["scratch"]) == 0.0
+    assert returns["counted"][-1] > 0.9
+    assert agent.method.visits.sum() == 400  # each step once
+    coefficients = [row["train/bonus_coefficient"] for row in written if "train/bonus_coefficient" in row]
+    assert coefficients == sorted(coefficients, reverse=True)
+    assert coefficients[-1] == 0.0
 
 
-COEFFICIENT = {"scratch": {}, "counted": {"bonus": {"coefficient": 0.2}}}
+def test_without_a_weight_it_is_plain_training_bit_for_bit(tmp_path):
+    settings = {"method": small_method("rnd"), **tiny()}
+    plain = voidrl.train(Walk, steps=40, out=tmp_path / "plain", config=settings)
+    none = voidrl.train(
+        Walk, bonus="rnd", steps=40, out=tmp_path / "none", config={**settings, "bonus": {"coefficient": 0}}
+    )
+    assert not moved(plain.tensors(), none.tensors())
+    assert plain.tensors().keys() == none.tensors().keys()
+    some = voidrl.train(Walk, bonus="rnd", steps=40, out=tmp_path / "some", config=settings)
+    assert any(name.startswith("learner.") for name in moved(plain.tensors(), some.tensors()))
+
+
+def test_a_run_is_resumed_exactly_and_its_bonus_defines_it(tmp_path):
+    decay = {"coefficient": 0.5, "decay": "geometric", "decay_rate": 0.01}
+    settings = {**tiny(intrinsic_normalization="scale"), "bonus": decay, "method": small_method("rnd")}
+    whole = voidrl.train(Walk, steps=40, out=tmp_path / "whole", config=settings)
+    voidrl.train(Walk, steps=20, out=tmp_path / "parts", config=settings)
+    with pytest.raises(ConfigError, match=r"bonus\.coefficient = 0\.1 cannot be set when a run is resumed"):
+        voidrl.resume(tmp_path / "parts", config={"bonus.coefficient": 0.1})
+    resumed = voidrl.resume(tmp_path / "parts", steps=40)
+    assert not moved(whole.tensors(), resumed.tensors())
+    assert float(resumed.bonus.coefficient) == pytest.approx(0.5 * 0.99**39)
+
+
+def test_skills_are_drawn_to_the_end_and_by_evaluations(tmp_path):
+    agent = make_agent(spec_of(Walk), method=Skilled, phase="train", bonus__coefficient=0.3, steps=60,
+                       warmup_steps=10)  # fmt: skip
+    loop = run_loop(tmp_path / "run", Walk, agent)
+    assert not agent.task_skill_chosen
+    drawn = loop.replay.skill[loop.replay.newest(60)].unique(dim=0)
+    assert len(drawn) >= 9  # of ten episodes
+    assert not torch.equal(*agent.new_skills(torch.zeros(2, dtype=torch.int64)))
+
+
+def test_fine_tuning_may_keep_rewarding_novelty(tmp_path):
+    """The method continues from where pre-training left it, and its schedules do not start over."""
+    settings = tiny(method=small_method("rnd"), bonus__coefficient=0.2)  # which pre-training ignores
+    before = voidrl.pretrain(Walk, steps=20, out=tmp_path / "before", config=settings)
+    assert "bonus.coefficient" not in before.tensors()
+    after = voidrl.finetune(before, Walk, steps=20, out=tmp_path / "after", config={"bonus.coefficient": 0.4})
+    assert after.bonus.coefficient == pytest.approx(0.4)
+    assert any(name.startswith("method.predictor") for name in moved(before.tensors(), after.tensors()))
+    assert rows(tmp_path / "after")[-1]["train/reward_intrinsic"] > 0
+    assert label_of(after).startswith("rnd, fine-tuned + bonus, ")
+    again = voidrl.finetune(after, Walk, steps=10, out=tmp_path / "again")
+    assert again.bonus is None  # that of another task is not taken over
+
+
+# Names and presets
+
+
+def resolved(capsys, *words):
+    assert cli.main(["config", *map(str, words), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    return {field: (entry["value"], entry["source"]) for field, entry in found.items()}
+
+
+def test_the_command_sets_method_weight_and_options(capsys):
+    maze = ("train", "voidrl/PixelMaze-v0", "--preset", "maze-demo", "--bonus")
+    values = resolved(capsys, *maze, "rnd", "--method.rep-dim", 8)
+    assert values["method.name"] == ("rnd", "command")
+    assert values["method.rep_dim"] == (8, "command")
+    assert values["method.hidden_dim"] == (128, "recipe rnd")
+    assert values["bonus.coefficient"] == (build.BONUS_COEFFICIENT, "bonus rnd")
+    values = resolved(capsys, *maze, "re3", "--bonus.coefficient", 0.5)
+    assert values["bonus.coefficient"] == (0.5, "command")
+    assert values["bonus.decay"] == ("geometric", "bonus re3")
+    assert values["representation.name"] == ("fixed", "method re3")
+    assert cli.main([*maze, "rnd", "--method", "apt"]) != 0
+    assert "bonus = 'rnd' cannot be used with method = 'apt'" in capsys.readouterr().err
+    assert cli.main([*maze, "random"]) != 0
+    assert "method 'random' cannot be used as a bonus" in capsys.readouterr().err
+    assert cli.main(["train", "--help"]) == 0
+    assert "--bonus NAME" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("method", "representation"),
+    [("cbb", "learner"), ("rnd", "learner"), ("apt", "learner"), ("re3", "fixed"), ("icm", "icm"),
+     ("diayn", "learner"), ("aps", "learner")],
+)  # fmt: skip
+@pytest.mark.parametrize("env", ["dmc/walker_walk", "atari/ms_pacman"])
+def test_every_bonus_fits_an_agent(env, method, representation):
+    """DrQ is what it is without one; f is its own encoder, unless the method is defined by another."""
+    spec = PIXELS_CONTINUOUS if env.startswith("dmc") else PIXELS
+    layers = {bonus: build.layers_for(env, "train", "drq", bonus=bonus) for bonus in (None, method)}
+    plain, built = (build.build_config(spec, [layer.values for layer in each]) for each in layers.values())
+    assert built.learner == plain.learner
+    assert built.representation.name == representation
+    agent = dry_build(spec, built)
+    assert agent.uses_method
+    assert agent.learner.trains_encoder
+
+
+def test_runs_with_a_bonus_are_told_apart():
+    settings = {"env.id": "atari/pong", "phase": "train", "method": small_method("rnd")}
+    plain = make_agent(PIXELS, **settings)
+    agent = make_agent(PIXELS, **settings, bonus__coefficient=0.1)
+    assert label_of(plain).startswith("from scratch, ")
+    assert label_of(agent).startswith("from scratch + rnd, ")
+    record = evaluation_record(agent, "run", Evaluation([1.0], [1], [False]), {"env": "atari/pong"})
+    read = {"phase": "train", "method": {"name": "rnd"}, "bonus": {"coefficient": record["agent"]["bonus"]}}
+    assert _kind(read, "atari/pong") == _kind(to_json(agent.config), "atari/pong") == "scratch + rnd"
+    assert _kind(to_json(plain.config), "atari/pong") == "scratch"
+    assert api._default_name(to_json(agent.config), "atari/pong")[1] == "scratch-rnd"
+    shown = card._training({"config": to_json(agent.config), "voidrl": "1", "agent_steps": 5}, {}, PIXELS, 7)
+    assert shown["phase"].startswith("training from scratch on a reward + ")
+    assert "next to the task's reward" in shown["method"]

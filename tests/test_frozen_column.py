@@ -27,6 +27,9 @@ from voidrl.agent.reset import reset
 from voidrl.config import FinetuneConfig, to_json
 from voidrl.engine import HostReads
 from voidrl.errors import ConfigError
+from voidrl.experiments.format import read_experiment
+from voidrl.experiments.plan import make_plan
+from voidrl.experiments.request import ExperimentRequest
 from voidrl.nets import ProgressiveEncoder
 from voidrl.types import Layout
 
@@ -262,3 +265,30 @@ def test_what_cannot_work_is_refused_before_pre_training():
     agent = make_agent(DISCRETE, phase="finetune", representation="simclr", **bare, **column)
     obs = torch.randn(3, 4)
     assert torch.equal(agent.learner.encoder(obs)[:, -4:], obs)
+
+
+def test_an_experiment_freezes_the_agents_of_another_method(tmp_path):
+    text = """
+    title = "columns"
+    about = "A frozen encoder next to a new one."
+    preset = "maze-demo"
+    seeds = [1]
+    tasks = ["voidrl/PixelMaze-v0?goal=far"]
+    measures = ["return"]
+    [methods.apt_spr]
+    label = "APT + SPR"
+    method = "apt"
+    config = { representation = "spr" }
+    [methods.progressive]
+    label = "frozen, next to a new encoder"
+    source = "apt_spr"
+    config = { finetune.frozen_column = "learner" }
+    """
+    (tmp_path / "columns.toml").write_text(text)
+    plan = make_plan(read_experiment(str(tmp_path / "columns.toml")), ExperimentRequest(), "out")
+    before, tuned, columns = (cell.config for cell in plan.cells)
+    assert (before.representation.projection, tuned.finetune.heads) == ("head", "first_layer")
+    assert tuned.representation.auxiliary
+    assert tuned.finetune.encoder_learning_rate == 5e-5
+    assert not columns.representation.auxiliary
+    assert (columns.finetune.heads, columns.finetune.encoder_learning_rate) == ("random", None)

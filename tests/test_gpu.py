@@ -109,6 +109,7 @@ ON_CONVOLUTIONS = (
     {"name": "combined", "encoder": {"activation": "relu", "feature_dim": 0}},
     {"name": "sgi", "encoder": {"activation": "relu", "feature_dim": 0}},
 )
+FADING = {"bonus__decay": "linear", "intrinsic_normalization": "scale"}
 COMBINATIONS = [
     ("ddpg", {"method": "metra", "method__distance": "euclidean"}),
     ("ddpg", {"method": "becl", "encoder_trainers": ("method", "learner")}),
@@ -143,6 +144,13 @@ COMBINATIONS = [
     ("rainbow", {"phase": "train", "learner__encoder__rescale": True, **ANNEALED}),
     ("dqn", {"phase": "train", **ANNEALED}),
     ("sac", {"phase": "train", "learner__weight_decay": 0.1}),
+    # An intrinsic reward next to the task's.
+    *(
+        ("dqn", {"phase": "train", "method": method, "bonus__coefficient": 0.1, **FADING})
+        for method in ("cbb", "apt", "rnd", "diayn")
+    ),
+    ("ddpg", {"phase": "train", "method": "icm", "bonus__coefficient": 0.1, **FADING}),
+    ("ddpg", {"phase": "finetune", "method": "proto", "bonus__coefficient": 0.1}),
     # Scales: of intrinsic rewards, and of values.
     *(("dqn", {"intrinsic_normalization": variant}) for variant in ("scale", "standardize")),
     ("ddpg", {"intrinsic_normalization": "standardize", "learner__intrinsic_n_step": "single"}),
@@ -221,6 +229,20 @@ def test_a_reset_keeps_graphs_valid():
         for first in range(20, 40, 5):
             runner.update(first, 5)
         assert {key: runner._graphs[key] for key in graphs} == graphs
+        agents[engine] = agent
+    assert_alike(agents["eager"], agents["graph"])
+
+
+def test_captured_updates_read_the_coefficient_of_the_moment():
+    """A graph is captured with the weight of a bonus at the start, and launched with later ones."""
+    options = {"phase": "train", "method": "rnd", "bonus": {"coefficient": 1.0, "decay": "linear"}, **QUIET}
+    agents = {}
+    for engine in ("eager", "graph"):
+        agent, runner = trained(engine, 10, steps=100, **options)
+        agent.set_progress(75)
+        runner.metrics.flush()
+        runner.update(10, 5)
+        assert runner.metrics.flush()["bonus_coefficient"] == pytest.approx(0.25)
         agents[engine] = agent
     assert_alike(agents["eager"], agents["graph"])
 

@@ -111,6 +111,8 @@ def presets() -> str:
             f"### {file.name.removesuffix('.toml')}\n",
             f"```toml\n# protocols/recipes/{file.name}\n{file.read_text('utf-8').strip()}\n```\n",
         ]
+    common = home.joinpath("representations.toml").read_text("utf-8").strip()
+    parts += ["### All methods\n", f"```toml\n# protocols/representations.toml\n{common}\n```\n"]
     return "\n".join([*parts, *_agents()])
 
 

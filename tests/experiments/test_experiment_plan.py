@@ -14,6 +14,7 @@ from voidrl.errors import ConfigError
 from voidrl.experiments import plan as planning
 from voidrl.experiments.format import read_experiment, shipped
 from voidrl.experiments.plan import flat, make_plan
+from voidrl.experiments.record import make_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scale import count_updates, scale_config, warmup_steps
 from voidrl.protocols.presets import DEMO_ENV, PRESETS
@@ -67,6 +68,44 @@ def test_every_cell_has_a_config_that_builds(name):
         config, spec = cell.config, cell.probe.spec
         assert build.build_config(spec, [to_json(config)]) == config  # nothing is left open
         Agent(spec, update(config, narrow(config)), torch.device("cpu"))  # its pieces fit each other
+
+
+BONUS = """
+tasks = ["voidrl/PixelMaze-v0"]
+preset = "maze-demo"
+[methods.scratch]
+phases = ["train"]
+[methods.counted]
+phases = ["train"]
+bonus = "rnd"
+config.method.rep_dim = 8
+config.bonus.decay = "linear"
+config.bonus.decay_steps = 400
+[methods.strong]
+phases = ["train"]
+preset = "drq"
+bonus = "apt"
+config.bonus.coefficient = 0.5
+"""
+
+
+def test_a_method_from_scratch_may_have_a_bonus(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(BONUS)
+    plan = plan_of(file, steps_scale=0.5)
+    configs = {cell.arm.name: cell.config for cell in plan.cells}
+    assert {name: (c.method.name, c.bonus.coefficient) for name, c in configs.items() if c.has_bonus} == {
+        "counted": ("rnd", build.BONUS_COEFFICIENT),
+        "strong": ("apt", 0.5),
+    }
+    assert (configs["counted"].method.rep_dim, configs["counted"].bonus.decay_steps) == (8, 200)
+    assert configs["counted"].learner == configs["scratch"].learner
+    methods = {cell.arm: cell.method for cell in make_record(plan, ()).cells}
+    assert methods == {"scratch": "scratch", "counted": "scratch + rnd", "strong": "scratch + apt"}
+    for wrong in ('phases = ["pretrain"]', 'phases = ["train"]\nlike = "tuned"\n[methods.tuned]'):
+        file.write_text(f'tasks = ["voidrl/PixelMaze-v0"]\n[methods.one]\nbonus = "rnd"\n{wrong}\n')
+        with pytest.raises(ConfigError, match=r"methods.one.bonus = 'rnd' cannot be used: expected none"):
+            read_experiment(file)
 
 
 def test_sizes_of_the_papers_experiments():

@@ -5,9 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import PIXELS, Chain, fill_replay, make_agent, run_loop, small_method, spec_of
+from helpers import CPU, DISCRETE, PIXELS, Chain, fill_replay, make_agent, run_loop, small_method, spec_of
 
+from voidrl.config import EnvConfig
+from voidrl.data.fill import fill_replay as data_into
 from voidrl.errors import ConfigError
+from voidrl.replay import Replay
 
 C = 1e-3
 
@@ -140,6 +143,9 @@ def test_the_loop_notes_the_novelty_within_each_episode(tmp_path):
 
 
 def test_what_cannot_work_is_one_sentence():
+    replay = Replay(DISCRETE, 1, 10, 0, CPU, CPU, note_dim=1)
+    with pytest.raises(ConfigError, match=r"replay\.data = 'x\.npz' cannot be used with method 'ngu'"):
+        data_into(replay, "x.npz", EnvConfig(), ngu())
     with pytest.raises(ConfigError, match=r"max_scale = 0\.5 cannot be used: expected 1"):
         ngu(max_scale=0.5)
     with pytest.raises(ConfigError, match="k = 0 cannot be used"):

@@ -6,11 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gymnasium import spaces
-from helpers import CONTINUOUS, DISCRETE, fill_replay, make_agent, points, shake
+from helpers import BOX, CONTINUOUS, DISCRETE, fill_replay, make_agent, points, shake
 from tiny_runs import Walk, assert_same_run, newest, tiny
 from torch import nn
 
 import voidrl
+from voidrl.agent.dry_build import dry_build
 from voidrl.build import build_config, layers_for
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents
@@ -167,10 +168,12 @@ def test_recipes_have_a_variant_with_contrast_and_one_without(method, preset):
     for name, trainers in (("learner", ("method", "learner")), ("simclr", ("representation",))):
         arguments = {"method": {"name": method}, "representation": {"name": name}}
         layers = layers_for(env, "pretrain", preset, None, arguments)
-        spec = EnvSpec((3, 84, 84), True, 3, num_actions=0 if "urlb" in preset else 4, raw_shape=(84, 84, 3))
+        box = BOX if "urlb" in preset else {}
+        spec = EnvSpec((3, 84, 84), True, 3, num_actions=0 if box else 4, raw_shape=(84, 84, 3), **box)
         config = build_config(spec, [layer.values for layer in layers])
         assert config.representation.name == name
         assert config.encoder_trainers == trainers
+        assert dry_build(spec, config) is not None
 
 
 @pytest.mark.parametrize(

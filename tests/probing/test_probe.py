@@ -101,6 +101,23 @@ def test_the_reward_of_each_step_is_that_of_the_method(walk):
     np.testing.assert_allclose(found, np.tile(obs[:, 0].numpy(), (4, 1)))
 
 
+def test_episodes_and_options_are_those_of_the_play(walk):
+    n = len(walk)
+    before, after = walk.observations(np.arange(n), before=True), walk.observations(np.arange(n))
+    states = torch.cat([before, after]), np.arange(n), n + np.arange(n)
+    last = [
+        walk.episode_step[i] == walk.episode_step[walk.episode == walk.episode[i]].max() for i in range(n)
+    ]
+    agent = make_agent(walk.spec, method=small_method("vic"))
+    ends = intrinsic_rewards(agent, walk, *states, repeats=1)[0]
+    assert ((ends != 0) == last).all()
+    everything_is_near = small_method("ngu", k=3, max_scale=1.0, cluster_distance=1e9)
+    agent = make_agent(walk.spec, method=everything_is_near)
+    found = intrinsic_rewards(agent, walk, *states, repeats=1)[0]
+    remembered = np.minimum(walk.episode_step + 1, 3)
+    np.testing.assert_allclose(found, 1 / (np.sqrt(remembered) + 1e-3), rtol=1e-5)
+
+
 def test_rewards_among_other_states_are_noisy_and_leave_the_agent_as_it_is(walk):
     agent = walker(walk, "apt")
     before = {name: tensor.clone() for name, tensor in agent.tensors().items()}
@@ -111,7 +128,7 @@ def test_rewards_among_other_states_are_noisy_and_leave_the_agent_as_it_is(walk)
     assert all(torch.equal(tensor, before[name]) for name, tensor in agent.tensors().items())
 
 
-@pytest.mark.parametrize("method", ["rnd", "icm", "random", "tiny_runs:Skilled"])
+@pytest.mark.parametrize("method", ["rnd", "icm", "ngu", "vic", "random", "tiny_runs:Skilled"])
 def test_methods_of_every_kind(walk, method):
     options = small_method(method) if ":" not in method else {"name": method}
     result = probe_play(make_agent(walk.spec, method=options), walk, spaces=("z",), variables=["cell"])

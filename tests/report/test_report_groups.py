@@ -53,6 +53,25 @@ def test_settings_that_differ_make_another_arm_and_name_it(tmp_path):
     }
 
 
+def test_a_bonus_makes_another_arm_and_its_method_counts(tmp_path):
+    settings = {"phase": "train", "rows": ROWS}
+    write_run(tmp_path / "plain", **settings)
+    write_run(tmp_path / "other", method="rnd", seed=2, **settings)  # which plain training does not use
+    write_run(tmp_path / "rnd", method="rnd", bonus__coefficient=0.1, **settings)
+    write_run(tmp_path / "apt", method="apt", bonus__coefficient=0.1, **settings)
+    write_run(tmp_path / "apt3", method="apt", method__k=3, bonus__coefficient=0.1, **settings)
+    write_run(tmp_path / "tuned", phase="finetune", method="apt", bonus__coefficient=0.1, rows=ROWS)
+    labels = {run.path.name: arm.label for arm in arms_of(tmp_path)[1] for run in arm.runs}
+    assert labels.pop("apt").startswith("scratch + apt (method.k ")
+    assert labels == {
+        "plain": "scratch",
+        "other": "scratch",
+        "rnd": "scratch + rnd",
+        "apt3": "scratch + apt (method.k 3)",
+        "tuned": "apt + bonus",
+    }
+
+
 def test_what_a_phase_does_not_use_makes_no_difference(tmp_path):
     write_run(tmp_path / "a", rows=ROWS, finetune__heads="random")
     write_run(tmp_path / "b", rows=ROWS, seed=2, reward_scale=5.0)

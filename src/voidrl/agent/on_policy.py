@@ -54,7 +54,8 @@ def rollout_step(agent: Agent, replay: Replay, steps: int) -> Metrics:
             reward = rollout.batch.reward * agent.config.reward_scale
             surrogate = learner.surrogate(rollout, reward)
         metrics |= agent._owned(
-            "reward", {"reward_std": reward.std(correction=0), "reward_mean": reward.mean()}
+            "reward" if agent.pretraining else "task",
+            {"reward_std": reward.std(correction=0), "reward_mean": reward.mean()},
         )
         found, taken = ascend(
             agent.optimizers, surrogate, max_updates=learner.policy_updates, backtracks=learner.backtracks

@@ -157,6 +157,7 @@ def _check_rollouts(config: Config, pieces: Pieces) -> None:
         "replay.priority_exponent": config.replay.priority_exponent,
         "reset.every_updates": config.reset.every_updates,
         "finetune.explorer": config.finetune.explorer if config.phase == "finetune" else 0,
+        "bonus.coefficient": config.bonus.coefficient if config.has_bonus else 0,
     }
     for field, value in refused.items():
         if value:
@@ -248,10 +249,10 @@ def _check_bonus(config: Config, pieces: Pieces) -> None:
     if not config.has_bonus:
         return
     name, coefficient = config.method.name, config.bonus.coefficient
-    if not pieces.method.learns:
+    if not pieces.method.learns or pieces.method.learner:
         raise ConfigError(
             f"method {name!r} cannot be used as a bonus (bonus.coefficient = {coefficient:g}): it has no "
-            f"reward that could be added to the task's; use apt or rnd"
+            f"reward of a transition that could be added to the task's; use apt or rnd"
         )
     if config.phase == "finetune" and isinstance(config.method, SkillConfig):
         raise ConfigError(

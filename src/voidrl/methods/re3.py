@@ -5,9 +5,9 @@ place and a distance means the same throughout.
 
 Differences from the paper: s' is scored, where the authors' code scores s; neighbors are searched in a sample
 of the replay, not in all of it; f reads all stacked frames, not the last alone. The weight β of the reward
-and its decay are left out: they balance it against the reward of a task, and there is none in pre-training.
-Distances are divided by their running standard deviation, as in the authors' code on MiniGrid; on DMControl
-their code does the same and leaves out the logarithm.
+and its decay balance it against the reward of a task: `train --bonus re3` has them, and pre-training has
+none. Distances are divided by their running standard deviation, as in the authors' code on MiniGrid; on
+DMControl their code does the same and leaves out the logarithm.
 """
 
 from __future__ import annotations
