@@ -127,7 +127,7 @@ def test_every_method_has_the_representation_that_it_wants(preset, method, repre
 
 
 def methods_and_protocols():
-    """Every method with every protocol; with two variants of Atari those whose recipes have values for them."""
+    """Every method with every protocol; with two variants of Atari, if its recipe has values for them."""
     variants = {"atari-demo": "atari-fast", "atari-authors": "atari-fast"}
     presets = ("urlb-states", "urlb-pixels", "atari-fast", "maze-demo", "dmc-fast", *variants)
     for method in registry.names("method"):
