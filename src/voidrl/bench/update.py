@@ -54,7 +54,7 @@ def _results_of(
     first: dict[str, Any] | None = None  # the figures that other methods are compared with
     for method in options.methods or [None]:
         workload = find_workload(name)
-        if method is not None and registry.find("method", method).learner is not None:
+        if method is not None and registry.find("method", method).learner:
             say(
                 f"{name} with method {method} is left out: its learner takes whole rollouts, not updates on "
                 f"samples; benchmarks/mepol_rollouts.py measures rollouts per second"
