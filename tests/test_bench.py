@@ -204,6 +204,11 @@ def test_methods_are_compared_with_the_first(tmp_path, capsys):
     assert f"{second['floor']['gflop'] / first['floor']['gflop']:.0%}" in said
 
 
+def test_on_policy_methods_are_left_out_with_a_sentence(capsys):
+    assert bench("update", "maze", "--methods", "mepol", "--device", "cpu", "--seconds", 0.05) == 0
+    assert "maze with method mepol is left out: its learner takes whole rollouts" in capsys.readouterr().err
+
+
 def test_knn(tmp_path, capsys):
     path = tmp_path / "knn.json"
     words = [

@@ -273,12 +273,7 @@ def test_compiled_updates_are_the_same_updates(learner, traced):
         Engine(agent, replay, print).update(0, 4)
     for name, value in plain.tensors().items():
         torch.testing.assert_close(compiled.tensors()[name], value, rtol=1e-4, atol=1e-5, msg=name)
-
-
-def test_nothing_stays_compiled_after_an_update(traced):
-    agent, replay = make_agent(engine="compile"), fill_replay()
-    Engine(agent, replay, print).update(0, 1)
-    for owner in (*agent.modules(), replay):
+    for owner in (*compiled.modules(), replay):  # nothing stays compiled after an update
         assert not [name for name, value in vars(owner).items() if callable(value) and "_fn" in name]
         assert not {"critic_loss", "encode", "spread", "sample"} & vars(owner).keys()
 

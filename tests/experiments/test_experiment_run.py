@@ -220,7 +220,8 @@ def test_a_signal_stops_children_with_checkpoints(own, tmp_path):
 
 
 def test_the_live_table_fits_every_width(tmp_path):
-    plan = make_plan(read_experiment("table2"), ExperimentRequest(seeds=(1,)), tmp_path)
+    request = ExperimentRequest(tasks=("alien",), seeds=(1,), methods=("apt", "scratch"))
+    plan = make_plan(read_experiment("table2"), request, tmp_path)
     running = [(cell, plan.path(cell)) for cell in plan.cells[:3]]
     folder = make_started(plan, plan.cells[0])
     (folder / "metrics.jsonl").write_text('{"step": 125000000, "time/steps_per_second": 348.0}\n')

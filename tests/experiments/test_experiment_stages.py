@@ -7,10 +7,12 @@ import pytest
 from done_cells import make_done, make_started
 
 from voidrl.errors import ConfigError
+from voidrl.experiments.estimate import shipped_rate
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import make_plan
 from voidrl.experiments.record import make_record, update_record, write_record
 from voidrl.experiments.request import ExperimentRequest
+from voidrl.experiments.scale import count_updates
 from voidrl.experiments.state import state_of
 from voidrl.experiments.table import print_results
 from voidrl.report.groups import make_arms
@@ -168,3 +170,13 @@ def test_panels_keep_zero_shot_scores_apart(tmp_path):
     )
     assert [panel.of(arm, "alien")[0].score for arm in panel.arms.names] == [0.0, 2000.0, 1000.0]
     assert panel.label("apt-pretrain") == "APT, zero-shot"
+
+
+def test_on_policy_runs_are_counted_in_rollouts_and_have_rates_of_their_own(tmp_path):
+    plan = plan_of(tmp_path, methods=("cbb", "mepol"))
+    cells = {(cell.arm.name, cell.phase): cell for cell in plan.cells}
+    mepol = cells["mepol", "pretrain"]
+    rollouts = 1_500_000 // (mepol.config.learner.rollout_steps * 64)
+    assert count_updates(mepol.config) == rollouts * mepol.config.learner.max_updates
+    assert shipped_rate(cells["cbb", "pretrain"], has_gpu=True).steps_per_second == 6807  # APT's
+    assert shipped_rate(mepol, has_gpu=True) is None  # nothing of the kind was measured

@@ -168,8 +168,20 @@ def test_a_dry_run_shows_every_cell_and_writes_nothing(tmp_path, capsys):
     # 250M / 348 a second, which is marked as what it is on a machine without such a GPU.
     elsewhere = "" if torch.cuda.is_available() else " (H200)"
     assert f"alien/apt-pretrain/seed1 pretrain 250M 8d07h{elsewhere} missing" in lines
-    assert f"22 runs in {out}: 22 missing" in lines
-    for arm in ("apt", "scratch", "der", "curl", "drq", "drq_eps", "spr", "otrainbow", "sr_spr", "bbf"):
+    assert f"26 runs in {out}: 26 missing" in lines
+    for arm in (
+        "apt",
+        "visr",
+        "scratch",
+        "der",
+        "curl",
+        "drq",
+        "drq_eps",
+        "spr",
+        "otrainbow",
+        "sr_spr",
+        "bbf",
+    ):
         assert any(line.startswith(f"pong/{arm}/seed1 ") for line in lines), arm
     assert any(line.startswith("pong/bbf/seed1 train 100k ") for line in lines)
     measured = (
@@ -288,8 +300,8 @@ def test_experiment_json_has_the_cells_of_all_command_lines(tmp_path):
     ]
     with pytest.raises(RunFolderError, match="holds the experiment 'demo' and not 'urlb'"):
         write_record(plan_of(tmp_path, "urlb", methods=("scratch",)), ["voidrl"])
-    missing = make_record(plan_of(tmp_path, "table3", methods=("apt",), tasks=("alien",)), ["voidrl"]).missing
-    assert "VISR" in missing["visr"]
+    missing = make_record(plan_of(tmp_path, "table2", methods=("apt",), tasks=("alien",)), ["voidrl"]).missing
+    assert "SimPLe" in missing["simple"]
 
 
 @pytest.mark.parametrize(

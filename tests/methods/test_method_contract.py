@@ -8,7 +8,6 @@ from helpers import (
     CONTINUOUS,
     DISCRETE,
     PIXELS,
-    PIXELS_CONTINUOUS,
     fill_replay,
     make_agent,
     moved,
@@ -18,18 +17,15 @@ from helpers import (
 )
 
 from voidrl import registry
+from voidrl.build import build_config
 from voidrl.config import MethodConfig, SkillConfig, to_json
 from voidrl.engine import HostReads
 from voidrl.methods.base import About, Method
 from voidrl.protocols.presets import recipe
 
 METHODS = registry.names("method")
-SPECS = {
-    "discrete": DISCRETE,
-    "continuous": CONTINUOUS,
-    "pixels": PIXELS,
-    "pixels-continuous": PIXELS_CONTINUOUS,
-}
+SPECS = {"discrete": (DISCRETE, 1), "continuous": (CONTINUOUS, 3), "pixels": (PIXELS, 3)}
+"""Environments, each with an n-step; test_mixed has images with continuous actions."""
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -39,7 +35,7 @@ def test_is_found_by_its_file_name_and_has_a_config(name):
     assert registry.name_of("method", cls) == name
     assert issubclass(cls.Config, MethodConfig)
     assert cls.__doc__
-    assert make_agent(method=name).config.method == cls.Config(name=name)
+    assert build_config(DISCRETE, [{"method": name}]).method == cls.Config(name=name)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -59,9 +55,9 @@ def test_describes_itself_and_has_a_recipe_for_urlb(name):
 
 @pytest.mark.parametrize("kind", SPECS)
 @pytest.mark.parametrize("name", METHODS)
-def test_rewards_are_finite_detached_and_one_per_transition(name, kind):
-    spec = SPECS[kind]
-    agent = make_agent(spec, method=small_method(name))
+def test_rewards_are_finite_and_one_per_transition_and_updates_log_scalars(name, kind):
+    spec, n_step = SPECS[kind]
+    agent = make_agent(spec, method=small_method(name), learner__n_step=n_step)
     replay = fill_replay(spec, skill_dim=agent.method.skill_dim, note_dim=agent.note_dim)
     segment = replay.segment(replay.sample(16), 1, 1.0)
     batch = replay.n_step_batch(segment)
@@ -75,15 +71,6 @@ def test_rewards_are_finite_detached_and_one_per_transition(name, kind):
     assert reward.isfinite().all()
     assert agent.method.scalar_reward(reward, batch.skill).shape == (16,)
 
-
-@pytest.mark.parametrize(
-    ("kind", "n_step"), [("discrete", 1), ("continuous", 3), ("pixels", 3), ("pixels-continuous", 1)]
-)
-@pytest.mark.parametrize("name", METHODS)
-def test_updates_run_and_log_scalars(name, kind, n_step):
-    spec = SPECS[kind]
-    agent = make_agent(spec, method=small_method(name), learner__n_step=n_step)
-    replay = fill_replay(spec, skill_dim=agent.method.skill_dim, note_dim=agent.note_dim)
     before = snapshot(agent.tensors())
     for index in range(2):
         metrics = update(agent, replay, index)

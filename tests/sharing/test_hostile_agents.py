@@ -217,6 +217,7 @@ def header_bytes(header, data=b""):
         header_bytes({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, b"\0" * 8),
         header_bytes({}),
     ],
+    ids=lambda changes: str(changes)[:60],
 )
 def test_headers_that_lie_are_refused(saved, data):
     put_weights(saved, data)

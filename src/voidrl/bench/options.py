@@ -138,9 +138,7 @@ def _find_methods(workloads: list[str], methods: list[str]) -> list[str]:
     """The methods to measure, `all` replaced by their names."""
     if not methods:
         return []
-    # Not `random`, which trains nothing, nor methods whose updates take whole rollouts.
-    names = [name for name in registry.names("method") if name != "random"]
-    known = [name for name in names if not registry.find("method", name).learner]
+    known = [name for name in registry.names("method") if name != "random"]  # which trains nothing
     for name in methods:
         if name not in (*known, "all"):
             raise UnknownNameError("method", name, (*known, "all"))

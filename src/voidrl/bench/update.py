@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from voidrl import registry
 from voidrl.agent import Agent
 from voidrl.agent.cost import update_gflop
 from voidrl.bench.data import random_replay
@@ -53,6 +54,12 @@ def _results_of(
     first: dict[str, Any] | None = None  # the figures that other methods are compared with
     for method in options.methods or [None]:
         workload = find_workload(name)
+        if method is not None and registry.find("method", method).learner:
+            say(
+                f"{name} with method {method} is left out: its learner takes whole rollouts, not updates on "
+                f"samples; benchmarks/mepol_rollouts.py measures rollouts per second"
+            )
+            continue
         if method is not None:
             workload = workload.with_method(method)
         spec = workload.spec or probe_env(EnvConfig(id=DEMO_ENV))[0]

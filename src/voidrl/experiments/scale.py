@@ -52,7 +52,7 @@ def scale_config(config: Config, scale: float) -> Config:
             length = getattr(getattr(config, piece), field)
             changes[name] = max(1, round(length * scale)) if length else 0
         config = update(config, changes)
-        updates = _shorten(config.representation.warmup_updates, scale, count_updates(config))
+        updates = _shorten(config.representation.warmup_updates, scale, _sampled_updates(config))
         changes = {"representation.warmup_updates": updates}
     return update(config, changes)
 
@@ -80,7 +80,16 @@ def learns(config: Config) -> bool:
 
 
 def count_updates(config: Config) -> int:
-    """Gradient steps of the whole run."""
+    """Gradient steps of the learner in the whole run; on-policy, the most that its rollouts have."""
+    learner = config.learner
+    if learner.on_policy:
+        steps, updates = (getattr(learner, name, 1) for name in ("rollout_steps", "max_updates"))
+        return int(config.steps // (steps * config.env.num_envs) * updates)
+    return _sampled_updates(config)
+
+
+def _sampled_updates(config: Config) -> int:
+    """Updates on samples of the replay; on-policy, those of f."""
     return max(0, int((config.steps - warmup_steps(config)) * config.updates_per_step)) * learns(config)
 
 
