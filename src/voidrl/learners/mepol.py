@@ -110,6 +110,7 @@ class MEPOL(OnPolicyLearner):
 
     Config = MEPOLConfig
     actions = "both"
+    plays_by_sampling = True  # it was trained to be random
 
     def __init__(
         self, spec: EnvSpec, config: MEPOLConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
