@@ -62,7 +62,7 @@ def latents_of(states):
 def test_ten_clusters_use_ten_codes_and_the_reward_is_greatest_at_the_centroid():
     agent = edl()
     method, (replay, places) = agent.method, clusters()
-    for _ in range(200):
+    for _ in range(150):
         batch = replay.batch(replay.sample(64), 1, 1.0)
         (loss,) = method.losses(batch, agent._latents(batch, None))
         agent.optimizers.minimize([loss.optimizer], loss.value)
@@ -234,16 +234,10 @@ class Cross(gym.Env):
 
 
 def test_in_four_corridors_skills_end_where_their_codes_are(tmp_path):
-    method = {
-        "name": "edl",
-        "num_skills": 5,
-        "hidden_dim": 32,
-        "learning_rate": 2e-3,
-        "explore_fraction": 0.4,
-    }
-    learner = {"batch_size": 32, "hidden_dim": 64, "target_tau": 0.1, "discount": 0.8, "learning_rate": 2e-3}
+    method = {"name": "edl", "num_skills": 5, "hidden_dim": 32, "learning_rate": 3e-3}
+    learner = {"batch_size": 128, "hidden_dim": 64, "target_tau": 0.1, "discount": 0.8, "learning_rate": 3e-3}
     learner |= {"n_step": 3, "epsilon_decay_steps": 1, "epsilon_end": 0.5}
-    options = {"steps": 1280, "warmup_steps": 200, "updates_per_step": 0.6}
+    options = {"steps": 1040, "warmup_steps": 200, "updates_per_step": 0.5}
     agent = make_agent(spec_of(Cross), method=method, learner=learner, **options)
     run_loop(tmp_path / "run", Cross, agent, num_envs=8)
     goals = (agent.method.vae.goals() * agent.method.std + agent.method.mean).detach()
