@@ -4,7 +4,7 @@ import pytest
 
 from voidrl import build, registry
 from voidrl.agent.dry_build import dry_build
-from voidrl.agent.trainers import Pieces, check_combination
+from voidrl.agent.trainers import Pieces, check_combination, trains_representation
 from voidrl.config import flat, to_json
 from voidrl.errors import ConfigError
 from voidrl.types import EnvSpec
@@ -52,8 +52,8 @@ def test_a_method_builds_with_and_without_contrast(method, variant):
         assert config.representation.name == variant
         tuned = build.build_config(spec, [layer.values for layer in build.finetune_layers(config, None)])
         check_combination(spec, tuned, pieces_of(tuned))
-        if not cls.reads_latents:  # f serves nothing else, and contrast would train nothing
-            assert variant == "learner" or not agent._trains_representation
+        if not cls.uses_latents(config):  # f serves nothing else, and contrast would train nothing
+            assert variant == "learner" or not trains_representation(config, pieces_of(config))
         elif variant == "simclr":
             assert agent.trainers == {"representation"}
             assert config.representation.batch_size == batch_size

@@ -40,7 +40,7 @@ def test_one_encoder_is_trained_by_both_losses_and_protected_in_fine_tuning(pres
     for each in (agent, tuned):
         assert each.representation.encoder is each.learner.encoder
         assert each.trainers == {"representation", "learner"}
-        assert each._trains_representation
+        assert "representation" in each.optimizers
     spr, finetune = pretraining.representation, tuning.finetune
     assert (spr.prediction_steps, spr.loss_weight, spr.batch_size, spr.projection) == (5, 5.0, 0, "head")
     assert spr.warmup_updates == 0  # a predictor that lags behind the encoder lets it collapse
