@@ -188,3 +188,15 @@ def test_an_evaluation_prints_as_one_line_with_mean_and_deviation():
     game = Evaluation([60.0], [9], None, 9, {"rooms": 2}, "breakout")  # random play 1.7, a human 30.5
     expected = "return 60.000 ± 0.000 over 1 episode, length 9.0, human-normalized 202.4%, rooms 2 in 9 steps"
     assert repr(game) == f"Evaluation({expected})"
+
+
+def test_a_policy_that_is_a_distribution_is_sampled(monkeypatch):
+    agent, asked = make_agent(SPEC, method="mepol", learner={"name": "mepol", "rollout_steps": 3}), []
+
+    def choose(obs, skill, deterministic):
+        asked.append(deterministic)
+        return agent.learner.act(obs, skill, deterministic=deterministic)
+
+    monkeypatch.setattr(agent, "choose", choose)
+    evaluate_agent(agent, ladders(2), episodes=2, seed=1)
+    assert set(asked) == {False}

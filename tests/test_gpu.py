@@ -62,6 +62,7 @@ def test_an_on_policy_learner_goes_the_whole_way_on_the_device(continuous, repre
     learner = {"name": "mepol", "rollout_steps": 8, "hidden_dim": 8, "max_updates": 4, "kl_limit": 0.5}
     config = tiny(method=small_method("mepol"), learner=learner, representation=representation)
     config |= {"env.num_envs": 2, "replay.capacity_steps": 64, "log.checkpoint_every_steps": 40}
+    config |= {"augment.shift_pixels": 1}
     env = f"{MAZE}&continuous={continuous}"
     agent = voidrl.pretrain(env, steps=80, out=tmp_path / "run", config=config, device="cuda")
     assert agent.device.type == "cuda"

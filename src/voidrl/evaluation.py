@@ -109,11 +109,11 @@ def evaluate_agent(
         seed: Seed of the environments and of the agent's random numbers.
         steps: Play this many steps instead of a number of episodes. Each environment starts episodes until
             its part is used up, and finishes the last one; states are counted in exactly this many steps.
-        deterministic: Take the agent's best action instead of sampling.
+        deterministic: Without exploration noise. A learner may be sampled all the same (`plays_by_sampling`).
         epsilon: Probability of a uniformly random action.
         watch: Called with the result of each step, and with None at the first reset.
     """
-    n = envs.num_envs
+    n, best = envs.num_envs, deterministic and not agent.learner.plays_by_sampling
     total = episodes if steps is None else steps
     budget = np.array([total // n + (i < total % n) for i in range(n)])  # episodes or steps
     used, taken = np.zeros(n, np.int64), np.zeros(n, np.int64)  # of the budget by whole episodes; steps
@@ -132,7 +132,7 @@ def evaluate_agent(
         skill = agent.new_skills(at_start)
         while (playing := used < budget).any():
             obs = history.latest()
-            chosen = agent.choose(obs, skill, deterministic=deterministic)
+            chosen = agent.choose(obs, skill, deterministic=best)
             if epsilon:
                 random_actions = agent.random_actions(obs)
                 explore = torch.rand(n, device=agent.device) < epsilon

@@ -24,6 +24,8 @@ LIMITS = {
     "updates_per_step": 0.25,
     "capacity_steps": 400,
     "batch_size": 16,
+    "rollout_steps": 20,
+    "k": 16,
     "hidden_dim": 16,
     "trunk_dim": 16,
     "feature_dim": 16,

@@ -214,12 +214,10 @@ TASK = {
 }
 
 
-@pytest.mark.parametrize("env", [Chain, Point], ids=["discrete", "continuous"])
-def test_a_task_is_learned_from_scratch(env, tmp_path):
-    voidrl.train(env, steps=2600, out=tmp_path / "run", config=TASK)
+def test_a_task_is_learned_from_scratch(tmp_path):
+    voidrl.train(Chain, steps=2000, out=tmp_path / "run", config=TASK)
     returns = [row["episode/return"] for row in rows(tmp_path / "run") if "episode/return" in row]
-    assert returns[-1] > returns[0] + (0.3 if env is Chain else 2)
-    assert env is not Chain or returns[-1] > 0.95
+    assert returns[-1] > 0.95 > returns[0] + 0.2
 
 
 def test_fine_tuning_goes_on_from_the_pretrained_policy(tmp_path):
@@ -230,6 +228,6 @@ def test_fine_tuning_goes_on_from_the_pretrained_policy(tmp_path):
     for name, weight in source.learner.named_parameters():
         assert torch.equal(weight, task.learner.get_parameter(name)), name
     options = {"finetune.learning_rate": 3e-3}
-    task = voidrl.finetune(source, steps=3000, out=tmp_path / "task", config=options)
+    task = voidrl.finetune(source, steps=2400, out=tmp_path / "task", config=options)
     returns = [voidrl.evaluate(agent, episodes=16, env=Point).mean_return for agent in (source, task)]
     assert returns[1] > returns[0] + 2

@@ -385,4 +385,4 @@ def test_a_critic_of_scalar_values_is_refused():
     with pytest.raises(
         ConfigError, match=r"maps one state to \(1, 3\): expected .*\(1, 3, 51\); use learner dqn"
     ):
-        make_agent(DISCRETE, learner="rainbow", method="aps")
+        make_agent(DISCRETE, learner="rainbow", method="aps", phase="finetune")

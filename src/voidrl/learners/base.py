@@ -28,6 +28,8 @@ class Learner(nn.Module):
     actions: ClassVar[Literal["discrete", "continuous", "both"]]
     takes_vector_rewards: ClassVar[bool] = False
     """Whether `losses` takes rewards of (B, dim), for critics on successor features."""
+    plays_by_sampling: ClassVar[bool] = False
+    """Whether evaluations sample the policy, since it is a distribution whose mode may be no policy at all."""
     has_bounded_values: ClassVar[bool] = False
     """Whether values are limited to a support, such as C51's."""
     resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")

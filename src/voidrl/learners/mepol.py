@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from voidrl.config import Count, EncoderConfig, LearnerConfig, require, require_positive
 from voidrl.entropy import Neighborhoods, weighted_entropy
 from voidrl.learners.base import OnPolicyLearner, Surrogate
-from voidrl.nets import Encoder, join, mlp
+from voidrl.nets import Encoder, FullPrecisionLinear, join, mlp
 from voidrl.observations import action_mask
 from voidrl.replay import Rollout
 from voidrl.types import EnvSpec, Loss
@@ -110,6 +110,7 @@ class MEPOL(OnPolicyLearner):
 
     Config = MEPOLConfig
     actions = "both"
+    plays_by_sampling = True  # it was trained to be random
 
     def __init__(
         self, spec: EnvSpec, config: MEPOLConfig, encoder: Encoder, critic: nn.Module | None, skill_dim: int
@@ -118,8 +119,9 @@ class MEPOL(OnPolicyLearner):
         self.config: MEPOLConfig = config
         inputs = encoder.feature_dim + skill_dim
         hidden = [inputs, *[config.hidden_dim] * config.hidden_layers]
-        self.actor = mlp([*hidden, spec.num_actions or spec.action_dim])
-        self.critic = mlp([*hidden, 1])
+        # Never bf16, in which steps of a small learning rate would not change a probability.
+        self.actor = mlp([*hidden, spec.num_actions or spec.action_dim], layer=FullPrecisionLinear)
+        self.critic = mlp([*hidden, 1], layer=FullPrecisionLinear)
         self.log_std: nn.Parameter | None = None
         if not spec.discrete:
             self.log_std = nn.Parameter(torch.full((spec.action_dim,), config.log_std))

@@ -42,6 +42,7 @@ from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss
 
 CLIP = 5.0  # standard deviations; bounds the likelihood of a coordinate that had been constant
+MOMENTUM = 0.99  # of the moments of z and Δz, since f changes
 MAX_ROWS = 2**15  # rows of (z, w_i) that pass through q at once
 LOG_2PI = math.log(2 * math.pi)
 # Of the selection through q:
@@ -146,8 +147,8 @@ class DADS(Method):
         if self.projects:
             self.register_buffer("projection", nn.init.orthogonal_(torch.empty(width, dim)))
         self.dynamics = SkillDynamics(dim, self.skill_dim, config)
-        self.states = RunningMoments((dim,), floor=1e-6)
-        self.changes = RunningMoments((dim,), floor=1e-6)
+        self.states = RunningMoments((dim,), floor=1e-6, momentum=MOMENTUM)
+        self.changes = RunningMoments((dim,), floor=1e-6, momentum=MOMENTUM)
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """The negative log-likelihood of the changes."""

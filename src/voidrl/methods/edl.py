@@ -43,9 +43,9 @@ from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 EXPLORE, FIT, SKILLS = 0, 1, 2  # stages
 CLIP = 5.0  # standard deviations; bounds the distance to a coordinate that had been constant
-MOMENTUM = 0.999  # of the moments of x, since f changes
+MOMENTUM = 0.99  # of the moments of x, since f changes
 USAGE_RATE = 0.05  # by which the share of states of each code is averaged
-DEAD = 0.3  # of an equal share
+DEAD = 0.5  # of an equal share
 
 
 @dataclass(frozen=True)
