@@ -178,5 +178,7 @@ def test_on_policy_runs_are_counted_in_rollouts_and_have_rates_of_their_own(tmp_
     mepol = cells["mepol", "pretrain"]
     rollouts = 1_500_000 // (mepol.config.learner.rollout_steps * 64)
     assert count_updates(mepol.config) == rollouts * mepol.config.learner.max_updates
+    idle = plan_of(tmp_path, methods=("mepol",), changes={"finetune.steps": 900})
+    assert idle.notes == ["1 runs learn nothing: ms_pacman/mepol/seed1 has 900 steps and rollouts of 8192"]
     assert shipped_rate(cells["cbb", "pretrain"], has_gpu=True).steps_per_second == 6807  # APT's
     assert shipped_rate(mepol, has_gpu=True) is None  # nothing of the kind was measured

@@ -183,8 +183,11 @@ def _notes(cells: Sequence[Cell]) -> Iterator[str]:
     idle = [cell for cell in cells if scale.learns(cell.config) and not scale.count_updates(cell.config)]
     few = [cell for cell in cells if 0 < scale.count_updates(cell.config) < scale.FEW_UPDATES]
     if idle:
-        steps, warmup = idle[0].config.steps, scale.warmup_steps(idle[0].config)
-        yield f"{len(idle)} runs learn nothing: {idle[0].folder} has {steps} steps and a warm-up of {warmup}"
+        config = idle[0].config
+        due = f"a warm-up of {scale.warmup_steps(config)}"
+        if config.learner.on_policy:
+            due = f"rollouts of {scale.rollout_steps(config)}"
+        yield f"{len(idle)} runs learn nothing: {idle[0].folder} has {config.steps} steps and {due}"
     if few:
         yield (
             f"{len(few)} runs make fewer than {scale.FEW_UPDATES} updates ({few[0].folder} "

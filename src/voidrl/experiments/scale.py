@@ -81,11 +81,14 @@ def learns(config: Config) -> bool:
 
 def count_updates(config: Config) -> int:
     """Gradient steps of the learner in the whole run; on-policy, the most that its rollouts have."""
-    learner = config.learner
-    if learner.on_policy:
-        steps, updates = (getattr(learner, name, 1) for name in ("rollout_steps", "max_updates"))
-        return int(config.steps // (steps * config.env.num_envs) * updates)
+    if config.learner.on_policy:
+        return config.steps // rollout_steps(config) * int(getattr(config.learner, "max_updates", 1))
     return _sampled_updates(config)
+
+
+def rollout_steps(config: Config) -> int:
+    """Steps of a rollout of an on-policy learner, all environments together."""
+    return int(getattr(config.learner, "rollout_steps", 0)) * config.env.num_envs
 
 
 def _sampled_updates(config: Config) -> int:
