@@ -191,7 +191,7 @@ def test_an_evaluation_prints_as_one_line_with_mean_and_deviation():
 
 
 def test_a_policy_that_is_a_distribution_is_sampled(monkeypatch):
-    agent, asked = make_agent(SPEC, method="mepol", learner={"name": "mepol", "rollout_steps": 3}), []
+    agent, asked = make_agent(SPEC, method="mepol", learner={"name": "mepol", "rollout_steps": 8}), []
 
     def choose(obs, skill, deterministic):
         asked.append(deterministic)
