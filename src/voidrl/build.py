@@ -95,6 +95,7 @@ def layers_for(
     *,
     shared: Mapping[str, Any] | None = None,
     bonus: str | type[Method] | None = None,
+    run_code: bool = True,
 ) -> list[ConfigLayer]:
     """The layers of a run that starts from scratch: protocol, recipe and command.
 
@@ -112,6 +113,8 @@ def layers_for(
         shared: Changes that all runs of an experiment have in common; in `train`, the values for fine-tuning
             win over them.
         bonus: In `train`, the method whose reward is added to the task's, with its recipe.
+        run_code: Whether a method that is named as `module:name` may be imported, to see whether it has a
+            learner of its own.
     """
     arguments = {**(arguments or {}), "phase": phase}
     if bonus is not None:
@@ -131,7 +134,8 @@ def layers_for(
     named = merge(shared or {}, command)
     method = piece_name("method", named) or Config().method.name
     learner, representation = (piece_name(kind, named) for kind in ("learner", "representation"))
-    own = registry.find("method", method).learner  # of a method that has one, and of its recipe
+    # The learner of a method that has one of its own, and of its recipe.
+    own = registry.find("method", method).learner if run_code or ":" not in method else ""
     learner = learner if learner not in (None, "auto") else own or learner
     task = find_dmc_task(env) if isinstance(env, str) else None
     domain = None if task is None else task.domain

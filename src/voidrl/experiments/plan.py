@@ -399,7 +399,9 @@ class _Planner:
         own = [self._file_config(arm, phase), self.phase_changes[phase], method, arm.config]
         own.append(arm.by_phase.get(phase, PhaseSpec()).config)
         preset = self._preset_name(arm, env)
-        layers = build.layers_for(env, phase, preset, self._layered(own), shared=shared, bonus=bonus)
+        layers = build.layers_for(
+            env, phase, preset, self._layered(own), shared=shared, bonus=bonus, run_code=self.run_code
+        )
         return self._layered([layer.values for layer in layers])
 
     def _from_finetuning(self, arm: ArmSpec, arm_phase: Mapping[str, Any], task: Task) -> dict[str, Any]:
@@ -446,7 +448,7 @@ class _Planner:
             return self._protocol_steps(self.experiment.arms[arm.like], "finetune", env, action_repeat)
         started = "train" if phase == "train" else "pretrain"
         preset = self._source_arm(arm).preset or self.experiment.preset
-        layers = build.layers_for(env, started, preset, self.experiment.config)
+        layers = build.layers_for(env, started, preset, self.experiment.config, run_code=self.run_code)
         merged = merge(*(layer.values for layer in layers))
         default = merged.get("steps", Config().steps)
         if phase == "finetune":
