@@ -190,8 +190,8 @@ def test_an_evaluation_prints_as_one_line_with_mean_and_deviation():
     assert repr(game) == f"Evaluation({expected})"
 
 
-def test_a_policy_that_is_a_distribution_is_sampled(monkeypatch):
-    agent, asked = make_agent(SPEC, method="mepol", learner={"name": "mepol", "rollout_steps": 8}), []
+def test_a_policy_that_is_a_distribution_is_sampled(monkeypatch, ladders):
+    agent, asked = make_agent(SPEC, method={"name": "mepol", "k": 2}, learner="mepol"), []
 
     def choose(obs, skill, deterministic):
         asked.append(deterministic)

@@ -29,7 +29,7 @@ class Learner(nn.Module):
     takes_vector_rewards: ClassVar[bool] = False
     """Whether `losses` takes rewards of (B, dim), for critics on successor features."""
     plays_by_sampling: ClassVar[bool] = False
-    """Whether evaluations sample the policy, since it is a distribution whose mode may be no policy at all."""
+    """Whether evaluations sample the policy, a distribution whose most likely actions may be no policy."""
     has_bounded_values: ClassVar[bool] = False
     """Whether values are limited to a support, such as C51's."""
     resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
