@@ -10,7 +10,6 @@ from helpers import (
     PIXELS_CONTINUOUS,
     Chain,
     Place,
-    config,
     fill_replay,
     line_replay,
     make_agent,
@@ -127,9 +126,7 @@ def test_the_learner_sees_the_decayed_coefficient():
 WITHOUT_REWARD = ("random", "mepol")
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in registry.names("method") if name not in ("random", "mepol")]
-)
+@pytest.mark.parametrize("name", [name for name in registry.names("method") if name not in WITHOUT_REWARD])
 def test_every_method_can_be_a_bonus(name):
     """Its networks learn as in pre-training, and the learner from a reward that holds its own."""
     method = small_method(name)
@@ -174,9 +171,29 @@ def test_a_frozen_encoder_stays_frozen_while_the_method_learns():
     assert any(name.startswith("method.") for name in changed)
 
 
-def test_random_actions_are_no_bonus_and_one_skill_needs_none():
-    with pytest.raises(ConfigError, match="method 'random' cannot be used as a bonus"):
-        make_agent(phase="train", method="random", bonus__coefficient=0.1)
+@pytest.mark.parametrize(
+    ("column", "options"),
+    [
+        ("representation", {"representation": "simclr", "encoder_trainers": ("representation",)}),
+        ("learner", {"method": small_method("proto"), "encoder_trainers": ("method", "learner")}),
+    ],
+)
+def test_next_to_a_frozen_column_a_bonus_trains_what_is_not_frozen(column, options):
+    """Who trained f in pre-training is part of the config, and says nothing about an f that is kept."""
+    tuning = {"frozen_column": column, "heads": "random"}
+    agent = make_agent(PIXELS, phase="finetune", finetune=tuning, bonus__coefficient=0.2, **options)
+    before = snapshot(parameters_of(agent))
+    agent.step(fill_replay(PIXELS))
+    changed = moved(before, parameters_of(agent))
+    assert not any(name.startswith(("learner.encoder.frozen", "representation.")) for name in changed)
+    assert any(name.startswith("learner.encoder.") for name in changed)
+    assert any(name.startswith("method.") for name in changed) == (column == "learner")
+
+
+def test_what_has_no_reward_is_no_bonus_and_one_skill_needs_none():
+    for name in WITHOUT_REWARD:
+        with pytest.raises(ConfigError, match=f"method '{name}' cannot be used as a bonus"):
+            make_agent(phase="train", method=name, bonus__coefficient=0.1)
     with pytest.raises(ConfigError, match="while fine-tuning an agent of method 'diayn'"):
         make_agent(phase="finetune", method="diayn", bonus__coefficient=0.1)
     for wrong in ({"coefficient": -1.0}, {"decay_rate": 1.0}, {"decay_steps": 0}):
@@ -203,41 +220,33 @@ class Counted(Method):
         return (batch.next_obs @ self.visits.clamp(min=1)).rsqrt()
 
 
-CODE = (0, 1, 1, 0, 1, 0, 0, 1, 1, 0)
+def test_a_bonus_changes_what_is_learned_until_it_has_faded():
+    """Action 0 pays ½ and leads to place 0, action 1 pays nothing and leads to place 1, whose bonus is β."""
+    steps = [np.array([action]) for action in (0, 0, 1)]  # the second is the reset after the first
+    replay = line_replay([0, 0, 0, 1], [0.5, 0.0, 0.0], terminated_at=(0, 2), actions=steps)
+    fading = {"coefficient": 1.0, "decay": "linear", "decay_steps": 100}
+    for bonus, learned in ((fading, [1, 0]), ({"coefficient": 0.0}, [0, 0])):
+        agent = make_agent(LINE, phase="train", method=Place, bonus=bonus, learner__learning_rate=1e-2)
+        chosen = []
+        for environment_steps in (0, 100):
+            agent.set_progress(environment_steps)
+            for _ in range(60):
+                agent.step(replay)
+            chosen.append(int(agent.act(np.zeros(1, np.float32))))
+        assert chosen == learned
 
 
-class Locked(Chain):
-    """A chain of ten rooms. In each of them another action leads on, and the wrong one back to the first."""
-
-    def __init__(self):
-        super().__init__(10)
-
-    def step(self, action):
-        right = action == CODE[self.at]
-        self.at = self.at if right else 0
-        return super().step(int(right))
-
-
-def test_a_bonus_finds_what_random_actions_do_not(tmp_path):
-    """Plain DQN never sees the one reward at the end of a chain. Counts lead it there, and then fade."""
-    changes = config(
-        learner__epsilon_decay_steps=200, learner__epsilon_end=0.1, learner__discount=0.95,
-        learner__learning_rate=3e-3, learner__batch_size=32, learner__hidden_dim=32, learner__hidden_layers=1,
-        learner__n_step=3, warmup_steps=100, log__log_every_steps=100,
-    )  # fmt: skip
-    fading = {"bonus": {"coefficient": 0.3, "decay": "linear", "decay_steps": 300}}
-    returns = {}
-    for name, bonus in {"scratch": None, "counted": Counted}.items():
-        settings = {**changes, **(fading if bonus else {})}
-        agent = voidrl.train(Locked, steps=400, out=tmp_path / name, config=settings, bonus=bonus, seed=2)
-        written = rows(tmp_path / name)
-        returns[name] = [row["episode/return"] for row in written if "episode/return" in row]
-    assert max(returns["scratch"]) == 0.0
-    assert returns["counted"][-1] > 0.9
-    assert agent.method.visits.sum() == 400  # each step once
-    coefficients = [row["train/bonus_coefficient"] for row in written if "train/bonus_coefficient" in row]
-    assert coefficients == sorted(coefficients, reverse=True)
-    assert coefficients[-1] == 0.0
+def test_a_run_shows_each_state_once_and_moves_the_coefficient(tmp_path):
+    changes = {"bonus": {"coefficient": 0.3, "decay": "linear", "decay_steps": 30}, "log.log_every_steps": 5}
+    agent = make_agent(spec_of(Chain), method=Counted, phase="train", steps=40, warmup_steps=10, **changes)
+    run_loop(tmp_path / "run", Chain, agent)
+    assert agent.method.visits.sum() == 40
+    found = [row.get("train/bonus_coefficient") for row in rows(tmp_path / "run")]
+    found = [value for value in found if value is not None]
+    assert len(found) > 3
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 0.1
+    assert found[-1] == 0.0
 
 
 def test_without_a_weight_it_is_plain_training_bit_for_bit(tmp_path):

@@ -27,7 +27,7 @@ def trained(spec, **changes):
     return agent
 
 
-@pytest.mark.parametrize("method", ["apt", "diayn"])
+@pytest.mark.parametrize("method", ["apt", "diayn", "mepol"])
 def test_plays_the_very_episodes_of_an_evaluation(method):
     with_envs = make_envs(CONFIG, num_envs=1, evaluation=True)
     agent = trained(with_envs.spec, method=small_method(method))
@@ -50,7 +50,8 @@ def test_plays_the_very_episodes_of_an_evaluation(method):
             break
     first = len(skills)
     assert len(set(skills)) == 1  # held for the episode
-    # After the end the evaluation's next step was the reset; then both play on.
+    # After the end the evaluation's next step was the reset, whose action was ignored; then both play on.
+    player(obs)
     obs, _ = env.reset()
     player.reset()
     assert np.array_equal(obs.transpose(2, 0, 1), steps[first].frames[0])

@@ -139,10 +139,13 @@ class Agent(nn.Module):
         if self.learns:
             self._make_optimizers(device)
             if len(self.trainers) > 1 and "critic" not in self.learner.groups():
+                remedy = "encoder_trainers = ['representation']"
+                if not self.pretraining:
+                    remedy = "representation.auxiliary = False"
                 raise ConfigError(
-                    f"encoder_trainers {', '.join(sorted(self.trainers))} cannot be used with learner "
-                    f"{config.learner.name!r}: a joint loss needs a group 'critic', and it has "
-                    f"{', '.join(self.learner.groups())}"
+                    f"the losses of {' and '.join(sorted(self.trainers))} cannot train one encoder together "
+                    f"with learner {config.learner.name!r}: a joint loss needs a group 'critic', and it has "
+                    f"{', '.join(self.learner.groups())}; use {remedy}"
                 )
 
     def _make_encoders(self, pieces: Pieces, spec: EnvSpec) -> tuple[Encoder | None, Encoder]:
@@ -200,7 +203,9 @@ class Agent(nn.Module):
                 f"whose weights are frozen (requires_grad = False): leave some trainable, or add layers "
                 f"behind it with representation.encoder.feature_dim"
             )
-        if self.uses_method and config.encoder_trainers and (f is None or all_frozen):
+        # Next to a frozen column, f does not learn any more, whoever trained it in pre-training.
+        expects = self.uses_method and config.encoder_trainers and not has_frozen_column(config)
+        if expects and (f is None or all_frozen):
             why = "which has no encoder" if f is None else "whose encoder never learns"
             raise ConfigError(
                 f"encoder_trainers = {config.encoder_trainers} cannot be used with representation "

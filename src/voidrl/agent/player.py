@@ -35,7 +35,8 @@ class Player:
         agent: The agent, whose weights are read at each step.
         skill: The skill to follow, or one for each environment, (N, skill_dim); None takes the task's, or
             samples one for each episode if no task has chosen one yet.
-        deterministic: Without exploration noise.
+        deterministic: Without exploration noise. As in evaluations, a policy that is a distribution is
+            sampled all the same (`Learner.plays_by_sampling`).
         num_envs: N, for observations with an axis of environments; None for one environment without it.
         seed: Of skills and noise; they do not change torch's random numbers, and are not changed by them.
     """
@@ -52,7 +53,8 @@ class Player:
         require(
             num_envs is None or num_envs >= 1, "num_envs", num_envs, "None (one environment) or 1 or more"
         )
-        self.agent, self.deterministic, self.num_envs = agent, deterministic, num_envs
+        self.agent, self.num_envs = agent, num_envs
+        self.deterministic = deterministic and not agent.learner.plays_by_sampling
         self._given = None if skill is None else np.asarray(skill, np.float32)
         self._count = num_envs or 1
         with seeded(seed, agent.device):

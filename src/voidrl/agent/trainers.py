@@ -83,11 +83,11 @@ def trains_representation(config: Config, pieces: Pieces) -> bool:
 def check_combination(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
     """Refuse pieces and fields that cannot work together, with a combination that does."""
     _check_learner(spec, config, pieces)
+    _check_bonus(config, pieces)
     _check_rollouts(config, pieces)
     _check_sharing(spec, config, pieces)
     _check_trainers(config, pieces)
     _check_skills(config, pieces)
-    _check_bonus(config, pieces)
     if config.uses_method:
         pieces.method.check(spec, config)
 
@@ -209,7 +209,8 @@ def _check_sharing(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
 def _check_trainers(config: Config, pieces: Pieces) -> None:
     name = config.representation.name
     frozen = is_frozen(config)
-    given = config.encoder_trainers if config.uses_method and not frozen else ()
+    trains_f = config.uses_method and not frozen and not has_frozen_column(config)
+    given = config.encoder_trainers if trains_f else ()
     if "representation" in given and not pieces.representation.has_loss:
         raise ConfigError(
             f"encoder_trainers = {given} cannot be used with representation {name!r}, which has no loss: "
