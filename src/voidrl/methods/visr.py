@@ -130,10 +130,11 @@ class VISR(Method):
         ridge = RIDGE * len(phi) * torch.eye(phi.shape[1], dtype=phi.dtype, device=phi.device)
         w: Tensor = torch.linalg.solve(phi.T @ phi + ridge, phi.T @ batch.reward.double())
         if not w.any():  # host read, once in a run: without reward w = 0, which would make every Q 0
-            tried = super().select_skill(batch, latents)
+            w = self.direction(super().select_skill(batch, latents)[None])[0]
             self.skill_choice = "one of those tried, since the warm-up earned no reward to regress on"
-            return tried
-        return F.pad(F.normalize(w, dim=0).float(), (0, self.skill_dim - len(w)))
+        else:
+            w = F.normalize(w, dim=0).float()
+        return F.pad(w, (0, self.skill_dim - len(w)))
 
     def make_critic(self, feature_dim: int, config: LearnerConfig) -> nn.Module:
         """ψ, conditioned on w alone."""
