@@ -83,7 +83,7 @@ def trains_representation(config: Config, pieces: Pieces) -> bool:
 def check_combination(spec: EnvSpec, config: Config, pieces: Pieces) -> None:
     """Refuse pieces and fields that cannot work together, with a combination that does."""
     _check_learner(spec, config, pieces)
-    _check_bonus(config, pieces)
+    _check_bonus(config, pieces)  # before the rollouts: a method that brings its own learner is no bonus
     _check_rollouts(config, pieces)
     _check_sharing(spec, config, pieces)
     _check_trainers(config, pieces)

@@ -19,7 +19,7 @@ from voidrl.cli.options import (
     read_options,
     split_words,
 )
-from voidrl.errors import UnknownNameError
+from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.terminal.output import say
 from voidrl.terminal.tables import described, print_table, wrap_text
 
@@ -155,6 +155,7 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
     env, given, wants_help = split_words(argv, command, "ENV", meaning)
     own = {**_own_options(command), **(more or {})}
     options = pop_own(given, own)
+    _refuse_bonus(command, given)
     from voidrl import api, build
     from voidrl.affordable import CPU_PRESET, hopeless_on_cpu
     from voidrl.config import PIECES, Config, merge, update
@@ -189,20 +190,30 @@ def _own_options(command: str) -> dict[str, str]:
     return TRAIN if command == "train" else START
 
 
+def _refuse_bonus(command: str, given: dict[str, str]) -> None:
+    """Say what takes the place of `--bonus` in commands other than `train`."""
+    if "--bonus" not in given:
+        return
+    instead = "pre-training has no other reward than the method's: use --method NAME"
+    if command == "finetune":
+        instead = "fine-tuning adds the reward of the agent's own method: use --bonus.coefficient 0.2"
+    raise ConfigError(f"option --bonus is for `voidrl train`; {instead}")
+
+
 def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
     run, given, wants_help = split_words(
         argv, "finetune", "RUN", "the folder of a run or a saved agent, or user/name on the Hugging Face Hub"
     )
     own = {**FINETUNE, **(more or {})}
     options = pop_own(given, own)
+    _refuse_bonus("finetune", given)
     if not run:
         return read_request("train", [DEFAULT_ENV, "--preset", "none", wants_help])
     from voidrl import api, build
+    from voidrl.config import update
     from voidrl.sharing import pretrained as share
 
     agent = api.load(run, device="cpu", trust_code="--trust-code" in options)
-    from voidrl.config import update
-
     pieces = {"learner": options["--learner"]} if "--learner" in options else {}
     fields = update(build.task_config(agent.config), pieces)
     changes = read_options(fields, given, "finetune", own)
