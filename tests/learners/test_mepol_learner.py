@@ -220,7 +220,7 @@ def test_a_task_is_learned_from_scratch(tmp_path):
     assert returns[-1] > 0.95 > returns[0] + 0.2
 
 
-def test_fine_tuning_goes_on_from_the_pretrained_policy(tmp_path):
+def test_fine_tuning_continues_from_the_pretrained_policy(tmp_path):
     learner = {**TASK["learner"], "learning_rate": 1e-3}
     changes = {**TASK, "learner": learner, "method": {"name": "mepol", "k": 5}}
     source = voidrl.pretrain(Point, steps=400, out=tmp_path / "source", config=changes)
