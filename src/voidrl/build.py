@@ -199,10 +199,12 @@ def finetune_layers(
             f"warmup_steps = {command['warmup_steps']} cannot be used while fine-tuning: it is the random "
             f"warm-up of pre-training; use finetune.warmup_steps"
         )
-    before = to_json(task_config(pretrained))
+    before, own = to_json(task_config(pretrained)), pretrained.learner.name
     other = piece_name("learner", command)
-    if other not in (None, pretrained.learner.name):
-        before = _with_other_learner(before, pretrained.learner.name, other, command)
+    if other == "auto":
+        command = merge(command, {"learner": {"name": own}})
+    elif other not in (None, own):
+        before = _with_other_learner(before, own, other, command)
     layers = [ConfigLayer("pre-trained run", before), ConfigLayer("command", command)]
     return _with_implied(layers, "finetune")
 

@@ -72,7 +72,7 @@ class LoopState:
     rollouts: int = 0
     """Rollouts that an on-policy learner has learned from."""
     rollout_start: int = 0
-    """Steps before the rollout under way. One that a checkpoint interrupts goes on with new episodes: its
+    """Steps before the rollout under way. One that a checkpoint interrupts continues with new episodes: its
     steps are in the replay, and the policy has not changed."""
     visits: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     """How often each `info["cell"]` was entered, if the environment reports it."""

@@ -168,33 +168,33 @@ def test_every_policy_that_is_kept_is_near_the_one_that_acted(spec):
 
 
 def test_advantages_are_summed_within_episodes_and_bootstrapped_unless_they_terminate():
-    """γ = 0.5, λ = 0.5; the value is a constant 4, the rewards 1, 2, 3 and 4."""
+    """γ = 0.5, λ = 0.5; the value is a constant 4, the rewards 1 … 6, with resets after the 2nd and 4th.
+
+    The first episode terminates, the second is truncated, and the third loses a life and continues.
+    """
     spec = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))
     replay = Replay(spec, 1, 20, 0, CPU, CPU)
-    frame, end, go = np.zeros((1, 1), np.float32), np.array([True]), np.array([False])
+    frame = np.zeros((1, 1), np.float32)
     replay.reset(frame)
-    for reward, terminated in (
-        (1.0, go),
-        (2.0, end),
-        (0.0, go),
-        (3.0, go),
-        (4.0, go),
-    ):  # the third is a reset
-        replay.add(np.zeros(1, int), np.array([reward]), terminated, go, frame, torch.zeros(1, 0))
+    # reward, terminated, truncated, ended; the step after an end is a reset
+    steps = [(1, 0, 0, 0), (2, 1, 0, 1), (0, 0, 0, 0), (3, 0, 0, 0), (4, 0, 1, 1), (0, 0, 0, 0)]
+    steps += [(5, 1, 0, 0), (6, 0, 0, 0)]
+    for reward, *ends in steps:
+        terminated, truncated, ended = (np.array([bool(end)]) for end in ends)
+        reward = np.array([float(reward)])
+        replay.add(np.zeros(1, int), reward, terminated, truncated, frame, torch.zeros(1, 0), ended)
     agent = make_agent(spec, phase="train", learner={"name": "mepol", "discount": 0.5, "gae_lambda": 0.5})
     with torch.no_grad():
         agent.learner.critic[-1].weight.zero_()
         agent.learner.critic[-1].bias.fill_(4.0)
-    rollout = replay.rollout(4, 0.5)
+    rollout = replay.rollout(6, 0.5)
     gained, target = agent.learner.advantages(rollout, rollout.batch.reward)
-    errors = [1 + 2 - 4, 2 + 0 - 4, 3 + 2 - 4, 4 + 2 - 4]
-    assert gained.tolist() == [
-        errors[0] + 0.25 * errors[1],
-        errors[1],
-        errors[2] + 0.25 * errors[3],
-        errors[3],
-    ]
+    error = [1 + 2 - 4, 2 + 0 - 4, 3 + 2 - 4, 4 + 2 - 4, 5 + 0 - 4, 6 + 2 - 4]
+    first, second = error[0] + 0.25 * error[1], error[2] + 0.25 * error[3]
+    assert gained.tolist() == [first, error[1], second, error[3], error[4], error[5]]
     assert target.tolist() == (gained + 4).tolist()
+    # The states of a game depend on all of its actions, those of lost lives too.
+    assert rollout.path_sums(torch.ones(6)).tolist() == [1, 2, 1, 2, 1, 2]
 
 
 TASK = {
@@ -220,7 +220,7 @@ def test_a_task_is_learned_from_scratch(tmp_path):
     assert returns[-1] > 0.95 > returns[0] + 0.2
 
 
-def test_fine_tuning_goes_on_from_the_pretrained_policy(tmp_path):
+def test_fine_tuning_continues_from_the_pretrained_policy(tmp_path):
     learner = {**TASK["learner"], "learning_rate": 1e-3}
     changes = {**TASK, "learner": learner, "method": {"name": "mepol", "k": 5}}
     source = voidrl.pretrain(Point, steps=400, out=tmp_path / "source", config=changes)

@@ -24,7 +24,7 @@ from helpers import (
 from tiny_runs import MAZE, Walk, assert_same_run, newest, rows, tiny
 
 import voidrl
-from voidrl import entropy
+from voidrl import build, entropy
 from voidrl.agent import on_policy
 from voidrl.entropy import neighborhoods, particle_entropy, weighted_entropy
 from voidrl.errors import ConfigError, NeighborError
@@ -63,6 +63,28 @@ def test_weighted_samples_have_the_entropy_of_the_other_distribution(mean, sigma
     assert abs(found - gaussian(1, sigma)) < 0.05
     divergence = math.log(sigma) + (1 + mean**2) / (2 * sigma**2) - 0.5
     assert abs(kl - divergence) < 0.05
+
+
+def test_where_everyone_has_as_many_neighbors_it_is_the_formula_of_the_paper():
+    """On a ring each point is a neighbor of exactly k others, so that the W_i add up to k."""
+    n, k = 12, 2
+    angle = 2 * math.pi * torch.arange(n).double() / n
+    ring = torch.stack([angle.cos(), angle.sin()], 1)
+    log_weight = points(1, n)[0].double().requires_grad_()
+    found, kl = weighted_entropy(neighborhoods(ring, k), log_weight)
+    weight = log_weight.softmax(0)
+    total = weight.roll(1) + weight.roll(-1)  # (n,) W_i
+    volume = math.pi * (2 * math.sin(math.pi / n)) ** 2
+    psi = 1 - 0.5772156649015329  # ψ(2) = 1 − γ
+    expected = -(total / k * (total / volume).log()).sum() + math.log(k) - psi
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(kl, (k / (n * total)).log().mean(), rtol=1e-6, atol=0)
+    by_autograd = torch.autograd.grad(found, log_weight, retain_graph=True)[0]
+    # dĤ/dw_j = −Σ_{i: j ∈ N(i)} (log(W_i / V) + 1) / k, through the normalization of the weights.
+    slope = -((total / volume).log() + 1).detach() / k
+    slope = slope.roll(1) + slope.roll(-1)
+    by_hand = weight * (slope - (weight * slope).sum())
+    torch.testing.assert_close(by_autograd, by_hand.detach(), rtol=1e-5, atol=1e-9)
 
 
 def test_units_shift_the_entropy_alone_and_divergence_is_never_negative():
@@ -274,6 +296,7 @@ def test_the_policy_of_images_leaves_f_alone():
         ({"replay__capacity_steps": 100}, r"capacity_steps = 100 cannot be used .* use 800 or more"),
         ({"replay__priority_exponent": 0.5}, r"priority_exponent = 0.5 cannot be used .* use 0"),
         ({"reset__every_updates": 5}, r"reset.every_updates = 5 cannot be used"),
+        ({"replay__data": "x.npz"}, r"replay.data = 'x.npz' cannot be used .* leave it out"),
         ({"method__min_radius": 2.0}, r"min_radius = 2.0 cannot be used"),
         ({"learner__backtracks": -1}, r"backtracks = -1 cannot be used"),
         ({"phase": "train", "method": "diayn", "learner": "mepol"}, "it follows no skills"),
@@ -299,6 +322,8 @@ def test_a_pretrained_encoder_serves_another_learner(tmp_path):
         voidrl.finetune(
             source, config={"learner": "dqn", "finetune.heads": "pretrained"}, out=tmp_path / "no"
         )
+    (_, kept) = build.finetune_layers(source.config, {"learner": "auto"})
+    assert kept.values["learner"] == {"name": "mepol"}
     options = {"learner": {"name": "dqn", "batch_size": 8, "hidden_dim": 8}, "finetune.warmup_steps": 8}
     options["learner"]["learning_rate"] = 1e-9
     tuned = voidrl.finetune(source, steps=20, out=tmp_path / "task", config=options)

@@ -153,6 +153,12 @@ def _check_rollouts(config: Config, pieces: Pieces) -> None:
             f"env.num_envs = {envs}: a rollout and its resets must fit; use {needed} or more, or shorter "
             f"rollouts"
         )
+    if config.replay.data is not None and not trains_representation(config, pieces):
+        raise ConfigError(
+            f"replay.data = {config.replay.data!r} cannot be used with learner {name!r}, which learns from "
+            f"rollouts of its own policy alone, and representation {config.representation.name!r}, which is "
+            f"not trained: leave it out, or use a representation with a loss such as simclr"
+        )
     refused = {
         "replay.priority_exponent": config.replay.priority_exponent,
         "reset.every_updates": config.reset.every_updates,

@@ -194,9 +194,10 @@ class Method(nn.Module):
     def observe(self, obs: Tensor, skill: Tensor, env: Tensor) -> Tensor | None:
         """Update with the states that environments have just reached, (n, *obs_shape), each exactly once.
 
-        Called eagerly at every environment step of pre-training, if overridden: for visit counts and running
-        statistics. Write to buffers in place. `skill`, (n, skill_dim), led there; `env`, (n,), has the
-        numbers of the environments. With a `note_dim`, return (n, note_dim): the `batch.note` of these steps.
+        Called eagerly at every environment step of pre-training and of runs with a bonus, if overridden: for
+        visit counts and running statistics. Write to buffers in place. `skill`, (n, skill_dim), led there;
+        `env`, (n,), has the numbers of the environments. With a `note_dim`, return (n, note_dim): the
+        `batch.note` of these steps.
         """
         return None
 
