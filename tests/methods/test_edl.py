@@ -17,12 +17,9 @@ from helpers import (
     snapshot,
     spec_of,
 )
-from test_protocols import resolve
-from test_protocols import spec_of as spec_of_preset
 from tiny_runs import Walk, assert_same_run, newest, tiny
 
 import voidrl
-from voidrl.agent.dry_build import dry_build
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents
 from voidrl.methods.edl import EXPLORE, FIT, SKILLS, EDLConfig
@@ -270,12 +267,3 @@ def test_in_four_corridors_skills_end_where_their_codes_are(tmp_path):
 def test_what_cannot_work_is_refused(changes, sentence):
     with pytest.raises(ConfigError, match=sentence):
         edl(**changes)
-
-
-@pytest.mark.parametrize("representation", ["simclr", "learner"])
-def test_recipes_have_a_variant_with_and_without_contrast(representation):
-    for preset in ("atari-paper", "atari-fast", "maze-demo", "urlb-pixels"):
-        config, _ = resolve(preset, method="edl", representation=representation)
-        trainers = dry_build(spec_of_preset(preset), config).trainers
-        assert trainers == {"representation" if representation == "simclr" else "learner"}, preset
-        assert config.finetune.warmup_actions == "policy"
