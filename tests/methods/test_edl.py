@@ -230,6 +230,7 @@ class Cross(gym.Env):
         return self.at / 3, 0.0, False, self.time >= 6, {}
 
 
+@pytest.mark.slow
 def test_in_four_corridors_skills_end_where_their_codes_are(tmp_path):
     method = {"name": "edl", "num_skills": 5, "hidden_dim": 32, "learning_rate": 3e-3}
     learner = {"batch_size": 128, "hidden_dim": 64, "target_tau": 0.1, "discount": 0.8, "learning_rate": 3e-3}

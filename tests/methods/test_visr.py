@@ -111,6 +111,7 @@ class Room(gym.Env):
         return self.at.copy(), 0.0, False, self.time >= 12, {}
 
 
+@pytest.mark.slow
 def test_skills_lead_where_they_point(tmp_path):
     """Opposite skills end in opposite parts of a room, and each is where φ points along it."""
     learner = {"name": "dqn", "hidden_dim": 64, "batch_size": 64, "learning_rate": 3e-3, "discount": 0.8}
