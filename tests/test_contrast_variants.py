@@ -4,7 +4,7 @@ import pytest
 
 from voidrl import build, registry
 from voidrl.agent.dry_build import dry_build
-from voidrl.agent.trainers import Pieces, check_combination, trains_representation
+from voidrl.agent.trainers import Pieces, check_combination, encoder_trainers, trains_representation
 from voidrl.config import flat, to_json
 from voidrl.errors import ConfigError
 from voidrl.types import EnvSpec
@@ -39,28 +39,40 @@ def pieces_of(config):
 
 @pytest.mark.parametrize("variant", ["simclr", "learner"])
 @pytest.mark.parametrize("method", registry.names("method"))
-def test_a_method_builds_with_and_without_contrast(method, variant):
+def test_a_method_has_a_recipe_with_and_without_contrast(method, variant):
     cls = registry.find("method", method)
     for preset, (_, spec, batch_size) in PRESETS.items():
         config = config_of(method, preset, variant)
+        pieces = pieces_of(config)
+        check_combination(spec, config, pieces)
+        assert config.representation.name == variant
+        tuned = build.build_config(spec, [layer.values for layer in build.finetune_layers(config, None)])
+        check_combination(spec, tuned, pieces_of(tuned))
+        trainers = encoder_trainers(config, pieces)
+        if not cls.uses_latents(config):  # f serves nothing else, and contrast would train nothing
+            assert variant == "learner" or not trains_representation(config, pieces)
+        elif variant == "simclr":
+            assert trainers == {"representation"}
+            assert config.representation.batch_size == batch_size
+        else:
+            assert "representation" not in trainers
+            assert ("method" in trainers) == cls.can_train_encoder
+            assert "learner" in trainers or method == "proto"  # whose loss alone trains f, as its authors'
+
+
+@pytest.mark.parametrize("variant", ["simclr", "learner"])
+@pytest.mark.parametrize("method", registry.names("method"))
+def test_an_agent_can_be_built_of_it(method, variant):
+    for preset in ("atari-fast", "urlb-pixels"):  # discrete and continuous actions
+        config, spec = config_of(method, preset, variant), PRESETS[preset][1]
         if (method, variant) in CANNOT:
             with pytest.raises(ConfigError):
                 dry_build(spec, config)
             continue
         agent = dry_build(spec, config)
         assert agent is not None
-        assert config.representation.name == variant
-        tuned = build.build_config(spec, [layer.values for layer in build.finetune_layers(config, None)])
-        check_combination(spec, tuned, pieces_of(tuned))
-        if not cls.uses_latents(config):  # f serves nothing else, and contrast would train nothing
-            assert variant == "learner" or not trains_representation(config, pieces_of(config))
-        elif variant == "simclr":
-            assert agent.trainers == {"representation"}
-            assert config.representation.batch_size == batch_size
-        else:
-            assert agent.representation.encoder is agent.learner.encoder
-            assert "representation" not in agent.trainers
-            assert ("method" in agent.trainers) == cls.can_train_encoder
+        shared = agent.representation.encoder is agent.learner.encoder
+        assert shared or variant == "simclr" or not agent.method.uses_latents(config)
 
 
 @pytest.mark.parametrize("method", registry.names("method"))

@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import CPU, fill_replay, make_agent, points, shake, watch_losses
-from test_protocols import resolve
-from test_protocols import spec_of as spec_of_preset
 
-from voidrl.agent.dry_build import dry_build
 from voidrl.errors import ConfigError
 from voidrl.methods import dads
 from voidrl.methods.base import Latents
@@ -182,12 +179,3 @@ def test_skills_and_trials():
 def test_what_cannot_work_is_refused(options, sentence):
     with pytest.raises(ConfigError, match=sentence):
         make(**options)
-
-
-@pytest.mark.parametrize("representation", ["simclr", "learner"])
-def test_recipes_have_a_variant_with_and_without_contrast(representation):
-    for preset in ("atari-paper", "atari-fast", "maze-demo", "urlb-pixels"):
-        config, _ = resolve(preset, method="dads", representation=representation)
-        trainers = dry_build(spec_of_preset(preset), config).trainers
-        assert trainers == {"representation" if representation == "simclr" else "learner"}, preset
-        assert config.finetune.warmup_actions == "policy"

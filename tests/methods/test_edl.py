@@ -17,12 +17,9 @@ from helpers import (
     snapshot,
     spec_of,
 )
-from test_protocols import resolve
-from test_protocols import spec_of as spec_of_preset
 from tiny_runs import Walk, assert_same_run, newest, tiny
 
 import voidrl
-from voidrl.agent.dry_build import dry_build
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents
 from voidrl.methods.edl import EXPLORE, FIT, SKILLS, EDLConfig
@@ -233,6 +230,7 @@ class Cross(gym.Env):
         return self.at / 3, 0.0, False, self.time >= 6, {}
 
 
+@pytest.mark.slow
 def test_in_four_corridors_skills_end_where_their_codes_are(tmp_path):
     method = {"name": "edl", "num_skills": 5, "hidden_dim": 32, "learning_rate": 3e-3}
     learner = {"batch_size": 128, "hidden_dim": 64, "target_tau": 0.1, "discount": 0.8, "learning_rate": 3e-3}
@@ -270,12 +268,3 @@ def test_in_four_corridors_skills_end_where_their_codes_are(tmp_path):
 def test_what_cannot_work_is_refused(changes, sentence):
     with pytest.raises(ConfigError, match=sentence):
         edl(**changes)
-
-
-@pytest.mark.parametrize("representation", ["simclr", "learner"])
-def test_recipes_have_a_variant_with_and_without_contrast(representation):
-    for preset in ("atari-paper", "atari-fast", "maze-demo", "urlb-pixels"):
-        config, _ = resolve(preset, method="edl", representation=representation)
-        trainers = dry_build(spec_of_preset(preset), config).trainers
-        assert trainers == {"representation" if representation == "simclr" else "learner"}, preset
-        assert config.finetune.warmup_actions == "policy"

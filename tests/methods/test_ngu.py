@@ -1,6 +1,5 @@
 """NGU: copies within an episode count, a new episode forgets, and RND's error scales the reward."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -10,7 +9,6 @@ from helpers import (
     CPU,
     DISCRETE,
     PIXELS,
-    PIXELS_CONTINUOUS,
     Chain,
     fill_replay,
     make_agent,
@@ -19,18 +17,12 @@ from helpers import (
     spec_of,
 )
 
-from voidrl.agent.dry_build import dry_build
-from voidrl.build import build_config, layers_for
 from voidrl.config import EnvConfig
 from voidrl.data.fill import fill_replay as data_into
 from voidrl.errors import ConfigError
 from voidrl.replay import Replay
 
 C = 1e-3
-LARGE, LARGE_CONTINUOUS = (
-    dataclasses.replace(spec, frame_shape=(3, 84, 84), raw_shape=(84, 84, 3))
-    for spec in (PIXELS, PIXELS_CONTINUOUS)
-)
 
 
 def ngu(num_envs=2, **options):
@@ -168,13 +160,3 @@ def test_what_cannot_work_is_one_sentence():
         ngu(max_scale=0.5)
     with pytest.raises(ConfigError, match="k = 0 cannot be used"):
         ngu(k=0)
-
-
-@pytest.mark.parametrize("representation", ["simclr", "learner"])
-@pytest.mark.parametrize("preset", ["atari-paper", "atari-fast", "maze-demo", "urlb-pixels"])
-def test_recipes_have_a_variant_with_and_one_without_contrast(preset, representation):
-    env = {"atari": "atari/pong", "maze": "voidrl/PixelMaze-v0"}.get(preset.partition("-")[0], "dmc/walker")
-    spec = LARGE_CONTINUOUS if preset == "urlb-pixels" else LARGE
-    layers = layers_for(env, "pretrain", preset, {"method": "ngu", "representation": representation})
-    agent = dry_build(spec, build_config(spec, [layer.values for layer in layers]))
-    assert agent.config.representation.name == representation

@@ -1,6 +1,5 @@
 """VIC: options that end in different rooms earn log K at their end, and nothing before."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -10,7 +9,6 @@ import torch.nn.functional as F
 from helpers import (
     CPU,
     PIXELS,
-    PIXELS_CONTINUOUS,
     fill_replay,
     make_agent,
     moved,
@@ -19,18 +17,12 @@ from helpers import (
     watch_losses,
 )
 
-from voidrl.agent.dry_build import dry_build
-from voidrl.build import build_config, layers_for
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Latents, Option
 from voidrl.replay import Draw, Replay
 from voidrl.types import Batch, EnvSpec
 
 K, STEPS = 4, 5
-LARGE, LARGE_CONTINUOUS = (
-    dataclasses.replace(spec, frame_shape=(3, 84, 84), raw_shape=(84, 84, 3))
-    for spec in (PIXELS, PIXELS_CONTINUOUS)
-)
 OPTIONS = {
     "name": "vic",
     "num_skills": K,
@@ -155,14 +147,3 @@ def test_from_pixels_the_classifier_can_train_the_learners_encoder():
 def test_an_option_without_an_end_is_refused():
     with pytest.raises(ConfigError, match="skill_every_steps = 0 cannot be used: expected 1 or more"):
         make_agent(method={**OPTIONS, "skill_every_steps": 0})
-
-
-@pytest.mark.parametrize("representation", ["simclr", "learner"])
-@pytest.mark.parametrize("preset", ["atari-paper", "atari-fast", "maze-demo", "urlb-pixels"])
-def test_recipes_have_a_variant_with_and_one_without_contrast(preset, representation):
-    env = {"atari": "atari/pong", "maze": "voidrl/PixelMaze-v0"}.get(preset.partition("-")[0], "dmc/walker")
-    spec = LARGE_CONTINUOUS if preset == "urlb-pixels" else LARGE
-    layers = layers_for(env, "pretrain", preset, {"method": "vic", "representation": representation})
-    agent = dry_build(spec, build_config(spec, [layer.values for layer in layers]))
-    trainers = {"representation"} if representation == "simclr" else {"method", "learner"}
-    assert agent.trainers == trainers  # with the contrastive loss alone, or without it
