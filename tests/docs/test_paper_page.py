@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 from doc_pages import DOCS, inline_code
+
 from voidrl.cli import main as cli
 from voidrl.experiments.format import read_experiment
 
