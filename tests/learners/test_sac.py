@@ -122,8 +122,9 @@ def test_the_soft_target_by_hand():
 
 
 def test_a_point_is_steered_to_its_goal(tmp_path):
-    changes = config(learner={"name": "sac", "discount": 0.9}, updates_per_step=0.75)
-    agent = voidrl.train(Point, steps=800, seed=1, out=tmp_path / "run", config=changes)
+    learner = {"name": "sac", "discount": 0.9, "learning_rate": 1e-3}
+    changes = config(learner=learner, updates_per_step=0.75, warmup_steps=100)
+    agent = voidrl.train(Point, steps=450, seed=1, out=tmp_path / "run", config=changes)
     idle = voidrl.pretrain(Point, "random", steps=10, out=tmp_path / "random", config=config())
     trained, by_chance = (voidrl.evaluate(a, Point, episodes=10).mean_return for a in (agent, idle))
     assert trained > 16 > 11 > by_chance  # of 20

@@ -169,7 +169,7 @@ def _check_rollouts(config: Config, pieces: Pieces) -> None:
         if value:
             raise ConfigError(
                 f"{field} = {value} cannot be used with learner {name!r}, which learns from each step of its "
-                f"own policy once: use 0"
+                f"own policy once: use 0, or a learner that samples the replay, such as dqn or sac"
             )
 
 
