@@ -83,12 +83,13 @@ def test_every_option_counts_the_same_however_long_it_is():
     segment = replay.segment(torch.arange(8), 1, 1.0)
     agent = make_agent(method=OPTIONS)
     option = agent._option(replay, segment)(STEPS)
-    skill = torch.eye(K).repeat(2, 1)
+    skill = torch.cat([torch.eye(K), torch.eye(K).roll(1, 0)])  # so that the two halves have different losses
     loss, _ = method.classify(option, skill)
     longer = option._replace(steps=torch.tensor([1, 1, 1, 1, 3, 3, 3, 3]))
     alone = option._replace(mask=torch.tensor([1.0] * 4 + [0.0] * 4))
     rest = option._replace(mask=torch.tensor([0.0] * 4 + [1.0] * 4))
     each = [method.classify(part, skill)[0] for part in (alone, rest)]
+    assert abs(each[0] - each[1]) > 0.01
     torch.testing.assert_close(loss, (each[0] + each[1]) / 2)
     torch.testing.assert_close(method.classify(longer, skill)[0], 0.75 * each[0] + 0.25 * each[1])
     nothing = option._replace(mask=torch.zeros(8))
