@@ -150,10 +150,10 @@ def test_every_flipped_byte_of_the_manifest_is_noticed(tmp_path):
 def test_a_newer_format_is_skipped_and_asks_for_an_upgrade(tmp_path):
     quick_save(tmp_path, 1)
     newer = quick_save(tmp_path, 2) / "manifest.json"
-    newer.write_text(json.dumps({"format": 4, "voidrl": "9.1", "anything": "else"}))
+    newer.write_text(json.dumps({"format": checkpoint.FORMAT + 1, "voidrl": "9.1", "anything": "else"}))
     warnings = []
     assert latest(tmp_path, warnings.append).step == 1
-    assert "was written by voidrl 9.1 in format 4" in warnings[0]
+    assert f"was written by voidrl 9.1 in format {checkpoint.FORMAT + 1}" in warnings[0]
     assert warnings[0].endswith("upgrade voidrl")
 
 
