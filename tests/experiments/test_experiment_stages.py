@@ -182,3 +182,10 @@ def test_on_policy_runs_are_counted_in_rollouts_and_have_rates_of_their_own(tmp_
     assert idle.notes == ["1 runs learn nothing: ms_pacman/mepol/seed1 has 900 steps and rollouts of 8192"]
     assert shipped_rate(cells["cbb", "pretrain"], has_gpu=True).steps_per_second == 6807  # APT's
     assert shipped_rate(mepol, has_gpu=True) is None  # nothing of the kind was measured
+
+
+def test_a_bonus_has_no_rate_of_runs_without_it(tmp_path):
+    request = ExperimentRequest(seeds=(1,), tasks=("walker_walk",), methods=("drq", "count_bonus"))
+    plain, bonus = make_plan(read_experiment("figure3"), request, tmp_path).cells
+    assert shipped_rate(plain, has_gpu=True) is not None
+    assert shipped_rate(bonus, has_gpu=True) is None

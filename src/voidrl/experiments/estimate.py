@@ -118,8 +118,8 @@ def shipped_rate(cell: Cell, has_gpu: bool) -> Rate | None:
     """Rate of the same preset in `rates.json`: on hardware of this kind, else on another.
 
     A rate may name its method; those without one were measured with APT, and stand for all others but
-    on-policy ones. That of an agent, whose preset is for several kinds of environments, says for which:
-    `"env": "atari/"`.
+    on-policy ones. None was measured with a bonus, whose method takes time as well. That of an agent, whose
+    preset is for several kinds of environments, says for which: `"env": "atari/"`.
     """
     config = cell.config
     phase = "task" if config.phase != "pretrain" else "pretrain" if learns(config) else "random"
@@ -133,6 +133,7 @@ def shipped_rate(cell: Cell, has_gpu: bool) -> Rate | None:
         and cell.task.startswith(each.get("env") or FAMILIES[each["preset"].partition("-")[0]])
         and each.get("method", config.method.name) == config.method.name
         and ("method" in each or not config.learner.on_policy)
+        and not config.has_bonus
     ]
     # Fine-tuning is not slower than pre-training with as many updates, which also trains f.
     wanted = [each for each in known if each["phase"] == phase]
