@@ -137,7 +137,7 @@ def methods_and_protocols():
                 yield method, preset
 
 
-@pytest.mark.parametrize(("method", "preset"), methods_and_protocols())
+@pytest.mark.parametrize(("method", "preset"), [*methods_and_protocols()])
 def test_every_method_fits_every_protocol(method, preset):
     """Nothing is refused when the agent is built."""
     config, _ = resolve(preset, method=method)

@@ -18,7 +18,7 @@ from voidrl.errors import RunFolderError, VoidrlWarning
 
 RUN_LOCK = ".lock"
 CELLS = ".cells"
-RETRIES, RETRY_SECONDS = 5, 0.01  # `is_held` takes the lock for a moment, which must not look like a run
+RETRIES, RETRY_SECONDS = 20, 0.01  # `is_held` takes the lock for a moment, which must not look like a run
 
 
 def cell_lock_path(out: Path, folder: str) -> Path:
