@@ -264,6 +264,10 @@ def test_a_run_too_short_to_learn_or_to_be_reset_says_so(tmp_path, capsys):
     )
     voidrl.train(Walk, steps=9, out=tmp_path / "reset", config=tiny(reset__every_updates=1))
     assert "nothing will be reset: all 9 steps are among the last 20000" in capsys.readouterr().err
+    learner = {"name": "mepol", "rollout_steps": 15, "hidden_dim": 8}
+    config = tiny(learner=learner, method={"name": "mepol", "k": 2})
+    voidrl.pretrain(Walk, steps=9, out=tmp_path / "rollout", config=config)
+    assert "nothing will be learned: 9 steps are less than one rollout of 15" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("whole", [False, True])

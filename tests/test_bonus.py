@@ -363,3 +363,9 @@ def test_runs_with_a_bonus_are_told_apart():
     shown = card._training({"config": to_json(agent.config), "voidrl": "1", "agent_steps": 5}, {}, PIXELS, 7)
     assert shown["phase"].startswith("training from scratch on a reward + ")
     assert "next to the task's reward" in shown["method"]
+
+
+def test_a_method_that_is_named_but_not_used_is_pointed_to_the_bonus(tmp_path, capsys):
+    tiny_run = ["--steps", "9", "--learner.hidden-dim", "8", "--out", str(tmp_path / "run")]
+    assert cli.main(["train", "CartPole-v1", "--preset", "cpu", "--method", "rnd", *tiny_run]) == 0
+    assert "method rnd is not used: the reward is the task's alone; --bonus rnd" in capsys.readouterr().err

@@ -474,7 +474,13 @@ def _start(
         build.rehearse_representation(agent)
         build.rehearse_reward(agent)
         warmup = config.finetune.warmup_steps if config.phase == "finetune" else config.warmup_steps
-        if agent.learns and config.steps <= warmup:
+        rollout = agent.learner.rollout_steps * parts.envs.num_envs
+        if agent.learns and config.steps < rollout:
+            notes.append(
+                f"nothing will be learned: {config.steps} steps are less than one rollout of {rollout} "
+                f"(learner.rollout_steps × env.num_envs)"
+            )
+        elif agent.learns and not rollout and config.steps <= warmup:
             notes.append(
                 f"nothing will be learned: {config.steps} steps are not more than the warm-up of {warmup} "
                 f"({'finetune.' if config.phase == 'finetune' else ''}warmup_steps)"

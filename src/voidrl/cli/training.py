@@ -96,6 +96,9 @@ def _start(command: str, argv: list[str]) -> None:
     if request.note:
         say(request.note)
     options = request.options
+    if command == "train" and "--method" in options and not request.config.has_bonus:
+        name = options["--method"]
+        say(f"method {name} is not used: the reward is the task's alone; --bonus {name} adds its own to it")
     where: dict[str, Any] = {"out": options.get("--out"), "overwrite": "--overwrite" in options}
     where["callbacks"] = read_callbacks(options.get("--callback", ""))
     if command == "finetune":
