@@ -138,7 +138,7 @@ class CodeSample(nn.Module):
     """The newest codes of states drawn from the replay, for counts in a space that moves.
 
     As f learns, a state's code changes, and what was counted under the old one is lost. So nothing is stored
-    for long: every update hashes some states anew, and the newest `size` codes are the sample.
+    for long: every update hashes some states with the current f, and the newest `size` codes are the sample.
     """
 
     codes: Tensor

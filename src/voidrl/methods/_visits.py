@@ -57,8 +57,8 @@ class VisitMethod(Method):
     """Counts the hash codes of the states that environments reach.
 
     Codes of observations have a table, with one visit for every step of the environments. The codes of
-    latents change while f learns: there a sample of the replay is hashed anew in every update, and the sample
-    is what is counted.
+    latents change while f learns: there every update hashes some of the replay with the current f, and that
+    sample is what is counted.
     """
 
     reads_latents = False
@@ -89,7 +89,7 @@ class VisitMethod(Method):
             self.table.add(self.bucket(obs))
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
-        """Nothing is trained here, but f has moved: once per update some states are hashed anew."""
+        """Nothing is trained here, but f has moved: hash some states with the current f, once per update."""
         if self.source == "latent":
             self.sample.recount(self.hash(latents.pool(self.settings.pool)))
         return iter(())

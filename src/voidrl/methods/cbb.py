@@ -4,7 +4,7 @@ n is the number of visits of a state's hash code, counted once for every step of
 for a sampled batch. What is counted is `source`:
 
 - `image`: SimHash of the newest frame, gray and small, or of a vector;
-- `latent`: SimHash of z' = f(s'). The codes of states change while f learns, so n is estimated anew: the
+- `latent`: SimHash of z' = f(s'). The codes of states change while f learns, so n is estimated: the
   share of equal codes in a sample of the replay, hashed with the present f, times the number of steps;
 - `density`: the pseudo-count N̂ = ρ(1 − ρ') / (ρ' − ρ) of a density model of the small gray image, ρ' being
   the density after seeing s' once more, and r = β (N̂ + 0.01)^−½.

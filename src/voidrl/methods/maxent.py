@@ -11,7 +11,7 @@ States are hash codes; the authors' code has bins of hand-picked coordinates and
 projection which is drawn unseeded and never saved. −log p̂ is computed with one visit more, where the authors'
 code sets values above 100 to 1000.
 With `source = "latent"` codes change while f learns and nothing can be frozen: p̂ is that of a sample of the
-replay, hashed anew in every update, and the epoch is one update.
+replay, hashed in every update with the current f, and the epoch is one update.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ w is the least-squares solution of r = φ(s')·w over the warm-up of fine-tuning
 
 Differences from the authors' notebook, the only public code, which is for a grid world:
 
-- The other vectors of GPI are drawn once and kept, not anew at each step: without ε, actions are a function
+- The other vectors of GPI are drawn once, not redrawn at each step: without ε, actions are a function
   of state and skill.
 - Fine-tuning goes on learning from the task's reward, by the scalar error of ψ·w for the task's w. The values
   of other vectors are not those of the task's reward, so GPI ends with the first such update. In the paper,

@@ -31,7 +31,7 @@ def target_copy(module: nn.Module) -> nn.Module:
 def polyak_update(target: nn.Module, online: nn.Module, tau: float | Tensor) -> None:
     """Target ← (1 − τ) target + τ online, for weights and buffers, in one foreach call.
 
-    τ may be a tensor of one number, which a captured graph reads anew.
+    τ may be a tensor of one number, which a captured graph reads at every replay.
     The drawn noise of noisy layers is left alone: a target draws its own.
 
     A target averages weights as its original uses them, after normalization: a convex combination of matrices
