@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voidrl import registry
+from voidrl import ranks, registry
 from voidrl.agent import Agent
 from voidrl.agent.cost import update_gflop
 from voidrl.agent.diagnosis import failed_piece
-from voidrl.agent.trainers import Pieces, check_combination
+from voidrl.agent.trainers import Pieces, check_combination, check_ranks
 from voidrl.augment import network_spec, with_shift
 from voidrl.config import (
     PIECES,
@@ -59,6 +59,7 @@ from voidrl.protocols.presets import (
 )
 from voidrl.replay import Replay, make_replay
 from voidrl.representations.base import Views
+from voidrl.split import env_part, replay_part, require_same_config, require_splittable
 from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
 from voidrl.threads import cpu_threads
 from voidrl.types import Batch, EnvSpec
@@ -367,8 +368,9 @@ def require_fitting(probed: Probed, config: Config) -> None:
     """Refuse pieces and fields that cannot work together, without building any network."""
     names = (config.representation.name, config.method.name, config.learner.name)
     kinds = ("representation", "method", "learner")
-    found = (registry.find(kind, name) for kind, name in zip(kinds, names, strict=True))
-    check_combination(probed.spec, config, Pieces(*found))
+    pieces = Pieces(*(registry.find(kind, name) for kind, name in zip(kinds, names, strict=True)))
+    check_combination(probed.spec, config, pieces)
+    check_ranks(config, pieces, ranks.expected_size())
 
 
 def with_files(config: Config, pretrained: Config | None) -> Config:
@@ -463,10 +465,13 @@ def assemble(
     """
     if config.log.wandb_project:
         import_wandb()
+    require_splittable(config, factory)
+    require_same_config(config)
+    place = ranks.own_device(config.device)
     with (
-        closing(_make_envs(config, factory)) as envs,
-        _eval_envs(config, factory) as eval_envs,
-        placed(config.device, config.seed) as device,
+        closing(_make_envs(config, factory, place)) as envs,
+        _eval_envs(config, factory, place) as eval_envs,
+        placed(place, config.seed) as device,
         # Before the networks are made, as the rounding of their initial weights may depend on it.
         cpu_threads(
             device, update_gflop(envs.spec, config), fixed=config.cpu_threads, before=threads, say=say
@@ -476,15 +481,19 @@ def assemble(
             require_same_spaces(trained_in, config.env.id, envs.spec, config.env.id)
         for notice in envs.reading.notices:
             say(notice)
+        ranks.place(device)
         agent = Agent(envs.spec, config, device)
+        ranks.first_([*agent.tensors().values()])  # of other hardware, rounded differently
         size = envs.spec, envs.num_envs, agent.method.skill_dim
-        replay = make_replay(config.replay, *size, device, say, agent.note_dim)
-        yield Assembly(envs, eval_envs, agent, replay, Engine(agent, replay, say))
+        replay = make_replay(replay_part(config), *size, device, say, agent.note_dim)
+        with closing(Engine(agent, replay, say)) as engine:
+            yield Assembly(envs, eval_envs, agent, replay, engine)
 
 
-def _make_envs(config: Config, factory: EnvFactory | None) -> Envs:
+def _make_envs(config: Config, factory: EnvFactory | None, device: str) -> Envs:
+    env, count = env_part(config.env)
     try:
-        return make_envs(config.env, factory, pretraining=config.phase == "pretrain", device=config.device)
+        return make_envs(env, factory, count, pretraining=config.phase == "pretrain", device=device)
     except ConfigError as error:
         if factory is None and "cannot be imported" in str(error) and "env=…" not in str(error):
             raise ConfigError(f"{error}; or pass the factory as env=…") from error
@@ -492,9 +501,9 @@ def _make_envs(config: Config, factory: EnvFactory | None) -> Envs:
 
 
 @contextmanager
-def _eval_envs(config: Config, factory: EnvFactory | None) -> Iterator[Envs | None]:
-    """The environments of evaluations, if there are any."""
-    if not config.log.eval_every_steps:
+def _eval_envs(config: Config, factory: EnvFactory | None, device: str) -> Iterator[Envs | None]:
+    """The environments of evaluations, if there are any; of several ranks the first evaluates."""
+    if not config.log.eval_every_steps or not ranks.current().writes:
         yield None
         return
     num_envs = evaluation_envs(config.env, config.log.eval_episodes)
@@ -505,7 +514,7 @@ def _eval_envs(config: Config, factory: EnvFactory | None) -> Iterator[Envs | No
             f"num_envs and device, or set it to 0"
         )
     env = dataclasses.replace(config.env, count_states=False)
-    with closing(make_envs(env, factory, num_envs, evaluation=True, device=config.device)) as envs:
+    with closing(make_envs(env, factory, num_envs, evaluation=True, device=device)) as envs:
         yield envs
 
 

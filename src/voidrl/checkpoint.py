@@ -238,15 +238,31 @@ def load(path: Path) -> Checkpoint:
     return _open(path, trust=False)
 
 
-def latest(root: Path, warn: Callable[[str], None]) -> Checkpoint:
+def load_step(root: Path, step: int) -> Checkpoint:
+    """Open the checkpoint of a step as `load` does."""
+    for other, _, path in _find(root):
+        if other == step:
+            return load(path)
+    raise CheckpointError(f"there is no checkpoint of step {step} in {root}")
+
+
+def latest(
+    root: Path, warn: Callable[[str], None], check: Callable[[Checkpoint], None] = lambda found: None
+) -> Checkpoint:
     """Return the newest valid checkpoint under a root, calling `warn` for newer ones that are not."""
-    return read_latest(root, warn, lambda found: found)
+    return read_latest(root, warn, lambda found: found, check)
 
 
-def read_latest(root: Path, warn: Callable[[str], None], read: Callable[[Checkpoint], T]) -> T:
+def read_latest(
+    root: Path,
+    warn: Callable[[str], None],
+    read: Callable[[Checkpoint], T],
+    check: Callable[[Checkpoint], None] = lambda found: None,
+) -> T:
     """Read something from the newest valid checkpoint under a root, calling `warn` for newer, damaged ones.
 
-    A run that trains deletes old checkpoints. If it deletes this one meanwhile, the newest is read instead.
+    One for which `check` raises `CheckpointError` is not valid either. A run that trains deletes old
+    checkpoints. If it deletes this one meanwhile, the newest is read instead.
     """
     problems: dict[Path, str] = {}
     for _ in range(READ_TRIES):
@@ -256,7 +272,9 @@ def read_latest(root: Path, warn: Callable[[str], None], read: Callable[[Checkpo
                 continue
             found = None
             try:
-                found = load(path)
+                opened = load(path)
+                check(opened)
+                found = opened
                 return read(found)
             except CheckpointError as e:
                 vanished = not path.exists()

@@ -43,10 +43,7 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed the generators of the CPU and `device`, and restore the caller's afterwards."""
     on_gpu = device.type == "cuda"
     with torch.random.fork_rng([device] if on_gpu else []):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed GPUs that are not ours
-        if on_gpu:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
+        reseed(seed, device)
         yield
 
 
@@ -81,6 +78,14 @@ def restore_random_state(state: dict[str, Tensor], device: torch.device) -> None
     torch.set_rng_state(state["rng_cpu"])
     if device.type == "cuda" and "rng_cuda" in state:
         torch.cuda.set_rng_state(state["rng_cuda"], device)
+
+
+def reseed(seed: int, device: torch.device) -> None:
+    """Seed the generators of the CPU and `device`; torch.manual_seed would also seed GPUs of others."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
 
 
 class HostCopy:

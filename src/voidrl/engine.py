@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from voidrl import kernels
+from voidrl import kernels, ranks
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
 from voidrl.agent.on_policy import representation_step, rollout_step
@@ -72,6 +72,12 @@ class Engine:
         # What the graphs of `choose` read and write.
         self._skills: dict[str, Tensor] = {}
         self._actions: dict[str, Tensor] = {}
+
+    def close(self) -> None:
+        """Drop the graphs for good: a group of ranks cannot be left while they hold what it exchanges by."""
+        if self._captures:
+            torch.cuda.synchronize(self.agent.device)
+        self._forget()
 
     # Updates
 
@@ -342,6 +348,11 @@ def _pick_mode(agent: Agent, replay: Replay, say: Callable[[str], None]) -> Mode
         obstacle = (
             f"the replay is in main memory (replay.device = {agent.config.replay.device!r}, "
             f"replay.capacity_steps = {agent.config.replay.capacity_steps})"
+        )
+    elif not ranks.current().can_be_captured:
+        obstacle = (
+            f"{ranks.current().size} ranks exchange gradients by {ranks.current().backend}, which leaves the "
+            f"device (NCCL takes a GPU for each rank)"
         )
     if wanted == "auto":
         if obstacle and agent.learns:

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from voidrl import ranks
 from voidrl.errors import ConfigError, NeighborError, UnknownNameError
 from voidrl.kernels import usable
 
@@ -162,6 +163,7 @@ def particle_reward(
     z: Tensor,
     *,
     particles: Tensor | None = None,
+    own_first: bool = False,
     k: int = 5,
     c: float = 1.0,
     distance_power: float | Literal["dim"] = 1.0,
@@ -174,6 +176,7 @@ def particle_reward(
     Args:
         z: (n, d) the particles to reward.
         particles: (m, d) pool of possible neighbors, none of which is excluded; by default z itself.
+        own_first: The particles begin with z, and none of z is its own neighbor.
         k: number of neighbors.
         c: the constant of eq. 4, at least 0; with 0 a point that equals all its neighbors gets −inf.
         distance_power: the exponent p. The paper has the dimension of z (`"dim"`), its code 1.
@@ -186,7 +189,7 @@ def particle_reward(
         (n,) float32.
     """
     pool = z if particles is None else particles
-    exclude_self = particles is None  # with include_self, the point's zero is added below
+    exclude_self = particles is None or own_first  # with include_self, the point's zero is added below
     _check(z, pool, k, exclude_self, include_self)
     power = z.shape[1] if distance_power == "dim" else distance_power
     if isinstance(power, str) or not power > 0:
@@ -237,18 +240,22 @@ class RunningMean(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor, mask: Tensor | None = None) -> None:
-        """Add a batch of any shape; an empty one changes nothing.
+        """Add a batch of any shape; an empty one changes nothing. The batches of all ranks are one.
 
         With a `mask` of the same shape, only those where it is True count, at least one.
         """
-        if x.numel() == 0:
+        exchanges = ranks.current().exchanges
+        if x.numel() == 0 and not exchanges:
             return
         if self.momentum is not None:
             self.total.mul_(self.momentum)
             self.count.mul_(self.momentum)
         x = x if mask is None else x.masked_fill(~mask, 0)
-        self.total.add_(x.sum(dtype=torch.float64))
-        self.count.add_(x.numel() if mask is None else mask.sum())
+        total, count = x.sum(dtype=torch.float64), x.numel() if mask is None else mask.sum()
+        if exchanges:
+            total, count = ranks.sum_(torch.stack([total, torch.zeros_like(total) + count])).unbind()
+        self.total.add_(total)
+        self.count.add_(count)
         self.mean.copy_((self.total / self.count)[0])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -259,7 +266,8 @@ class RunningMean(nn.Module):
 class RunningMoments(nn.Module):
     """Running mean and standard deviation of a stream, element by element (Chan et al. 1979).
 
-    The state is in buffers that are changed in place: the moments in float64, so that a long run does not
+    What ranks add at the same time is one batch: they exchange its moments, and all have the same state. The
+    state is in buffers that are changed in place: the moments in float64, so that a long run does not
     stop moving them, and `mean` and `std` in float32. Before the first update they are 0 and 1.
 
     Args:
@@ -296,17 +304,19 @@ class RunningMoments(nn.Module):
             x = x[:, None]
         if x.shape[1:] != shape:  # it would be broadcast
             raise ConfigError(f"moments of shape {shape} cannot be updated with {tuple(x.shape)}")
-        n = len(x)
-        if n == 0:
+        exchanges = ranks.current().exchanges
+        if len(x) == 0 and not exchanges:
             return
         if self.momentum is not None:
             self.count.mul_(self.momentum)
             self.squares.mul_(self.momentum)
         x = x.double()
-        mean = x.mean(0)
+        n, mean, squares = _moments_of_ranks(x) if exchanges else _moments(x)
         delta = mean - self.center
         total = self.count + n
-        self.squares.add_((x - mean).square().sum(0) + delta.square() * self.count * n / total)
+        if exchanges:  # all ranks' environments may have been reset at once
+            total = total.clamp(min=1)
+        self.squares.add_(squares + delta.square() * self.count * n / total)
         self.center.add_(delta * n / total)
         self.count.copy_(total)
         self.mean.copy_(self.center)
@@ -319,6 +329,25 @@ class RunningMoments(nn.Module):
     def scale(self, x: Tensor) -> Tensor:
         """Divide x by the standard deviation, without centering."""
         return x / self.std
+
+
+def _moments(x: Tensor) -> tuple[int, Tensor, Tensor]:
+    """Number, mean and squared deviations of (n, *shape)."""
+    mean = x.mean(0)
+    return len(x), mean, (x - mean).square().sum(0)
+
+
+def _moments_of_ranks(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, (1,) and *shape twice, of the batches of all ranks together, some of which may be empty."""
+    mean = x.sum(0) / max(1, len(x))
+    squares = (x - mean).square().sum(0)
+    n = torch.full_like(mean.flatten()[:1], len(x))
+    parts = ranks.gather(torch.cat([n, mean.flatten(), squares.flatten()])[None])  # (ranks, 1 + 2 · numbers)
+    counts = parts[:, :1]
+    means, squares_within = parts[:, 1:].chunk(2, 1)
+    together = (counts * means).sum(0) / counts.sum().clamp(min=1)
+    squares = squares_within.sum(0) + (counts * (means - together).square()).sum(0)
+    return counts.sum(0), together.view_as(mean), squares.view_as(mean)
 
 
 def _check_momentum(momentum: float | None) -> None:

@@ -10,9 +10,8 @@ import shlex
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
@@ -22,23 +21,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voidrl import checkpoint
-from voidrl.agent import Agent, diagnosis
+from voidrl import checkpoint, ranks
+from voidrl.agent import diagnosis
 from voidrl.agent.explorer import Explorer
 from voidrl.agent.reset import reset
 from voidrl.callbacks import CallbackList, RunView
-from voidrl.config import Config, to_json
-from voidrl.device import HostCopy, random_state, restore_random_state
+from voidrl.config import Config
+from voidrl.device import HostCopy
 from voidrl.engine import Engine
 from voidrl.envs.ids import is_importable
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import (
     CallbackFailedError,
-    CheckpointError,
     ConfigError,
     EnvironmentFailedError,
     NonFiniteError,
     PieceFailedError,
+    RankLostError,
     RunInterrupted,
 )
 from voidrl.evaluation import EVALUATION_STREAM, evaluate_agent, run_seed
@@ -46,42 +45,18 @@ from voidrl.methods.base import Method
 from voidrl.metrics import CHECK, MetricsWriter
 from voidrl.metrics.health import HealthMonitor
 from voidrl.metrics.projection import Projection
-from voidrl.replay import Replay
 from voidrl.runs.folder import RunFolder
+from voidrl.runs.metrics import score_name
+from voidrl.saved_run import LoopState, save_run
+from voidrl.tally import Seen, Tally
 from voidrl.terminal.output import durable_output
 from voidrl.terminal.progress import Progress
 from voidrl.terminal.signals import StopSignals
 from voidrl.units import crossed
 
-EXPLORER, REPLAY = "explorer.safetensors", "replay.safetensors"
-STATES = "states/"  # before the names of what `env.count_states` counted, in a checkpoint
 SHOWN_VALUES = 10  # of a skill, in the sentence that names it
 RECENT_EPISODES = 20  # whose mean return the progress line shows, or one of each environment
 MAX_CELLS = 1_000_000  # `info["cell"]` beyond these is no index into a small map
-
-
-@dataclass
-class LoopState:
-    """The progress of a run; with agent, replay and random numbers, all that a resumed run needs."""
-
-    steps: int = 0
-    """Environment steps taken; resets by autoreset do not count."""
-    updates: int = 0
-    """Updates, those on rollouts among them."""
-    episodes: int = 0
-    rollouts: int = 0
-    """Rollouts that an on-policy learner has learned from."""
-    rollout_start: int = 0
-    """Steps before the rollout under way. One that a checkpoint interrupts continues with new episodes: its
-    steps are in the replay, and the policy has not changed."""
-    visits: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """How often each `info["cell"]` was entered, if the environment reports it."""
-    states: dict[str, np.ndarray] = field(default_factory=dict)
-    """The states that `env.count_states` has counted, as of the last checkpoint."""
-    metrics_bytes: int | None = None
-    """Length of metrics.jsonl at the last checkpoint; None for a new run."""
-    callbacks: list[dict[str, Any]] = field(default_factory=list)
-    """The states of callbacks, as of the last checkpoint."""
 
 
 class Loop:
@@ -97,6 +72,8 @@ class Loop:
         probe: Callable[[], dict[str, float]] | None = None,
         callbacks: CallbackList | None = None,
     ) -> None:
+        self.tally, self.writes = Tally(), ranks.current().writes  # the rank that logs, saves and evaluates
+        self.first_column = ranks.current().part(engine.agent.config.env.num_envs).start
         self.engine, self.agent, self.replay = engine, engine.agent, engine.replay
         self.envs, self.eval_envs, self.folder, self.state = envs, eval_envs, folder, state
         self.probe = probe  # measures the agent, for `log.probe_every_steps`
@@ -117,44 +94,52 @@ class Loop:
         self.begins = agent.uses_method and type(method).begin is not Method.begin
         self.env_numbers = torch.arange(envs.num_envs, device=agent.device)
         self.health = HealthMonitor(self.config, constant_reward=method.constant_reward)
-        self.rewards: list[float] = []  # of every real step since the last row
-        self.finished: list[tuple[float, int]] = []  # return and length of episodes since the last row
-        self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, envs.num_envs))  # their returns
+        self.seen = Seen()  # since the last row
+        self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, self.config.env.num_envs))  # returns
         on_cpu = agent.device.type == "cpu"
         self.projection = Projection(self.config, learns=agent.learns, on_cpu=on_cpu)
         self.first_update = state.updates
 
     def run(self) -> None:
         """Train until `config.steps`, a signal or a callback's stop; ends with a checkpoint."""
-        with durable_output(self.folder.log), StopSignals() as stop:
+        # Whoever starts the ranks passes signals on, so that each may come twice.
+        alone = ranks.current().size == 1
+        with durable_output(self.folder.log), StopSignals(ends_at_once=alone) as stop:
             path = self._train_and_show(stop)
             is_complete = self.state.steps >= self.config.steps
             if is_complete:
                 self.folder.status.finish(self.state.steps)
-            if stop.requested:
-                raise self._interrupted(stop.requested, path, is_complete)
+            signal, callback = self.tally.first([stop.requested, self.callbacks.stopped_by])
+            if signal:
+                raise self._interrupted(signal, path, is_complete)
             if not is_complete:
-                self._say_who_stopped(path)
+                self._say_who_stopped(callback, path)
 
     def _train_and_show(self, stop: StopSignals) -> Path:
         config, state = self.config, self.state
         title = f"{config.phase} {config.env.id}"
-        with (
-            Progress(config.steps, state.steps, initial_updates=state.updates, title=title) as self.progress,
-            MetricsWriter(
-                self.folder.path,
-                tensorboard=config.log.tensorboard,
-                wandb_project=config.log.wandb_project,
-                resume_bytes=state.metrics_bytes,
-                step=state.steps,
-                say=self.engine.say,
-            ) as self.writer,
-        ):
+        with ExitStack() as stack:
+            if self.writes:
+                shown = Progress(config.steps, state.steps, initial_updates=state.updates, title=title)
+                self.progress = stack.enter_context(shown)
+                self.writer = MetricsWriter(
+                    self.folder.path,
+                    tensorboard=config.log.tensorboard,
+                    wandb_project=config.log.wandb_project,
+                    resume_bytes=state.metrics_bytes,
+                    step=state.steps,
+                    say=self.engine.say,
+                )
+                stack.enter_context(self.writer)
+            ranks.on_loss(self._end_with_lost)
+            stack.callback(ranks.on_loss, None)
             try:
                 self.callbacks.call("on_start", self.view)
                 path = self._train(stop)
                 self.callbacks.call("on_end", self.view)
                 return path
+            except RankLostError as error:
+                raise self._lost(error) from error
             except CallbackFailedError as error:
                 self.folder.log_traceback(error)  # to fix it, one needs the line
                 log = f"the traceback is in {self.folder.log_path}"
@@ -173,6 +158,15 @@ class Loop:
                     f"{state.updates}; {self._kept()}, the traceback is in {self.folder.log_path}"
                 ) from error
 
+    def _lost(self, error: RankLostError) -> RankLostError:
+        again = f"resume with `{resume_command(self.folder, self.config)}`"
+        return RankLostError(f"{error}; {self._kept()}, {again}")
+
+    def _end_with_lost(self, error: RankLostError) -> None:
+        """Write down why the process ends at once, from a thread."""
+        self.folder.status.fail(self._lost(error), self.state.steps)
+        self.engine.say(f"voidrl: {self._lost(error)}")
+
     def _interrupted(self, signal: str, path: Path, is_complete: bool) -> RunInterrupted:
         """Record the stop, unless the run is complete; returns the exception that ends the command."""
         steps, total = self.state.steps, self.config.steps
@@ -188,8 +182,8 @@ class Loop:
             f"`{resume_command(self.folder, self.config)}`"
         )
 
-    def _say_who_stopped(self, path: Path) -> None:
-        name, steps = self.callbacks.stopped_by, self.state.steps
+    def _say_who_stopped(self, name: str, path: Path) -> None:
+        steps = self.state.steps
         self.folder.status.stop(steps, callback=name)
         self.engine.say(
             f"stopped by callback {name} at step {steps} of {self.config.steps}; checkpoint {path.name} "
@@ -199,12 +193,14 @@ class Loop:
     def _train(self, stop: StopSignals) -> Path:
         log, state = self.config.log, self.state
         self.clock = (time.monotonic(), state.steps, state.updates)
+        self.folder.status.track(lambda: state.steps, str(self.agent.device))
         self.clock_rollouts = state.rollouts
         if self.envs.counter is not None and state.states:
             self.envs.counter.load(state.states)
             state.states = {}  # the counter has them
         if self.config.phase == "finetune" and state.metrics_bytes is None:
             self._checkpoint()  # the pre-trained agent is part of the run from the start
+        has_step_hooks = self.tally.any(self.callbacks.has_step_hooks)
         self._begin_episodes()
         while True:
             before, skill = state.steps, self.skill
@@ -224,32 +220,49 @@ class Loop:
                 result = self.envs.recv()
                 if not self.envs.actions_are_finite:
                     raise self._bad_action()
-                self._record(chosen if isinstance(chosen, Tensor) else chosen.numpy(), skill, result)
-            if self.callbacks.has_step_hooks and state.steps > before:  # not where all were reset
+                taken = chosen if isinstance(chosen, Tensor) else chosen.numpy()
+                stops = self._record(taken, skill, result, self._stops(stop))
+            if self.tally.alone:
+                stops = self._stops(stop)  # what came meanwhile as well
+            if has_step_hooks and state.steps > before:  # not where all were reset
                 self.callbacks.call("on_step", self.view)
-            last = state.steps >= self.config.steps or stop.requested or self.callbacks.stopped_by
+                stops = self.tally.any(self._stops(stop))
+            last = state.steps >= self.config.steps or stops
             at_checkpoint = last or crossed(before, state.steps, log.checkpoint_every_steps)
             if at_checkpoint:
                 self._update_agent()  # no update is due in what is saved
-            if crossed(before, state.steps, log.eval_every_steps):
-                self._evaluate()
-            if self.probe is not None and crossed(before, state.steps, log.probe_every_steps):
-                self._write_row({"phase": self.config.phase, **self.probe()})
-            if crossed(before, state.steps, log.log_every_steps):
-                self._log()
-            self.progress.update(state.steps, updates=state.updates)
-            self._project()
-            if self.callbacks.stopped_by and not at_checkpoint:
+            if self._report(before) and not at_checkpoint and self.tally.any(self._stops(stop)):
                 at_checkpoint = True
                 self._update_agent()
-            if self._snapshots_by(state.steps) > self._snapshots_by(before):
+            if self.writes and self._snapshots_by(state.steps) > self._snapshots_by(before):
                 self._snapshot()  # before the checkpoint: a run resumed there would not pass this step again
             if at_checkpoint:
                 path = self._checkpoint()
                 # A stop that came while it was written needs no other.
-                if last or stop.requested or self.callbacks.stopped_by:
+                if last or self.tally.any(self._stops(stop)):
                     return path
                 self._begin_episodes()
+
+    def _stops(self, stop: StopSignals) -> bool:
+        """Whether this process is to stop; the others are asked too."""
+        return bool(stop.requested or self.callbacks.stopped_by)
+
+    def _report(self, before: int) -> bool:
+        """Evaluate, probe and log where that is due since `before`; returns whether anything was."""
+        log, steps = self.config.log, self.state.steps
+        evaluates = crossed(before, steps, log.eval_every_steps)
+        probes = crossed(before, steps, log.probe_every_steps)
+        logs = crossed(before, steps, log.log_every_steps)
+        if evaluates and self.writes:
+            self._evaluate()
+        if probes and self.probe is not None:
+            self._write_row({"phase": self.config.phase, **self.probe()})
+        if logs:
+            self._log()
+        if self.writes:
+            self.progress.update(steps, updates=self.state.updates)
+            self._project()
+        return evaluates or probes or logs
 
     def _project(self) -> None:
         updates = self.state.updates - self.first_update
@@ -257,7 +270,7 @@ class Loop:
             self.engine.say(text)
 
     def _begin_episodes(self) -> None:
-        frames, info = self.envs.reset(run_seed(self.config.seed, 0, self.state.steps))
+        frames, info = self.envs.reset(run_seed(self.config.seed, 0, self.state.steps) + self.first_column)
         self.replay.reset(frames)
         n = self.envs.num_envs
         device = self.agent.device
@@ -315,7 +328,10 @@ class Loop:
         self.engine.metrics.flush()  # a loss that broke before the action is the cause
         return self._not_finite(self._first_culprit() or diagnosis.blame_policy(self.agent))
 
-    def _record(self, action: np.ndarray | Tensor, skill: Tensor, result: StepResult) -> None:
+    def _record(
+        self, action: np.ndarray | Tensor, skill: Tensor, result: StepResult, stops: bool = False
+    ) -> bool:
+        """Store one step of all environments; returns whether any rank is to stop."""
         state, agent = self.state, self.agent
         real = ~self.ended  # where an episode had ended, this step was its reset
         self.skill_age = np.where(real, self.skill_age + 1, 0)
@@ -324,7 +340,7 @@ class Loop:
         period = agent.skill_every_steps if tries else 0
         # An episode that ends has its next skill drawn with its reset: of two, the first would never act.
         changes = real & ~result.ended & (self.skill_age >= period) if period else np.zeros_like(real)
-        state.steps += self.replay.add(
+        added = self.replay.add(
             action,
             result.reward,
             result.terminated,
@@ -334,23 +350,26 @@ class Loop:
             result.ended,
             changes,
         )
+        ended = result.ended & real
+        steps, episodes, stops = self.tally.add(added, int(ended.sum()), stops)
+        state.steps += steps
+        state.episodes += episodes
         agent.steps = self.initial_agent_steps + state.steps
         self._count_visits(result.info)
         if self.observes or self.begins:
             self._observe(real, skill)
 
-        self.rewards += result.reward[real].tolist()
+        self.seen.rewards += result.reward[real].tolist()
         self.score, self.length = self.score + np.where(real, result.score, 0), self.length + real
         if not real.all() or changes.any():
             self.skill_age[changes] = 0
             needed = torch.from_numpy(~real | changes).to(agent.device)  # host synchronization
             self._change_skills(needed)
-        self.ended = result.ended & real
-        for i in np.flatnonzero(self.ended):
-            self.finished.append((float(self.score[i]), int(self.length[i])))
-            self.recent.append(float(self.score[i]))
+        self.ended = ended
+        for i in np.flatnonzero(ended):
+            self.seen.finished.append((float(self.score[i]), int(self.length[i])))
             self.score[i], self.length[i] = 0.0, 0
-        state.episodes += int(self.ended.sum())
+        return stops
 
     def _observe(self, real: np.ndarray, skill: Tensor) -> None:
         """Show the method the states that were just reached; those after a reset are no steps."""
@@ -460,6 +479,7 @@ class Loop:
                 raise self._not_finite(culprit) from error
             raise
         self.writer.write(self.state.steps, {"phase": self.config.phase, **result.metrics()})
+        self._keep_score(result.metrics())
         self.view._evaluation = result
         self.callbacks.call("on_evaluation", self.view)
         rate = result.success_rate
@@ -469,20 +489,26 @@ class Loop:
     def _log(self) -> None:
         """One row, if anything happened since the last; the only place where the host reads metrics."""
         state = self.state
-        if not self.rewards:
+        if state.steps == self.clock[1]:
             return
-        trained = self.engine.metrics.flush()
+        self.seen.trained = self.engine.metrics.flush()
         if culprit := self._first_culprit():
             raise self._not_finite(culprit)
-        row: dict[str, Any] = {f"train/{k}": v for k, v in trained.items() if not k.startswith(CHECK)}
+        self.seen.visits = state.visits
+        seen, self.seen = self.tally.together(self.seen), Seen()
+        self.recent.extend(score for score, _ in seen.finished)
+        if not self.writes:
+            self.clock = (time.monotonic(), state.steps, state.updates)
+            return
+        row: dict[str, Any] = {f"train/{k}": v for k, v in seen.trained.items() if not k.startswith(CHECK)}
         row |= {"phase": self.config.phase, "updates": state.updates, "episodes": state.episodes}
         row["frames"] = state.steps * self.envs.frames_per_step
-        row["reward/extrinsic"] = float(np.mean(self.rewards))
-        if self.finished:
-            row["episode/return"] = float(np.mean([r for r, _ in self.finished]))
-            row["episode/length"] = float(np.mean([n for _, n in self.finished]))
-        if state.visits.any():
-            row["coverage/cells"] = int((state.visits > 0).sum())
+        row["reward/extrinsic"] = float(np.mean(seen.rewards))
+        if seen.finished:
+            row["episode/return"] = float(np.mean([r for r, _ in seen.finished]))
+            row["episode/length"] = float(np.mean([n for _, n in seen.finished]))
+        if seen.visits.any():
+            row["coverage/cells"] = int((seen.visits > 0).sum())
         if self.envs.counter is not None:
             counted = {**self.envs.counter.counts(), **self.envs.counter.recent()}
             row |= {f"coverage/{name}": count for name, count in counted.items()}
@@ -496,6 +522,7 @@ class Loop:
             self.clock_rollouts = state.rollouts
         self.clock = (now, state.steps, state.updates)
         self._write_row(row)
+        self._keep_score(row)
         self.folder.status.beat(state.steps)
         for warning in self.health.check(state.steps, row):
             self.engine.say(warning)
@@ -508,7 +535,10 @@ class Loop:
             "bins": row.get("coverage/bins"),
         }
         self.progress.update(state.steps, {k: v for k, v in shown.items() if v is not None})
-        self.rewards, self.finished = [], []
+
+    def _keep_score(self, row: Mapping[str, Any]) -> None:
+        if name := score_name(row, self.config.phase):
+            self.folder.status.score(name, row[name], self.state.steps)
 
     def _write_row(self, row: dict[str, Any]) -> None:
         self.writer.write(self.state.steps, row)
@@ -527,7 +557,7 @@ class Loop:
         self.folder.log(f"snapshot {path.name}")
         # Before it was resumed, the run may have saved this snapshot already, less than a vector step away.
         for steps in checkpoint.list_steps(root):
-            near = 0 < abs(steps - agent.steps) < self.envs.num_envs
+            near = 0 < abs(steps - agent.steps) < self.config.env.num_envs
             if near and self._snapshots_by(steps - self.initial_agent_steps) == number:
                 checkpoint.discard(root, steps)
 
@@ -538,7 +568,8 @@ class Loop:
     def _checkpoint(self) -> Path:
         self._log()
         self._require_finite_weights()
-        self.state.metrics_bytes = self.writer.offset
+        if self.writes:
+            self.state.metrics_bytes = self.writer.offset
         if self.envs.counter is not None:
             self.state.states = self.envs.counter.state()
         self.state.callbacks = self.callbacks.state(self.state.steps)
@@ -586,98 +617,3 @@ def resume_command(folder: RunFolder, config: Config) -> str:
         return f"voidrl resume {shlex.quote(str(folder.path))}"
     env = config.env.id.rpartition(":")[2]
     return f"voidrl.resume({str(folder.path)!r}, env={env})"
-
-
-# Checkpoints of a whole run
-
-
-def save_run(
-    folder: RunFolder,
-    agent: Agent,
-    replay: Replay | None,
-    state: LoopState,
-    explorer: Explorer | None = None,
-) -> Path:
-    """Everything that a resumed run needs, as safetensors and JSON; without a replay it cannot go on."""
-    loop = {"visits": torch.from_numpy(state.visits), **random_state(agent.device)}
-    loop |= {f"{STATES}{name}": torch.from_numpy(seen) for name, seen in state.states.items()}
-    files = {
-        "agent.safetensors": checkpoint.Group(agent.tensors()),
-        "optimizers.safetensors": checkpoint.Group(agent.optimizers.tensors()),
-        "loop.safetensors": checkpoint.Group(loop),
-    }
-    if replay is not None:
-        files[REPLAY] = checkpoint.Group(replay.state())
-        for name, tag, tensors in replay.chunks():
-            files[f"replay_{name}.safetensors"] = checkpoint.Group(tensors, tag)
-    meta = {
-        "agent_steps": agent.steps,
-        "steps": state.steps,
-        "updates": state.updates,
-        "episodes": state.episodes,
-        "rollouts": state.rollouts,
-        "rollout_start": state.rollout_start,
-        "metrics_bytes": state.metrics_bytes,
-        "spec": agent.spec.to_json(),
-        "config": to_json(agent.config),
-        "callbacks": state.callbacks,
-    }
-    if agent.device.type == "cpu":
-        meta["cpu_threads"] = torch.get_num_threads()
-    if explorer is not None:  # its weights never change: one file serves all checkpoints of a run
-        files[EXPLORER] = checkpoint.Group(explorer.tensors(), tag="frozen")
-        meta["explorer"] = explorer.meta()
-    keep_last = agent.config.log.keep_last
-    return checkpoint.save(folder.checkpoints_path, state.steps, files, meta, keep_last=keep_last)
-
-
-def load_explorer(saved: checkpoint.Checkpoint, agent: Agent) -> Explorer | None:
-    """The pre-trained policy of a run that still needs it.
-
-    Draws random numbers: `load_run`, which restores them, is called afterwards.
-    """
-    if not Explorer.is_needed(agent.config, saved.count("steps")):
-        return None
-    meta = saved.meta.get("explorer")
-    return Explorer.load(meta, saved.tensors(EXPLORER), agent.spec, agent.device)
-
-
-def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> LoopState:
-    """The inverse of `save_run`, random numbers included."""
-    agent.load_tensors(saved.tensors("agent.safetensors"))
-    agent.load_optimizer_tensors(saved.tensors("optimizers.safetensors"))
-    agent.steps = saved.count("agent_steps")
-    loop = saved.tensors("loop.safetensors", "visits", "rng_cpu")
-
-    if REPLAY in saved.files:
-        load_replay(saved, replay)
-    elif saved.count("steps") < agent.config.steps:
-        raise CheckpointError(
-            f"{saved.path} holds no replay, since the run was complete with log.keep_replay = False, and "
-            f"cannot be extended to {agent.config.steps} steps: fine-tune its agent, or run it again with "
-            f"log.keep_replay = True"
-        )
-    restore_random_state(loop, agent.device)
-    names = ("steps", "updates", "episodes", "rollouts", "rollout_start", "metrics_bytes")
-    counts = {name: saved.count(name) for name in names}
-    states = {k.removeprefix(STATES): v.numpy() for k, v in loop.items() if k.startswith(STATES)}
-    callbacks = saved.meta.get("callbacks", [])
-    return LoopState(visits=loop["visits"].numpy(), states=states, callbacks=callbacks, **counts)
-
-
-def load_replay(saved: checkpoint.Checkpoint, replay: Replay) -> None:
-    """Fill a replay with that of a checkpoint, which must have one."""
-
-    def chunks() -> Iterator[tuple[str, dict[str, Tensor]]]:
-        for name in saved.files:
-            if name.startswith("replay_"):
-                yield name.removeprefix("replay_").removesuffix(".safetensors"), saved.tensors(name)
-
-    positions = saved.tensors(REPLAY, *replay.state())
-    if positions["starts"].shape != replay.starts.shape:
-        raise CheckpointError(
-            f"the replay in {saved.path} has {len(positions['starts'])} slots and the run's config makes "
-            f"one of {len(replay.starts)}: set replay.capacity_steps and env.num_envs back to what they "
-            f"were"
-        )
-    replay.load(positions, chunks())

@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Tensor
 
-from voidrl import kernels
+from voidrl import kernels, ranks
 from voidrl.kernels.fusion import fusable
 
 BLOCK = 1024
@@ -63,12 +63,17 @@ class Priorities:
     def draw(self, batch_size: int) -> tuple[Tensor, Tensor]:
         """(B,) slots and their importance weights; some slot must have a transition.
 
-        The total is divided into B strata, and one slot is drawn from each.
+        The total is divided into B strata, and one slot is drawn from each. Ranks draw as many each from
+        priorities of their own, P = p / (ranks · Σ p of the rank), and the maximum is that of all weights.
         """
         if batch_size not in self._strata:
             index = torch.arange(batch_size, dtype=torch.float64, device=self.values.device)
             self._strata[batch_size] = index
-        return self._draw(self._strata[batch_size])
+        slots, weight = self._draw(self._strata[batch_size])
+        if ranks.current().exchanges:
+            chance = self.values[slots] / self.values.sum()
+            weight = ((ranks.smallest_(chance.amin()) / chance) ** self.importance).float()
+        return slots, weight
 
     @fusable
     def _draw(self, strata: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,6 +106,11 @@ class Priorities:
         For a slot that was drawn several times the largest error counts. Errors that are not finite do not
         spoil the draws, so that the loss which they come from can be reported.
         """
+        self._set(slots, error)
+        if ranks.current().exchanges:  # what is new has the highest priority of all ranks
+            self.highest.copy_(-ranks.smallest_(-self.highest))
+
+    def _set(self, slots: Tensor, error: Tensor) -> None:
         error = error.detach().to(self.values.device)
         if self._has_kernels(len(slots)):
             from voidrl.kernels.priorities import update  # imports Triton

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from voidrl import ranks
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
 from voidrl.kernels.fusion import fusable
@@ -114,6 +115,7 @@ class Replay:
         `note_dim` is the width of what `annotate` stores with each step.
         """
         self.spec, self.num_envs, self.device = spec, num_envs, device
+        self.config, self.capacity_rows = config, -(-capacity_steps // num_envs)
         self.rows = row_count(capacity_steps, num_envs, spec)
         slots = self.rows * num_envs
 
@@ -163,6 +165,13 @@ class Replay:
     def __len__(self) -> int:
         """Transitions that can be sampled."""
         return self._size
+
+    def empty_like(self, num_envs: int) -> Replay:
+        """An empty replay of as many rows for other environments, in main memory."""
+        cpu = torch.device("cpu")
+        capacity = self.capacity_rows * num_envs
+        widths = self.skill.shape[1], self.note.shape[1]
+        return Replay(self.spec, num_envs, capacity, widths[0], cpu, cpu, self.config, widths[1])
 
     # Writing
 
@@ -489,13 +498,19 @@ class Replay:
             tag = f"{self._chunk_writes[i]} writes, {self._chunk_sums[i]:08x}"
             yield f"{i:05d}", tag, partial(self._part, self._chunk(i))
 
-    def load(self, state: dict[str, Tensor], chunks: Iterator[tuple[str, dict[str, Tensor]]]) -> None:
-        """The inverse of `state` and `chunks`, in place."""
+    def load(
+        self,
+        state: dict[str, Tensor],
+        chunks: Iterator[tuple[str, dict[str, Tensor]]],
+        *,
+        sums_known: bool = True,
+    ) -> None:
+        """The inverse of `state` and `chunks`, in place; otherwise checksums are computed when needed."""
         self.starts.copy_(state["starts"])
         self._row, self._filled_rows, self._starts_head, self._size = state["counters"].tolist()
         for name, array in self._host_arrays().items():
             array[:] = state[name].numpy()
-        self._summed_writes[:] = self._chunk_writes
+        self._summed_writes[:] = self._chunk_writes if sums_known else 0
         self._write([self._positions()])
         if self.priorities is not None:
             self.priorities.load(state)
@@ -513,6 +528,10 @@ class Replay:
         for i in np.flatnonzero(self._chunk_writes != self._summed_writes).tolist():
             self._chunk_sums[i] = checksum(self._part(self._chunk(i)).values())
         self._summed_writes[:] = self._chunk_writes
+
+    def chunks_in(self, rows: int) -> int:
+        """In how many chunks the first `rows` rows are."""
+        return -(-rows // self._chunk_rows)
 
     def _chunk(self, i: int) -> slice:
         first, last = i * self._chunk_rows, min((i + 1) * self._chunk_rows, self._filled_rows)
@@ -656,6 +675,7 @@ def make_replay(
     free = {}
     for place in dict.fromkeys(places):
         free[place] = free_bytes(place)
+        free[place] //= ranks.current().sharing(place)  # all take theirs at once
         if needed <= 0.9 * free[place]:
             if place != device:
                 why = f": {device} has {free[device] / GIB:.2f} GiB free" if device in free else ""

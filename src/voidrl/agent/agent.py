@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from voidrl import checkpoint, registry
+from voidrl import checkpoint, ranks, registry
 from voidrl.agent.bonus import Bonus
 from voidrl.agent.horizon import Horizon
 from voidrl.agent.normalizer import RewardNormalizer
@@ -316,6 +316,9 @@ class Agent(nn.Module):
     def step(self, replay: Replay, index: int = 0) -> Metrics:
         """One update from one sample: representation → reward → learner. Tensors in, tensors out.
 
+        Ranks that train one agent sample a part of the batch each, and exchange what makes this the update
+        of the whole batch: gradients before they are clipped, and whatever is computed of a batch.
+
         `index` is the number of an update of this variant (`Learner.variant`). Only the module whose loss is
         computed is in training mode, in which spectral norm iterates; latents are computed, and actions
         chosen, in eval mode. Losses that train the same encoder are added up and minimized with the last of
@@ -324,13 +327,14 @@ class Agent(nn.Module):
         """
         if not self.learns:
             return {}
-        config, own_batch = self.config.learner, self.config.representation.batch_size
+        share_of = ranks.current().share_of
+        config, own_batch = self.config.learner, share_of(self.config.representation.batch_size)
         joint, metrics = JointLoss(), Metrics()
         with self.precision():
             if self.trains_representation and own_batch:
                 own = replay.segment(replay.sample(own_batch), 1, 1.0)
                 metrics |= self._representation_step(replay, own, joint)
-            slots, weight = replay.draw(config.batch_size)
+            slots, weight = replay.draw(share_of(config.batch_size))
             segment = self.horizon.segment(replay, slots)
             if self.trains_representation and not own_batch:
                 metrics |= self._representation_step(replay, segment, joint, weight)
@@ -533,7 +537,7 @@ class Agent(nn.Module):
     def _method_segment(self, replay: Replay) -> Segment:
         """As many fresh transitions as the learner's, of the kind that the method learns from."""
         config = self.config.learner
-        slots = replay.sample(config.batch_size)
+        slots = replay.sample(ranks.current().share_of(config.batch_size))
         if config.intrinsic_n_step == "single":
             return self.horizon.segment(replay, slots)
         return replay.segment(slots, 1, config.discount)
@@ -598,8 +602,16 @@ class Agent(nn.Module):
         return cache(option)
 
     def _pool(self, replay: Replay) -> Callable[[int], Tensor]:
-        """Encoded states drawn from the replay: the same n for everything that one update scores."""
-        return cache(lambda n: self._encode(replay.observations(replay.sample(n))))
+        """Encoded states drawn from the replay: the same n for everything that one update scores.
+
+        Where ranks have a part of the replay each, all draw as many from theirs and search all of them.
+        """
+
+        def draw(n: int) -> Tensor:
+            mine = -(-n // ranks.current().size)
+            return ranks.gather(self._encode(replay.observations(replay.sample(mine))))[:n]
+
+        return cache(draw)
 
     def set_progress(self, run_steps: int) -> None:
         """Move the schedules of the intrinsic reward to where they are, after `run_steps` of this run."""

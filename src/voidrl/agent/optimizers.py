@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from voidrl import ranks
 from voidrl.errors import ConfigError
 from voidrl.nets.spectral import full_precision
 
@@ -113,10 +114,23 @@ class Optimizers:
             self[name].zero_grad(set_to_none=True)
         with full_precision(loss):  # or the gradients of full-precision layers would be bf16
             loss.backward(inputs=[p for name in names for p in self.parameters(name)])
+        if ranks.current().exchanges:
+            self._average_gradients(names)
         for name in names:
             if max_norm := self._plans[name].max_grad_norm:
                 nn.utils.clip_grad_norm_(self.parameters(name), max_norm)
             self[name].step()
+
+    def _average_gradients(self, names: Sequence[str]) -> None:
+        """Make gradients those of the mean of all ranks' losses, in one exchange.
+
+        A weight without a gradient counts as one with gradient 0, so that all ranks list the same weights.
+        """
+        weights = [p for name in names for p in self.parameters(name)]
+        for weight in weights:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+        ranks.average_([weight.grad for weight in weights if weight.grad is not None])
 
     @torch.no_grad()
     def forget(self, parameters: set[nn.Parameter]) -> None:

@@ -17,9 +17,9 @@ from voidrl.data.files import WRITERS, Content
 from voidrl.data.units import action_space, observation_space
 from voidrl.envs.ids import ATARI, DMC, parse_id
 from voidrl.errors import CheckpointError, ConfigError, UnknownNameError
-from voidrl.loop import REPLAY, load_replay
 from voidrl.replay import Replay
 from voidrl.runs.folder import RunFolder
+from voidrl.saved_run import REPLAY, latest_run, load_replay
 from voidrl.spaces import spec_from_json
 from voidrl.terminal.output import say
 from voidrl.types import EnvSpec
@@ -109,7 +109,7 @@ def _newest(run: str | Path) -> checkpoint.Checkpoint:
         return checkpoint.load(given)
     if not checkpoint.list_steps(folder.checkpoints_path):
         raise CheckpointError(f"the run {folder.path} holds no checkpoint yet")
-    return checkpoint.latest(folder.checkpoints_path, say)
+    return latest_run(folder, say)
 
 
 def _replay_of(saved: checkpoint.Checkpoint, spec: EnvSpec, config: Config) -> Replay:

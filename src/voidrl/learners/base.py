@@ -34,6 +34,9 @@ class Learner(nn.Module):
     """Whether values are limited to a support, such as C51's."""
     resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
     """Children that a reset shrinks and perturbs; the others are reinitialized."""
+    splits_over_ranks: ClassVar[bool] = False
+    """Whether several processes may train one agent with it: its losses are means over the batch, and what it
+    keeps of a batch is the same on all ranks, since it is exchanged (`voidrl.ranks`)."""
     critic: nn.Module
     rollout_steps: int = 0
     """Steps of each environment after which an on-policy learner is updated with all of them, in order

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from voidrl import ranks
 from voidrl.config import Count, EncoderConfig, LearnerConfig, require, require_positive
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
@@ -111,6 +112,7 @@ class DQN(Learner):
 
     Config = DQNConfig
     actions = "discrete"
+    splits_over_ranks = True
     takes_vector_rewards = True
 
     def __init__(
@@ -176,8 +178,13 @@ class DQN(Learner):
         return self._act(obs, skill, self.ladder(len(obs)))
 
     def ladder(self, n: int) -> Tensor:
-        """(n,): the ε of each of n environments (Horgan et al. 2018), all from the current ε."""
-        rung = torch.arange(n, device=self.epsilon.device) / max(n - 1, 1)  # 0 … 1
+        """(n,): the ε of each of n environments (Horgan et al. 2018), all from the current ε.
+
+        On several ranks the ladder is that of the environments of all of them.
+        """
+        group = ranks.current()
+        first, last = group.rank * n, group.size * n - 1
+        rung = torch.arange(first, first + n, device=self.epsilon.device) / max(last, 1)  # 0 … 1
         return self.epsilon ** (1 + self.config.epsilon_ladder * rung)
 
     def _act(self, obs: Tensor, skill: Tensor, epsilon: Tensor | None) -> Tensor:

@@ -28,7 +28,7 @@ from torch import Tensor
 from voidrl.config import Config as RunConfig
 from voidrl.config import require, require_positive
 from voidrl.methods.apt import APT, APTConfig
-from voidrl.methods.base import About, Latents, require_neighbors
+from voidrl.methods.base import About, Latents, particles_of_ranks, require_neighbors
 from voidrl.methods.visr import VISR, VISRConfig
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
@@ -103,7 +103,7 @@ class APS(VISR):
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """Both terms, side by side or added."""
         phi, direction = self.phi(latents.z_next)
-        entropy = self.entropy.knn_reward(phi, None)
+        entropy = self.entropy.knn_reward(phi, particles_of_ranks(phi), own_first=True)
         if self.reward_dim:
             return torch.cat([direction, entropy[:, None]], 1)
         return (direction * batch.skill).sum(1) + entropy

@@ -11,7 +11,15 @@ from voidrl.config import Config as RunConfig
 from voidrl.config import MethodConfig, require, require_positive
 from voidrl.entropy import RunningMean, RunningMoments, particle_reward
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import About, Latents, Method, require_neighbors
+from voidrl.methods.base import (
+    About,
+    Latents,
+    Method,
+    Pool,
+    particles_of_ranks,
+    require_neighbors,
+    require_pool,
+)
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Metrics
 
@@ -34,8 +42,9 @@ class APTConfig(MethodConfig):
     """`random`: the paper's ablation."""
     particle: Literal["next", "current"] = "next"
     """Which state of the transition is scored: s' (the text) or s (the equation)."""
-    pool: int = 0
-    """Particles drawn from the replay to search; 0: the minibatch itself."""
+    pool: Pool = 0
+    """Particles drawn from the replay to search; 0: the minibatch itself, which on several ranks is each
+    one's own part of it; `all_ranks`: the parts of all of them."""
     normalize: Literal["reward_mean", "distance_mean", "distance_variance", "none"] = "reward_mean"
     """Divide the reward by its running mean (the paper), distances by theirs (URLB's code) or by their
     running variance (the authors' Atari code), before the logarithm, or nothing. The variance is no scale:
@@ -57,7 +66,7 @@ class APTConfig(MethodConfig):
         require(self.c >= 0, "c", self.c, "0 or more")
         if self.normalize == "reward_mean":  # below 1 the logarithm can be negative, and so can its mean
             require(self.c >= 1, "c", self.c, "1 or more with normalize = 'reward_mean'")
-        require(self.pool >= 0, "pool", self.pool, "0 (the minibatch) or a number of particles")
+        require_pool(self.pool, "particles")
 
 
 class APT(Method):
@@ -70,6 +79,7 @@ class APT(Method):
         reward="distance to the nearest neighbors, in a learned space or between raw states",
         paper="Liu & Abbeel, arXiv:2103.04551",
     )
+    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: APTConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)
@@ -90,17 +100,20 @@ class APT(Method):
         """Return eq. 5, on a consistent scale."""
         config = self.config
         z = latents.z_next if config.particle == "next" else latents.z  # (B, dim)
+        if config.pool == "all_ranks":
+            return self.knn_reward(z, particles_of_ranks(z), own_first=True)
         return self.knn_reward(z, latents.pool(config.pool) if config.pool else None)
 
     @fusable
-    def knn_reward(self, z: Tensor, particles: Tensor | None) -> Tensor:
-        """The k-NN reward of each of (B, dim) among the particles, or among themselves."""
+    def knn_reward(self, z: Tensor, particles: Tensor | None, own_first: bool = False) -> Tensor:
+        """The k-NN reward of each of (B, dim) among themselves, or particles that may begin with them."""
         config = self.config
 
         def score(c: float, distance_power: float | Literal["dim"]) -> Tensor:
             return particle_reward(
                 z,
                 particles=particles,
+                own_first=own_first,
                 k=config.k,
                 c=c,
                 distance_power=distance_power,

@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from voidrl import ranks
 from voidrl.augment import default_shift
 from voidrl.config import Config as RunConfig
-from voidrl.config import LearnerConfig, MethodConfig
+from voidrl.config import LearnerConfig, MethodConfig, require
 from voidrl.errors import NeighborError
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
@@ -119,6 +120,10 @@ class Method(nn.Module):
     """Width of what `observe` notes on each state, to be stored with the step that led there."""
     regresses_skill: ClassVar[bool] = False
     """True: `select_skill` works with transitions of any policy, so that random actions will do."""
+    splits_over_ranks: ClassVar[bool] = False
+    """Whether several processes may train one agent with it: its losses are means over the batch, and what it
+    computes of a whole batch or keeps of it is the same on all ranks, since it is exchanged
+    (`voidrl.ranks`)."""
     skill_choice: str = "which earned most in the warm-up"
     """How `select_skill` chose the skill, for the sentence that names it."""
 
@@ -251,8 +256,24 @@ def one_hot_skills(episode_steps: Tensor, count: int) -> Tensor:
     return F.one_hot(torch.randint_like(episode_steps, count), count).float()
 
 
-def require_neighbors(config: RunConfig, k: int, *, pool: int = 0, include_self: bool = False) -> None:
+Pool = int | Literal["all_ranks"]
+
+
+def require_pool(pool: Pool, particles: str) -> None:
+    """Refuse a pool that is neither a number of particles nor `all_ranks`."""
+    valid = pool == "all_ranks" or (not isinstance(pool, str) and pool >= 0)
+    require(valid, "pool", pool, f"0 (the minibatch), a number of {particles}, or 'all_ranks'")
+
+
+def particles_of_ranks(z: Tensor) -> Tensor | None:
+    """(size · n, dim): the (n, dim) particles of all ranks, this one's first; None if there are no others."""
+    group = ranks.current()
+    return ranks.gather(z).roll(-group.rank * len(z), 0) if group.exchanges else None
+
+
+def require_neighbors(config: RunConfig, k: int, *, pool: Pool = 0, include_self: bool = False) -> None:
     """Refuse to search more neighbors than the minibatch, or the pool, has."""
+    pool = 0 if pool == "all_ranks" else pool
     field, size = ("method.pool", pool) if pool else ("learner.batch_size", config.learner.batch_size)
     found = pool or size - 1
     if k - include_self > found:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from voidrl import ranks
 from voidrl.config import Config as RunConfig
 from voidrl.config import SkillConfig, require, require_positive, require_skills
 from voidrl.errors import ConfigError
@@ -72,6 +73,7 @@ class BeCL(Method):
         paper="Yang et al., arXiv:2305.04477",
         skills="discrete",
     )
+    splits_over_ranks = True
     image_representation = "learner"
     can_train_encoder = True
 
@@ -102,7 +104,9 @@ class BeCL(Method):
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:
         """InfoNCE, the mean over the states that have a positive."""
         log_ratio, paired, accuracy = self.contrast(latents.z_next, batch.skill)
-        loss = -log_ratio.masked_fill(~paired, 0.0).sum() / paired.sum().clamp(min=1)
+        # Of all ranks: the mean of their losses is then the mean over all pairs.
+        pairs = ranks.averaged(paired.sum()).clamp(min=1 / ranks.current().size)
+        loss = -log_ratio.masked_fill(~paired, 0.0).sum() / pairs
         yield Loss("method", loss, {"becl_loss": loss.detach(), "becl_accuracy": accuracy})
 
     @fusable
@@ -113,23 +117,26 @@ class BeCL(Method):
         the same skill, where any has.
         """
         h = unit_vectors(self.embedding(z_next))  # (B, width)
+        everyone = ranks.gather(h)  # on several ranks (N, width): pairs and others are those of all of them
         with full_precision(h):  # bf16 would round a similarity of 2 to 0.008
-            similarity = h @ h.T / self.config.temperature  # (B, B)
+            similarity = h @ everyone.T / self.config.temperature  # (B, B)
         label = skill.argmax(1)
-        itself = torch.eye(len(label), dtype=torch.bool, device=label.device)
-        same = (label[:, None] == label) & ~itself  # (B, B)
+        labels, first = ranks.gather(label), ranks.current().rank * len(label)
+        itself = torch.eye(len(labels), dtype=torch.bool, device=label.device)[first : first + len(label)]
+        same = (label[:, None] == labels) & ~itself  # (B, B)
         paired = same.any(1)
         # One of the same skill, uniformly: that with the highest of B random numbers.
         positive = torch.rand_like(similarity).masked_fill(~same, -1.0).argmax(1, keepdim=True)  # (B, 1)
         others = similarity.masked_fill(itself, -torch.inf)
         log_ratio = similarity.gather(1, positive)[:, 0] - others.logsumexp(1)
         found = same.gather(1, others.detach().argmax(1, keepdim=True)).sum() / paired.sum().clamp(min=1)
-        return log_ratio.masked_fill(~paired, -math.log(len(label) - 1)), paired, found
+        return log_ratio.masked_fill(~paired, -math.log(len(labels) - 1)), paired, found
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The ratio, that of chance for states without a positive."""
         ratio = self.contrast(latents.z_next, batch.skill)[0].exp()
-        return ratio * (len(ratio) - 1) if self.config.scale_by_batch else ratio
+        others = len(ratio) * ranks.current().size - 1
+        return ratio * others if self.config.scale_by_batch else ratio
 
     # Skills
 

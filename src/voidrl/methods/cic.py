@@ -26,11 +26,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from voidrl import ranks
 from voidrl.config import MAX_SKILLS, SkillConfig, require, require_positive
 from voidrl.config import Config as RunConfig
 from voidrl.entropy import RunningMoments, knn_distances
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import About, Latents, Method, require_neighbors
+from voidrl.methods.base import About, Latents, Method, particles_of_ranks, require_neighbors
 from voidrl.nets import join, mlp, top1_accuracy, unit_vectors
 from voidrl.nets.spectral import full_precision
 from voidrl.representations.base import Representation
@@ -82,6 +83,7 @@ class CIC(Method):
         paper="Laskin et al., arXiv:2202.00161",
         skills="continuous",
     )
+    splits_over_ranks = True
     prefix: ClassVar[str] = "cic"
     """Of the names of metrics."""
     lowest_skill: ClassVar[float] = 0.0
@@ -118,9 +120,10 @@ class CIC(Method):
         h, h_next = self.phi(z), self.phi(z_next)  # (B, rep_dim)
         query = unit_vectors(self.skill_query(skill))
         key = unit_vectors(self.transition_key(join(h, h_next)))
+        keys = ranks.gather(key)  # on several ranks (N, rep_dim), those of all of them
         with full_precision(query):
-            logits = query @ key.T / self.config.temperature  # (B, B): row i has the skill of transition i
-        right = logits.diagonal()
+            logits = query @ keys.T / self.config.temperature  # (B, B): row i has the skill of transition i
+        right = logits.diagonal(ranks.current().rank * len(key))
         return (logits.logsumexp(1) - right).mean(), top1_accuracy(logits, right)
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
@@ -137,7 +140,9 @@ class CIC(Method):
         with nullcontext() if self.spec.pixels else full_precision(z_next):
             h = self.phi(z_next)  # (B, rep_dim)
         others = config.k - int(config.include_self)
-        distances = knn_distances(h, h, others, exclude_self=True)  # (B, k) or (B, k − 1)
+        particles = particles_of_ranks(h)
+        particles = h if particles is None else particles
+        distances = knn_distances(h, particles, others, exclude_self=True)  # (B, k) or (B, k − 1)
         return F.pad(distances, (1, 0)) if config.include_self else distances
 
     def scaled(self, distances: Tensor) -> Tensor:

@@ -135,6 +135,7 @@ class DADS(Method):
         paper="Sharma et al., arXiv:1907.01657",
         skills="both",
     )
+    splits_over_ranks = True
     projection: Tensor
 
     def __init__(self, spec: EnvSpec, config: DADSConfig, representation: Representation) -> None:

@@ -53,6 +53,7 @@ class DIAYN(Method):
         paper="Eysenbach et al., arXiv:1802.06070",
         skills="discrete",
     )
+    splits_over_ranks = True
     image_representation = "learner"
     can_train_encoder = True
 

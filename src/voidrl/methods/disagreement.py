@@ -66,6 +66,7 @@ class Disagreement(Method):
         reward="variance of the next state predicted by 5 forward models",
         paper="Pathak et al., arXiv:1906.04161",
     )
+    splits_over_ranks = True
     image_representation = "fixed"  # random features, as in the paper
 
     def __init__(self, spec: EnvSpec, config: DisagreementConfig, representation: Representation) -> None:

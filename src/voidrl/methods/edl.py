@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from voidrl import ranks
 from voidrl.config import Config as RunConfig
 from voidrl.config import Count, SkillConfig, require, require_positive, require_skills
 from voidrl.entropy import RunningMoments
@@ -85,7 +86,7 @@ class EDLConfig(SkillConfig):
 
     def particles(self) -> APTConfig:
         """The reward while exploring."""
-        return APTConfig(k=self.k, mean_momentum=self.mean_momentum)
+        return APTConfig(k=self.k, mean_momentum=self.mean_momentum, pool="all_ranks")
 
     def explored_steps(self, total: int) -> int:
         """Environment steps before skills are learned, in a run of `total`."""
@@ -119,10 +120,10 @@ class VQVAE(nn.Module):
         """Squared errors, (B,) each: of x̂, of the codes, and of the encoder; `revive`: move dead codes."""
         e = self.encoder(x)
         with torch.no_grad():
-            self._revive(e, revive)
+            self._revive(ranks.gather(e), revive)
             index = self.distances(e).argmin(1)  # (B,)
             share = (index[:, None] == torch.arange(len(self.codes), device=x.device)).float().mean(0)
-            self.usage.lerp_(share, USAGE_RATE)
+            self.usage.lerp_(ranks.averaged(share), USAGE_RATE)
         c = self.codes.index_select(0, index)
         error = (self.decoder(e + (c - e).detach()) - x).square().sum(1)
         return error, (e.detach() - c).square().sum(1), (e - c.detach()).square().sum(1)
@@ -133,6 +134,7 @@ class VQVAE(nn.Module):
         least = self.usage.argmin()
         moves = (torch.arange(k, device=e.device) == least) & (self.usage < DEAD / k) & wanted  # (K,)
         gumbel = -torch.empty_like(e[:, 0]).exponential_().log()
+        ranks.first_([gumbel])  # all ranks move the same code to the same state
         row = (self.distances(e).amin(1).log() + gumbel).argmax()
         found = e.index_select(0, row[None])  # (1, code_dim)
         self.codes.copy_(torch.where(moves[:, None], found, self.codes))
@@ -156,6 +158,7 @@ class EDL(Method):
         paper="Campos et al., arXiv:2002.03647",
         skills="discrete",
     )
+    splits_over_ranks = True
     stage: Tensor
     rate: Tensor
     mean: Tensor
@@ -225,7 +228,7 @@ class EDL(Method):
         error, codes, commitment = (term.mean() for term in self.vae(x, explores))
         with torch.no_grad():
             spread = (x[:, None] - self.vae.goals()).square().sum(2).mean()
-            self.spread.lerp_(spread, USAGE_RATE * explores)
+            self.spread.lerp_(ranks.averaged(spread), USAGE_RATE * explores)
         loss = error + codes + self.config.beta * commitment
         metrics = {"edl_loss": loss, "edl_error": error / x.shape[1], "edl_commitment": commitment}
         yield Loss("method", loss, {name: value.detach() for name, value in metrics.items()})

@@ -43,6 +43,7 @@ class ICMReward(Method):
         reward="error of a forward model in a space learned by inverse dynamics",
         paper="Pathak et al., arXiv:1705.05363",
     )
+    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: ICMRewardConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)

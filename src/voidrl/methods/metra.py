@@ -87,6 +87,7 @@ class METRA(Method):
         paper="Park et al., arXiv:2310.08887",
         skills="both",
     )
+    splits_over_ranks = True
     reads_latents = False
     seen: Tensor
 

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from voidrl import ranks
 from voidrl.config import MethodConfig, require, require_positive
 from voidrl.entropy import knn_distances
 from voidrl.kernels.fusion import fusable
@@ -78,6 +79,7 @@ class Proto(Method):
         reward="distance to the 3rd neighbor among states drawn by learned prototypes",
         paper="Yarats et al., arXiv:2102.11271",
     )
+    splits_over_ranks = True
     image_representation = "learner"
     can_train_encoder = True
     average: Tensor
@@ -115,7 +117,7 @@ class Proto(Method):
         """Cross-entropy between the prototypes of s and those of s'."""
         self._scored = None
         if self.config.center:
-            self._move_average(latents.z.detach().mean(0))
+            self._move_average(ranks.averaged(latents.z.detach().mean(0)))
         loss, perplexity = self.assign(latents.z, self._target_latents(batch.next_obs, latents))
         yield Loss("method", loss, {"proto_loss": loss.detach(), "proto_perplexity": perplexity})
 
@@ -141,10 +143,16 @@ class Proto(Method):
             log_p = (online @ self.prototypes.T / temperature).log_softmax(1)  # (B, K)
             with torch.no_grad():
                 target = F.normalize(self.target_projector(z_next - self.average), dim=1)
-                q = sinkhorn(target @ self.prototypes.T / temperature, iterations)  # (B, K)
+                q = self._balanced(target @ self.prototypes.T / temperature, iterations)  # (B, K)
         loss = -(q * log_p).sum(1).mean()
         used = log_p.detach().exp().mean(0)  # (K,)
         return loss, torch.special.entr(used).sum().exp()
+
+    @staticmethod
+    def _balanced(scores: Tensor, iterations: int) -> Tensor:
+        """(B, K): the assignments of this rank's states, balanced over those of all ranks."""
+        first = ranks.current().rank * len(scores)
+        return sinkhorn(ranks.gather(scores), iterations)[first : first + len(scores)]
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """The distance to the k-th neighbor; 0 as long as there are no k."""
@@ -168,7 +176,7 @@ class Proto(Method):
             polyak_update(self.target_encoder, self.representation.encoder, self.config.target_tau)
         self.normalize_prototypes()
         if self._scored is not None:
-            self.enqueue(self._scored)
+            self.enqueue(ranks.gather(self._scored))
             self._scored = None
 
     @torch.no_grad()
@@ -182,6 +190,7 @@ class Proto(Method):
         with full_precision(u):
             scores = self.prototypes @ u.T  # (K, B)
         noise = torch.empty_like(scores).exponential_()
+        ranks.first_([noise])  # the same draw on all ranks
         drawn = (scores - noise.log()).argmax(1)  # (K,): the Gumbel-max trick
         offset = torch.arange(len(drawn), device=u.device)
         self.queue.index_copy_(0, (self.head + offset) % len(self.queue), u.index_select(0, drawn))

@@ -18,6 +18,7 @@ class Random(Method):
         reward="none: uniform random actions, nothing is trained",
         paper="",
     )
+    splits_over_ranks = True
     learns = False
     constant_reward = True
 

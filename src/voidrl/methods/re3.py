@@ -18,10 +18,18 @@ from typing import Literal
 from torch import Tensor
 
 from voidrl.config import Config as RunConfig
-from voidrl.config import MethodConfig, require, require_positive
+from voidrl.config import MethodConfig, require_positive
 from voidrl.entropy import RunningMoments, knn_distances
 from voidrl.kernels.fusion import fusable
-from voidrl.methods.base import About, Latents, Method, require_neighbors
+from voidrl.methods.base import (
+    About,
+    Latents,
+    Method,
+    Pool,
+    particles_of_ranks,
+    require_neighbors,
+    require_pool,
+)
 from voidrl.representations.base import Representation
 from voidrl.types import Batch, EnvSpec, Metrics
 
@@ -34,15 +42,16 @@ class RE3Config(MethodConfig):
     """Which neighbor's distance is rewarded."""
     average: bool = False
     """Average over the k neighbors, as the authors' code does on MiniGrid; False takes the k-th alone."""
-    pool: int = 1024
-    """States drawn from the replay to search; 0: the minibatch itself."""
+    pool: Pool = 1024
+    """States drawn from the replay to search; 0: the minibatch itself, which on several ranks is each one's
+    own part of it; `all_ranks`: the parts of all of them."""
     normalize: Literal["distance_std", "none"] = "distance_std"
     """Divide distances by their running standard deviation σ (the authors' code), or not (the equation)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "k")
-        require(self.pool >= 0, "pool", self.pool, "0 (the minibatch) or a number of states")
+        require_pool(self.pool, "states")
 
 
 class RE3(Method):
@@ -55,6 +64,7 @@ class RE3(Method):
         reward="distance to the k-th nearest state in the space of a random encoder",
         paper="Seo et al., arXiv:2102.09430",
     )
+    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: RE3Config, representation: Representation) -> None:
         super().__init__(spec, config, representation)
@@ -74,18 +84,25 @@ class RE3(Method):
 
     def reward(self, batch: Batch, latents: Latents) -> Tensor:
         """log(1 + d_k), on a consistent scale."""
-        pool = self.config.pool
-        distance = self.distance(latents.z_next, latents.pool(pool) if pool else None)  # (B,)
+        pool, z = self.config.pool, latents.z_next
+        if pool == "all_ranks":
+            distance = self.distance(z, particles_of_ranks(z), own_first=True)  # (B,)
+        else:
+            distance = self.distance(z, latents.pool(pool) if pool else None)
         self.distances.update(distance[:, None])
         if self.config.normalize == "distance_std":
             distance = self.distances.scale(distance)
         return distance.log1p()
 
     @fusable
-    def distance(self, z: Tensor, particles: Tensor | None) -> Tensor:
-        """(B,): the distance of each of (B, dim) to its k-th nearest particle, or among themselves."""
+    def distance(self, z: Tensor, particles: Tensor | None, own_first: bool = False) -> Tensor:
+        """(B,): the distance of each of (B, dim) to its k-th nearest particle, or among themselves.
+
+        The particles may begin with them.
+        """
         others = z if particles is None else particles
-        nearest = knn_distances(z, others, self.config.k, exclude_self=particles is None)  # (B, k)
+        own_first = own_first or particles is None
+        nearest = knn_distances(z, others, self.config.k, exclude_self=own_first)  # (B, k)
         return nearest.mean(1) if self.config.average else nearest[:, -1]
 
     def metrics(self) -> Metrics:

@@ -60,6 +60,7 @@ class RND(Method):
         reward="error of a network that predicts a fixed random one",
         paper="Burda et al., arXiv:1810.12894",
     )
+    splits_over_ranks = True
     reads_latents = False
 
     def __init__(self, spec: EnvSpec, config: RNDConfig, representation: Representation) -> None:

@@ -95,6 +95,7 @@ class SMM(Method):
         paper="Lee et al., arXiv:1906.05274",
         skills="discrete",
     )
+    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: SMMConfig, representation: Representation) -> None:
         super().__init__(spec, config, representation)

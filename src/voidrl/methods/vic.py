@@ -29,6 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from voidrl import ranks
 from voidrl.config import SkillConfig, require, require_positive, require_skills
 from voidrl.kernels.fusion import fusable
 from voidrl.methods.base import About, Latents, Method, Option, one_hot_skills
@@ -68,6 +69,7 @@ class VIC(Method):
         paper="Gregor et al., arXiv:1611.07507",
         skills="discrete",
     )
+    splits_over_ranks = True
     image_representation = "learner"
     can_train_encoder = True
 
@@ -91,7 +93,8 @@ class VIC(Method):
         """Loss and accuracy over the options of B transitions and their (B, K) one-hot skills."""
         logits, label = self.logits(option), skill.argmax(1)
         weight = option.mask / option.steps  # a transition of a long option is drawn more often
-        weight = weight / weight.sum().clamp(min=1e-8)
+        # On several ranks the mean of their losses is the sum over the options of all of them.
+        weight = weight / ranks.averaged(weight.sum()).clamp(min=1e-8)
         loss = (weight * F.cross_entropy(logits, label, reduction="none")).sum()
         right = logits.gather(1, label[:, None]).squeeze(1)
         return loss, (weight * top1_hits(logits, right)).sum()

@@ -75,6 +75,7 @@ class VISR(Method):
         paper="Hansen et al., arXiv:1906.05030",
         skills="continuous",
     )
+    splits_over_ranks = True
     image_representation = "learner"
     can_train_encoder = True
     regresses_skill = True

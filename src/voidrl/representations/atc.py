@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from voidrl import ranks
 from voidrl.config import Count, EncoderConfig, RepresentationConfig, require, require_positive
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, mlp, polyak_update, target_copy, top1_hits
@@ -55,6 +56,7 @@ class ATC(Representation):
 
     Config = ATCConfig
     has_loss = True
+    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: ATCConfig, encoder: Encoder) -> None:
         super().__init__(spec, config, encoder)
@@ -75,12 +77,14 @@ class ATC(Representation):
         with torch.no_grad(), nullcontext() if self.spec.pixels else full_precision(later):
             positive = self.target_encoder(later)  # (B, dim)
         anchor = code + self.anchor(code)
+        # On several ranks the candidates, and the pairs over which the mean is taken, are those of all.
+        candidates, first = ranks.gather(positive), ranks.current().rank * len(positive)
         with full_precision(anchor):
-            logits = anchor.float() @ self.bilinear @ positive.float().T  # (B, B)
-        label = torch.arange(len(logits), device=logits.device)
-        share = mask / mask.mean().clamp(min=1 / len(mask))  # without a valid pair the loss is 0
+            logits = anchor.float() @ self.bilinear @ candidates.float().T  # (B, B)
+        label = torch.arange(first, first + len(logits), device=logits.device)
+        share = mask / ranks.averaged(mask.mean()).clamp(min=1 / len(logits.T))  # or 0 without a valid pair
         loss = F.cross_entropy(logits, label, reduction="none") * share
-        hits = top1_hits(logits, logits.diagonal())
+        hits = top1_hits(logits, logits.diagonal(first))
         metrics = {"atc_loss": loss.detach().mean(), "atc_accuracy": (hits * share).mean()}
         return loss, {**metrics, "atc_valid": mask.mean(), "z_std": code.detach().std(0).mean()}
 

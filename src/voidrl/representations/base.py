@@ -98,6 +98,11 @@ class Representation(nn.Module):
     resets_partly: ClassVar[tuple[str, ...]] = ("encoder", "target_encoder")
     """Children that a reset shrinks and perturbs; the others are reinitialized."""
 
+    splits_over_ranks: ClassVar[bool] = False
+    """Whether several processes may train one agent with it: its loss is a mean over the batch, and what it
+    computes of a whole batch or keeps of it is the same on all ranks, since it is exchanged
+    (`voidrl.ranks`)."""
+
     reads_files: ClassVar[bool] = False
     """Whether f has given weights, which a new agent reads from a file."""
 

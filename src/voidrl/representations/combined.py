@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
+from voidrl import ranks
 from voidrl.config import EncoderConfig, RepresentationConfig, require, require_positive
 from voidrl.nets import Encoder
 from voidrl.representations.atc import ATC
@@ -102,6 +103,7 @@ class Combined(Representation):
 
     Config = CombinedConfig
     has_loss = True
+    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: CombinedConfig, encoder: Encoder | None) -> None:
         super().__init__(spec, config, encoder)
@@ -128,6 +130,8 @@ class Combined(Representation):
         metrics: Metrics = {}
         for name, weight in self.config.weight_of.items():
             value, logged = self.part(name).loss(views)
+            if value.ndim == 0 and ranks.current().exchanges:  # the whole batch's, of each transition
+                value = ranks.gather(value[None]).mean()
             total = weight * value if total is None else total + weight * value
             # Parts may measure the same: `spr` and `sgi` both have an error of predictions.
             metrics |= {f"{name}_{key}" if key in metrics else key: value for key, value in logged.items()}

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from voidrl import ranks
 from voidrl.config import RepresentationConfig, require, require_positive
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
@@ -74,6 +75,7 @@ class CURL(Representation):
 
     Config = CURLConfig
     has_loss = True
+    splits_over_ranks = True
     uses_learner_encoder = True
 
     def __init__(self, spec: EnvSpec, config: CURLConfig, encoder: Encoder) -> None:
@@ -115,11 +117,14 @@ class CURL(Representation):
             owner = self.learner if self.config.target == "learner" else self
             target_encoder: nn.Module = owner.target_encoder  # type: ignore[assignment]
             key = self.target_projection(target_encoder(positive))  # (B, width)
+        keys, first = ranks.gather(key), ranks.current().rank * len(key)  # on several ranks those of all
         with full_precision(query):
-            logits = query.float() @ self.bilinear @ key.float().T * self.config.logit_scale  # (B, B)
-        label = torch.arange(len(logits), device=logits.device)
+            logits = query.float() @ self.bilinear @ keys.float().T * self.config.logit_scale  # (B, B)
+        label = torch.arange(first, first + len(logits), device=logits.device)
         loss = F.cross_entropy(logits, label)
-        accuracy = top1_accuracy(logits, logits.diagonal())
+        if ranks.current().exchanges:  # the whole batch's, of each transition
+            loss = ranks.gather(loss[None]).mean()
+        accuracy = top1_accuracy(logits, logits.diagonal(first))
         return loss.expand(len(logits)), {"curl_loss": loss.detach(), "curl_accuracy": accuracy}
 
     def after_step(self) -> None:

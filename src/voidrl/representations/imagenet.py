@@ -89,6 +89,7 @@ class ImageNet(Representation):
 
     Config = ImageNetConfig
     reads_files = True
+    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: ImageNetConfig, encoder: Encoder) -> None:
         super().__init__(spec, config, encoder)

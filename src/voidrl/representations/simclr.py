@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from voidrl import ranks
 from voidrl.config import RepresentationConfig, require, require_positive
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, mlp, top1_accuracy
@@ -39,6 +40,7 @@ class SimCLR(Representation):
 
     Config = SimCLRConfig
     has_loss = True
+    splits_over_ranks = True
 
     def __init__(self, spec: EnvSpec, config: SimCLRConfig, encoder: Encoder | None) -> None:
         super().__init__(spec, config, encoder)
@@ -55,20 +57,42 @@ class SimCLR(Representation):
         """The loss over (2B, *obs_shape), of which i and i + B are views of the same state."""
         z = self.encode(obs)  # (2B, dim)
         h = F.normalize(self.projection(z), dim=-1)
-        loss, accuracy = nt_xent(h, self.config.temperature, decoupled=self.config.decoupled)
+        # The loss is defined over the batch: on several ranks, over the views of all of them.
+        pairs = ranks.gather(h.unflatten(0, (2, -1)).transpose(0, 1)) if ranks.current().exchanges else None
+        loss, accuracy = nt_xent(
+            h,
+            self.config.temperature,
+            decoupled=self.config.decoupled,
+            everyone=None if pairs is None else pairs.transpose(0, 1).flatten(0, 1),
+            first=ranks.current().rank * (len(h) // 2),
+        )
         # The silent kind of collapse: if all z are equal, the loss is finite and the reward is 0.
         metrics = {"contrast_loss": loss.detach(), "contrast_accuracy": accuracy}
         return loss, {**metrics, "z_std": z.detach().std(0).mean()}
 
 
-def nt_xent(h: Tensor, temperature: float, *, decoupled: bool = False) -> tuple[Tensor, Tensor]:
-    """Loss and accuracy over 2B unit vectors, of which i and i + B are views of the same state."""
-    n = len(h) // 2
+def nt_xent(
+    h: Tensor,
+    temperature: float,
+    *,
+    decoupled: bool = False,
+    everyone: Tensor | None = None,
+    first: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Loss and accuracy over 2B unit vectors, of which i and i + B are views of the same state.
+
+    `everyone` are the 2N among which a view has to find the other one, in the same order, by default h
+    itself; state 0 of h is number `first` there.
+    """
+    everyone = h if everyone is None else everyone
+    n, total = len(h) // 2, len(everyone) // 2
     with torch.autocast(h.device.type, enabled=False):  # bf16 would round a similarity of 10 to 0.03
-        similarity = h @ h.T / temperature  # (2B, 2B)
-    attract = torch.cat([similarity.diagonal(n), similarity.diagonal(-n)])  # (2B,)
-    itself = torch.eye(2 * n, dtype=torch.bool, device=h.device)
+        similarity = h @ everyone.T / temperature  # (2B, 2N)
+    attract = torch.cat([similarity[:n].diagonal(total + first), similarity[n:].diagonal(first)])  # (2B,)
+    itself = torch.eye(2 * total, dtype=torch.bool, device=h.device)
+    if n < total:
+        itself = itself.unflatten(0, (2, total))[:, first : first + n].flatten(0, 1)  # (2B, 2N)
     similarity = similarity.masked_fill(itself, -torch.inf)
     accuracy = top1_accuracy(similarity, attract)
-    repel = similarity.masked_fill(itself.roll(n, 0), -torch.inf) if decoupled else similarity
+    repel = similarity.masked_fill(itself.roll(total, 1), -torch.inf) if decoupled else similarity
     return (repel.logsumexp(1) - attract).mean(), accuracy

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from voidrl import ranks
 from voidrl.config import RepresentationConfig, require, require_positive
 from voidrl.errors import ConfigError
 from voidrl.kernels.fusion import fusable
@@ -97,6 +98,7 @@ class SPR(Representation):
 
     Config = SPRConfig
     has_loss = True
+    splits_over_ranks = True
     uses_learner_encoder = True
     resets_partly: ClassVar[tuple[str, ...]] = (*Representation.resets_partly, "transition")
 
@@ -248,7 +250,10 @@ class Transition(nn.Module):
 
 
 class BatchStandardize(nn.BatchNorm2d):
-    """BatchNorm by the statistics of the batch alone, in float32; the model predicts in training only."""
+    """BatchNorm by the statistics of the batch alone, in float32; the model predicts in training only.
+
+    The batch is that of all ranks.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, track_running_stats=False)
@@ -256,4 +261,12 @@ class BatchStandardize(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) → the same shape."""
         with full_precision(x):
-            return super().forward(x.float())
+            if not ranks.current().exchanges:
+                return super().forward(x.float())
+            x = x.float()
+            own = torch.stack([x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)])  # (2, C)
+            means, variances = ranks.gather(own[None]).unbind(1)  # (ranks, C) each
+            mean = means.mean(0)
+            variance = variances.mean(0) + (means - mean).square().mean(0)
+            scale = self.weight * (variance + self.eps).rsqrt()
+            return (x - mean[:, None, None]) * scale[:, None, None] + self.bias[:, None, None]

@@ -1,0 +1,330 @@
+"""Several processes that train one agent: who this one is, and what they exchange.
+
+torchrun starts the processes, or `voidrl pretrain --ranks`; `joined` makes a group of them. A number that
+decides what happens next is exchanged on the host, always by gloo; tensors of the update by NCCL where every
+rank has a GPU of its own, else by gloo. For one process, which is every run outside of such a group, nothing
+here costs anything: each function returns what it was given.
+
+All ranks call the same functions in the same order. One that dies makes the next call raise `RankLostError`
+in all the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from voidrl.errors import ConfigError, RankLostError, RunInterrupted, StoppedBySignal, VoidrlError
+from voidrl.rollcall import End, RollCall
+
+JOINING = timedelta(minutes=5)  # until all processes have started
+PATIENCE = timedelta(hours=6)  # for one that evaluates or writes a checkpoint; a dead one is noticed at once
+STUCK = timedelta(minutes=10)  # NCCL: an exchange within an update that takes this long ends the process
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The group that this process belongs to."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    """Among those on this machine."""
+    local_size: int = 1
+    host: Any = None
+    """Group for numbers on the host; None for one process."""
+    device: Any = None
+    """Group for tensors on the device."""
+    backend: str = ""
+    """`nccl` or `gloo`: what averages gradients."""
+    roll: RollCall | None = None
+    """Who is still there; None for one process."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether this is the one that logs, saves and speaks."""
+        return self.rank == 0
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether tensors of an update are exchanged; a group of one that was made on purpose does so too."""
+        return self.device is not None
+
+    @property
+    def can_be_captured(self) -> bool:
+        """Whether an update that exchanges tensors fits into a CUDA graph."""
+        return not self.exchanges or self.backend == "nccl"
+
+    def share_of(self, batch_size: int) -> int:
+        """How many transitions of a batch are this rank's: as many as every other's."""
+        return batch_size // self.size
+
+    def sharing(self, device: torch.device) -> int:
+        """How many ranks take memory of a device that this one uses."""
+        return 1 if device.type == "cuda" and self.backend == "nccl" else self.local_size
+
+    def part(self, total: int) -> range:
+        """Which of `total` things, such as environments, are this rank's: parts differ by one at most."""
+        return range(self.rank * total // self.size, (self.rank + 1) * total // self.size)
+
+
+_alone = Ranks()
+_current = _alone
+_on_loss: Callable[[RankLostError], None] | None = None
+_store: Any = None  # where the processes meet: kept, as a script may start one run after another
+_meetings = 0
+
+
+def current() -> Ranks:
+    """The group of this process; one of size 1 outside of `joined`."""
+    return _current
+
+
+def expected_size() -> int:
+    """How many processes torchrun has started for one run; 1 without it."""
+    return _variable("WORLD_SIZE", 1)
+
+
+@contextmanager
+def joined(device: torch.device | None = None) -> Iterator[Ranks]:
+    """Join the other processes that torchrun has started; leaves them at the end.
+
+    Tensors of updates are exchanged once `place` has said on which device they are; `device` says so at once.
+    An exception leaves its sentence for the others, whose next exchange fails with it. It carries
+    `is_reported` where the first rank ends for the same reason and says so.
+    """
+    global _current, _store, _meetings
+    size = expected_size()
+    if size == 1 or _current is not _alone:
+        yield _current
+        return
+    rank, local_rank = _variable("RANK"), _variable("LOCAL_RANK", 0)
+    local_size = _variable("LOCAL_WORLD_SIZE", size)
+    try:
+        if _store is None:
+            _store, _, _ = next(iter(rendezvous("env://", rank, size, timeout=JOINING)))
+        _meetings += 1  # what an earlier group left in the store, addresses among it, is not read again
+        store = PrefixStore(f"voidrl/{_meetings}", _store)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"rank {rank} of {size} cannot reach the others ({_first_line(error)}): expected torchrun's "
+            f"MASTER_ADDR and MASTER_PORT, or start it with `voidrl pretrain --ranks {size}`"
+        ) from error
+    roll = RollCall(PrefixStore("roll", store), rank, size)
+    _current = Ranks(rank, size, local_rank, local_size, dist.group.WORLD, roll=roll)
+    try:
+        collect(None)  # all have signed the roll
+        roll.meet()
+        if device is not None:
+            place(device)
+        yield _current
+        collect(None)  # nobody leaves while another one still needs it
+    except BaseException as error:
+        end = End(" ".join(str(error).split()) or type(error).__name__, isinstance(error, RankLostError))
+        roll.sign_off(end)
+        if isinstance(error, VoidrlError | RunInterrupted | StoppedBySignal):
+            error.is_reported = roll.is_reported(end)
+        raise
+    finally:
+        roll.wait_for_others()
+        _current = _alone
+        dist.destroy_process_group()
+        roll.close()  # not before: NCCL may wait for a dead rank even then
+
+
+def place(device: torch.device) -> None:
+    """Exchange tensors of updates on this device: by NCCL where every rank has a GPU of its own."""
+    global _current
+    if _current.size == 1:
+        return
+    places = collect(_physical(device))
+    backend = "nccl" if None not in places and len({*places}) == _current.size else "gloo"
+    with _exchanging():
+        group = dist.new_group(backend="nccl", timeout=STUCK) if backend == "nccl" else _current.host
+    _current = dataclasses.replace(_current, device=group, backend=backend)
+    if backend == "nccl" and _current.roll is not None:
+        _current.roll.watch(_report_loss)
+
+
+def on_loss(report: Callable[[RankLostError], None] | None) -> None:
+    """What is called before this process is ended because another one was lost within an update on GPUs."""
+    global _on_loss
+    _on_loss = report
+
+
+def _report_loss(lost: list[int]) -> None:
+    names = " and ".join(f"rank {rank}" for rank in lost)
+    if _on_loss is not None:
+        _on_loss(RankLostError(f"{names} died within an update"))
+
+
+def own_device(name: str) -> str:
+    """The device of this rank where all were given the same name: each has its own GPU, if there are enough.
+
+    A GPU that was named by its number is shared by all.
+    """
+    if _current.size == 1 or name not in ("auto", "cuda") or not torch.cuda.is_available():
+        return name
+    return f"cuda:{_current.local_rank % torch.cuda.device_count()}"
+
+
+def _physical(device: torch.device) -> str | None:
+    """What tells GPUs apart, also where processes see one each; None for a CPU."""
+    if device.type != "cuda":
+        return None
+    return f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}"
+
+
+def average_(tensors: Sequence[Tensor]) -> None:
+    """Replace tensors by their mean over ranks, in place and in one exchange."""
+    if not _current.exchanges or not tensors:
+        return
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    sum_(flat)
+    flat /= _current.size
+    _write(flat, tensors)
+
+
+def averaged(x: Tensor) -> Tensor:
+    """The mean of a tensor over ranks, without gradients; for one process the tensor itself."""
+    if not _current.exchanges:
+        return x
+    x = x.detach()
+    return sum_(x.clone() if x.is_floating_point() else x.float()) / _current.size
+
+
+def sum_(x: Tensor) -> Tensor:
+    """Replace a tensor by its sum over ranks."""
+    return _reduce_(x, "SUM") if _current.exchanges else x
+
+
+def smallest_(x: Tensor) -> Tensor:
+    """Replace each element by the smallest of all ranks."""
+    return _reduce_(x, "MIN") if _current.exchanges else x
+
+
+def first_(tensors: Sequence[Tensor]) -> None:
+    """Replace tensors by those of the first rank, in place: one exchange for each type of numbers."""
+    if not _current.exchanges:
+        return
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        same = [tensor for tensor in tensors if tensor.dtype == dtype]
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in same])
+        with _exchanging():
+            dist.broadcast(flat, src=0, group=_group(flat))
+        _write(flat, same)
+
+
+def gather(x: Tensor) -> Tensor:
+    """(n, …) of every rank → (size · n, …), in the order of ranks; gradients flow back to their rank.
+
+    They are those of the sum of all ranks' losses, so that `average_` makes them those of the mean.
+    """
+    return _gather(x) if _current.exchanges else x
+
+
+# Inside compiled code an exchange is a break between two compiled parts.
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _gather(x: Tensor) -> Tensor:
+    gathered: Tensor = _Gather.apply(x)  # type: ignore[no-untyped-call]
+    return gathered
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        everything = x.new_empty(_current.size * len(x), *x.shape[1:])
+        # Newer versions of torch have another name for it, and warn of the old one.
+        exchange = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        with _exchanging():
+            exchange(everything, x.contiguous(), group=_group(x))
+        return everything
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        summed: Tensor = _reduce_(gradients[0].clone(memory_format=torch.contiguous_format), "SUM")
+        return summed.chunk(_current.size)[_current.rank]
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _reduce_(x: Tensor, op: Literal["SUM", "MIN"]) -> Tensor:
+    with _exchanging():
+        dist.all_reduce(x, getattr(dist.ReduceOp, op), group=_group(x))
+    return x
+
+
+def _group(x: Tensor) -> Any:
+    """NCCL takes tensors of its device alone: priorities of a replay in main memory go by the host's."""
+    return _current.host if x.device.type == "cpu" else _current.device
+
+
+@torch.no_grad()
+def _write(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    torch._foreach_copy_(list(tensors), [part.view_as(to) for part, to in zip(parts, tensors, strict=True)])
+
+
+def total(*numbers: float) -> list[float]:
+    """Sums over ranks of numbers on the host."""
+    if _current.size == 1:
+        return [*numbers]
+    sums = torch.tensor(numbers, dtype=torch.float64)
+    with _exchanging():
+        dist.all_reduce(sums, group=_current.host)
+    found: list[float] = sums.tolist()
+    return found
+
+
+def collect(value: Any) -> list[Any]:
+    """A picklable value of every rank, in their order, on every rank."""
+    if _current.size == 1:
+        return [value]
+    values = [None] * _current.size
+    with _exchanging():
+        dist.all_gather_object(values, value, group=_current.host)
+    return values
+
+
+def share(value: Any) -> Any:
+    """The value of the first rank, on every rank."""
+    if _current.size == 1:
+        return value
+    values = [value]
+    with _exchanging():
+        dist.broadcast_object_list(values, src=0, group=_current.host)
+    return values[0]
+
+
+@contextmanager
+def _exchanging() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        found = _current.roll.culprit() if _current.roll is not None else ""
+        raise RankLostError(found or f"a rank does not answer ({_first_line(error)})") from error
+
+
+def _variable(name: str, default: int | None = None) -> int:
+    text = os.environ.get(name, "" if default is None else str(default))
+    if not text.isdecimal():
+        raise ConfigError(f"the environment variable {name} is {text!r}: expected torchrun's whole number")
+    return int(text)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
