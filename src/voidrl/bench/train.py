@@ -21,11 +21,12 @@ from voidrl.config import EnvConfig, merge, update
 from voidrl.engine import Engine
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, RunInterrupted
-from voidrl.loop import Loop, LoopState
+from voidrl.loop import Loop
 from voidrl.protocols.presets import AGENTS
 from voidrl.replay import make_replay
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
+from voidrl.saved_run import LoopState
 from voidrl.threads import cpu_threads
 
 NAME_WIDTH = 24

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_origin, get_type_hints
@@ -42,6 +42,31 @@ class CellRecord:
     """Seed of the pre-training that it is, or starts from."""
     like: str | None = None
     """The method as whose fine-tuning it is trained from scratch."""
+    point: dict[str, Any] = field(default_factory=dict)
+    """Its point in the grid: values of the fields that vary."""
+
+
+@dataclass(frozen=True)
+class GridRecord:
+    """The grid of an experiment."""
+
+    log: dict[str, bool]
+    """The fields that vary, by dotted names, and whether their values are on a log axis."""
+    chosen: str = "product"
+    """`product` for all points, `tune` for those that Optuna chose, otherwise how they were drawn."""
+    metric: str | None = None
+    """What ranks points; None for the measure of their method."""
+    direction: str = "maximize"
+    measures: dict[str, str] = field(default_factory=dict)
+    """The measure of each method."""
+    short: dict[str, str] = field(default_factory=dict)
+    """Short names of the fields, as in folders."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """The label of each method, without a point."""
+
+    def measure(self, arm: str) -> str:
+        """What ranks the points of a method."""
+        return self.metric or self.measures.get(arm, "return")
 
 
 @dataclass(frozen=True)
@@ -68,6 +93,8 @@ class ExperimentRecord:
     """The size that was chosen, of an experiment with several."""
     default_scale: str | None = None
     """The first size in the experiment's file."""
+    grid: GridRecord | None = None
+    """What varies; None for an experiment without a grid."""
 
     @cached_property
     def cells_by_path(self) -> dict[Path, CellRecord]:
@@ -95,6 +122,7 @@ class ExperimentRecord:
         remove_leftovers(self.root / FILE_NAME)  # under the experiment's lock: those of killed processes
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "root"}
         data["cells"] = [dataclasses.asdict(cell) for cell in self.cells]
+        data["grid"] = self.grid and dataclasses.asdict(self.grid)
         write_json_atomic(self.root / FILE_NAME, {"format": FORMAT, **data})
 
 
@@ -109,15 +137,22 @@ def read_experiment_record(root: Path) -> ExperimentRecord | None:
         if isinstance(version, int) and version > FORMAT:
             raise RunFolderError(f"{path} has format {version}, newer than {FORMAT}: upgrade voidrl")
         cells = [_build(CellRecord, cell) for cell in data["cells"]]
-        return _build(ExperimentRecord, {**data, "root": root, "cells": cells})
+        grid = _build(GridRecord, data["grid"]) if data.get("grid") else None
+        return _build(ExperimentRecord, {**data, "root": root, "cells": cells, "grid": grid})
     except (CheckpointError, KeyError, TypeError):
         raise RunFolderError(
             f"{path} is damaged: remove it; `voidrl experiment` writes it again and keeps the runs"
         ) from None
 
 
+@lru_cache  # for each of many cells
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
 def _build(cls: type[T], data: dict[str, Any]) -> T:
-    hints = get_type_hints(cls)
+    key: Any = cls  # mypy does not know that classes are hashable
+    hints = _hints(key)
     values = {name: value for name, value in data.items() if name in hints}
     for name, value in values.items():
         hint = hints[name]
@@ -144,6 +179,24 @@ def read_failure(root: Path, folder: str) -> str:
         return str(read_json(failure_path(root, folder), "a failure")["error"])
     except (CheckpointError, KeyError, TypeError):
         return ""
+
+
+def gpu_memory_path(root: Path, folder: str) -> Path:
+    """Where a cell writes down how much GPU memory it took."""
+    return root / CELLS / f"{folder}.gpu.json"
+
+
+def write_gpu_memory(root: Path, folder: str, peak_bytes: int) -> None:
+    """Record the most GPU memory that a cell has had at a time."""
+    write_json_atomic(gpu_memory_path(root, folder), {"peak_bytes": peak_bytes})
+
+
+def read_gpu_memory(root: Path, folder: str) -> int:
+    """Return the most GPU memory that a cell has had at a time, in bytes; 0 if unknown."""
+    try:
+        return int(read_json(gpu_memory_path(root, folder), "GPU memory")["peak_bytes"])
+    except (CheckpointError, KeyError, TypeError, ValueError):
+        return 0
 
 
 def clear_failure(root: Path, folder: str) -> None:

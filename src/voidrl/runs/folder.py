@@ -18,19 +18,29 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from voidrl import ranks
 from voidrl.checkpoint import TEMPORARY, list_steps, remove_leftovers, write_json_atomic
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlWarning, by_caller
 from voidrl.files import user_path
 from voidrl.machine import memory
 from voidrl.runs import locks
 from voidrl.runs.status import FILE_NAME as STATUS_FILE
-from voidrl.runs.status import StatusWriter, utc_now
+from voidrl.runs.status import SilentStatus, StatusWriter, utc_now
 
 # All that voidrl writes into a run folder: an overwrite removes these and nothing else. First the one that
 # makes it a run, last the one that makes it voidrl's, so that a kill in between leaves no dead end.
 _OWN_NAMES = (
     *("config.json", "metrics.jsonl", "tb", "wandb", "checkpoints", "log.txt", "status.json", "snapshots"),
-    *("evaluation.json", "probe.json", "videos", "report", "policy.onnx", "policy.pt2", "replay.npz"),
+    *(
+        "ranks",
+        "evaluation.json",
+        "probe.json",
+        "videos",
+        "report",
+        "policy.onnx",
+        "policy.pt2",
+        "replay.npz",
+    ),
     "environment.json",
 )
 # What a start may have written when it was killed before config.json: a folder with no more is free.
@@ -49,11 +59,12 @@ class RunFolder:
         self.config_path = self.path / "config.json"
         self.environment_path = self.path / "environment.json"  # machine, versions, command line
         self.checkpoints_path = self.path / "checkpoints"
+        self.ranks_path = self.path / "ranks"  # in a folder for each, what other ranks than the first save
         self.snapshots_path = self.path / "snapshots"  # agents that are never deleted
         self.log_path = self.path / "log.txt"  # for humans; voidrl never reads it
         self.lock_path = self.path / locks.RUN_LOCK  # held by the process that trains
         self.status = StatusWriter(self.path)
-        self._warned_of_log = False
+        self._warned_of_log = self._is_silent = False
 
     @classmethod
     @contextmanager
@@ -117,6 +128,13 @@ class RunFolder:
             raise RunFolderError(f"{given} is no run: it holds no config.json{hint}")
         return folder
 
+    @classmethod
+    def follow(cls, path: str | Path) -> Self:
+        """The folder of a run for a rank that writes nothing but checkpoints of its part and tracebacks."""
+        folder = cls(path)
+        folder._is_silent, folder.status = True, SilentStatus(folder.path)
+        return folder
+
     @property
     def is_free(self) -> bool:
         """Whether a new run may begin here: nothing is there, or only what a failed start left."""
@@ -133,6 +151,10 @@ class RunFolder:
 
         A log that cannot be written is a warning, once: it must neither stop a run nor hide why one failed.
         """
+        if not self._is_silent:
+            self._append_to_log(text)
+
+    def _append_to_log(self, text: str) -> None:
         indented = text.rstrip().replace("\n", "\n    ")
         try:
             # A path that is not UTF-8 may be part of the text.
@@ -146,7 +168,7 @@ class RunFolder:
 
     def log_traceback(self, error: BaseException) -> Path:
         """Append an error with its traceback to log.txt, whose path is returned."""
-        self.log("".join(traceback.format_exception(error)))
+        self._append_to_log("".join(traceback.format_exception(error)))
         return self.log_path
 
     @contextmanager
@@ -162,6 +184,7 @@ class RunFolder:
         try:
             yield
         finally:
+            self.status.close()
             locks.unlock(descriptor)
 
     @contextmanager
@@ -280,6 +303,7 @@ def environment_info() -> dict[str, Any]:
         "memory_bytes": memory().total,
         "gpus": _gpus(),
         "git": git_state(),
+        "ranks": ranks.current().size,
     }
 
 

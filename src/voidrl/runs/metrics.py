@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from voidrl.errors import RunFolderError
 
 FILE_NAME = "metrics.jsonl"
 TAIL_BYTES = 1 << 16  # far more than a row
+_RETURN, _COVERAGE = "episode/return", "coverage/"
 
 
 def read_metrics(path: str | Path, *, skip: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
@@ -44,13 +45,29 @@ def read_metrics(path: str | Path, *, skip: Callable[[str], None] | None = None)
 
 def last_row(folder: Path) -> dict[str, Any]:
     """Return the last whole row of a run without reading all of them; empty where there is none."""
+    return next(iter(last_rows(folder)), {})
+
+
+def last_rows(folder: Path) -> Iterator[dict[str, Any]]:
+    """The whole rows in the last 64 kB of a run's metrics, the newest first."""
     try:
         with (folder / FILE_NAME).open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
             lines = file.read().split(b"\n")
     except OSError:
-        return {}
-    return next((row for row in map(_parse, reversed(lines)) if _is_row(row)), {})
+        return
+    yield from (row for row in map(_parse, reversed(lines)) if _is_row(row))
+
+
+def score_name(row: Mapping[str, Any], phase: str) -> str:
+    """The metric of a row that says how good the agent is; empty if there is none.
+
+    That is an evaluation, else the return of episodes, else what was visited; while it is pre-trained, the
+    task's return says less than what it has visited.
+    """
+    visited = next((name for name in row if name.startswith(_COVERAGE)), "")
+    order = (visited, _RETURN) if phase == "pretrain" else (_RETURN, visited)
+    return next((name for name in ("eval/success", "eval/return", *order) if row.get(name) is not None), "")
 
 
 def _parse(line: bytes) -> Any:

@@ -1,29 +1,38 @@
 """`status.json`: the state of a run as data, written atomically.
 
-The lock on its folder decides whether a run is alive; the kernel releases it when the process ends. A run
-whose file says `running` but whose lock is free was killed before it could write: it reads as `interrupted`.
+On this machine the lock on its folder decides whether a run is alive; the kernel releases it when the process
+ends. A run whose file says `running` but whose lock is free was killed before it could write: it reads as
+`interrupted`. Locks of other machines may not be visible here, so their runs are alive while their heartbeats
+are fresh. A thread writes these, whatever the training loop is doing.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import socket
+import threading
 import time
 import warnings
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
+from voidrl import ranks
 from voidrl.checkpoint import read_json, write_json_atomic
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlError, VoidrlWarning
 from voidrl.runs import locks
 
 FILE_NAME = "status.json"
 HEARTBEAT_SECONDS = 10.0
-STALE_SECONDS = 600.0  # age of the heartbeat of a dead run, where the file system has no locks
+STALE_SECONDS = locks.STALE_SECONDS  # age of the heartbeat of a dead run, where its lock cannot be seen
+EVALUATED = "eval/"  # begins the names of scores that were evaluated
+RATE_SECONDS = 60.0  # over which steps per second are averaged
 State = Literal["starting", "running", "stopped", "failed", "done", "interrupted"]
 
 
@@ -50,21 +59,61 @@ class RunStatus:
     """When this process acquired the run, in UTC; with host and pid it identifies the process uniquely."""
     heartbeat: str = ""
     """When the file was last written, in UTC."""
+    rate: float | None = None
+    """Environment steps per second in the last minute before the heartbeat; of a run that has ended, in its
+    last process."""
+    score_name: str = ""
+    """The metric that is the score: `eval/return`, `eval/success`, `episode/return` or one of coverage."""
+    score: float | None = None
+    score_step: int | None = None
+    """Environment steps at which the score was logged."""
+    device: str = ""
+    """Where it trains: `cpu`, or a GPU by its number on the machine, such as `cuda:1`."""
+    ranks: int = 1
+    """Processes that train it together."""
 
     @property
     def is_alive(self) -> bool:
         """Whether a process is working on the run."""
         return self.state in ("starting", "running")
 
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds from the heartbeat to the last step at the current rate; None if that is unknown."""
+        if not self.is_alive or not self.rate:
+            return None
+        return max(0, self.total_steps - self.steps) / self.rate
+
+    def age(self, now: datetime) -> float:
+        """Seconds since the heartbeat; 0 where the clock of its machine is ahead of this one."""
+        return max(0.0, (now - datetime.fromisoformat(self.heartbeat)).total_seconds())
+
+
+class _Sample(NamedTuple):
+    seconds: float
+    steps: int
+
+
+PRUNING = "PruneOnRequest"
+"""The callback that ends a run which `voidrl experiment --tune` has given up."""
+
 
 class StatusWriter:
-    """Keeps the `status.json` of a run up to date; only the process that holds its lock writes."""
+    """Keeps the `status.json` of a run up to date; only the process that holds its lock writes.
+
+    From `start` to the final state, or to `close`, a thread writes a heartbeat every `HEARTBEAT_SECONDS`:
+    compilation, an evaluation or a long time between two rows must not make a run look dead.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
         self._status = RunStatus("starting", pid=os.getpid(), host=socket.gethostname())
-        self._last_write = 0.0
         self._warned = False
+        self._writing = threading.RLock()  # between the heartbeats and the training loop
+        self._ended = threading.Event()
+        self._count_steps: Callable[[], int] | None = None
+        self._first = _Sample(0.0, 0)
+        self._recent: deque[_Sample] = deque()
 
     @property
     def is_done(self) -> bool:
@@ -74,13 +123,44 @@ class StatusWriter:
     def start(self, total_steps: int, steps: int = 0) -> None:
         """`starting`: this process has acquired the run, at the checkpoint of `steps` if there is one."""
         fresh = {"signal": None, "callback": None, "error": None, "pid": os.getpid(), "started": utc_now()}
+        if steps:
+            self._recall_score(steps)
+        fresh["ranks"] = ranks.current().size
         self._update("starting", steps=steps, total_steps=total_steps, checkpoint=steps or None, **fresh)
         self._write()  # nothing is lost yet: a folder that cannot be written is refused here
+        self._ended = threading.Event()
+        threading.Thread(
+            target=self._beat_until, args=(self._ended,), name="voidrl-status", daemon=True
+        ).start()
+
+    def track(self, count_steps: Callable[[], int], device: str) -> None:
+        """Count the steps with this function from now on, also between two rows."""
+        with self._writing:
+            self._count_steps = count_steps
+            self._first = _Sample(time.monotonic(), count_steps())
+            self._recent = deque([self._first])
+            self._status = dataclasses.replace(self._status, device=physical_device(device))
 
     def beat(self, steps: int) -> None:
-        """`running`: called with every logged row, written every `HEARTBEAT_SECONDS`."""
-        if self._status.state != "running" or time.monotonic() - self._last_write > HEARTBEAT_SECONDS:
+        """`running`: called with every logged row; written at once if that is new, else with a heartbeat."""
+        if self._status.state != "running":
             self._try_write("running", steps=steps)
+
+    def score(self, name: str, value: float, steps: int) -> None:
+        """The latest score, written with the next heartbeat; only another one replaces an evaluation."""
+        evaluated = self._status.score_name.startswith(EVALUATED)
+        if math.isfinite(value) and (name.startswith(EVALUATED) or not evaluated):
+            with self._writing:
+                self._status = dataclasses.replace(
+                    self._status, score_name=name, score=value, score_step=steps
+                )
+
+    def _recall_score(self, steps: int) -> None:
+        """Take over what the run had scored up to the checkpoint from which it is resumed."""
+        with suppress(RunFolderError):
+            before = load_status(self._path)
+            if before is not None and before.score is not None and (before.score_step or 0) <= steps:
+                self.score(before.score_name, before.score, before.score_step or 0)
 
     def saved(self, steps: int) -> None:
         """`running`, with a new checkpoint."""
@@ -88,15 +168,15 @@ class StatusWriter:
 
     def stop(self, steps: int, *, signal: str | None = None, callback: str | None = None) -> None:
         """`stopped`: by a signal or by a callback, after a checkpoint."""
-        self._try_write("stopped", steps=steps, signal=signal, callback=callback)
+        self._end("stopped", steps=steps, signal=signal, callback=callback)
 
     def fail(self, error: Exception, steps: int) -> None:
         """`failed`: with the error's sentence."""
-        self._try_write("failed", steps=steps, error=sentence_of(error))
+        self._end("failed", steps=steps, error=sentence_of(error))
 
     def finish(self, steps: int) -> None:
         """`done`: all steps were taken, and a checkpoint written."""
-        self._try_write("done", steps=steps)
+        self._end("done", steps=steps)
 
     def complete(self, total_steps: int, steps: int) -> None:
         """`done`, of a run that had taken all its steps before: what failed came afterwards."""
@@ -104,50 +184,136 @@ class StatusWriter:
             before = read_status(self._path.parent)
             if before is not None and before.state == "done":
                 return
+            if before is not None:  # its score and its rate are still those of the run
+                self._status = before
         fresh = {"total_steps": total_steps, "checkpoint": steps, "started": utc_now()}
-        self._try_write("done", steps=steps, **fresh)
+        own = {"pid": os.getpid(), "host": socket.gethostname(), "error": None, "signal": None}
+        self._end("done", steps=steps, callback=None, **fresh, **own)
+
+    def close(self) -> None:
+        """End the heartbeats: the process gives the run up, whether or not it has written a final state."""
+        with self._writing:
+            self._ended.set()
+
+    def _end(self, state: State, **changes: Any) -> None:
+        self.close()  # nothing may overwrite the final state
+        self._try_write(state, **changes)
+
+    def _beat_until(self, ended: threading.Event) -> None:
+        while not ended.wait(HEARTBEAT_SECONDS):
+            with self._writing, suppress(CheckpointError):  # which the training loop's next one reports
+                if ended.is_set():
+                    return
+                state, steps = self._status.state, self._status.steps
+                if self._count_steps is not None:
+                    steps = self._count_steps()
+                    state = "running" if steps > self._first.steps else state
+                self._update(state, steps=steps)
+                self._write()
 
     def _try_write(self, state: State, **changes: Any) -> None:
         """Write if possible: a file for others must neither stop a run nor hide why one failed."""
-        self._update(state, **changes)
-        try:
-            self._write()
-        except CheckpointError as error:
-            self._last_write = time.monotonic()
-            if not self._warned:
-                self._warned = True
-                warnings.warn(f"{error}; others may see an old state of the run", VoidrlWarning, stacklevel=3)
+        with self._writing:
+            self._update(state, **changes)
+            try:
+                self._write()
+            except CheckpointError as error:
+                if not self._warned:
+                    self._warned = True
+                    message = f"{error}; others may see an old state of the run"
+                    warnings.warn(message, VoidrlWarning, stacklevel=3)
 
     def _update(self, state: State, **changes: Any) -> None:
         changes |= {"state": state, "heartbeat": utc_now("microseconds")}
+        if self._count_steps is not None:
+            changes["rate"] = self._rate(changes["steps"], has_ended=state not in ("starting", "running"))
         self._status = dataclasses.replace(self._status, **changes)
+
+    def _rate(self, steps: int, *, has_ended: bool) -> float | None:
+        """Steps per second lately, so that a run that hangs has 0; of one that has ended, all along."""
+        now = _Sample(time.monotonic(), steps)
+        while len(self._recent) > 1 and now.seconds - self._recent[1].seconds >= RATE_SECONDS:
+            self._recent.popleft()
+        since = self._first if has_ended else self._recent[0]
+        self._recent.append(now)
+        seconds = now.seconds - since.seconds
+        return round((steps - since.steps) / seconds, 3) if seconds > 0 else None
 
     def _write(self) -> None:
         write_json_atomic(self._path, dataclasses.asdict(self._status))
-        self._last_write = time.monotonic()
 
 
-def read_status(folder: Path) -> RunStatus | None:
-    """Read the status of the run in a folder as of now; None where nothing was ever written."""
-    # The lock is tried before the file is read: a run that starts in between has a newer heartbeat.
+class SilentStatus(StatusWriter):
+    """That of a rank which leaves the file to the first one."""
+
+    def _write(self) -> None:
+        pass
+
+
+def read_status(folder: Path, load: Callable[[Path], RunStatus | None] | None = None) -> RunStatus | None:
+    """Read the status of the run in a folder as of now; None where nothing was ever written.
+
+    `load` reads the file in place of `load_status`: one that is read often is kept while it is unchanged.
+    """
+    load = load or load_status
+    path, lock = folder / FILE_NAME, folder / locks.RUN_LOCK
+    status = load(path)
+    if status is not None and _is_clear(status, datetime.now(UTC)):
+        return status
+    # The lock is tried before the file is read again: a process that ends in between has written its state,
+    # and one that starts in between has a newer heartbeat.
     looked_at = datetime.now(UTC)
-    held = locks.is_held(folder / locks.RUN_LOCK)
-    path = folder / FILE_NAME
-    if not path.is_file():
+    held = locks.is_held(lock)
+    status = load(path)
+    if status is None:
         return RunStatus("starting") if held else None
-    try:
-        status = RunStatus(**read_json(path, "the status of the run"))
-        heartbeat = datetime.fromisoformat(status.heartbeat)
-        if status.state not in get_args(State) or heartbeat.tzinfo is None:
-            raise ValueError(status.state)
-    except (CheckpointError, TypeError, ValueError):
-        raise RunFolderError(f"{path} is damaged: remove it; the run can be resumed without it") from None
     if held and status.state in ("stopped", "failed"):  # being resumed
         return dataclasses.replace(status, state="starting")
-    oldest = looked_at - timedelta(seconds=STALE_SECONDS if held is None else 0)
-    if status.is_alive and not held and heartbeat < oldest:
-        return dataclasses.replace(status, state="interrupted")
+    if status.is_alive and not held:
+        visible = held is not None and status.host in ("", socket.gethostname())
+        age = (looked_at - datetime.fromisoformat(status.heartbeat)).total_seconds()
+        if age > (0 if visible else STALE_SECONDS):
+            return dataclasses.replace(status, state="interrupted")
     return status
+
+
+def _is_clear(status: RunStatus, now: datetime) -> bool:
+    """Whether the lock need not be looked at: the run is done, or alive on another machine."""
+    elsewhere = status.host not in ("", socket.gethostname())
+    return status.state == "done" or (status.is_alive and elsewhere and status.age(now) <= STALE_SECONDS)
+
+
+def load_status(path: Path) -> RunStatus | None:
+    """Read a `status.json` as it was written; None where there is none."""
+    try:
+        if not path.is_file():
+            return None
+        status = RunStatus(**read_json(path, "the status of the run"))
+        if status.state not in get_args(State) or datetime.fromisoformat(status.heartbeat).tzinfo is None:
+            raise ValueError(status.state)
+        for name in ("steps", "total_steps", "ranks"):
+            if not isinstance(getattr(status, name), int):
+                raise TypeError(name)
+        for name in ("rate", "score", "score_step", "checkpoint"):
+            if not isinstance(getattr(status, name), int | float | None):
+                raise TypeError(name)
+        for name in ("host", "device", "score_name"):
+            if not isinstance(getattr(status, name), str):
+                raise TypeError(name)
+    except (CheckpointError, TypeError, ValueError):
+        raise RunFolderError(f"{path} is damaged: remove it; the run can be resumed without it") from None
+    return status
+
+
+def physical_device(device: str) -> str:
+    """`cuda:0` as the machine numbers it, where the process was given only some of its GPUs."""
+    kind, _, index = device.partition(":")
+    if kind != "cuda":
+        return device
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    number = int(index or 0)
+    name = visible[number].strip() if number < len(visible) else ""
+    return f"{kind}:{name if name.isdecimal() else number}"
 
 
 def sentence_of(error: Exception) -> str:
@@ -158,3 +324,11 @@ def sentence_of(error: Exception) -> str:
 def utc_now(timespec: str = "seconds") -> str:
     """The time in UTC, as files have it."""
     return datetime.now(UTC).isoformat(timespec=timespec)
+
+
+def is_pruned(folder: Path) -> bool:
+    """Whether a run was given up before its end, as worse than others at the same step."""
+    with suppress(RunFolderError):
+        status = read_status(folder)
+        return status is not None and status.state == "stopped" and status.callback == PRUNING
+    return False
