@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from voidrl import build, checkpoint
+from voidrl import build, checkpoint, ranks
 from voidrl.affordable import CPU_PRESET, hopeless_on_cpu
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
 from voidrl.arguments import known_arguments
 from voidrl.build import ConfigLayer, Env, Overrides
 from voidrl.callbacks import CallbackList, Callbacks
+from voidrl.columns import take_columns
 from voidrl.config import (
     RESUMABLE_FIELDS,
     Config,
@@ -49,12 +50,21 @@ from voidrl.errors import (
 )
 from voidrl.evaluation import Evaluation, evaluate_agent
 from voidrl.files import user_path
-from voidrl.loop import Loop, LoopState, load_explorer, load_run, resume_command
+from voidrl.loop import Loop, resume_command
 from voidrl.methods.base import Method
 from voidrl.metrics import require_rows
 from voidrl.registry import import_path
 from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start, overwriting
 from voidrl.runs.status import read_status
+from voidrl.saved_run import (
+    LoopState,
+    begin_stream,
+    latest_run,
+    load_explorer,
+    load_run,
+    rank_count,
+    sweep_parts,
+)
 from voidrl.sharing import pretrained as share
 from voidrl.spaces import spec_from_json
 from voidrl.suites.dmcontrol import require_task
@@ -181,6 +191,7 @@ def finetune(
 @known_arguments
 @durable_output()
 @quiet_libraries()
+@ranks.joined()
 def resume(
     run: str | Path,
     *,
@@ -206,22 +217,22 @@ def resume(
         engine: `auto`, `eager`, `graph` or `compile`; by default the one it was started with.
         callbacks: Those of the run are not saved, only their states: pass them again.
     """
-    hooks = CallbackList(callbacks)
+    hooks = _hooks(callbacks)
     if share.is_pretrained(user_path(run)):
         raise RunFolderError(
             f"{run} holds an agent without replay and optimizers, which cannot be resumed: adapt it "
             f"with `voidrl finetune`"
         )
-    folder = RunFolder.open(run)
+    folder, writes = RunFolder.open(run), ranks.current().writes
+    folder = folder if writes else RunFolder.follow(folder.path)
     checkpoint.require_readable(folder.checkpoints_path)
     written = build.config_from_json(checkpoint.read_json(folder.config_path, "the config of a run"))
     changes = merge(build.changes(config), _arguments(steps=steps, device=device, engine=engine))
     factory = _resumable_factory(env, written.env.id)
     say = _speaker(folder)
-    with folder.lock(), _resumable(folder, written):
-        folder.sweep()
+    with folder.lock() if writes else nullcontext(), _resumable(folder, written):
         log_hidden_warnings(folder.log)
-        saved = _latest(folder, say)
+        saved = _latest_of_all(folder, say)
         resumed, notes = _resumed_config(folder, saved, written, changes)
         if saved is None and resumed.phase == "finetune":
             raise CheckpointError(
@@ -239,6 +250,7 @@ def resume(
             if saved is None:  # the run starts over, and so does metrics.jsonl
                 agent.representation.read_files()
                 _fill(parts, say)
+                begin_stream(agent, 0)
                 state = LoopState(metrics_bytes=0)
             else:
                 parts.engine.explorer = load_explorer(saved, agent)
@@ -253,12 +265,13 @@ def resume(
                         f"total: there is nothing to train; give a larger one"
                     )
                 return agent
-            require_rows(folder.path, state.metrics_bytes or 0)
-            _require_disk(folder.path, agent, say)
-            checkpoint.write_json_atomic(folder.config_path, to_json(resumed))
+            if writes:
+                require_rows(folder.path, state.metrics_bytes or 0)
+                _require_disk(folder.path, agent, say)
+                checkpoint.write_json_atomic(folder.config_path, to_json(resumed))
             folder.status.start(resumed.steps, state.steps)
             say(f"{folder.path}: resumed at step {state.steps}")
-            for note in notes:
+            for note in [*_notes_on_ranks(saved), *notes]:
                 say(note)
             agent.origin = folder.path.absolute()
             measure = _probe_in_training(agent, factory)
@@ -427,6 +440,7 @@ def _start_new(
 
 @durable_output()
 @quiet_libraries()
+@ranks.joined()
 def _start(
     env: Env,
     layers: list[ConfigLayer],
@@ -442,7 +456,7 @@ def _start(
     `cheaper` has the layers that are taken instead of those that are hopeless on a CPU.
     """
     notes: list[str] = []
-    hooks = CallbackList(callbacks)
+    hooks = _hooks(callbacks)
     with logged_start(env, layers, out):
         probed = build.probe(env, layers)
     if pretrained is not None:
@@ -473,8 +487,9 @@ def _start(
         _fill(parts, notes.append)
         build.rehearse_representation(agent)
         build.rehearse_reward(agent)
+        begin_stream(agent, 0)
         warmup = config.finetune.warmup_steps if config.phase == "finetune" else config.warmup_steps
-        rollout = agent.learner.rollout_steps * parts.envs.num_envs
+        rollout = agent.learner.rollout_steps * config.env.num_envs
         if agent.learns and config.steps < rollout:
             notes.append(
                 f"nothing will be learned: {config.steps} steps are less than one rollout of {rollout} "
@@ -491,15 +506,16 @@ def _start(
                 f"{config.reset.last_steps}, which are without resets (reset.last_steps)"
             )
         name = _default_name(to_json(config), config.env.id)
-        path = out or default_run_path(*name)
-        RunFolder(user_path(path)).require_free(overwrite)  # a folder that is taken needs no disk space
-        _require_disk(user_path(path), agent, notes.append)
+        if ranks.current().writes:
+            path = user_path(out or default_run_path(*name))
+            RunFolder(path).require_free(overwrite)  # a folder that is taken needs no disk space
+            _require_disk(path, agent, notes.append)
         with logged_start(env, layers, out):
             measure = _probe_in_training(agent, probed.factory)
-        named = RunFolder.create(path, overwrite=overwrite)
-        with named if out else RunFolder.create_unnamed(*name) as folder:
+        with _new_folder(out, name, overwrite) as folder:
             agent.origin = folder.path.absolute()
-            checkpoint.write_json_atomic(folder.config_path, to_json(config))
+            if ranks.current().writes:
+                checkpoint.write_json_atomic(folder.config_path, to_json(config))
             folder.status.start(config.steps)
             folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
             log_hidden_warnings(folder.log)
@@ -511,16 +527,38 @@ def _start(
     return agent
 
 
+def _hooks(callbacks: Callbacks) -> CallbackList:
+    """The callbacks of a run; of several ranks, the first calls them."""
+    hooks = CallbackList(callbacks)
+    return hooks if ranks.current().writes else CallbackList()
+
+
+@contextmanager
+def _new_folder(out: str | Path | None, name: tuple[str, str, int], overwrite: bool) -> Iterator[RunFolder]:
+    """The folder of a new run, which the first rank makes for all."""
+    if not ranks.current().writes:
+        yield RunFolder.follow(ranks.share(None))
+        return
+    named = RunFolder.create(out or default_run_path(*name), overwrite=overwrite)
+    with named if out else RunFolder.create_unnamed(*name) as folder:
+        ranks.share(str(folder.path))
+        yield folder
+
+
 def _fill(parts: build.Assembly, say: Callable[[str], None]) -> None:
     """Fill the replay of a run that starts from its dataset, if it has one."""
-    config = parts.agent.config
-    if config.replay.data is not None:
-        say(fill_replay(parts.replay, config.replay.data, config.env, parts.agent.method))
+    config, here = parts.agent.config, ranks.current()
+    if config.replay.data is None:
+        return
+    replay = parts.replay if here.size == 1 else parts.replay.empty_like(config.env.num_envs)
+    say(fill_replay(replay, config.replay.data, config.env, parts.agent.method))
+    if here.size > 1:  # the same transitions as on one rank, of which this one has its columns
+        take_columns(parts.replay, here.part(config.env.num_envs).start, [(0, replay)])
 
 
 def _probe_in_training(agent: Agent, factory: EnvFactory | None) -> Callable[[], dict[str, float]] | None:
     """What measures the agent for `log.probe_every_steps`; its play is collected here, before training."""
-    if not agent.config.log.probe_every_steps:
+    if not agent.config.log.probe_every_steps or not ranks.current().writes:
         return None
     from voidrl.probing.run import RunProbe
 
@@ -540,7 +578,8 @@ def _require_disk(folder: Path, agent: Agent, say: Callable[[str], None]) -> Non
         total = max(
             checkpoint_bytes(each, *of_method, size, count=count, note_dim=agent.note_dim) for each in moments
         )
-        return total - checkpoint.bytes_on_disk(folder / "checkpoints")  # those of a resumed run
+        roots = [folder / "checkpoints", *(folder / "ranks").glob("*")]
+        return total - sum(map(checkpoint.bytes_on_disk, roots))  # those of a resumed run
 
     require_disk(folder, needed, agent.config.log.keep_last, say)
 
@@ -673,6 +712,34 @@ def _resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
     return partial(found, **options)
 
 
+def _latest_of_all(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint | None:
+    """`_latest`, which the first rank finds for all."""
+    if ranks.current().writes:
+        folder.sweep()
+        saved = _latest(folder, say)
+        sweep_parts(folder)
+        ranks.share(None if saved is None else saved.step)
+        return saved
+    step = ranks.share(None)
+    return None if step is None else checkpoint.load_step(folder.checkpoints_path, step)
+
+
+def _notes_on_ranks(saved: checkpoint.Checkpoint | None) -> list[str]:
+    """What a run on another number of ranks than before should know."""
+    before, now = 1 if saved is None else rank_count(saved), ranks.current().size
+    if saved is None or before == now:
+        return []
+    return [
+        f"it had {_counted(before)} and has {now}: weights and optimizers are exactly those of the "
+        f"checkpoint, the replay is divided again with all its transitions, and random numbers differ from "
+        f"those of an uninterrupted run"
+    ]
+
+
+def _counted(number: int) -> str:
+    return f"{number} rank{'s' * (number != 1)}"
+
+
 def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint | None:
     """The newest valid checkpoint of a run; None only if the run has never written one."""
     root = folder.checkpoints_path
@@ -681,7 +748,7 @@ def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpo
         state = "is not a folder" if root.exists() else "is gone"
         raise CheckpointError(f"{root}, the folder of the checkpoints of the run, {state}: {remedy}")
     if checkpoint.list_steps(root):
-        return checkpoint.latest(root, say)
+        return latest_run(folder, say)
     status = read_status(folder.path)
     if status is not None and status.checkpoint is not None:
         raise CheckpointError(
@@ -691,6 +758,9 @@ def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpo
 
 
 def _speaker(folder: RunFolder) -> Callable[[str], None]:
+    if not ranks.current().writes:
+        return lambda text: None
+
     def say_and_log(text: str) -> None:
         say(text)
         folder.log(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -17,9 +18,11 @@ from voidrl.cli.options import HELP, as_options
 from voidrl.cli.probing import probe
 from voidrl.cli.report import report
 from voidrl.cli.sharing import push
+from voidrl.cli.status import status
 from voidrl.cli.training import config, finetune, pretrain, resume, train
 from voidrl.cli.video import video
 from voidrl.errors import (
+    ConfigError,
     PipeClosedError,
     RunInterrupted,
     StoppedBySignal,
@@ -35,6 +38,7 @@ from voidrl.terminal.tables import described, wrap_text
 
 INTERRUPTED = 75  # sysexits' EX_TEMPFAIL: stopped with a checkpoint, run `voidrl resume`
 BAD_INPUT = 2
+ON_RANKS = ("pretrain", "finetune", "train", "resume")  # what several processes do together
 STOPPED = 128  # plus the number of the signal, as a shell reports a program that a signal ended
 PIPE_CLOSED = STOPPED + SIGPIPE  # as `cat` ends: under `pipefail`, half a result is no success
 
@@ -47,6 +51,7 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "resume": resume,
     "config": config,
     "experiment": experiment,
+    "status": status,
     "report": report,
     "video": video,
     "score": score,
@@ -71,22 +76,36 @@ def main(argv: list[str] | None = None) -> int:
         sys.path.insert(0, "")  # so that the installed command finds module:factory in the current folder
     with command_output(), quiet_libraries(), for_command():
         try:
-            with StopSignals(raises=True):
+            # What starts the ranks of a run passes signals on, so that each may come twice.
+            with StopSignals(raises=True, ends_at_once="RANK" not in os.environ):
                 return _run_command(args)
         except PipeClosedError:
             return PIPE_CLOSED
         except VoidrlError as error:
-            say(f"voidrl: {as_options(str(error))}")
+            if not error.is_reported:
+                say(f"voidrl: {as_options(str(error))}")
             return BAD_INPUT
         except RunInterrupted as stop:
-            say(f"voidrl: {stop}")
+            if not stop.is_reported:
+                say(f"voidrl: {stop}")
             return INTERRUPTED
         except StoppedBySignal as stop:
-            say(f"voidrl: {stop} outside of training; what was saved before is untouched")
+            if not stop.is_reported:
+                say(f"voidrl: {stop} outside of training; what was saved before is untouched")
             return STOPPED + stop.number
         except KeyboardInterrupt:
             say("voidrl: stopped at once; older checkpoints are untouched")
             return STOPPED + signal.SIGINT
+
+
+def _require_alone(command: str) -> None:
+    """Refuse what several processes would do several times over."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size != "1" and command not in ON_RANKS:
+        raise ConfigError(
+            f"`voidrl {command}` cannot be started by torchrun with WORLD_SIZE = {size}: start it alone; "
+            f"{', '.join(ON_RANKS)} run on ranks"
+        )
 
 
 def _run_command(args: list[str]) -> int:
@@ -102,6 +121,7 @@ def _run_command(args: list[str]) -> int:
         elif args[0] not in COMMANDS:
             raise UnknownNameError("command", args[0], COMMANDS, "See `voidrl --help`.")
         else:
+            _require_alone(args[0])
             code = COMMANDS[args[0]](args[1:]) or 0
     except SystemExit:  # argparse has printed the help
         sys.stdout.flush()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from voidrl.cli.launch import OPTIONS, launch, split_off
 from voidrl.cli.options import (
     HELP,
     HELP_ALL,
@@ -31,6 +34,7 @@ DEFAULT_ENV = "voidrl/PixelMaze-v0"  # whose values a help without an environmen
 OUTPUT = {
     "--out DIR": "the run folder; by default a new one under runs/",
     "--overwrite": "replace the run in it",
+    **OPTIONS,
     "--callback NAME": "StopOnPlateau, StopAtReturn?value=10, or module:Class?option=value; may be repeated",
 }
 START = {
@@ -69,19 +73,34 @@ class RunRequest(NamedTuple):
     """What the user should know about the preset that was chosen."""
 
 
-def pretrain(argv: list[str]) -> None:
+def pretrain(argv: list[str]) -> int:
     """Train without rewards: `voidrl pretrain voidrl/PixelMaze-v0 --steps 100k`."""
-    _start("pretrain", argv)
+    return _on_ranks("pretrain", argv, _start)
 
 
-def train(argv: list[str]) -> None:
+def train(argv: list[str]) -> int:
     """Train from scratch on the task's reward, for comparison: `voidrl train ENV`; or with `--bonus rnd`."""
-    _start("train", argv)
+    return _on_ranks("train", argv, _start)
 
 
-def finetune(argv: list[str]) -> None:
+def finetune(argv: list[str]) -> int:
     """Adapt a pre-trained agent to a reward: `voidrl finetune RUN --env 'voidrl/PixelMaze-v0?goal=far'`."""
-    _start("finetune", argv)
+    return _on_ranks("finetune", argv, _start)
+
+
+def _on_ranks(command: str, argv: list[str], run: Callable[[str, list[str]], None]) -> int:
+    """Run a command here, as one of the processes of torchrun, or as several that are started here."""
+    number, rest = split_off(argv)
+    if number > 1 and not any(word in (*HELP, HELP_ALL) for word in argv):
+        return launch(number, command, rest)
+    if "WORLD_SIZE" not in os.environ:
+        run(command, rest)
+        return 0
+    from voidrl import ranks
+
+    with ranks.joined():
+        run(command, rest)
+    return 0
 
 
 def _start(command: str, argv: list[str]) -> None:
@@ -99,6 +118,12 @@ def _start(command: str, argv: list[str]) -> None:
     if command == "train" and "--method" in options and not request.config.has_bonus:
         name = options["--method"]
         say(f"method {name} is not used: the reward is the task's alone; --bonus {name} adds its own to it")
+    if command == "pretrain" and "--representation" in options and _ignores_representation(request.config):
+        name, method = request.config.representation.name, request.config.method.name
+        say(
+            f"representation {name} is not used: the reward of {method} does not read it; "
+            f"leave it out, or take a method that does, such as --method apt"
+        )
     where: dict[str, Any] = {"out": options.get("--out"), "overwrite": "--overwrite" in options}
     where["callbacks"] = read_callbacks(options.get("--callback", ""))
     if command == "finetune":
@@ -188,6 +213,16 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
     return RunRequest(env, options, probed, config, layers, wants_help)
 
 
+def _ignores_representation(config: Config) -> bool:
+    """Whether a representation with a loss of its own is neither trained nor read in pre-training."""
+    from voidrl import registry
+    from voidrl.agent.trainers import Pieces, trains_representation
+
+    kinds = ("representation", "method", "learner")
+    pieces = Pieces(*(registry.find(kind, getattr(config, kind).name) for kind in kinds))
+    return pieces.representation.has_loss and not trains_representation(config, pieces)
+
+
 def _own_options(command: str) -> dict[str, str]:
     """Options of a command that starts from scratch, other than fields of the config."""
     return TRAIN if command == "train" else START
@@ -210,6 +245,12 @@ def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
     own = {**FINETUNE, **(more or {})}
     options = pop_own(given, own)
     _refuse_bonus("finetune", given)
+    if "--method" in given:
+        raise ConfigError(
+            f"option --method {given['--method']} cannot be used: a fine-tuned agent keeps the method of its "
+            "pre-training; leave it out, or add that method's reward to the task's with "
+            "--bonus.coefficient 0.2"
+        )
     if not run:
         return read_request("train", [DEFAULT_ENV, "--preset", "none", wants_help])
     from voidrl import api, build
@@ -228,8 +269,12 @@ def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
     return RunRequest(agent, options, probed, build.config_for(probed, layers), layers, wants_help)
 
 
-def resume(argv: list[str]) -> None:
+def resume(argv: list[str]) -> int:
     """Resume a run that stopped: `voidrl resume RUN`."""
+    return _on_ranks("resume", argv, _resume)
+
+
+def _resume(command: str, argv: list[str]) -> None:
     parser = make_parser("resume", resume.__doc__)
     parser.add_argument("run", help="the run folder")
     parser.add_argument("--steps", help="a new total of environment steps")
@@ -243,6 +288,8 @@ def resume(argv: list[str]) -> None:
     parser.add_argument(
         "--callback", dest="callbacks", action="append", default=[], metavar="NAME", help=callback_help
     )
+    for usage, meaning in OPTIONS.items():  # taken out before
+        parser.add_argument(*usage.split()[:1], metavar="N", help=meaning, default=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     from voidrl import api
 
@@ -250,4 +297,4 @@ def resume(argv: list[str]) -> None:
     api.resume(**{**vars(options), "config": read_changes(options.config), "callbacks": callbacks})
 
 
-PHASES: dict[str, Callable[[list[str]], None]] = {"pretrain": pretrain, "finetune": finetune, "train": train}
+PHASES: dict[str, Callable[[list[str]], int]] = {"pretrain": pretrain, "finetune": finetune, "train": train}
