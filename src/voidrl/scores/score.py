@@ -59,6 +59,8 @@ def evaluation_record(
             "started": start_date(run),
         },
         "settings": dict(settings),
+        # A learner that plays by sampling does so whatever was asked for.
+        "sampled": agent.learner.plays_by_sampling or not settings.get("deterministic", True),
         "mean_return": result.mean_return,
         "std_return": row["eval/return_std"],
         "human_normalized": result.human_normalized,

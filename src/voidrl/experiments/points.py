@@ -1,0 +1,261 @@
+"""The points of a grid in the plan of an experiment: which fields vary in a method, and the cells of a point.
+
+A field of `[grid]` is set at each point as `--set` would set it, one of `[methods.NAME.grid]` as the method's
+own config would. A field varies in a run if its values make different configs there. So an agent from scratch
+has no points that differ only in the reward of pre-training, and points that differ only in how they are
+fine-tuned share one pre-training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from voidrl.config import Config, bonus_method, flat, merge, to_json
+from voidrl.errors import ConfigError
+from voidrl.experiments.format import PHASES, ArmSpec, ExperimentSpec, PhaseSpec
+from voidrl.experiments.grid import (
+    Axis,
+    Point,
+    all_points,
+    draw_points,
+    point_folder,
+    point_text,
+    short_names,
+)
+from voidrl.experiments.request import ExperimentRequest
+from voidrl.experiments.seeds import RunSeeds
+from voidrl.experiments.tasks import Task
+from voidrl.units import parse_count
+
+if TYPE_CHECKING:
+    from voidrl.experiments.plan import Cell, Planner
+
+MakePlanner = Callable[[ExperimentSpec, ExperimentRequest], "Planner"]
+# Fields that no grid can have, and what to use instead.
+RESERVED = {
+    "seed": "list seeds = [1, 2, 3] in the file, or use --seeds",
+    "env": "list tasks in the file, or use --tasks",
+    "env.id": "list tasks in the file, or use --tasks",
+    "method": "make a table [methods.NAME] for each",
+    "method.name": "make a table [methods.NAME] for each",
+    "device": "use --device",
+    "engine": "use --engine",
+    "phase": "list phases in the table of a method",
+    "steps": "phases differ, so use pretrain.steps, finetune.steps or train.steps",
+}
+
+
+class Points:
+    """Varying fields, points and cells of the methods of an experiment."""
+
+    def __init__(
+        self,
+        experiment: ExperimentSpec,
+        request: ExperimentRequest,
+        tasks: Sequence[Task],
+        arms: Sequence[ArmSpec],
+        make_planner: MakePlanner,
+        *,
+        run_code: bool = True,
+    ) -> None:
+        self.experiment, self.request, self.make_planner = experiment, request, make_planner
+        self.run_code = run_code
+        """False in a dry run."""
+        self.base = make_planner(experiment, request)  # without a grid
+        self.short: dict[str, str] = {}
+        self.axes: dict[str, list[Axis]] = {arm.name: [] for arm in arms}
+        """Fields that vary in an arm."""
+        self._pretraining: dict[str, list[str]] = {arm.name: [] for arm in arms}
+        """Those of them that vary in the pre-training that it starts from."""
+        self._planners: dict[str, Planner] = {}
+        if experiment.has_grid:
+            self._read(tasks[0], arms)
+
+    @property
+    def planners(self) -> list[Planner]:
+        """Of everything that was planned; the first is without a grid."""
+        return [self.base, *self._planners.values()]
+
+    def points(self, arm: ArmSpec) -> list[Point]:
+        """The requested points: all of them, or some that are drawn."""
+        axes = self.axes[arm.name]
+        number = self.request.samples or self.request.tune
+        if number is None or not axes:
+            return all_points(axes)
+        if self.request.tune is not None and self.run_code:
+            return []  # Optuna chooses them one after the other
+        return draw_points(axes, number, self.request.grid_seed)
+
+    def cells(self, arm: ArmSpec, task: Task, seeds: RunSeeds, point: Point) -> Iterator[Cell]:
+        """The runs of an arm at a point: the pre-training first, which other points may share."""
+        if not point:
+            yield from self.base.cells(arm, task, seeds)
+            return
+        planner = self._planner(arm, point)
+        *sources, final = planner.cells(planner.experiment.arms[arm.name], task, seeds)
+        source = None
+        if sources:
+            part = {name: value for name, value in point.items() if name in self._pretraining[arm.name]}
+            planner = self._planner(arm, part)
+            source = self._at(next(planner.cells(planner.experiment.arms[arm.name], task, seeds)), part)
+            yield source
+        yield self._at(dataclasses.replace(final, source=None if source is None else source.folder), point)
+
+    def _at(self, cell: Cell, point: Point) -> Cell:
+        """A cell with the folder and label of a point."""
+        if not point:
+            return cell
+        above, _, last = cell.folder.rpartition("/")
+        return dataclasses.replace(
+            cell,
+            folder=f"{above}/{point_folder(point, self.short)}/{last}",
+            label=f"{cell.label} ({point_text(point, self.short)})",
+            point=dict(point),
+        )
+
+    # Which fields vary where
+
+    def _read(self, task: Task, arms: Sequence[ArmSpec]) -> None:
+        own = {name: axis for arm in self.experiment.arms.values() for name, axis in arm.grid.items()}
+        names = [*dict.fromkeys([*self.experiment.grid, *own])]
+        given = flat(merge(self.request.changes))
+        for name in names:
+            field = name if name in RESERVED else name.partition(".")[2]
+            is_reserved = name in RESERVED or (name.startswith(PHASES) and field in {*RESERVED} - {"steps"})
+            if is_reserved or name.startswith("evaluation."):
+                remedy = RESERVED.get(field, "evaluations are the same at all points")
+                raise ConfigError(f"{self.experiment.path}: a grid cannot vary {name}: {remedy}")
+            if name in given:
+                raise ConfigError(
+                    f"{name} varies in the grid of {self.experiment.path} and cannot be set for all runs: "
+                    f"leave out --set {name}={given[name]}"
+                )
+        self.short = short_names(names)
+        first = {name: axis.values[0] for name, axis in self.experiment.grid.items()}
+        together = self.make_planner(*self._with(first, ()))
+        for arm in arms:  # refuses a field that no run has
+            for source, phase in self._runs(arm):
+                together.config(together.experiment.arms[source], phase, task)
+        together.require_effect()
+        known = [
+            flat(to_json(self.base.config(self.experiment.arms[name], phase, task)))
+            for arm in arms
+            for name, phase in self._runs(arm)
+        ]
+        for arm in arms:
+            candidates = dict(self.experiment.grid)
+            for each in reversed(self._settings_of(arm)):
+                candidates |= each.grid
+            axes = [self._typed(axis, known) for axis in candidates.values()]
+            base = {axis.name: axis.values[0] for axis in axes}
+            for axis in axes:
+                phases = self._varies(arm, axis, base, task)
+                if phases:
+                    self.axes[arm.name].append(axis)
+                elif axis.name in arm.grid:
+                    raise ConfigError(
+                        f"{self.experiment.path}: methods.{arm.name}.grid.{axis.name} changes none of its "
+                        f"runs, which have the phases {', '.join(arm.phases)}: leave it out"
+                    )
+                if "pretrain" in phases and arm.phases[-1] == "finetune":
+                    self._pretraining[arm.name].append(axis.name)
+        varying = {axis.name for axes in self.axes.values() for axis in axes}
+        for name in self.experiment.grid:
+            if name not in varying:
+                raise ConfigError(
+                    f"{self.experiment.path}: grid.{name} changes none of the runs: leave it out, or add a "
+                    f"method to which it matters"
+                )
+
+    def _runs(self, arm: ArmSpec) -> list[tuple[str, str]]:
+        """The runs of an arm, each as an arm and a phase."""
+        last = (arm.name, arm.phases[-1])
+        return [(arm.source or arm.name, "pretrain"), last] if last[1] == "finetune" else [last]
+
+    def _settings_of(self, arm: ArmSpec) -> list[ArmSpec]:
+        """An arm and those whose settings it starts from, the nearest first."""
+        others = [self.experiment.arms[name] for name in (arm.source, arm.like) if name is not None]
+        return [arm, *(each for other in others for each in self._settings_of(other))]
+
+    def _typed(self, axis: Axis, known: Sequence[Mapping[str, Any]]) -> Axis:
+        """The axis with whole numbers alone, if the field has such."""
+        phase, _, rest = axis.name.partition(".")
+        name = rest if phase in ("pretrain", "train") else axis.name
+        values = [config[name] for config in known if config.get(name) is not None]
+        whole = any(isinstance(value, int) and not isinstance(value, bool) for value in values)
+        whole = whole or axis.name.endswith("_steps") or name.endswith(".steps") or name == "steps"
+        return axis.as_whole(self.experiment.path) if whole else axis
+
+    def _varies(self, arm: ArmSpec, axis: Axis, base: Point, task: Task) -> set[str]:
+        """The phases of an arm in which the values of a field make different runs."""
+        found: dict[str, set[str]] = {}
+        for value in axis.values:
+            planner = self._planner(arm, {**base, axis.name: value})
+            for name, phase in self._runs(arm):
+                config = planner.config(planner.experiment.arms[name], phase, task)
+                found.setdefault(phase, set()).add(repr(sorted(_used(config).items())))
+        if len(axis.values) > 1 and planner.knows(arm, task):
+            return {phase for phase, configs in found.items() if len(configs) > 1}
+        # One value makes no difference, but it is set where the field has a meaning.
+        rest = axis.name.partition(".")[2] if axis.name.startswith(("pretrain.", "train.")) else axis.name
+        runs = {
+            phase: planner.config(planner.experiment.arms[n], phase, task) for n, phase in self._runs(arm)
+        }
+        return {
+            phase for phase, config in runs.items() if rest in _used(config) or not planner.knows(arm, task)
+        }
+
+    # Planners
+
+    def _planner(self, arm: ArmSpec, point: Point) -> Planner:
+        """The planner of an arm at a point."""
+        key = f"{arm.name} {sorted(point.items())!r}" if self._has_own(arm) else f"{sorted(point.items())!r}"
+        if key not in self._planners:
+            self._planners[key] = self.make_planner(*self._with(point, self._settings_of(arm)))
+        return self._planners[key]
+
+    def _has_own(self, arm: ArmSpec) -> bool:
+        return any(each.grid for each in self._settings_of(arm))
+
+    def _with(self, point: Point, arms: Sequence[ArmSpec]) -> tuple[ExperimentSpec, ExperimentRequest]:
+        """The experiment and the request at a point; each field belongs to the first arm that has it."""
+        left, changed = dict(point), dict(self.experiment.arms)
+        for arm in arms:
+            own = {name: left.pop(name) for name in arm.grid if name in left}
+            if own:
+                changed[arm.name] = _with_values(arm, own)
+        changes = {**self.request.changes, **left}
+        return (
+            dataclasses.replace(self.experiment, arms=changed),
+            dataclasses.replace(self.request, changes=changes),
+        )
+
+
+def _with_values(arm: ArmSpec, values: Mapping[str, Any]) -> ArmSpec:
+    """An arm with other settings of its own; `pretrain.` and `train.` before a name limit it to a phase."""
+    config, by_phase = dict(arm.config), dict(arm.by_phase)
+    for name, value in values.items():
+        phase, _, rest = name.partition(".")
+        old = by_phase.get(phase, PhaseSpec())
+        if phase in PHASES and rest == "steps":
+            by_phase[phase] = dataclasses.replace(old, steps=parse_count(value, name))
+        elif phase in ("pretrain", "train"):
+            by_phase[phase] = dataclasses.replace(old, config=merge(old.config, {rest: value}))
+        else:
+            config = merge(config, {name: value})
+    return dataclasses.replace(arm, config=config, by_phase=by_phase)
+
+
+def _used(config: Config) -> dict[str, Any]:
+    """The fields that have a meaning in the phase of a run."""
+    values = to_json(config)
+    unused: tuple[str, ...] = {
+        "pretrain": ("finetune.", "bonus.", "reward_scale"),
+        "train": ("finetune.",) if bonus_method(values) else ("finetune.", "method."),
+        "finetune": (),
+    }[config.phase]
+    if config.phase == "train" and not bonus_method(values):
+        unused += ("intrinsic_",)
+    return {name: value for name, value in flat(values).items() if not name.startswith(unused)}

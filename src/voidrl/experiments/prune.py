@@ -1,0 +1,39 @@
+"""How `--tune` gives a run up: a file next to the cell's lock asks for it, and a callback looks for it.
+
+The file is in the experiment's folder, which every node shares, so this works wherever the run is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from voidrl.callbacks import STOP, Callback, RunView
+from voidrl.runs.locks import CELLS
+
+
+def prune_path(root: Path, folder: str) -> Path:
+    """The file that asks a cell to be given up."""
+    return root / CELLS / f"{folder}.prune"
+
+
+def request_prune(root: Path, folder: str) -> None:
+    """Ask a cell to write a checkpoint and end at its next row of metrics."""
+    path = prune_path(root, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def clear_prune(root: Path, folder: str) -> None:
+    """Forget an earlier request: the cell is wanted."""
+    prune_path(root, folder).unlink(missing_ok=True)
+
+
+class PruneOnRequest(Callback):
+    """Stop the run of a cell when it is asked to be given up; `voidrl.runs.status` knows its name."""
+
+    def __init__(self, root: Path, folder: str) -> None:
+        self.path = prune_path(root, folder)
+
+    def on_row(self, run: RunView) -> str | None:
+        """Look for the request."""
+        return STOP if run.step < run.config.steps and self.path.exists() else None

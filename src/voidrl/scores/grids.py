@@ -1,0 +1,338 @@
+"""What the runs of a grid show: points from best to worst, and how much each field mattered.
+
+For a full product with equally many seeds at every point, the variance of all runs is split exactly: into the
+main effect of each field, the interactions of fields, and the differences between seeds (analysis of
+variance). Other sets of points, drawn or chosen, are not balanced. There, a field's share is the adjusted R²
+of a fit to the means of points by this field alone: by its values if these repeat, else by a parabola in the
+value or, on a log axis, in its logarithm. Fields that are drawn independently of each other have shares that
+add up to at most 1, apart from chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from voidrl.runs.experiment_record import CellRecord, ExperimentRecord
+
+CLOSE = 2.0  # standard errors of a difference within which two points are called equal
+MOST_GROUPS = 8  # distinct values of a field up to which they are compared one by one, if they repeat
+WIDE = 50.0  # ratio of the largest to the smallest value from which on a list is shown on a log axis
+PARABOLA = 2  # parameters of a fit in one number, besides its mean
+CURVE_POINTS = 25
+
+
+@dataclass(frozen=True)
+class PointResult:
+    """The finished runs of a point."""
+
+    point: Mapping[str, Any]
+    values: list[float]
+    """One for each finished seed."""
+    due: int
+    """Runs that it has."""
+    pruned: bool = False
+    """Whether it was given up before its end."""
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds."""
+        return float(np.mean(self.values))
+
+
+@dataclass(frozen=True)
+class ValueMean:
+    """All runs with one value of a field."""
+
+    value: Any
+    mean: float
+    low: float
+    high: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class FieldEffect:
+    """How the runs of a grid depend on one field."""
+
+    name: str
+    short: str
+    log: bool
+    share: float | None
+    """Of the variance; None where nothing varies or there are too few points."""
+    means: list[ValueMean]
+    """By value, numbers in ascending order; empty for a field whose values do not repeat."""
+    dots: list[tuple[Any, float]]
+    """Every point: the field's value and the mean over seeds."""
+    curve: list[tuple[float, float]]
+    """The fitted parabola; empty where values are compared one by one."""
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether its values lie on a number line."""
+        return all(_is_number(value) for value, _ in self.dots)
+
+
+@dataclass(frozen=True)
+class GridResult:
+    """The points of a method in a task."""
+
+    arm: str
+    label: str
+    task: str
+    measure: str
+    maximize: bool
+    log: Mapping[str, bool]
+    """The fields that vary, and whether they are on a log axis."""
+    points: list[PointResult]
+    """In the order of the plan."""
+    short: Mapping[str, str] = field(default_factory=dict)
+    chosen: str = "product"
+
+    @cached_property
+    def ranked(self) -> list[PointResult]:
+        """Points with a finished run, the best first."""
+        done = [point for point in self.points if point.values]
+        return sorted(done, key=lambda point: -point.mean if self.maximize else point.mean)
+
+    @property
+    def pruned(self) -> list[PointResult]:
+        """Points that were given up."""
+        return [point for point in self.points if point.pruned and not point.values]
+
+    @property
+    def missing(self) -> int:
+        """Points without a finished run that were not given up."""
+        return sum(not point.values and not point.pruned for point in self.points)
+
+    @cached_property
+    def seed_deviation(self) -> float | None:
+        """Standard deviation between seeds of a point, pooled over points; None with one seed each."""
+        freedom = sum(len(point.values) - 1 for point in self.ranked)
+        if not freedom:
+            return None
+        return math.sqrt(sum(_squares(point.values) for point in self.ranked) / freedom)
+
+    def equals_best(self, point: PointResult) -> bool:
+        """Whether a point differs from the best one by no more than seeds do; with one seed, by nothing."""
+        best = self.ranked[0]
+        if self.seed_deviation is None:
+            return point is not best and point.mean == best.mean
+        error = self.seed_deviation * math.sqrt(1 / len(best.values) + 1 / len(point.values))
+        return point is not best and abs(best.mean - point.mean) <= CLOSE * error
+
+    @cached_property
+    def is_balanced(self) -> bool:
+        """Whether the runs are a full product with equally many seeds."""
+        values = [{repr(each.point.get(name)) for each in self.ranked} for name in self.log]
+        seeds = {len(each.values) for each in self.ranked}
+        full = math.prod(map(len, values)) == len(self.ranked)
+        return len(seeds) == 1 and full and not self.missing and not self.pruned
+
+    @cached_property
+    def effects(self) -> list[FieldEffect]:
+        """The fields, in their order."""
+        return [self._effect(name) for name in self.log] if len(self.ranked) > 1 else []
+
+    @cached_property
+    def rest(self) -> dict[str, float]:
+        """Shares of the variance besides the fields' own, of a full product: interactions, and seeds."""
+        runs = [value for point in self.ranked for value in point.values]
+        total = _squares(runs)
+        if not self.is_balanced or not total or all(effect.share is None for effect in self.effects):
+            return {}
+        left = max(0.0, 1.0 - sum(effect.share or 0.0 for effect in self.effects))
+        if self.seed_deviation is None:
+            return {"interactions and seeds": left}
+        within = sum(_squares(point.values) for point in self.ranked) / total
+        return {"interactions": max(0.0, left - within), "seeds": within}
+
+    def _effect(self, name: str) -> FieldEffect:
+        there = [point for point in self.ranked if name in point.point]
+        dots = [(point.point[name], point.mean) for point in there]
+        groups: dict[str, list[PointResult]] = {}
+        for point in self.points:  # in the order of the plan, which is that of words in a list
+            if point.values and name in point.point:
+                groups.setdefault(repr(point.point[name]), []).append(point)
+        repeats = len(groups) <= min(MOST_GROUPS, len(there) / 2)
+        numbers = all(_is_number(value) for value, _ in dots)
+        given = [value for value, _ in dots]
+        wide = numbers and min(given) > 0 and max(given) >= WIDE * min(given)
+        log = numbers and (self.log[name] or wide)
+        short = self.short.get(name, name)
+        means: list[ValueMean] = []
+        curve: list[tuple[float, float]] = []
+        if self.is_balanced or repeats or not numbers:
+            for members in groups.values():
+                values = [value for point in members for value in point.values]
+                value = members[0].point[name]
+                means.append(ValueMean(value, float(np.mean(values)), min(values), max(values), len(values)))
+            if numbers:
+                means.sort(key=lambda each: each.value)
+        if self.is_balanced:
+            share = _main_effect(means, [value for point in there for value in point.values])
+        elif means:
+            by_value = {
+                repr(each.value): np.mean([p.mean for p in groups[repr(each.value)]]) for each in means
+            }
+            fitted = [float(by_value[repr(value)]) for value, _ in dots]
+            share = _adjusted([mean for _, mean in dots], fitted, len(groups) - 1)
+        else:
+            share, curve = _parabola(dots, log)
+        return FieldEffect(name, short, log, share, means, dots, curve)
+
+    # In words
+
+    def sentences(self, show: Any) -> list[str]:
+        """What it shows, and what it does not; `show` makes text of a value."""
+        return [*self._best_in_words(show), *self._fields_in_words()]
+
+    def _best_in_words(self, show: Any) -> Iterator[str]:
+        if not self.ranked:
+            yield "No point has a finished run yet."
+            return
+        best = self.ranked[0]
+        seeds = f"{len(best.values)} seed{'s' if len(best.values) > 1 else ''}"
+        yield f"Best of {_points(len(self.ranked))}: {self.name(best)} with {show(best.mean)} ({seeds})."
+        equal = [point for point in self.ranked if self.equals_best(point)]
+        if self.seed_deviation is None and len(self.ranked) > 1:
+            yield "One seed each: how much seeds differ is unknown, so neighbors in the ranking may be equal."
+            if equal:
+                yield f"With exactly the same value: {_points(len(equal))}."
+        elif equal:
+            yield (
+                f"Equal to it as far as these seeds tell: {_points(len(equal))} within two standard errors "
+                f"of the difference."
+            )
+        elif len(self.ranked) > 1:
+            yield "Every other point is more than two standard errors of the difference behind it."
+        if self.pruned:
+            yield f"Given up before the end (pruned), and so not ranked: {_points(len(self.pruned))}."
+        if self.missing:
+            yield f"Not done yet: {_points(self.missing)}."
+
+    def _fields_in_words(self) -> Iterator[str]:
+        known = [(effect.share, effect.short) for effect in self.effects if effect.share is not None]
+        if not known:
+            return
+        parts = [f"{name} {share:.0%}" for share, name in sorted(known, reverse=True)]
+        parts += [f"{name} {share:.0%}" for name, share in self.rest.items()]
+        how = "variance of all runs" if self.is_balanced else "variance between points (adjusted R²)"
+        yield f"Share of the {how}: {', '.join(parts)}."
+        if self.chosen == "tune":
+            yield "Points were chosen for being good, not at random: shares are those near the best points."
+
+    def name(self, point: PointResult) -> str:
+        """A point as text."""
+        return ", ".join(f"{self.short.get(k, k)} {text_of(v)}" for k, v in point.point.items())
+
+
+def _points(number: int) -> str:
+    return f"{number} point{'' if number == 1 else 's'}"
+
+
+def text_of(value: Any) -> str:
+    """A value of a field as text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return ", ".join(map(text_of, value))
+    if isinstance(value, float):  # values that are close must not look equal
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    return str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _squares(values: Sequence[float]) -> float:
+    """Sum of squared deviations from the mean."""
+    return float(np.sum((np.asarray(values) - np.mean(values)) ** 2)) if len(values) else 0.0
+
+
+def _main_effect(means: Sequence[ValueMean], runs: Sequence[float]) -> float | None:
+    """η²: squares between the values of a field, in proportion to all squares.
+
+    None where each value has one run: nothing is left that could tell the field from chance.
+    """
+    total = _squares(runs)
+    if not total or len(means) == len(runs):
+        return None
+    center = float(np.mean(runs))
+    return sum(each.runs * (each.mean - center) ** 2 for each in means) / total
+
+
+def _adjusted(values: Sequence[float], fitted: Sequence[float], parameters: int) -> float | None:
+    """Adjusted R², from 0 on: what a fit with as many parameters explains beyond chance."""
+    freedom, total = len(values) - parameters - 1, _squares(values)
+    if not total or parameters < 1 or freedom < 1:
+        return None
+    left = float(np.sum((np.asarray(values) - np.asarray(fitted)) ** 2))
+    return max(0.0, 1.0 - (left / freedom) / (total / (len(values) - 1)))
+
+
+def _parabola(
+    dots: Sequence[tuple[float, float]], log: bool
+) -> tuple[float | None, list[tuple[float, float]]]:
+    """The share of a parabola fitted to all points, and its curve."""
+    raw = np.array([value for value, _ in dots], float)
+    x = np.log(raw) if log else raw
+    y = np.array([mean for _, mean in dots])
+    if len({*x.tolist()}) <= PARABOLA + 1:
+        return None, []
+    center, width = float(x.mean()), float(np.ptp(x)) or 1.0
+    coefficients = np.polyfit((x - center) / width, y, PARABOLA)
+    ends = np.linspace(x.min(), x.max(), CURVE_POINTS)
+    heights = np.polyval(coefficients, (ends - center) / width)
+    places = np.exp(ends) if log else ends
+    share = _adjusted(y.tolist(), np.polyval(coefficients, (x - center) / width).tolist(), PARABOLA)
+    return share, [*zip(places.tolist(), heights.tolist(), strict=True)]
+
+
+def grid_results(
+    record: ExperimentRecord, values: Mapping[str, float], pruned: Collection[str] = ()
+) -> list[GridResult]:
+    """The grids of an experiment, one for each method and task, from values of finished runs by folder."""
+    grid = record.grid
+    if grid is None:
+        return []
+    groups: dict[tuple[str, str], list[CellRecord]] = {}
+    for cell in record.cells:
+        groups.setdefault((cell.arm, cell.task), []).append(cell)
+    results = []
+    for (arm, task), cells in groups.items():
+        last = [cell for cell in cells if cell.phase != "pretrain"] or cells
+        points: dict[str, list[CellRecord]] = {}
+        for cell in last:
+            if cell.point:
+                points.setdefault(repr(sorted(cell.point.items())), []).append(cell)
+        if not points:
+            continue
+        made = [_point(members, values, pruned) for members in points.values()]
+        fields = [name for name in grid.log if any(name in each.point for each in made)]
+        results.append(
+            GridResult(
+                arm=arm,
+                label=grid.labels.get(arm, arm),
+                task=task,
+                measure=grid.measure(arm),
+                maximize=grid.direction == "maximize",
+                log={name: grid.log[name] for name in fields},
+                points=made,
+                short=grid.short,
+                chosen=grid.chosen,
+            )
+        )
+    return results
+
+
+def _point(cells: Sequence[CellRecord], values: Mapping[str, float], pruned: Collection[str]) -> PointResult:
+    found = [values[cell.folder] for cell in cells if cell.folder in values]
+    given_up = any(cell.folder in pruned for cell in cells)
+    return PointResult(cells[0].point, found, len(cells), given_up)
