@@ -34,6 +34,7 @@ def demo(argv: list[str]) -> int:
 
 def experiment(argv: list[str]) -> int:
     """Run an experiment of the paper, or a custom one: `voidrl experiment demo --jobs 2`."""
+    from voidrl.experiments.executors import EXECUTORS, flag, option_fields, option_owners
     from voidrl.experiments.format import shipped
     from voidrl.terminal.tables import described
 
@@ -57,18 +58,35 @@ def experiment(argv: list[str]) -> int:
     add("--preset", help="from `voidrl list presets` (default: the experiment's)")
     set_help = "change the config of all runs: learner.n_step=5 pretrain.steps=2M evaluation.episodes=5"
     add("--set", dest="changes", metavar="NAME=VALUE", help=set_help, **words)
-    add("--jobs", type=int, default=1, help="runs at a time (default: 1)")
+    samples_help = "draw so many points from the grid of the file (default: all points)"
+    add("--samples", type=int, metavar="N", help=samples_help)
+    add("--grid-seed", type=int, default=0, metavar="SEED", help="of drawn points (default: 0)")
+    tune_help = "let Optuna choose so many points of the grid (extra `tune`)"
+    add("--tune", type=int, metavar="N", help=tune_help)
+    on_help = f"where runs are started: {', '.join(EXECUTORS)} (default: local)"
+    add("--on", default="local", metavar="EXECUTOR", help=on_help)
     add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     add("--engine", default="auto", choices=["auto", "eager", "graph", "compile"], help="(default: auto)")
     add("--out", help="where runs and report go; existing runs are kept (default: runs/NAME)")
     add("--dry-run", action="store_true", help="print the runs and what they would take")
+    stop_help = "stop the runs that an earlier command left in a cluster, with checkpoints; starts none"
+    add("--stop", action="store_true", help=stop_help)
+    nodes_help = "with --dry-run: simulate the schedule on so many nodes of a cluster"
+    add("--nodes", type=int, metavar="N", help=nodes_help)
+    add("--gpus-per-node", type=int, metavar="N", help="with --nodes: GPUs of each (default: 1)")
     add("--no-report", dest="report", action="store_false", help="make no report.html")
+    groups: dict[str, Any] = {}
+    owners = option_owners()
+    for name, field in option_fields().items():
+        title = f"with --on {' or '.join(owners[name])}"
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        groups[title].add_argument(flag(name), dest=name, default=argparse.SUPPRESS, **field.metadata)
     options = parser.parse_args(argv)
     if options.name is None:
         parser.print_help()
         return 0
     _positive("--steps-scale", options.steps_scale)
-    _positive("--jobs", options.jobs)
     given = {**vars(options), "changes": read_changes(options.changes)}
     from voidrl.experiments.experiment import run_experiment
     from voidrl.experiments.request import ExperimentRequest

@@ -52,6 +52,10 @@ class Board:
         self._total, self._done = total, done
         self.say(f"{total} runs{f', {done} of them done' if done else ''}")
 
+    def add(self, number: int) -> None:
+        """Set that there are so many more cells."""
+        self._total += number
+
     def __enter__(self) -> Self:
         if is_terminal(self._stream):
             self._live = Live(console=make_console(self._stream), auto_refresh=False, transient=True)
@@ -92,9 +96,13 @@ class Board:
             self._live.console.width = width = width_of(self._stream)  # the window may have changed
             self._live.update(Group(*self.lines(running, elsewhere, width)), refresh=True)
             return
-        for cell, folder in running:
+        if len(running) > MAX_ROWS:  # on a cluster, most of which are queued: those that train come first
+            running = sorted(running, key=lambda each: not (each[1] / "config.json").is_file())
+        for cell, folder in running[:MAX_ROWS]:
             steps, left, rate = read_progress(cell, folder)
             self.say(f"{cell.folder}: {steps}, {f'{rate} steps/s, ' if rate else ''}{left}")
+        if len(running) > MAX_ROWS:
+            self.say(f"… and {len(running) - MAX_ROWS} more")
 
     def lines(self, running: Sequence[tuple[Cell, Path]], elsewhere: int, width: int) -> list[Text]:
         """The live table, each line at most `width` wide: names are cut first, then numbers left out."""

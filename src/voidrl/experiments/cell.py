@@ -1,8 +1,11 @@
-"""One cell in its own process: `python -m voidrl.experiments.cell`, started by `voidrl.experiments.run`.
+"""One cell in its own process: `python -m voidrl.experiments.cell`, started by an executor.
 
 The job comes as a line of JSON on standard input. When the parent closes that pipe, or dies, this process
 stops as on SIGTERM, with a checkpoint: no run is left training unnoticed. A scheduler may signal parent and
 child, so that this process is asked twice: the checkpoint is written all the same.
+
+It holds the cell's lock to its end. It inherits one from a parent on the same machine and takes it itself
+elsewhere, where the process before it may still be ending, though its node counts as lost.
 """
 
 from __future__ import annotations
@@ -12,19 +15,24 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
-from voidrl.errors import CheckpointError, RunInterrupted, StoppedBySignal, VoidrlError
+from voidrl.errors import CheckpointError, RunFolderError, RunInterrupted, StoppedBySignal, VoidrlError
 from voidrl.runs import locks
-from voidrl.runs.experiment_record import write_failure
-from voidrl.runs.status import sentence_of
+from voidrl.runs.experiment_record import write_failure, write_gpu_memory
+from voidrl.runs.status import is_pruned, sentence_of
 from voidrl.terminal.output import durable_output, say
 from voidrl.terminal.signals import StopSignals
 
-DONE, CRASHED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 75
+DONE, CRASHED, BAD_INPUT, PRUNED, HELD, INTERRUPTED = 0, 1, 2, 3, 73, 75
+"""Exit codes; `PRUNED`: it was asked to give the run up, `HELD`: another process is working on the cell."""
+PATIENCE_SECONDS = 120.0  # with a process that holds the lock: a lost one may still be writing a checkpoint
+RETRY_SECONDS = 0.5
+CONTEXT_BYTES = 2**29  # of GPU memory, for CUDA itself in each process: about, and not seen by torch
 
 
 class Job(TypedDict):
@@ -41,8 +49,14 @@ class Job(TypedDict):
     source: str | None
     evaluation: dict[str, Any] | None
     threads: int | None
-    lock: int
-    """The inherited file descriptor of the cell's lock."""
+    fixed_threads: bool
+    """Whether the experiment asks for them; otherwise they are a limit."""
+    lock: int | None
+    """The inherited file descriptor of the cell's lock; None to take it here."""
+    dies_with_parent: NotRequired[bool]
+    """Whether the end of the parent is the loss of a node: the process then ends at once, without a
+    checkpoint between two regular ones, and the run equals one that was never lost. A byte on the pipe asks
+    for a stop."""
 
 
 def main() -> int:
@@ -57,11 +71,22 @@ def main() -> int:
 
 def _work() -> int:
     job: Job = json.loads(sys.stdin.buffer.readline())
-    locks.adopt(job["lock"])
-    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    dies = job.get("dies_with_parent", False)
+    threading.Thread(target=_stop_with_parent, args=(dies,), daemon=True).start()
     sys.argv = job["command"]
     try:
-        do_job(job)
+        is_judged = job["lock"] is not None
+        lock = job["lock"] if is_judged else _take_lock(job)
+        if lock is None:
+            return HELD
+        locks.adopt(lock)
+        if is_judged or not _is_done(job):
+            try:
+                do_job(job)
+            finally:
+                _note_gpu_memory(job)
+            if is_pruned(Path(job["root"], job["cell"])):
+                return PRUNED
     except Exception as error:
         known = isinstance(error, VoidrlError)
         say(f"voidrl: {error}" if known else traceback.format_exc())
@@ -71,9 +96,45 @@ def _work() -> int:
     return DONE
 
 
-def _stop_with_parent() -> None:
+def _take_lock(job: Job) -> int | None:
+    """Wait for the lock, for a while."""
+    path = locks.cell_lock_path(Path(job["root"]), job["cell"])
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (lock := locks.acquire(path)) is None:
+        if time.monotonic() > deadline:
+            say(f"voidrl: process {locks.holder(path)} is working on {job['cell']}")
+            return None
+        time.sleep(RETRY_SECONDS)
+    return lock
+
+
+def _is_done(job: Job) -> bool:
+    """Judge a cell that was queued: meanwhile others may have done it, or something else in its folder."""
+    from voidrl import build
+    from voidrl.experiments.state import Wanted, differences, state_of
+
+    folder = Path(job["root"], job["cell"])
+    wanted = Wanted(build.config_from_json(job["config"]), job["evaluation"])
+    if differ := differences(wanted, folder):
+        raise RunFolderError(f"{folder} holds a run with other settings: {', '.join(differ)}")
+    return state_of(wanted, folder).kind == "done"
+
+
+def _note_gpu_memory(job: Job) -> None:
+    """Write down what this process took of its GPU: the next cells will take about as much."""
+    import torch
+
+    if torch.cuda.is_initialized() and (peak := torch.cuda.max_memory_reserved()):
+        with suppress(VoidrlError, OSError):
+            write_gpu_memory(Path(job["root"]), job["cell"], peak + CONTEXT_BYTES)
+
+
+def _stop_with_parent(dies: bool) -> None:
+    is_asked = False
     while os.read(0, 1):
-        pass
+        is_asked = True
+    if dies and not is_asked:
+        os.killpg(os.getpgrp(), signal.SIGKILL)  # with the workers of its environments
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -89,7 +150,7 @@ def do_job(job: Job) -> None:
 
     folder, evaluation = Path(job["root"], job["cell"]), job["evaluation"]
     _train(job, folder)
-    if evaluation is None:
+    if evaluation is None or is_pruned(folder):
         return
     length = f"{evaluation['steps']} steps" if evaluation["steps"] else f"{evaluation['episodes']} episodes"
     say(f"{folder}: evaluating for {length}")
@@ -103,12 +164,14 @@ def do_job(job: Job) -> None:
 def _train(job: Job, folder: Path) -> None:
     """Start, resume or keep the run."""
     from voidrl import api, build, checkpoint
+    from voidrl.experiments.prune import PruneOnRequest
     from voidrl.experiments.state import last_checkpoint
 
     config, checkpoints = build.config_from_json(job["config"]), folder / "checkpoints"
+    callbacks = [PruneOnRequest(Path(job["root"]), job["cell"])]
     if checkpoint.list_steps(checkpoints):
         if checkpoint.latest(checkpoints, say).step < config.steps:
-            api.resume(folder, device=config.device, engine=config.engine)
+            api.resume(folder, device=config.device, engine=config.engine, callbacks=callbacks)
         return
     if folder.exists() and last_checkpoint(folder) >= config.steps:
         raise CheckpointError(
@@ -119,11 +182,11 @@ def _train(job: Job, folder: Path) -> None:
     env = config.env.id
     if job["phase"] == "finetune":
         assert job["source"] is not None
-        api.finetune(job["source"], env, config=config, out=folder, overwrite=True)
+        api.finetune(job["source"], env, config=config, out=folder, overwrite=True, callbacks=callbacks)
     elif job["phase"] == "train":
-        api.train(env, config=config, out=folder, overwrite=True)
+        api.train(env, config=config, out=folder, overwrite=True, callbacks=callbacks)
     else:
-        api.pretrain(env, config=config, out=folder, overwrite=True)
+        api.pretrain(env, config=config, out=folder, overwrite=True, callbacks=callbacks)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from voidrl import checkpoint
 from voidrl.envs.ids import parse_id
 from voidrl.envs.maze import PixelMazeVector
 from voidrl.experiments.demo_figure import EXPLORERS, Curve, DemoResult, draw, import_pyplot
+from voidrl.experiments.executors.local import Options
 from voidrl.experiments.experiment import FAILED, do_plan, make_report, unattended
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Plan, make_plan
@@ -46,7 +47,7 @@ def run_demo(
 def _run_and_show(
     plan: Plan, seeds: Sequence[int], *, jobs: int, report: bool, command: Sequence[str]
 ) -> int:
-    if not do_plan(plan, jobs=jobs, command=command).ok:
+    if not do_plan(plan, "local", Options(jobs=jobs), command=command).ok:
         return FAILED
     results = [read_demo(plan, seed) for seed in seeds]
     steps = {cell.arm.name: cell.config.steps for cell in plan.cells}

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from rich.filesize import decimal
 
-from voidrl.experiments import estimate
+from voidrl.experiments import estimate, schedule
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.state import CellState, differences, state_of
 from voidrl.machine import free_disk
@@ -21,20 +21,31 @@ Estimates = Mapping[str, estimate.Estimate]
 NAMES = {"done": "done", "trained": "to be evaluated", "partial": "partial", "missing": "missing"}
 
 
-def print_plan(plan: Plan, jobs: int, file: TextIO | None = None) -> None:
-    """Print everything; nothing is written to disk."""
+def print_plan(
+    plan: Plan,
+    jobs: int,
+    file: TextIO | None = None,
+    *,
+    machines: schedule.Machines | None = None,
+    where: str = "local",
+) -> None:
+    """Print everything, and with machines the schedule on them; nothing is written to disk."""
     stream = sys.stdout if file is None else file
     states = {cell.folder: state_of(cell, plan.path(cell)) for cell in plan.cells}
-    estimates = estimate.estimate_all(plan, states)
+    estimates = estimate.estimate_all(plan, states, elsewhere=machines is not None)
     rows = []
     for cell in plan.cells:
         time, state = _seconds(estimates[cell.folder]), _state(plan, cell, states[cell.folder])
         rows.append((cell.folder, cell.phase, human_count(cell.config.steps), time, state))
     kinds = Counter[str](state.kind for state in states.values())
     counted = ", ".join(f"{kinds[kind]} {name}" for kind, name in NAMES.items() if kinds[kind])
-    head = [plan.experiment.title, *filter(None, [plan.experiment.about]), *_scale(plan), ""]
+    head = [plan.experiment.title, *filter(None, [plan.experiment.about]), *_scale(plan), *_grid(plan), ""]
     tail = ["", f"{len(plan.cells)} runs in {plan.out}: {counted}"]
-    tail += [*_time(plan, states, estimates, jobs), *_disk(plan, states, estimates), *plan.notes]
+    tail += [*_time(plan, states, estimates, 1 if machines else jobs), *_disk(plan, states, estimates)]
+    tail += plan.notes
+    if machines is not None:
+        planned = schedule.plan_schedule(plan, estimates, machines)
+        tail += ["", *schedule.describe(planned, machines, where)]
     print(wrap_text("\n".join(head), file=stream), file=stream)
     print_table(("run", "phase", "steps", "time", "state"), rows, file=stream)
     print(wrap_text("\n".join(tail), file=stream), file=stream)
@@ -45,6 +56,28 @@ def _scale(plan: Plan) -> list[str]:
     others = [name for name in plan.experiment.scales if name != plan.experiment.scale]
     also = f" (--scale {' or '.join(others)} for others)" if others else ""
     return [f"scale: {plan.experiment.scale}{also}"] if plan.experiment.scale is not None else []
+
+
+def _grid(plan: Plan) -> list[str]:
+    """Which fields vary in each method, and how many points that makes."""
+    lines = []
+    request = plan.request
+    for arm, axes in plan.axes.items():
+        if not axes:
+            continue
+        final = [cell for cell in plan.cells if cell.arm.name == arm and cell.is_final]
+        points = len({repr(cell.point) for cell in final})
+        fields = " × ".join(f"{axis.name} ({len(axis.values)})" for axis in axes)
+        line = f"grid of {arm}: {fields}, {points} points, {len(final)} runs"
+        if request.samples is not None and request.tune is None:
+            line += f"; drawn with --grid-seed {request.grid_seed}"
+        lines.append(line)
+    if request.tune is not None:
+        lines.append(
+            "Optuna chooses points while it works, by what it knows of earlier ones: those below stand for "
+            "them, and pruning makes it shorter"
+        )
+    return lines
 
 
 def print_missing(plan: Plan, stream: TextIO) -> None:
@@ -88,7 +121,7 @@ def _time(plan: Plan, states: Mapping[str, CellState], estimates: Estimates, job
     line += " of training, one run at a time"
     if jobs > 1:
         best = estimate.parallel_seconds(plan, estimates, jobs)
-        line += f", at best {human_seconds(best)} with --jobs {jobs}"
+        line += f", at best {human_seconds(best)} with {jobs} at a time"
     if unknown:
         line += f"; unknown for {unknown} more runs, as no such run has been measured"
     return [f"{line}; without evaluations", *estimate.sources(estimates.values())]

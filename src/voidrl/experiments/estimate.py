@@ -42,6 +42,8 @@ class Rate(NamedTuple):
     """Why this machine may be faster or slower."""
     other_hardware: str = ""
     """The kind of hardware, where this machine has none of it."""
+    runs_per_gpu: int = 1
+    """How many runs shared the GPU."""
 
     def seconds(self, cell: Cell, steps: int) -> float:
         """Time of the steps, in proportion to the updates per step."""
@@ -60,9 +62,15 @@ class Estimate:
     """What the disk space depends on, where that is unknown."""
 
 
-def estimate_all(plan: Plan, states: Mapping[str, CellState]) -> dict[str, Estimate]:
-    """Estimate the time that is left and the total disk space of each cell, by folder."""
-    has_gpu = _has_gpu(plan.request.device)
+def estimate_all(
+    plan: Plan, states: Mapping[str, CellState], *, elsewhere: bool = False
+) -> dict[str, Estimate]:
+    """Estimate the time that is left and the total disk space of each cell, by folder.
+
+    With `elsewhere`, for machines that have a GPU unless the device is the CPU, whatever this one has.
+    """
+    device = plan.request.device
+    has_gpu = device != "cpu" if elsewhere else _has_gpu(device)
     rates, sizes = _measure(plan, states)
     estimates = {}
     for cell in plan.cells:
@@ -150,7 +158,8 @@ def shipped_rate(cell: Cell, has_gpu: bool) -> Rate | None:
         caution = "without a GPU, as here, it takes many times as long"
     hardware = f"{best['hardware']}, engine {best['engine']}, {best['date']}"
     rate, updates = best["steps_per_second"], best["updates_per_step"]
-    return Rate(rate, updates, hardware, best["source"], caution, other_hardware)
+    shared = best.get("runs_per_gpu", 1)
+    return Rate(rate, updates, hardware, best["source"], caution, other_hardware, shared)
 
 
 def _has_gpu(device: str) -> bool:

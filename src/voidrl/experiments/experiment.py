@@ -5,25 +5,30 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from voidrl.config import require
-from voidrl.device import pick_device
 from voidrl.envs.ids import ATARI, DMC
-from voidrl.errors import MissingExtraError, RunInterrupted, StoppedBySignal, VoidrlError
+from voidrl.errors import ConfigError, MissingExtraError, RunInterrupted, StoppedBySignal, VoidrlError
 from voidrl.experiments.board import Board
 from voidrl.experiments.dry_run import print_missing, print_plan
+from voidrl.experiments.executors import make_executor, make_options
 from voidrl.experiments.format import ExperimentSpec, read_experiment
-from voidrl.experiments.plan import Plan, make_plan
+from voidrl.experiments.plan import Cell, Plan, make_plan
 from voidrl.experiments.record import update_record, write_record
 from voidrl.experiments.request import ExperimentRequest
-from voidrl.experiments.run import Outcome, run_plan
+from voidrl.experiments.run import Outcome, Scheduler, run_plan, stop_cells
+from voidrl.experiments.schedule import machines_for
 from voidrl.experiments.state import require_same_settings, state_of
 from voidrl.experiments.table import print_results
 from voidrl.runs.status import utc_now
 from voidrl.terminal.output import durable_output, say
+
+if TYPE_CHECKING:
+    from voidrl.experiments.tune import Tuner
 
 FAILED = 1
 SIMULATORS = {ATARI: ("ale_py", "ale-py", "atari"), DMC: ("dm_control", "dm-control", "dmc")}
@@ -34,10 +39,14 @@ def run_experiment(
     *,
     request: ExperimentRequest | None = None,
     out: str | Path | None = None,
-    jobs: int = 1,
+    on: str = "local",
     dry_run: bool = False,
+    stop: bool = False,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
     report: bool = True,
     command: Sequence[str] | None = None,
+    **options: Any,
 ) -> int:
     """Run the missing cells of an experiment and show the results; returns the exit code of the command.
 
@@ -45,27 +54,61 @@ def run_experiment(
         name: One that comes with voidrl, or the path of a file.
         request: What differs from the file.
         out: The folder of its runs; by default `runs/NAME`.
-        jobs: Runs at a time, each in its own process.
+        on: Where runs are started: local, ray or slurm.
         dry_run: Print the cells and an estimate instead; nothing is written.
+        stop: Stop the runs that an earlier command left in a cluster, with checkpoints, and start none.
+        nodes: For a dry run, the nodes of a cluster on which the schedule is simulated.
+        gpus_per_node: For a dry run, the GPUs of each node; by default 1.
         report: Make `report.html` at the end.
         command: The command line that does the same again.
+        options: Options of the executor, as on the command line: `jobs=2`.
     """
-    require(isinstance(jobs, int) and jobs >= 1, "jobs", jobs, "a whole number above 0")
+    # On paper, any number of runs shares a GPU; on a Ray cluster, --gpus-per-cell says how many.
+    jobs = options.pop("jobs", None) if nodes is not None and on == "ray" else options.get("jobs")
+    chosen = make_options(on, options)
+    request = request or ExperimentRequest()
+    machines = machines_for(
+        on,
+        chosen,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        jobs=jobs,
+        device=request.device,
+        dry_run=dry_run,
+    )
     experiment = name if isinstance(name, ExperimentSpec) else read_experiment(name)
     folder = str(Path(experiment.path).absolute().parent)
     if not dry_run and folder not in sys.path and Path(experiment.path).is_file():
         sys.path.append(folder)  # for module:factory in the same folder
-    plan = make_plan(experiment, request or ExperimentRequest(), out, run_code=not dry_run)
+    plan = make_plan(experiment, request, out, run_code=not dry_run)
+    if dry_run and stop:
+        raise ConfigError("--dry-run and --stop exclude each other: leave out one of them")
     if dry_run:
-        print_plan(plan, jobs)
+        print_plan(plan, getattr(chosen, "slots", 1), machines=machines, where=on)
         return 0
     command = command or ["voidrl", "experiment", experiment.path]
+    if stop:
+        return stop_experiment(plan, on, chosen, command)
     with unattended(plan, command):
-        outcome = do_plan(plan, jobs=jobs, command=command)
+        outcome = do_plan(plan, on, chosen, command=command)
         print_results(plan)
         print_missing(plan, sys.stdout)
         made = make_report(plan) if report else True
     return 0 if outcome.ok and made else FAILED
+
+
+def stop_experiment(plan: Plan, on: str, options: Any, command: Sequence[str]) -> int:
+    """Stop the runs that are in a cluster; returns the exit code of the command."""
+    if on == "local":
+        raise ConfigError("--stop cannot be used with --on local: its runs end with their command")
+    with _tuner_of(plan):  # which adds the cells of its trials to the plan
+        executor = make_executor(on, plan, options)
+        if not executor.detaches:  # a Ray cluster that was started for this command
+            with executor:
+                raise ConfigError(f"--stop cannot be used with --on {on} without the --address of a cluster")
+        stopped = stop_cells(plan, executor, command=command, board=Board())
+    say(f"{stopped} runs stopped; the command without --stop resumes them")
+    return 0
 
 
 @contextmanager
@@ -87,22 +130,53 @@ def unattended(plan: Plan, command: Sequence[str]) -> Iterator[None]:
             raise RunInterrupted(f"{stop}; {remedy}") from None
 
 
-def do_plan(plan: Plan, *, jobs: int, command: Sequence[str]) -> Outcome:
+def do_plan(plan: Plan, on: str, options: Any, *, command: Sequence[str]) -> Outcome:
     """Do everything that is missing, and say what could not be done."""
     require_same_settings(plan)
-    if all(state_of(cell, plan.path(cell)).kind == "done" for cell in plan.cells):
+    with _tuner_of(plan) as tuner:
+        return _do_plan(plan, on, options, command, tuner)
+
+
+@contextmanager
+def _tuner_of(plan: Plan) -> Iterator[Tuner | None]:
+    """The tuner of a plan with `--tune`; None for another."""
+    if plan.request.tune is None:
+        yield None
+        return
+    from voidrl.experiments.tune import Tuner
+
+    tuner = Tuner(plan)
+    try:
+        yield tuner
+    finally:
+        tuner.close()
+
+
+def _do_plan(plan: Plan, on: str, options: Any, command: Sequence[str], tuner: Tuner | None) -> Outcome:
+    executor = None
+    pruned = set() if tuner is None else tuner.pruned
+    states = {cell.folder: state_of(cell, plan.path(cell)).kind for cell in plan.cells}
+    is_done = all(kind == "done" or folder in pruned for folder, kind in states.items())
+    if is_done and (tuner is None or tuner.is_complete):
         try:
             write_record(plan, command)
             update_record(plan)
         except VoidrlError as error:  # results in a read-only folder can be shown all the same
             say(str(error))
     else:
-        pick_device(plan.request.device)
-        _require_simulators(plan)
+        executor = make_executor(on, plan, options)
+        first = [] if tuner is None else [cell for cells in tuner.first.values() for cell in cells]
+        _require_simulators(plan, first)
+        if tuner is not None:
+            tuner.start()
         write_record(plan, command)
     for note in plan.notes:
         say(f"note: {note}")
-    outcome = run_plan(plan, jobs=jobs, command=command, board=Board())
+    board = Board()
+    if executor is None:
+        board.start(len(plan.cells), len(plan.cells))
+        return Outcome({}, {})
+    outcome = run_plan(plan, executor, command=command, board=board, make=_make_scheduler(tuner))
     for folder, why in outcome.failed.items():
         say(f"failed: {folder}: {why}")
     for folder, source in outcome.waiting.items():
@@ -110,6 +184,14 @@ def do_plan(plan: Plan, *, jobs: int, command: Sequence[str]) -> Outcome:
     if not outcome.ok:
         say(f"to try again what failed and keep the rest, run the same command: {shlex.join(command)}")
     return outcome
+
+
+def _make_scheduler(tuner: Tuner | None) -> Callable[..., Scheduler] | None:
+    if tuner is None:
+        return None
+    from voidrl.experiments.tune import TuneScheduler
+
+    return partial(TuneScheduler, tuner)
 
 
 def make_report(plan: Plan) -> bool:
@@ -127,9 +209,9 @@ def make_report(plan: Plan) -> bool:
     return True
 
 
-def _require_simulators(plan: Plan) -> None:
+def _require_simulators(plan: Plan, first: Sequence[Cell]) -> None:
     """Refuse a missing package before the first of many runs fails."""
     for prefix, (module, package, extra) in SIMULATORS.items():
-        needed = any(cell.task.startswith(prefix) for cell in plan.cells)
+        needed = any(cell.task.startswith(prefix) for cell in (*plan.cells, *first))
         if needed and importlib.util.find_spec(module) is None:
             raise MissingExtraError(package, extra, f"experiment {plan.experiment.name!r}")

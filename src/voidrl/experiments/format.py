@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from voidrl.config import merge
+from voidrl.config import flat, merge
 from voidrl.errors import ConfigError, UnknownNameError, shown
+from voidrl.experiments.grid import Axis, read_axes
 from voidrl.experiments.tasks import GROUPS, NamedEnv, Task, folder_name, make_task, task_name
 from voidrl.files import MAX_TOML_BYTES, parse_toml, read_text, user_path
 from voidrl.protocols.presets import PRESETS
@@ -77,6 +78,19 @@ class ArmSpec:
     """The arm as whose fine-tuning it is trained from scratch; None for the settings of the preset."""
     bonus: str | None = None
     """The method whose reward is added to the task's when training from scratch; None for no bonus."""
+    grid: Mapping[str, Axis] = field(default_factory=dict)
+    """Fields that vary for this arm, besides those of the experiment's grid."""
+
+
+@dataclass(frozen=True)
+class TuneSpec:
+    """How `--tune` chooses points of the grid."""
+
+    metric: str | None = None
+    """What is optimized: a measure, or a column of the metrics; None for the first of `measures`."""
+    direction: str = "maximize"
+    sampler: str = "tpe"
+    pruner: str = "median"
 
 
 @dataclass(frozen=True)
@@ -125,6 +139,14 @@ class ExperimentSpec:
     """The size whose values it has; None before `at_scale`, and where there are no sizes."""
     scaled: tuple[str, ...] = SCALED
     """What `--steps-scale` shortens: phases, and evaluations."""
+    grid: Mapping[str, Axis] = field(default_factory=dict)
+    """Fields that vary in all arms that have them."""
+    tune: TuneSpec = field(default_factory=TuneSpec)
+
+    @property
+    def has_grid(self) -> bool:
+        """Whether any field varies."""
+        return bool(self.grid) or any(arm.grid for arm in self.arms.values())
 
     def at_scale(self, name: str | None) -> ExperimentSpec:
         """The experiment with the values of a scale, by default of its first one."""
@@ -244,7 +266,7 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
         "threads",
         "scaled",
     )
-    tables = ("config", "evaluation", "methods", "missing", "presets", "scales", *PHASES)
+    tables = ("config", "evaluation", "methods", "missing", "presets", "scales", "grid", "tune", *PHASES)
     table = _TomlTable(file, "", values, (*known, *tables))
     name = folder_name(Path(file).stem)
     preset, presets = table.get("preset", str), table.get("presets", dict, {})
@@ -281,7 +303,44 @@ def _experiment(file: str, values: dict[str, Any]) -> ExperimentSpec:
         pretrain_seeds=pretrain_seeds,
         scales=_scales(table),
         scaled=scaled,
+        grid=_grid(table),
+        tune=_tune(table),
     )
+
+
+def _grid(table: _TomlTable) -> dict[str, Axis]:
+    """The fields of `[grid]`, none of which has another value in the same part of the file."""
+    if "grid" not in table.values:
+        return {}
+    name = f"{table.name}.grid".lstrip(".")
+    axes = read_axes(table.file, name, table.get("grid", dict))
+    fixed = dict.fromkeys(flat(merge(table.get("config", dict, {}))), "config")
+    for phase in PHASES:
+        values = table.get(phase, dict, {})
+        fixed |= {f"{phase}.{each}": phase for each in flat(merge(values.get("config", {})))}
+        fixed |= {f"{phase}.steps": phase} if "steps" in values else {}
+    for each in axes:
+        if each in fixed:
+            other = f"{table.name}.{fixed[each]}".lstrip(".")
+            raise ConfigError(
+                f"{table.file}: {each} is in [{name}] and in [{other}]: leave it out of one of them"
+            )
+    return axes
+
+
+TUNE_CHOICES = {
+    "direction": ("maximize", "minimize"),
+    "sampler": ("tpe", "random"),
+    "pruner": ("median", "none"),
+}
+
+
+def _tune(table: _TomlTable) -> TuneSpec:
+    inner = table.table("tune", table.get("tune", dict, {}), ("metric", *TUNE_CHOICES))
+    given = {key: inner.get(key, str) for key in ("metric", *TUNE_CHOICES) if key in inner.values}
+    for key, choices in TUNE_CHOICES.items():
+        inner.require(given.get(key, choices[0]) in choices, key, given.get(key), " or ".join(choices))
+    return TuneSpec(**given)
 
 
 def _arms(table: _TomlTable) -> dict[str, ArmSpec]:
@@ -289,7 +348,7 @@ def _arms(table: _TomlTable) -> dict[str, ArmSpec]:
     if not methods:
         raise ConfigError(f"{table.file} has no methods: expected at least one table [methods.NAME]")
     known = ("label", "about", "phases", "method", "source", "config", "times", "evaluation", "measures")
-    known_here = (*known, "preset", "presets", "requires", "seeds", "like", "bonus", *PHASES)
+    known_here = (*known, "preset", "presets", "requires", "seeds", "like", "bonus", "grid", *PHASES)
     tables = {name: table.table(f"methods.{name}", each, known_here) for name, each in methods.items()}
     evaluation = _evaluation(table, EvaluationSpec(episodes=10))
     measures = table.words("measures", ("return",))
@@ -357,6 +416,7 @@ def _arm(
         seeds=_seeds(table, "seeds", ()),
         like=like,
         bonus=bonus,
+        grid=_grid(table),
     )
 
 

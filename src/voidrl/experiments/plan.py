@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -30,6 +30,8 @@ from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
 from voidrl.evaluation import EVALUATION_STREAM, run_seed
 from voidrl.experiments import scale
 from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec, PhaseSpec, PresetChanges
+from voidrl.experiments.grid import Axis, Point
+from voidrl.experiments.points import Points
 from voidrl.experiments.probe import EnvProbe, agent_bytes, probe
 from voidrl.experiments.request import ExperimentRequest, left_out, select_arms
 from voidrl.experiments.scratch import adaptations, scratch_config
@@ -84,6 +86,8 @@ class Cell:
     """Size of a checkpoint without the replay; None if unknown."""
     pretrain_seed: int | None = None
     """Seed of the pre-training that it is, or starts from."""
+    point: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the fields that vary in a grid."""
 
     @property
     def phase(self) -> str:
@@ -106,6 +110,17 @@ class Plan:
     cells: list[Cell]
     notes: list[str]
     """What the user should know."""
+    axes: Mapping[str, Sequence[Axis]] = field(default_factory=dict)
+    """Fields that vary in each arm of an experiment with a grid."""
+    cells_at: Callable[[str, Point], list[Cell]] = field(
+        default=lambda arm, point: [], repr=False, compare=False
+    )
+    """All cells of an arm, by its name, at a point of its grid."""
+
+    @property
+    def has_grid(self) -> bool:
+        """Whether any field varies."""
+        return any(self.axes.values())
 
     @property
     def published(self) -> str | None:
@@ -147,17 +162,27 @@ def make_plan(
         if name in RESERVED or name.partition(".")[2] in ("seed", "device", "engine"):
             why = RESERVED.get(name) or RESERVED[name.partition(".")[2]]
             raise ConfigError(f"{name} = {value!r} cannot be set for all runs: {why}")
-    planner = _Planner(experiment, request, run_code)
+    request.require_grid(experiment)
+    points = Points(
+        experiment,
+        request,
+        tasks,
+        arms,
+        lambda spec, asked: Planner(spec, asked, run_code),
+        run_code=run_code,
+    )
     cells: dict[str, Cell] = {}
     runs = {arm.name: run_seeds(experiment, request, arm) for arm in arms}
     most = max(map(len, runs.values()))
     require(most > 0, "seeds", [*request.seeds, *request.pretrain_seeds], "seeds that one of the methods has")
+    chosen = {arm.name: points.points(arm) for arm in arms}
     for place, task, arm in product(range(most), tasks, arms):  # one seed of everything is done first
-        for seeds in runs[arm.name][place : place + 1]:
-            for cell in planner.cells(arm, task, seeds):
+        for seeds, point in product(runs[arm.name][place : place + 1], chosen[arm.name]):
+            for cell in points.cells(arm, task, seeds, point):
                 if cell.is_final or cell.folder not in cells:  # a pre-training may be both
                     cells[cell.folder] = cell
-    planner.require_effect()
+    if not experiment.has_grid:
+        points.base.require_effect()
     if out is None:
         suffix = "" if experiment.scale == default_scale else f"-{experiment.scale}"
         out = Path("runs", experiment.name + suffix)
@@ -165,12 +190,26 @@ def make_plan(
         out = user_path(out)
     if RunFolder(out).holds_run:
         raise RunFolderError(f"{out} holds a run, so no experiment can be kept there: use another --out")
-    kept = planner.kept_by_arms.items()
-    notes = [f"{name} keeps its own value in {', '.join(sorted(labels))}" for name, labels in kept]
-    notes += planner.adapted
+    kept: dict[str, set[str]] = {}
+    for planner in points.planners:
+        for name, labels in planner.kept_by_arms.items():
+            kept.setdefault(name, set()).update(labels)
+    notes = [f"{name} keeps its own value in {', '.join(sorted(labels))}" for name, labels in kept.items()]
+    notes += {note: None for planner in points.planners for note in planner.adapted}
     if not request.methods:
         notes += left_out(experiment, request, arms)
-    return Plan(experiment, request, out, [*cells.values()], [*notes, *_notes([*cells.values()])])
+
+    def cells_at(arm: str, point: Point) -> list[Cell]:
+        spec = experiment.arms[arm]
+        found = [
+            cell
+            for seeds, task in product(runs[arm], tasks)
+            for cell in points.cells(spec, task, seeds, point)
+        ]
+        return [*{cell.folder: cell for cell in found}.values()]
+
+    notes += _notes([*cells.values()])
+    return Plan(experiment, request, out, [*cells.values()], notes, points.axes, cells_at)
 
 
 def _notes(cells: Sequence[Cell]) -> Iterator[str]:
@@ -203,7 +242,7 @@ class _Prepared(NamedTuple):
     agent_bytes: int | None
 
 
-class _Planner:
+class Planner:
     """Makes cells; a config is made once for all seeds, before it is scaled."""
 
     def __init__(self, experiment: ExperimentSpec, request: ExperimentRequest, run_code: bool) -> None:
@@ -215,6 +254,7 @@ class _Planner:
         self.changes = changes
         self.prepared: dict[tuple[str, str, str], _Prepared] = {}
         self.protocols: dict[tuple[str | None, str], str] = {}
+        self.protocol_steps: dict[tuple[str, str, str, int], int] = {}
         self.kept_by_arms: dict[str, set[str]] = {}
         """Arms that keep their own value of what the command line sets for all."""
         self.adapted: dict[str, None] = {}
@@ -231,6 +271,14 @@ class _Planner:
             yield source
         final = self._cell(arm, arm.phases[-1], task, seeds, source)
         yield dataclasses.replace(final, is_final=True, evaluation=self._evaluation(arm, final.config))
+
+    def config(self, arm: ArmSpec, phase: str, task: Task) -> Config:
+        """The config of an arm in a phase, for any seed and at full length."""
+        return self._prepare(arm, phase, task).config
+
+    def knows(self, arm: ArmSpec, task: Task) -> bool:
+        """Whether the config of an arm is complete, as no code was left out that would be needed for it."""
+        return self._prepare(arm, arm.phases[-1], task).probe.spec is not None
 
     def _is_zero_shot(self, arm: ArmSpec) -> bool:
         """Whether pre-trained agents of an arm are evaluated before they are fine-tuned."""
@@ -254,6 +302,9 @@ class _Planner:
     ) -> Cell:
         where: NamedEnv = task.pretrain if phase == "pretrain" else task
         config, env_probe, size = self._prepare(arm, phase, task)
+        key = (arm.name, phase, where.env, config.env.dmc.action_repeat)
+        if key not in self.protocol_steps:
+            self.protocol_steps[key] = self._protocol_steps(arm, *key[1:])
         # Where a task is pre-trained in itself, the two runs of an arm need two folders.
         both = phase == "pretrain" and arm.phases[-1] == "finetune" and task.pretrain.env == task.env
         name = f"{arm.name}-pretrain" if both else arm.name
@@ -266,7 +317,7 @@ class _Planner:
             source=None if source is None else source.folder,
             evaluation=None,
             is_final=False,
-            protocol_steps=self._protocol_steps(arm, phase, where.env, config.env.dmc.action_repeat),
+            protocol_steps=self.protocol_steps[key],
             preset=self._preset_name(arm, where.env),
             probe=env_probe,
             agent_bytes=size,

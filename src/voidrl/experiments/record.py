@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 from voidrl.config import Config, flat, merge
 from voidrl.errors import RunFolderError
+from voidrl.experiments.grid import short_names
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.runs import locks
-from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, read_experiment_record
+from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, GridRecord, read_experiment_record
 from voidrl.scores.panel import write_panel
 
 PATIENCE_SECONDS = 10.0  # others hold the lock for a moment; one that holds it for long was suspended
@@ -35,6 +36,26 @@ def make_record(plan: Plan, command: Sequence[str]) -> ExperimentRecord:
         changes=flat(merge(plan.request.changes)),
         scale=experiment.scale,
         default_scale=next(iter(experiment.scales), None),
+        grid=_grid_record(plan),
+    )
+
+
+def _grid_record(plan: Plan) -> GridRecord | None:
+    """What varies, how points were chosen, and what ranks them; None without a grid."""
+    if not plan.has_grid:
+        return None
+    request, tune = plan.request, plan.experiment.tune
+    chosen = (
+        "product" if request.samples is None else f"{request.samples} drawn with seed {request.grid_seed}"
+    )
+    return GridRecord(
+        log={axis.name: axis.log for axes in plan.axes.values() for axis in axes},
+        chosen="tune" if request.tune is not None else chosen,
+        metric=tune.metric,
+        direction=tune.direction,
+        measures={arm.name: arm.measures[0] for arm in plan.experiment.arms.values()},
+        short=short_names([*dict.fromkeys(axis.name for axes in plan.axes.values() for axis in axes)]),
+        labels={arm.name: arm.label for arm in plan.experiment.arms.values()},
     )
 
 
@@ -53,6 +74,7 @@ def _cell_record(cell: Cell) -> CellRecord:
         arm=cell.arm.name,
         pretrain_seed=cell.pretrain_seed,
         like=cell.arm.like,
+        point=dict(cell.point),
     )
 
 

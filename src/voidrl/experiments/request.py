@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from voidrl.config import flat, merge, require
-from voidrl.errors import ConfigError, UnknownNameError
+from voidrl.errors import ConfigError, MissingExtraError, UnknownNameError
 from voidrl.experiments.format import ArmSpec, ExperimentSpec
+from voidrl.experiments.grid import MAX_POINTS
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,33 @@ class ExperimentRequest:
     phase, and `evaluation.` changes the evaluation."""
     device: str = "auto"
     engine: str = "auto"
+    samples: int | None = None
+    """Points to draw from the grid; None for all of them."""
+    grid_seed: int = 0
+    """Of drawn points."""
+    tune: int | None = None
+    """Points that Optuna chooses; None for none."""
+
+    def require_grid(self, experiment: ExperimentSpec) -> None:
+        """Refuse options for grids where there is none, or which exclude each other."""
+        for option, number in (("--samples", self.samples), ("--tune", self.tune)):
+            if number is None:
+                continue
+            whole = isinstance(number, int) and 1 <= number <= MAX_POINTS
+            require(whole, option.lstrip("-"), number, f"a whole number from 1 to {MAX_POINTS}")
+            if not experiment.has_grid:
+                raise ConfigError(
+                    f"{option} {number} cannot be used with experiment {experiment.name!r}, which has no "
+                    f"grid: use a file with [grid]"
+                )
+        if self.samples is not None and self.tune is not None:
+            raise ConfigError(
+                f"--samples {self.samples} and --tune {self.tune} exclude each other: the first draws points "
+                f"at random, the second lets Optuna choose them; leave one out"
+            )
+        require(0 <= self.grid_seed < 2**31, "grid_seed", self.grid_seed, "a whole number in [0, 2³¹)")
+        if self.tune is not None and importlib.util.find_spec("optuna") is None:
+            raise MissingExtraError("optuna", "tune", f"--tune {self.tune}")
 
 
 def select_arms(experiment: ExperimentSpec, request: ExperimentRequest) -> list[ArmSpec]:

@@ -1,4 +1,4 @@
-"""Do the cells of a plan, each in its own process, several at a time.
+"""Do the cells of a plan, each in its own process, wherever an executor starts it.
 
 Any number of commands may work in one folder. A cell belongs to the process that holds its lock; one that
 another process holds is looked at again until it is done, or until its lock is free and it is not.
@@ -6,37 +6,32 @@ another process holds is looked at again until it is done, or until its lock is 
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from voidrl.config import to_json
-from voidrl.device import pick_device
 from voidrl.errors import RunFolderError, RunInterrupted, VoidrlError
-from voidrl.experiments import cell as cell_module
 from voidrl.experiments.board import Board
-from voidrl.experiments.cell import DONE, INTERRUPTED, Job
+from voidrl.experiments.cell import DONE, HELD, INTERRUPTED, PRUNED, Job
+from voidrl.experiments.executors.base import Ended, Executor, log_path
 from voidrl.experiments.plan import Cell, Plan
+from voidrl.experiments.prune import clear_prune
 from voidrl.experiments.record import update_record
 from voidrl.experiments.state import CellState, differences, state_of
-from voidrl.machine import whole_cores
-from voidrl.platforms import require_workers
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
-from voidrl.terminal.signals import StopSignals, end_with_process
+from voidrl.terminal.signals import StopSignals
 from voidrl.units import human_seconds
 
 POLL_SECONDS = 0.1
 RETRY_SECONDS = 1.0  # between two looks at a cell that another process holds
+MAX_LOSSES = 5  # of a cell, without a new checkpoint: what ends its process is then the cell itself
 
 
 @dataclass(frozen=True)
@@ -54,136 +49,107 @@ class Outcome:
         return not self.failed
 
 
-def run_plan(plan: Plan, *, jobs: int = 1, command: Sequence[str], board: Board) -> Outcome:
-    """Run the missing cells; returns when none is left that can be run."""
-    require_workers("an experiment", "start its runs one by one with voidrl pretrain, finetune and train")
-    device = pick_device(plan.request.device)
-    threads = plan.experiment.threads
-    if threads is None and device.type == "cpu" and jobs > 1:
-        threads = max(1, whole_cores() // jobs)
-    runner = _Runner(plan, jobs, command, board, threads)
+def run_plan(
+    plan: Plan,
+    executor: Executor,
+    *,
+    command: Sequence[str],
+    board: Board,
+    make: Callable[..., Scheduler] | None = None,
+) -> Outcome:
+    """Run the missing cells; returns when none is left that can be run. `make` makes another scheduler."""
     with StopSignals() as stop, board:
-        try:
-            return runner.work(stop)
-        finally:
-            runner.end(kill=sys.exc_info()[0] is KeyboardInterrupt)
+        executor.say = board.say
+        with executor:
+            try:
+                return (make or Scheduler)(plan, executor, command, board).work(stop)
+            finally:
+                if sys.exc_info()[0] is KeyboardInterrupt and not executor.detaches:
+                    executor.kill()
 
 
-class _Child:
-    """The process of a cell."""
-
-    def __init__(
-        self, cell: Cell, plan: Plan, command: Sequence[str], threads: int | None, lock: int
-    ) -> None:
-        self.cell, self.root = cell, plan.out
-        self.log = plan.out / "logs" / f"{cell.folder}.log"
-        self.started = time.monotonic()
-        clear_failure(plan.out, cell.folder)
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        job: Job = {
-            "command": [*command],
-            "root": str(plan.out),
-            "cell": cell.folder,
-            "phase": cell.phase,
-            "config": to_json(cell.config),
-            "source": None if cell.source is None else str(plan.path(cell.source)),
-            "evaluation": cell.evaluation,
-            "threads": threads,
-            "lock": lock,
-        }
-        variables = {"PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)}
-        if plan.experiment.threads is not None:  # otherwise `threads` is a limit, within which a run chooses
-            variables["OMP_NUM_THREADS"] = str(threads)
-        with self.log.open("ab") as log:
-            log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {shlex.join(command)}\n".encode())
-            log.flush()
-            # In its own session: a terminal's Ctrl-C goes to the parent alone, which passes it on.
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", cell_module.__name__],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                pass_fds=(lock,),
-                env={**os.environ, **variables},
-                start_new_session=True,
-            )
-        end_with_process(self.process, group=True)
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended already, and its exit status says how
-            self.process.stdin.write(json.dumps(job).encode() + b"\n")
-            self.process.stdin.flush()
-
-    def close(self) -> None:
-        """Close the pipe, which asks the process to stop."""
-        with suppress(OSError):
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-
-    def failure(self) -> str:
-        """Why it ended, in one sentence: its own, or about the signal or exit status that ended it."""
-        code = self.process.returncode
-        if code == INTERRUPTED:
-            return "a signal stopped its process, which wrote a checkpoint if it was training"
-        if code >= 0 and (own := read_failure(self.root, self.cell.folder)):
-            return own
-        why = f"its process ended with exit status {code}"
-        if code < 0:
-            hint = "; the kernel does that when memory runs out" if code == -signal.SIGKILL else ""
-            why = f"its process was ended by {signal.Signals(-code).name}{hint}"
-        with suppress(VoidrlError, OSError):
-            write_failure(self.root, self.cell.folder, why)
-        return why
+def stop_cells(plan: Plan, executor: Executor, *, command: Sequence[str], board: Board) -> int:
+    """Stop what earlier commands have left running, with checkpoints; returns how many runs that were."""
+    with StopSignals(raises=True), board:
+        executor.say = board.say
+        with executor:
+            scheduler = Scheduler(plan, executor, command, board)
+            running = len(scheduler.running)
+            scheduler.stop()
+            return running
 
 
-class _Runner:
-    def __init__(
-        self, plan: Plan, jobs: int, command: Sequence[str], board: Board, threads: int | None
-    ) -> None:
-        self.plan, self.jobs, self.command, self.board, self.threads = plan, jobs, command, board, threads
+class Scheduler:
+    """Decides what runs next, and judges how it ended."""
+
+    def __init__(self, plan: Plan, executor: Executor, command: Sequence[str], board: Board) -> None:
+        self.plan, self.executor, self.command, self.board = plan, executor, command, board
+        attached = executor.attach([cell.folder for cell in plan.cells])
         states = {cell.folder: state_of(cell, plan.path(cell)) for cell in plan.cells}
         self.left = {cell.folder: cell for cell in plan.cells if states[cell.folder].kind != "done"}
-        self.running: dict[str, _Child] = {}
+        self.running = {folder: time.monotonic() for folder in self.left if folder in attached}
+        """Submitted cells, and when."""
         self.failed: dict[str, str] = {}
         self.elsewhere: dict[str, float] = {}  # when to look again
+        self.losses: dict[str, tuple[int, int]] = {}  # how often, and at which step
         board.start(len(plan.cells), len(plan.cells) - len(self.left))
+        for folder in self.running:
+            board.say(f"{folder}: submitted by an earlier command")
 
     def work(self, stop: StopSignals) -> Outcome:
+        """Run what is missing, until nothing is left that can be run."""
         while True:
-            self._reap(stop)
+            self.reap(stopping=bool(stop.requested))
             if stop.requested:
-                self._stop(stop)
-            self._launch()
+                self._end(stop)
+            more = self.refill()
+            self.launch()
             sources = {name: cell.source or "" for name, cell in self.left.items()}
             waiting = {name: source for name, source in sources.items() if source in self.failed}
-            if not self.running and not {*self.left} - {*waiting} - {*self.failed}:
+            if not more and not self.running and not {*self.left} - {*waiting} - {*self.failed}:
                 return Outcome(self.failed, waiting)
-            running = [(child.cell, self.plan.path(child.cell)) for child in self.running.values()]
+            running = [(self.left[folder], self.plan.path(folder)) for folder in self.running]
             self.board.draw(running, len(self.elsewhere))
             time.sleep(POLL_SECONDS)
 
-    def _reap(self, stop: StopSignals) -> None:
-        for folder, child in [*self.running.items()]:
-            if child.process.poll() is None:
+    def reap(self, *, stopping: bool = False) -> None:
+        """Judge the cells whose processes have ended; while stopping, some are to be resumed later."""
+        for folder, ended in self.executor.poll().items():
+            if folder not in self.running:  # attached, but done before
                 continue
-            del self.running[folder]
-            child.close()
-            interrupted = child.process.returncode == INTERRUPTED
-            is_done = interrupted and state_of(child.cell, self.plan.path(child.cell)).kind == "done"
-            if is_done or child.process.returncode == DONE:
-                self._done(folder, f" in {human_seconds(time.monotonic() - child.started)}")
+            seconds = time.monotonic() - self.running.pop(folder)
+            cell = self.left[folder]
+            interrupted = ended.code == INTERRUPTED
+            state = state_of(cell, self.plan.path(cell))
+            if ended.code == DONE or (state.kind == "done" and (interrupted or ended.lost)):
+                self._done(folder, f" in {human_seconds(seconds)}")
+            elif ended.code == PRUNED:
+                del self.left[folder]
+                self.board.done(f"{folder}: pruned at step {state.steps} of {cell.config.steps}")
+            elif ended.code == HELD:
+                self._leave(folder)
             # A scheduler signals the runs as well: they may stop before this process asks them to.
-            elif not (interrupted and stop.requested):
-                self._fail(child.cell, child.failure(), child.log)
+            elif stopping and (interrupted or ended.lost):
+                continue
+            elif ended.lost or (interrupted and self.executor.preempts):
+                self._lose(cell, ended, state)
+            else:
+                self._fail(cell, describe_end(self.plan.out, folder, ended), log_path(self.plan.out, folder))
 
-    def _launch(self) -> None:
+    def refill(self) -> bool:
+        """Add cells to those that are left, if new ones are known only now; whether more may follow."""
+        return False
+
+    def launch(self) -> None:
+        """Submit what is ready, as far as there is room."""
         now = time.monotonic()
         for folder, cell in [*self.left.items()]:
-            if len(self.running) >= self.jobs:
-                return
             if folder in self.running or folder in self.failed or self.elsewhere.get(folder, 0.0) > now:
                 continue
             if cell.source is not None and cell.source in self.left:
                 continue  # not pre-trained yet
+            if not self.executor.has_room(folder):
+                return
             try:
                 self._start(cell)
             except (VoidrlError, OSError) as error:
@@ -191,12 +157,10 @@ class _Runner:
 
     def _start(self, cell: Cell) -> None:
         """Take a cell, if no other process has it, and judge it again: another may have done it."""
-        path, folder = locks.cell_lock_path(self.plan.out, cell.folder), self.plan.path(cell)
-        lock = locks.acquire(path)
+        folder = self.plan.path(cell)
+        lock = locks.acquire(locks.cell_lock_path(self.plan.out, cell.folder))
         if lock is None:
-            if cell.folder not in self.elsewhere:
-                self.board.say(f"{cell.folder}: left to process {locks.holder(path)}, which is working on it")
-            self.elsewhere[cell.folder] = time.monotonic() + RETRY_SECONDS
+            self._leave(cell.folder)
             return
         try:
             taken_over = self.elsewhere.pop(cell.folder, None) is not None
@@ -206,10 +170,36 @@ class _Runner:
                 return
             if differ := differences(cell, folder):
                 raise RunFolderError(f"{folder} holds a run with other settings: {', '.join(differ)}")
-            self.running[cell.folder] = _Child(cell, self.plan, self.command, self.threads, lock)
-            self.board.say(f"{cell.folder}: {_describe(cell, state)}{', taken over' if taken_over else ''}")
+            clear_failure(self.plan.out, cell.folder)
+            clear_prune(self.plan.out, cell.folder)
+            self.executor.submit(make_job(self.plan, cell, self.command, lock))
+            self.running[cell.folder] = time.monotonic()
+            where = self.executor.where(cell.folder)
+            text = f"{_describe(cell, state)}{f' on {where}' if where else ''}"
+            self.board.say(f"{cell.folder}: {text}{', taken over' if taken_over else ''}")
         finally:
             locks.release(lock)
+
+    def _leave(self, folder: str) -> None:
+        """Look again later: another process is working on the cell."""
+        if folder not in self.elsewhere:
+            holder = locks.holder(locks.cell_lock_path(self.plan.out, folder))
+            self.board.say(f"{folder}: left to process {holder}, which is working on it")
+        self.elsewhere[folder] = time.monotonic() + RETRY_SECONDS
+
+    def _lose(self, cell: Cell, ended: Ended, state: CellState) -> None:
+        """Have a cell submitted again, unless it gets no further."""
+        losses, step = self.losses.get(cell.folder, (0, -1))
+        losses = losses + 1 if state.steps <= step else 1
+        self.losses[cell.folder] = losses, state.steps
+        why = ended.why or "the cluster ended its process"
+        if losses < MAX_LOSSES:
+            self.board.say(f"{cell.folder}: {why}; it is submitted again")
+            return
+        why = f"{why}, for the {losses}th time without a new checkpoint since step {state.steps}"
+        with suppress(VoidrlError, OSError):
+            write_failure(self.plan.out, cell.folder, why)
+        self._fail(cell, why, log_path(self.plan.out, cell.folder))
 
     def _done(self, folder: str, how: str) -> None:
         del self.left[folder]
@@ -224,29 +214,60 @@ class _Runner:
         self.failed[cell.folder] = why if log is None else f"{why}; see {log}"
         self.board.fail(f"{cell.folder}: failed: {why}")
 
-    def _stop(self, stop: StopSignals) -> None:
-        """Let every run write a checkpoint, then raise; the same command resumes them."""
+    def stop(self) -> None:
+        """Let every run write a checkpoint and end."""
         if self.running:
             self.board.say(f"stopping: {len(self.running)} runs write checkpoints; once more stops at once")
-        for child in self.running.values():
-            child.close()
+        self.executor.stop()
         while self.running:
-            self._reap(stop)
+            self.reap(stopping=True)
             time.sleep(POLL_SECONDS)
-        done = len(self.plan.cells) - len(self.left)
-        raise RunInterrupted(
-            f"stopped by {stop.requested} with {done} of {len(self.plan.cells)} runs done; to resume, run "
-            f"the same command again: {shlex.join(self.command)}"
-        )
 
-    def end(self, *, kill: bool) -> None:
-        """Leave no child behind, whatever happened here."""
-        for child in self.running.values():
-            if kill:
-                child.process.kill()
-            child.close()
-        for child in self.running.values():
-            child.process.wait()
+    def _end(self, signals: StopSignals) -> None:
+        """Stop all runs, or leave them to their cluster; then raise."""
+        resume = f"to resume, run the same command again: {shlex.join(self.command)}"
+        if self.executor.detaches:
+            left = f"{len(self.running)} runs stay in the cluster, where --stop added to it would stop them"
+            resume = f"{resume}; {left}" if self.running else resume
+        else:
+            self.stop()
+        done = f"{len(self.plan.cells) - len(self.left)} of {len(self.plan.cells)} runs done"
+        raise RunInterrupted(f"stopped by {signals.requested} with {done}; {resume}")
+
+
+def make_job(plan: Plan, cell: Cell, command: Sequence[str], lock: int | None = None) -> Job:
+    """What the process of a cell has to know."""
+    threads = plan.experiment.threads
+    return {
+        "command": [*command],
+        "root": str(plan.out),
+        "cell": cell.folder,
+        "phase": cell.phase,
+        "config": to_json(cell.config),
+        "source": None if cell.source is None else str(plan.path(cell.source)),
+        "evaluation": cell.evaluation,
+        "threads": threads,
+        "fixed_threads": threads is not None,
+        "lock": lock,
+    }
+
+
+def describe_end(root: Path, folder: str, ended: Ended) -> str:
+    """Why a process ended, in one sentence: its own, or about the signal or exit status that ended it."""
+    code = ended.code
+    if code == INTERRUPTED:
+        return "a signal stopped its process, which wrote a checkpoint if it was training"
+    if code is not None and code >= 0 and (own := read_failure(root, folder)):
+        return own
+    why = f"its process ended with exit status {code}"
+    if ended.why or code is None:
+        why = ended.why or "its process ended, and nobody knows how"
+    elif code < 0:
+        hint = "; the kernel does that when memory runs out" if code == -signal.SIGKILL else ""
+        why = f"its process was ended by {signal.Signals(-code).name}{hint}"
+    with suppress(VoidrlError, OSError):
+        write_failure(root, folder, why)
+    return why
 
 
 def _describe(cell: Cell, state: CellState) -> str:

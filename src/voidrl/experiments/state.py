@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from voidrl import build, checkpoint
-from voidrl.config import LOCAL_FIELDS, flat, to_json
+from voidrl.config import LOCAL_FIELDS, Config, flat, to_json
 from voidrl.errors import CheckpointError, RunFolderError
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.runs.evaluations import final_evaluation
@@ -25,7 +25,14 @@ class CellState:
     """Steps from which it can be resumed."""
 
 
-def state_of(cell: Cell, folder: Path) -> CellState:
+class Wanted(NamedTuple):
+    """What of a cell its state depends on."""
+
+    config: Config
+    evaluation: dict[str, Any] | None
+
+
+def state_of(cell: Cell | Wanted, folder: Path) -> CellState:
     """Judge a cell by its files, without reading checkpoints."""
     if not (folder / "config.json").is_file():
         return CellState("missing")
@@ -43,7 +50,7 @@ def last_checkpoint(folder: Path) -> int:
     return (status.checkpoint or 0) if status is not None else 0
 
 
-def cell_evaluation(cell: Cell, folder: Path) -> dict[str, Any] | None:
+def cell_evaluation(cell: Cell | Wanted, folder: Path) -> dict[str, Any] | None:
     """The evaluation of the final agent, if its settings are the cell's; it needs no checkpoint."""
     with suppress(CheckpointError, RunFolderError):
         saved = final_evaluation(folder, cell.config.steps)
@@ -61,7 +68,7 @@ def require_same_settings(plan: Plan) -> None:
             )
 
 
-def differences(cell: Cell, folder: Path) -> list[str]:
+def differences(cell: Cell | Wanted, folder: Path) -> list[str]:
     """Where the config of the run in a folder is not the cell's, in words; empty without a run."""
     path = folder / "config.json"
     if not path.is_file():
@@ -69,7 +76,7 @@ def differences(cell: Cell, folder: Path) -> list[str]:
     there = build.config_from_json(checkpoint.read_json(path, "the config of a run"))
     found, wanted = flat(to_json(there)), flat(to_json(cell.config))
     names = [name for name in {**wanted, **found} if name not in LOCAL_FIELDS]
-    if cell.phase == "pretrain":  # which does not depend on fine-tuning
+    if cell.config.phase == "pretrain":  # which does not depend on fine-tuning
         names = [name for name in names if not name.startswith(("finetune.", "reward_scale"))]
     if wanted.get("representation.weights_sha256") == "":  # filled in when a run starts
         names.remove("representation.weights_sha256")

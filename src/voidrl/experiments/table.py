@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -11,11 +10,11 @@ import numpy as np
 
 from voidrl import registry
 from voidrl.envs.ids import atari_game
-from voidrl.errors import VoidrlError
+from voidrl.experiments.grid_table import print_grids
+from voidrl.experiments.measures import COVERAGE, cell_value, show_value
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.record import make_record
 from voidrl.experiments.state import cell_evaluation, state_of
-from voidrl.runs.metrics import read_metrics
 from voidrl.scores import urlb
 from voidrl.scores.panel import make_panels, signed, span
 from voidrl.scores.statistics import aggregate, percent
@@ -24,8 +23,6 @@ from voidrl.suites.published import Published
 from voidrl.terminal.tables import print_table, wrap_text
 from voidrl.units import human_count
 
-SHARES = {"human_normalized", "success"}
-COVERAGE = "coverage/"
 AGGREGATES = {"median": "median", "mean": "mean", "iqm": "IQM", "above_human": "above human"}
 
 
@@ -66,7 +63,11 @@ def results(plan: Plan) -> list[TableRow]:
         for measure in first.arm.measures:
             if not (first.is_final or first.evaluation or measure.startswith(COVERAGE)):
                 continue
-            values = [float(value) for cell in cells if (value := _value(plan, cell, measure)) is not None]
+            values = [
+                float(value)
+                for cell in cells
+                if (value := cell_value(cell, plan.path(cell), measure)) is not None
+            ]
             numbers = _published(plan, label, task) if measure == "return" and first.is_final else {}
             if values:
                 rows.append(TableRow(label, task, measure, values, steps, numbers, phase, first.is_final))
@@ -84,26 +85,15 @@ def _published(plan: Plan, label: str, task: str) -> dict[str, str]:
         row = table.row(label)
         if row is not None and task in row.values:
             runs = f" ({row.runs})" if row.runs else ""
-            found[table.heading] = _show("return", row.values[task]) + runs
+            found[table.heading] = show_value("return", row.values[task]) + runs
     return found
 
 
-def _value(plan: Plan, cell: Cell, measure: str) -> float | None:
-    folder = plan.path(cell)
-    if measure in ("return", "human_normalized", "success") or measure.startswith("states/"):
-        saved = (cell_evaluation(cell, folder) if cell.evaluation is not None else None) or {}
-        successes, counts = saved.get("successes"), saved.get("counts", {})
-        found = {f"states/{name}": count for name, count in counts.items()}
-        found |= {"return": saved.get("mean_return"), "human_normalized": saved.get("human_normalized")}
-        return found.get(measure) if measure != "success" or successes is None else float(np.mean(successes))
-    with suppress(VoidrlError):  # a column of the metrics: its last value
-        rows = reversed(read_metrics(folder))
-        return next((row[measure] for row in rows if row.get(measure) is not None), None)
-    return None
-
-
 def print_results(plan: Plan, file: TextIO | None = None) -> None:
-    """Print the table, aggregates over games, and how far numbers can be compared."""
+    """Print the table, aggregates over games, and how far numbers can be compared; of a grid, its ranking."""
+    if plan.has_grid:
+        print_grids(plan, file)
+        return
     rows = results(plan)
     if not rows:
         print("no run is done yet: no results", file=file)
@@ -123,12 +113,12 @@ def _print_rows(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> No
     """A line for each measure."""
     names, shown = _task_names(plan), []
     for row in rows:
-        low, high = (_show(row.measure, end) for end in (min(row.values), max(row.values)))
+        low, high = (show_value(row.measure, end) for end in (min(row.values), max(row.values)))
         cells = {
             "task": names[row.task],
             "method": row.label if row.is_final else f"{row.label}, pre-training",
             "measure": row.measure,
-            "mean": _show(row.measure, float(np.mean(row.values))),
+            "mean": show_value(row.measure, float(np.mean(row.values))),
             "range": "" if low == high else f"{low} to {high}",
             "seeds": len(row.values),
             "steps": _steps(row),
@@ -181,7 +171,7 @@ def _measures(plan: Plan) -> list[str]:
 def _mean(row: TableRow) -> str:
     """The mean, and the range if seeds differ."""
     numbers = (float(np.mean(row.values)), min(row.values), max(row.values))
-    mean, low, high = (_show(row.measure, number) for number in numbers)
+    mean, low, high = (show_value(row.measure, number) for number in numbers)
     return mean if low == high else f"{mean} ({low} to {high})"
 
 
@@ -193,13 +183,6 @@ def _print_cells(plan: Plan, shown: Sequence[Mapping[str, object]], file: TextIO
     columns = [name for name in shown[0] if any(cells[name] for cells in shown)]
     cells_of = [[cells[name] for name in columns] for cells in shown]
     print_table(columns, cells_of, title=plan.experiment.title, file=file)
-
-
-def _show(measure: str, value: float) -> str:
-    if measure in SHARES:
-        return percent(value)
-    is_count = measure.startswith((COVERAGE, "states/")) and (value == round(value) or abs(value) >= 100)
-    return f"{value:,.0f}" if is_count else f"{value:,.1f}"
 
 
 def _steps(row: TableRow) -> str:

@@ -1,0 +1,165 @@
+"""A thread that copies runs from and to nodes that do not share the experiment's folder.
+
+Copies take time, during which the command shows what happens and reacts to signals.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from voidrl.experiments.executors import ray_cluster
+from voidrl.experiments.executors.base import Ended
+from voidrl.experiments.executors.ray_fetch import Call, Mirror
+
+TURN_SECONDS = 0.2  # between two looks at all cells
+FETCH_SECONDS = 2.0  # between two copies of the same cell
+CALL_SECONDS = 300.0  # for an answer of a node about a part of a file
+FETCH_TRIES = 3
+
+
+@dataclass
+class Submitted:
+    """A submitted cell."""
+
+    name: str
+    attempt: str
+    actor: Any
+    """None for one whose actor has ended while no command was there."""
+    source: str | None = None
+    submitted: float = field(default_factory=time.time)
+    refs: dict[Any, str] = field(default_factory=dict)
+    """Calls without an answer so far, by what they ask for."""
+    node: str = ""
+    host: str = ""
+    has_begun: bool = False
+    is_dead: bool = False
+    """Its actor has ended; with its own answer in `end`, or without."""
+    end: dict[str, Any] | None = None
+    lock: int | None = None
+    mirror: Mirror | None = None
+    fetched: float = 0.0
+    tries: int = 0
+    """Copies that have failed."""
+    is_collected: bool = False
+    """Nothing of it is left to copy."""
+
+
+class Courier(threading.Thread):
+    """Copies what cells start from to their nodes, and back what they write.
+
+    Args:
+        cells: Submitted cells, which the command adds and removes.
+        put: Takes a cell that has ended, after the last copy, and how.
+        lost: How the loss of a cell is described.
+        namespace: Of the experiment's folder.
+        node_folder: Where nodes keep runs.
+    """
+
+    def __init__(
+        self,
+        cells: Mapping[str, Submitted],
+        put: Callable[[tuple[Submitted, Ended]], None],
+        lost: Callable[[Submitted], Ended],
+        namespace: str,
+        node_folder: str | None,
+    ) -> None:
+        super().__init__(name="voidrl-fetch", daemon=True)
+        self._cells, self._put, self._lost = cells, put, lost
+        self._namespace, self._node_folder = namespace, node_folder
+        self._agents: dict[str, Any] = {}
+        self._is_closed = threading.Event()
+
+    def close(self, seconds: float) -> None:
+        """End after the copy that is being made."""
+        self._is_closed.set()
+        if self.is_alive():
+            self.join(timeout=seconds)
+
+    def clear_nodes(self) -> None:
+        """Delete the experiment's folder on all nodes."""
+        refs = [agent.clear.remote() for agent in self._agents.values()]
+        if refs:
+            ray.wait(refs, num_returns=len(refs), timeout=30.0)
+
+    def attempts(self) -> dict[tuple[str, str], str]:
+        """The node of each attempt that left something there."""
+        nodes = ray_cluster.alive_nodes()
+        self._agents |= ray_cluster.agents_on(nodes, self._namespace, self._node_folder)
+        found = {}
+        for node, agent in self._agents.items():
+            with suppress(ray.exceptions.RayError):
+                for name, attempt in ray.get(agent.attempts.remote(), timeout=CALL_SECONDS).items():
+                    found[name, attempt] = node
+        return found
+
+    def run(self) -> None:
+        """Copy to nodes what cells start from, and back what they write."""
+        while not self._is_closed.wait(TURN_SECONDS):
+            for cell in [*self._cells.values()]:
+                if self._is_closed.is_set():
+                    return
+                if not cell.is_collected and (cell.node or cell.is_dead):
+                    self._carry_one(cell)
+
+    def _carry_one(self, cell: Submitted) -> None:
+        assert cell.mirror is not None
+        try:
+            call = self._agent(cell.node)
+            if call is None:
+                if cell.is_dead:
+                    cell.is_collected = True
+                    self._put((cell, self._lost(cell)))
+                return
+            if cell.is_dead:
+                self._carry_last(cell, call)
+            elif not cell.has_begun:
+                if call("is_free", cell.name):  # of a process that was lost on this very node
+                    cell.mirror.send(call, cell.source)
+                    ray.get(cell.actor.begin.remote(), timeout=CALL_SECONDS)
+                    cell.has_begun = True
+            elif time.monotonic() - cell.fetched > FETCH_SECONDS:
+                cell.mirror.fetch(call)
+                cell.fetched = time.monotonic()
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+            self._agents.pop(cell.node, None)  # asked again, or lost with its node
+        except Exception as error:  # whatever it is: without this thread the command would wait forever
+            if not cell.is_dead and cell.has_begun:
+                return  # a file was replaced meanwhile; at the latest it is copied at the end
+            cell.tries += 1
+            if cell.tries == FETCH_TRIES:
+                cell.is_collected = True
+                why = f"its files could not be copied ({' '.join(str(error).split())[-300:]})"
+                self._put((cell, Ended(None, why)))
+
+    def _carry_last(self, cell: Submitted, call: Call) -> None:
+        assert cell.mirror is not None
+        if not call("is_free", cell.name):
+            return  # its actor is gone, and the process still writes its checkpoint
+        end = cell.end or call("end_of", cell.name)
+        cell.mirror.fetch(call, final=True)
+        cell.mirror.close()
+        call("remove", cell.name)
+        cell.is_collected = True
+        if end is not None and end["attempt"] == cell.attempt:
+            self._put((cell, Ended(end["code"], end["why"])))
+        else:
+            self._put((cell, self._lost(cell)))
+
+    def _agent(self, node: str) -> Call | None:
+        """How to call the agent of a node; None if the node is gone."""
+        if node not in self._agents:
+            there = [each for each in ray_cluster.alive_nodes() if each["NodeID"] == node]
+            self._agents |= ray_cluster.agents_on(there, self._namespace, self._node_folder)
+        agent = self._agents.get(node)
+
+        def call(method: str, *args: Any) -> Any:
+            return ray.get(getattr(agent, method).remote(*args), timeout=CALL_SECONDS)
+
+        return None if agent is None else call

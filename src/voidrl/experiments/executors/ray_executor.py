@@ -1,0 +1,314 @@
+"""Actors on a Ray cluster, each of which starts the process of a cell and ends with it.
+
+They are detached and named by cell and attempt, in a namespace of the experiment's folder. A command that is
+started again finds them by name. An attempt that ends while no command is there leaves a note in the folder
+that its process works in, and gives its CPUs and GPUs back.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import time
+import uuid
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import ray
+
+from voidrl.errors import RunFolderError
+from voidrl.experiments.cell import INTERRUPTED
+from voidrl.experiments.executors import ray_cluster, ray_node
+from voidrl.experiments.executors.base import Ended, Executor
+from voidrl.experiments.executors.ray_courier import Courier, Submitted
+from voidrl.experiments.executors.ray_fetch import Mirror
+from voidrl.runs import locks
+
+if TYPE_CHECKING:
+    from voidrl.experiments.cell import Job
+    from voidrl.experiments.executors.ray import Options
+
+ASK_SECONDS = 0.2  # between two looks at what Ray has answered
+QUEUED_SECONDS = 10.0  # without an answer of an actor that is to be stopped: it has no node yet
+END_SECONDS = 120.0  # for checkpoints, when a cluster of one's own ends
+MAX_QUEUED = 1000
+
+
+class Times(NamedTuple):
+    """When a cell was submitted, when its process started and ended, and when that was known here."""
+
+    submitted: float
+    started: float
+    ended: float
+    collected: float
+
+
+class Ray(Executor):
+    """Cells on a Ray cluster.
+
+    Args:
+        out: The experiment's folder.
+        options: What the command line asks for.
+        resources: CPUs and GPUs of each cell.
+        variables: Environment variables of their processes.
+        owned: Whether the cluster was started here.
+        disconnects: Whether the connection is ours to close.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        options: Options,
+        resources: dict[str, float],
+        variables: dict[str, str],
+        *,
+        owned: bool,
+        disconnects: bool,
+    ) -> None:
+        self._out, self._options = out.absolute(), options
+        self._resources, self._variables = resources, variables
+        self._owned, self._disconnects = owned, disconnects
+        self._shared = options.storage == "shared"
+        self.detaches = not owned
+        self.times: dict[str, Times] = {}
+        self._cells: dict[str, Submitted] = {}
+        self._ended: queue.SimpleQueue[tuple[Submitted, Ended]] = queue.SimpleQueue()
+        self._asked = 0.0
+        self._driver_lock: int | None = None
+        self._stopping: float | None = None
+        self._courier: Courier | None = None
+
+    def __enter__(self) -> Ray:
+        ray.cloudpickle.register_pickle_by_value(ray_node)
+        self._driver_lock = locks.acquire(locks.cell_lock_path(self._out, "ray"))
+        if self._driver_lock is None:
+            raise RunFolderError(f"{self._out} is in use by another command that waits for its runs on Ray")
+        locks.sign(self._driver_lock)
+        self._namespace = _namespace(self._out)
+        if not self._shared:
+            folder = self._options.node_folder
+            self._courier = Courier(self._cells, self._ended.put, self._lost, self._namespace, folder)
+        return self
+
+    def attach(self, cells: Collection[str]) -> set[str]:  # noqa: D102
+        every = ray.util.list_named_actors(all_namespaces=True)
+        names = {entry["name"] for entry in every if entry["namespace"] == self._namespace}
+        on_nodes = {} if self._courier is None else self._courier.attempts()
+        attached = set()
+        for name in cells:
+            record = ray_node.read_json(self._record_path(name))
+            if record is None:
+                continue
+            attempt = str(record["attempt"])
+            cell = Submitted(name, attempt, None, record["source"], record["submitted"])
+            with suppress(ValueError):  # it has ended this moment
+                if f"{name}#{attempt}" in names:
+                    cell.actor = ray.get_actor(f"{name}#{attempt}", namespace=self._namespace)
+            if cell.actor is None:
+                cell.is_dead = True
+                cell.end = ray_node.read_json(ray_node.ended_path(self._out, name)) if self._shared else None
+                cell.node = on_nodes.get((name, attempt), "")
+                if not cell.node and (cell.end is None or cell.end["attempt"] != attempt):
+                    continue  # nothing is left of it: it is submitted again
+            if self._take(cell):
+                attached.add(name)
+        for name in names:
+            cell_name, _, attempt = name.rpartition("#")
+            known = self._cells.get(cell_name)
+            if cell_name in cells and (known is None or known.attempt != attempt):
+                with suppress(ValueError):
+                    ray.kill(ray.get_actor(name, namespace=self._namespace))
+        if self._courier is not None:
+            self._courier.start()
+        return attached
+
+    def _take(self, cell: Submitted, lock: int | None = None) -> bool:
+        """Wait for a cell from now on; without shared storage, in the name of its process."""
+        if not self._shared:
+            path = locks.cell_lock_path(self._out, cell.name)
+            cell.lock = locks.acquire(path) if lock is None else os.dup(lock)
+            if cell.lock is None:
+                return False  # another command does it here meanwhile
+            cell.mirror = Mirror(self._out, cell.name, cell.attempt)
+        if cell.actor is not None:
+            cell.refs = {cell.actor.where.remote(): "where", cell.actor.wait.remote(): "wait"}
+        elif self._shared and cell.end is not None:
+            self._ended.put((cell, Ended(cell.end["code"], cell.end["why"])))
+        self._cells[cell.name] = cell
+        return True
+
+    def has_room(self, cell: str) -> bool:  # noqa: D102
+        return sum(not each.node for each in self._cells.values()) < MAX_QUEUED
+
+    def submit(self, job: Job) -> None:  # noqa: D102
+        name, attempt, lock = job["cell"], uuid.uuid4().hex[:12], job["lock"]
+        source = job["source"] and Path(job["source"]).relative_to(job["root"]).as_posix()
+        needs_files = source is not None or (self._out / name / "config.json").is_file()
+        variables = dict(self._variables)
+        if job["fixed_threads"]:
+            variables["OMP_NUM_THREADS"] = str(job["threads"])
+        setup = {
+            "attempt": attempt,
+            "namespace": self._namespace,
+            "root": str(self._out) if self._shared else None,
+            "node_folder": self._options.node_folder,
+            "source": source,
+            "variables": variables,
+            "begins": self._shared or not needs_files,
+        }
+        threads = job["threads"] or max(1, int(self._options.cpus_per_cell))
+        cell = Submitted(name, attempt, None, source)
+        record = {"attempt": attempt, "source": source, "submitted": cell.submitted}
+        ray_node.write_json(self._record_path(name), record)  # before the actor: no attempt is ever unknown
+        actor: Any = ray.remote(ray_node.CellActor)
+        cell.actor = actor.options(
+            name=f"{name}#{attempt}",
+            namespace=self._namespace,
+            lifetime="detached",
+            max_concurrency=8,
+            **self._resources,
+        ).remote({**job, "lock": None, "threads": threads, "dies_with_parent": True}, setup)
+        self._take(cell, lock)
+
+    def poll(self) -> dict[str, Ended]:  # noqa: D102
+        now = time.monotonic()
+        if now - self._asked > ASK_SECONDS:
+            self._asked = now
+            self._ask()
+            if self._stopping is not None and now - self._stopping > QUEUED_SECONDS:
+                self._drop_queued()
+        ended = {}
+        with suppress(queue.Empty):
+            while True:
+                cell, how = self._ended.get_nowait()
+                self._collect(cell)
+                ended[cell.name] = how
+        return ended
+
+    def _ask(self) -> None:
+        """Read the answers of actors that have come."""
+        refs = {ref: (cell, what) for cell in self._cells.values() for ref, what in cell.refs.items()}
+        if not refs:
+            return
+        ready, _ = ray.wait([*refs], num_returns=len(refs), timeout=0)
+        for ref in ready:
+            cell, what = refs[ref]
+            if ref not in cell.refs:
+                continue  # its actor has died, as the answer before has said
+            del cell.refs[ref]
+            try:
+                answer = ray.get(ref)
+            except ray.exceptions.ActorUnavailableError:  # which may come back
+                cell.refs[getattr(cell.actor, what).remote()] = what
+            except ray.exceptions.RayError as error:
+                self._die(cell, error)
+            else:
+                cell.node, cell.host = answer["node"], answer["host"]
+                if what == "wait":
+                    self._end(cell, answer)
+                    continue
+                cell.has_begun = answer["begun"]
+                if self._stopping is not None:
+                    cell.actor.stop.remote()
+
+    def _end(self, cell: Submitted, end: dict[str, Any]) -> None:
+        cell.end, cell.is_dead = end, True
+        cell.refs.clear()
+        self.times[cell.name] = Times(cell.submitted, end["started"], end["ended"], time.time())
+        if self._shared:
+            self._ended.put((cell, Ended(end["code"], end["why"])))
+
+    def _die(self, cell: Submitted, error: Exception) -> None:
+        """An actor has ended without an answer: it may have left a note."""
+        cell.is_dead = True
+        cell.refs.clear()
+        if not self._shared:
+            return  # left to the courier, which can ask the node
+        end = ray_node.read_json(ray_node.ended_path(self._out, cell.name))
+        if end is not None and end["attempt"] == cell.attempt:
+            self._ended.put((cell, Ended(end["code"], end["why"])))
+        else:
+            self._ended.put((cell, self._lost(cell, error)))
+
+    def _lost(self, cell: Submitted, error: Exception | None = None) -> Ended:
+        is_there = any(node["NodeID"] == cell.node for node in ray_cluster.alive_nodes())
+        why = f"node {cell.host or cell.node[:12]} of the Ray cluster was lost"
+        if is_there or not cell.node:
+            why = f"Ray ended its actor ({type(error).__name__ if error else 'it is no longer there'})"
+        return Ended(None, why, lost=True)
+
+    def _collect(self, cell: Submitted) -> None:
+        self._cells.pop(cell.name, None)
+        if cell.actor is not None:
+            with suppress(ray.exceptions.RayError, ValueError):  # at once, for the next cell
+                ray.kill(cell.actor)
+        for path in (self._record_path(cell.name), ray_node.ended_path(self._out, cell.name)):
+            with suppress(OSError):
+                path.unlink()
+        if cell.mirror is not None:
+            cell.mirror.close()
+        if cell.lock is not None:
+            locks.unlock(cell.lock)
+
+    def where(self, cell: str) -> str:  # noqa: D102
+        found = self._cells.get(cell)
+        return "" if found is None or not found.node else f"{found.host or 'node'}/{found.node[:6]}"
+
+    def stop(self) -> None:  # noqa: D102
+        self._stopping = time.monotonic()
+        for cell in self._cells.values():
+            if cell.node and not cell.is_dead and cell.actor is not None:
+                cell.actor.stop.remote()
+
+    def _drop_queued(self) -> None:
+        """End actors that are to be stopped and have not said where they are: they wait for a node."""
+        for cell in self._cells.values():
+            if cell.actor is None or cell.node or cell.is_dead:
+                continue
+            with suppress(ray.exceptions.RayError, ValueError):
+                ray.kill(cell.actor)
+            cell.is_dead, cell.is_collected = True, True
+            cell.refs.clear()
+            self._ended.put((cell, Ended(INTERRUPTED)))
+
+    def kill(self) -> None:  # noqa: D102
+        refs = [cell.actor.kill.remote() for cell in self._cells.values() if cell.actor and cell.node]
+        if refs:
+            ray.wait(refs, num_returns=len(refs), timeout=5.0)
+        for cell in [*self._cells.values()]:
+            self._collect(cell)
+
+    def __exit__(self, *exc: object) -> None:
+        if self._owned and self._cells:
+            self.stop()
+            deadline = time.monotonic() + END_SECONDS
+            while self._cells and time.monotonic() < deadline:
+                self.poll()
+                time.sleep(ASK_SECONDS)
+        if self._courier is not None:
+            self._courier.close(END_SECONDS)
+            if not self._cells:
+                self._courier.clear_nodes()
+        for cell in self._cells.values():
+            if cell.mirror is not None:
+                cell.mirror.close()
+            if cell.lock is not None:
+                locks.unlock(cell.lock)
+        if self._driver_lock is not None:
+            locks.unlock(self._driver_lock)
+        ray_cluster.disconnect(not self._disconnects)
+
+    def _record_path(self, cell: str) -> Path:
+        return self._out / locks.CELLS / f"{cell}.ray.json"
+
+
+def _namespace(out: Path) -> str:
+    """The namespace of an experiment's folder, which a copy of the folder does not share."""
+    path = out / locks.CELLS / "ray.json"
+    found = ray_node.read_json(path)
+    if found is None or found.get("folder") != str(out):
+        found = {"folder": str(out), "namespace": f"voidrl-{uuid.uuid4().hex[:16]}"}
+        ray_node.write_json(path, found)
+    return str(found["namespace"])
