@@ -14,10 +14,12 @@ from voidrl.errors import ConfigError, MissingExtraError, RunFolderError
 from voidrl.report.curves import FRACTIONS, NAMES, arm_curve, group_of, metrics_of
 from voidrl.report.formatting import steps
 from voidrl.report.gallery import HeatMap
+from voidrl.report.grids import GridSection
 from voidrl.report.groups import STAGES, ArmRuns, stages_of
 from voidrl.report.outcomes import measure_of
 from voidrl.report.panel import PanelSection
 from voidrl.report.ranking import FAMILIES, Ranking, coverage_rankings
+from voidrl.scores.grids import text_of
 
 COLORS = ("#0067a8", "#c04c00", "#00795a", "#a3407f", "#7a6400", "#5b50c4", "#4c5661", "#b0203f")
 DASHES = ("-", "--", ":", "-.", (0, (8, 3)), (0, (4, 2)), (0, (1, 3)), (0, (5, 2, 1, 2, 1, 2)))
@@ -54,13 +56,19 @@ def write_figures(
     folder: Path,
     formats: Sequence[str],
     panels: Sequence[PanelSection] = (),
+    grids: Sequence[GridSection] = (),
 ) -> list[Path]:
-    """Draw every task and coverage metric, panels, and the heat maps of each maze; returns the files."""
+    """Draw task and coverage metrics, panels, fields of grids, and maps of each maze; returns the files."""
     plt = require_matplotlib(formats)
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         drawn = [(f"panel_{each.name}", draw_panel(plt, each)) for each in panels]
+        drawn += [
+            (f"grid_{each.experiment}_{each.result.label}_{each.env_name}", draw_grid(plt, each))
+            for each in grids
+            if each.result.effects
+        ]
         for name, figure in (*drawn, *_figures(plt, arms, heats)):
             stem = re.sub(r"[^A-Za-z0-9.=-]+", "_", name).strip("_")
             for form in formats:
@@ -151,6 +159,40 @@ def draw_ranking(plt: Any, ranking: Ranking, title: str | None = None) -> Any:
     axis.grid(axis="x", alpha=0.25)
     if any(ranking.families):
         figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=len(FAMILIES))
+    return figure
+
+
+def draw_grid(plt: Any, section: GridSection) -> Any:
+    """A plot for each field: the mean over all runs at each value, their range, and every point as a dot."""
+    effects = sorted(section.result.effects, key=lambda each: -(each.share or 0.0))
+    size = (0.6 + 2.7 * len(effects), 2.8)
+    figure, axes = plt.subplots(
+        1, len(effects), figsize=size, layout="constrained", sharey=True, squeeze=False
+    )
+    for axis, effect in zip(axes.flat, effects, strict=True):
+        order = {repr(each.value): number for number, each in enumerate(effect.means)}
+        numeric = effect.is_numeric
+        dots = [(value if numeric else order[repr(value)], mean) for value, mean in effect.dots]
+        axis.plot(*zip(*dots, strict=True), "o", color=COLORS[6], markersize=3, alpha=0.55)
+        places = [each.value if numeric else order[repr(each.value)] for each in effect.means]
+        means = [each.mean for each in effect.means]
+        if effect.curve:
+            axis.plot(*zip(*effect.curve, strict=True), "-", color=COLORS[0], linewidth=1.8)
+        axis.plot(places, means, "-o" if numeric else "o", color=COLORS[0], linewidth=1.8, markersize=5)
+        if numeric and len(places) > 1:
+            low, high = [each.low for each in effect.means], [each.high for each in effect.means]
+            axis.fill_between(places, low, high, color=COLORS[0], alpha=0.16, linewidth=0)
+        if effect.log:
+            axis.set_xscale("log")
+        if places:
+            axis.set_xticks(places, [text_of(each.value) for each in effect.means])
+            axis.minorticks_off()
+        share = "" if effect.share is None else f"\n{effect.share:.0%} of the variance"
+        axis.set_title(_escape(effect.name + share), fontsize=9)
+        axis.tick_params(labelsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+    axes.flat[0].set_ylabel(_escape(measure_of(section.result.measure).name), fontsize=8)
     return figure
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,15 +90,27 @@ def _read_experiments(
 
 
 def _candidates(path: Path) -> Iterator[Path]:
-    """Every folder that looks like a run, sorted; links are followed, each folder is entered once."""
+    """Every folder that looks like a run, sorted."""
+    yield from (folder for folder, names in walk(path) if looks_like_run(names))
+
+
+def walk(path: Path, known: Collection[Path] = ()) -> Iterator[tuple[Path, set[str]]]:
+    """Every folder under a path that may be or hold a run, sorted, with the names in it.
+
+    Links are followed, each folder is entered once, those that are known to be runs not at all. Of a file it
+    is the folder of the run that the file belongs to, if there is one.
+    """
     if path.is_file():
         above = (parent for parent in path.absolute().parents if parent.parent.name not in _INSIDE)
-        yield from [parent for parent in above if _looks_like_run(_names(parent))][:1]
+        found = ((parent, _names(parent)) for parent in above)
+        yield from [(parent, names) for parent, names in found if looks_like_run(names)][:1]
         return
     seen: set[tuple[int, int]] = set()
     waiting = [path]
     while waiting:
         folder = waiting.pop()
+        if folder in known:
+            continue
         try:
             stat = folder.stat()
             entries = sorted(os.scandir(folder), key=lambda entry: natural_key(entry.name))
@@ -107,9 +119,9 @@ def _candidates(path: Path) -> Iterator[Path]:
         if (stat.st_dev, stat.st_ino) in seen:
             continue
         seen.add((stat.st_dev, stat.st_ino))
-        is_run = _looks_like_run({entry.name for entry in entries})
-        if is_run:
-            yield folder
+        names = {entry.name for entry in entries}
+        is_run = looks_like_run(names)
+        yield folder, names
         inside = [
             Path(entry.path)
             for entry in entries
@@ -125,7 +137,8 @@ def _names(folder: Path) -> set[str]:
         return set()
 
 
-def _looks_like_run(names: set[str]) -> bool:
+def looks_like_run(names: set[str]) -> bool:
+    """Whether a folder with these names in it is the folder of a run."""
     return bool(_SIGNS & names) if "config.json" in names else {"metrics.jsonl", "environment.json"} <= names
 
 

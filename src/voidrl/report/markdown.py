@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from voidrl import __version__
 from voidrl.report.formatting import Table, escape_markdown
+from voidrl.report.grids import grid_sections
 from voidrl.report.groups import ArmRuns
 from voidrl.report.outcomes import MEASURES, outcome, return_source
 from voidrl.report.panel import panel_sections
@@ -54,6 +55,11 @@ def as_markdown(collection: Collection, arms: Sequence[ArmRuns], title: str) -> 
         parts.append(f"## With and without pre-training: {escape_markdown(panel.name)}")
         parts.append("\n".join(f"- {escape_markdown(line)}" for line in panel.verdicts))
         parts += [_section(table, "###") for table in panel.tables()]
+    for grid in grid_sections(collection):
+        parts.append(f"## {escape_markdown(grid.title)}")
+        parts.append("\n".join(f"- {escape_markdown(line)}" for line in grid.sentences))
+        tables = [grid.table(), *filter(None, [grid.field_table()])]
+        parts += [_section(table, "###") for table in tables]
     parts += [_section(ranking.table(), "###") for ranking in coverage_rankings(arms)]
     for urlb in urlb_tables(collection, arms):
         first, *others = urlb.tables()

@@ -21,6 +21,7 @@ from voidrl.report import gallery, markdown
 from voidrl.report.curves import chart_data
 from voidrl.report.formatting import count
 from voidrl.report.gallery import Gallery, Picture
+from voidrl.report.grids import grid_sections
 from voidrl.report.groups import STAGES, ArmRuns, make_arms
 from voidrl.report.outcomes import LAST_FRACTION, measure_of
 from voidrl.report.panel import panel_sections
@@ -83,8 +84,8 @@ def write_report(
         text = markdown.as_markdown(collection, arms, title) if form == "md" else markdown.as_csv(arms)
     write_text_atomic(path, text)
     if figures is not None:
-        panels = panel_sections(collection)
-        drawn = write_figures(arms, pictures.heats, user_path(figures), figure_formats, panels)
+        panels, grids = panel_sections(collection), grid_sections(collection)
+        drawn = write_figures(arms, pictures.heats, user_path(figures), figure_formats, panels, grids)
         say(f"figures: {count(len(drawn))} files in {figures}")
     return path
 
@@ -122,15 +123,6 @@ def render(
     media: bool,
 ) -> str:
     """The page as text."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("voidrl.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     charts = chart_data(arms)
     typed = commands(collection)
     clips = [clip for _, row in pictures.scenes for clip in row]
@@ -139,7 +131,8 @@ def render(
         "maps": [each.content | {"name": each.title} for each in pictures.maps if each.content],
         "clips": [base64.b64encode(clip.content).decode() for clip in clips if clip.content],
     }
-    return environment.get_template("page.html").render(
+    return render_template(
+        "page.html",
         title=title,
         overview=overview(collection, arms),
         findings=findings(arms),
@@ -153,6 +146,7 @@ def render(
         atari=atari_table(arms),
         before_after=stage_table(collection, arms),
         panels=panel_sections(collection),
+        grids=grid_sections(collection),
         urlb=urlb_tables(collection, arms),
         rankings=coverage_rankings(arms),
         stages={panel["stage"]: STAGES[panel["stage"]] for panel in charts["panels"]},
@@ -180,6 +174,20 @@ def render(
         script="\n".join(map(_template, SCRIPTS)),
         data=_embedded(data),
     )
+
+
+def render_template(name: str, **values: Any) -> str:
+    """Fill a template; values are escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("voidrl.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name).render(**values)
 
 
 def _template(name: str) -> str:

@@ -91,7 +91,10 @@ def coverage_rankings(arms: Sequence[ArmRuns], least_arms: int = LEAST_ARMS) -> 
         key = headline_measure(members, "pretrain")
         if key is None or not (key == "maze" or key.startswith("coverage/")):
             continue
-        found = [_ranked(arm, key) for arm in members]
+        # Points of a grid are ranked among themselves.
+        found = [
+            _ranked(arm, key) for arm in members if not any(run.cell and run.cell.point for run in arm.runs)
+        ]
         ranked = sorted((arm for arm in found if arm.values), key=lambda arm: -arm.mean)
         if len(ranked) >= least_arms:
             rankings.append(Ranking(members[0].env_name, key, ranked))
