@@ -31,3 +31,26 @@ def known_machine():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(folder, "environment_info", describe)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def known_emulators():
+    """Starts an emulator or a simulation for its spaces once, not in each test that plans a run."""
+    from voidrl import build
+    from voidrl.envs.make import probe_env
+    from voidrl.experiments import probe
+
+    known = {}
+
+    def probe_once(config, factory=None, device="auto"):
+        if factory is not None or not config.id.startswith(("atari/", "dmc/")):
+            return probe_env(config, factory, device)
+        key = repr(config), device
+        if key not in known:
+            known[key] = probe_env(config, None, device)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "probe_env", probe_once)
+        patch.setattr(probe, "probe_env", probe_once)
+        yield

@@ -15,10 +15,11 @@ from voidrl.build import build_config
 from voidrl.config import EnvConfig, merge
 from voidrl.engine import Engine
 from voidrl.envs.make import make_envs
-from voidrl.loop import Loop, LoopState
+from voidrl.loop import Loop
 from voidrl.methods.base import Method
 from voidrl.replay import Replay
 from voidrl.runs.folder import RunFolder
+from voidrl.saved_run import LoopState
 from voidrl.types import EnvSpec
 
 CPU = torch.device("cpu")

@@ -249,8 +249,19 @@ def tiny_run(agent, kind):
     return env, merge({k: v for k, v in values.items() if k != "env"}, tiny, more)
 
 
+# They differ from others in values alone, which the tests of their configs compare.
+VARIANTS = ("der", "der-dopamine", "drq-eps", "otrainbow", "sr-spr")
+
+
 @pytest.mark.parametrize(
-    ("agent", "kind"), [*((name, "maze") for name in DISCRETE), *((name, "dmc") for name in CONTINUOUS)]
+    ("agent", "kind"),
+    [
+        *(
+            pytest.param(name, "maze", marks=pytest.mark.slow if name in VARIANTS else ())
+            for name in DISCRETE
+        ),
+        *((name, "dmc") for name in CONTINUOUS),
+    ],
 )
 def test_every_agent_trains_resumes_bit_for_bit_and_evaluates(tmp_path, agent, kind):
     """From the checkpoint in the middle: β and the last reset depend on the length of the run."""

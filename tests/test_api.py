@@ -3,10 +3,9 @@
 import dataclasses
 import functools
 import json
-import os
+import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -306,15 +305,10 @@ def test_a_run_on_a_function_is_importable_goes_on_from_the_shell(tmp_path, caps
         "Mine.seen = 0\n"
         "voidrl.pretrain(Mine, 'random', steps=400, out='run', config={'log.tensorboard': False})\n"
     )
-    tests = str(Path(__file__).parent)
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])},
-        capture_output=True,
-        text=True,
-    )
-    assert "resume with `voidrl.resume('run', env=Mine)`" in done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        with pytest.raises(voidrl.RunInterrupted, match=r"resume with `voidrl\.resume\('run', env=Mine\)`"):
+            runpy.run_path(str(script), run_name="__main__")
     run = str(tmp_path / "run")
     assert cli.main(["resume", run]) == 2
     assert "pass it as env=…, or name an importable one with --env module:function" in capsys.readouterr().err

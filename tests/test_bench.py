@@ -12,11 +12,12 @@ import torch
 from voidrl import kernels
 from voidrl.bench import knn, sample, train
 from voidrl.bench import profile as parts
+from voidrl.bench import update as updates
 from voidrl.bench.timing import REPEATS, measure, measure_calls
 from voidrl.bench.workloads import WORKLOADS
 from voidrl.build import build_config
 from voidrl.cli import main as cli
-from voidrl.config import EnvConfig
+from voidrl.config import EnvConfig, update
 from voidrl.entropy import knn_distances
 from voidrl.envs.make import probe_env
 from voidrl.errors import ConfigError
@@ -37,6 +38,17 @@ def figures(path):
     assert document["cpu"]["model"]
     assert document["threads"] == torch.get_num_threads()
     return document["rows"]
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    def build(spec, layers):
+        config = build_config(spec, layers)
+        pieces = [kind for kind in ("learner", "representation") if getattr(config, kind).batch_size]
+        return update(config, {kind: {"batch_size": 32} for kind in pieces})
+
+    for module in (train, updates):
+        monkeypatch.setattr(module, "build_config", build)
 
 
 # Parts
@@ -147,14 +159,14 @@ def test_help_does_not_import_torch():
     assert all(name in done.stdout for name in WORKLOADS)
 
 
-def test_update(tmp_path, capsys):
+def test_update(tmp_path, capsys, small_batches):
     path, trace = tmp_path / "update.json", tmp_path / "trace.json"
     words = [
         "maze",
         "--device",
         "cpu",
         "--seconds",
-        0.1,
+        0.02,
         "--against",
         "eager",
         "--json",
@@ -190,9 +202,9 @@ def test_update(tmp_path, capsys):
     )
 
 
-def test_methods_are_compared_with_the_first(tmp_path, capsys):
+def test_methods_are_compared_with_the_first(tmp_path, capsys, small_batches):
     path = tmp_path / "methods.json"
-    words = ["--methods", "positive", "diayn", "positive", "--device", "cpu", "--seconds", 0.05]
+    words = ["--methods", "positive", "diayn", "positive", "--device", "cpu", "--seconds", 0.01]
     assert bench("update", "maze", *words, "--json", path) == 0
     said = capsys.readouterr().out
     assert all(len(text) <= 100 for text in said.splitlines())
@@ -267,16 +279,16 @@ def test_prioritized_samples_against_uniform_ones(tmp_path, capsys):
     assert "prioritized" in capsys.readouterr().out
 
 
-def test_train(tmp_path, capsys):
+def test_train(tmp_path, capsys, small_batches):
     path = tmp_path / "train.json"
-    words = ["--device", "cpu", "--num-envs", 2, "--steps", 160, "--updates-per-step", 0.5, "--json", path]
+    words = ["--device", "cpu", "--num-envs", 2, "--steps", 120, "--updates-per-step", 0.5, "--json", path]
     assert bench("train", *words) == 0
     (row,) = figures(path)
     assert (row["num_envs"], row["updates_per_step"], row["engine"]) == (2, 0.5, "eager")
     assert row["env"] == "voidrl/PixelMaze-v0"
     assert 0 <= row["learner_waits"] <= 1
     assert min(row["steps_per_second"], row["updates_per_second"]) > 0
-    assert 0 < row["steps"] < 160
+    assert 0 < row["steps"] < 120
     assert row["updates_per_second"] == pytest.approx(row["steps_per_second"] / 2, rel=0.2)
     assert "learner waits" in capsys.readouterr().out
 

@@ -50,7 +50,9 @@ def killed(call, action):
     return os.WIFSIGNALED(status)
 
 
-@pytest.mark.parametrize(("step", "keep_last"), [(30, 1), (30, 2), (20, 2)])
+@pytest.mark.parametrize(
+    ("step", "keep_last"), [(30, 1), pytest.param(30, 2, marks=pytest.mark.slow), (20, 2)]
+)
 def test_a_kill_at_any_call_leaves_a_valid_checkpoint(tmp_path, monkeypatch, step, keep_last):
     """Step 20 exists already, so saving it replaces it; older ones are deleted as keep_last says."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)

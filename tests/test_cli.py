@@ -1,7 +1,6 @@
 """The command line: every field, the right config, the right exit code."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -231,20 +230,13 @@ def test_the_other_commands_explain_themselves(capsys, command):
     assert "--device" in capsys.readouterr().out
 
 
-def test_modules_beside_the_caller_are_found_by_the_installed_command(tmp_path):
+def test_modules_beside_the_caller_are_found_by_the_installed_command(tmp_path, monkeypatch, capsys):
     (tmp_path / "beside.py").write_text("from tiny_runs import Walk\n")
-    code = "import sys; sys.path.remove(''); from voidrl.cli.main import main; "
-    code += "sys.exit(main(['pretrain', 'beside:Walk', '--stepz', '3']))"
-    path = os.pathsep.join(p for p in sys.path if p)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    assert "unknown option '--stepz'" in done.stderr  # and not an environment that cannot be imported
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # as of a script in bin/
+    assert run("pretrain", "beside:Walk", "--stepz", "3") == 2
+    assert "unknown option '--stepz'" in capsys.readouterr().err  # and not an environment that is not found
+    monkeypatch.delitem(sys.modules, "beside")
 
 
 @pytest.mark.parametrize(
@@ -304,3 +296,29 @@ def test_help_shows_the_options_of_the_environment_and_the_pieces_that_were_name
     assert "replace the run in it" in shown
     assert cli.main(["pretrain", "Pendulum-v1", "--learner", "ddpg", "--help-all"]) == 0
     assert "--learner.stddev-end" in capsys.readouterr().out
+
+
+def test_a_fine_tuned_agent_keeps_its_method(capsys):
+    assert cli.main(["finetune", "runs/none", "--method", "rnd"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "option --method rnd cannot be used: a fine-tuned agent keeps the method of its pre-training" in said
+    )
+
+
+def test_a_representation_that_the_method_never_reads_is_noted(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("voidrl.api.pretrain", lambda *args, **kwargs: None)
+    for method, noted in (("rnd", True), ("apt", False)):
+        words = [MAZE, "--method", method, "--representation", "simclr", "--out", str(tmp_path / method)]
+        assert cli.main(["pretrain", *words, "--device", "cpu"]) == 0
+        said = capsys.readouterr().err
+        assert (
+            f"representation simclr is not used: the reward of {method} does not read it" in said
+        ) == noted
+
+
+def test_what_ranks_would_repeat_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert cli.main(["evaluate", "runs/maze"]) == 2
+    sentence = "`voidrl evaluate` cannot be started by torchrun with WORLD_SIZE = 4: start it alone"
+    assert sentence in capsys.readouterr().err

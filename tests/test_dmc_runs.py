@@ -44,8 +44,7 @@ def test_a_domain_is_pretrained_and_adapted_to_its_task(pretrained, tmp_path):
     assert rows[-1]["train/reward_mean"] > 0
     agent = voidrl.finetune(pretrained, "dmc/pendulum_swingup", steps=60, out=tmp_path / "task")
     assert agent.config.env.dmc == config.env.dmc
-    result = voidrl.evaluate(agent, episodes=2)
-    assert result.lengths == [1000, 1000]
+    assert voidrl.evaluate(agent, episodes=1).lengths == [1000]
 
 
 def test_frames_are_counted_beside_steps(tmp_path):
@@ -142,7 +141,7 @@ def test_a_worker_that_dies_leaves_the_runs_checkpoint(tmp_path, monkeypatch):
 
 
 def test_a_run_in_processes_goes_on_as_if_it_had_not_stopped(tmp_path):
-    changes = {**TINY, "env": {"num_envs": 2, "backend": "async", "dmc": {"processes": 2}}}
+    changes = {**TINY, "env": {"num_envs": 2, "backend": "async", "dmc": {"processes": 1}}}
     changes["log"] = {**TINY["log"], "checkpoint_every_steps": 40}
     straight = voidrl.pretrain("dmc/pendulum", steps=80, config=changes, out=tmp_path / "straight")
     voidrl.pretrain("dmc/pendulum", steps=40, config=changes, out=tmp_path / "resumed")

@@ -258,7 +258,7 @@ def traced(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "learner", ["ddpg", "rainbow", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dqn", "sac"))]
+    "learner", ["ddpg", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dqn", "rainbow", "sac"))]
 )
 def test_compiled_updates_are_the_same_updates(learner, traced):
     spec = LEARNERS[learner]
@@ -316,7 +316,7 @@ def test_bf16_is_a_choice_and_losses_stay_exact():
     assert all(p.dtype == torch.float32 for p in agent.parameters())
 
 
-@pytest.mark.parametrize("engine", ["eager", "compile"])
+@pytest.mark.parametrize("engine", ["eager", pytest.param("compile", marks=pytest.mark.slow)])
 def test_bf16_leaves_the_gradients_of_exact_layers_exact(engine, traced):
     options = {"representation": "simclr", "precision": "bf16", "engine": engine}
     agent, replay = make_agent(**options), fill_replay()

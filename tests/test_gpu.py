@@ -14,6 +14,7 @@ from helpers import (
     small_method,
     snapshot,
 )
+from rank_updates import DEFAULT, group_of_one, run_ranks
 from tiny_runs import MAZE, make_continuous, newest, rows, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -597,3 +598,56 @@ def test_a_maze_on_the_device_plays_like_the_one_on_the_host():
             ours, theirs = there.step(action.cuda()), here.step(action)
             for one, other in zip(ours[:4], theirs[:4], strict=True):
                 assert torch.equal(one.cpu(), other)
+
+
+# Ranks
+
+EXCHANGED = [
+    ("dqn", {"phase": "train", **PRIORITIZED}),
+    ("dqn", {"phase": "train", "learner__popart": True}),
+    ("sac", {"phase": "train"}),
+    ("ddpg", {"method": "cic"}),
+    ("dqn", {"method": "proto"}),
+    ("dqn", {"method": "rnd"}),
+    ("dqn", {"method__pool": "all_ranks", "intrinsic_normalization": "standardize"}),
+    ("dqn", {"representation": {"name": "spr", "batch_norm": True}}),
+    ("sac", {"representation": "curl", "phase": "train"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("learner", "pieces", "engine"),
+    [*((*case, "graph") for case in EXCHANGED), *((*case, "compile") for case in EXCHANGED[-3:])],
+    ids=str,
+)
+def test_updates_that_exchange_by_nccl_are_captured_and_equal_eager_ones(learner, pieces, engine):
+    """In a group of this process alone, in which everything is exchanged all the same."""
+    options = {"learner": learner, **pieces, **QUIET}
+    eager, _ = trained("eager", 20, **options)
+    with group_of_one("nccl"):
+        captured, runner = trained(engine, 20, **options)
+        assert runner.mode == engine
+        assert runner._graphs
+        runner.close()  # graphs must not outlive what they exchange by
+    # Exchanges divide what is compiled, which then rounds differently: by up to two of twenty steps of Adam.
+    assert_alike(eager, captured, *((2e-3, 2e-3) if engine == "compile" else ()))
+
+
+def test_two_ranks_on_one_gpu_exchange_by_gloo_and_update_like_one(tmp_path):
+    """Eagerly, and the engine says why."""
+    (tmp_path / "one").mkdir()
+    one = run_ranks(tmp_path / "one", DEFAULT, 1, device="cuda")[0]
+    first, second = run_ranks(tmp_path, (*DEFAULT, "engine"), 2, device="cuda")
+    errors = {}
+    for case in DEFAULT:
+        for name, value in one[case].items():
+            if name.startswith("grad "):
+                largest = max(1.0, float(value.abs().max()))
+                errors[case, name] = float((first[case][name] - value).abs().max()) / largest
+            assert torch.equal(first[case][name], second[case][name]), f"{case}: {name}"
+    worst = max(errors, key=errors.__getitem__)
+    assert errors[worst] < 1e-3, f"{worst}: {errors[worst]}"
+    said = first["engine"].pop("said")
+    assert any("2 ranks exchange gradients by gloo" in line for line in said)
+    assert second["engine"].pop("said") == said
+    assert all(torch.equal(value, second["engine"][name]) for name, value in first["engine"].items())

@@ -38,6 +38,11 @@ def test_the_core_loads_no_recipes_and_no_hub(core_modules):
     assert not core_modules & {"huggingface_hub", "stable_baselines3", "matplotlib"}
 
 
+def test_the_core_leaves_the_optional_sinks_alone(core_modules):
+    assert "voidrl.metrics" in core_modules
+    assert not core_modules & {"tensorboard", "wandb"}
+
+
 @pytest.mark.parametrize(
     "name", ["", ".envs.make", ".suites.atari", ".suites.dmcontrol", ".spaces", ".units", ".terminal.tables"]
 )

@@ -132,7 +132,7 @@ def test_the_input_has_a_gradient_too(name, device):
 
 
 def test_any_layout_of_the_gradient_will_do(device):
-    stack = make("pairs", device)
+    stack = make("padded", device)
     x = stack[0].bfloat16()
     y = conv_stack(x, *stack[1:])
     last = torch.randn_like(y)

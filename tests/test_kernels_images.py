@@ -70,7 +70,7 @@ def check(source, index, shift, noise, dtype, channels, fold=1, low=None, inner=
         (5, 9, 3, 4, 48),
     ],
 )
-@pytest.mark.parametrize("pixels", [None, 0, 1, 4])
+@pytest.mark.parametrize("pixels", [None, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1))])
 def test_it_does_what_plain_pytorch_does(stack, channels, height, width, padded, pixels, jitter, dtype):
     torch.manual_seed(0)
     batch = 3

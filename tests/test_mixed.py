@@ -130,7 +130,13 @@ ON_MASKS = ("apt", "aps", "rnd", "metra", "random")  # of the others nothing els
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [(name, kind) for kind in SPECS for name in (ON_MASKS if kind == "masked" else registry.names("method"))],
+    [
+        pytest.param(
+            name, kind, marks=pytest.mark.slow if kind == "continuous" and name not in ON_MASKS else ()
+        )
+        for kind in SPECS
+        for name in (ON_MASKS if kind == "masked" else registry.names("method"))
+    ],
 )
 def test_every_method_trains_on_mixed_observations(name, kind):
     spec = SPECS[kind]

@@ -18,13 +18,14 @@ def test_every_sample_agrees_with_a_list_of_episodes(num_envs, capacity, stack):
     oracle = Oracle(num_envs, capacity, stack, seed=stack, skill_dim=2)
     torch.manual_seed(0)
     oracle.reset()
-    for time in range(300):
+    for time in range(150):
         oracle.step() if time % 41 else oracle.reset()
         if time % 41 == 0:
             continue
         assert len(oracle.replay) == len(oracle.valid())
-        for n in (1, 3, 10):
-            oracle.check(oracle.replay.sample(12), n, 0.9)
+        if time % 2:
+            for n in (1, 3, 10):
+                oracle.check(oracle.replay.sample(12), n, 0.9)
         if time % 10 == 0:
             drawn = oracle.replay.action[oracle.replay.sample(60 * len(oracle.valid()))]
             assert set(drawn.tolist()) == oracle.valid()

@@ -12,6 +12,7 @@ from voidrl.config import Config, EnvConfig
 from voidrl.doctor import checkup as doctor
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.experiments import cell, experiment, run
+from voidrl.experiments.executors import local
 from voidrl.report import gallery
 
 # The largest value of a field of this name, wherever in the config it stands.
@@ -92,8 +93,10 @@ def make_tiny(monkeypatch, *, quick):
     monkeypatch.setattr(gallery, "MAX_MAPS", 1)
     monkeypatch.setattr(video, "FIRST_MINUTE_S", 1.0)
     run_plan = experiment.run_plan
-    monkeypatch.setattr(experiment, "run_plan", lambda plan, **how: run_plan(begun(plan, quick), **how))
-    monkeypatch.setattr(run, "subprocess", SimpleNamespace(Popen=Here, PIPE=subprocess.PIPE))
+    monkeypatch.setattr(
+        experiment, "run_plan", lambda plan, *at, **how: run_plan(begun(plan, quick), *at, **how)
+    )
+    monkeypatch.setattr(local, "subprocess", SimpleNamespace(Popen=Here, PIPE=subprocess.PIPE))
     monkeypatch.setattr(run, "POLL_SECONDS", 0)
 
 

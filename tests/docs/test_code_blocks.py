@@ -24,7 +24,7 @@ from voidrl.config import Config
 from voidrl.nets import resnet
 
 QUICK = {"README.md", "CONTRIBUTING.md"}
-QUICK |= {f"docs/{name}.md" for name in ("quickstart", "own_environment", "own_method", "integrations")}
+QUICK |= {f"docs/{name}.md" for name in ("quickstart", "own_environment")}
 SHELL = {"", "sh", "bash", "shell"}
 SHOWN = {"text", "json", "{toctree}"}
 FILE = re.compile(r"# ([\w/-]+\.(?:py|toml))\n")

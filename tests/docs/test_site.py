@@ -44,6 +44,7 @@ def built_site(tmp_path_factory):
     return site
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(built_site):
     front = (built_site / "index.html").read_text("utf-8")
     assert (built_site / re.search(r'href="(.+?)"', front)[1]).is_file()
@@ -94,6 +95,7 @@ def test_every_learner_has_a_section():
     assert set(registry.names("learner")) <= anchors(DOCS / "learners.md")
 
 
+@pytest.mark.slow
 def test_equations_are_set_without_javascript(built_site):
     page = (built_site / "docs/methods/apt.html").read_text("utf-8")
     assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in page

@@ -138,7 +138,7 @@ def test_an_import_that_fails_is_one_finding_among_the_others(only_atari):
         "does not work: libale.so: cannot open shared object file",
         "pip install --force-reinstall 'voidrl[atari]'",
     )
-    assert found["disk"].state == "ok"
+    assert found["disk"].state in ("ok", "warn")  # the disk may be nearly full
     assert is_ready(found.values())
 
 
@@ -197,7 +197,7 @@ def test_a_check_that_raises_is_a_finding(monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "memory", lambda: 1 / 0)
     found = {one.name: one for one in examine(tmp_path)}
     assert found["memory"].found == "could not be checked: division by zero"
-    assert found["disk"].state == "ok"
+    assert found["disk"].state in ("ok", "warn")  # the disk may be nearly full
 
 
 # Missing and broken components

@@ -139,7 +139,7 @@ def beside():
 
 @pytest.mark.parametrize(
     ("game", "num_envs", "lives"),
-    [("breakout", 2, 5), ("ms_pacman", 1, 3), ("qbert", 1, 4)],
+    [("breakout", 2, 5), ("ms_pacman", 1, 3), pytest.param("qbert", 1, 4, marks=pytest.mark.slow)],
 )
 def test_a_whole_game_in_training_and_the_start_of_the_next(beside, game, num_envs, lives):
     pair = beside(f"atari/{game}", num_envs)

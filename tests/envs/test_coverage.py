@@ -400,7 +400,8 @@ def test_a_resumed_run_logs_what_the_straight_one_does(tmp_path, monkeypatch):
 def test_evaluate_prints_both(monkeypatch, capsys, tmp_path):
     counts = {"bins": 812, "entropy": -12.345}
     evaluated = Evaluation([1.0], [10_000], None, 10_000, counts)
-    loaded = SimpleNamespace(config=voidrl.Config(), steps=0)
+    learner = SimpleNamespace(plays_by_sampling=False)
+    loaded = SimpleNamespace(config=voidrl.Config(), steps=0, learner=learner)
     monkeypatch.setattr(api, "load", lambda run, **options: loaded)
     monkeypatch.setattr(api, "evaluate", lambda agent, **options: evaluated)
     assert cli.main(["evaluate", str(tmp_path), "--count-states"]) == 0

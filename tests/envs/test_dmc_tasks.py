@@ -88,7 +88,13 @@ def test_without_a_goal_an_episode_ends_by_time(domain):
     assert (steps, step.discount) == (250 if domain == "jaco" else 1000, 1.0)
 
 
-@pytest.mark.parametrize(("domain", "task"), ALL)
+@pytest.mark.parametrize(
+    ("domain", "task"),
+    [
+        pytest.param(*names, marks=() if names[1] in (CUSTOM[names[0]][0], "stand") else pytest.mark.slow)
+        for names in ALL
+    ],
+)
 def test_a_seed_begins_anew_in_place(domain, task):
     env, rng = load(domain, task, 0), np.random.default_rng(0)
     first = env.reset()

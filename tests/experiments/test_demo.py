@@ -39,7 +39,7 @@ def do_here(plan):
 
 
 def test_a_short_demo_ends_with_table_picture_and_numbers(tmp_path, capsys, monkeypatch):
-    few = {"log": {"eval_episodes": 2}, "learner": {"encoder": {"width": 0.1}}}
+    few = {"log": {"eval_episodes": 2}, "learner": {"batch_size": 16, "encoder": {"width": 0.1}}}
     make = build.build_config
     monkeypatch.setattr(build, "build_config", lambda *args: update(make(*args), few))
     plan = plan_of(tmp_path, steps_scale=0.01)

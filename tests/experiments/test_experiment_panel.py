@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import json
-from types import SimpleNamespace
 
 import pytest
 from done_cells import make_done, make_started
@@ -13,6 +12,7 @@ from voidrl.errors import ConfigError
 from voidrl.experiments import plan as planning
 from voidrl.experiments import run
 from voidrl.experiments.board import Board
+from voidrl.experiments.executors.base import Ended, Executor
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import make_plan
 from voidrl.experiments.record import update_record, write_record
@@ -53,13 +53,18 @@ def score(cell):
     return random + (SHARES[cell.arm.name] + 0.01 * cell.seed) * (human - random)
 
 
-class Worker:
-    """A child process that is done at once; the one after `stop_after` is killed with the whole command."""
+class Worker(Executor):
+    """Cells that are done at once; the one after `stop_after` is killed with the whole command."""
 
-    def __init__(self, stop_after=10**9):
-        self.started, self.stop_after = [], stop_after
+    def __init__(self, plan, stop_after=10**9):
+        self.plan, self.started, self.stop_after, self.ended = plan, [], stop_after, {}
 
-    def __call__(self, cell, plan, command, threads, lock):
+    def has_room(self, cell):
+        return len(self.ended) < 3
+
+    def submit(self, job):
+        plan = self.plan
+        [cell] = [cell for cell in plan.cells if cell.folder == job["cell"]]
         if len(self.started) == self.stop_after:
             make_started(plan, cell)  # killed before its first checkpoint
             raise KeyboardInterrupt
@@ -71,27 +76,37 @@ class Worker:
             folder.rmdir()
         self.started.append(cell.folder)
         make_done(plan, cell, score(cell))
-        process = SimpleNamespace(poll=lambda: 0, returncode=0, wait=lambda: 0, kill=lambda: None)
-        return SimpleNamespace(cell=cell, process=process, started=0.0, log=None, close=lambda: None)
+        self.ended[cell.folder] = Ended(0)
+
+    def poll(self):
+        ended, self.ended = self.ended, {}
+        return ended
+
+    def stop(self):
+        pass
+
+    kill = stop
+
+    def __exit__(self, *exc):
+        pass
 
 
-def work(plan, worker, monkeypatch, jobs=3):
-    monkeypatch.setattr(run, "_Child", worker)
+def work(worker, monkeypatch):
     monkeypatch.setattr(run, "POLL_SECONDS", 0.0)
-    return run.run_plan(plan, jobs=jobs, command=COMMAND, board=Board(io.StringIO()))
+    return run.run_plan(worker.plan, worker, command=COMMAND, board=Board(io.StringIO()))
 
 
 def test_a_killed_panel_continues_and_does_nothing_twice(plan, monkeypatch):
     write_record(plan, COMMAND)
-    first, second, third = Worker(stop_after=7), Worker(), Worker()
+    first, second, third = Worker(plan, stop_after=7), Worker(plan), Worker(plan)
     with pytest.raises(KeyboardInterrupt):
-        work(plan, first, monkeypatch)
+        work(first, monkeypatch)
     written = json.loads((plan.out / "panel.json").read_text())
     assert 0 < len(written) <= len(first.started) == 7
-    assert work(plan, second, monkeypatch).ok
+    assert work(second, monkeypatch).ok
     assert sorted(first.started + second.started) == sorted(cell.folder for cell in plan.cells)
     assert len(plan.cells) == 2 * (1 + 2 + 6 + 6)
-    assert work(plan, third, monkeypatch).ok
+    assert work(third, monkeypatch).ok
     assert third.started == []
     written = json.loads((plan.out / "panel.json").read_text())
     assert len(written) == len(plan.cells)

@@ -18,6 +18,8 @@ from voidrl.cli import main as cli
 from voidrl.errors import RunInterrupted
 from voidrl.experiments import run
 from voidrl.experiments.board import Board
+from voidrl.experiments.executors import local
+from voidrl.experiments.executors.base import Ended
 from voidrl.experiments.experiment import run_experiment
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import make_plan
@@ -115,19 +117,19 @@ def test_a_failed_cell_is_reported_and_stops_no_other(own, tmp_path, capsys):
 
 
 def test_how_a_process_ended_in_a_sentence(tmp_path):
-    child = object.__new__(run._Child)
-    child.root, child.cell = tmp_path, SimpleNamespace(folder="maze/apt/seed1")
+    def described(code, why=""):
+        return run.describe_end(tmp_path, "maze/apt/seed1", Ended(code, why))
+
     write_failure(tmp_path, "maze/apt/seed1", "a sentence")
-    child.process = SimpleNamespace(returncode=2)
-    assert child.failure() == "a sentence"
-    child.process.returncode = -signal.SIGKILL
-    assert child.failure() == "its process was ended by SIGKILL; the kernel does that when memory runs out"
-    assert read_failure(tmp_path, "maze/apt/seed1") == child.failure()
-    child.process.returncode = -signal.SIGSEGV
-    assert child.failure() == "its process was ended by SIGSEGV"
+    assert described(2) == "a sentence"
+    killed = described(-signal.SIGKILL)
+    assert killed == "its process was ended by SIGKILL; the kernel does that when memory runs out"
+    assert read_failure(tmp_path, "maze/apt/seed1") == killed
+    assert described(-signal.SIGSEGV) == "its process was ended by SIGSEGV"
     clear_failure(tmp_path, "maze/apt/seed1")
-    child.process.returncode = 1
-    assert child.failure() == "its process ended with exit status 1"
+    assert described(1) == "its process ended with exit status 1"
+    assert described(None, "it was cancelled") == "it was cancelled"
+    assert read_failure(tmp_path, "maze/apt/seed1") == "it was cancelled"
 
 
 @pytest.fixture
@@ -164,17 +166,14 @@ def test_a_signal_during_the_report_asks_for_the_same_command(done, monkeypatch)
 @pytest.mark.parametrize("requested", ["SIGTERM", ""])
 def test_a_run_that_a_scheduler_stops_before_this_process_does_is_no_failure(own, tmp_path, requested):
     plan = make_plan(read_experiment(own), ExperimentRequest(device="cpu"), tmp_path / "out")
-    runner = run._Runner(plan, 1, ["voidrl"], Board(io.StringIO()), None)
-    child = object.__new__(run._Child)
-    child.cell, child.root, child.log = plan.cells[0], plan.out, plan.out / "log"
-    child.process = SimpleNamespace(returncode=75, poll=lambda: 75, stdin=io.BytesIO())
-    runner.running[child.cell.folder] = child
-    stop = StopSignals()
-    stop.requested = requested
-    runner._reap(stop)
-    assert not runner.running
-    assert child.cell.folder in runner.left  # to be resumed
-    assert bool(runner.failed) is not bool(requested)
+    executor, folder = local.Local(local.Options()), plan.cells[0].folder
+    scheduler = run.Scheduler(plan, executor, ["voidrl"], Board(io.StringIO()))
+    executor._children[folder] = SimpleNamespace(process=SimpleNamespace(poll=lambda: 75), close=lambda: None)
+    scheduler.running[folder] = 0.0
+    scheduler.reap(stopping=bool(requested))
+    assert not scheduler.running
+    assert folder in scheduler.left  # to be resumed
+    assert bool(scheduler.failed) is not bool(requested)
 
 
 @pytest.mark.slow
@@ -251,3 +250,11 @@ def test_a_log_has_a_line_for_each_run_every_ten_seconds_and_then_every_minute(t
         "maze/apt/seed2: 0/16k, starting",
     ]
     assert len(lines) == 2 * (5 + 2)  # at 10, 20 … 50, 110 and 170 seconds
+    # On a cluster a thousand may be queued: the log has few lines, and those that train come first.
+    queued = [(plan.cells[1], tmp_path / str(i)) for i in range(1000)]
+    now, before = now + 60, len(lines)
+    board.draw([*queued, running[0]], 0)
+    more = stream.getvalue().splitlines()[before:]
+    assert more[0] == lines[0]
+    assert len(more) == 13
+    assert more[-1] == "… and 989 more"

@@ -31,7 +31,6 @@ add_path("a path that is not UTF-8", "$'run\\xff'", says="it is not UTF-8")
     PRETRAIN.replace("--out run", "--out /proc/run"),
     "refused",
     says="cannot make the run folder /proc/run",
-    quick=True,
 )
 def unwritable(bench, command):
     return Seen(bench.voidrl(command))
@@ -107,9 +106,7 @@ def add_fickle(how, name, says, quick=False, more="", env="Fickle"):
 
 
 add_fickle("reward nan", "a reward of NaN", r"environment 0 .*returned reward nan at its own step 25")
-add_fickle(
-    "reward none", "a reward of None", r"environment 0 .*returned None .*a number as reward", quick=True
-)
+add_fickle("reward none", "a reward of None", r"environment 0 .*returned None .*a number as reward")
 add_fickle("reward str", "a reward that is a string", r"environment 0 .*returned '7' .*a number as reward")
 add_fickle("flag none", "terminated is None", r"environment 0 .*returned None .*as terminated")
 add_fickle("flag str", "truncated is a string", r"environment 0 .*returned 'no' .*as truncated")

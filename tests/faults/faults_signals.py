@@ -72,7 +72,7 @@ def training(bench, running):
 def add_signal(env, name, group):
     _, needs = ENVS[env]
     command = command_for(env, name, group=group)
-    quick = (env, name, group) in (("async", "SIGTERM", True), ("sync", "SIGHUP", False))
+    quick = (env, name, group) == ("async", "SIGTERM", True)
 
     @fault(
         "signals",
@@ -179,7 +179,6 @@ def add_second(how, backend):
         command,
         "stopped",
         ended_by="SIGINT",
-        quick=(how, backend) == ("swallow", "sync"),
     )
     def second(bench, command):
         running = start(bench, command)

@@ -129,6 +129,13 @@ def test_dmcontrol_shows_the_evaluated_episode():
         assert recording.returns == evaluation.returns
         assert (recording.shape, recording.fps) == ((24, 24, 3), 2)
         assert sum(evaluation.returns) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("not renders()", reason="no OpenGL renders here")
+def test_a_domain_of_dmcontrol_is_shown_without_a_reward():
+    pytest.importorskip("dm_control")
+    agent = agent_for("dmc/cartpole_balance", backend="sync", dmc={"action_repeat": 50})
     with record(agent, "dmc/cartpole", seconds=1, height=24) as recording:
         assert not recording.rewarded, "a domain has no reward, and can be looked at"
         assert [m.score for m in recording.moments] == [0, 0]

@@ -237,6 +237,12 @@ def with_skills():
     return [name for name, cls in classes.items() if issubclass(cls.Config, SkillConfig)]
 
 
+def with_each_kind_of_skills():
+    """All of them, of which one of a kind is quick: categories, directions, stages, planning."""
+    quick = ("aps", "dads", "diayn", "edl", "metra")
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in with_skills()]
+
+
 def skilled_agent(name, **changes):
     """Small, with a skill for 3 steps and episodes of 8."""
     method = small_method(name, skill_every_steps=3)
@@ -273,7 +279,7 @@ def watch_policy(agent):
     return given
 
 
-@pytest.mark.parametrize("name", with_skills())
+@pytest.mark.parametrize("name", with_each_kind_of_skills())
 def test_skills_are_stored_with_the_transition_that_followed_them(tmp_path, name):
     agent = skilled_agent(name, steps=60, warmup_steps=6)
     given = watch_policy(agent)
@@ -293,7 +299,7 @@ def test_skills_are_stored_with_the_transition_that_followed_them(tmp_path, name
         assert torch.equal(skills[mine][1:][goes_on], skills[mine][:-1][goes_on])  # never changes unmarked
 
 
-@pytest.mark.parametrize("name", with_skills())
+@pytest.mark.parametrize("name", with_each_kind_of_skills())
 def test_fine_tuning_from_a_saved_agent_chooses_a_skill_says_how_and_keeps_it(tmp_path, name, capsys):
     voidrl.save_pretrained(skilled_agent(name), tmp_path / "before")
     agent = skilled_agent(name, seed=1, phase="finetune", steps=60, finetune__warmup_steps=30)
@@ -439,7 +445,9 @@ class KeepsCritic(Successor):
 
 
 @pytest.mark.parametrize(
-    ("spec", "method"), [(GRID, Successor), (PLANE, KeepsCritic)], ids=["discrete", "continuous"]
+    ("spec", "method"),
+    [pytest.param(GRID, Successor, marks=pytest.mark.slow), (PLANE, KeepsCritic)],
+    ids=["discrete", "continuous"],
 )
 def test_successor_features_rank_actions_by_the_task(spec, method):
     learner = {

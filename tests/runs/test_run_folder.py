@@ -350,37 +350,36 @@ def test_unnamed_runs_that_begin_at_once_get_a_folder_each(tmp_path, monkeypatch
         RunFolder.create_unnamed("run", "apt", 1, tmp_path / "file").__enter__()
 
 
-HOLD = """
-import sys
-from voidrl.runs.folder import RunFolder
-with RunFolder(sys.argv[1]).lock():
-    print("locked", flush=True)
-    sys.stdin.read()
-"""
-
-
 @pytest.fixture
 def other_process(run):
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(run.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "locked\n"
-    yield process
-    process.kill()
-    process.communicate()
+    """The id of a process that holds the lock of the folder."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException), RunFolder(run.path).lock():
+            os.write(writer, b"locked")
+            signal.pause()
+        os._exit(1)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        assert pipe.read(6) == b"locked"
+    yield child
+    with suppress(ProcessLookupError, ChildProcessError):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_a_second_process_is_refused_and_told_who_holds_the_folder(run, other_process):
     with (
-        pytest.raises(RunFolderError, match=f"maze is in use by process {other_process.pid} on "),
+        pytest.raises(RunFolderError, match=f"maze is in use by process {other_process} on "),
         run.lock(),
     ):
         pass
     with pytest.raises(RunFolderError, match="is in use"):
         create(run.path, overwrite=True)
     assert run.config_path.exists()
-    other_process.send_signal(signal.SIGKILL)  # the lock of a dead process is gone
-    other_process.wait()
+    os.kill(other_process, signal.SIGKILL)  # the lock of a dead process is gone
+    os.waitpid(other_process, 0)
     with run.lock():
         assert run.lock_path.read_text().startswith(f"{os.getpid()} on ")
 

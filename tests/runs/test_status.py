@@ -4,10 +4,9 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from tiny_runs import Fickle, Walk, tiny
@@ -23,7 +22,8 @@ from voidrl.errors import (
 )
 from voidrl.runs import status as module
 from voidrl.runs.folder import RunFolder
-from voidrl.runs.status import RunStatus, read_status
+from voidrl.runs.metrics import read_metrics
+from voidrl.runs.status import RunStatus, load_status, read_status
 
 
 def states_written(monkeypatch):
@@ -40,9 +40,9 @@ def states_written(monkeypatch):
 
 def test_a_run_starts_runs_and_is_done(tmp_path, monkeypatch):
     written = states_written(monkeypatch)
+    monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 1000.0)
     config = tiny(log__checkpoint_every_steps=10, log__log_every_steps=2)
     voidrl.pretrain(Walk, steps=20, out=tmp_path / "run", config=config)
-    # Heartbeats between checkpoints are at least ten seconds apart.
     assert written == [("starting", 0), ("running", 2), ("running", 10), ("running", 20), ("done", 20)]
     status = read_status(tmp_path / "run")
     assert (status.state, status.steps, status.total_steps, status.checkpoint) == ("done", 20, 20, 20)
@@ -51,14 +51,136 @@ def test_a_run_starts_runs_and_is_done(tmp_path, monkeypatch):
     assert not status.is_alive
 
 
-def test_heartbeats_are_spaced(tmp_path, monkeypatch):
-    written, now = states_written(monkeypatch), 100.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+def wait_for(found, seconds=20):
+    end = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    return value
+
+
+def test_rows_between_heartbeats_write_nothing(tmp_path, monkeypatch):
+    written = states_written(monkeypatch)
+    monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 1000.0)
     writer = RunFolder(tmp_path).status
     writer.start(100)
-    for now in range(100, 131):
-        writer.beat(now)
-    assert written == [("starting", 0), ("running", 100), ("running", 111), ("running", 122)]
+    for steps in range(1, 31):
+        writer.beat(steps)
+    writer.close()
+    assert written == [("starting", 0), ("running", 1)]
+
+
+def test_a_run_that_logs_nothing_for_long_has_heartbeats_with_its_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.01)
+    folder, steps = RunFolder(tmp_path), 0
+    with folder.lock():
+        folder.status.start(100)
+        first = read_status(tmp_path)
+        wait_for(lambda: read_status(tmp_path).heartbeat > first.heartbeat)  # while it is being built
+        folder.status.track(lambda: steps, "cpu")
+        assert read_status(tmp_path).state == "starting"
+        steps = 40
+        status = wait_for(lambda: (now := read_status(tmp_path)).steps == 40 and now)
+        assert (status.state, status.device, status.ranks) == ("running", "cpu", 1)
+        assert status.rate > 0
+        assert status.seconds_left == 60 / status.rate
+    left = load_status(tmp_path / "status.json")  # given up without a final state: nothing beats any more
+    assert not any(thread.name == "voidrl-status" and thread.is_alive() for thread in alive_after_a_while())
+    assert load_status(tmp_path / "status.json") == left
+    assert read_status(tmp_path).state == "interrupted"
+
+
+def alive_after_a_while():
+    for thread in threading.enumerate():
+        if thread.name == "voidrl-status":
+            thread.join(10)
+    return threading.enumerate()
+
+
+def test_nothing_overwrites_the_final_state(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.001)
+    writer, now = RunFolder(tmp_path).status, 100.0
+    writer.start(8)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    writer.track(lambda: 6, "cpu")
+    now = 104.0
+    writer.finish(8)
+    alive_after_a_while()
+    status = read_status(tmp_path)
+    assert (status.state, status.steps, status.rate, status.seconds_left) == ("done", 8, 0.5, None)
+
+
+def test_the_rate_is_that_of_the_last_minute(tmp_path, monkeypatch):
+    now, steps = 0.0, 0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    writer, rates = RunFolder(tmp_path).status, []
+    writer.start(10_000)
+    writer.track(lambda: steps, "cpu")
+    for now, steps in ((30, 3000), (60, 3300), (90, 3600), (120, 3600), (200, 3600)):  # noqa: B007
+        writer.saved(steps)
+        rates.append(read_status(tmp_path).rate)
+    writer.close()
+    assert rates == [100, 55, 10, 5, 0]  # at last it hangs
+
+
+def test_the_last_score_is_an_evaluation_if_there_was_one(tmp_path):
+    config = tiny(log__checkpoint_every_steps=10, log__eval_every_steps=10, log__eval_episodes=1)
+    voidrl.train(Walk, steps=20, out=tmp_path / "run", config=config)
+    status = read_status(tmp_path / "run")
+    evaluated = [row["eval/return"] for row in read_metrics(tmp_path / "run") if "eval/return" in row]
+    assert (status.score_name, status.score, status.score_step) == ("eval/return", evaluated[-1], 20)
+    voidrl.resume(tmp_path / "run", steps=25)  # which evaluates nothing
+    assert read_status(tmp_path / "run").score_step == 20
+    writer = RunFolder(tmp_path).status
+    writer.score("coverage/cells", 7.0, 5)
+    writer.score("coverage/cells", float("nan"), 6)
+    writer.start(10)
+    writer.close()
+    assert (read_status(tmp_path).score, read_status(tmp_path).score_step) == (7.0, 5)
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "shown"),
+    [("cpu", "1", "cpu"), ("cuda:1", "", "cuda:1"), ("cuda:0", "3", "cuda:3"), ("cuda", "GPU-7f", "cuda:0")],
+)
+def test_a_gpu_has_its_number_on_the_machine(monkeypatch, device, visible, shown):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert module.physical_device(device) == shown
+
+
+def test_on_another_machine_the_heartbeat_decides_unless_the_lock_can_be_seen(tmp_path, monkeypatch):
+    looked = []
+    is_held = module.locks.is_held
+    monkeypatch.setattr(module.locks, "is_held", lambda path: looked.append(path) or is_held(path))
+    ages = {"fresh": module.STALE_SECONDS - 60, "stale": module.STALE_SECONDS + 60, "ahead": -300}
+    beats = {name: (datetime.now(UTC) - timedelta(seconds=age)).isoformat() for name, age in ages.items()}
+    remote = {"state": "running", "steps": 5, "host": "elsewhere", "pid": os.getpid()}
+    write(tmp_path, **remote, heartbeat=beats["fresh"])
+    assert read_status(tmp_path).state == "running"
+    write(tmp_path, **remote, heartbeat=beats["ahead"])  # by its clock, which is not ours
+    status = read_status(tmp_path)
+    assert (status.state, status.age(datetime.now(UTC))) == ("running", 0)
+    assert looked == []  # its lock was left alone
+    write(tmp_path, **remote, heartbeat=beats["stale"])
+    assert read_status(tmp_path).state == "interrupted"
+    with RunFolder(tmp_path).lock():
+        assert read_status(tmp_path).state == "running"
+    write(tmp_path, **{**remote, "state": "stopped"}, heartbeat=beats["fresh"])
+    assert read_status(tmp_path).state == "stopped"
+    write(tmp_path, **{**remote, "host": socket.gethostname()}, heartbeat=beats["fresh"])
+    assert read_status(tmp_path).state == "interrupted"  # here, where its lock would be seen
+
+
+def test_a_run_that_ends_while_its_status_is_read_is_no_interrupted_one(tmp_path, monkeypatch):
+    writer = RunFolder(tmp_path).status
+    writer.start(10)
+
+    def ends_meanwhile(path):
+        writer.finish(10)
+        return False
+
+    monkeypatch.setattr(module.locks, "is_held", ends_meanwhile)
+    assert read_status(tmp_path).state == "done"
 
 
 def test_a_stopped_run_names_its_signal_and_is_resumed(tmp_path, monkeypatch):
@@ -99,22 +221,22 @@ def test_an_error_of_a_library_is_a_sentence_too(tmp_path, monkeypatch):
 
 
 def test_killed_without_a_word_it_reads_as_interrupted(tmp_path):
-    code = f"""
-import voidrl
-from tiny_runs import Walk, tiny
-voidrl.pretrain(Walk, steps=10**6, out={str(tmp_path / "run")!r}, config=tiny())
-"""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, env=environment)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            voidrl.pretrain(Walk, steps=10**6, out=tmp_path / "run", config=tiny())
+        finally:
+            os._exit(1)
     try:
         end = time.monotonic() + 60
         while (status := read_status(tmp_path / "run")) is None or status.state != "running":
             assert time.monotonic() < end
             time.sleep(0.01)
-        assert (status.pid, status.is_alive) == (process.pid, True)
+        assert (status.pid, status.is_alive) == (child, True)
     finally:
-        process.kill()
-        process.wait()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
     status = read_status(tmp_path / "run")
     assert (status.state, status.total_steps, status.is_alive) == ("interrupted", 10**6, False)
     with RunFolder(tmp_path / "run").lock():  # whoever holds it now is about to resume it
@@ -159,7 +281,15 @@ def test_nothing_and_damage(tmp_path):
     assert read_status(tmp_path) is None
     with RunFolder(tmp_path).lock():
         assert read_status(tmp_path) == RunStatus("starting")
-    for text in ("{torn", "[]", '{"state": "dreaming", "heartbeat": "x"}', '{"state": "done", "mood": 1}'):
+    beat = '"state": "done", "heartbeat": "2026-01-01T00:00:00+00:00"'
+    wrong = (f'{{{beat}, "steps": "7"}}', f'{{{beat}, "rate": "fast"}}', f'{{{beat}, "host": null}}')
+    for text in (
+        *wrong,
+        "{torn",
+        "[]",
+        '{"state": "dreaming", "heartbeat": "x"}',
+        '{"state": "done", "mood": 1}',
+    ):
         (tmp_path / "status.json").write_text(text)
         with pytest.raises(RunFolderError, match=r"status\.json is damaged: remove it"):
             read_status(tmp_path)

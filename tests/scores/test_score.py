@@ -1,6 +1,7 @@
 """`voidrl score`: the right evaluation of each run, one score per seed, and what cannot be put together."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -125,6 +126,7 @@ def test_runs_from_scratch_are_of_one_kind_whatever_method_their_config_names(tm
 
 def test_what_evaluate_prints_is_what_score_reads(tmp_path, monkeypatch, capsys):
     class Loaded:
+        learner = SimpleNamespace(plays_by_sampling=True)  # whatever was asked for
         config = update(voidrl.Config(), {"env.id": "atari/ms_pacman", "seed": 4, "log.eval_epsilon": 0.01})
         steps = 123
 
@@ -155,6 +157,7 @@ def test_what_evaluate_prints_is_what_score_reads(tmp_path, monkeypatch, capsys)
     numbers = json.loads(printed)
     assert numbers["human_normalized"] == pytest.approx(0.0)
     assert numbers["returns"] == [300.0, 314.6]
+    assert (numbers["sampled"], numbers["settings"]["deterministic"]) == (True, True)
     assert numbers == json.loads(
         json.dumps(evaluation_record(Loaded(), tmp_path, evaluate(None), numbers["settings"]))
     )

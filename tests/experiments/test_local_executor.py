@@ -1,0 +1,317 @@
+"""`--on local`: its options, cells on several GPUs, and CUDA's multi-process service; no GPU is needed."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from voidrl.cli import main as cli
+from voidrl.errors import ConfigError
+from voidrl.experiments import executors, run
+from voidrl.experiments.board import Board
+from voidrl.experiments.executors import devices, local, mps
+from voidrl.experiments.executors.devices import Gpu, Placement, read_gpus
+from voidrl.experiments.format import read_experiment
+from voidrl.experiments.plan import make_plan
+from voidrl.experiments.request import ExperimentRequest
+
+GB = 10**9
+
+
+def executable(folder, name, text):
+    path = folder / "bin" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def on_path(tmp_path, monkeypatch):
+    """Puts a program on the PATH."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    return lambda name, text: executable(tmp_path, name, text)
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--devices", "0,0"], "--devices 0,0 cannot be used: expected each GPU once"),
+        (
+            ["--devices", "1,x"],
+            "--devices 1,x cannot be used: expected numbers of GPUs such as 0,1,2,3, or cpu",
+        ),
+        (["--devices", "0,7"], "there is no GPU 7; nvidia-smi shows GPU 0, 1 here; use those, or cpu"),
+        (["--devices", "0", "--device", "cpu"], "--devices 0 and --device cpu exclude each other"),
+        (["--jobs", "0"], "jobs = 0 cannot be used: expected a whole number above 0"),
+        (["--mps", "maybe"], "mps = 'maybe' cannot be used: expected auto, on or off"),
+        (["--mps", "on", "--device", "cpu"], "--mps on cannot be used: runs are on the CPU"),
+        (["--on", "rya"], "unknown executor 'rya'; did you mean 'ray'?"),
+        (["--on", "slurm", "--jobs", "2"], "--jobs cannot be used with --on slurm: it belongs to --on local"),
+        (["--stop"], "--stop cannot be used with --on local: its runs end with their command"),
+        (["--stop", "--dry-run"], "--dry-run and --stop exclude each other: leave out one of them"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(words, sentence, tmp_path, capsys, on_path):
+    on_path("nvidia-smi", "printf '0, GPU-a, 100, 200\\n1, GPU-b, 100, 200\\n'")
+    out = tmp_path / "out"
+    assert cli.main(["experiment", "demo", "--out", str(out), *words]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_options_from_python():
+    assert executors.make_options("local", {"jobs": 2, "devices": "1,3"}).slots == 4
+    assert executors.make_options("local", {"devices": "cpu"}).slots == 1
+    with pytest.raises(ConfigError, match="--job cannot be used with --on local: there is no such option"):
+        executors.make_options("local", {"job": 2})
+
+
+def test_options_of_executors_are_read_without_torch_and_extras():
+    code = (
+        "import sys, voidrl.experiments.executors as e; e.option_fields();"
+        "print(*{'torch', 'ray', 'submitit'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+# GPUs
+
+
+def test_gpus_are_numbered_as_cuda_numbers_them(on_path, monkeypatch):
+    on_path("nvidia-smi", "printf '0, GPU-aa, 7, 9\\n1, GPU-bb, 8, 9\\n2, GPU-cc, 9, 9\\n'")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [gpu.uuid for gpu in read_gpus()] == ["GPU-aa", "GPU-bb", "GPU-cc"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-a,9,1")
+    found = read_gpus()
+    assert [(gpu.number, gpu.uuid) for gpu in found] == [(0, "GPU-cc"), (1, "GPU-aa")]
+    assert (found[1].free, found[1].total) == (7 * devices.MIB, 9 * devices.MIB)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert read_gpus() == []
+    on_path("nvidia-smi", "echo no driver; exit 9")
+    assert read_gpus() == []
+
+
+class Machine:
+    """GPUs of 80 GB, what each cell on them takes, and what others take."""
+
+    def __init__(self, count, need=0):
+        self.others, self.need, self.cells = [0] * count, need * GB, {}
+
+    def read(self):
+        used = [*self.cells.values()]
+        taken = [others * GB + used.count(i) * self.need for i, others in enumerate(self.others)]
+        return [Gpu(i, f"GPU-{i}", 80 * GB - each, 80 * GB) for i, each in enumerate(taken)]
+
+    def placement(self, jobs):
+        placed = Placement(self.read(), jobs, self.need, self.read)
+        self.cells = placed.cells
+        return placed
+
+
+def place(placement, *cells):
+    found = []
+    for cell in cells:
+        number = placement.choose()
+        found.append(number)
+        if number is not None:
+            placement.cells[cell] = number
+    return found
+
+
+def test_cells_are_spread_and_go_where_most_memory_is_free():
+    assert place(Machine(3).placement(2), *"abcdefg") == [0, 1, 2, 0, 1, 2, None]
+    machine = Machine(3, need=10)
+    machine.others = [50, 0, 25]
+    placement = machine.placement(4)
+    # 30, 80 and 55 GB are free; cells take 10 each.
+    assert place(placement, *"abcd") == [1, 1, 1, 2]
+    assert place(placement, *"efgh") == [1, 2, 2, 0]
+    del placement.cells["b"]
+    assert place(placement, "i") == [1]
+
+
+def test_a_cell_waits_until_as_much_is_free_as_others_took():
+    machine = Machine(1, need=30)
+    placement = machine.placement(8)
+    assert place(placement, "a", "b", "c") == [0, 0, None]  # two of 30 GB are in 80 GB
+    del placement.cells["a"]
+    assert place(placement, "c") == [0]
+
+
+def test_memory_that_a_new_cell_has_not_taken_yet_is_reserved():
+    machine = Machine(2, need=30)
+    placement = machine.placement(8)
+    machine.need = 0  # cells are only starting
+    assert place(placement, *"abcdef") == [0, 1, 0, 1, None, None]
+
+
+def test_waiting_for_memory_of_others_is_explained_once_nothing_runs():
+    machine = Machine(1, need=30)
+    placement = machine.placement(2)
+    assert place(placement, "a") == [0]
+    machine.others = [40]
+    assert placement.choose() is None
+    assert placement.shortage() == ""  # one still runs
+    del placement.cells["a"]
+    assert placement.choose() == 0  # 40 GB are free
+    machine.others = [60]
+    assert placement.choose() is None
+    assert "took 30.0 GB, and at most 20.0 GB are free on GPU 0" in placement.shortage()
+    machine.others = [0]
+    assert placement.choose() == 0
+
+
+# Processes
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    request = ExperimentRequest(methods=("random", "apt"))
+    return make_plan(read_experiment("demo"), request, tmp_path_factory.mktemp("demo") / "out")
+
+
+@pytest.fixture
+def recorder(tmp_path, monkeypatch):
+    """Cells whose processes write down their job and environment, and are done."""
+    code = (
+        "import json, os, sys; job = json.loads(sys.stdin.readline());"
+        "names = ('CUDA_VISIBLE_DEVICES', 'CUDA_MPS_PIPE_DIRECTORY');"
+        "seen = {name: os.environ.get(name) for name in names};"
+        f"path = {str(tmp_path)!r} + '/' + job['cell'].replace('/', '-') + '.json';"
+        "open(path, 'w').write(json.dumps([seen, job['config']['device'], job['threads']]))"
+    )
+    monkeypatch.setattr(local, "cell_command", lambda: [sys.executable, "-S", "-c", code])
+    monkeypatch.setattr(run, "update_record", lambda plan: None)
+
+    def read():
+        found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+        return [found[name] for name in ("maze-random-seed2", "maze-apt-seed2")]
+
+    return read
+
+
+def work(plan, executor):
+    shown = io.StringIO()
+    outcome = run.run_plan(plan, executor, command=["voidrl"], board=Board(shown))
+    assert outcome.ok
+    return shown.getvalue()
+
+
+def test_each_process_sees_its_own_gpu_alone(plan, recorder, monkeypatch):
+    monkeypatch.setattr(devices, "read_gpus", list)
+    gpus = [Gpu(1, "GPU-b", 80 * GB, 80 * GB), Gpu(3, "GPU-d", 70 * GB, 80 * GB)]
+    executor = local.Local(local.Options(devices="1,3"), device="cuda", gpus=gpus)
+    monkeypatch.setattr(executor._placement, "_read", lambda: gpus)
+    shown = work(plan, executor)
+    assert "maze/random/seed2: pretrain, 16000 steps on cuda:1" in shown
+    assert "maze/apt/seed2: pretrain, 16000 steps on cuda:3" in shown
+    first, second = recorder()
+    assert (first[0]["CUDA_VISIBLE_DEVICES"], first[1], first[2]) == ("GPU-b", "cuda", 1)
+    assert (second[0]["CUDA_VISIBLE_DEVICES"], second[1]) == ("GPU-d", "cuda")
+
+
+def test_devices_cpu_is_the_cpu(plan, recorder):
+    executor = local.make(plan, local.Options(jobs=2, devices="cpu"))
+    work(plan, executor)
+    for seen, device, threads in recorder():
+        assert (device, threads) == ("cpu", 1)
+        assert seen["CUDA_MPS_PIPE_DIRECTORY"] is None
+
+
+# CUDA's multi-process service
+
+# Notes every call with the pipe's folder; as a daemon it leaves a control file there.
+DAEMON = """
+echo "$1$(if [ -z "$1" ]; then cat; fi) $CUDA_MPS_PIPE_DIRECTORY $CUDA_VISIBLE_DEVICES" >> "$MPS_CALLS"
+if [ "$1" = -d ]; then touch "$CUDA_MPS_PIPE_DIRECTORY/control"; fi
+"""
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """What the daemon was asked for."""
+    monkeypatch.setenv("MPS_CALLS", str(tmp_path / "calls"))
+    monkeypatch.setattr(mps, "PROBE", "")
+    monkeypatch.setattr(mps, "SYSTEM_PIPES", str(tmp_path / "none"))
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    monkeypatch.setattr(mps.tempfile, "tempdir", str(tmp_path))
+
+    def read():
+        path = tmp_path / "calls"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+    return read
+
+
+def sharing(mode="auto", **how):
+    return local.Local(local.Options(jobs=2, mps=mode), shares_gpus=True, **how)
+
+
+def test_a_daemon_serves_the_runs_of_one_command_and_ends_with_it(
+    plan, recorder, on_path, calls, monkeypatch
+):
+    on_path(mps.DAEMON, DAEMON)
+    gpus = [Gpu(0, "GPU-a", 80 * GB, 80 * GB), Gpu(1, "GPU-b", 80 * GB, 80 * GB)]
+    executor = sharing(device="cuda", gpus=gpus)
+    monkeypatch.setattr(executor._placement, "_read", lambda: gpus)
+    assert "note" not in work(plan, executor)
+    [(start, pipe, served), (end, same, _)] = calls()
+    assert (start, end, same, served) == ("-d", "quit", pipe, "GPU-a,GPU-b")
+    assert {seen["CUDA_MPS_PIPE_DIRECTORY"] for seen, _, _ in recorder()} == {pipe}
+    assert not Path(pipe).parent.exists()
+
+
+@pytest.mark.parametrize("how", ["missing", "refused", "broken"])
+def test_runs_go_on_without_a_daemon_that_does_not_work(how, plan, recorder, on_path, calls, monkeypatch):
+    reason = f"{mps.DAEMON} is not installed"
+    if how == "refused":
+        on_path(mps.DAEMON, "echo An instance of this daemon is already running >&2; exit 1")
+        reason = "An instance of this daemon is already running"
+    elif how == "broken":  # as where a GPU is in exclusive mode and another process has it
+        on_path(mps.DAEMON, DAEMON)
+        monkeypatch.setattr(mps, "PROBE", "import sys; sys.exit('cuInit returned CUDA error 805')")
+        reason = "cuInit returned CUDA error 805"
+    shown = work(plan, sharing())
+    note = f"note: runs share a GPU without CUDA's multi-process service: {reason}"
+    assert " ".join(shown.split()).count(note) == 1
+    assert [seen["CUDA_MPS_PIPE_DIRECTORY"] for seen, _, _ in recorder()] == [None, None]
+    if how == "broken":
+        assert [call[0] for call in calls()] == ["-d", "quit"]  # nothing is left of it
+    with pytest.raises(ConfigError, match=f"--mps on cannot be used: {reason}"), sharing("on"):
+        pass
+
+
+def test_no_daemon_is_started_where_it_is_off_or_there_is_one(on_path, calls, monkeypatch, tmp_path):
+    on_path(mps.DAEMON, DAEMON)
+    with sharing("off"), local.Local(local.Options(jobs=1)):
+        pass
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/control").touch()
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "own"))
+    with sharing():
+        pass
+    assert calls() == []
+
+
+def test_the_daemon_ends_even_if_the_command_is_killed(on_path, calls, tmp_path):
+    on_path(mps.DAEMON, DAEMON)
+    code = (
+        "from voidrl.experiments.executors import mps; import os, signal; mps.PROBE = '';"
+        f"mps.tempfile.tempdir = {str(tmp_path)!r}; mps.Mps(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False)
+    assert done.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 60
+    while [call[0] for call in calls()] != ["-d", "quit"]:
+        assert time.monotonic() < deadline, calls()
+        time.sleep(0.01)

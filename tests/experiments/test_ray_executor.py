@@ -1,0 +1,238 @@
+"""The executor `ray` without a cluster: what is refused, and copies of runs from and to nodes."""
+
+import json
+import socket
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from voidrl import __version__, checkpoint
+from voidrl.checkpoint import Group
+from voidrl.errors import ConfigError, MissingExtraError
+from voidrl.experiments.executors import make_options, ray_cluster
+from voidrl.experiments.executors.ray import Options
+from voidrl.experiments.executors.ray_fetch import Mirror
+from voidrl.experiments.executors.ray_node import NodeAgent, attempt_path, write_json
+
+CELL = "maze/apt/seed1"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"cpus_per_cell": 1.5}, "cpus_per_cell = 1.5 .* a whole number above 0"),
+        ({"cpus_per_cell": 0.0}, "cpus_per_cell = 0.0"),
+        ({"gpus_per_cell": 2.0}, "gpus_per_cell = 2.0 .* a run trains on one GPU"),
+        ({"storage": "s3"}, "storage = 's3' .* shared or fetch"),
+        ({"node_folder": "/tmp/x"}, "node_folder .* with --storage fetch"),
+        ({"node_folder": "x", "storage": "fetch"}, "node_folder = 'x' .* an absolute path"),
+        ({"jobs": 2}, "--jobs cannot be used with --on ray"),
+    ],
+)
+def test_options(given, words):
+    with pytest.raises(ConfigError, match=words):
+        make_options("ray", given)
+
+
+def test_resources():
+    nodes = [{"Resources": {"CPU": 2.0}}, {"Resources": {"CPU": 4.0, "GPU": 1.0}}]
+
+    def resources(device, nodes=nodes, **options):
+        plan = SimpleNamespace(request=SimpleNamespace(device=device))
+        return ray_cluster.resources_per_cell(plan, Options(**options), nodes)
+
+    assert resources("cpu") == {"num_cpus": 1.0, "num_gpus": 0.0}
+    assert resources("auto", cpus_per_cell=4.0) == {"num_cpus": 4.0, "num_gpus": 1.0}
+    assert resources("auto", nodes[:1]) == {"num_cpus": 1.0, "num_gpus": 0.0}
+    assert resources("cuda", gpus_per_cell=0.25) == {"num_cpus": 1.0, "num_gpus": 0.25}
+    for words, device, options in [
+        ("--cpus-per-cell 8 .* no node of the cluster has more than 4 CPUs", "cpu", {"cpus_per_cell": 8.0}),
+        ("--gpus-per-cell 0.5 cannot be used with --device cpu", "cpu", {"gpus_per_cell": 0.5}),
+        ("--gpus-per-cell 0 cannot be used with --device cuda", "cuda", {"gpus_per_cell": 0.0}),
+        ("--device cuda:1 cannot be used with --on ray", "cuda:1", {}),
+    ]:
+        with pytest.raises(ConfigError, match=words):
+            resources(device, **options)
+    with pytest.raises(ConfigError, match=r"--gpus-per-cell 1 .* no node .* more than 0 GPUs.*--device cpu"):
+        resources("cuda", nodes[:1])
+
+
+def test_no_cluster_at_the_address(monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
+        with pytest.raises(ConfigError, match=r"no Ray cluster could be reached there .*leave out --address"):
+            ray_cluster._require_cluster(address)
+    for address in ("node7", "http://node7:6379", "node7:", "a b:1"):
+        with pytest.raises(ConfigError, match="expected auto, HOST:PORT or ray://HOST:PORT"):
+            ray_cluster._require_cluster(address)
+    monkeypatch.setattr(ray_cluster.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"--on ray needs ray, .* pip install 'voidrl\[ray\]'"):
+        ray_cluster.connect("auto")
+
+
+def test_nodes_that_cannot_be_used(monkeypatch, tmp_path):
+    monkeypatch.setattr(ray_cluster, "_answers", list)
+    out = tmp_path / "new" / "out"
+
+    def check(shared, **answer):
+        node = {"host": "node7", "python": "/usr/bin/python", "voidrl": __version__, "sees": True, **answer}
+
+        def look(variables, token):
+            assert (token is not None) == shared
+            return {**node, "sees": node["sees"] and (token is None or Path(token).exists())}
+
+        agent = SimpleNamespace(
+            check=SimpleNamespace(remote=look), check_folder=SimpleNamespace(remote=lambda: "")
+        )
+        ray_cluster.require_usable({"id": agent}, out, {}, shared=shared)
+
+    check(shared=True)
+    check(shared=False, sees=True)
+    for words, answer in [
+        ("is not seen by node7 .* use --storage fetch", {"sees": False}),
+        ("node7 .* cannot import voidrl", {"voidrl": ""}),
+        (f"node7 .* has voidrl 0.1.* voidrl {__version__}: install the same version", {"voidrl": "0.1"}),
+    ]:
+        with pytest.raises(ConfigError, match=words):
+            check(shared=True, **answer)
+    assert not out.parent.exists()  # as before
+
+
+class Node:
+    """A node's agent in this process; fails at a given call."""
+
+    def __init__(self, root):
+        self.root, self.calls, self.fails_at = root, 0, None
+        self.agent = object.__new__(NodeAgent)
+        self.agent._root = root
+
+    def __call__(self, method, *args):
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise ConnectionError("the node is gone")
+        return getattr(self.agent, method)(*args)
+
+
+def run_to(root, step, *, values=1.0, status="running"):
+    """What a run has written by a step."""
+    folder = root / CELL
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": step}) + "\n")
+    files = {
+        "agent.safetensors": Group({"w": torch.full((1000,), float(step))}),
+        "replay.safetensors": Group({"x": torch.full((1000,), values)}, tag="same"),
+    }
+    checkpoint.save(folder / "checkpoints", step, files, {}, keep_last=2)
+    (folder / "status.json").write_text(json.dumps({"state": status, "checkpoint": step}))
+    log = root / "logs" / f"{CELL}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as file:
+        file.write(f"step {step}\n")
+
+
+def steps(root):
+    return checkpoint.list_steps(root / CELL / "checkpoints")
+
+
+def test_copies_of_a_run_that_trains(tmp_path):
+    node, out = Node(tmp_path / "node"), tmp_path / "out"
+    mirror = Mirror(out, CELL, "first")
+    mirror.fetch(node)  # before anything is there
+    for step in (10, 20, 30, 40):
+        run_to(node.root, step)
+        mirror.fetch(node)
+        assert steps(out) == steps(node.root) == [max(10, step - 10), step][step == 10 :]
+        assert (out / CELL / "metrics.jsonl").read_text() == (node.root / CELL / "metrics.jsonl").read_text()
+        assert json.loads((out / CELL / "status.json").read_text())["checkpoint"] == step
+    newest = checkpoint.latest(out / CELL / "checkpoints", pytest.fail)
+    assert newest.tensors("agent.safetensors")["w"][0] == 40
+    both = [*(out / CELL / "checkpoints").glob("*/replay.safetensors")]
+    assert len({path.stat().st_ino for path in both}) == 1  # copied once
+    assert not (node.root / ".pinned" / CELL).exists()
+    # A resumed run rewrites its metrics; what was appended before is no part of them.
+    (node.root / CELL / "metrics.jsonl").write_text('{"step": 5}\n')
+    mirror.fetch(node, final=True)
+    assert (out / CELL / "metrics.jsonl").read_text() == '{"step": 5}\n'
+    mirror.close()
+
+
+def test_a_node_lost_during_a_copy_leaves_what_can_be_resumed(tmp_path):
+    first = Node(tmp_path / "node")
+    run_to(first.root, 10)
+    Mirror(tmp_path / "whole", CELL, "first").fetch(first)
+    run_to(first.root, 20, status="done")
+    calls = first.calls
+    for fails_at in range(1, calls + 3):
+        out, node = tmp_path / f"out{fails_at}", Node(first.root)
+        mirror = Mirror(out, CELL, "first")
+        node.fails_at = fails_at
+        with suppress(ConnectionError):
+            mirror.fetch(node)
+        visible = steps(out)
+        for step in visible:
+            checkpoint.load(out / CELL / "checkpoints" / f"step_{step:012d}")
+            assert (out / CELL / "metrics.jsonl").read_text().count("\n") == 2
+        status = out / CELL / "status.json"
+        if status.exists():  # nothing says done before all is there
+            assert visible == [10, 20]
+        node.fails_at = None
+        mirror.fetch(node, final=True)
+        assert steps(out) == [10, 20]
+        mirror.close()
+
+
+def test_a_cell_is_sent_what_was_fetched_and_its_source(tmp_path):
+    out, node = tmp_path / "out", Node(tmp_path / "node")
+    run_to(out, 10)
+    run_to(out, 20)
+    source = "maze/apt-pretrain/seed1"
+    (out / CELL).rename(out / "copy")
+    (out / source).parent.mkdir(parents=True)
+    (out / "copy").rename(out / source)
+    run_to(out, 30)
+    run_to(out, 40)
+    (node.root / CELL).mkdir(parents=True)
+    (node.root / CELL / "stale").touch()  # of an attempt before, on the same node
+    Mirror(out, CELL, "second").send(node, source)
+    assert steps(node.root) == [40]  # the newest alone
+    assert not (node.root / CELL / "stale").exists()
+    assert checkpoint.list_steps(node.root / source / "checkpoints") == [20]
+    assert (node.root / CELL / "metrics.jsonl").read_text() == (out / CELL / "metrics.jsonl").read_text()
+    calls = node.calls
+    Mirror(out, "maze/apt/seed2", "first").send(node, source)  # a fine-tuning of the same source
+    assert node.calls == calls + 1
+
+
+def test_logs_of_all_attempts_are_joined(tmp_path):
+    out = tmp_path / "out"
+    for name in ("one", "two"):
+        node = Node(tmp_path / name)
+        run_to(node.root, 10)
+        for _ in range(2):  # the second command attaches again, and copies nothing twice
+            mirror = Mirror(out, CELL, name)
+            mirror.fetch(node)
+            mirror.fetch(node, final=True)
+            mirror.close()
+    assert (out / "logs" / f"{CELL}.log").read_text() == "step 10\nstep 10\n"
+
+
+def test_what_a_node_knows_of_its_cells(tmp_path):
+    from voidrl.runs import locks
+
+    node = Node(tmp_path)
+    write_json(attempt_path(tmp_path, CELL), {"attempt": "abc"})
+    assert node("attempts") == {CELL: "abc"}
+    assert node("is_free", CELL)
+    lock = locks.acquire(locks.cell_lock_path(tmp_path, CELL))
+    assert not node("is_free", CELL)  # a process whose actor is gone
+    locks.unlock(lock)
+    assert node("is_free", CELL)
+    node("remove", CELL)
+    assert node("attempts") == {}

@@ -1,0 +1,142 @@
+"""The page of `voidrl report --watch`: for browsers on this machine, and only what is in the table."""
+
+import http.client
+import json
+import socket
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+from synthetic_runs import write_experiment, write_run
+
+from voidrl.cli import main as cli
+from voidrl.report import serve
+from voidrl.report.live import Watch
+
+
+@pytest.fixture
+def watched(tmp_path):
+    root = tmp_path / "root"
+    write_experiment(root, [{"folder": "a/seed1"}, {"folder": "a/seed2", "seed": 2}], title="A & <b>")
+    run = write_run(root / "a/seed1", rows=[{"step": 50, "train/reward_mean": 1.0}])
+    (run / "log.txt").write_text("first line\nlast line\n")
+    (tmp_path / "secret.txt").write_text("secret")
+    return root
+
+
+@pytest.fixture
+def server(watched):
+    with serve.make_server(Watch([watched]), 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def fetch(server, path, **headers):
+    request = urllib.request.Request(serve.address_of(server).rstrip("/") + path, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read().decode(), answer.headers
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(), error.headers
+
+
+def test_the_table_and_its_data(server, watched):
+    assert server.server_address[0] == "127.0.0.1"
+    code, page, headers = fetch(server, "/")
+    assert code == 200
+    assert "<title>A &amp; &lt;b&gt; · voidrl watch</title>" in page
+    assert "http://" not in page  # nothing comes from elsewhere
+    assert "https://" not in page
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+    code, text, headers = fetch(server, "/status.json")
+    assert (code, headers["Content-Type"]) == (200, "application/json; charset=utf-8")
+    assert json.loads(text)["summary"] == Watch([watched]).look().to_json()["summary"]
+    assert [run["name"] for run in json.loads(text)["runs"]] == ["a/seed1", "a/seed2"]
+
+
+def test_reports_are_made_again_when_runs_have_changed(server, watched, monkeypatch):
+    made = []
+    write = serve.write_report
+    monkeypatch.setattr(serve, "write_report", lambda *a, **k: made.append(a[0]) or write(*a, **k))
+    for _ in range(2):
+        code, page, _ = fetch(server, "/report?run=a%2Fseed1")
+        assert code == 200
+        assert "voidrl report" in page
+    assert made == [[watched / "a/seed1"]]
+    fetch(server, "/report")
+    assert made[1:] == [[watched]]
+    with (watched / "a/seed1/metrics.jsonl").open("a") as file:
+        file.write('{"step": 60, "train/reward_mean": 2.0}\n')
+    monkeypatch.setattr(serve.time, "monotonic", lambda: 1e9)  # long after the last one
+    fetch(server, "/report")
+    assert len(made) == 3
+    code, text, _ = fetch(server, "/report?run=a/seed2")
+    assert (code, "no run" in text or "nothing" in text) == (404, True)  # it has not started
+
+
+def test_logs_of_runs_in_the_table_and_no_other_file(server, watched, tmp_path, monkeypatch):
+    code, text, headers = fetch(server, "/log?run=a/seed1")
+    assert (code, text) == (200, "first line\nlast line\n")
+    assert headers["Content-Type"].startswith("text/plain")
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    monkeypatch.setattr(serve, "LOG_BYTES", 12)
+    assert fetch(server, "/log?run=a/seed1")[1].endswith("log.txt\nlast line\n")
+    asked = ["../secret.txt", "..%2Fsecret.txt", "a/seed1/../../../secret.txt", "/etc/passwd", "a", ""]
+    for name in asked:
+        code, text, _ = fetch(server, f"/log?run={name}")
+        assert code == 404
+        assert "there is no run" in text
+    assert fetch(server, "/log?run=a/seed2")[:2] == (404, "a/seed2 has no log yet\n")
+    for path in ("/../secret.txt", "/%2e%2e/secret.txt", "/a/seed1/log.txt", "//etc/passwd"):
+        connection = http.client.HTTPConnection(*server.server_address[:2])
+        connection.request("GET", path)
+        assert connection.getresponse().status == 404
+        connection.close()
+    log = watched / "a/seed1/log.txt"
+    log.unlink()
+    log.symlink_to(tmp_path / "secret.txt")
+    code, text, _ = fetch(server, "/log?run=a/seed1")
+    assert code == 404
+    assert "outside of the folder that is watched" in text
+
+
+def test_only_this_machine_may_ask(server):
+    port = server.server_address[1]
+    own = (f"localhost:{port}", f"127.0.0.1:{port}", "localhost:9000", "localhost")  # 9000: an SSH tunnel
+    for host in own:
+        assert fetch(server, "/status.json", Host=host)[0] == 200
+    foreign = ["evil.example", f"evil.example:{port}", "localhost.evil.example:80", "127.0.0.1.evil:80", ""]
+    for host in foreign:
+        for path in ("/", "/status.json", "/log?run=a/seed1"):
+            code, text, _ = fetch(server, path, Host=host)
+            assert code == 403
+            assert "seed1" not in text
+    assert fetch(server, "/report", **{"Sec-Fetch-Site": "cross-site"})[0] == 403
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("POST", "/status.json")
+    assert connection.getresponse().status == 501
+    connection.close()
+
+
+def test_bad_input_is_one_sentence(watched, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        cases = {
+            ("--watch", "--port", str(port)): f"port {port} of 127.0.0.1 is in use: choose another one with",
+            ("--watch", "--port", "70000"): "--port = 70000 cannot be used: expected a number below 65536",
+            ("--port", "80"): "--port 80 cannot be used: it is for --watch",
+            ("--watch", "-o", "x.html"): "--out cannot be used with --watch, which writes no file",
+            ("--watch", "--no-media"): "--no-media cannot be used with --watch",
+        }
+        for words, sentence in cases.items():
+            assert cli.main(["report", str(watched), *words]) == 2
+            said = capsys.readouterr().err
+            assert sentence in said
+            assert said.count("\n") == 1
+    assert cli.main(["report", str(tmp_path / "empty"), "--watch"]) == 2
+    assert "holds no runs" in capsys.readouterr().err

@@ -1,0 +1,288 @@
+"""One run on several ranks: what it counts, saves and resumes, and what a lost rank leaves."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from rank_runs import ENV, assert_same, pretrain, resume, run, saved_tensors, transitions, words
+
+from voidrl import ranks, split
+from voidrl.cli.launch import split_off
+from voidrl.config import Config, update
+from voidrl.errors import ConfigError
+from voidrl.runs.folder import RunFolder
+from voidrl.runs.metrics import read_metrics
+from voidrl.runs.status import read_status
+from voidrl.saved_run import latest_run
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks are forked from the test")
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory):
+    """A complete run on two ranks, and what they said."""
+    out = tmp_path_factory.mktemp("two") / "run"
+    codes, messages = pretrain(2, out)
+    assert codes == [0, 0], messages
+    return out, messages
+
+
+def test_two_ranks_are_one_run_with_one_folder(on_two):
+    out, messages = on_two
+    status, rows = read_status(out), read_metrics(out)
+    assert (status.state, status.ranks) == ("done", 2)
+    # Four environments, each of whose steps counts once, and one row of each moment.
+    steps = [row["step"] for row in rows]
+    assert steps == sorted({*steps})
+    assert status.steps == steps[-1] in range(120, 124)
+    assert rows[-1]["updates"] == (steps[-1] - 12) // 2
+    assert rows[-1]["episodes"] == 4 * 3  # of 6 steps, one of each environment between two checkpoints
+    tensors, meta = saved_tensors(out)
+    visits = sum(tensors[f"{rank}/loop.safetensors/visits"].sum() for rank in range(2))
+    assert visits == meta["steps"] + meta["episodes"] + 4 * 3  # steps, resets, and a beginning per checkpoint
+    assert messages[1] == ""
+    assert "120 steps" in messages[0] or "steps in" in messages[0]
+
+
+def test_ranks_have_columns_and_random_numbers_of_their_own(on_two):
+    tensors, _ = saved_tensors(on_two[0])
+    assert len(tensors["0/replay.safetensors/age"]) == len(tensors["1/replay.safetensors/age"]) == 2
+    assert not torch.equal(tensors["0/loop.safetensors/rng_cpu"], tensors["1/loop.safetensors/rng_cpu"])
+    mine, others = (tensors[f"{rank}/replay_00000.safetensors/frames"] for rank in range(2))
+    assert mine.shape == others.shape
+    assert not torch.equal(mine, others)
+
+
+def test_a_checkpoint_counts_only_with_all_its_parts(on_two, tmp_path):
+    out = shutil.copytree(on_two[0], tmp_path / "run")
+    part = next((out / "ranks" / "1").iterdir()) / "loop.safetensors"
+    part.write_bytes(part.read_bytes()[:-1])
+    said = []
+    with pytest.raises(Exception, match="no valid checkpoint"):
+        latest_run(RunFolder(out), said.append)
+    assert "the part of rank 1 of 2 cannot be used" in said[0]
+
+
+def in_group(monkeypatch, size):
+    monkeypatch.setattr(ranks, "_current", ranks.Ranks(0, size, local_size=size))
+
+
+REFUSED = {
+    "more ranks than environments": (
+        {"env.num_envs": 2},
+        "env.num_envs = 2 cannot be used on 3 ranks: expected an environment for each",
+    ),
+    "on-policy": ({"learner": "mepol", "env.num_envs": 6}, "learner 'mepol' cannot be used on 3 ranks"),
+    "counted states": (
+        {"env.num_envs": 6, "env.count_states": True},
+        "set env.counted_envs = 2, which are its environments",
+    ),
+    "short replay": (
+        {"env.num_envs": 6, "replay.capacity_steps": 6, "learner.n_step": 3},
+        "replay.capacity_steps = 6 cannot be used with env.num_envs = 6 on 3 ranks",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_ranks_cannot_divide_is_refused(monkeypatch, changes, sentence):
+    in_group(monkeypatch, 3)
+    with pytest.raises(ConfigError, match=sentence):
+        split.require_splittable(update(Config(), {"learner": "dqn"} | changes), None)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
+def test_parts_are_consecutive_and_differ_by_one_at_most(size):
+    parts = [ranks.Ranks(rank, size).part(7) for rank in range(size)]
+    assert [column for part in parts for column in part] == [*range(7)]
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_all_ranks_have_as_many_rows(monkeypatch):
+    config = update(Config(), {"env.num_envs": 7, "replay.capacity_steps": 100})
+    rows = []
+    for rank in range(3):
+        monkeypatch.setattr(ranks, "_current", ranks.Ranks(rank, 3))
+        mine = split.replay_part(config).capacity_steps
+        rows.append(mine // split.env_part(config.env)[1])
+    assert rows == [15, 15, 15]
+
+
+WRONG = {
+    "no number": (["--ranks"], "option --ranks has no value"),
+    "none": (["--ranks", "0"], "expected a whole number from 1 on"),
+    "words": (["--gpus=many"], "expected a whole number from 1 on"),
+    "both": (["--ranks", "2", "--gpus", "2"], "cannot be used together"),
+    "a CPU": (["--gpus", "2", "--device", "cpu"], "leave --device out, or use --ranks 2"),
+    "too many": (["--gpus", "500"], "--gpus 500 cannot be used: torch sees"),
+}
+
+
+@pytest.mark.parametrize(("argv", "sentence"), WRONG.values(), ids=WRONG)
+def test_bad_numbers_of_ranks_are_one_sentence(argv, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        split_off(argv)
+
+
+def test_ranks_within_torchrun_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ConfigError, match="cannot be used under torchrun, which has started 4 processes"):
+        split_off(["ENV", "--ranks", "2"])
+    assert split_off(["ENV", "--steps", "5"]) == (0, ["ENV", "--steps", "5"])
+
+
+@pytest.mark.slow
+def test_a_script_can_start_one_run_after_another_under_torchrun():
+    """torchrun keeps one store for all groups: addresses of the first must not be read by the second."""
+    script = str(Path(__file__).with_name("rank_twice.py"))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert sorted(done.stdout.split()) == ["[3.0]"] * 6
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_exact_after_sigterm_of_one_rank(on_two, tmp_path):
+    out = tmp_path / "run"
+    codes, messages = pretrain(2, out, "1 17 SIGTERM")
+    assert codes == [75, 75], messages
+    assert "stopped by SIGTERM" in messages[0]
+    assert messages[1] == ""
+    assert read_status(out).state == "stopped"
+    assert 40 < read_status(out).steps < 80
+    # A stop cuts episodes where no other run does: the run to compare with was stopped there too.
+    other = shutil.copytree(out, tmp_path / "other")
+    for folder in (out, other):
+        assert resume(2, folder)[0] == [0, 0]
+    assert_same(out, other)
+    assert read_status(out).state == "done"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_the_others_and_the_run_is_resumed_exactly(on_two, tmp_path, rank):
+    out, began = tmp_path / "run", time.monotonic()
+    codes, messages = pretrain(2, out, f"{rank} 17 SIGKILL")
+    assert time.monotonic() - began < 45
+    assert codes[rank] == -signal.SIGKILL
+    assert codes[1 - rank] == 2
+    status = read_status(out)
+    if rank == 1:
+        assert status.state == "failed"
+        assert status.error.startswith("rank 1 died; the checkpoint of step 4")
+        assert f"resume with `voidrl resume {out}`" in status.error
+        assert messages[0].count("rank 1 died") == 1
+    else:  # nobody is left who could write it
+        assert status.state == "interrupted"
+        assert "rank 0 died" in messages[1]
+    codes, messages = resume(2, out)
+    assert codes == [0, 0], messages
+    assert_same(on_two[0], out)
+
+
+@pytest.mark.slow
+def test_an_environment_that_raises_in_one_rank_is_named_by_all(tmp_path):
+    out = tmp_path / "run"
+    codes, messages = pretrain(2, out, "1 17 raise")
+    assert codes == [2, 2]
+    assert "the wheel fell off" in messages[1]
+    assert "Traceback" not in messages[0] + messages[1]
+    status = read_status(out)
+    assert status.state == "failed"
+    assert status.error.startswith("rank 1 failed: environment")
+    assert "the wheel fell off" in status.error
+    assert "the wheel fell off" in (out / "log.txt").read_text()
+
+
+CHANGES = {"two to one": (2, 1), "one to two": (1, 2), "four to two": (4, 2), "two to three": (2, 3)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), CHANGES.values(), ids=CHANGES)
+def test_another_number_of_ranks_keeps_weights_and_all_transitions(tmp_path, before, after):
+    out = tmp_path / "run"
+    codes, messages = pretrain(before, out, steps=60, replay__capacity_steps=400)
+    assert codes == [0] * before, messages
+    stored, (_, meta) = transitions(out), saved_tensors(out)
+    codes, messages = resume(after, out, "", "--steps", "100")
+    assert codes == [0] * after, messages
+    assert f"it had {before} rank" in messages[0]
+    assert f"and has {after}: weights and optimizers are exactly those of the checkpoint" in messages[0]
+    now, (_, later) = transitions(out), saved_tensors(out)
+    assert stored < now
+    assert len(now) - len(stored) == later["steps"] - meta["steps"]
+    assert later["ranks"] == after
+    assert sorted(path.name for path in (out / "ranks").glob("*")) == [str(r) for r in range(1, after)]
+    assert read_metrics(out)[-1]["coverage/cells"] > 0
+
+
+@pytest.mark.slow
+def test_a_fine_tuned_agent_is_saved_before_its_first_step_with_all_parts(on_two, tmp_path):
+    out = tmp_path / "run"
+    small = ["--steps", "50", "--log.checkpoint-every-steps", "40", "--finetune.warmup-steps", "8"]
+    codes, messages = run(2, ["finetune", str(on_two[0]), "--out", str(out), *small], tmp_path, "1 3 SIGKILL")
+    assert codes == [2, -signal.SIGKILL]
+    assert "rank 1 died; the checkpoint of step 0 is kept" in messages[0]
+    assert resume(2, out)[0] == [0, 0]
+    assert read_status(out).state == "done"
+
+
+@pytest.mark.slow
+def test_agents_that_differ_between_ranks_are_noticed_before_they_are_saved(tmp_path):
+    codes, messages = pretrain(2, tmp_path / "run", method="rank_runs:Drifting")
+    assert codes == [2, 2]
+    assert "method.seen of the agent differs between rank 0 and rank 1" in messages[0]
+    assert messages[1] == ""
+
+
+@pytest.mark.slow
+def test_uneven_parts(tmp_path):
+    out = tmp_path / "run"
+    codes, messages = pretrain(3, out)
+    assert codes == [0, 0, 0], messages
+    tensors, _ = saved_tensors(out)
+    assert [len(tensors[f"{rank}/replay.safetensors/age"]) for rank in range(3)] == [1, 1, 2]
+    codes, _ = resume(3, out, "", "--steps", "160")
+    assert codes == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_more_ranks_than_environments_is_one_sentence_of_the_first_rank(tmp_path):
+    codes, messages = pretrain(3, tmp_path / "run", env__num_envs=2, learner__batch_size=12)
+    assert codes == [2, 2, 2]
+    assert (
+        messages[0].count("voidrl: --env.num-envs 2 cannot be used on 3 ranks")
+        + messages[0].count("env.num_envs = 2 cannot be used on 3 ranks")
+        == 1
+    )
+    assert messages[1:] == ["", ""]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_the_launcher_passes_signals_on_and_leaves_nothing(tmp_path):
+    out = tmp_path / "run"
+    path = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-m", "voidrl", "pretrain", ENV, "--ranks", "2", "--out", str(out)]
+    child = subprocess.Popen(
+        [*command, *words(steps=100000)],
+        env=os.environ | {"PYTHONPATH": path},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while child.poll() is None and not (out / "metrics.jsonl").exists():
+        time.sleep(0.1)
+    child.send_signal(signal.SIGTERM)
+    _, messages = child.communicate(timeout=120)
+    assert child.returncode == 75, messages
+    assert messages.count("stopped by SIGTERM") == 1
+    assert read_status(out).state == "stopped"
+    saved_tensors(out)  # all parts are there
+    assert run(1, ["resume", str(out), "--steps", "60"], tmp_path)[0] == [0]
