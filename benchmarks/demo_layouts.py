@@ -23,6 +23,7 @@ import numpy as np
 
 from voidrl.envs.ids import parse_id
 from voidrl.envs.maze import PixelMazeVector
+from voidrl.experiments.executors.local import Options
 from voidrl.experiments.experiment import do_plan, unattended
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Plan, make_plan
@@ -99,7 +100,7 @@ def main() -> int:
     ok = True
     if not args.show:
         with unattended(plan, sys.argv):
-            ok = do_plan(plan, jobs=args.jobs, command=sys.argv).ok
+            ok = do_plan(plan, "local", Options(jobs=args.jobs), command=sys.argv).ok
     found = read_layouts(plan)
     (plan.out / "layouts.json").write_text(json.dumps(found, indent=1) + "\n")
     print(table(found))
