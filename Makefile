@@ -30,7 +30,7 @@ demo: $(READY) ## pre-train in a maze without rewards, then fine-tune; ARGS are 
 	@$(BIN)/voidrl demo $(ARGS)
 
 test: $(READY) ## run the tests that take seconds; ARGS are passed to pytest
-	@$(BIN)/python -m pytest -m "not slow and not faults and not foreign" -n $(WORKERS) $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not faults and not foreign" -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-slow: $(READY) ## run the tests that take minutes
 	@$(BIN)/python -m pytest -m slow $(ARGS)
