@@ -13,7 +13,9 @@ torch.set_num_threads(1)  # the networks here are too small to share between thr
 if not torch.cuda.is_available():  # without a GPU Triton's kernels are run by its interpreter, on the CPU
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under `nohup` it would be ignored, in the runs of tests too
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under `nohup`
+    # A handler, unlike SIG_IGN, is not inherited by the processes of tests, and does not end this one.
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 os.fsync = lambda descriptor: None  # tests kill processes but never the power: nothing waits for the disk
 
