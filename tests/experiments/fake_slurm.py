@@ -79,6 +79,8 @@ def sbatch(words: list[str]) -> None:
                 os.dup2(null, descriptor)
             run(task, copy)
             os._exit(0)
+    if Path(STATE, "late").exists():
+        sys.exit("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
     print(f"Submitted batch job {number}")
 
 
@@ -115,16 +117,18 @@ def srun(words: list[str]) -> None:
 
 
 def scancel(words: list[str]) -> None:
+    if Path(STATE, "no_scancel").exists():
+        sys.exit("scancel: error: Unable to contact slurm controller (connect failure)")
     options = dict(word[2:].split("=", 1) for word in words if word.startswith("--"))
     wanted = [word for word in words if not word.startswith("--")]
     for task in tasks():
         now = read(task)
         matches = task in wanted or task.partition("_")[0] in wanted or now["name"] == options.get("name")
-        if not matches or now["state"] not in ("PENDING", "RUNNING"):
+        if not matches or now["state"] not in ("PENDING", "RUNNING", "SUSPENDED"):
             continue
         if options.get("state", now["state"]) != now["state"]:
             continue
-        if now["state"] == "PENDING":
+        if now["state"] == "PENDING" or "pid" not in now:
             write(task, state="CANCELLED by 0")
         elif "signal" in options:
             send(task, signal.Signals[f"SIG{options['signal']}"])

@@ -99,7 +99,7 @@ def test_ready_cells_are_one_array_and_their_ends_come_back_once(cluster, tmp_pa
         assert ended == {"a/s1": Ended(0), "b/s1": Ended(2), "c/s1": Ended(-signal.SIGKILL)}
         assert made.poll() == {}
     assert len(calls(cluster, "sbatch")) == 1
-    assert jobs_file(out) == {"jobs": {}, "stopped": [], "submitting": None}
+    assert jobs_file(out) == {"jobs": {}, "stopped": [], "submitting": []}
     assert "start 1 of a/s1" in (out / "logs/a/s1.log").read_text()
 
 
@@ -138,12 +138,31 @@ def test_a_driver_killed_while_it_submits_leaves_no_job_that_nobody_knows(cluste
         monkeypatch.setattr(made, "_sbatch", killed)
         with pytest.raises(KeyboardInterrupt):
             made.poll()
-    assert jobs_file(out)["submitting"]["cells"] == ["a/s1", "b/s1"]
+    [name] = jobs_file(out)["submitting"]
     assert jobs_file(out)["jobs"] == {}
+    (cluster / "no_scancel").touch()
+    refused = pytest.raises(RunFolderError, match=f"scancel cannot cancel them now: try again, .*{name}")
+    with executor(out) as unlucky, refused:  # or they would be submitted twice
+        unlucky.attach(["a/s1", "b/s1"])
+    assert jobs_file(out)["submitting"] == [name]
+    (cluster / "no_scancel").unlink()
     with executor(out) as later:
         assert later.attach(["a/s1", "b/s1"]) == set()  # they are submitted again
     assert {fake_slurm.read(task)["state"] for task in fake_slurm.tasks()} == {"CANCELLED by 0"}
-    assert jobs_file(out)["submitting"] is None
+    assert jobs_file(out)["submitting"] == []
+
+
+def test_jobs_that_sbatch_submitted_though_it_failed_are_canceled(cluster, tmp_path):
+    out = tmp_path / "out"
+    (cluster / "hold").touch()
+    (cluster / "late").touch()
+    with executor(out) as made:
+        made.attach(["a/s1"])
+        made.submit(job(out, "a/s1", 0))
+        [(_, ended)] = made.poll().items()
+    assert "Socket timed out" in ended.why
+    assert {fake_slurm.read(task)["state"] for task in fake_slurm.tasks()} == {"CANCELLED by 0"}
+    assert jobs_file(out) == {"jobs": {}, "stopped": [], "submitting": []}
 
 
 def test_jobs_that_slurm_ends(cluster, tmp_path):
@@ -177,7 +196,7 @@ def test_what_sbatch_does_not_take_fails_with_its_reason(cluster, tmp_path):
         [(cell, ended)] = made.poll().items()
     assert (cell, ended.code, ended.lost) == ("a/s1", None, False)
     assert ended.why == "sbatch did not take it: sbatch: error: invalid partition specified: nowhere"
-    assert jobs_file(out) == {"jobs": {}, "stopped": [], "submitting": None}
+    assert jobs_file(out) == {"jobs": {}, "stopped": [], "submitting": []}
 
 
 def test_an_array_that_is_too_long_for_the_cluster_is_divided(tmp_path, monkeypatch):
@@ -211,6 +230,22 @@ def test_a_damaged_list_of_jobs_is_one_sentence(content, tmp_path):
             made.attach([])
 
 
+def test_stop_reaches_jobs_that_were_between_two_states(cluster, tmp_path):
+    out = tmp_path / "out"
+    (cluster / "hold").touch()
+    with executor(out) as made:
+        made.attach([])
+        made.submit(job(out, "a/s1", 0))
+        made.submit(job(out, "b/s1", 0))
+        made.poll()
+        fake_slurm.write("101_0", state="COMPLETING")  # on its way back into the queue
+        fake_slurm.write("101_1", state="SUSPENDED")
+        made.stop()
+        assert set(collect(made, 1)) == {"b/s1"}
+        fake_slurm.write("101_0", state="PENDING")
+        assert collect(made, 1) == {"a/s1": Ended(75)}
+
+
 @pytest.mark.slow
 def test_stop_lets_running_cells_write_checkpoints_and_drops_queued_ones(cluster, tmp_path):
     out = tmp_path / "out"
@@ -225,7 +260,7 @@ def test_stop_lets_running_cells_write_checkpoints_and_drops_queued_ones(cluster
         made.stop()
         assert collect(made, 2) == {"a/s1": Ended(75), "b/s1": Ended(75)}
     assert [starts(out, "a/s1"), starts(out, "b/s1")] == [1, 0]
-    assert "--signal=TERM" in calls(cluster, "scancel")[1]
+    assert "--signal=TERM" in calls(cluster, "scancel")[2]
 
 
 @pytest.mark.slow

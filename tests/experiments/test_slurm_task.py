@@ -106,6 +106,18 @@ def test_exit_status_75_requeues(tmp_path):
     assert len(starts(tmp_path)) == 3
 
 
+@pytest.mark.parametrize("code", [0, 75])
+def test_a_canceled_cell_that_is_done_has_a_result(tmp_path, code, monkeypatch):
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    task = stub_task(tmp_path, code)
+    task._terminated = True  # by a signal that came at its end
+    if code == 0:
+        assert task() == 0
+    else:
+        with pytest.raises(SystemExit, match="75"):  # the state of the job says how it ended
+            task()
+
+
 def test_a_signal_that_comes_when_the_cell_is_done_requeues_nothing(tmp_path):
     task = stub_task(tmp_path, 0)
     task._start(signal.SIGUSR2)

@@ -1,9 +1,10 @@
 """The executor `slurm`: cells as tasks of array jobs, which SLURM queues, starts and requeues.
 
 Scripts, pickles and submitit's own logs are in OUT/slurm/, as is `jobs.json` with the jobs that no command
-has collected yet. It is written before cells are submitted and after SLURM has given them ids, so that a
-command that is killed in between leaves behind which jobs to cancel. One command at a time submits from a
-folder; it may be closed at any time, and the same command attaches to its jobs.
+has collected yet. It is written before cells are submitted and after SLURM has given them ids: where a
+command is killed in between, or sbatch fails and has perhaps submitted them all the same, it has the name of
+the jobs to cancel. One command at a time submits from a folder; it may be closed at any time, and the same
+command attaches to its jobs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -188,6 +189,8 @@ class Slurm(Executor):
         self._batch: list[Job] = []
         self._jobs: dict[str, str] = {}
         """Ids of jobs by cell."""
+        self._unknown: set[str] = set()
+        """Names of arrays that are perhaps in the queue, without known ids."""
         self._over: dict[str, float] = {}
         """When SLURM first said that the job of a cell is over."""
         self._stopped: set[str] = set()
@@ -219,9 +222,14 @@ class Slurm(Executor):
     def attach(self, cells: Collection[str]) -> set[str]:  # noqa: D102
         saved = self._read()
         self._jobs, self._stopped = saved["jobs"], {*saved["stopped"]}
-        if unfinished := saved["submitting"]:  # whether sbatch was called is unknown
-            self._run("scancel", f"--name={unfinished['name']}")
-            self._write()
+        self._unknown = {*saved["submitting"]}
+        self._cancel_unknown()
+        if self._unknown:
+            raise RunFolderError(
+                f"an earlier command was ended while it submitted jobs to SLURM, and scancel cannot cancel "
+                f"them now: try again, or cancel {', '.join(sorted(self._unknown))} by name and delete "
+                f"{self._folder / JOBS_FILE}"
+            )
         return {cell for cell in self._jobs if cell in cells}
 
     def has_room(self, cell: str) -> bool:  # noqa: D102
@@ -239,6 +247,8 @@ class Slurm(Executor):
         if now >= self._next_look:
             self._next_look = now + POLL_SECONDS
             self._ask(now)
+            with suppress(OSError):  # a network file system may have kept an old listing of the folder
+                self._folder.chmod(self._folder.stat().st_mode)
             found = {cell: self._look(cell, job_id, now) for cell, job_id in self._jobs.items()}
             collected = {cell: how for cell, how in found.items() if how is not None}
             if collected:
@@ -259,11 +269,7 @@ class Slurm(Executor):
         self._batch.clear()
         self._stopped = {*self._jobs.values()}
         self._write()
-        if self._jobs:
-            # A signal alone, as a job that is canceled is killed within seconds, checkpoint or not.
-            self._run("scancel", "--state=PENDING", *self._jobs.values())
-            self._run("scancel", "--state=RUNNING", "--signal=TERM", *self._jobs.values())
-            self._next_look = self._next_sacct = 0.0
+        self._next_look = self._next_sacct = 0.0
 
     def kill(self) -> None:  # noqa: D102
         self._batch.clear()
@@ -278,21 +284,30 @@ class Slurm(Executor):
 
         cells = [job["cell"] for job in batch]
         name = f"voidrl-{self._name}-{uuid.uuid4().hex[:8]}"
-        self._write({"name": name, "cells": cells})
+        self._unknown.add(name)
+        self._write()
         try:
             ids = self._sbatch(batch, name)
         except (FailedJobError, FailedSubmissionError, OSError) as error:
-            self._write()
+            self._cancel_unknown()  # SLURM may have them: sbatch fails also where the answer comes too late
             why = next(filter(None, reversed(str(error).strip().splitlines())), "no reason given")
             if len(batch) > 1 and "job array" in why:  # longer than the cluster's MaxArraySize
                 half = len(batch) // 2
                 return self._send(batch[:half]) | self._send(batch[half:])
             return dict.fromkeys(cells, Ended(None, f"sbatch did not take it: {why}"))
         self._jobs.update(zip(cells, ids, strict=True))
+        self._unknown.discard(name)
         self._write()
         self.say(f"submitted {len(cells)} runs to SLURM as job {ids[0].partition('_')[0]}")
         self._next_look = 0.0
         return {}
+
+    def _cancel_unknown(self) -> None:
+        """Cancel arrays by name; those that cannot be canceled now stay in the file for the next command."""
+        for name in sorted(self._unknown):
+            if self._run("scancel", f"--name={name}") is not None:
+                self._unknown.discard(name)
+        self._write()
 
     def _sbatch(self, batch: Sequence[Job], name: str) -> list[str]:
         import submitit
@@ -314,8 +329,6 @@ class Slurm(Executor):
         from submitit.core.utils import JobPaths
 
         paths: Any = JobPaths(self._folder, job_id)
-        with suppress(OSError):  # a network file system may have kept an old listing of the folder
-            self._folder.chmod(self._folder.stat().st_mode)
         if paths.result_pickle.exists():
             return _read_result(job_id, paths.result_pickle)
         state = self._info.get(job_id, {}).get("State", "").partition(" ")[0].rstrip("+").upper()
@@ -338,6 +351,17 @@ class Slurm(Executor):
             return Ended(None, f"job {job_id} ran out of memory: give it more with --mem")
         return Ended(None, f"job {job_id} ended as {state} and left no result; {log} may say why")
 
+    def _ask_to_stop(self, jobs: Sequence[str]) -> None:
+        """Stop jobs in whatever state; again with every question, as a job between two states hears nothing.
+
+        One that runs gets a signal alone: if it were canceled, it would be killed within seconds, checkpoint
+        or not.
+        """
+        if jobs:
+            self._run("scancel", "--state=PENDING", *jobs)
+            self._run("scancel", "--state=SUSPENDED", *jobs)
+            self._run("scancel", "--state=RUNNING", "--signal=TERM", *jobs)
+
     def _ask(self, now: float) -> None:
         """Ask sacct for the states of all jobs in one call.
 
@@ -348,6 +372,7 @@ class Slurm(Executor):
         if now < self._next_sacct or not self._jobs:
             return
         self._next_sacct = now + SACCT_SECONDS
+        self._ask_to_stop([job_id for job_id in self._jobs.values() if job_id in self._stopped])
         arrays = sorted({job_id.partition("_")[0] for job_id in self._jobs.values()})
         output = self._run("sacct", "-o", "JobID,State,NodeList", "--parsable2", "-j", ",".join(arrays))
         self._info = SlurmInfoWatcher().read_info(output) if output else {}
@@ -359,7 +384,7 @@ class Slurm(Executor):
 
         path = self._folder / JOBS_FILE
         if not path.is_file():
-            return {"jobs": {}, "stopped": [], "submitting": None}
+            return {"jobs": {}, "stopped": [], "submitting": []}
         with suppress(CheckpointError):
             saved = read_json(path, "the jobs that an earlier command submitted")
             if saved.keys() >= {"jobs", "stopped", "submitting"}:
@@ -369,14 +394,18 @@ class Slurm(Executor):
             f"experiment (squeue shows them as voidrl-{self._name}-…), and delete the file"
         )
 
-    def _write(self, submitting: Mapping[str, Any] | None = None) -> None:
+    def _write(self) -> None:
         from voidrl.checkpoint import write_json_atomic
 
-        saved = {"jobs": self._jobs, "stopped": sorted(self._stopped), "submitting": submitting}
+        saved = {
+            "jobs": self._jobs,
+            "stopped": sorted(self._stopped),
+            "submitting": sorted(self._unknown),
+        }
         write_json_atomic(self._folder / JOBS_FILE, saved)
 
-    def _run(self, *command: str) -> str:
-        """The output of a command of SLURM; its failure is said once and changes nothing."""
+    def _run(self, *command: str) -> str | None:
+        """The output of a command of SLURM; None if it failed, which is said once."""
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             why = done.stderr.strip().splitlines()[-1:] if done.returncode else []
@@ -385,7 +414,7 @@ class Slurm(Executor):
         if why and command[0] not in self._warned:
             self._warned.add(command[0])
             self.say(f"{command[0]} failed: {why[0]}")
-        return done.stdout if done is not None and not done.returncode else ""
+        return done.stdout if done is not None and not done.returncode else None
 
 
 def _read_result(job_id: str, path: Path) -> Ended:

@@ -73,8 +73,8 @@ class CellTask:
                 raise
             code = self._wait()
             self._note(f"not requeued: {error}")
-        if self._terminated:  # without a result, so that the state of the job counts, which may be requeued
-            raise SystemExit(code)
+        if self._terminated and code:
+            raise SystemExit(code)  # without a result: the state of the job counts, which may be requeued
         return code
 
     def checkpoint(self) -> Any:
