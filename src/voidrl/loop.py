@@ -193,7 +193,8 @@ class Loop:
     def _train(self, stop: StopSignals) -> Path:
         log, state = self.config.log, self.state
         self.clock = (time.monotonic(), state.steps, state.updates)
-        self.folder.status.track(lambda: state.steps, str(self.agent.device))
+        warmup_steps = 0 if self.on_policy or not self.agent.learns else self.warmup_steps
+        self.folder.status.track(lambda: state.steps, str(self.agent.device), warmup_steps)
         self.clock_rollouts = state.rollouts
         if self.envs.counter is not None and state.states:
             self.envs.counter.load(state.states)

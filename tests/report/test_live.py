@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -102,9 +104,11 @@ def test_elsewhere_a_fresh_heartbeat_is_life_and_an_old_one_is_not(tmp_path):
     beat(tmp_path / "a", age=status_module.STALE_SECONDS / 2)
     assert states(tmp_path)["a"][0] == "running"
     beat(tmp_path / "a", age=status_module.STALE_SECONDS * 2)
-    assert states(tmp_path)["a"] == ("interrupted", "its process ended and wrote no final state")
+    state, note = states(tmp_path)["a"]
+    assert state == "interrupted"
+    assert re.fullmatch(f"no heartbeat from {OTHER} for 4m..s: its process or its node is gone", note)
     beat(tmp_path / "a", host=socket.gethostname())
-    assert states(tmp_path)["a"][0] == "interrupted"
+    assert states(tmp_path)["a"] == ("interrupted", "its process ended and wrote no final state")
     with RunFolder(tmp_path / "a").lock():
         assert states(tmp_path)["a"][0] == "running"
     beat(tmp_path / "a", "stopped", signal="SIGTERM")
@@ -124,7 +128,7 @@ def test_torn_damaged_and_missing_files(tmp_path):
     for name, steps in (("lost", 30), ("whole", 100)):
         (write_run(tmp_path / name, rows=[{**row, "step": steps}]) / "status.json").unlink()
     found = {run.name: run for run in Watch([tmp_path]).look().runs}
-    assert (found["torn"].score, found["torn"].rate, found["torn"].seconds_left) == (2.0, 10.0, 7.0)
+    assert (found["torn"].score, found["torn"].rate, found["torn"].seconds_left) == (2.0, None, None)
     assert (found["damaged"].state, found["damaged"].steps) == ("failed", 30)
     assert "status.json is damaged: remove it" in found["damaged"].note
     assert [found[name].state for name in ("lost", "whole")] == ["interrupted", "done"]
@@ -310,12 +314,26 @@ def test_on_a_terminal_it_refreshes_until_ctrl_c(experiment):
         assert process.stderr.read() == b""
 
 
-def test_a_path_that_vanishes_is_a_sentence(tmp_path):
-    run = write_run(tmp_path / "run", rows=[{"step": 60}])
-    watch = Watch([tmp_path])
-    watch.look()
-    for path in run.iterdir():
-        path.unlink()
-    watch._found_at = None
-    with pytest.raises(RunFolderError, match="holds no runs"):
+def test_what_vanishes_is_not_shown_and_a_folder_that_does_is_a_sentence(tmp_path):
+    kept = write_run(tmp_path / "runs/kept", rows=[{"step": 60}])
+    gone = write_run(tmp_path / "runs/gone", rows=[{"step": 60}])
+    watch = Watch([tmp_path / "runs"])
+    assert len(watch.look().runs) == 2
+    shutil.rmtree(gone)
+    assert [run.name for run in watch.look().runs] == ["kept"]
+    shutil.rmtree(kept)
+    with pytest.raises(RunFolderError, match="runs holds no runs: expected"):
         watch.look()
+    (tmp_path / "runs").rmdir()
+    with pytest.raises(RunFolderError, match="runs is no longer there: it was removed or renamed"):
+        watch.look()
+
+
+def test_the_eta_of_all_takes_the_rates_of_the_same_method(tmp_path):
+    names = ("random", "apt")
+    cells = [{"folder": f"{arm}/seed{i}", "arm": arm, "seed": i} for arm in names for i in (1, 2)]
+    write_experiment(tmp_path, cells)
+    beat(tmp_path / "random/seed1", "done", steps=100, rate=1000.0)
+    beat(tmp_path / "apt/seed1", steps=0, rate=1.0)
+    snapshot = Watch([tmp_path]).look()
+    assert snapshot.seconds_left == pytest.approx(100 + 0.1 + 100)  # one at a time

@@ -11,6 +11,7 @@ import pytest
 from synthetic_runs import write_experiment, write_run
 
 from voidrl.cli import main as cli
+from voidrl.errors import RunFolderError
 from voidrl.report import serve
 from voidrl.report.live import Watch
 
@@ -91,7 +92,7 @@ def test_logs_of_runs_in_the_table_and_no_other_file(server, watched, tmp_path, 
         assert code == 404
         assert "there is no run" in text
     assert fetch(server, "/log?run=a/seed2")[:2] == (404, "a/seed2 has no log yet\n")
-    for path in ("/../secret.txt", "/%2e%2e/secret.txt", "/a/seed1/log.txt", "//etc/passwd"):
+    for path in ("/../secret.txt", "/%2e%2e/secret.txt", "/a/seed1/log.txt", "//etc/passwd", "//["):
         connection = http.client.HTTPConnection(*server.server_address[:2])
         connection.request("GET", path)
         assert connection.getresponse().status == 404
@@ -101,7 +102,27 @@ def test_logs_of_runs_in_the_table_and_no_other_file(server, watched, tmp_path, 
     log.symlink_to(tmp_path / "secret.txt")
     code, text, _ = fetch(server, "/log?run=a/seed1")
     assert code == 404
-    assert "outside of the folder that is watched" in text
+    assert "outside of what is watched, so it is not shown" in text
+    logs = watched / "logs/a/seed1.log"  # of the cell's process, in the experiment's folder
+    logs.parent.mkdir(parents=True)
+    logs.write_text("of the cell\n")
+    with serve.make_server(Watch([watched / "a"]), 0) as of_a_part:  # the folder of its task alone
+        assert of_a_part.log("seed1") == b"of the cell\n"
+        logs.unlink()
+        logs.symlink_to(tmp_path / "secret.txt")
+        of_a_part._seen = None
+        with pytest.raises(RunFolderError, match="outside of what is watched"):
+            of_a_part.log("seed1")
+
+
+def test_a_folder_that_vanishes_is_a_sentence_on_the_page_until_it_is_back(server, watched, monkeypatch):
+    monkeypatch.setattr(serve, "LOOK_SECONDS", 0.0)
+    assert fetch(server, "/status.json")[0] == 200
+    watched.rename(watched.with_name("elsewhere"))
+    code, text, _ = fetch(server, "/status.json")
+    assert (code, text) == (404, f"{watched} is no longer there: it was removed or renamed\n")
+    watched.with_name("elsewhere").rename(watched)
+    assert fetch(server, "/status.json")[0] == 200
 
 
 def test_only_this_machine_may_ask(server):

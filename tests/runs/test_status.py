@@ -123,6 +123,22 @@ def test_the_rate_is_that_of_the_last_minute(tmp_path, monkeypatch):
     assert rates == [100, 55, 10, 5, 0]  # at last it hangs
 
 
+def test_steps_before_the_first_update_are_not_part_of_the_rate(tmp_path, monkeypatch):
+    now, steps = 0.0, 0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    writer, rates = RunFolder(tmp_path).status, []
+    writer.start(10_000)
+    writer.track(lambda: steps, "cpu", warmup_steps=1000)
+    for now, steps in ((10, 900), (20, 1050), (30, 1100), (40, 1170)):  # noqa: B007
+        writer.saved(steps)
+        rates.append(read_status(tmp_path).rate)
+    assert rates == [None, None, 5, 6]
+    assert read_status(tmp_path).seconds_left is None  # nothing holds its lock
+    now = 50
+    writer.stop(1200, signal="SIGTERM")
+    assert read_status(tmp_path).rate == 24  # of the whole process
+
+
 def test_the_last_score_is_an_evaluation_if_there_was_one(tmp_path):
     config = tiny(log__checkpoint_every_steps=10, log__eval_every_steps=10, log__eval_episodes=1)
     voidrl.train(Walk, steps=20, out=tmp_path / "run", config=config)

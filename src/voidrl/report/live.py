@@ -7,7 +7,9 @@ where the status alone does not say whether a run is alive.
 
 from __future__ import annotations
 
+import math
 import os
+import socket
 import statistics
 import threading
 import time
@@ -30,6 +32,7 @@ from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, failure_
 from voidrl.runs.metrics import FILE_NAME as METRICS
 from voidrl.runs.metrics import last_rows, score_name
 from voidrl.runs.status import PRUNING, RunStatus, load_status, read_status
+from voidrl.units import human_seconds
 
 FIND_SECONDS = 15.0  # between two searches for folders that are new
 TICK_NANOSECONDS = 10**9
@@ -79,6 +82,14 @@ class LiveRun:
     """Why it failed, what stopped it or what it waits for."""
     log: Path | None = None
     phase: str = ""
+    arm: str = ""
+    """The method's name in the experiment's file."""
+    task: str = ""
+
+    @property
+    def alike(self) -> tuple[tuple[str, ...], ...]:
+        """What runs have in common that are about as fast, the most first."""
+        return (self.phase, self.arm, self.task), (self.phase, self.arm), (self.phase,), ()
 
     @property
     def group(self) -> str:
@@ -116,21 +127,21 @@ class Snapshot:
     def seconds_left(self) -> float | None:
         """Until all that runs or waits is done, if as many run at a time as now; None if nobody can say.
 
-        A cell that has no rate yet has the median of those in its phase.
+        A cell that has no rate yet has the median of those that it has most in common with.
         """
-        rates: dict[str, list[float]] = {}
+        rates: dict[tuple[str, ...], list[float]] = {}
         for run in self.runs:
             if run.rate and run.group in ("running", "done"):
-                rates.setdefault(run.phase, []).append(run.rate)
-        known = [rate for found in rates.values() for rate in found]
+                for key in run.alike:
+                    rates.setdefault(key, []).append(run.rate)
         running = [run for run in self.runs if run.group == "running"]
-        if not known or not running:
+        if not rates or not running:
             return None
         each = []
         for run in self.runs:
             if run.group in ("running", "waiting"):
                 rate = run.rate if run.rate and run.state == "running" else None
-                rate = rate or statistics.median(rates.get(run.phase, known))
+                rate = rate or statistics.median(next(rates[key] for key in run.alike if key in rates))
                 each.append(max(0, run.total_steps - run.steps) / rate)
         return max(*each, sum(each) / len(running), 0.0)
 
@@ -183,11 +194,13 @@ class Watch:
         """What all runs do now; raises where there are none."""
         with self._looking:
             now = time.monotonic()
-            if self._found_at is None or now - self._found_at > FIND_SECONDS or not self._places:
+            if self._found_at is None or now - self._found_at > FIND_SECONDS or self._misses_some():
                 self._places = [*self._find()]
                 self._found_at = now
             if not self._places:
                 where = ", ".join(map(str, self.paths))
+                if not any(path.exists() for path in self.paths):
+                    raise RunFolderError(f"{where} is no longer there: it was removed or renamed")
                 raise RunFolderError(f"{where} holds no runs: expected {_EXPECTED}")
             titles = dict.fromkeys(place.experiment.title for place in self._places if place.experiment)
             title = next(iter(titles)) if len(titles) == 1 else ", ".join(map(str, self.paths))
@@ -198,7 +211,19 @@ class Watch:
             ]
             return Snapshot(datetime.now(UTC).isoformat(timespec="seconds"), title, runs)
 
+    @property
+    def log_folders(self) -> list[Path]:
+        """Where logs are: under the paths, or in an experiment that the paths are a part of."""
+        roots = {place.experiment.root.resolve() for place in self._places if place.experiment is not None}
+        return [*(path.resolve() for path in self.paths), *(root / "logs" for root in roots)]
+
     # Finding
+
+    def _misses_some(self) -> bool:
+        """Whether runs are gone that were there; cells of experiments may have no folder yet."""
+        if not self._places or not all(path.exists() for path in self.paths):
+            return True
+        return not all(place.path.exists() for place in self._places if place.cell is None)
 
     def _find(self) -> Iterator[_Place]:
         """Cells of experiments in their order, whether or not they have started, then other runs."""
@@ -259,7 +284,7 @@ class Watch:
         experiment, cell = place.experiment, place.cell
         known: dict[str, Any] = {"name": place.name, "path": place.path, "log": _log(place)}
         if cell is not None:
-            known |= {"total_steps": cell.steps, "phase": cell.phase}
+            known |= {"total_steps": cell.steps, "phase": cell.phase, "arm": cell.arm, "task": cell.task}
         try:
             status = read_status(place.path, lambda path: self._unchanged(path, load_status))
         except RunFolderError as error:
@@ -287,8 +312,6 @@ class Watch:
         )
         if run.score is None:
             run = self._scored_by_metrics(run)
-        if run.rate is None and run.state == "running":
-            run = self._timed_by_metrics(run)
         if status.state == "done":
             run = self._evaluated(run)
         return run if experiment is None else self._of_cell(place, run)
@@ -312,12 +335,6 @@ class Watch:
             return run
         name, score, step = found
         return _changed(run, score_name=name, score=score, score_step=step)
-
-    def _timed_by_metrics(self, run: LiveRun) -> LiveRun:
-        rate = (self._unchanged(run.path / METRICS, _newest) or {}).get("time/steps_per_second")
-        if not isinstance(rate, int | float) or rate <= 0:
-            return run
-        return _changed(run, rate=rate, seconds_left=max(0, run.total_steps - run.steps) / rate)
 
     def _evaluated(self, run: LiveRun) -> LiveRun:
         """With the score of its final agent, if that has been evaluated."""
@@ -382,7 +399,12 @@ def _note(status: RunStatus) -> str:
         return "worse than others at the same step"
     if status.state == "stopped":
         return f"stopped by {status.signal or status.callback}"
-    return "its process ended and wrote no final state" if status.state == "interrupted" else ""
+    if status.state != "interrupted":
+        return ""
+    if status.host in ("", socket.gethostname()):
+        return "its process ended and wrote no final state"
+    age = human_seconds(status.age(datetime.now(UTC)))
+    return f"no heartbeat from {status.host} for {age}: its process or its node is gone"
 
 
 def _config(path: Path) -> tuple[int, str] | None:
@@ -401,7 +423,7 @@ def _last_score(folder: Path, phase: str) -> tuple[str, float, int] | None:
     newest: tuple[str, float, int] | None = None
     for row in last_rows(folder):
         name = score_name(row, phase or str(row.get("phase", "")))
-        if name and isinstance(row[name], int | float):
+        if name and isinstance(row[name], int | float) and math.isfinite(row[name]):
             found = name, float(row[name]), int(row["step"])
             if name.startswith("eval/"):
                 return found

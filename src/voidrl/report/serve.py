@@ -36,6 +36,7 @@ OWN_NAMES = (HOST, "localhost", "[::1]")
 LOOK_SECONDS = 1.0  # however many pages ask
 LOG_BYTES = 256 << 10
 SCRIPTS = ("page.js", "watch.js")
+NO_PAGE = b"there is no such page: expected /\n"
 HTML, JSON, TEXT = "text/html", "application/json", "text/plain"
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
@@ -85,7 +86,6 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, watch: Watch, port: int) -> None:
         self.watch = watch
-        self._roots = [path.resolve() for path in watch.paths]
         self._seen: tuple[float, Snapshot] | None = None
         self._looking, self._building = threading.Lock(), threading.Lock()
         self._reports: dict[str, _Report] = {}
@@ -134,14 +134,14 @@ class Server(ThreadingHTTPServer):
             return found.page
 
     def log(self, name: str) -> bytes:
-        """The end of a run's log, if that is a file under the paths that are watched."""
+        """The end of a run's log, unless that is a link to a file somewhere else."""
         run = self.find(name)
         path = run.log
         if path is None:
             raise RunFolderError(f"{run.name} has no log yet")
         real = path.resolve()
-        if not any(real.is_relative_to(root) for root in self._roots):
-            raise RunFolderError(f"{path} is outside of the folder that is watched, so it is not shown")
+        if not any(real.is_relative_to(folder) for folder in self.watch.log_folders):
+            raise RunFolderError(f"{path} leads to {real}, outside of what is watched, so it is not shown")
         with real.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - LOG_BYTES))
@@ -167,7 +167,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         name = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
-        asked = urlsplit(self.path)
+        try:
+            asked = urlsplit(self.path)
+        except ValueError:  # such as //[
+            self._send(HTTPStatus.NOT_FOUND, TEXT, NO_PAGE)
+            return
         from_elsewhere = self.headers.get("Sec-Fetch-Site") == "cross-site" and asked.path != "/"
         if name.lower() not in OWN_NAMES or from_elsewhere:
             allowed = f"this page is for browsers on this machine: open {address_of(self.server)}\n"
@@ -183,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif asked.path == "/log":
             self._send(HTTPStatus.OK, TEXT, self.server.log(run))
         else:
-            self._send(HTTPStatus.NOT_FOUND, TEXT, b"there is no such page: expected /\n")
+            self._send(HTTPStatus.NOT_FOUND, TEXT, NO_PAGE)
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)

@@ -60,8 +60,8 @@ class RunStatus:
     heartbeat: str = ""
     """When the file was last written, in UTC."""
     rate: float | None = None
-    """Environment steps per second in the last minute before the heartbeat; of a run that has ended, in its
-    last process."""
+    """Environment steps per second in the last minute before the heartbeat, None until updates have begun;
+    of a run that has ended, in its last process."""
     score_name: str = ""
     """The metric that is the score: `eval/return`, `eval/success`, `episode/return` or one of coverage."""
     score: float | None = None
@@ -112,6 +112,7 @@ class StatusWriter:
         self._writing = threading.RLock()  # between the heartbeats and the training loop
         self._ended = threading.Event()
         self._count_steps: Callable[[], int] | None = None
+        self._warmup_steps = 0
         self._first = _Sample(0.0, 0)
         self._recent: deque[_Sample] = deque()
 
@@ -133,10 +134,13 @@ class StatusWriter:
             target=self._beat_until, args=(self._ended,), name="voidrl-status", daemon=True
         ).start()
 
-    def track(self, count_steps: Callable[[], int], device: str) -> None:
-        """Count the steps with this function from now on, also between two rows."""
+    def track(self, count_steps: Callable[[], int], device: str, warmup_steps: int = 0) -> None:
+        """Count the steps with this function from now on, also between two rows.
+
+        Those before the first update, of which there are `warmup_steps`, are faster and not part of the rate.
+        """
         with self._writing:
-            self._count_steps = count_steps
+            self._count_steps, self._warmup_steps = count_steps, warmup_steps
             self._first = _Sample(time.monotonic(), count_steps())
             self._recent = deque([self._first])
             self._status = dataclasses.replace(self._status, device=physical_device(device))
@@ -232,15 +236,23 @@ class StatusWriter:
     def _rate(self, steps: int, *, has_ended: bool) -> float | None:
         """Steps per second lately, so that a run that hangs has 0; of one that has ended, all along."""
         now = _Sample(time.monotonic(), steps)
+        if has_ended:
+            return _rate_between(self._first, now)
+        if steps < self._warmup_steps:
+            self._recent.clear()
+            return None
         while len(self._recent) > 1 and now.seconds - self._recent[1].seconds >= RATE_SECONDS:
             self._recent.popleft()
-        since = self._first if has_ended else self._recent[0]
         self._recent.append(now)
-        seconds = now.seconds - since.seconds
-        return round((steps - since.steps) / seconds, 3) if seconds > 0 else None
+        return _rate_between(self._recent[0], now)
 
     def _write(self) -> None:
         write_json_atomic(self._path, dataclasses.asdict(self._status))
+
+
+def _rate_between(since: _Sample, now: _Sample) -> float | None:
+    seconds = now.seconds - since.seconds
+    return round((now.steps - since.steps) / seconds, 3) if seconds > 0 else None
 
 
 class SilentStatus(StatusWriter):
