@@ -105,9 +105,9 @@ def table_lines(snapshot: Snapshot, width: int, height: int | None) -> list[Text
         room = max(1, height - len(notes) - 4)  # a header, a count of the rest, the sums, the cursor's line
         if len(runs) > room:
             order = ("running", "failed", "stopped", "waiting", "pruned", "done")
-            first = sorted(runs, key=lambda run: order.index(run.group))[:room]
+            first = sorted(range(len(runs)), key=lambda i: order.index(runs[i].group))[:room]
             more = f"… and {len(runs) - room} more"
-            runs = [run for run in runs if run in first]
+            runs = [runs[i] for i in sorted(first)]
     table, left_out = _fit([_cells(run) for run in runs], width)
     nodes = {run.host for run in runs if run.host}
     lines = [Text("  ".join(table[0]).rstrip(), "dim", no_wrap=True, overflow="crop")]
@@ -164,8 +164,8 @@ def _fit(rows: Sequence[dict[str, str]], width: int) -> tuple[list[list[str]], l
         return width - sum(w + 2 for w in widths().values())
 
     def lacks_room() -> bool:
-        least = min(longest, MIN_NAME)
-        return room() < least or len({_cut(name, room()) for name in names}) < len({*names})
+        least, left = min(longest, MIN_NAME), room()
+        return left < least or len({_cut(name, left) for name in names}) < len({*names})
 
     if lacks_room() and "node" in columns:
         rows = [{**row, "node": row["node"].partition(" ")[0]} for row in rows]
