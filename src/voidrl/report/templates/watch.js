@@ -40,7 +40,7 @@ function makeRow(name) {
   row.rate = cell("steps/s", "number");
   row.eta = cell("eta", "number");
   row.score = cell("score");
-  row.node = cell("node");
+  row.node = cell("node", "node");
   row.beat = cell("heartbeat", "number");
   row.log = element("a", "", cell("log", "log"));
   row.log.textContent = "log";
@@ -112,7 +112,8 @@ async function look() {
     gone.hidden = true;
   } catch (error) {
     gone.hidden = false;
-    setText(gone, error instanceof TypeError ? "No answer: `voidrl report --watch` has ended, or cannot be reached. What is shown is old." : error.message);
+    const why = error instanceof TypeError ? "No answer: `voidrl report --watch` has ended, or cannot be reached" : error.message;
+    setText(gone, latest ? `${why}. What is shown is old.` : `${why}.`);
   }
   setTimeout(look, EVERY_MS);
 }
