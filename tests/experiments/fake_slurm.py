@@ -158,6 +158,8 @@ def scontrol(words: list[str]) -> None:
 
 
 def sacct(words: list[str]) -> None:
+    if Path(STATE, "no_sacct").exists():
+        sys.exit("sacct: error: Slurm accounting storage is disabled")
     wanted = words[words.index("-j") + 1].split(",")
     print("JobID|State|NodeList")
     for task in tasks():

@@ -90,11 +90,14 @@ def starts(out, cell):
 
 def test_ready_cells_are_one_array_and_their_ends_come_back_once(cluster, tmp_path):
     out = tmp_path / "out"
-    with executor(out) as made:
+    with executor(out, max_running=3) as made:
         assert made.attach(["a/s1", "b/s1", "c/s1"]) == set()
+        assert made.has_room("")
         for cell, code in (("a/s1", 0), ("b/s1", 2), ("c/s1", "9!")):
             assert made.has_room(cell)
             made.submit(job(out, cell, code))
+        assert made.has_room("d/s1")
+        assert not made.has_room("")  # of a cell that is still to be chosen, by `--tune`
         ended = collect(made, 3)
         assert ended == {"a/s1": Ended(0), "b/s1": Ended(2), "c/s1": Ended(-signal.SIGKILL)}
         assert made.poll() == {}
@@ -246,6 +249,18 @@ def test_stop_reaches_jobs_that_were_between_two_states(cluster, tmp_path):
         assert collect(made, 1) == {"a/s1": Ended(75)}
 
 
+def test_a_stop_ends_without_accounting(cluster, tmp_path):
+    out = tmp_path / "out"
+    (cluster / "hold").touch()
+    (cluster / "no_sacct").touch()
+    with executor(out) as made:
+        made.attach([])
+        made.submit(job(out, "a/s1", 0))
+        assert made.poll() == {}
+        made.stop()
+        assert collect(made, 1) == {"a/s1": Ended(75)}
+
+
 @pytest.mark.slow
 def test_stop_lets_running_cells_write_checkpoints_and_drops_queued_ones(cluster, tmp_path):
     out = tmp_path / "out"
@@ -345,6 +360,8 @@ def test_time_limits(text, minutes):
         ({"max_running": 0}, "--max-running"),
         ({"slurm_option": ["time=5"]}, "--slurm-option time=5 cannot be used: use --time"),
         ({"slurm_option": ["array=0-5"]}, "voidrl sets it"),
+        ({"slurm_option": ["--ntasks=2"]}, "--slurm-option --ntasks=2 cannot be used: a run is one task"),
+        ({"slurm_option": ["wait"]}, "voidrl could not follow its jobs"),
         ({"slurm_option": ["two words=5"]}, "expected NAME=VALUE with an option of sbatch"),
         (
             {"slurm_option": ["signal=TERM@60"]},

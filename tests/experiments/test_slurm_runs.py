@@ -46,6 +46,32 @@ episodes = 3
 [methods.apt]
 method = "apt"
 """
+SEARCH = """
+title = "Search"
+tasks = ["own_envs:good"]
+seeds = [3]
+threads = 1
+measures = ["updates"]
+
+[config]
+warmup_steps = 8
+learner = { batch_size = 8, hidden_dim = 8, encoder = { feature_dim = 4 } }
+log = { tensorboard = false, log_every_steps = 100, keep_last = 1, keep_replay = false }
+
+[pretrain]
+steps = 3000
+
+[grid]
+updates_per_step = { from = 0.25, to = 1.0, count = 4 }
+
+[tune]
+sampler = "random"
+
+[methods.apt]
+method = "apt"
+phases = ["pretrain"]
+evaluation = false
+"""
 ROOT = Path(__file__).parents[2]
 FIRST = "own_envs-good/apt-pretrain/seed3"
 
@@ -76,26 +102,31 @@ def end_all():
             os.killpg(int(now["pgid"]), signal.SIGKILL)
 
 
-def test_requeued_and_attached_runs_equal_local_ones(tmp_path, monkeypatch, request):
-    own = tmp_path / "own.toml"
-    own.write_text(OWN)
+@pytest.fixture
+def env(tmp_path, monkeypatch):
+    """Environment variables of a command, which finds a SLURM in its PATH; its state is in cluster/state."""
     commands = fake_slurm.install(tmp_path / "cluster")
-    state = tmp_path / "cluster/state"
-    monkeypatch.setattr(fake_slurm, "STATE", str(state))
+    monkeypatch.setattr(fake_slurm, "STATE", str(tmp_path / "cluster/state"))
     paths = os.pathsep.join([str(ROOT / "src"), str(Path(__file__).parent), str(ROOT / "tests")])
-    env = {
+    yield {
         **os.environ,
         "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": paths,
         "OMP_NUM_THREADS": "1",
     }
+    end_all()
+
+
+def test_requeued_and_attached_runs_equal_local_ones(tmp_path, env):
+    own = tmp_path / "own.toml"
+    own.write_text(OWN)
+    state = tmp_path / "cluster/state"
 
     def command(out, on, *more):
         words = [sys.executable, "-m", "voidrl", "experiment", str(own), "--on", on, "--out", str(out)]
         return [*words, "--device", "cpu", "--no-report", *more]
 
     there, here = tmp_path / "there", tmp_path / "here"
-    request.addfinalizer(end_all)
     driver = subprocess.Popen(command(there, "slurm", "--time", "10"), env=env, cwd=tmp_path)
     until(lambda: (there / FIRST / "checkpoints").is_dir())
     fake_slurm.send("101_0", signal.SIGUSR2)  # the signal before the limit
@@ -120,3 +151,23 @@ def test_requeued_and_attached_runs_equal_local_ones(tmp_path, monkeypatch, requ
     again = len(calls)
     assert subprocess.run(command(there, "slurm"), env=env, cwd=tmp_path, check=False).returncode == 0
     assert len((state / "calls.log").read_text().splitlines()) == again  # what is done asks SLURM nothing
+
+
+def test_a_search_is_attached_and_gives_points_up(tmp_path, env):
+    """The driver of `--tune` is killed in the middle. The metric is the field itself: ranks are known."""
+    (tmp_path / "search.toml").write_text(SEARCH)
+    words = [sys.executable, "-m", "voidrl", "experiment", "search.toml", "--on", "slurm", "--tune", "6"]
+    words += ["--max-running", "2", "--device", "cpu", "--no-report", "--out", "out"]
+    jobs = tmp_path / "out/slurm/jobs.json"
+    with subprocess.Popen(words, env=env, cwd=tmp_path) as driver:
+        until(lambda: jobs.is_file() and '"103"' in jobs.read_text())
+        states = [fake_slurm.read(task)["state"] for task in fake_slurm.tasks()]
+        assert "COMPLETED" in states[:2]  # two at a time: the third was chosen when one of them had ended
+        driver.kill()
+    later = subprocess.run(
+        words, env=env, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=600
+    )
+    assert later.returncode == 0, later.stderr
+    assert fake_slurm.tasks() == ["101", "102", "103", "104", "105", "106"]  # none was submitted twice
+    assert "trial 6 is given up at step" in later.stderr  # the lowest, when four others are done
+    assert "pruned at step" in later.stderr

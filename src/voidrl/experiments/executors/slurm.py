@@ -58,8 +58,10 @@ RESERVED = {
     "cpus-per-task": "use --cpus-per-cell",
     "mem": "use --mem",
     **dict.fromkeys(
-        ("array", "job-name", "output", "error", "open-mode", "nodes", "requeue"), "voidrl sets it"
+        ("array", "job-name", "output", "error", "open-mode", "nodes", "requeue", "wrap"), "voidrl sets it"
     ),
+    **dict.fromkeys(("ntasks", "ntasks-per-node", "ntasks-per-gpu"), "a run is one task"),
+    **dict.fromkeys(("no-requeue", "parsable", "test-only", "wait"), "voidrl could not follow its jobs"),
 }
 _TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
 
@@ -192,7 +194,7 @@ class Slurm(Executor):
         self._unknown: set[str] = set()
         """Names of arrays that are perhaps in the queue, without known ids."""
         self._over: dict[str, float] = {}
-        """When SLURM first said that the job of a cell is over."""
+        """When the job of a cell seemed to be over for the first time."""
         self._stopped: set[str] = set()
         """Ids of jobs that were asked to stop."""
         self._next_look = 0.0
@@ -232,8 +234,13 @@ class Slurm(Executor):
             )
         return {cell for cell in self._jobs if cell in cells}
 
-    def has_room(self, cell: str) -> bool:  # noqa: D102
-        return True
+    def has_room(self, cell: str) -> bool:
+        """Whether a cell may be submitted: always, as SLURM has a queue, unless it is still to be chosen.
+
+        `--tune` asks for no cell, and chooses the later the better: not more than may run at a time.
+        """
+        limit = self._options.max_running
+        return bool(cell) or limit is None or len(self._jobs) + len(self._batch) < limit
 
     def submit(self, job: Job) -> None:  # noqa: D102
         self._batch.append({**job, "lock": None})
@@ -332,10 +339,11 @@ class Slurm(Executor):
         if paths.result_pickle.exists():
             return _read_result(job_id, paths.result_pickle)
         state = self._info.get(job_id, {}).get("State", "").partition(" ")[0].rstrip("+").upper()
-        if state not in (*LOST, *FAILED):
+        stopped = job_id in self._stopped
+        if state not in (*LOST, *FAILED) and (state or not stopped):  # sacct may fail, and a stop has to end
             self._over.pop(cell, None)
             return None
-        if now - self._over.setdefault(cell, now) < GRACE_SECONDS and job_id not in self._stopped:
+        if now - self._over.setdefault(cell, now) < GRACE_SECONDS and not (stopped and state):
             return None
         return self._judge(job_id, state, paths.stdout)
 
