@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import shutil
 import socket
 import threading
 import urllib.error
@@ -161,3 +162,33 @@ def test_bad_input_is_one_sentence(watched, tmp_path, capsys):
             assert said.count("\n") == 1
     assert cli.main(["report", str(tmp_path / "empty"), "--watch"]) == 2
     assert "holds no runs" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_in_a_browser(server, watched, width):
+    browsers = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("the browser tests need an installed Chromium")
+    bad = "<img src=x onerror=alert(1)> " + "long_" * 40
+    write_run(watched / "b" / "seed1", error=bad, rows=[{"step": 9}])
+    errors = []
+    with browsers.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        page.on("console", lambda message: errors.append(message.text))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("dialog", lambda dialog: errors.append(dialog.message))
+        page.goto(serve.address_of(server))
+        page.locator("#rows tr").nth(2).wait_for()
+        assert page.locator("tr.failed .why").inner_text() == bad.strip()
+        assert page.locator("#rows img").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        page.locator("[data-group=waiting]").click()
+        assert page.locator("#rows tr").count() == 1
+        assert errors == []
+        watched.rename(watched.with_name("elsewhere"))
+        page.locator("#gone").wait_for(timeout=60_000)
+        assert page.locator("#gone").inner_text().endswith("removed or renamed. What is shown is old.")
+        browser.close()
