@@ -3,11 +3,15 @@
 python benchmarks/executors.py                       # local
 python benchmarks/executors.py --on local ray --cells 8 --json executors.json
 python benchmarks/executors.py --on ray --option address=auto
+python benchmarks/executors.py --on slurm            # where there is no sbatch: submitit's local executor
 
 The cells train for a moment on CartPole, one at a time: some in processes that are started from here, as many
 by the executor, and some from here again, since a machine may get slower or faster meanwhile. Starting
 the executor itself is counted apart. On a busy machine the difference of two such times says nothing: read
 the second line, with what is measured directly.
+
+Without SLURM, `slurm` is what voidrl and submitit add: pickles, processes and files, but no queue, no sbatch
+and no srun.
 """
 
 from __future__ import annotations
@@ -17,18 +21,22 @@ import dataclasses
 import io
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from voidrl.errors import VoidrlError
 from voidrl.experiments import run
 from voidrl.experiments.board import Board
 from voidrl.experiments.executors import EXECUTORS, make_executor, make_options
-from voidrl.experiments.executors.base import Executor, cell_command, cell_environment
+from voidrl.experiments.executors.base import Ended, Executor, cell_command, cell_environment, log_path
+from voidrl.experiments.executors.slurm import Slurm
+from voidrl.experiments.executors.slurm_task import CellTask
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Plan, make_plan
 from voidrl.experiments.record import write_record
@@ -50,6 +58,77 @@ method = "apt"
 phases = ["pretrain"]
 evaluation = false
 """
+
+
+class Times(NamedTuple):
+    """Of a cell, in seconds since 1970."""
+
+    submitted: float
+    started: float
+    ended: float
+    collected: float
+
+
+class TimedTask(CellTask):
+    """Writes down when the process of its cell starts and ends."""
+
+    @staticmethod
+    def path(log: str | Path) -> Path:
+        """The file with these times."""
+        return Path(log).with_suffix(".times.json")
+
+    def __call__(self) -> int:
+        """Run the cell."""
+        code = super().__call__()
+        self.path(self.log).write_text(json.dumps({"started": self.started, "ended": time.time()}))
+        return code
+
+    def _start(self, ignored: int) -> None:
+        super()._start(ignored)
+        self.started = time.time()
+
+
+class LocalSlurm(Slurm):
+    """The executor `slurm` with submitit's local executor in place of SLURM."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.times: dict[str, Times] = {}
+        self._submitted: dict[str, float] = {}
+
+    def submit(self, job: Any) -> None:  # noqa: D102
+        self._submitted[job["cell"]] = time.time()
+        super().submit(job)
+
+    def poll(self) -> dict[str, Ended]:  # noqa: D102
+        ended = super().poll()
+        for cell in ended:
+            found = json.loads(TimedTask.path(log_path(self._out.absolute(), cell)).read_text())
+            self.times[cell] = Times(self._submitted[cell], found["started"], found["ended"], time.time())
+        return ended
+
+    def _sbatch(self, batch: Sequence[Any], name: str) -> list[str]:
+        import submitit
+
+        executor = submitit.LocalExecutor(self._folder)
+        executor.update_parameters(timeout_min=60)
+        return [executor.submit(self._task(job)).job_id for job in batch]
+
+    def _task(self, job: Any) -> CellTask:
+        log = log_path(self._out.absolute(), job["cell"])
+        return TimedTask(job, cell_command(), cell_environment(job), Path.cwd(), log)
+
+    def _ask(self, now: float) -> None:
+        pass  # there is no sacct: a result says that a job is over
+
+
+def make(name: str, plan: Plan, options: dict[str, Any]) -> Executor:
+    """The executor of this name, or its stand-in."""
+    chosen = make_options(name, options)
+    if name != "slurm" or shutil.which("sbatch") is not None:
+        return make_executor(name, plan, chosen)
+    print("slurm: no sbatch here, so this is submitit's local executor, without a queue")
+    return LocalSlurm(plan.out, plan.experiment.name, chosen, plan.request.device)
 
 
 def main() -> None:
@@ -97,7 +176,7 @@ def measure(name: str, options: dict[str, Any], cells: int, root: Path) -> dict[
     run_alone(dataclasses.replace(plan, out=root / "first", cells=plan.cells[:1]))  # fills caches
     alone = run_alone(before)
     began = time.perf_counter()
-    with make_executor(name, plan, make_options(name, options)) as executor:
+    with make(name, plan, options) as executor:
         start = time.perf_counter() - began
         within, submits = run_on(executor, plan)
     alone = (alone + run_alone(after)) / 2
