@@ -88,8 +88,8 @@ class TimedTask(CellTask):
         self.started = time.time()
 
 
-class LocalSlurm(Slurm):
-    """The executor `slurm` with submitit's local executor in place of SLURM."""
+class TimedSlurm(Slurm):
+    """The executor `slurm`, which knows when its cells started and ended."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -103,9 +103,19 @@ class LocalSlurm(Slurm):
     def poll(self) -> dict[str, Ended]:  # noqa: D102
         ended = super().poll()
         for cell in ended:
-            found = json.loads(TimedTask.path(log_path(self._out.absolute(), cell)).read_text())
-            self.times[cell] = Times(self._submitted[cell], found["started"], found["ended"], time.time())
+            path = TimedTask.path(log_path(self._out.absolute(), cell))
+            if path.is_file():  # else it has failed, which is said
+                found = json.loads(path.read_text())
+                self.times[cell] = Times(self._submitted[cell], found["started"], found["ended"], time.time())
         return ended
+
+    def _task(self, job: Any) -> CellTask:
+        log = log_path(self._out.absolute(), job["cell"])
+        return TimedTask(job, cell_command(), cell_environment(job), Path.cwd(), log)
+
+
+class LocalSlurm(TimedSlurm):
+    """Uses submitit's local executor in place of SLURM."""
 
     def _sbatch(self, batch: Sequence[Any], name: str) -> list[str]:
         import submitit
@@ -114,10 +124,6 @@ class LocalSlurm(Slurm):
         executor.update_parameters(timeout_min=60)
         return [executor.submit(self._task(job)).job_id for job in batch]
 
-    def _task(self, job: Any) -> CellTask:
-        log = log_path(self._out.absolute(), job["cell"])
-        return TimedTask(job, cell_command(), cell_environment(job), Path.cwd(), log)
-
     def _ask(self, now: float) -> None:
         pass  # there is no sacct: a result says that a job is over
 
@@ -125,10 +131,13 @@ class LocalSlurm(Slurm):
 def make(name: str, plan: Plan, options: dict[str, Any]) -> Executor:
     """The executor of this name, or its stand-in."""
     chosen = make_options(name, options)
-    if name != "slurm" or shutil.which("sbatch") is not None:
+    if name != "slurm":
         return make_executor(name, plan, chosen)
-    print("slurm: no sbatch here, so this is submitit's local executor, without a queue")
-    return LocalSlurm(plan.out, plan.experiment.name, chosen, plan.request.device)
+    if shutil.which("sbatch") is None:
+        print("slurm: no sbatch here, so this is submitit's local executor, without a queue")
+        return LocalSlurm(plan.out, plan.experiment.name, chosen, plan.request.device)
+    make_executor(name, plan, chosen)  # refuses what is missing
+    return TimedSlurm(plan.out, plan.experiment.name, chosen, plan.request.device)
 
 
 def main() -> None:
