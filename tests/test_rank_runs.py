@@ -12,7 +12,7 @@ import pytest
 import torch
 from rank_runs import ENV, assert_same, pretrain, resume, run, saved_tensors, transitions, words
 
-from voidrl import ranks, split
+from voidrl import checkpoint, ranks, split
 from voidrl.cli.launch import split_off
 from voidrl.config import Config, update
 from voidrl.errors import ConfigError
@@ -61,12 +61,35 @@ def test_ranks_have_columns_and_random_numbers_of_their_own(on_two):
 
 def test_a_checkpoint_counts_only_with_all_its_parts(on_two, tmp_path):
     out = shutil.copytree(on_two[0], tmp_path / "run")
-    part = next((out / "ranks" / "1").iterdir()) / "loop.safetensors"
-    part.write_bytes(part.read_bytes()[:-1])
+    damage_part(out, read_status(out).steps)
     said = []
     with pytest.raises(Exception, match="no valid checkpoint"):
         latest_run(RunFolder(out), said.append)
     assert "the part of rank 1 of 2 cannot be used" in said[0]
+
+
+def damage_part(out, step):
+    """Cut a file of the second rank short, after the run has ended."""
+    part = next((out / "ranks" / "1").glob(f"step_{step:012d}")) / "loop.safetensors"
+    part.write_bytes(part.read_bytes()[:-1])
+
+
+@pytest.mark.slow
+def test_a_checkpoint_with_a_damaged_part_displaces_no_older_one(tmp_path):
+    out = tmp_path / "run"
+    codes, messages = pretrain(2, out, steps=80, log__keep_last=2)
+    assert codes == [0, 0], messages
+    first, second = checkpoint.list_steps(out / "checkpoints")
+    damage_part(out, second)
+    codes, messages = resume(2, out, "", "--steps", "130", "--set", "log.checkpoint_every_steps=1000")
+    assert codes == [0, 0], messages
+    assert messages[0].count(f"skipped step_{second:012d}: the part of rank 1 of 2 cannot be used") == 1
+    assert f"resumed at step {first}" in messages[0]
+    assert messages[1] == ""
+    # Two are to be kept, and the damaged one is none of them.
+    assert checkpoint.list_steps(out / "checkpoints") == [first, second, read_status(out).steps]
+    damage_part(out, read_status(out).steps)
+    assert latest_run(RunFolder(out), lambda text: None).step == first
 
 
 def in_group(monkeypatch, size):
