@@ -102,10 +102,6 @@ REFUSED = {
         "env.num_envs = 2 cannot be used on 3 ranks: expected an environment for each",
     ),
     "on-policy": ({"learner": "mepol", "env.num_envs": 6}, "learner 'mepol' cannot be used on 3 ranks"),
-    "counted states": (
-        {"env.num_envs": 6, "env.count_states": True},
-        "set env.counted_envs = 2, which are its environments",
-    ),
     "short replay": (
         {"env.num_envs": 6, "replay.capacity_steps": 6, "learner.n_step": 3},
         "replay.capacity_steps = 6 cannot be used with env.num_envs = 6 on 3 ranks",
@@ -274,6 +270,22 @@ def test_uneven_parts(tmp_path):
     assert [len(tensors[f"{rank}/replay.safetensors/age"]) for rank in range(3)] == [1, 1, 2]
     codes, _ = resume(3, out, "", "--steps", "160")
     assert codes == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_states_are_counted_in_the_environments_of_all_ranks(tmp_path):
+    """Each once, whichever rank it was in; on one process too, with which the run is resumed."""
+    out, coverage = tmp_path / "run", "0/loop.safetensors/states/"
+    counted = words(env__count_states="true", env__counted_envs=3)  # two of the first rank, one of the other
+    codes, messages = run(2, ["pretrain", "dmc/pendulum", "--out", str(out), *counted], tmp_path)
+    assert codes == [0, 0], messages
+    for size in (2, 1):
+        tensors, meta = saved_tensors(out)
+        assert tensors[f"{coverage}seen"].tolist() == [meta["steps"] * 3 // 4]
+        assert read_metrics(out)[-1]["coverage/bins"] == len(tensors[f"{coverage}bins"]) > 1
+        assert not any(name.startswith("1/loop.safetensors/states") for name in tensors)
+        codes, messages = resume(size, out, "", "--steps", str(meta["steps"] + 40))
+        assert codes == [0] * size, messages
 
 
 @pytest.mark.slow

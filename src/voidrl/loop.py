@@ -495,6 +495,10 @@ class Loop:
         if culprit := self._first_culprit():
             raise self._not_finite(culprit)
         self.seen.visits = state.visits
+        counter = self.envs.counter
+        if counter is not None and not self.writes:  # the first rank counts those of all
+            self.seen.states = [counter.state()]
+            counter.clear()
         seen, self.seen = self.tally.together(self.seen), Seen()
         self.recent.extend(score for score, _ in seen.finished)
         if not self.writes:
@@ -509,8 +513,10 @@ class Loop:
             row["episode/length"] = float(np.mean([n for _, n in seen.finished]))
         if seen.visits.any():
             row["coverage/cells"] = int((seen.visits > 0).sum())
-        if self.envs.counter is not None:
-            counted = {**self.envs.counter.counts(), **self.envs.counter.recent()}
+        if counter is not None:
+            for states in seen.states:
+                counter.merge(states)
+            counted = {**counter.counts(), **counter.recent()}
             row |= {f"coverage/{name}": count for name, count in counted.items()}
         now, (then, steps, updates) = time.monotonic(), self.clock
         row["time/steps_per_second"] = (state.steps - steps) / max(now - then, 1e-9)
@@ -570,7 +576,7 @@ class Loop:
         self._require_finite_weights()
         if self.writes:
             self.state.metrics_bytes = self.writer.offset
-        if self.envs.counter is not None:
+        if self.envs.counter is not None and self.writes:  # the others have handed theirs over
             self.state.states = self.envs.counter.state()
         self.state.callbacks = self.callbacks.state(self.state.steps)
         explorer = self.engine.explorer if Explorer.is_needed(self.config, self.state.steps) else None

@@ -270,7 +270,8 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
         )
     names = ("steps", "updates", "episodes", "rollouts", "rollout_start", "metrics_bytes")
     counts = {name: saved.count(name) for name in names}
-    states = {k.removeprefix(STATES): v.numpy() for k, v in loop.items() if k.startswith(STATES)}
+    counted = loop if here.writes else {}  # the first rank has those of all
+    states = {k.removeprefix(STATES): v.numpy() for k, v in counted.items() if k.startswith(STATES)}
     callbacks = saved.meta.get("callbacks", [])
     return LoopState(visits=visits, states=states, callbacks=callbacks, **counts)
 

@@ -35,13 +35,6 @@ def require_splittable(config: Config, factory: Any) -> None:
             f"learner {config.learner.name!r} cannot be used on {here.size} ranks: it learns from rollouts "
             f"of all environments at once; use 1 rank, or a learner that samples the replay, such as dqn"
         )
-    first = len(ranks.Ranks(0, here.size).part(env.num_envs))
-    if env.count_states and not 0 < env.counted_envs <= first:
-        raise ConfigError(
-            f"env.counted_envs = {env.counted_envs} cannot be used with env.count_states = True on "
-            f"{here.size} ranks: states are counted by the first rank alone; set env.counted_envs = {first}, "
-            f"which are its environments, or env.count_states = False"
-        )
     least = config.learner.longest_n_step
     capacity = config.replay.capacity_steps // env.num_envs
     if capacity < least:
@@ -68,9 +61,12 @@ def require_same_config(config: Config) -> None:
 
 
 def env_part(env: EnvConfig) -> tuple[EnvConfig, int]:
-    """The environments of this rank, and how many they are; the first rank alone counts states."""
-    here = ranks.current()
-    return env if here.writes else dataclasses.replace(env, count_states=False), len(here.part(env.num_envs))
+    """The environments of this rank, and how many they are; states are counted in the first of all."""
+    part = ranks.current().part(env.num_envs)
+    if not env.count_states or not 0 < env.counted_envs <= env.num_envs:
+        return env, len(part)
+    counted = min(len(part), max(0, env.counted_envs - part.start))
+    return dataclasses.replace(env, count_states=counted > 0, counted_envs=counted), len(part)
 
 
 def replay_part(config: Config) -> ReplayConfig:
