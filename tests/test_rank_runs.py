@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,8 @@ from rank_runs import ENV, assert_same, pretrain, resume, run, saved_tensors, tr
 from voidrl import checkpoint, ranks, split
 from voidrl.cli.launch import split_off
 from voidrl.config import Config, update
-from voidrl.errors import ConfigError
+from voidrl.errors import ConfigError, RankLostError
+from voidrl.rollcall import RollCall
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import read_status
@@ -157,6 +159,18 @@ def test_ranks_within_torchrun_are_refused(monkeypatch):
     assert split_off(["ENV", "--steps", "5"]) == (0, ["ENV", "--steps", "5"])
 
 
+def test_who_has_ended_is_not_waited_for():
+    store, ended = torch.distributed.HashStore(), subprocess.Popen(["true"])
+    ended.wait()
+    first = RollCall(store, 0, 2)
+    with pytest.raises(RankLostError, match="rank 0 of 2 cannot join the others again, since rank 1 has"):
+        first.meet({1: (socket.gethostname(), ended.pid)}, 60)
+    with pytest.raises(RankLostError, match="waited 0 s for rank 1, which did not come"):
+        first.meet({}, 0)
+    RollCall(store, 1, 2)
+    assert first.meet({}, 0) == dict.fromkeys(range(2), (socket.gethostname(), os.getpid()))
+
+
 @pytest.mark.slow
 def test_a_script_can_start_one_run_after_another_under_torchrun():
     """torchrun keeps one store for all groups: addresses of the first must not be read by the second."""
@@ -187,6 +201,7 @@ def test_a_resumed_run_is_exact_after_sigterm_of_one_rank(on_two, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_ends_the_others_and_the_run_is_resumed_exactly(on_two, tmp_path, rank):
+    """The status says why, whichever rank it was."""
     out, began = tmp_path / "run", time.monotonic()
     codes, messages = pretrain(2, out, f"{rank} 17 SIGKILL")
     assert time.monotonic() - began < 45
@@ -194,28 +209,31 @@ def test_a_killed_rank_ends_the_others_and_the_run_is_resumed_exactly(on_two, tm
     assert codes[1 - rank] == 2
     status = read_status(out)
     if rank == 1:
-        assert status.state == "failed"
         assert status.error.startswith("rank 1 died; the checkpoint of step 4")
-        assert f"resume with `voidrl resume {out}`" in status.error
         assert messages[0].count("rank 1 died") == 1
-    else:  # nobody is left who could write it
-        assert status.state == "interrupted"
-        assert "rank 0 died" in messages[1]
+    else:  # another rank says so in its place
+        assert status.error.startswith("rank 0 died; the checkpoint of step 4")
+        assert messages[1].count("rank 0 died") == 1
+    assert status.state == "failed"
+    assert f"resume with `voidrl resume {out} --ranks 2`" in status.error
     codes, messages = resume(2, out)
     assert codes == [0, 0], messages
     assert_same(on_two[0], out)
 
 
 @pytest.mark.slow
-def test_an_environment_that_raises_in_one_rank_is_named_by_all(tmp_path):
-    out = tmp_path / "run"
-    codes, messages = pretrain(2, out, "1 17 raise")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_environment_that_raises_in_one_rank_is_named_once(tmp_path, rank):
+    out, began = tmp_path / "run", time.monotonic()
+    codes, messages = pretrain(2, out, f"{rank} 17 raise")
     assert codes == [2, 2]
-    assert "the wheel fell off" in messages[1]
-    assert "Traceback" not in messages[0] + messages[1]
+    assert messages[0].count("the wheel fell off") == messages[0].count("the checkpoint of step 40 is") == 1
+    assert "Traceback" not in messages[0]
+    assert messages[1] == ""
+    assert time.monotonic() - began < 30
     status = read_status(out)
     assert status.state == "failed"
-    assert status.error.startswith("rank 1 failed: environment")
+    assert status.error.startswith("rank 1 failed: environment" if rank else "environment")
     assert "the wheel fell off" in status.error
     assert "the wheel fell off" in (out / "log.txt").read_text()
 

@@ -40,6 +40,7 @@ from voidrl.errors import (
     CheckpointError,
     ConfigError,
     EnvironmentFailedError,
+    RankLostError,
     RunFolderError,
     RunInterrupted,
     SpaceError,
@@ -627,6 +628,8 @@ def _run(loop: Loop, say: Callable[[str], None]) -> None:
             loop.folder.log_traceback(error)  # to fix it, one needs the line
         loop.folder.log(f"failed: {error}")
         loop.folder.status.fail(error, loop.state.steps)
+        if isinstance(error, RankLostError) and not ranks.current().writes:
+            error.is_reported = loop.folder.is_failed_for_first(error, loop.state.steps)
         raise
     took = human_seconds(time.monotonic() - began)
     say(f"{loop.folder.path}: {loop.state.steps - before} steps in {took}")

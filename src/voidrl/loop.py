@@ -160,7 +160,8 @@ class Loop:
 
     def _lost(self, error: RankLostError) -> RankLostError:
         again = f"resume with `{resume_command(self.folder, self.config)}`"
-        return RankLostError(f"{error}; {self._kept()}, {again}")
+        kept = self._kept()  # which the lost rank may have said
+        return RankLostError(f"{error}; {again}" if kept in str(error) else f"{error}; {kept}, {again}")
 
     def _end_with_lost(self, error: RankLostError) -> None:
         """Write down why the process ends at once, from a thread."""
@@ -618,8 +619,10 @@ def _skill_name(skill: list[float]) -> str:
 
 
 def resume_command(folder: RunFolder, config: Config) -> str:
-    """What resumes a run: a command, or a call where its environment cannot be imported."""
+    """What resumes a run on as many ranks: a command, or a call if its environment cannot be imported."""
+    here = ranks.current()
     if is_importable(config.env.id):
-        return f"voidrl resume {shlex.quote(str(folder.path))}"
+        on_ranks = f" --ranks {here.size}" if here.size == here.local_size > 1 else ""
+        return f"voidrl resume {shlex.quote(str(folder.path))}{on_ranks}"
     env = config.env.id.rpartition(":")[2]
     return f"voidrl.resume({str(folder.path)!r}, env={env})"

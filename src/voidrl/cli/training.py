@@ -96,6 +96,8 @@ def _on_ranks(command: str, argv: list[str], run: Callable[[str, list[str]], Non
     if "WORLD_SIZE" not in os.environ:
         run(command, rest)
         return 0
+    # Where a rank is lost, torch would write a stack of its own before the sentence that says so.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from voidrl import ranks
 
     with ranks.joined():

@@ -187,6 +187,19 @@ class RunFolder:
             self.status.close()
             locks.unlock(descriptor)
 
+    def is_failed_for_first(self, error: Exception, steps: int) -> bool:
+        """Write why the run ended, where the rank that holds its lock was killed and could not.
+
+        Returns whether another rank has.
+        """
+        descriptor = locks.acquire(self.lock_path)
+        if descriptor is None:  # the first rank is alive, or the run has been resumed
+            return False
+        try:
+            return not StatusWriter(self.path).fail_for(error, steps)
+        finally:
+            locks.unlock(descriptor)
+
     @contextmanager
     def _usable(self) -> Iterator[None]:
         try:
