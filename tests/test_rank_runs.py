@@ -13,8 +13,10 @@ import pytest
 import torch
 from rank_runs import ENV, assert_same, pretrain, resume, run, saved_tensors, transitions, words
 
-from voidrl import checkpoint, ranks, split
+from voidrl import api, checkpoint, ranks, split
+from voidrl.cli import training
 from voidrl.cli.launch import split_off
+from voidrl.cli.main import main
 from voidrl.config import Config, update
 from voidrl.errors import ConfigError, RankLostError
 from voidrl.rollcall import RollCall
@@ -94,10 +96,6 @@ def test_a_checkpoint_with_a_damaged_part_displaces_no_older_one(tmp_path):
     assert latest_run(RunFolder(out), lambda text: None).step == first
 
 
-def in_group(monkeypatch, size):
-    monkeypatch.setattr(ranks, "_current", ranks.Ranks(0, size, local_size=size))
-
-
 REFUSED = {
     "more ranks than environments": (
         {"env.num_envs": 2},
@@ -112,10 +110,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("changes", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_what_ranks_cannot_divide_is_refused(monkeypatch, changes, sentence):
-    in_group(monkeypatch, 3)
+def test_what_ranks_cannot_divide_is_refused(changes, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        split.require_splittable(update(Config(), {"learner": "dqn"} | changes), None)
+        split.require_splittable(update(Config(), {"learner": "dqn"} | changes), None, 3)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
@@ -149,6 +146,46 @@ WRONG = {
 def test_bad_numbers_of_ranks_are_one_sentence(argv, sentence):
     with pytest.raises(ConfigError, match=sentence):
         split_off(argv)
+
+
+BEFORE_THE_START = {
+    "a batch": (["--ranks", "5"], {}, "learner.batch_size = 12 cannot be used on 5 ranks"),
+    "environments": (["--ranks=6"], {}, "env.num_envs = 4 cannot be used on 6 ranks"),
+    "a method": (["--ranks", "2"], {"method": "cbb"}, "method 'cbb' cannot be used on 2 ranks"),
+    "a value": (["--ranks", "2"], {"steps": "many"}, "steps = 'many' cannot be used"),
+}
+
+
+@pytest.mark.parametrize(("ranks_of", "changes", "sentence"), BEFORE_THE_START.values(), ids=BEFORE_THE_START)
+def test_bad_input_is_refused_before_ranks_are_started(ranks_of, changes, sentence, monkeypatch, capsys):
+    monkeypatch.setattr(training, "launch", lambda *args: pytest.fail("started"))
+    assert main(["pretrain", ENV, *ranks_of, *words(**changes)]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_a_run_that_is_there_is_looked_at_before_ranks_are_started(on_two, monkeypatch, capsys):
+    started = []
+    monkeypatch.setattr(training, "launch", lambda *args: started.append(args) or 0)
+    out = str(on_two[0])
+    assert main(["pretrain", ENV, "--ranks", "2", "--out", out, *words()]) == 2
+    assert main(["resume", out, "--ranks", "5"]) == 2
+    assert main(["resume", f"{out}/none", "--ranks", "2"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert ["already holds a run" in said[0], "12 cannot be used on 5 ranks" in said[1]] == [True, True]
+    assert "there is no run at" in said[2]
+    assert started == []
+    assert main(["resume", out, "--ranks", "2", "--steps", "200"]) == 0
+    assert started == [(2, "resume", [out, "--steps", "200"])]
+
+
+def test_what_the_user_should_know_is_said_by_the_first_rank(monkeypatch, capsys):
+    monkeypatch.setattr(api, "train", lambda *args, **options: None)
+    for rank in range(2):
+        monkeypatch.setattr(ranks, "_current", ranks.Ranks(rank, 2))
+        assert main(["train", ENV, *words()]) == 0
+    assert capsys.readouterr().err.count("method rnd is not used") == 1
 
 
 def test_ranks_within_torchrun_are_refused(monkeypatch):

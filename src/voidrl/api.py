@@ -219,15 +219,9 @@ def resume(
         callbacks: Those of the run are not saved, only their states: pass them again.
     """
     hooks = _hooks(callbacks)
-    if share.is_pretrained(user_path(run)):
-        raise RunFolderError(
-            f"{run} holds an agent without replay and optimizers, which cannot be resumed: adapt it "
-            f"with `voidrl finetune`"
-        )
-    folder, writes = RunFolder.open(run), ranks.current().writes
+    folder, written = open_run(run)
+    writes = ranks.current().writes
     folder = folder if writes else RunFolder.follow(folder.path)
-    checkpoint.require_readable(folder.checkpoints_path)
-    written = build.config_from_json(checkpoint.read_json(folder.config_path, "the config of a run"))
     changes = merge(build.changes(config), _arguments(steps=steps, device=device, engine=engine))
     factory = _resumable_factory(env, written.env.id)
     say = _speaker(folder)
@@ -280,6 +274,18 @@ def resume(
                 say(note)
             _run(Loop(parts.engine, parts.envs, parts.eval_envs, folder, state, measure, hooks), say)
     return agent
+
+
+def open_run(run: str | Path) -> tuple[RunFolder, Config]:
+    """The folder of a run that is to be resumed, and the config that is written there."""
+    if share.is_pretrained(user_path(run)):
+        raise RunFolderError(
+            f"{run} holds an agent without replay and optimizers, which cannot be resumed: adapt it "
+            f"with `voidrl finetune`"
+        )
+    folder = RunFolder.open(run)
+    checkpoint.require_readable(folder.checkpoints_path)
+    return folder, build.config_from_json(checkpoint.read_json(folder.config_path, "the config of a run"))
 
 
 @known_arguments
@@ -392,7 +398,7 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) 
     root = path if checkpoint.list_steps(path) else RunFolder.open(path).checkpoints_path
     if not checkpoint.list_steps(root):
         raise CheckpointError(f"the run {path} holds no checkpoint yet")
-    return checkpoint.read_latest(root, say, partial(_saved_agent, device=device))
+    return checkpoint.read_latest(root, _say_once, partial(_saved_agent, device=device))
 
 
 def _saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
@@ -761,11 +767,14 @@ def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpo
 
 
 def _speaker(folder: RunFolder) -> Callable[[str], None]:
-    if not ranks.current().writes:
-        return lambda text: None
-
     def say_and_log(text: str) -> None:
-        say(text)
+        _say_once(text)
         folder.log(text)
 
     return say_and_log
+
+
+def _say_once(text: str) -> None:
+    """Say it on the first of all ranks."""
+    if ranks.current().writes:
+        say(text)

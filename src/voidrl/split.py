@@ -15,24 +15,24 @@ from voidrl.envs.tensor import is_tensor_env
 from voidrl.errors import ConfigError, shown
 
 
-def require_splittable(config: Config, factory: Any) -> None:
-    """Refuse a run that its ranks cannot divide; batches and pieces are checked with the pieces."""
-    here, env = ranks.current(), config.env
-    if here.size == 1:
+def require_splittable(config: Config, factory: Any, size: int) -> None:
+    """Refuse environments that `size` ranks cannot divide; batches and pieces are checked with the pieces."""
+    env = config.env
+    if size == 1:
         return
     if is_tensor_env(factory):
         raise ConfigError(
-            f"environments that were passed themselves cannot be divided among {here.size} ranks: pass a "
+            f"environments that were passed themselves cannot be divided among {size} ranks: pass a "
             f"function that takes num_envs and device, or its name as module:function"
         )
-    if here.size > env.num_envs:
+    if size > env.num_envs:
         raise ConfigError(
-            f"env.num_envs = {env.num_envs} cannot be used on {here.size} ranks: expected an environment for "
-            f"each; set env.num_envs = {here.size}, or start fewer ranks"
+            f"env.num_envs = {env.num_envs} cannot be used on {size} ranks: expected an environment for "
+            f"each; set env.num_envs = {size}, or start fewer ranks"
         )
     if config.learner.on_policy:
         raise ConfigError(
-            f"learner {config.learner.name!r} cannot be used on {here.size} ranks: it learns from rollouts "
+            f"learner {config.learner.name!r} cannot be used on {size} ranks: it learns from rollouts "
             f"of all environments at once; use 1 rank, or a learner that samples the replay, such as dqn"
         )
     least = config.learner.longest_n_step
@@ -40,7 +40,7 @@ def require_splittable(config: Config, factory: Any) -> None:
     if capacity < least:
         raise ConfigError(
             f"replay.capacity_steps = {config.replay.capacity_steps} cannot be used with env.num_envs = "
-            f"{env.num_envs} on {here.size} ranks: expected at least {least} steps of each environment, as "
+            f"{env.num_envs} on {size} ranks: expected at least {least} steps of each environment, as "
             f"long as a return; use {least * env.num_envs} or more"
         )
 
