@@ -344,6 +344,17 @@ def test_states_are_counted_in_the_environments_of_all_ranks(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_probe_by_the_first_rank_exchanges_nothing(tmp_path):
+    """It computes rewards, which in updates are those among the particles of all ranks."""
+    out, pool = tmp_path / "run", {"method__k": 3, "method__pool": "all_ranks"}
+    probing = {"log__probe_every_steps": 30, "log__probe_steps": 500, "representation": "identity"}
+    options = words(method="apt", steps=40, **pool, **probing)
+    codes, messages = run(2, ["pretrain", "dmc/pendulum", "--out", str(out), *options], tmp_path)
+    assert codes == [0, 0], messages
+    assert any("probe/rarity_correlation" in row for row in read_metrics(out))
+
+
+@pytest.mark.slow
 def test_more_ranks_than_environments_is_one_sentence_of_the_first_rank(tmp_path):
     codes, messages = pretrain(3, tmp_path / "run", env__num_envs=2, learner__batch_size=12)
     assert codes == [2, 2, 2]

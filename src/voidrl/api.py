@@ -569,7 +569,8 @@ def _probe_in_training(agent: Agent, factory: EnvFactory | None) -> Callable[[],
         return None
     from voidrl.probing.run import RunProbe
 
-    return RunProbe(agent, factory)
+    with ranks.alone():
+        return RunProbe(agent, factory)
 
 
 def _require_disk(folder: Path, agent: Agent, say: Callable[[str], None]) -> None:

@@ -134,9 +134,9 @@ class Loop:
             ranks.on_loss(self._end_with_lost)
             stack.callback(ranks.on_loss, None)
             try:
-                self.callbacks.call("on_start", self.view)
+                self._call("on_start")
                 path = self._train(stop)
-                self.callbacks.call("on_end", self.view)
+                self._call("on_end")
                 return path
             except RankLostError as error:
                 raise self._lost(error) from error
@@ -226,7 +226,7 @@ class Loop:
             if self.tally.alone:
                 stops = self._stops(stop)  # what came meanwhile as well
             if has_step_hooks and state.steps > before:  # not where all were reset
-                self.callbacks.call("on_step", self.view)
+                self._call("on_step")
                 stops = self.tally.any(self._stops(stop))
             last = state.steps >= self.config.steps or stops
             at_checkpoint = last or crossed(before, state.steps, log.checkpoint_every_steps)
@@ -244,6 +244,11 @@ class Loop:
                     return path
                 self._begin_episodes()
 
+    def _call(self, event: str) -> None:
+        """Call the hooks of an event, which only the first rank has."""
+        with ranks.alone():
+            self.callbacks.call(event, self.view)
+
     def _stops(self, stop: StopSignals) -> bool:
         """Whether this process is to stop; the others are asked too."""
         return bool(stop.requested or self.callbacks.stopped_by)
@@ -255,9 +260,11 @@ class Loop:
         probes = crossed(before, steps, log.probe_every_steps)
         logs = crossed(before, steps, log.log_every_steps)
         if evaluates and self.writes:
-            self._evaluate()
+            with ranks.alone():
+                self._evaluate()
         if probes and self.probe is not None:
-            self._write_row({"phase": self.config.phase, **self.probe()})
+            with ranks.alone():
+                self._write_row({"phase": self.config.phase, **self.probe()})
         if logs:
             self._log()
         if self.writes:
@@ -482,7 +489,7 @@ class Loop:
         self.writer.write(self.state.steps, {"phase": self.config.phase, **result.metrics()})
         self._keep_score(result.metrics())
         self.view._evaluation = result
-        self.callbacks.call("on_evaluation", self.view)
+        self._call("on_evaluation")
         rate = result.success_rate
         shown = {"evaluated": result.mean_return} if rate is None else {"success": rate}
         self.progress.update(self.state.steps, shown)
@@ -550,7 +557,7 @@ class Loop:
     def _write_row(self, row: dict[str, Any]) -> None:
         self.writer.write(self.state.steps, row)
         self.view._row = MappingProxyType(row)
-        self.callbacks.call("on_row", self.view)
+        self._call("on_row")
 
     def _snapshots_by(self, steps: int) -> int:
         """The number of snapshots that are due within this many steps of the run."""
@@ -588,7 +595,7 @@ class Loop:
         self.folder.log(f"checkpoint {path.name}")
         self.folder.status.saved(self.state.steps)
         self.view._checkpoint = path
-        self.callbacks.call("on_checkpoint", self.view)
+        self._call("on_checkpoint")
         return path
 
     def _not_finite(self, culprit: diagnosis.Culprit) -> NonFiniteError:

@@ -153,6 +153,18 @@ def _leave() -> None:
         dist.destroy_process_group()
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """What one rank does by itself, such as an evaluation: nothing is exchanged, as nobody would answer."""
+    global _current
+    group = _current
+    _current = Ranks()
+    try:
+        yield
+    finally:
+        _current = group
+
+
 def place(device: torch.device) -> None:
     """Exchange tensors of updates on this device: by NCCL where every rank has a GPU of its own."""
     global _current
