@@ -18,7 +18,7 @@ from voidrl.cli import training
 from voidrl.cli.launch import split_off
 from voidrl.cli.main import main
 from voidrl.config import Config, update
-from voidrl.errors import ConfigError, RankLostError
+from voidrl.errors import ConfigError, RankLostError, RunFolderError
 from voidrl.rollcall import RollCall
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
@@ -196,6 +196,12 @@ def test_ranks_within_torchrun_are_refused(monkeypatch):
     assert split_off(["ENV", "--steps", "5"]) == (0, ["ENV", "--steps", "5"])
 
 
+def test_a_folder_that_ranks_do_not_share_is_refused(on_two, tmp_path):
+    RunFolder.follow(on_two[0]).require_visible()
+    with pytest.raises(RunFolderError, match="expected a folder that all ranks share"):
+        RunFolder.follow(tmp_path / "run").require_visible(0)
+
+
 def test_who_has_ended_is_not_waited_for():
     store, ended = torch.distributed.HashStore(), subprocess.Popen(["true"])
     ended.wait()
@@ -331,7 +337,7 @@ def test_uneven_parts(tmp_path):
 def test_states_are_counted_in_the_environments_of_all_ranks(tmp_path):
     """Each once, whichever rank it was in; on one process too, with which the run is resumed."""
     out, coverage = tmp_path / "run", "0/loop.safetensors/states/"
-    counted = words(env__count_states="true", env__counted_envs=3)  # two of the first rank, one of the other
+    counted = words(env__count_states="true", env__backend="sync", env__counted_envs=3)  # two and one
     codes, messages = run(2, ["pretrain", "dmc/pendulum", "--out", str(out), *counted], tmp_path)
     assert codes == [0, 0], messages
     for size in (2, 1):
@@ -348,7 +354,7 @@ def test_a_probe_by_the_first_rank_exchanges_nothing(tmp_path):
     """It computes rewards, which in updates are those among the particles of all ranks."""
     out, pool = tmp_path / "run", {"method__k": 3, "method__pool": "all_ranks"}
     probing = {"log__probe_every_steps": 30, "log__probe_steps": 500, "representation": "identity"}
-    options = words(method="apt", steps=40, **pool, **probing)
+    options = words(method="apt", steps=40, env__backend="sync", **pool, **probing)
     codes, messages = run(2, ["pretrain", "dmc/pendulum", "--out", str(out), *options], tmp_path)
     assert codes == [0, 0], messages
     assert any("probe/rarity_correlation" in row for row in read_metrics(out))

@@ -544,11 +544,15 @@ def _hooks(callbacks: Callbacks) -> CallbackList:
 def _new_folder(out: str | Path | None, name: tuple[str, str, int], overwrite: bool) -> Iterator[RunFolder]:
     """The folder of a new run, which the first rank makes for all."""
     if not ranks.current().writes:
-        yield RunFolder.follow(ranks.share(None))
+        followed = RunFolder.follow(ranks.share(None))
+        followed.require_visible()
+        ranks.total(1)
+        yield followed
         return
     named = RunFolder.create(out or default_run_path(*name), overwrite=overwrite)
     with named if out else RunFolder.create_unnamed(*name) as folder:
-        ranks.share(str(folder.path))
+        ranks.share(str(folder.path.absolute()))
+        ranks.total(1)  # all of them see it
         yield folder
 
 
