@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,10 +13,13 @@ import pytest
 import torch
 from rank_runs import ENV, assert_same, pretrain, resume, run, saved_tensors, transitions, words
 
-from voidrl import ranks, split
+from voidrl import api, checkpoint, ranks, split
+from voidrl.cli import training
 from voidrl.cli.launch import split_off
+from voidrl.cli.main import main
 from voidrl.config import Config, update
-from voidrl.errors import ConfigError
+from voidrl.errors import ConfigError, RankLostError, RunFolderError
+from voidrl.rollcall import RollCall
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import read_status
@@ -61,16 +65,35 @@ def test_ranks_have_columns_and_random_numbers_of_their_own(on_two):
 
 def test_a_checkpoint_counts_only_with_all_its_parts(on_two, tmp_path):
     out = shutil.copytree(on_two[0], tmp_path / "run")
-    part = next((out / "ranks" / "1").iterdir()) / "loop.safetensors"
-    part.write_bytes(part.read_bytes()[:-1])
+    damage_part(out, read_status(out).steps)
     said = []
     with pytest.raises(Exception, match="no valid checkpoint"):
         latest_run(RunFolder(out), said.append)
     assert "the part of rank 1 of 2 cannot be used" in said[0]
 
 
-def in_group(monkeypatch, size):
-    monkeypatch.setattr(ranks, "_current", ranks.Ranks(0, size, local_size=size))
+def damage_part(out, step):
+    """Cut a file of the second rank short, after the run has ended."""
+    part = next((out / "ranks" / "1").glob(f"step_{step:012d}")) / "loop.safetensors"
+    part.write_bytes(part.read_bytes()[:-1])
+
+
+@pytest.mark.slow
+def test_a_checkpoint_with_a_damaged_part_displaces_no_older_one(tmp_path):
+    out = tmp_path / "run"
+    codes, messages = pretrain(2, out, steps=80, log__keep_last=2)
+    assert codes == [0, 0], messages
+    first, second = checkpoint.list_steps(out / "checkpoints")
+    damage_part(out, second)
+    codes, messages = resume(2, out, "", "--steps", "130", "--set", "log.checkpoint_every_steps=1000")
+    assert codes == [0, 0], messages
+    assert messages[0].count(f"skipped step_{second:012d}: the part of rank 1 of 2 cannot be used") == 1
+    assert f"resumed at step {first}" in messages[0]
+    assert messages[1] == ""
+    # Two are to be kept, and the damaged one is none of them.
+    assert checkpoint.list_steps(out / "checkpoints") == [first, second, read_status(out).steps]
+    damage_part(out, read_status(out).steps)
+    assert latest_run(RunFolder(out), lambda text: None).step == first
 
 
 REFUSED = {
@@ -79,10 +102,6 @@ REFUSED = {
         "env.num_envs = 2 cannot be used on 3 ranks: expected an environment for each",
     ),
     "on-policy": ({"learner": "mepol", "env.num_envs": 6}, "learner 'mepol' cannot be used on 3 ranks"),
-    "counted states": (
-        {"env.num_envs": 6, "env.count_states": True},
-        "set env.counted_envs = 2, which are its environments",
-    ),
     "short replay": (
         {"env.num_envs": 6, "replay.capacity_steps": 6, "learner.n_step": 3},
         "replay.capacity_steps = 6 cannot be used with env.num_envs = 6 on 3 ranks",
@@ -91,10 +110,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("changes", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_what_ranks_cannot_divide_is_refused(monkeypatch, changes, sentence):
-    in_group(monkeypatch, 3)
+def test_what_ranks_cannot_divide_is_refused(changes, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        split.require_splittable(update(Config(), {"learner": "dqn"} | changes), None)
+        split.require_splittable(update(Config(), {"learner": "dqn"} | changes), None, 3)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
@@ -130,12 +148,70 @@ def test_bad_numbers_of_ranks_are_one_sentence(argv, sentence):
         split_off(argv)
 
 
+BEFORE_THE_START = {
+    "a batch": (["--ranks", "5"], {}, "learner.batch_size = 12 cannot be used on 5 ranks"),
+    "environments": (["--ranks=6"], {}, "env.num_envs = 4 cannot be used on 6 ranks"),
+    "a method": (["--ranks", "2"], {"method": "cbb"}, "method 'cbb' cannot be used on 2 ranks"),
+    "a value": (["--ranks", "2"], {"steps": "many"}, "steps = 'many' cannot be used"),
+}
+
+
+@pytest.mark.parametrize(("ranks_of", "changes", "sentence"), BEFORE_THE_START.values(), ids=BEFORE_THE_START)
+def test_bad_input_is_refused_before_ranks_are_started(ranks_of, changes, sentence, monkeypatch, capsys):
+    monkeypatch.setattr(training, "launch", lambda *args: pytest.fail("started"))
+    assert main(["pretrain", ENV, *ranks_of, *words(**changes)]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_a_run_that_is_there_is_looked_at_before_ranks_are_started(on_two, monkeypatch, capsys):
+    started = []
+    monkeypatch.setattr(training, "launch", lambda *args: started.append(args) or 0)
+    out = str(on_two[0])
+    assert main(["pretrain", ENV, "--ranks", "2", "--out", out, *words()]) == 2
+    assert main(["resume", out, "--ranks", "5"]) == 2
+    assert main(["resume", f"{out}/none", "--ranks", "2"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert ["already holds a run" in said[0], "12 cannot be used on 5 ranks" in said[1]] == [True, True]
+    assert "there is no run at" in said[2]
+    assert started == []
+    assert main(["resume", out, "--ranks", "2", "--steps", "200"]) == 0
+    assert started == [(2, "resume", [out, "--steps", "200"])]
+
+
+def test_what_the_user_should_know_is_said_by_the_first_rank(monkeypatch, capsys):
+    monkeypatch.setattr(api, "train", lambda *args, **options: None)
+    for rank in range(2):
+        monkeypatch.setattr(ranks, "_current", ranks.Ranks(rank, 2))
+        assert main(["train", ENV, *words()]) == 0
+    assert capsys.readouterr().err.count("method rnd is not used") == 1
+
+
 def test_ranks_within_torchrun_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(ConfigError, match="cannot be used under torchrun, which has started 4 processes"):
         split_off(["ENV", "--ranks", "2"])
     assert split_off(["ENV", "--steps", "5"]) == (0, ["ENV", "--steps", "5"])
+
+
+def test_a_folder_that_ranks_do_not_share_is_refused(on_two, tmp_path):
+    RunFolder.follow(on_two[0]).require_visible()
+    with pytest.raises(RunFolderError, match="expected a folder that all ranks share"):
+        RunFolder.follow(tmp_path / "run").require_visible(0)
+
+
+def test_who_has_ended_is_not_waited_for():
+    store, ended = torch.distributed.HashStore(), subprocess.Popen(["true"])
+    ended.wait()
+    first = RollCall(store, 0, 2)
+    with pytest.raises(RankLostError, match="rank 0 of 2 cannot join the others again, since rank 1 has"):
+        first.meet({1: (socket.gethostname(), ended.pid)}, 60)
+    with pytest.raises(RankLostError, match="waited 0 s for rank 1, which did not come"):
+        first.meet({}, 0)
+    RollCall(store, 1, 2)
+    assert first.meet({}, 0) == dict.fromkeys(range(2), (socket.gethostname(), os.getpid()))
 
 
 @pytest.mark.slow
@@ -168,6 +244,7 @@ def test_a_resumed_run_is_exact_after_sigterm_of_one_rank(on_two, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_ends_the_others_and_the_run_is_resumed_exactly(on_two, tmp_path, rank):
+    """The status says why, whichever rank it was."""
     out, began = tmp_path / "run", time.monotonic()
     codes, messages = pretrain(2, out, f"{rank} 17 SIGKILL")
     assert time.monotonic() - began < 45
@@ -175,28 +252,31 @@ def test_a_killed_rank_ends_the_others_and_the_run_is_resumed_exactly(on_two, tm
     assert codes[1 - rank] == 2
     status = read_status(out)
     if rank == 1:
-        assert status.state == "failed"
         assert status.error.startswith("rank 1 died; the checkpoint of step 4")
-        assert f"resume with `voidrl resume {out}`" in status.error
         assert messages[0].count("rank 1 died") == 1
-    else:  # nobody is left who could write it
-        assert status.state == "interrupted"
-        assert "rank 0 died" in messages[1]
+    else:  # another rank says so in its place
+        assert status.error.startswith("rank 0 died; the checkpoint of step 4")
+        assert messages[1].count("rank 0 died") == 1
+    assert status.state == "failed"
+    assert f"resume with `voidrl resume {out} --ranks 2`" in status.error
     codes, messages = resume(2, out)
     assert codes == [0, 0], messages
     assert_same(on_two[0], out)
 
 
 @pytest.mark.slow
-def test_an_environment_that_raises_in_one_rank_is_named_by_all(tmp_path):
-    out = tmp_path / "run"
-    codes, messages = pretrain(2, out, "1 17 raise")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_environment_that_raises_in_one_rank_is_named_once(tmp_path, rank):
+    out, began = tmp_path / "run", time.monotonic()
+    codes, messages = pretrain(2, out, f"{rank} 17 raise")
     assert codes == [2, 2]
-    assert "the wheel fell off" in messages[1]
-    assert "Traceback" not in messages[0] + messages[1]
+    assert messages[0].count("the wheel fell off") == messages[0].count("the checkpoint of step 40 is") == 1
+    assert "Traceback" not in messages[0]
+    assert messages[1] == ""
+    assert time.monotonic() - began < 30
     status = read_status(out)
     assert status.state == "failed"
-    assert status.error.startswith("rank 1 failed: environment")
+    assert status.error.startswith("rank 1 failed: environment" if rank else "environment")
     assert "the wheel fell off" in status.error
     assert "the wheel fell off" in (out / "log.txt").read_text()
 
@@ -251,6 +331,33 @@ def test_uneven_parts(tmp_path):
     assert [len(tensors[f"{rank}/replay.safetensors/age"]) for rank in range(3)] == [1, 1, 2]
     codes, _ = resume(3, out, "", "--steps", "160")
     assert codes == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_states_are_counted_in_the_environments_of_all_ranks(tmp_path):
+    """Each once, whichever rank it was in; on one process too, with which the run is resumed."""
+    out, coverage = tmp_path / "run", "0/loop.safetensors/states/"
+    counted = words(env__count_states="true", env__backend="sync", env__counted_envs=3)  # two and one
+    codes, messages = run(2, ["pretrain", "dmc/pendulum", "--out", str(out), *counted], tmp_path)
+    assert codes == [0, 0], messages
+    for size in (2, 1):
+        tensors, meta = saved_tensors(out)
+        assert tensors[f"{coverage}seen"].tolist() == [meta["steps"] * 3 // 4]
+        assert read_metrics(out)[-1]["coverage/bins"] == len(tensors[f"{coverage}bins"]) > 1
+        assert not any(name.startswith("1/loop.safetensors/states") for name in tensors)
+        codes, messages = resume(size, out, "", "--steps", str(meta["steps"] + 40))
+        assert codes == [0] * size, messages
+
+
+@pytest.mark.slow
+def test_a_probe_by_the_first_rank_exchanges_nothing(tmp_path):
+    """It computes rewards, which in updates are those among the particles of all ranks."""
+    out, pool = tmp_path / "run", {"method__k": 3, "method__pool": "all_ranks"}
+    probing = {"log__probe_every_steps": 30, "log__probe_steps": 500, "representation": "identity"}
+    options = words(method="apt", steps=40, env__backend="sync", **pool, **probing)
+    codes, messages = run(2, ["pretrain", "dmc/pendulum", "--out", str(out), *options], tmp_path)
+    assert codes == [0, 0], messages
+    assert any("probe/rarity_correlation" in row for row in read_metrics(out))
 
 
 @pytest.mark.slow

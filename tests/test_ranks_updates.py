@@ -203,7 +203,7 @@ def test_what_ranks_cannot_divide_is_refused_in_one_sentence(case):
 
 def test_ranks_of_torchrun_are_refused_before_a_run_begins(monkeypatch):
     config = build_config(DISCRETE, [{"method": "cbb"}])
-    probed = SimpleNamespace(spec=DISCRETE)
+    probed = SimpleNamespace(spec=DISCRETE, factory=None)
     require_fitting(probed, config)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="method 'cbb' cannot be used on 2 ranks"):

@@ -40,6 +40,7 @@ from voidrl.errors import (
     CheckpointError,
     ConfigError,
     EnvironmentFailedError,
+    RankLostError,
     RunFolderError,
     RunInterrupted,
     SpaceError,
@@ -218,15 +219,9 @@ def resume(
         callbacks: Those of the run are not saved, only their states: pass them again.
     """
     hooks = _hooks(callbacks)
-    if share.is_pretrained(user_path(run)):
-        raise RunFolderError(
-            f"{run} holds an agent without replay and optimizers, which cannot be resumed: adapt it "
-            f"with `voidrl finetune`"
-        )
-    folder, writes = RunFolder.open(run), ranks.current().writes
+    folder, written = open_run(run)
+    writes = ranks.current().writes
     folder = folder if writes else RunFolder.follow(folder.path)
-    checkpoint.require_readable(folder.checkpoints_path)
-    written = build.config_from_json(checkpoint.read_json(folder.config_path, "the config of a run"))
     changes = merge(build.changes(config), _arguments(steps=steps, device=device, engine=engine))
     factory = _resumable_factory(env, written.env.id)
     say = _speaker(folder)
@@ -279,6 +274,18 @@ def resume(
                 say(note)
             _run(Loop(parts.engine, parts.envs, parts.eval_envs, folder, state, measure, hooks), say)
     return agent
+
+
+def open_run(run: str | Path) -> tuple[RunFolder, Config]:
+    """The folder of a run that is to be resumed, and the config that is written there."""
+    if share.is_pretrained(user_path(run)):
+        raise RunFolderError(
+            f"{run} holds an agent without replay and optimizers, which cannot be resumed: adapt it "
+            f"with `voidrl finetune`"
+        )
+    folder = RunFolder.open(run)
+    checkpoint.require_readable(folder.checkpoints_path)
+    return folder, build.config_from_json(checkpoint.read_json(folder.config_path, "the config of a run"))
 
 
 @known_arguments
@@ -391,7 +398,7 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) 
     root = path if checkpoint.list_steps(path) else RunFolder.open(path).checkpoints_path
     if not checkpoint.list_steps(root):
         raise CheckpointError(f"the run {path} holds no checkpoint yet")
-    return checkpoint.read_latest(root, say, partial(_saved_agent, device=device))
+    return checkpoint.read_latest(root, _say_once, partial(_saved_agent, device=device))
 
 
 def _saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
@@ -537,11 +544,15 @@ def _hooks(callbacks: Callbacks) -> CallbackList:
 def _new_folder(out: str | Path | None, name: tuple[str, str, int], overwrite: bool) -> Iterator[RunFolder]:
     """The folder of a new run, which the first rank makes for all."""
     if not ranks.current().writes:
-        yield RunFolder.follow(ranks.share(None))
+        followed = RunFolder.follow(ranks.share(None))
+        followed.require_visible()
+        ranks.total(1)
+        yield followed
         return
     named = RunFolder.create(out or default_run_path(*name), overwrite=overwrite)
     with named if out else RunFolder.create_unnamed(*name) as folder:
-        ranks.share(str(folder.path))
+        ranks.share(str(folder.path.absolute()))
+        ranks.total(1)  # all of them see it
         yield folder
 
 
@@ -562,7 +573,8 @@ def _probe_in_training(agent: Agent, factory: EnvFactory | None) -> Callable[[],
         return None
     from voidrl.probing.run import RunProbe
 
-    return RunProbe(agent, factory)
+    with ranks.alone():
+        return RunProbe(agent, factory)
 
 
 def _require_disk(folder: Path, agent: Agent, say: Callable[[str], None]) -> None:
@@ -627,6 +639,8 @@ def _run(loop: Loop, say: Callable[[str], None]) -> None:
             loop.folder.log_traceback(error)  # to fix it, one needs the line
         loop.folder.log(f"failed: {error}")
         loop.folder.status.fail(error, loop.state.steps)
+        if isinstance(error, RankLostError) and not ranks.current().writes:
+            error.is_reported = loop.folder.is_failed_for_first(error, loop.state.steps)
         raise
     took = human_seconds(time.monotonic() - began)
     say(f"{loop.folder.path}: {loop.state.steps - before} steps in {took}")
@@ -758,11 +772,14 @@ def _latest(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpo
 
 
 def _speaker(folder: RunFolder) -> Callable[[str], None]:
-    if not ranks.current().writes:
-        return lambda text: None
-
     def say_and_log(text: str) -> None:
-        say(text)
+        _say_once(text)
         folder.log(text)
 
     return say_and_log
+
+
+def _say_once(text: str) -> None:
+    """Say it on the first of all ranks."""
+    if ranks.current().writes:
+        say(text)

@@ -364,13 +364,21 @@ def name_pieces(spec: EnvSpec, merged: Mapping[str, Any]) -> dict[str, dict[str,
     return pieces
 
 
-def require_fitting(probed: Probed, config: Config) -> None:
-    """Refuse pieces and fields that cannot work together, without building any network."""
-    names = (config.representation.name, config.method.name, config.learner.name)
+def require_fitting(probed: Probed, config: Config, size: int | None = None) -> None:
+    """Refuse what cannot work together on `size` ranks, those of torchrun by default; builds no network."""
+    check_combination(probed.spec, config, _pieces_of(config))
+    require_ranks(config, probed.factory, ranks.expected_size() if size is None else size)
+
+
+def require_ranks(config: Config, factory: EnvFactory | None, size: int) -> None:
+    """Refuse a run that `size` ranks cannot divide."""
+    check_ranks(config, _pieces_of(config), size)
+    require_splittable(config, factory, size)
+
+
+def _pieces_of(config: Config) -> Pieces:
     kinds = ("representation", "method", "learner")
-    pieces = Pieces(*(registry.find(kind, name) for kind, name in zip(kinds, names, strict=True)))
-    check_combination(probed.spec, config, pieces)
-    check_ranks(config, pieces, ranks.expected_size())
+    return Pieces(*(registry.find(kind, getattr(config, kind).name) for kind in kinds))
 
 
 def with_files(config: Config, pretrained: Config | None) -> Config:
@@ -465,7 +473,7 @@ def assemble(
     """
     if config.log.wandb_project:
         import_wandb()
-    require_splittable(config, factory)
+    require_splittable(config, factory, ranks.current().size)
     require_same_config(config)
     place = ranks.own_device(config.device)
     with (

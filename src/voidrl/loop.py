@@ -134,9 +134,9 @@ class Loop:
             ranks.on_loss(self._end_with_lost)
             stack.callback(ranks.on_loss, None)
             try:
-                self.callbacks.call("on_start", self.view)
+                self._call("on_start")
                 path = self._train(stop)
-                self.callbacks.call("on_end", self.view)
+                self._call("on_end")
                 return path
             except RankLostError as error:
                 raise self._lost(error) from error
@@ -160,7 +160,8 @@ class Loop:
 
     def _lost(self, error: RankLostError) -> RankLostError:
         again = f"resume with `{resume_command(self.folder, self.config)}`"
-        return RankLostError(f"{error}; {self._kept()}, {again}")
+        kept = self._kept()  # which the lost rank may have said
+        return RankLostError(f"{error}; {again}" if kept in str(error) else f"{error}; {kept}, {again}")
 
     def _end_with_lost(self, error: RankLostError) -> None:
         """Write down why the process ends at once, from a thread."""
@@ -226,7 +227,7 @@ class Loop:
             if self.tally.alone:
                 stops = self._stops(stop)  # what came meanwhile as well
             if has_step_hooks and state.steps > before:  # not where all were reset
-                self.callbacks.call("on_step", self.view)
+                self._call("on_step")
                 stops = self.tally.any(self._stops(stop))
             last = state.steps >= self.config.steps or stops
             at_checkpoint = last or crossed(before, state.steps, log.checkpoint_every_steps)
@@ -244,6 +245,11 @@ class Loop:
                     return path
                 self._begin_episodes()
 
+    def _call(self, event: str) -> None:
+        """Call the hooks of an event, which only the first rank has."""
+        with ranks.alone():
+            self.callbacks.call(event, self.view)
+
     def _stops(self, stop: StopSignals) -> bool:
         """Whether this process is to stop; the others are asked too."""
         return bool(stop.requested or self.callbacks.stopped_by)
@@ -255,9 +261,11 @@ class Loop:
         probes = crossed(before, steps, log.probe_every_steps)
         logs = crossed(before, steps, log.log_every_steps)
         if evaluates and self.writes:
-            self._evaluate()
+            with ranks.alone():
+                self._evaluate()
         if probes and self.probe is not None:
-            self._write_row({"phase": self.config.phase, **self.probe()})
+            with ranks.alone():
+                self._write_row({"phase": self.config.phase, **self.probe()})
         if logs:
             self._log()
         if self.writes:
@@ -482,7 +490,7 @@ class Loop:
         self.writer.write(self.state.steps, {"phase": self.config.phase, **result.metrics()})
         self._keep_score(result.metrics())
         self.view._evaluation = result
-        self.callbacks.call("on_evaluation", self.view)
+        self._call("on_evaluation")
         rate = result.success_rate
         shown = {"evaluated": result.mean_return} if rate is None else {"success": rate}
         self.progress.update(self.state.steps, shown)
@@ -496,6 +504,10 @@ class Loop:
         if culprit := self._first_culprit():
             raise self._not_finite(culprit)
         self.seen.visits = state.visits
+        counter = self.envs.counter
+        if counter is not None and not self.writes:  # the first rank counts those of all
+            self.seen.states = [counter.state()]
+            counter.clear()
         seen, self.seen = self.tally.together(self.seen), Seen()
         self.recent.extend(score for score, _ in seen.finished)
         if not self.writes:
@@ -510,8 +522,10 @@ class Loop:
             row["episode/length"] = float(np.mean([n for _, n in seen.finished]))
         if seen.visits.any():
             row["coverage/cells"] = int((seen.visits > 0).sum())
-        if self.envs.counter is not None:
-            counted = {**self.envs.counter.counts(), **self.envs.counter.recent()}
+        if counter is not None:
+            for states in seen.states:
+                counter.merge(states)
+            counted = {**counter.counts(), **counter.recent()}
             row |= {f"coverage/{name}": count for name, count in counted.items()}
         now, (then, steps, updates) = time.monotonic(), self.clock
         row["time/steps_per_second"] = (state.steps - steps) / max(now - then, 1e-9)
@@ -544,7 +558,7 @@ class Loop:
     def _write_row(self, row: dict[str, Any]) -> None:
         self.writer.write(self.state.steps, row)
         self.view._row = MappingProxyType(row)
-        self.callbacks.call("on_row", self.view)
+        self._call("on_row")
 
     def _snapshots_by(self, steps: int) -> int:
         """The number of snapshots that are due within this many steps of the run."""
@@ -571,7 +585,7 @@ class Loop:
         self._require_finite_weights()
         if self.writes:
             self.state.metrics_bytes = self.writer.offset
-        if self.envs.counter is not None:
+        if self.envs.counter is not None and self.writes:  # the others have handed theirs over
             self.state.states = self.envs.counter.state()
         self.state.callbacks = self.callbacks.state(self.state.steps)
         explorer = self.engine.explorer if Explorer.is_needed(self.config, self.state.steps) else None
@@ -582,7 +596,7 @@ class Loop:
         self.folder.log(f"checkpoint {path.name}")
         self.folder.status.saved(self.state.steps)
         self.view._checkpoint = path
-        self.callbacks.call("on_checkpoint", self.view)
+        self._call("on_checkpoint")
         return path
 
     def _not_finite(self, culprit: diagnosis.Culprit) -> NonFiniteError:
@@ -613,8 +627,10 @@ def _skill_name(skill: list[float]) -> str:
 
 
 def resume_command(folder: RunFolder, config: Config) -> str:
-    """What resumes a run: a command, or a call where its environment cannot be imported."""
+    """What resumes a run on as many ranks: a command, or a call if its environment cannot be imported."""
+    here = ranks.current()
     if is_importable(config.env.id):
-        return f"voidrl resume {shlex.quote(str(folder.path))}"
+        on_ranks = f" --ranks {here.size}" if here.size == here.local_size > 1 else ""
+        return f"voidrl resume {shlex.quote(str(folder.path))}{on_ranks}"
     env = config.env.id.rpartition(":")[2]
     return f"voidrl.resume({str(folder.path)!r}, env={env})"

@@ -29,7 +29,7 @@ from torch.distributed.rendezvous import rendezvous
 from voidrl.errors import ConfigError, RankLostError, RunInterrupted, StoppedBySignal, VoidrlError
 from voidrl.rollcall import End, RollCall
 
-JOINING = timedelta(minutes=5)  # until all processes have started
+JOINING = timedelta(minutes=5)  # until all processes have started; one that is known to be dead ends it
 PATIENCE = timedelta(hours=6)  # for one that evaluates or writes a checkpoint; a dead one is noticed at once
 STUCK = timedelta(minutes=10)  # NCCL: an exchange within an update that takes this long ends the process
 
@@ -85,6 +85,7 @@ _current = _alone
 _on_loss: Callable[[RankLostError], None] | None = None
 _store: Any = None  # where the processes meet: kept, as a script may start one run after another
 _meetings = 0
+_processes: dict[int, tuple[str, int]] = {}  # of the last meeting
 
 
 def current() -> Ranks:
@@ -105,7 +106,7 @@ def joined(device: torch.device | None = None) -> Iterator[Ranks]:
     An exception leaves its sentence for the others, whose next exchange fails with it. It carries
     `is_reported` where the first rank ends for the same reason and says so.
     """
-    global _current, _store, _meetings
+    global _current, _store, _meetings, _processes
     size = expected_size()
     if size == 1 or _current is not _alone:
         yield _current
@@ -117,32 +118,51 @@ def joined(device: torch.device | None = None) -> Iterator[Ranks]:
             _store, _, _ = next(iter(rendezvous("env://", rank, size, timeout=JOINING)))
         _meetings += 1  # what an earlier group left in the store, addresses among it, is not read again
         store = PrefixStore(f"voidrl/{_meetings}", _store)
+        roll = RollCall(PrefixStore("roll", store), rank, size)
+        _processes = roll.meet(_processes, JOINING.total_seconds())
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
             f"rank {rank} of {size} cannot reach the others ({_first_line(error)}): expected torchrun's "
             f"MASTER_ADDR and MASTER_PORT, or start it with `voidrl pretrain --ranks {size}`"
         ) from error
-    roll = RollCall(PrefixStore("roll", store), rank, size)
     _current = Ranks(rank, size, local_rank, local_size, dist.group.WORLD, roll=roll)
     try:
-        collect(None)  # all have signed the roll
-        roll.meet()
         if device is not None:
             place(device)
         yield _current
         collect(None)  # nobody leaves while another one still needs it
+        roll.wait_for_others()
+        _leave()
     except BaseException as error:
         end = End(" ".join(str(error).split()) or type(error).__name__, isinstance(error, RankLostError))
         roll.sign_off(end)
+        _leave()  # which ends the exchanges that others wait in
         if isinstance(error, VoidrlError | RunInterrupted | StoppedBySignal):
-            error.is_reported = roll.is_reported(end)
+            error.is_reported = error.is_reported or roll.is_reported(end)
+        roll.wait_for_others()
         raise
     finally:
-        roll.wait_for_others()
-        _current = _alone
+        roll.close()  # not before: NCCL may wait for a dead rank while the group is left
+
+
+def _leave() -> None:
+    global _current
+    _current = _alone
+    if dist.is_initialized():
         dist.destroy_process_group()
-        roll.close()  # not before: NCCL may wait for a dead rank even then
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """What one rank does by itself, such as an evaluation: nothing is exchanged, as nobody would answer."""
+    global _current
+    group = _current
+    _current = Ranks()
+    try:
+        yield
+    finally:
+        _current = group
 
 
 def place(device: torch.device) -> None:

@@ -12,10 +12,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from voidrl.errors import RankLostError
 
 PATIENCE_SECONDS = 5.0  # for the last sentence of a process that has just closed its connections
 LOOK_SECONDS = 0.02
@@ -38,13 +40,37 @@ class RollCall:
         self._store, self._rank, self._size = store, rank, size
         self._processes: dict[int, tuple[str, int]] = {}
         self._left = threading.Event()
+        self._is_cut_off = False
         self._set(f"process/{rank}", [socket.gethostname(), os.getpid()])
 
-    def meet(self) -> None:
-        """Learn who the others are; all have signed by now."""
-        for rank in range(self._size):
-            host, pid = self._get(f"process/{rank}")
-            self._processes[rank] = str(host), int(pid)
+    def meet(self, before: Mapping[int, tuple[str, int]], seconds: float) -> dict[int, tuple[str, int]]:
+        """Wait until all have signed, and return their hosts and process ids.
+
+        Args:
+            before: Those of an earlier group, if there was one: who has ended since will not come.
+            seconds: How long to wait for one that has not begun.
+        """
+        last = time.monotonic() + seconds
+        while missing := [rank for rank in range(self._size) if not self._learn(rank)]:
+            gone = [rank for rank in missing if _has_ended(*before.get(rank, ("", 0)))]
+            if gone or self._is_cut_off:
+                raise RankLostError(
+                    f"rank {self._rank} of {self._size} cannot join the others again, since rank "
+                    f"{gone[0] if gone else 0} has ended: start all of them again"
+                )
+            if time.monotonic() > last:
+                raise RankLostError(
+                    f"rank {self._rank} of {self._size} has waited {seconds:.0f} s for rank {missing[0]}, "
+                    f"which did not come: start all of them with the same command"
+                )
+            time.sleep(LOOK_SECONDS)
+        return self._processes
+
+    def _learn(self, rank: int) -> bool:
+        """Whether a rank has signed."""
+        if rank not in self._processes and (found := self._get(f"process/{rank}")) is not None:
+            self._processes[rank] = str(found[0]), int(found[1])
+        return rank in self._processes
 
     def sign_off(self, end: End) -> None:
         """Leave a last sentence; also ends well where nobody can read it any more."""
@@ -57,7 +83,7 @@ class RollCall:
         for _ in self._looks():
             first = self._end_of(0)
             if first is not None:
-                return end.is_loss or first.sentence == end.sentence
+                return end.is_loss or end.sentence in first.sentence
             if self._is_dead(0):
                 return False
         return False
@@ -123,18 +149,31 @@ class RollCall:
         return None if found is None else End(*found)
 
     def _is_dead(self, rank: int) -> bool:
-        host, pid = self._processes.get(rank, ("", 0))
-        return host == socket.gethostname() and not is_running(pid)
+        return _has_ended(*self._processes.get(rank, ("", 0)))
 
     def _set(self, key: str, value: Any) -> None:
-        with suppress(RuntimeError):  # the store has ended with its process
-            self._store.set(key, json.dumps(value))
+        with self._connected():
+            if not self._is_cut_off:
+                self._store.set(key, json.dumps(value))
 
     def _get(self, key: str) -> Any:
-        with suppress(RuntimeError):
-            if self._store.check([key]):  # `get` would wait for it
+        with self._connected():
+            if not self._is_cut_off and self._store.check([key]):  # `get` would wait for it
                 return json.loads(self._store.get(key))
         return None
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Notice that the store has ended with its process, and ask it no more."""
+        try:
+            yield
+        except RuntimeError:
+            self._is_cut_off = True
+
+
+def _has_ended(host: str, pid: int) -> bool:
+    """Whether a process was on this machine and is not any more."""
+    return host == socket.gethostname() and not is_running(pid)
 
 
 def is_running(pid: int) -> bool:

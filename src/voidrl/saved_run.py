@@ -3,8 +3,9 @@
     RUN/checkpoints/step_…   agent, optimizers, and of the rest the part of the first rank
     RUN/ranks/1/step_…       that of another rank: replay, random numbers, visits
 
-A checkpoint of several ranks counts only with all its parts. They are written before it and deleted after it,
-so that a kill at any moment leaves a whole one.
+A checkpoint of several ranks counts only with all its parts: without them it neither is loaded nor lets an
+older one expire. Parts are written before it and deleted after it, so that a kill at any moment leaves a
+whole one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from voidrl.tally import summed
 
 EXPLORER, REPLAY = "explorer.safetensors", "replay.safetensors"
 STATES = "states/"  # before the names of what `env.count_states` counted, in a checkpoint
-RANKS = "ranks"  # in the meta: how many there were
+RANKS, AGENT_SUM = "ranks", "agent_sum"  # in the meta: how many there were, and what all of them had
+BELONGS = (RANKS, AGENT_SUM)  # the same in all parts of a checkpoint
 NEVER = 10**9  # checkpoints that are kept: none is deleted by a count
 RANK_STREAM = 4  # keeps their random numbers apart from other seeds of the same run
 
@@ -77,12 +79,12 @@ def save_run(
     here, keep_last = ranks.current(), agent.config.log.keep_last
     meta: dict[str, Any] = {RANKS: here.size, "steps": state.steps}
     if here.size > 1:
-        meta["agent_sum"] = _require_same_agent(agent)  # tells which parts belong together
+        meta[AGENT_SUM] = _require_same_agent(agent)  # tells which parts belong together
     files = _part_files(agent, replay, state)
     if not here.writes:
         # Those that are not needed any more are deleted when the whole has been written.
         checkpoint.save(rank_root(folder, here.rank), state.steps, files, meta, keep_last=NEVER)
-        ranks.total(1)
+        ranks.collect(_intact_parts(folder))
         return folder.checkpoints_path / f"step_{state.steps:012d}"
     files |= {
         "agent.safetensors": checkpoint.Group(agent.tensors()),
@@ -104,10 +106,41 @@ def save_run(
     if explorer is not None:  # its weights never change: one file serves all checkpoints of a run
         files[EXPLORER] = checkpoint.Group(explorer.tensors(), tag="frozen")
         meta["explorer"] = explorer.meta()
-    ranks.total(1)  # the parts of the others are on the disk
-    path = checkpoint.save(folder.checkpoints_path, state.steps, files, meta, keep_last=keep_last)
+    # When all have answered, the parts of the others are on the disk.
+    intact = {part for parts in ranks.collect(_intact_parts(folder)) for part in parts}
+
+    for rank in range(1, here.size):
+        if (rank, state.steps, here.size, meta[AGENT_SUM]) not in intact:
+            raise CheckpointError(
+                f"the part of rank {rank} of step {state.steps} in {rank_root(folder, rank)} was damaged as "
+                f"soon as it was written: check the disk; older checkpoints are untouched"
+            )
+
+    def is_whole(saved: checkpoint.Checkpoint) -> bool:
+        return all(_name_of(rank, saved) in intact for rank in range(1, rank_count(saved)))
+
+    path = checkpoint.save(
+        folder.checkpoints_path, state.steps, files, meta, keep_last=keep_last, is_whole=is_whole
+    )
     sweep_parts(folder)
     return path
+
+
+def _name_of(rank: int, part: checkpoint.Checkpoint) -> tuple[Any, ...]:
+    """What tells the part of a rank from all others; the same for a checkpoint and its parts."""
+    return rank, part.step, *(part.meta.get(name) for name in BELONGS)
+
+
+def _intact_parts(folder: RunFolder) -> set[tuple[Any, ...]]:
+    """The names of valid parts, of which each rank looks at its own and at some that ranks left before.
+
+    It has hashed its own when it wrote them, so that no file is read again.
+    """
+    here = ranks.current()
+    roots = folder.ranks_path.glob("*") if folder.ranks_path.is_dir() else ()
+    numbers = [int(root.name) for root in roots if root.name.isdecimal()]
+    mine = [rank for rank in numbers if rank % here.size == here.rank]
+    return {_name_of(rank, part) for rank in mine for part in checkpoint.intact(rank_root(folder, rank))}
 
 
 def _part_files(agent: Agent, replay: Replay | None, state: LoopState) -> dict[str, checkpoint.Group]:
@@ -183,7 +216,7 @@ def _parts(saved: checkpoint.Checkpoint) -> Iterator[checkpoint.Checkpoint]:
 def _part(saved: checkpoint.Checkpoint, folder: RunFolder, rank: int) -> checkpoint.Checkpoint:
     try:
         part = checkpoint.load_step(rank_root(folder, rank), saved.step)
-        if any(part.meta.get(name) != saved.meta.get(name) for name in (RANKS, "agent_sum")):
+        if any(part.meta.get(name) != saved.meta.get(name) for name in BELONGS):
             raise CheckpointError(f"{part.path} belongs to another checkpoint of step {saved.step}")
     except CheckpointError as error:
         raise CheckpointError(
@@ -237,7 +270,8 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
         )
     names = ("steps", "updates", "episodes", "rollouts", "rollout_start", "metrics_bytes")
     counts = {name: saved.count(name) for name in names}
-    states = {k.removeprefix(STATES): v.numpy() for k, v in loop.items() if k.startswith(STATES)}
+    counted = loop if here.writes else {}  # the first rank has those of all
+    states = {k.removeprefix(STATES): v.numpy() for k, v in counted.items() if k.startswith(STATES)}
     callbacks = saved.meta.get("callbacks", [])
     return LoopState(visits=visits, states=states, callbacks=callbacks, **counts)
 

@@ -15,39 +15,32 @@ from voidrl.envs.tensor import is_tensor_env
 from voidrl.errors import ConfigError, shown
 
 
-def require_splittable(config: Config, factory: Any) -> None:
-    """Refuse a run that its ranks cannot divide; batches and pieces are checked with the pieces."""
-    here, env = ranks.current(), config.env
-    if here.size == 1:
+def require_splittable(config: Config, factory: Any, size: int) -> None:
+    """Refuse environments that `size` ranks cannot divide; batches and pieces are checked with the pieces."""
+    env = config.env
+    if size == 1:
         return
     if is_tensor_env(factory):
         raise ConfigError(
-            f"environments that were passed themselves cannot be divided among {here.size} ranks: pass a "
+            f"environments that were passed themselves cannot be divided among {size} ranks: pass a "
             f"function that takes num_envs and device, or its name as module:function"
         )
-    if here.size > env.num_envs:
+    if size > env.num_envs:
         raise ConfigError(
-            f"env.num_envs = {env.num_envs} cannot be used on {here.size} ranks: expected an environment for "
-            f"each; set env.num_envs = {here.size}, or start fewer ranks"
+            f"env.num_envs = {env.num_envs} cannot be used on {size} ranks: expected an environment for "
+            f"each; set env.num_envs = {size}, or start fewer ranks"
         )
     if config.learner.on_policy:
         raise ConfigError(
-            f"learner {config.learner.name!r} cannot be used on {here.size} ranks: it learns from rollouts "
+            f"learner {config.learner.name!r} cannot be used on {size} ranks: it learns from rollouts "
             f"of all environments at once; use 1 rank, or a learner that samples the replay, such as dqn"
-        )
-    first = len(ranks.Ranks(0, here.size).part(env.num_envs))
-    if env.count_states and not 0 < env.counted_envs <= first:
-        raise ConfigError(
-            f"env.counted_envs = {env.counted_envs} cannot be used with env.count_states = True on "
-            f"{here.size} ranks: states are counted by the first rank alone; set env.counted_envs = {first}, "
-            f"which are its environments, or env.count_states = False"
         )
     least = config.learner.longest_n_step
     capacity = config.replay.capacity_steps // env.num_envs
     if capacity < least:
         raise ConfigError(
             f"replay.capacity_steps = {config.replay.capacity_steps} cannot be used with env.num_envs = "
-            f"{env.num_envs} on {here.size} ranks: expected at least {least} steps of each environment, as "
+            f"{env.num_envs} on {size} ranks: expected at least {least} steps of each environment, as "
             f"long as a return; use {least * env.num_envs} or more"
         )
 
@@ -68,9 +61,12 @@ def require_same_config(config: Config) -> None:
 
 
 def env_part(env: EnvConfig) -> tuple[EnvConfig, int]:
-    """The environments of this rank, and how many they are; the first rank alone counts states."""
-    here = ranks.current()
-    return env if here.writes else dataclasses.replace(env, count_states=False), len(here.part(env.num_envs))
+    """The environments of this rank, and how many they are; states are counted in the first of all."""
+    part = ranks.current().part(env.num_envs)
+    if not env.count_states or not 0 < env.counted_envs <= env.num_envs:
+        return env, len(part)
+    counted = min(len(part), max(0, env.counted_envs - part.start))
+    return dataclasses.replace(env, count_states=counted > 0, counted_envs=counted), len(part)
 
 
 def replay_part(config: Config) -> ReplayConfig:

@@ -26,6 +26,8 @@ class Seen:
     """How often each cell was entered, since the run began."""
     trained: dict[str, float] = field(default_factory=dict)
     """Metrics of updates."""
+    states: list[dict[str, np.ndarray]] = field(default_factory=list)
+    """What `env.count_states` has counted in other ranks than the first."""
 
 
 class Tally:
@@ -60,6 +62,7 @@ class Tally:
             finished=[episode for part in parts for episode in part.finished],
             visits=summed([part.visits for part in parts]),
             trained={name: _mean([p.trained.get(name) for p in parts]) for name in parts[0].trained},
+            states=[states for part in parts for states in part.states],
         )
 
 

@@ -309,13 +309,20 @@ def test_counting_changes_nothing():
 # The sample
 
 
-def test_each_state_is_as_likely_to_be_in_the_sample(monkeypatch):
+@pytest.mark.parametrize("parts", [(12,), (9, 3), (2, 8, 1, 1)], ids=str)
+def test_each_state_is_as_likely_to_be_in_the_sample(parts, monkeypatch):
+    """Also where the samples of several ranks are merged."""
     random = np.random.default_rng(0)
     monkeypatch.setattr(coverage, "SAMPLE_STATES", 4)
     monkeypatch.setattr(coverage, "_random", lambda drawn: random)
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: random)
     found, repeats = np.zeros(12), 3000
+    states = np.split(states_of(np.arange(12)[:, None]), np.cumsum(parts)[:-1])
     for _ in range(repeats):
-        sample = covered(states_of(np.arange(12)[:, None])).state()["sample"]
+        first, *others = (covered(part) for part in states)
+        for other in others:
+            first.merge(other.state())
+        sample = first.state()["sample"]
         assert len(set(sample[:, 0])) == 4
         found[sample[:, 0].astype(int)] += 1
     # Each is there with probability 1/3, and five standard deviations off by chance once in a million.
@@ -331,6 +338,28 @@ def test_the_sample_does_not_depend_on_how_many_come_at_a_time():
     assert (whole.state()["sample"] == single.state()["sample"]).all()
     assert len(whole.state()["sample"]) == SAMPLE_STATES
     assert whole.state()["sample"].mean() == pytest.approx(2500, abs=5 * 5000 / math.sqrt(12 * SAMPLE_STATES))
+
+
+def test_merged_measures_have_the_bins_of_all_and_the_same_sample_each_time():
+    states = np.random.default_rng(0).normal(size=(3000, 8))
+    together = []
+    for _ in range(2):
+        parts = [covered(part) for part in np.split(states, [100, 1900])]
+        for part in parts[1:]:
+            parts[0].merge(part.state())
+            part.clear()
+            assert part.counts() == {"bins": 0}
+        together.append(parts[0].state())
+    for name, expected in covered(states).state().items():
+        assert together[0][name].shape == expected.shape
+        assert together[0][name].tobytes() == together[1][name].tobytes()
+        assert name == "sample" or (together[0][name] == expected).all()
+    rows = {*map(bytes, np.ascontiguousarray(states[:, POSE:]))}
+    sample = {*map(bytes, together[0]["sample"])}
+    assert len(sample) == SAMPLE_STATES
+    assert sample < rows
+    with pytest.raises(CheckpointError, match="another domain"):
+        covered(states).merge(covered(states, "hopper").state())
 
 
 # Checkpoints

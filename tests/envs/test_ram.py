@@ -227,6 +227,21 @@ def test_counting_goes_on_from_a_saved_state(counter_of):
         assert {*map(bytes, rows)} == {*map(bytes, resumed.state()[measure])}
 
 
+def test_merged_counters_count_each_state_once(counter_of):
+    first, second = recording("breakout", 150, 9), recording("breakout", 40, 2)
+    whole, mine, other = counter_of(), counter_of(workers=1), counter_of(workers=1)
+    for played in (first, second):
+        played.feed(whole)
+    first.feed(mine)
+    second.feed(other)
+    mine.merge(other.state())
+    other.clear()
+    assert {*other.counts().values()} == {0}
+    mine.merge(other.state())
+    assert mine.counts() == whole.counts()
+    assert mine.recent() == whole.recent()
+
+
 def test_recent_positions_are_those_of_a_window(counter_of):
     played = recording("breakout", 150, 9)
     rams, counter = by_hand("breakout", played), counter_of()

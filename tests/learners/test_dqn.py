@@ -7,6 +7,7 @@ from helpers import CPU, Chain, config, fill_replay, make_agent, seen_as
 from torch import nn
 
 import voidrl
+from voidrl import ranks
 from voidrl.config import EncoderConfig
 from voidrl.engine import Engine
 from voidrl.errors import ConfigError
@@ -97,13 +98,19 @@ def test_epsilon_is_the_share_of_random_actions_and_moves():
         assert share_of_other_actions(learner, deterministic=True) == 0
 
 
-def test_a_ladder_gives_each_environment_its_own_epsilon_by_hand():
+def test_a_ladder_gives_each_environment_its_own_epsilon_by_hand(monkeypatch):
     learner = table_dqn(epsilon_start=0.4, epsilon_end=0.1, epsilon_decay_steps=100, epsilon_ladder=7.0)
     expected = torch.tensor([0.4, 0.4 ** (1 + 7 / 3), 0.4 ** (1 + 14 / 3), 0.4**8])  # Ape-X
     torch.testing.assert_close(learner.ladder(4), expected)
     assert learner.ladder(1).tolist() == pytest.approx([0.4])
     learner.set_progress(100)
     torch.testing.assert_close(learner.ladder(2), torch.tensor([0.1, 0.1**8]))
+    learner.num_envs = 5  # of which two ranks have two and three
+    whole, parts = learner.ladder(5), []
+    for rank in range(2):
+        monkeypatch.setattr(ranks, "_current", ranks.Ranks(rank, 2))
+        parts.append(learner.ladder(2 + rank))
+    assert torch.equal(torch.cat(parts), whole)
     for epsilon in (0.0, 1.0):
         learner.epsilon.fill_(epsilon)
         assert learner.ladder(3).tolist() == [epsilon] * 3

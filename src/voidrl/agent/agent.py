@@ -100,6 +100,7 @@ class Agent(nn.Module):
         check_vector_rewards(config, method, pieces.learner, critic)
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
         self.learner = pieces.learner(seen, config.learner, encoder, critic, method.skill_dim)
+        self.learner.num_envs = config.env.num_envs
         self.representation.use_learner(self.learner)
         self.method = method
         adapts = config.phase != "train"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,32 +75,55 @@ class RunRequest(NamedTuple):
 
 def pretrain(argv: list[str]) -> int:
     """Train without rewards: `voidrl pretrain voidrl/PixelMaze-v0 --steps 100k`."""
-    return _on_ranks("pretrain", argv, _start)
+    return _on_ranks("pretrain", argv, _start, _require_startable)
 
 
 def train(argv: list[str]) -> int:
     """Train from scratch on the task's reward, for comparison: `voidrl train ENV`; or with `--bonus rnd`."""
-    return _on_ranks("train", argv, _start)
+    return _on_ranks("train", argv, _start, _require_startable)
 
 
 def finetune(argv: list[str]) -> int:
     """Adapt a pre-trained agent to a reward: `voidrl finetune RUN --env 'voidrl/PixelMaze-v0?goal=far'`."""
-    return _on_ranks("finetune", argv, _start)
+    return _on_ranks("finetune", argv, _start, _require_startable)
 
 
-def _on_ranks(command: str, argv: list[str], run: Callable[[str, list[str]], None]) -> int:
-    """Run a command here, as one of the processes of torchrun, or as several that are started here."""
+def _on_ranks(
+    command: str,
+    argv: list[str],
+    run: Callable[[str, list[str]], None],
+    check: Callable[[str, list[str], int], None],
+) -> int:
+    """Run a command here, as one of the processes of torchrun, or as several that are started here.
+
+    What all of those would refuse is refused by `check` before they are started.
+    """
     number, rest = split_off(argv)
     if number > 1 and not any(word in (*HELP, HELP_ALL) for word in argv):
+        check(command, rest, number)
         return launch(number, command, rest)
     if "WORLD_SIZE" not in os.environ:
         run(command, rest)
         return 0
+    # Where a rank is lost, torch would write a stack of its own before the sentence that says so.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from voidrl import ranks
 
     with ranks.joined():
         run(command, rest)
     return 0
+
+
+def _require_startable(command: str, argv: list[str], size: int) -> None:
+    """Refuse a run that cannot be started on `size` ranks."""
+    request = read_request(command, argv)
+    from voidrl.build import require_fitting
+    from voidrl.files import user_path
+    from voidrl.runs.folder import RunFolder
+
+    require_fitting(request.probed, request.config, size)
+    if "--out" in request.options:
+        RunFolder(user_path(request.options["--out"])).require_free("--overwrite" in request.options)
 
 
 def _start(command: str, argv: list[str]) -> None:
@@ -110,20 +133,12 @@ def _start(command: str, argv: list[str]) -> None:
         usage = f"voidrl {command} {what}"
         print_help(request.config, usage, PHASES[command].__doc__, own, request.wants_help)
         return
-    from voidrl import api
+    from voidrl import api, ranks
 
-    if request.note:
-        say(request.note)
+    if ranks.current().writes:
+        for note in _notes(command, request):
+            say(note)
     options = request.options
-    if command == "train" and "--method" in options and not request.config.has_bonus:
-        name = options["--method"]
-        say(f"method {name} is not used: the reward is the task's alone; --bonus {name} adds its own to it")
-    if command == "pretrain" and "--representation" in options and _ignores_representation(request.config):
-        name, method = request.config.representation.name, request.config.method.name
-        say(
-            f"representation {name} is not used: the reward of {method} does not read it; "
-            f"leave it out, or take a method that does, such as --method apt"
-        )
     where: dict[str, Any] = {"out": options.get("--out"), "overwrite": "--overwrite" in options}
     where["callbacks"] = read_callbacks(options.get("--callback", ""))
     if command == "finetune":
@@ -131,6 +146,21 @@ def _start(command: str, argv: list[str]) -> None:
     else:
         run = api.pretrain if command == "pretrain" else api.train
         run(request.subject, config=request.config, **where)
+
+
+def _notes(command: str, request: RunRequest) -> Iterator[str]:
+    """What the user should know about a command line before it is run."""
+    options, config = request.options, request.config
+    if request.note:
+        yield request.note
+    if command == "train" and "--method" in options and not config.has_bonus:
+        name = options["--method"]
+        yield f"method {name} is not used: the reward is the task's alone; --bonus {name} adds its own to it"
+    if command == "pretrain" and "--representation" in options and _ignores_representation(config):
+        yield (
+            f"representation {config.representation.name} is not used: the reward of {config.method.name} "
+            f"does not read it; leave it out, or take a method that does, such as --method apt"
+        )
 
 
 def config(argv: list[str]) -> None:
@@ -271,10 +301,28 @@ def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
 
 def resume(argv: list[str]) -> int:
     """Resume a run that stopped: `voidrl resume RUN`."""
-    return _on_ranks("resume", argv, _resume)
+    return _on_ranks("resume", argv, _resume, _require_resumable)
+
+
+def _require_resumable(command: str, argv: list[str], size: int) -> None:
+    """Refuse a run that cannot be resumed on `size` ranks."""
+    options = _read_resume(argv)
+    from voidrl import api, build
+    from voidrl.config import update
+
+    _, written = api.open_run(options.run)
+    build.require_ranks(update(written, build.changes(read_changes(options.config))), None, size)
 
 
 def _resume(command: str, argv: list[str]) -> None:
+    options = _read_resume(argv)
+    from voidrl import api
+
+    callbacks = read_callbacks("\n".join(options.callbacks))
+    api.resume(**{**vars(options), "config": read_changes(options.config), "callbacks": callbacks})
+
+
+def _read_resume(argv: list[str]) -> argparse.Namespace:
     parser = make_parser("resume", resume.__doc__)
     parser.add_argument("run", help="the run folder")
     parser.add_argument("--steps", help="a new total of environment steps")
@@ -290,11 +338,7 @@ def _resume(command: str, argv: list[str]) -> None:
     )
     for usage, meaning in OPTIONS.items():  # taken out before
         parser.add_argument(*usage.split()[:1], metavar="N", help=meaning, default=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
-    from voidrl import api
-
-    callbacks = read_callbacks("\n".join(options.callbacks))
-    api.resume(**{**vars(options), "config": read_changes(options.config), "callbacks": callbacks})
+    return parser.parse_args(argv)
 
 
 PHASES: dict[str, Callable[[list[str]], int]] = {"pretrain": pretrain, "finetune": finetune, "train": train}

@@ -151,8 +151,12 @@ class PhysicsCoverage:
 
     def __init__(self, domain: str, width: int) -> None:
         self.domain, self.width = domain, width
-        self._bins: set[int] = set()
         self._sample = np.zeros((SAMPLE_STATES, width - POSE))
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all states."""
+        self._bins: set[int] = set()
         self._seen = 0
         self._random = _random(0)
 
@@ -198,6 +202,33 @@ class PhysicsCoverage:
 
     def load(self, state: dict[str, np.ndarray]) -> None:
         """Restore what `state` returned, replacing everything visited so far."""
+        sample, seen = self._read(state)
+        self._bins = set(state["bins"].tolist())
+        self._sample[: len(sample)] = sample
+        self._seen, self._random = seen, _random(seen)
+
+    def merge(self, state: dict[str, np.ndarray]) -> None:
+        """Add the states of another measure of this domain, whose `state` this is.
+
+        The sample is again a uniform one of all states. Which of them it has differs from that of a single
+        measure, and depends on nothing but the two that are merged.
+        """
+        theirs, their_seen = self._read(state)
+        mine, seen = self._filled(), self._seen + their_seen
+        random = np.random.default_rng((self._seen, their_seen))
+        size = min(seen, SAMPLE_STATES)
+        # As if `size` of all states were drawn without replacement: how many of them are its own?
+        left, count = self._seen, 0
+        for drawn, chance in enumerate(random.random(size)):
+            if chance * (seen - drawn) < left:
+                left, count = left - 1, count + 1
+        kept = mine[random.permutation(len(mine))[:count]]
+        self._sample[:size] = np.concatenate([kept, theirs[random.permutation(len(theirs))[: size - count]]])
+        self._bins |= set(state["bins"].tolist())
+        self._seen, self._random = seen, _random(seen)
+
+    def _read(self, state: dict[str, np.ndarray]) -> tuple[np.ndarray, int]:
+        """The sample in a state, and of how many states it is."""
         if state.keys() != self.state().keys():
             raise CheckpointError(
                 f"the visited states cannot be loaded: expected {sorted(self.state())} of domain "
@@ -211,9 +242,7 @@ class PhysicsCoverage:
                 f"{self.width} numbers in domain {self.domain!r}, got {len(sample)} of {width} numbers in "
                 f"{domain!r}; they come from another domain"
             )
-        self._bins = set(state["bins"].tolist())
-        self._sample[: len(sample)] = sample
-        self._seen, self._random = seen, _random(seen)
+        return sample, seen
 
     def _filled(self) -> np.ndarray:
         return self._sample[: min(self._seen, SAMPLE_STATES)]

@@ -253,6 +253,25 @@ class StateCounter:
 
     def load(self, state: dict[str, np.ndarray]) -> None:
         """Restore what `state` returned, replacing everything counted so far."""
+        self._require_same_measures(state)
+        self.clear()
+        self.merge(state)
+
+    def clear(self) -> None:
+        """Forget all states; waits for the workers."""
+        self._drain()
+        for keys in self._all_sets().values():
+            keys.clear()
+
+    def merge(self, state: dict[str, np.ndarray]) -> None:
+        """Add the states of another counter of this game, whose `state` this is."""
+        self._require_same_measures(state)
+        sets = self._all_sets()
+        for measure, rows in state.items():
+            for part in np.array_split(rows, len(rows) // PART_ROWS + 1):
+                sets[measure].add(part.tobytes())
+
+    def _require_same_measures(self, state: dict[str, np.ndarray]) -> None:
         expected = {measure: keys.width for measure, keys in self._all_sets().items()}
         given = {measure: rows.shape[1] if rows.ndim == 2 else None for measure, rows in state.items()}
         if given != expected or any(rows.dtype != np.uint8 for rows in state.values()):
@@ -260,12 +279,6 @@ class StateCounter:
                 f"the counted states cannot be loaded into a counter of {self.rom!r}: expected bytes of the "
                 f"widths {expected}, got {given}; they were counted in another game"
             )
-        self._drain()
-        sets = self._all_sets()
-        for measure, rows in state.items():
-            sets[measure].clear()
-            for part in np.array_split(rows, len(rows) // PART_ROWS + 1):
-                sets[measure].add(part.tobytes())
 
     def close(self) -> None:
         """Kill the workers; steps they have not processed are lost. A second call does nothing."""

@@ -51,6 +51,12 @@ class Counter(Protocol):
     def load(self, state: dict[str, np.ndarray]) -> None:
         """Restore what `state` returned."""
 
+    def clear(self) -> None:
+        """Forget all states."""
+
+    def merge(self, state: dict[str, np.ndarray]) -> None:
+        """Add the states of another counter, whose `state` this is."""
+
 
 class StepResult(NamedTuple):
     """The result of one step of N environments."""

@@ -38,6 +38,8 @@ class Learner(nn.Module):
     """Whether several processes may train one agent with it: its losses are means over the batch, and what it
     keeps of a batch is the same on all ranks, since it is exchanged (`voidrl.ranks`)."""
     critic: nn.Module
+    num_envs: int = 0
+    """Training environments of all ranks, set by the agent."""
     rollout_steps: int = 0
     """Steps of each environment after which an on-policy learner is updated with all of them, in order
     (`OnPolicyLearner`); 0 for learners that sample the replay."""

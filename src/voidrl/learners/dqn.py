@@ -180,11 +180,11 @@ class DQN(Learner):
     def ladder(self, n: int) -> Tensor:
         """(n,): the ε of each of n environments (Horgan et al. 2018), all from the current ε.
 
-        On several ranks the ladder is that of the environments of all of them.
+        On several ranks the ladder is that of the training environments of all of them.
         """
-        group = ranks.current()
-        first, last = group.rank * n, group.size * n - 1
-        rung = torch.arange(first, first + n, device=self.epsilon.device) / max(last, 1)  # 0 … 1
+        mine = ranks.current().part(self.num_envs)
+        first, total = (mine.start, self.num_envs) if len(mine) == n else (0, n)
+        rung = torch.arange(first, first + n, device=self.epsilon.device) / max(total - 1, 1)  # 0 … 1
         return self.epsilon ** (1 + self.config.epsilon_ladder * rung)
 
     def _act(self, obs: Tensor, skill: Tensor, epsilon: Tensor | None) -> Tensor:

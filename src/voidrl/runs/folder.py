@@ -9,8 +9,10 @@ import platform
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -48,6 +50,7 @@ _BEFORE_CONFIG = {"environment.json", "checkpoints", "status.json", "log.txt"}
 # Of the name of a folder: file systems take 255, some of which a number at its end may need.
 _MAX_NAME_BYTES = 200
 _MAX_OPTIONS = 60  # characters of the environment's options
+VISIBLE_SECONDS = 20.0  # until a network file system shows what another machine has made
 _EXPERIMENT_NAMES = ("experiment.json", locks.CELLS)
 
 
@@ -135,6 +138,17 @@ class RunFolder:
         folder._is_silent, folder.status = True, SilentStatus(folder.path)
         return folder
 
+    def require_visible(self, seconds: float = VISIBLE_SECONDS) -> None:
+        """Refuse a folder that another rank has made where this one does not see it."""
+        last = time.monotonic() + seconds
+        while not self.environment_path.is_file():
+            if time.monotonic() > last:
+                raise RunFolderError(
+                    f"{self.path}, made by the first rank, is not on {socket.gethostname()}: expected a "
+                    f"folder that all ranks share; choose one with --out"
+                )
+            time.sleep(VISIBLE_SECONDS / 100)
+
     @property
     def is_free(self) -> bool:
         """Whether a new run may begin here: nothing is there, or only what a failed start left."""
@@ -185,6 +199,19 @@ class RunFolder:
             yield
         finally:
             self.status.close()
+            locks.unlock(descriptor)
+
+    def is_failed_for_first(self, error: Exception, steps: int) -> bool:
+        """Write why the run ended, where the rank that holds its lock was killed and could not.
+
+        Returns whether another rank has.
+        """
+        descriptor = locks.acquire(self.lock_path)
+        if descriptor is None:  # the first rank is alive, or the run has been resumed
+            return False
+        try:
+            return not StatusWriter(self.path).fail_for(error, steps)
+        finally:
             locks.unlock(descriptor)
 
     @contextmanager

@@ -178,6 +178,15 @@ class StatusWriter:
         """`failed`: with the error's sentence."""
         self._end("failed", steps=steps, error=sentence_of(error))
 
+    def fail_for(self, error: Exception, steps: int) -> bool:
+        """`failed`, in place of a process that was killed before it wrote a final state; if it was."""
+        before = load_status(self._path)
+        if before is None or not before.is_alive:
+            return False
+        self._status = before
+        self.fail(error, steps)
+        return True
+
     def finish(self, steps: int) -> None:
         """`done`: all steps were taken, and a checkpoint written."""
         self._end("done", steps=steps)
