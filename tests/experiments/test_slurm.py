@@ -355,7 +355,7 @@ def test_time_limits(text, minutes):
         ({"time": "soon"}, "--time = 'soon' cannot be used: expected minutes, HH:MM:SS or D-HH:MM:SS"),
         ({"time": "0"}, "--time"),
         ({"mem": "lots"}, "--mem = 'lots' cannot be used: expected a size such as 32G"),
-        ({"gpus_per_cell": 0.5}, "--gpus-per-cell = 0.5 cannot be used: expected a whole number"),
+        ({"gpus_per_cell": 0.5}, "--gpus-per-cell = 0.5 cannot be used: expected 0 or 1"),
         ({"cpus_per_cell": 0}, "--cpus-per-cell"),
         ({"max_running": 0}, "--max-running"),
         ({"slurm_option": ["time=5"]}, "--slurm-option time=5 cannot be used: use --time"),

@@ -31,7 +31,7 @@ from voidrl.runs.experiment_record import FILE_NAME as EXPERIMENT
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, failure_path, read_experiment_record
 from voidrl.runs.metrics import FILE_NAME as METRICS
 from voidrl.runs.metrics import last_rows, score_name
-from voidrl.runs.status import PRUNING, RunStatus, load_status, read_status
+from voidrl.runs.status import RunStatus, load_status, read_status
 from voidrl.units import human_seconds
 
 FIND_SECONDS = 15.0  # between two searches for folders that are new
@@ -154,11 +154,10 @@ class Snapshot:
             **self.counts,
             "steps": steps,
             "total_steps": total,
+            "seconds_left": self.seconds_left,
         }
-        summary["seconds_left"] = self.seconds_left
         runs = [run.to_json() for run in self.runs]
-        left = {"seconds_left": self.seconds_left}
-        return {"made": self.made, "title": self.title, "summary": {**summary, **left}, "runs": runs}
+        return {"made": self.made, "title": self.title, "summary": summary, "runs": runs}
 
 
 @dataclass(frozen=True)
@@ -294,7 +293,7 @@ class Watch:
             return self._of_cell(place, self._by_metrics(place, run) if self._has_run(place) else run)
         run = LiveRun(
             **{**known, "total_steps": status.total_steps or known.get("total_steps", 0)},
-            state="pruned" if _was_pruned(status) else status.state,
+            state="pruned" if status.is_pruned else status.state,
             steps=status.steps,
             rate=status.rate,
             seconds_left=status.seconds_left,
@@ -388,14 +387,10 @@ def _log(place: _Place) -> Path | None:
     return next((path for path in found if path.is_file()), None)
 
 
-def _was_pruned(status: RunStatus) -> bool:
-    return status.state == "stopped" and status.callback == PRUNING
-
-
 def _note(status: RunStatus) -> str:
     if status.state == "failed":
         return status.error or ""
-    if _was_pruned(status):
+    if status.is_pruned:
         return "worse than others at the same step"
     if status.state == "stopped":
         return f"stopped by {status.signal or status.callback}"

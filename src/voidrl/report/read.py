@@ -27,7 +27,7 @@ from voidrl.runs import locks
 from voidrl.runs.evaluations import final_evaluation
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord
 from voidrl.runs.metrics import read_metrics
-from voidrl.runs.status import PRUNING, RunStatus, read_status
+from voidrl.runs.status import RunStatus, read_status
 
 Status = Literal["complete", "running", "incomplete", "failed", "pruned"]
 Series = tuple[np.ndarray, np.ndarray]
@@ -285,8 +285,8 @@ def _status(status: RunStatus | None, reached: int, total_steps: int) -> tuple[S
         return "complete", ""
     if status.state == "failed":
         return "failed", f"failed after {progress}: {status.error}"
-    if status.state == "stopped" and status.callback == PRUNING:
-        return "pruned", f"was given up (pruned) after {progress}, as worse than others by then"
+    if status.is_pruned:
+        return "pruned", f"was pruned after {progress}: others were better at the same step"
     if status.state == "stopped":
         return "incomplete", f"was stopped by {status.signal or status.callback} after {progress}"
     return "incomplete", f"was killed, or its machine went down, after {progress}"

@@ -78,6 +78,11 @@ class RunStatus:
         return self.state in ("starting", "running")
 
     @property
+    def is_pruned(self) -> bool:
+        """Whether tuning stopped it before its end, as worse than others at the same step."""
+        return self.state == "stopped" and self.callback == PRUNING
+
+    @property
     def seconds_left(self) -> float | None:
         """Seconds from the heartbeat to the last step at the current rate; None if that is unknown."""
         if not self.is_alive or not self.rate:
@@ -348,8 +353,8 @@ def utc_now(timespec: str = "seconds") -> str:
 
 
 def is_pruned(folder: Path) -> bool:
-    """Whether a run was given up before its end, as worse than others at the same step."""
+    """Whether the run of a folder was pruned."""
     with suppress(RunFolderError):
         status = read_status(folder)
-        return status is not None and status.state == "stopped" and status.callback == PRUNING
+        return status is not None and status.is_pruned
     return False

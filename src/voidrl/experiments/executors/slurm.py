@@ -90,8 +90,8 @@ class Options:
     def __post_init__(self) -> None:
         parse_minutes(self.time)
         gpus = self.gpus_per_cell
-        whole = gpus is None or (gpus >= 0 and gpus == int(gpus))
-        require(whole, "--gpus-per-cell", gpus, "a whole number of GPUs with --on slurm, which divides none")
+        expected = "0 or 1 with --on slurm: a run trains on one GPU, which SLURM does not divide"
+        require(gpus in (None, 0, 1), "--gpus-per-cell", gpus, expected)
         cpus = self.cpus_per_cell
         whole = cpus is None or (cpus >= 1 and cpus == int(cpus))
         require(whole, "--cpus-per-cell", cpus, "a whole number above 0 with --on slurm")
