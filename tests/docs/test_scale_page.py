@@ -58,7 +58,7 @@ def printed(command):
     )  # fmt: skip
     plan = make_plan(read_experiment(name), request, "nowhere", run_code=False)
     states = {cell.folder: CellState("missing") for cell in plan.cells}
-    estimates = estimate.estimate_all(plan, states, elsewhere=True)
+    estimates = estimate.estimate_all(plan, states, has_gpu=True)
 
     def row(options):
         more = parse(shlex.split(options))

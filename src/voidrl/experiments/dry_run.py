@@ -32,7 +32,8 @@ def print_plan(
     """Print everything, and with machines the schedule on them; nothing is written to disk."""
     stream = sys.stdout if file is None else file
     states = {cell.folder: state_of(cell, plan.path(cell)) for cell in plan.cells}
-    estimates = estimate.estimate_all(plan, states, elsewhere=machines is not None)
+    has_gpu = None if machines is None else machines.has_gpus
+    estimates = estimate.estimate_all(plan, states, has_gpu=has_gpu)
     rows = []
     for cell in plan.cells:
         time, state = _seconds(estimates[cell.folder]), _state(plan, cell, states[cell.folder])

@@ -63,14 +63,14 @@ class Estimate:
 
 
 def estimate_all(
-    plan: Plan, states: Mapping[str, CellState], *, elsewhere: bool = False
+    plan: Plan, states: Mapping[str, CellState], *, has_gpu: bool | None = None
 ) -> dict[str, Estimate]:
     """Estimate the time that is left and the total disk space of each cell, by folder.
 
-    With `elsewhere`, for machines that have a GPU unless the device is the CPU, whatever this one has.
+    `has_gpu` says it of other machines than this one.
     """
-    device = plan.request.device
-    has_gpu = device != "cpu" if elsewhere else _has_gpu(device)
+    if has_gpu is None:
+        has_gpu = _has_gpu(plan.request.device)
     rates, sizes = _measure(plan, states)
     estimates = {}
     for cell in plan.cells:
