@@ -62,6 +62,11 @@ def test_lists_ranges_and_log_ranges():
     assert values_of("a = { from = 1, to = 2, count = 5 }") == {"a": (1, 1.25, 1.5, 1.75, 2)}
     assert values_of("a = { from = 1e-4, to = 1e-2, count = 3, log = true }") == {"a": (1e-4, 1e-3, 1e-2)}
     assert values_of("a = { from = 5, to = 5, count = 1 }") == {"a": (5,)}
+    narrow = "a = { from = 0.9991, to = 0.9992, count = 5 }"
+    assert values_of(narrow) == {"a": (0.9991, 0.999125, 0.99915, 0.999175, 0.9992)}
+    assert values_of("a = { from = -0.1, to = 0.2, count = 4 }") == {"a": (-0.1, 0.0, 0.1, 0.2)}
+    odd = Axis("a", low=0.000123456, high=0.000123459, count=2)  # rounded inside the range
+    assert all(odd.low <= odd.draw(u / 100) <= odd.high for u in range(100))
 
 
 @pytest.mark.parametrize(
