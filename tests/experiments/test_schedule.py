@@ -81,6 +81,7 @@ def test_sources_that_are_done_and_tasks_without_time():
     schedule = simulate([Task("f", 2, "done"), Task("u", 0), Task("v", 3, "u")], 1)
     assert spans(schedule) == {"f": (0, 0, 2), "u": (0, 2, 2), "v": (0, 2, 5)}
     assert names(schedule.critical_path) == ["f", "u", "v"]
+    assert "left out: 1 runs, whose time is unknown" in describe(schedule, Machines(), "ray")
     assert simulate([], 4).makespan == 0
     assert describe(simulate([], 4), Machines(), "local") == []
 

@@ -124,7 +124,8 @@ def test_one_drawn_field_is_fitted_although_its_points_are_a_full_product():
     assert not effect.means
     planned = results_of(runs)  # a list of values: between values, and between seeds
     assert planned.is_balanced
-    assert planned.rest["seeds"] > 0
+    [share] = [effect.share for effect in planned.effects]
+    assert planned.rest == {"seeds": pytest.approx(1 - share)}
 
 
 def test_unfinished_and_pruned_points_are_not_ranked():
@@ -152,6 +153,20 @@ def test_one_run_at_each_value_of_one_field_says_nothing_of_chance():
     assert "With exactly the same value: 2 points." in tied.sentences(str)
     assert result.rest == {}
     assert "Share" not in " ".join(result.sentences(str))
+
+
+def test_pre_trainings_of_fine_tuned_points_are_no_grid_of_their_own():
+    cells = [
+        CellRecord(
+            f"{phase}/k={k}", "x", env, "apt", 1, phase, None, 10, 10, False, "apt", point={"method.k": k}
+        )
+        for k in (3, 6)
+        for phase, env in (("pretrain", "maze"), ("finetune", "goal"))
+    ]
+    grid = GridRecord({"method.k": False}, "product", "return", "maximize")
+    record = ExperimentRecord(Path("x"), "g", "G", "", None, "", 1.0, {}, cells, grid=grid)
+    [result] = grid_results(record, {"finetune/k=3": 1.0, "finetune/k=6": 2.0})
+    assert (result.task, len(result.ranked), result.missing) == ("goal", 2, 0)
 
 
 def test_words_keep_the_order_of_the_grid_and_close_numbers_differ():

@@ -10,6 +10,7 @@ from typing import TextIO
 from rich.filesize import decimal
 
 from voidrl.experiments import estimate, schedule
+from voidrl.experiments.grid import Axis, value_text
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.state import CellState, differences, state_of
 from voidrl.machine import free_disk
@@ -138,7 +139,8 @@ def _grid(plan: Plan) -> list[str]:
             continue
         final = [cell for cell in plan.cells if cell.arm.name == arm and cell.is_final]
         points = len({repr(cell.point) for cell in final})
-        fields = " × ".join(f"{axis.name} ({len(axis.values)})" for axis in axes)
+        drawn = request.samples is not None or request.tune is not None
+        fields = " × ".join(f"{axis.name} ({_values(axis, drawn)})" for axis in axes)
         line = f"grid of {arm}: {fields}, {points} points, {len(final)} runs"
         if request.samples is not None and request.tune is None:
             line += f"; drawn with --grid-seed {request.grid_seed}"
@@ -149,6 +151,13 @@ def _grid(plan: Plan) -> list[str]:
             "them, and pruning makes it shorter"
         )
     return lines
+
+
+def _values(axis: Axis, drawn: bool) -> str:
+    """How many values a field has, or between which it is drawn."""
+    if drawn and axis.is_range:
+        return f"{value_text(axis.low)} to {value_text(axis.high)}{', log' if axis.log else ''}"
+    return str(len(axis.values))
 
 
 def print_missing(plan: Plan, stream: TextIO) -> None:

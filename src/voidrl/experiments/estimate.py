@@ -109,11 +109,13 @@ def _measure(plan: Plan, states: Mapping[str, CellState]) -> tuple[dict[Kind, Ra
         if states[cell.folder].kind == "missing":
             continue
         kind, folder, trains = _kind(cell), plan.path(cell), learns(cell.config)
-        updates[kind] = cell.config.updates_per_step if trains else 0.0
+        own = cell.config.updates_per_step if trains else 0.0
+        reference = updates.setdefault(kind, own)
+        scale = own / reference if own and reference else 1.0  # points of a grid may differ in them
         with suppress(VoidrlError, statistics.StatisticsError):  # no metrics yet, or none with a rate
             rows = [row for row in read_metrics(folder) if row.get("updates") or not trains]  # after warm-up
             found = [rate for row in rows if (rate := row.get("time/steps_per_second"))]
-            rates.setdefault(kind, []).append(statistics.median(found))
+            rates.setdefault(kind, []).append(scale * statistics.median(found))
         newest = sorted((folder / "checkpoints").glob("step_*"))[-1:]
         files = [path / f"{name}.safetensors" for path in newest for name in ("agent", "optimizers")]
         size = sum(file.stat().st_size for file in files if file.is_file())

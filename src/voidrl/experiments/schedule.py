@@ -276,6 +276,8 @@ def describe(schedule: Schedule, machines: Machines, where: str) -> list[str]:
         f"not shorter than: {human_seconds(schedule.work_bound)} (all work on {machines.gpus} {units}), "
         f"{human_seconds(schedule.chain_bound)} (longest chain: {chain})",
     ]
+    unknown = sum(not slot.task.seconds for slot in schedule.slots)
+    lines += [f"left out: {unknown} runs, whose time is unknown"] if unknown else []
     return [*lines, f"critical path: {_path(schedule)}", f"bound by: {_bound(schedule, machines)}"]
 
 

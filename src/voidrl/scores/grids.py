@@ -152,6 +152,8 @@ class GridResult:
         if self.seed_deviation is None:
             return {"interactions and seeds": left}
         within = sum(_squares(point.values) for point in self.ranked) / total
+        if len(self.log) == 1:
+            return {"seeds": within}
         return {"interactions": max(0.0, left - within), "seeds": within}
 
     def _effect(self, name: str) -> FieldEffect:
@@ -311,14 +313,15 @@ def grid_results(
     grid = record.grid
     if grid is None:
         return []
+    tuned = {cell.arm for cell in record.cells if cell.phase != "pretrain"}
     groups: dict[tuple[str, str], list[CellRecord]] = {}
     for cell in record.cells:
-        groups.setdefault((cell.arm, cell.task), []).append(cell)
+        if cell.phase != "pretrain" or cell.arm not in tuned:  # not where fine-tunings start
+            groups.setdefault((cell.arm, cell.task), []).append(cell)
     results = []
     for (arm, task), cells in groups.items():
-        last = [cell for cell in cells if cell.phase != "pretrain"] or cells
         points: dict[str, list[CellRecord]] = {}
-        for cell in last:
+        for cell in cells:
             if cell.point:
                 points.setdefault(repr(sorted(cell.point.items())), []).append(cell)
         if not points:
