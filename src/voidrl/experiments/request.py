@@ -57,8 +57,8 @@ class ExperimentRequest:
             )
         if self.grid_seed and self.samples is None and self.tune is None:
             raise ConfigError(
-                f"--grid-seed {self.grid_seed} cannot be used without --samples or --tune, for which it is: "
-                f"add one of them, or leave it out"
+                f"--grid-seed {self.grid_seed} cannot be used without --samples or --tune, whose points "
+                f"it seeds: add one of them, or leave it out"
             )
         require(0 <= self.grid_seed < 2**31, "grid_seed", self.grid_seed, "a whole number in [0, 2³¹)")
         if self.tune is not None and importlib.util.find_spec("optuna") is None:
