@@ -150,7 +150,7 @@ class GridSection:
         for effect in sorted(result.effects, key=lambda each: -(each.share or 0.0)):
             share = "unknown" if effect.share is None else f"{effect.share:.0%}"
             means = "; ".join(f"{text_of(each.value)}: {self.format(each.mean)}" for each in effect.means)
-            rows.append([effect.name, share, means or "values do not repeat"])
+            rows.append([effect.short, share, means or "values do not repeat"])
         rows += [[name, f"{share:.0%}", ""] for name, share in result.rest.items()]
         notes = [BALANCED if result.is_balanced else UNBALANCED]
         if all(effect.share is None for effect in result.effects):
