@@ -313,6 +313,10 @@ COMMAND_LINES = {
         ["pretrain", "tiny_runs:Walk", "--stepz", "3"],
         "unknown option '--stepz'; did you mean '--steps'",
     ),
+    "option of experiments": (
+        ["pretrain", "tiny_runs:Walk", "--set", "learner.n_step=5", "seed=3"],
+        "every field of the config is an option, so use `--learner.n-step 5`",
+    ),
     "hidden option": (["pretrain", "tiny_runs:Walk", "--phase", "train"], "unknown option '--phase'"),
     "misspelled own option": (["train", "tiny_runs:Walk", "--outt", "x"], "did you mean '--out'"),
     "lr": (["pretrain", "tiny_runs:Walk", "--lr", "1"], "did you mean '--learner.learning-rate' or"),

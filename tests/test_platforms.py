@@ -36,7 +36,7 @@ locked.LK_NBLCK, locked.LK_UNLCK = 2, 0
 locked.locking = lambda descriptor, mode, count: None
 sys.modules["msvcrt"] = locked
 import shutil
-shutil.disk_usage = lambda folder: types.SimpleNamespace(free=10**12)
+shutil.disk_usage = lambda folder: types.SimpleNamespace(total=10**12, free=10**12)
 """
 TRAINS = """
 import voidrl
@@ -93,7 +93,7 @@ def test_memory_and_disk_are_known_or_said_to_be_unlimited(tmp_path, monkeypatch
     monkeypatch.delattr(os, "sysconf")
     monkeypatch.delattr(os, "statvfs")
     monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr("shutil.disk_usage", lambda folder: types.SimpleNamespace(free=123))
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: types.SimpleNamespace(total=1000, free=123))
     found = machine.memory(tmp_path)  # no /proc either
     assert found.total == found.available == sys.maxsize
     assert machine.largest_file() is None

@@ -32,6 +32,15 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Disk:
+    """A disk in bytes."""
+
+    total: int
+    free: int
+    """Without what is reserved for root, as `df` has it."""
+
+
+@dataclass(frozen=True)
 class Cores:
     """CPU cores."""
 
@@ -65,19 +74,19 @@ def _address_space_left(root: Path, total: int) -> int:
     return allowed - int(words[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def free_disk(folder: Path) -> int | None:
-    """Return the bytes that this process may still write to the disk of a folder, which need not exist yet.
-
-    None where the file system does not say.
-    """
+def disk(folder: Path) -> Disk | None:
+    """Return the disk of a folder, which need not exist yet; None where the file system does not say."""
     try:
-        if not hasattr(os, "statvfs"):
-            return shutil.disk_usage(existing(folder)).free
-        disk = os.statvfs(existing(folder))
+        usage = shutil.disk_usage(existing(folder))
     except OSError:
         return None
-    blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail  # some are reserved for root
-    return blocks * disk.f_frsize if disk.f_blocks else None
+    return Disk(usage.total, usage.free) if usage.total else None
+
+
+def free_disk(folder: Path) -> int | None:
+    """Return the free bytes of a folder's disk; None where the file system does not say."""
+    found = disk(folder)
+    return None if found is None else found.free
 
 
 def largest_file() -> int | None:

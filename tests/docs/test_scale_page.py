@@ -37,6 +37,7 @@ def parse(words):
         parser.add_argument(name, type=int, default=1)
     for name in ("--games", "--methods"):
         parser.add_argument(name, nargs="+", default=[])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[])
     parser.add_argument("--dry-run", action="store_true")
     return parser.parse_args(words)
 
@@ -53,12 +54,12 @@ def printed(command):
         field, value = given.set.split("=")
         changes[field] = parse_count(value)
     request = ExperimentRequest(
-        tasks=given.games, methods=given.methods, preset=given.preset, changes=changes, device="cuda",
-        engine=given.engine or "auto",
+        tasks=given.games, methods=given.methods, seeds=given.seeds, preset=given.preset, changes=changes,
+        device="cuda", engine=given.engine or "auto",
     )  # fmt: skip
     plan = make_plan(read_experiment(name), request, "nowhere", run_code=False)
     states = {cell.folder: CellState("missing") for cell in plan.cells}
-    estimates = estimate.estimate_all(plan, states, elsewhere=True)
+    estimates = estimate.estimate_all(plan, states, has_gpu=True)
 
     def row(options):
         more = parse(shlex.split(options))
@@ -81,11 +82,11 @@ def check(command, rows):
 
 
 def test_the_papers_table_costs_what_the_simulator_says():
-    assert len(tables()) == 4
+    assert len(tables()) == 5
     check(*tables()[0])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("index", [1, 2, 3])
+@pytest.mark.parametrize("index", [1, 2, 3, 4])
 def test_the_other_tables(index):
     check(*tables()[index])

@@ -214,6 +214,9 @@ def test_packages_that_are_not_installed(monkeypatch):
     )
     assert found["DMControl"].fix == found["OpenGL"].fix == "pip install 'voidrl[dmc]'"
     assert found["video"].fix == "pip install 'voidrl[video]'"
+    engines = {"Ray": "ray", "submitit": "slurm", "Optuna": "tune"}
+    for name, extra in engines.items():
+        assert (found[name].state, found[name].fix) == ("warn", f"pip install 'voidrl[{extra}]'")
     assert found["PyTorch"].state == found["Gymnasium"].state == found["TensorBoard"].state == "fail"
     assert not is_ready(found.values())
 
@@ -329,6 +332,8 @@ def test_disks(monkeypatch, tmp_path):
     assert "maze-demo" not in free(10).found
     assert free(0.2).state == "fail"
     assert "--out" in free(0.2).fix
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=0, used=0, free=0))
+    assert checkup._disk(tmp_path).state == "ok"  # such as a network disk that does not say
 
 
 def test_folders(tmp_path):

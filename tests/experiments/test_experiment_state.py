@@ -194,6 +194,30 @@ def test_a_dry_run_shows_every_cell_and_writes_nothing(tmp_path, capsys):
     assert "learner 'sac' takes continuous actions" in capsys.readouterr().err
 
 
+def test_a_dry_run_sums_up_many_runs_by_method_and_phase(tmp_path, capsys):
+    seeds = tuple(range(1, 12))
+    plan = plan_of(tmp_path, seeds=seeds)
+    assert len(plan.cells) == 44
+    done = [cell for cell in plan.cells if cell.folder in ("maze/apt/seed1", "maze/apt/seed2")]
+    for cell in done:
+        make_done(plan, cell, rate=50.0)
+    lock = locks.acquire(locks.cell_lock_path(tmp_path, "maze/apt/seed3"))
+    lines = shown(print_plan, plan, 1)
+    locks.release(lock)
+    # 16 000 / 50 for each of nine runs
+    assert "apt pretrain 11 16k 5m20s 48m00s 2 done, 1 being worked on, 8 missing" in lines
+    assert sum("seed" in line for line in lines) == 0
+    assert "--list-runs lists every run" in lines
+    listed = shown(lambda *given, **more: print_plan(*given, list_runs=True, **more), plan, 1)
+    assert sum("/seed" in line for line in listed) == 44
+    changed = plan_of(tmp_path, seeds=seeds, changes={"learner.n_step": 7})
+    lines = shown(print_plan, changed, 1)
+    assert any(line.endswith("2 with other settings, 9 missing") for line in lines)
+    assert any(line.startswith("maze/apt/seed1 has other settings: learner.n_step is 5") for line in lines)
+    assert cli.main(["experiment", "demo", "--list-runs", "--out", str(tmp_path / "new")]) == 2
+    assert "--list-runs cannot be used without --dry-run" in capsys.readouterr().err
+
+
 def test_a_preset_of_another_family_is_refused_or_tells_no_time(tmp_path, capsys):
     path = tmp_path / "own.toml"
     path.write_text("tasks = ['Pendulum-v1']\n[methods.apt]\npretrain.steps = 1000")

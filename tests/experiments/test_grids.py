@@ -1,14 +1,17 @@
 """Grids: which points a file describes, what is refused, and which runs a point has."""
 
 import pytest
+from done_cells import make_done
 
 from voidrl.config import flat, to_json
 from voidrl.errors import VoidrlError
 from voidrl.experiments import plan as planning
+from voidrl.experiments.estimate import estimate_all
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.grid import Axis, draw_points, point_folder, read_axes, short_names
 from voidrl.experiments.plan import make_plan
 from voidrl.experiments.request import ExperimentRequest
+from voidrl.experiments.state import state_of
 
 HEAD = """
 preset = "maze-demo"
@@ -62,6 +65,11 @@ def test_lists_ranges_and_log_ranges():
     assert values_of("a = { from = 1, to = 2, count = 5 }") == {"a": (1, 1.25, 1.5, 1.75, 2)}
     assert values_of("a = { from = 1e-4, to = 1e-2, count = 3, log = true }") == {"a": (1e-4, 1e-3, 1e-2)}
     assert values_of("a = { from = 5, to = 5, count = 1 }") == {"a": (5,)}
+    narrow = "a = { from = 0.9991, to = 0.9992, count = 5 }"
+    assert values_of(narrow) == {"a": (0.9991, 0.999125, 0.99915, 0.999175, 0.9992)}
+    assert values_of("a = { from = -0.1, to = 0.2, count = 4 }") == {"a": (-0.1, 0.0, 0.1, 0.2)}
+    odd = Axis("a", low=0.000123456, high=0.000123459, count=2)  # rounded inside the range
+    assert all(odd.low <= odd.draw(u / 100) <= odd.high for u in range(100))
 
 
 @pytest.mark.parametrize(
@@ -143,6 +151,20 @@ def test_points_are_cells_and_share_equal_pre_trainings(plan_of):
     assert len(scratch) == 6
 
 
+def test_rates_of_points_with_other_numbers_of_updates_are_told_apart(plan_of):
+    plan = plan_of(APT + '[grid]\n"updates_per_step" = [0.25, 1.0]\n', seeds=(1, 2))
+    first = {cell.config.updates_per_step: cell for cell in plan.cells if cell.folder.startswith("maze/")}
+    for updates, rate in ((0.25, 100.0), (1.0, 25.0)):
+        make_done(plan, first[updates], rate=rate)
+    states = {cell.folder: state_of(cell, plan.path(cell)) for cell in plan.cells}
+    estimates = estimate_all(plan, states)
+    left = [cell for cell in plan.cells if cell.phase == "pretrain" and states[cell.folder].kind == "missing"]
+    found = {
+        cell.config.updates_per_step: estimates[cell.folder].seconds / cell.config.steps for cell in left
+    }
+    assert found == {0.25: pytest.approx(1 / 100), 1.0: pytest.approx(1 / 25)}
+
+
 def test_fields_of_one_method_and_of_phases(plan_of):
     own = '[methods.apt.grid]\n"pretrain.steps" = ["1k", "2k"]\n"pretrain.learner.n_step" = [1, 3]\n'
     plan = plan_of(APT + own + SCRATCH)
@@ -197,6 +219,7 @@ def test_a_range_of_a_field_of_whole_numbers_is_rounded(plan_of):
         ("", {"samples": 3}, "--samples 3 cannot be used with experiment 'grid', which has no grid"),
         ('[grid]\n"method.k" = [3, 4]', {"samples": 0}, "samples = 0 cannot be used"),
         ('[grid]\n"method.k" = [3, 4]', {"samples": 3, "tune": 3}, "exclude each other"),
+        ('[grid]\n"method.k" = [3, 4]', {"grid_seed": 1}, "--grid-seed 1 cannot be used without --samples"),
         ("[grid]", {}, "[grid] is empty"),
     ],
 )

@@ -81,6 +81,7 @@ def test_sources_that_are_done_and_tasks_without_time():
     schedule = simulate([Task("f", 2, "done"), Task("u", 0), Task("v", 3, "u")], 1)
     assert spans(schedule) == {"f": (0, 0, 2), "u": (0, 2, 2), "v": (0, 2, 5)}
     assert names(schedule.critical_path) == ["f", "u", "v"]
+    assert "left out: 1 runs, whose time is unknown" in describe(schedule, Machines(), "ray")
     assert simulate([], 4).makespan == 0
     assert describe(simulate([], 4), Machines(), "local") == []
 
@@ -145,6 +146,13 @@ def test_the_command_line_of_a_schedule(tmp_path, capsys, monkeypatch):
     assert "schedule: 2 nodes × 1 place (--on slurm), simulated\nmakespan: 3m59s\n" in said
     assert "critical path: maze/apt/seed2 (3m00s) → goal/finetuned/seed2 (1m00s)\n" in said
     assert "bound by: the longest chain; more places do not help" in said
+    # CPU places share nothing, however many there are on a node: the same runs at the same rates.
+    for more in (["--on", "ray", "--nodes", "1", "--jobs", "2"], ["--devices", "cpu", "--jobs", "2"]):
+        given = words if "ray" in more else words[:-2]
+        assert main([*given, "--dry-run", *more]) == 0
+        said = capsys.readouterr().out
+        assert "schedule: 1 node × 2 places (--on " in said
+        assert "makespan: 3m59s\nplace-hours: " in said
     for more, sentence in (
         (["--on", "ray", "--nodes", "8"], "--nodes 8 cannot be used without --dry-run"),
         (["--dry-run", "--on", "ray", "--gpus-per-node", "8"], "without --nodes: add --nodes 1"),

@@ -204,6 +204,18 @@ def test_an_interrupted_search_resumes_its_trials(tuned):
     assert len({cell.folder for cell in tuner.plan.cells}) == 3
 
 
+def test_a_study_whose_last_line_is_torn_goes_on(tuned):
+    tuner, _, _ = tuned(2)
+    path = tuner.plan.out / tune.FILE_NAME
+    path.write_bytes(path.read_bytes()[:-7])  # the end of a trial is half written
+    tuner, executor, outcome = tuned(3)
+    assert outcome.ok
+    assert states(tuner) == ["COMPLETE"] * 3
+    assert len(executor.submitted) == 1  # nothing is run again
+    tuner, executor, _ = tuned(3)
+    assert (states(tuner), executor.submitted) == (["COMPLETE"] * 3, [])
+
+
 def test_a_failed_cell_is_tried_again_by_the_next_command(tuned):
     tuner, executor, outcome = tuned(2, failures=1)
     [failed] = outcome.failed

@@ -71,6 +71,13 @@ def test_the_page_shows_fields_and_points(plan, tmp_path):
     assert "NaN" not in text
     assert "2 pruned" in text  # runs
     assert "Pruned: given up by --tune" in text
+    # The summary names the grid rather than each of its points, whose table is folded.
+    assert "APT at 12 points of a grid" in text
+    assert re.search(r"APT at 11 points of a grid, [\d.]+% to [\d.]+%\. The points are ranked below\.", text)
+    summary = text.partition('id="grid"')[0]
+    assert summary.count("APT (learning_rate 0.001, k 3)") == 1
+    assert "seeds and steps of 12 points</summary>" in summary
+    assert text.count("voidrl experiment maze-grid") == 1
     markdown = write_report([plan.out], tmp_path / "report.md", say=lambda text: None).read_text()
     assert "Which fields mattered" in markdown
 

@@ -69,6 +69,8 @@ def experiment(argv: list[str]) -> int:
     add("--engine", default="auto", choices=["auto", "eager", "graph", "compile"], help="(default: auto)")
     add("--out", help="where runs and report go; existing runs are kept (default: runs/NAME)")
     add("--dry-run", action="store_true", help="print the runs and what they would take")
+    list_help = "with --dry-run: list every run, also where there are more than 40"
+    add("--list-runs", action="store_true", help=list_help)
     stop_help = "stop the runs that an earlier command left in a cluster, with checkpoints; starts none"
     add("--stop", action="store_true", help=stop_help)
     nodes_help = "with --dry-run: simulate the schedule on so many nodes of a cluster"

@@ -21,6 +21,7 @@ HELP_ALL = "--help-all"
 FLAGS = ("--overwrite", "--trust-code", "--json", "--all")
 TRUST_HELP = "let an agent from the Hub name Python code (module:name), which is then run here"
 CALLBACKS = ("StopOnPlateau", "StopAtReturn")  # of `voidrl.callbacks`, those whose arguments a text can spell
+EXPERIMENT_SET = "--set"  # an option of `voidrl experiment` alone
 REPEATED = "--callback"  # the one option that may be given several times
 NO_VALUE = "\0"  # of an option given without one, which only flags may be
 NEGATED = "--no-"  # before the name of a flag that is turned off
@@ -94,6 +95,8 @@ def _pairs(words: list[str]) -> dict[str, str]:
         name = name.replace("_", "-")
         if not word.startswith("--"):
             raise ConfigError(f"{word!r} was not expected here: options look like --name value")
+        if name == EXPERIMENT_SET:
+            raise _no_set(value if equals else rest[0] if rest else "")
         if name in FLAGS and equals:
             raise ConfigError(f"option {name} takes no value, got {value!r}: give it, or leave it out")
         if not equals and name not in FLAGS:
@@ -101,6 +104,16 @@ def _pairs(words: list[str]) -> dict[str, str]:
             value = NO_VALUE if alone or name.startswith(NEGATED) else rest.pop(0)
         found[name] = f"{found[name]}\n{value}" if name == REPEATED and name in found else value
     return found
+
+
+def _no_set(change: str) -> ConfigError:
+    field, equals, value = change.partition("=")
+    if not equals or not field:
+        field, value = "learner.n_step", "5"
+    return ConfigError(
+        f"{EXPERIMENT_SET} is for `voidrl experiment`: here every field of the config is an option, so use "
+        f"`--{field.replace('_', '-')} {value}`"
+    )
 
 
 def read_callbacks(text: str) -> list[Any]:

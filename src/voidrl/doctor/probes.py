@@ -230,6 +230,9 @@ COMPONENTS = {
     "Stable-Baselines3": Component(("stable-baselines3",), extra="sb3"),
     "ONNX": Component(("onnx", "onnxscript", "onnxruntime"), extra="onnx"),
     "Minari": Component(("minari",), extra="minari"),
+    "Ray": Component(("ray",), extra="ray"),
+    "submitit": Component(("submitit",), extra="slurm"),
+    "Optuna": Component(("optuna",), extra="tune"),
 }  # in the order of the report
 GROUPS = {
     "gymnasium": ("Gymnasium",),
@@ -237,7 +240,8 @@ GROUPS = {
     "atari": ("Atari",),
     "dmc": ("DMControl",),
     "gl": ("OpenGL",),
-    "tools": (*COMPONENTS,)[8:],
+    "tools": (*COMPONENTS,)[8:-3],
+    "clusters": (*COMPONENTS,)[-3:],
 }  # what is tried in one process
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
-"""`voidrl experiment --dry-run`: every cell, its state, and what the rest needs."""
+"""`voidrl experiment --dry-run`: the cells, their states, and what the rest needs."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from rich.filesize import decimal
 
 from voidrl.experiments import estimate, schedule
+from voidrl.experiments.grid import Axis, value_text
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.state import CellState, differences, state_of
 from voidrl.machine import free_disk
@@ -18,6 +19,9 @@ from voidrl.terminal.tables import described, print_table, wrap_text
 from voidrl.units import human_count, human_seconds
 
 Estimates = Mapping[str, estimate.Estimate]
+MOST_LISTED = 40  # runs that are listed one by one without being asked for
+OTHER_SETTINGS = "other settings"
+WORKED_ON = "another process is working on it"
 NAMES = {"done": "done", "trained": "to be evaluated", "partial": "partial", "missing": "missing"}
 
 
@@ -28,15 +32,17 @@ def print_plan(
     *,
     machines: schedule.Machines | None = None,
     where: str = "local",
+    list_runs: bool = False,
 ) -> None:
-    """Print everything, and with machines the schedule on them; nothing is written to disk."""
+    """Print everything, and with machines the schedule on them; nothing is written to disk.
+
+    More than `MOST_LISTED` runs are summed up by method and phase, unless `list_runs`.
+    """
     stream = sys.stdout if file is None else file
     states = {cell.folder: state_of(cell, plan.path(cell)) for cell in plan.cells}
-    estimates = estimate.estimate_all(plan, states, elsewhere=machines is not None)
-    rows = []
-    for cell in plan.cells:
-        time, state = _seconds(estimates[cell.folder]), _state(plan, cell, states[cell.folder])
-        rows.append((cell.folder, cell.phase, human_count(cell.config.steps), time, state))
+    has_gpu = None if machines is None else machines.has_gpus
+    estimates = estimate.estimate_all(plan, states, has_gpu=has_gpu)
+    shown = {cell.folder: _state(plan, cell, states[cell.folder]) for cell in plan.cells}
     kinds = Counter[str](state.kind for state in states.values())
     counted = ", ".join(f"{kinds[kind]} {name}" for kind, name in NAMES.items() if kinds[kind])
     head = [plan.experiment.title, *filter(None, [plan.experiment.about]), *_scale(plan), *_grid(plan), ""]
@@ -47,9 +53,75 @@ def print_plan(
         planned = schedule.plan_schedule(plan, estimates, machines)
         tail += ["", *schedule.describe(planned, machines, where)]
     print(wrap_text("\n".join(head), file=stream), file=stream)
-    print_table(("run", "phase", "steps", "time", "state"), rows, file=stream)
+    if list_runs or len(plan.cells) <= MOST_LISTED:
+        _print_runs(plan, shown, estimates, stream)
+    else:
+        _print_summary(plan, shown, estimates, stream)
+        tail.insert(2, "--list-runs lists every run")
     print(wrap_text("\n".join(tail), file=stream), file=stream)
     print_missing(plan, stream)
+
+
+def _print_runs(plan: Plan, states: Mapping[str, str], estimates: Estimates, stream: TextIO) -> None:
+    rows = [
+        (cell.folder, cell.phase, human_count(cell.config.steps), _seconds(needed), states[cell.folder])
+        for cell, needed in ((cell, estimates[cell.folder]) for cell in plan.cells)
+    ]
+    print_table(("run", "phase", "steps", "time", "state"), rows, file=stream)
+
+
+def _print_summary(plan: Plan, states: Mapping[str, str], estimates: Estimates, stream: TextIO) -> None:
+    """A row for each method and phase."""
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in plan.cells:
+        groups.setdefault((cell.arm.name, cell.phase), []).append(cell)
+    rows = []
+    for (arm, phase), cells in groups.items():
+        steps = [cell.config.steps for cell in cells]
+        needed = [estimates[cell.folder] for cell in cells]
+        texts = Counter(_short_state(states[cell.folder]) for cell in cells)
+        rows.append(
+            (
+                arm,
+                phase,
+                str(len(cells)),
+                _span(steps, [human_count(each) for each in steps]),
+                _times(needed),
+                _total(needed),
+                ", ".join(f"{number} {text}" for text, number in texts.items()),
+            )
+        )
+    print_table(("method", "phase", "runs", "steps", "time each", "together", "state"), rows, file=stream)
+    other = [folder for folder, text in states.items() if text.startswith(OTHER_SETTINGS)]
+    if other:
+        print(f"\n{other[0]} has {states[other[0]]}", file=stream)
+
+
+def _short_state(text: str) -> str:
+    """A state without what differs between runs."""
+    if text.startswith(OTHER_SETTINGS):
+        return f"with {OTHER_SETTINGS}"
+    return "being worked on" if text.endswith(WORKED_ON) else text.partition(",")[0]
+
+
+def _times(needed: Sequence[estimate.Estimate]) -> str:
+    """The times of single runs that are not done, from the shortest to the longest."""
+    left = [each for each in needed if each.seconds != 0]
+    return _span([each.seconds or 0.0 for each in left], [*map(_seconds, left)]) if left else "–"
+
+
+def _span(values: Sequence[float], texts: Sequence[str]) -> str:
+    """One text for equal ones, else those of the smallest and the largest value."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ends = dict.fromkeys([texts[order[0]], texts[order[-1]]])
+    return " to ".join(ends)
+
+
+def _total(needed: Sequence[estimate.Estimate]) -> str:
+    seconds = [each.seconds for each in needed if each.seconds != 0]
+    known = [each for each in seconds if each is not None]
+    unknown = ["?"] if len(known) < len(seconds) else []
+    return " + ".join([human_seconds(sum(known))] * bool(known) + unknown) or "–"
 
 
 def _scale(plan: Plan) -> list[str]:
@@ -67,7 +139,8 @@ def _grid(plan: Plan) -> list[str]:
             continue
         final = [cell for cell in plan.cells if cell.arm.name == arm and cell.is_final]
         points = len({repr(cell.point) for cell in final})
-        fields = " × ".join(f"{axis.name} ({len(axis.values)})" for axis in axes)
+        drawn = request.samples is not None or request.tune is not None
+        fields = " × ".join(f"{axis.name} ({_values(axis, drawn)})" for axis in axes)
         line = f"grid of {arm}: {fields}, {points} points, {len(final)} runs"
         if request.samples is not None and request.tune is None:
             line += f"; drawn with --grid-seed {request.grid_seed}"
@@ -80,6 +153,13 @@ def _grid(plan: Plan) -> list[str]:
     return lines
 
 
+def _values(axis: Axis, drawn: bool) -> str:
+    """How many values a field has, or between which it is drawn."""
+    if drawn and axis.is_range:
+        return f"{value_text(axis.low)} to {value_text(axis.high)}{', log' if axis.log else ''}"
+    return str(len(axis.values))
+
+
 def print_missing(plan: Plan, stream: TextIO) -> None:
     """List the methods of the experiment that voidrl does not have."""
     if plan.experiment.missing:
@@ -90,14 +170,14 @@ def print_missing(plan: Plan, stream: TextIO) -> None:
 def _state(plan: Plan, cell: Cell, state: CellState) -> str:
     known = cell.probe.spec is not None
     if known and (differ := differences(cell, plan.path(cell))):
-        return f"other settings: {differ[0]}"
+        return f"{OTHER_SETTINGS}: {differ[0]}"
     text = NAMES[state.kind]
     if not known and state.kind != "missing":
         text += ", settings not compared"
     if state.kind == "partial":
         text += f", {human_count(state.steps)} done"
     if locks.is_held(locks.cell_lock_path(plan.out, cell.folder)):
-        text += ", another process is working on it"
+        text += f", {WORKED_ON}"
     return text
 
 

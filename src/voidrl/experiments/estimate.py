@@ -63,14 +63,14 @@ class Estimate:
 
 
 def estimate_all(
-    plan: Plan, states: Mapping[str, CellState], *, elsewhere: bool = False
+    plan: Plan, states: Mapping[str, CellState], *, has_gpu: bool | None = None
 ) -> dict[str, Estimate]:
     """Estimate the time that is left and the total disk space of each cell, by folder.
 
-    With `elsewhere`, for machines that have a GPU unless the device is the CPU, whatever this one has.
+    `has_gpu` says it of other machines than this one.
     """
-    device = plan.request.device
-    has_gpu = device != "cpu" if elsewhere else _has_gpu(device)
+    if has_gpu is None:
+        has_gpu = _has_gpu(plan.request.device)
     rates, sizes = _measure(plan, states)
     estimates = {}
     for cell in plan.cells:
@@ -109,11 +109,13 @@ def _measure(plan: Plan, states: Mapping[str, CellState]) -> tuple[dict[Kind, Ra
         if states[cell.folder].kind == "missing":
             continue
         kind, folder, trains = _kind(cell), plan.path(cell), learns(cell.config)
-        updates[kind] = cell.config.updates_per_step if trains else 0.0
+        own = cell.config.updates_per_step if trains else 0.0
+        reference = updates.setdefault(kind, own)
+        scale = own / reference if own and reference else 1.0  # points of a grid may differ in them
         with suppress(VoidrlError, statistics.StatisticsError):  # no metrics yet, or none with a rate
             rows = [row for row in read_metrics(folder) if row.get("updates") or not trains]  # after warm-up
             found = [rate for row in rows if (rate := row.get("time/steps_per_second"))]
-            rates.setdefault(kind, []).append(statistics.median(found))
+            rates.setdefault(kind, []).append(scale * statistics.median(found))
         newest = sorted((folder / "checkpoints").glob("step_*"))[-1:]
         files = [path / f"{name}.safetensors" for path in newest for name in ("agent", "optimizers")]
         size = sum(file.stat().st_size for file in files if file.is_file())

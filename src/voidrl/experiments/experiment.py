@@ -41,6 +41,7 @@ def run_experiment(
     out: str | Path | None = None,
     on: str = "local",
     dry_run: bool = False,
+    list_runs: bool = False,
     stop: bool = False,
     nodes: int | None = None,
     gpus_per_node: int | None = None,
@@ -56,6 +57,7 @@ def run_experiment(
         out: The folder of its runs; by default `runs/NAME`.
         on: Where runs are started: local, ray or slurm.
         dry_run: Print the cells and an estimate instead; nothing is written.
+        list_runs: For a dry run, list every cell, even if there are many.
         stop: Stop the runs that an earlier command left in a cluster, with checkpoints, and start none.
         nodes: For a dry run, the nodes of a cluster on which the schedule is simulated.
         gpus_per_node: For a dry run, the GPUs of each node; by default 1.
@@ -63,6 +65,8 @@ def run_experiment(
         command: The command line that does the same again.
         options: Options of the executor, as on the command line: `jobs=2`.
     """
+    if list_runs and not dry_run:
+        raise ConfigError("--list-runs cannot be used without --dry-run: add it, or use `voidrl status`")
     # On paper, any number of runs shares a GPU; on a Ray cluster, --gpus-per-cell says how many.
     jobs = options.pop("jobs", None) if nodes is not None and on == "ray" else options.get("jobs")
     chosen = make_options(on, options)
@@ -84,7 +88,7 @@ def run_experiment(
     if dry_run and stop:
         raise ConfigError("--dry-run and --stop exclude each other: leave out one of them")
     if dry_run:
-        print_plan(plan, getattr(chosen, "slots", 1), machines=machines, where=on)
+        print_plan(plan, getattr(chosen, "slots", 1), machines=machines, where=on, list_runs=list_runs)
         return 0
     command = command or ["voidrl", "experiment", experiment.path]
     if stop:

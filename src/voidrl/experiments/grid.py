@@ -20,7 +20,7 @@ from voidrl.units import parse_count
 
 Point = Mapping[str, Any]
 """A value for each field of a grid, by dotted names as `--set` has them."""
-DIGITS = 4  # significant ones of a value inside a range: its name in folders is then the whole value
+DIGITS = 4  # by which values inside a range differ: a value's name in folders is then the whole of it
 MAX_VALUES = 10_000  # of one field
 MAX_POINTS = 100_000
 MAX_NAME = 100  # characters of a point's folder
@@ -81,7 +81,11 @@ class Axis:
             return round(value)
         if value in (self.low, self.high):
             return value
-        return float(f"{value:.{DIGITS}g}")
+        width, largest = self.high - self.low, max(abs(self.low), abs(self.high))
+        if abs(value) < 1e-9 * width:
+            return 0.0
+        same = max(0, math.floor(math.log10(largest / width)))  # digits that all values have in common
+        return min(max(float(f"{value:.{DIGITS + same}g}"), self.low), self.high)
 
     def as_whole(self, file: str) -> Axis:
         """The same for a field of whole numbers."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from voidrl.config import Config, bonus_method, flat, merge, to_json
+from voidrl.config import Config, bonus_method, field_types, flat, merge, to_json
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import PHASES, ArmSpec, ExperimentSpec, PhaseSpec
 from voidrl.experiments.grid import (
@@ -140,7 +140,7 @@ class Points:
                 together.config(together.experiment.arms[source], phase, task)
         together.require_effect()
         known = [
-            flat(to_json(self.base.config(self.experiment.arms[name], phase, task)))
+            self.base.config(self.experiment.arms[name], phase, task)
             for arm in arms
             for name, phase in self._runs(arm)
         ]
@@ -179,13 +179,11 @@ class Points:
         others = [self.experiment.arms[name] for name in (arm.source, arm.like) if name is not None]
         return [arm, *(each for other in others for each in self._settings_of(other))]
 
-    def _typed(self, axis: Axis, known: Sequence[Mapping[str, Any]]) -> Axis:
+    def _typed(self, axis: Axis, known: Sequence[Config]) -> Axis:
         """The axis with whole numbers alone, if the field has such."""
         phase, _, rest = axis.name.partition(".")
         name = rest if phase in ("pretrain", "train") else axis.name
-        values = [config[name] for config in known if config.get(name) is not None]
-        whole = any(isinstance(value, int) and not isinstance(value, bool) for value in values)
-        whole = whole or axis.name.endswith("_steps") or name.endswith(".steps") or name == "steps"
+        whole = any(_is_whole(config, name) for config in known)
         return axis.as_whole(self.experiment.path) if whole else axis
 
     def _varies(self, arm: ArmSpec, axis: Axis, base: Point, task: Task) -> set[str]:
@@ -246,6 +244,17 @@ def _with_values(arm: ArmSpec, values: Mapping[str, Any]) -> ArmSpec:
         else:
             config = merge(config, {name: value})
     return dataclasses.replace(arm, config=config, by_phase=by_phase)
+
+
+def _is_whole(config: Config, name: str) -> bool:
+    """Whether a field takes whole numbers and no others; a field that the config does not have takes none."""
+    *parts, last = name.split(".")
+    owner: Any = config
+    for part in parts:
+        owner = getattr(owner, part, None)
+    hint = field_types(type(owner)).get(last) if dataclasses.is_dataclass(owner) else None
+    kinds = {*get_args(hint)} or {hint}
+    return int in kinds and float not in kinds
 
 
 def _used(config: Config) -> dict[str, Any]:

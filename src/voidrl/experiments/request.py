@@ -55,6 +55,11 @@ class ExperimentRequest:
                 f"--samples {self.samples} and --tune {self.tune} exclude each other: the first draws points "
                 f"at random, the second lets Optuna choose them; leave one out"
             )
+        if self.grid_seed and self.samples is None and self.tune is None:
+            raise ConfigError(
+                f"--grid-seed {self.grid_seed} cannot be used without --samples or --tune, whose points "
+                f"it seeds: add one of them, or leave it out"
+            )
         require(0 <= self.grid_seed < 2**31, "grid_seed", self.grid_seed, "a whole number in [0, 2³¹)")
         if self.tune is not None and importlib.util.find_spec("optuna") is None:
             raise MissingExtraError("optuna", "tune", f"--tune {self.tune}")

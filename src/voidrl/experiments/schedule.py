@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from voidrl.config import require
@@ -31,7 +31,7 @@ class Machines:
     gpus_per_node: int = 1
     jobs_per_gpu: int = 1
     unit: str = "GPU"
-    """What a device is, in words."""
+    """What a device is, in words: `place` for a run on CPU cores of its own."""
 
     def __post_init__(self) -> None:
         for option, value in (
@@ -40,6 +40,11 @@ class Machines:
             ("--jobs", self.jobs_per_gpu),
         ):
             require(isinstance(value, int) and value >= 1, option, value, "a whole number above 0")
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether runs are on GPUs, rather than on CPU cores."""
+        return self.unit == "GPU"
 
     @property
     def gpus(self) -> int:
@@ -155,7 +160,7 @@ def machines_for(
         nodes: `--nodes`.
         gpus_per_node: `--gpus-per-node`, by default 1.
         jobs: Runs on each GPU, where the command line says it.
-        device: Of the runs; without GPUs, a node has places.
+        device: Of the runs. On CPUs, a node has as many places as there are runs at a time.
         dry_run: Whether nothing is started.
     """
     given = [
@@ -170,7 +175,7 @@ def machines_for(
         )
     if gpus_per_node is not None and nodes is None:
         raise ConfigError(f"--gpus-per-node {gpus_per_node} cannot be used without --nodes: add --nodes 1")
-    devices, unit = getattr(options, "devices", None), "place" if device == "cpu" else "GPU"
+    devices = getattr(options, "devices", None)
     if on == "local":
         if nodes is not None:
             raise ConfigError(
@@ -180,14 +185,21 @@ def machines_for(
         if not dry_run or not devices:
             return None
         names = devices.split(",") if isinstance(devices, str) else [*devices]
-        return Machines(1, len(names), jobs or 1, "place" if names == ["cpu"] else unit)
+        return _machines(1, len(names), jobs, on_cpu=names == ["cpu"])
     if nodes is None:
         return None
     fraction = getattr(options, "gpus_per_cell", None)
     if jobs is None and fraction and 0 < fraction < 1:
         jobs = int(1 / fraction)
     gpus = 1 if gpus_per_node is None else gpus_per_node
-    return Machines(nodes, gpus, 1 if jobs is None else jobs, unit)
+    return _machines(nodes, gpus, jobs, on_cpu=device == "cpu")
+
+
+def _machines(nodes: int, devices: int, jobs: int | None, *, on_cpu: bool) -> Machines:
+    made = Machines(nodes, devices, 1 if jobs is None else jobs, "place" if on_cpu else "GPU")
+    if not on_cpu:
+        return made
+    return replace(made, gpus_per_node=devices * made.jobs_per_gpu, jobs_per_gpu=1)  # they share no device
 
 
 def simulate(tasks: Sequence[Task], places: int) -> Schedule:
@@ -264,6 +276,8 @@ def describe(schedule: Schedule, machines: Machines, where: str) -> list[str]:
         f"not shorter than: {human_seconds(schedule.work_bound)} (all work on {machines.gpus} {units}), "
         f"{human_seconds(schedule.chain_bound)} (longest chain: {chain})",
     ]
+    unknown = sum(not slot.task.seconds for slot in schedule.slots)
+    lines += [f"left out: {unknown} runs, whose time is unknown"] if unknown else []
     return [*lines, f"critical path: {_path(schedule)}", f"bound by: {_bound(schedule, machines)}"]
 
 

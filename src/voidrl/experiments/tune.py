@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,7 @@ class Tuner:
             return
         path = self.plan.out / FILE_NAME
         try:
+            _cut_torn_line(path)
             storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
             self.studies = {arm: self._study(storage, arm) for arm in self.arms}
         except (OSError, json.JSONDecodeError, KeyError) as error:
@@ -412,6 +414,19 @@ class TuneScheduler(Scheduler):
                 return
             before.append(float(end))
             start += cell.config.steps
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Drop the end of a journal whose last line is not complete, to which Optuna would append the next.
+
+    A command that was killed, or a full disk, leaves such a line. The trial that it is about is still
+    running in what is left, and so ends again.
+    """
+    if not path.is_file():
+        return
+    with path.open("rb+") as file:
+        content = file.read()
+        file.truncate(content.rfind(b"\n") + 1)
 
 
 def _values(cell: Cell, metric: str, folder: Any) -> list[tuple[int, float]]:

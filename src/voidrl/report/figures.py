@@ -178,7 +178,8 @@ def draw_grid(plt: Any, section: GridSection) -> Any:
         means = [each.mean for each in effect.means]
         if effect.curve:
             axis.plot(*zip(*effect.curve, strict=True), "-", color=COLORS[0], linewidth=1.8)
-        axis.plot(places, means, "-o" if numeric else "o", color=COLORS[0], linewidth=1.8, markersize=5)
+        joined = "-o" if numeric and not effect.curve else "o"
+        axis.plot(places, means, joined, color=COLORS[0], linewidth=1.8, markersize=5)
         if numeric and len(places) > 1:
             low, high = [each.low for each in effect.means], [each.high for each in effect.means]
             axis.fill_between(places, low, high, color=COLORS[0], alpha=0.16, linewidth=0)

@@ -30,8 +30,9 @@ UNKNOWN = (
 )
 UNBALANCED = (
     "A share is the adjusted R² of a fit to the points' means by this field alone: by its values where they "
-    "repeat, else by a parabola in the value, on a log axis in its logarithm. Shares need not add up to "
-    "100 %."
+    "repeat, else by a parabola (with five or six points, a straight line) in the value, on a log axis in "
+    "its logarithm. With fewer points a fit would follow any noise, and there is no share. Shares need not "
+    "add up to 100 %."
 )
 
 
@@ -149,7 +150,7 @@ class GridSection:
         for effect in sorted(result.effects, key=lambda each: -(each.share or 0.0)):
             share = "unknown" if effect.share is None else f"{effect.share:.0%}"
             means = "; ".join(f"{text_of(each.value)}: {self.format(each.mean)}" for each in effect.means)
-            rows.append([effect.name, share, means or "values do not repeat"])
+            rows.append([effect.short, share, means or "values do not repeat"])
         rows += [[name, f"{share:.0%}", ""] for name, share in result.rest.items()]
         notes = [BALANCED if result.is_balanced else UNBALANCED]
         if all(effect.share is None for effect in result.effects):
@@ -162,6 +163,7 @@ class GridSection:
         effects = sorted(self.result.effects, key=lambda each: -(each.share or 0.0))
         heights = [mean for effect in effects for _, mean in effect.dots]
         heights += [end for effect in effects for each in effect.means for end in (each.low, each.high)]
+        heights += [height for effect in effects for _, height in effect.curve]
         return [self._plot(effect, min(heights), max(heights)) for effect in effects]
 
     def _plot(self, effect: FieldEffect, low: float, high: float) -> FieldPlot:

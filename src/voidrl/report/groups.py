@@ -53,6 +53,15 @@ class ArmRuns:
         return f"{self.label} in {self.env_name}"
 
     @property
+    def grid_label(self) -> str | None:
+        """The method's label if this is a point of its grid, which the label names as well."""
+        run = self.runs[0]
+        grid = None if run.experiment is None else run.experiment.grid
+        if grid is None or run.cell is None or not run.cell.point:
+            return None
+        return grid.labels.get(run.cell.arm, run.cell.arm)
+
+    @property
     def phase_hint(self) -> str:
         """The phase, unless the label already says so."""
         stem = {"pretrain": "pre-train", "finetune": "fine-tun", "train": "scratch"}[self.phase]

@@ -109,8 +109,9 @@ def commands(collection: Collection) -> list[tuple[str, str]]:
         for command in (*experiment.earlier_commands, experiment.command)
         if command
     ]
+    listed = {command for _, command in found}
     by_command: dict[str, list[str]] = {}
     for run in collection.runs:
-        if typed := field(run, "command"):
+        if (typed := field(run, "command")) and typed not in listed:
             by_command.setdefault(str(typed), []).append(run.name)
     return found + [(join_names(names, most=4), typed) for typed, names in by_command.items()]

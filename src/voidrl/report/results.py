@@ -11,6 +11,7 @@ from voidrl.report.groups import PHASE_NAMES, STAGES, ArmRuns, Stage, stages_of
 from voidrl.report.outcomes import MEASURES, Spread, headline_measure, main_measure, measure_of, spreads
 
 MOST_ENVS = 4  # with more environments, a table of environments × arms comes first
+MOST_POINTS = 6  # of grids; more are folded
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ class Results:
     def title(self) -> str:
         """The stage in words."""
         return STAGES[self.stage]
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether its rows are shown on a click only: points of a grid, which are ranked below."""
+        return len(self.rows) > MOST_POINTS and all(row.arm.grid_label is not None for row in self.rows)
 
     @property
     def headline(self) -> str | None:

@@ -4,8 +4,9 @@ For a full product with equally many seeds at every point, the variance of all r
 main effect of each field, the interactions of fields, and the differences between seeds (analysis of
 variance). Other sets of points, drawn or chosen, are not balanced. There, a field's share is the adjusted R²
 of a fit to the means of points by this field alone: by its values if these repeat, else by a parabola in the
-value or, on a log axis, in its logarithm. Fields that are drawn independently of each other have shares that
-add up to at most 1, apart from chance.
+value or, on a log axis, in its logarithm; with five or six points, by a straight line. Fewer points than
+`points_needed` fit any noise, so that there is no share. Fields that are drawn independently of each other
+have shares that add up to at most 1, apart from chance.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from voidrl.runs.experiment_record import CellRecord, ExperimentRecord
 CLOSE = 2.0  # standard errors of a difference within which two points are called equal
 MOST_GROUPS = 8  # distinct values of a field up to which they are compared one by one, if they repeat
 WIDE = 50.0  # ratio of the largest to the smallest value from which on a list is shown on a log axis
-PARABOLA = 2  # parameters of a fit in one number, besides its mean
+LINE, PARABOLA = 1, 2  # parameters of a fit in one number, besides its mean
 CURVE_POINTS = 25
 
 
@@ -70,7 +71,7 @@ class FieldEffect:
     dots: list[tuple[Any, float]]
     """Every point: the field's value and the mean over seeds."""
     curve: list[tuple[float, float]]
-    """The fitted parabola; empty where values are compared one by one."""
+    """The fitted parabola or line; empty where values are compared one by one, or there are too few."""
 
     @property
     def is_numeric(self) -> bool:
@@ -128,11 +129,12 @@ class GridResult:
 
     @cached_property
     def is_balanced(self) -> bool:
-        """Whether the runs are a full product with equally many seeds."""
+        """Whether the runs are a full product with equally many seeds, and several for each value."""
         values = [{repr(each.point.get(name)) for each in self.ranked} for name in self.log]
         seeds = {len(each.values) for each in self.ranked}
         full = math.prod(map(len, values)) == len(self.ranked)
-        return len(seeds) == 1 and full and not self.missing and not self.pruned
+        repeat = max(map(len, values)) < len(self.ranked) or (self.chosen == "product" and seeds != {1})
+        return len(seeds) == 1 and full and repeat and not self.missing and not self.pruned
 
     @cached_property
     def effects(self) -> list[FieldEffect]:
@@ -150,6 +152,8 @@ class GridResult:
         if self.seed_deviation is None:
             return {"interactions and seeds": left}
         within = sum(_squares(point.values) for point in self.ranked) / total
+        if len(self.log) == 1:
+            return {"seeds": within}
         return {"interactions": max(0.0, left - within), "seeds": within}
 
     def _effect(self, name: str) -> FieldEffect:
@@ -167,7 +171,8 @@ class GridResult:
         short = self.short.get(name, name)
         means: list[ValueMean] = []
         curve: list[tuple[float, float]] = []
-        if self.is_balanced or repeats or not numbers:
+        compared = self.is_balanced or repeats or not numbers
+        if compared or self.chosen == "product":
             for members in groups.values():
                 values = [value for point in members for value in point.values]
                 value = members[0].point[name]
@@ -176,14 +181,14 @@ class GridResult:
                 means.sort(key=lambda each: each.value)
         if self.is_balanced:
             share = _main_effect(means, [value for point in there for value in point.values])
-        elif means:
+        elif compared:
             by_value = {
                 repr(each.value): np.mean([p.mean for p in groups[repr(each.value)]]) for each in means
             }
             fitted = [float(by_value[repr(value)]) for value, _ in dots]
             share = _adjusted([mean for _, mean in dots], fitted, len(groups) - 1)
         else:
-            share, curve = _parabola(dots, log)
+            share, curve = _fit(dots, log)
         return FieldEffect(name, short, log, share, means, dots, curve)
 
     # In words
@@ -257,41 +262,47 @@ def _squares(values: Sequence[float]) -> float:
 
 
 def _main_effect(means: Sequence[ValueMean], runs: Sequence[float]) -> float | None:
-    """η²: squares between the values of a field, in proportion to all squares.
-
-    None where each value has one run: nothing is left that could tell the field from chance.
-    """
+    """η²: squares between the values of a field, in proportion to all squares."""
     total = _squares(runs)
-    if not total or len(means) == len(runs):
+    if not total:
         return None
     center = float(np.mean(runs))
     return sum(each.runs * (each.mean - center) ** 2 for each in means) / total
 
 
+def points_needed(parameters: int) -> int:
+    """Points from which on an adjusted R² says something.
+
+    Of pure noise it is then above 50 % in one of nine cases or fewer; with four points and a parabola it was
+    in two of five.
+    """
+    return 2 * parameters + 3
+
+
 def _adjusted(values: Sequence[float], fitted: Sequence[float], parameters: int) -> float | None:
     """Adjusted R², from 0 on: what a fit with as many parameters explains beyond chance."""
     freedom, total = len(values) - parameters - 1, _squares(values)
-    if not total or parameters < 1 or freedom < 1:
+    if not total or parameters < 1 or len(values) < points_needed(parameters):
         return None
     left = float(np.sum((np.asarray(values) - np.asarray(fitted)) ** 2))
     return max(0.0, 1.0 - (left / freedom) / (total / (len(values) - 1)))
 
 
-def _parabola(
-    dots: Sequence[tuple[float, float]], log: bool
-) -> tuple[float | None, list[tuple[float, float]]]:
-    """The share of a parabola fitted to all points, and its curve."""
+def _fit(dots: Sequence[tuple[float, float]], log: bool) -> tuple[float | None, list[tuple[float, float]]]:
+    """The share of a parabola fitted to all points, and its curve; of few points, of a line."""
     raw = np.array([value for value, _ in dots], float)
     x = np.log(raw) if log else raw
     y = np.array([mean for _, mean in dots])
-    if len({*x.tolist()}) <= PARABOLA + 1:
+    distinct = len({*x.tolist()})
+    degree = PARABOLA if distinct >= points_needed(PARABOLA) else LINE
+    if distinct < points_needed(degree):
         return None, []
     center, width = float(x.mean()), float(np.ptp(x)) or 1.0
-    coefficients = np.polyfit((x - center) / width, y, PARABOLA)
+    coefficients = np.polyfit((x - center) / width, y, degree)
     ends = np.linspace(x.min(), x.max(), CURVE_POINTS)
     heights = np.polyval(coefficients, (ends - center) / width)
     places = np.exp(ends) if log else ends
-    share = _adjusted(y.tolist(), np.polyval(coefficients, (x - center) / width).tolist(), PARABOLA)
+    share = _adjusted(y.tolist(), np.polyval(coefficients, (x - center) / width).tolist(), degree)
     return share, [*zip(places.tolist(), heights.tolist(), strict=True)]
 
 
@@ -302,14 +313,15 @@ def grid_results(
     grid = record.grid
     if grid is None:
         return []
+    tuned = {cell.arm for cell in record.cells if cell.phase != "pretrain"}
     groups: dict[tuple[str, str], list[CellRecord]] = {}
     for cell in record.cells:
-        groups.setdefault((cell.arm, cell.task), []).append(cell)
+        if cell.phase != "pretrain" or cell.arm not in tuned:  # not where fine-tunings start
+            groups.setdefault((cell.arm, cell.task), []).append(cell)
     results = []
     for (arm, task), cells in groups.items():
-        last = [cell for cell in cells if cell.phase != "pretrain"] or cells
         points: dict[str, list[CellRecord]] = {}
-        for cell in last:
+        for cell in cells:
             if cell.point:
                 points.setdefault(repr(sorted(cell.point.items())), []).append(cell)
         if not points:
