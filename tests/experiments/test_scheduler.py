@@ -233,6 +233,7 @@ def test_a_lost_cluster_ends_the_command_and_leaves_the_cells_as_they_are(plan, 
         raise ClusterLostError("the cluster has not answered for 20 seconds")
 
     executor = Fake(plan)
+    executor.detaches = True
     monkeypatch.setattr(executor, call, lose)
     words = "not answered for 20 seconds; .* keep training: .* run the same command again: voidrl experiment"
     with pytest.raises(RunInterrupted, match=words):

@@ -60,7 +60,7 @@ def run_plan(
     """Run the missing cells; returns when none is left that can be run. `make` makes another scheduler."""
     with StopSignals() as stop, board:
         executor.say = board.say
-        with _attachable(command), executor:
+        with _attachable(executor, command), executor:
             try:
                 return (make or Scheduler)(plan, executor, command, board).work(stop)
             finally:
@@ -72,7 +72,7 @@ def stop_cells(plan: Plan, executor: Executor, *, command: Sequence[str], board:
     """Stop what earlier commands have left running, with checkpoints; returns how many runs that were."""
     with StopSignals(raises=True), board:
         executor.say = board.say
-        with _attachable(command), executor:
+        with _attachable(executor, command), executor:
             scheduler = Scheduler(plan, executor, command, board)
             running = len(scheduler.running)
             scheduler.stop()
@@ -80,15 +80,15 @@ def stop_cells(plan: Plan, executor: Executor, *, command: Sequence[str], board:
 
 
 @contextmanager
-def _attachable(command: Sequence[str]) -> Iterator[None]:
-    """Say how a command goes on whose cluster is gone."""
+def _attachable(executor: Executor, command: Sequence[str]) -> Iterator[None]:
+    """Say how to resume, if the cluster is lost."""
     try:
         yield
     except ClusterLostError as lost:
-        raise RunInterrupted(
-            f"{lost}; runs that the cluster still has keep training: to attach to them, or to resume what "
-            f"was lost from the last checkpoints, run the same command again: {shlex.join(command)}"
-        ) from None
+        remedy = "to resume from the last checkpoints"
+        if executor.detaches:
+            remedy = f"runs that the cluster still has keep training: to attach to them, or {remedy}"
+        raise RunInterrupted(f"{lost}; {remedy}, run the same command again: {shlex.join(command)}") from None
 
 
 class Scheduler:

@@ -122,6 +122,7 @@ class Ray(Executor):
                 cell.end = ray_node.read_json(ray_node.ended_path(self._out, name)) if self._shared else None
                 cell.node = on_nodes.get((name, attempt), "")
                 if not cell.node and (cell.end is None or cell.end["attempt"] != attempt):
+                    self._record_path(name).unlink(missing_ok=True)
                     continue  # nothing is left of it: it is submitted again
             if self._take(cell):
                 attached.add(name)
