@@ -27,7 +27,10 @@ EXIT_CODES = [
     ["0", "success"],
     ["1", "a run of an experiment failed, or `voidrl doctor` found a failure"],
     ["2", "invalid input or a failed run, explained in one sentence"],
-    ["75", "stopped by a signal after writing a checkpoint ([more](resume.md))"],
+    [
+        "75",
+        "stopped by a signal after a checkpoint ([more](resume.md)), or its [Ray](ray.md) cluster is lost",
+    ],
     [
         "129, 130, 143",
         "stopped without a checkpoint by SIGHUP, Ctrl-C or SIGTERM, or by a second one",

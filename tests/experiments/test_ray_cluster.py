@@ -19,8 +19,9 @@ from tiny_runs import assert_same_run
 import voidrl
 from voidrl.cli import main as cli
 from voidrl.experiments.executors import ray_cluster
+from voidrl.experiments.prune import request_prune
 from voidrl.runs.experiment_record import read_experiment_record
-from voidrl.runs.status import read_status
+from voidrl.runs.status import is_pruned, read_status
 
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray")
@@ -50,6 +51,12 @@ episodes = 2
 
 [methods.apt]
 method = "apt"
+"""
+PRETRAINING = TINY.replace("[methods.apt]", '[methods.apt]\nphases = ["pretrain"]\nevaluation = false')
+PRETRAINING = PRETRAINING.replace('measures = ["return"]', 'measures = ["updates"]')
+SEARCH = """
+[grid]
+"learner.learning_rate" = { from = 1e-5, to = 1e-1, count = 5, log = true }
 """
 PATIENCE_S = 400
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
@@ -119,6 +126,12 @@ def attempts(out, cell):
     """How often a process was started for a cell."""
     log = out / "logs" / f"{cell}.log"
     return log.read_text().count(" voidrl experiment ") if log.exists() else 0
+
+
+def cells_in(out):
+    """The cells that the experiment has so far."""
+    record = read_experiment_record(out)
+    return set() if record is None else {cell.folder for cell in record.cells}
 
 
 def checkpoint_of(out, cell):
@@ -236,6 +249,63 @@ def test_two_commands_in_one_folder_and_a_stopped_one(cluster, file, tmp_path):
     assert code == 0, said
     assert attempts(out, PRETRAINED[0]) == 1
     assert_nothing_left(cluster)
+
+
+def test_a_search_whose_command_is_killed_runs_no_trial_twice(cluster, tmp_path):
+    file, out = tmp_path / "search.toml", tmp_path / "out"
+    file.write_text(f"{PRETRAINING}{SEARCH}")
+    words = ["--address", cluster.address, "--storage", "fetch", "--seeds", "1", "--tune", "5"]
+    driver = Driver(file, out, *words)
+    wait("checkpoint", lambda: any(checkpoint_of(out, cell) for cell in cells_in(out)), driver)
+    driver.process.kill()
+    driver.process.communicate()
+    chosen = cells_in(out)
+    code, said = Driver(file, out, *words).end()
+    assert code == 0, said
+    cells = cells_in(out)
+    assert chosen < cells
+    assert len(cells) == 5
+    assert all(read_status(out / cell).state == "done" for cell in cells)
+    assert {attempts(out, cell) for cell in cells} == {1}
+    assert "Best of 5 points" in said
+    assert_nothing_left(cluster)
+
+
+def test_a_run_that_is_given_up_ends_on_a_node_without_shared_storage(cluster, tmp_path):
+    file, out = tmp_path / "poles.toml", tmp_path / "out"
+    file.write_text(PRETRAINING.replace("steps = 600", "steps = 100_000"))
+    words = ["--address", cluster.address, "--seeds", "1", "--storage", "fetch"]
+    driver = Driver(file, out, *words)
+    cell = "CartPole-v1/apt/seed1"
+    wait("checkpoint", lambda: checkpoint_of(out, cell), driver)
+    request_prune(out, cell)
+    code, said = driver.end()
+    assert code == 0, said
+    assert f"{cell}: pruned at step" in said
+    assert is_pruned(out / cell)
+    status = read_status(out / cell)
+    assert status.checkpoint == status.steps < 100_000
+    assert_nothing_left(cluster)
+
+
+def test_a_lost_cluster_ends_the_command_with_a_sentence(file, tmp_path):
+    from ray.cluster_utils import Cluster
+
+    out = tmp_path / "out"
+    file.write_text(TINY.replace("steps = 600", "steps = 100_000"))
+    started = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    try:
+        driver = Driver(file, out, "--address", started.address, "--seeds", "1")
+        wait("checkpoint", lambda: checkpoint_of(out, PRETRAINED[0]), driver)
+        [head] = started.head_node.all_processes["gcs_server"]
+        head.process.kill()
+        code, said = driver.end()
+    finally:
+        started.shutdown()
+    assert code == 75, said
+    assert "voidrl: the Ray cluster has not answered for 20 seconds; " in said.splitlines()[-1]
+    assert "Traceback" not in said
+    assert "GCS" not in said
 
 
 def test_refused_before_anything_is_submitted(cluster, file, tmp_path, capsys, monkeypatch):

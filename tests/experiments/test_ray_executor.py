@@ -2,6 +2,8 @@
 
 import json
 import socket
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +18,7 @@ from voidrl.experiments.executors import make_options, ray_cluster
 from voidrl.experiments.executors.ray import Options
 from voidrl.experiments.executors.ray_fetch import Mirror
 from voidrl.experiments.executors.ray_node import NodeAgent, attempt_path, write_json
+from voidrl.experiments.prune import prune_path, request_prune
 
 CELL = "maze/apt/seed1"
 
@@ -234,5 +237,59 @@ def test_what_a_node_knows_of_its_cells(tmp_path):
     assert not node("is_free", CELL)  # a process whose actor is gone
     locks.unlock(lock)
     assert node("is_free", CELL)
+    (tmp_path / CELL).mkdir(parents=True)
+    assert not node("has", CELL)  # trained here, perhaps in part
+    node("give_up", CELL)
+    assert prune_path(tmp_path, CELL).exists()
     node("remove", CELL)
     assert node("attempts") == {}
+    assert not prune_path(tmp_path, CELL).exists()
+    (tmp_path / CELL).mkdir()
+    assert node("has", CELL)  # sent here
+
+
+def test_the_request_to_give_a_run_up_reaches_its_node_once(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    from voidrl.experiments.executors.ray_courier import Courier, Submitted
+
+    out, node = tmp_path / "out", Node(tmp_path / "node")
+    run_to(node.root, 10)
+    write_json(attempt_path(node.root, CELL), {"attempt": "abc"})
+    cell = Submitted(CELL, "abc", None, node="7", has_begun=True, mirror=Mirror(out, CELL, "abc"))
+    courier = Courier(out, {CELL: cell}, pytest.fail, pytest.fail, "space", None)
+    monkeypatch.setattr(courier, "_agent", lambda name: node)
+    courier._carry_one(cell)
+    assert not prune_path(node.root, CELL).exists()
+    request_prune(out, CELL)
+    courier._carry_one(cell)
+    assert prune_path(node.root, CELL).exists()
+    prune_path(node.root, CELL).unlink()
+    courier._carry_one(cell)
+    assert not prune_path(node.root, CELL).exists()
+    cell.mirror.close()
+
+
+def test_a_cluster_that_does_not_answer(monkeypatch):
+    pytest.importorskip("ray")
+    from voidrl.experiments.executors import ray_watch
+    from voidrl.experiments.executors.base import ClusterLostError
+
+    with pytest.raises(ClusterLostError, match="has not answered for 20 seconds"):
+        ray_watch.answer_of(threading.Event().wait, seconds=0.0)
+    assert ray_watch.answer_of(int, "7") == 7
+    with pytest.raises(ValueError, match="seven"):
+        ray_watch.answer_of(int, "seven")
+    with (
+        pytest.raises(ClusterLostError, match=r"cannot be used any more \(no route\)"),
+        ray_watch.cluster_errors(),
+    ):
+        raise ConnectionError("no route")
+    watch = ray_watch.Watch()
+    watch.require()
+    watch._asked = time.monotonic() - ray_watch.PATIENCE_SECONDS - 1
+    with pytest.raises(ClusterLostError, match="has not answered"):
+        watch.require()
+    assert watch.has_node_for({"num_cpus": 1.0, "num_gpus": 1.0})  # nothing is known yet
+    watch._nodes = [{"Resources": {"CPU": 4.0}}]
+    assert watch.has_node_for({"num_cpus": 4.0, "num_gpus": 0.0})
+    assert not watch.has_node_for({"num_cpus": 1.0, "num_gpus": 0.5})

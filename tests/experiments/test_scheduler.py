@@ -16,7 +16,7 @@ from voidrl.experiments import plan as planning
 from voidrl.experiments import run
 from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, HELD, INTERRUPTED
-from voidrl.experiments.executors.base import Ended, Executor
+from voidrl.experiments.executors.base import ClusterLostError, Ended, Executor
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import make_plan
 from voidrl.experiments.record import write_record
@@ -225,6 +225,22 @@ def test_a_signal_stops_cells_or_leaves_them_to_their_cluster(plan, detaches):
         work(executor)
     assert executor.calls == (["exit"] if detaches else ["stop", "exit"])
     assert read_failure(plan.out, APT) == ""
+
+
+@pytest.mark.parametrize("call", ["attach", "submit", "poll"])
+def test_a_lost_cluster_ends_the_command_and_leaves_the_cells_as_they_are(plan, monkeypatch, call):
+    def lose(*_):
+        raise ClusterLostError("the cluster has not answered for 20 seconds")
+
+    executor = Fake(plan)
+    executor.detaches = True
+    monkeypatch.setattr(executor, call, lose)
+    words = "not answered for 20 seconds; .* keep training: .* run the same command again: voidrl experiment"
+    with pytest.raises(RunInterrupted, match=words):
+        work(executor)
+    assert executor.calls == ["exit"]
+    assert not any(read_failure(plan.out, folder) for folder in FOLDERS)
+    assert not any(locks.is_held(locks.cell_lock_path(plan.out, folder)) for folder in FOLDERS)
 
 
 def test_what_an_earlier_command_left_can_be_stopped(plan):

@@ -71,7 +71,7 @@ class Pretend(Executor):
     def __init__(self, root, height, jobs=2, failures=0, stops_after=None):
         self.root, self.height, self.jobs = root, height, jobs
         self.failures, self.stops_after = failures, stops_after
-        self.jobs_left, self.submitted, self.polls = {}, [], 0
+        self.jobs_left, self.submitted, self.polls, self.most = {}, [], 0, 0
 
     def has_room(self, cell):
         return len(self.jobs_left) < self.jobs
@@ -85,6 +85,7 @@ class Pretend(Executor):
         )
         self.jobs_left[job["cell"]] = (job, 100 * len(rows))
         self.submitted.append((job["cell"], 100 * len(rows)))
+        self.most = max(self.most, len(self.jobs_left))
 
     def poll(self):
         self.polls += 1
@@ -224,6 +225,13 @@ def test_a_failed_cell_is_tried_again_by_the_next_command(tuned):
     assert outcome.ok
     assert [cell for cell, _ in executor.submitted] == [failed]
     assert states(tuner) == ["COMPLETE"] * 2
+
+
+def test_no_point_is_chosen_while_a_cell_waits_in_the_queue_of_a_cluster(tuned, monkeypatch):
+    monkeypatch.setattr(Pretend, "has_queue", lambda self: bool(self.jobs_left))
+    _, executor, outcome = tuned(3, jobs=10)
+    assert outcome.ok
+    assert executor.most == 1
 
 
 def test_another_grid_or_a_metric_that_is_not_measured_is_refused(tuned):

@@ -1,6 +1,6 @@
 """How `--tune` gives a run up: a file next to the cell's lock asks for it, and a callback looks for it.
 
-The file is in the experiment's folder, which every node shares, so this works wherever the run is.
+The file is in the experiment's folder, wherever the run is; nodes that do not share the folder are sent it.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from voidrl.config import to_json
 from voidrl.errors import RunFolderError, RunInterrupted, VoidrlError
 from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, HELD, INTERRUPTED, PRUNED, Job
-from voidrl.experiments.executors.base import Ended, Executor, log_path
+from voidrl.experiments.executors.base import ClusterLostError, Ended, Executor, log_path
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.prune import clear_prune
 from voidrl.experiments.record import update_record
@@ -60,7 +60,7 @@ def run_plan(
     """Run the missing cells; returns when none is left that can be run. `make` makes another scheduler."""
     with StopSignals() as stop, board:
         executor.say = board.say
-        with executor:
+        with _attachable(executor, command), executor:
             try:
                 return (make or Scheduler)(plan, executor, command, board).work(stop)
             finally:
@@ -72,11 +72,23 @@ def stop_cells(plan: Plan, executor: Executor, *, command: Sequence[str], board:
     """Stop what earlier commands have left running, with checkpoints; returns how many runs that were."""
     with StopSignals(raises=True), board:
         executor.say = board.say
-        with executor:
+        with _attachable(executor, command), executor:
             scheduler = Scheduler(plan, executor, command, board)
             running = len(scheduler.running)
             scheduler.stop()
             return running
+
+
+@contextmanager
+def _attachable(executor: Executor, command: Sequence[str]) -> Iterator[None]:
+    """Say how to resume, if the cluster is lost."""
+    try:
+        yield
+    except ClusterLostError as lost:
+        remedy = "to resume from the last checkpoints"
+        if executor.detaches:
+            remedy = f"runs that the cluster still has keep training: to attach to them, or {remedy}"
+        raise RunInterrupted(f"{lost}; {remedy}, run the same command again: {shlex.join(command)}") from None
 
 
 class Scheduler:

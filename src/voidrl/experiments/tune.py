@@ -335,7 +335,8 @@ class TuneScheduler(Scheduler):
             and (cell.source is None or cell.source not in self.left)
         ]
         active = [trial for trial in self.tuner.open if self._is_active(trial)]
-        return not waiting and len(active) < MOST_OPEN and self.executor.has_room("")
+        takes_more = self.executor.has_room("") and not self.executor.has_queue()
+        return not waiting and len(active) < MOST_OPEN and takes_more
 
     def _is_active(self, trial: Trial) -> bool:
         """Whether none of its cells has failed; a failed one is tried again by the next command."""

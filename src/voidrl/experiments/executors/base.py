@@ -51,6 +51,13 @@ class Ended(NamedTuple):
     that is lost several times without a new checkpoint fails."""
 
 
+class ClusterLostError(Exception):
+    """Why an executor cannot reach its cluster any more, as part of a sentence; raised by any of its calls.
+
+    The command ends then. Its cells stay as they are, for a command that attaches later.
+    """
+
+
 class Executor(ABC):
     """Runs cells somewhere; a context manager, entered before any other call.
 
@@ -76,6 +83,10 @@ class Executor(ABC):
     @abstractmethod
     def has_room(self, cell: str) -> bool:
         """Whether the cell may be submitted now; an executor that queues by itself says yes."""
+
+    def has_queue(self) -> bool:
+        """Whether a submitted cell waits for a place, so that another one would not start soon."""
+        return False
 
     @abstractmethod
     def submit(self, job: Job) -> None:

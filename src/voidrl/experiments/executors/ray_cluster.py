@@ -66,7 +66,7 @@ def connect(address: str | None) -> bool:
         where = "a Ray cluster could not be started here" if address is None else _no_cluster(address)
         if "version mismatch" in str(error).lower():
             where = f"--address {shown(address)} cannot be used: use the Python and Ray of that cluster"
-        raise ConfigError(f"{where}: {_first_sentence(error)}") from None
+        raise ConfigError(f"{where}: {first_sentence(error)}") from None
     with suppress(AttributeError):  # it prints pages when a node is lost, which we say in a sentence
         ray._private.worker._worker_logs_enabled = False
     return address is None
@@ -124,7 +124,8 @@ def _same_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-def _first_sentence(error: BaseException) -> str:
+def first_sentence(error: BaseException) -> str:
+    """The message of an error, on one line and shortened if it is long."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
@@ -211,7 +212,7 @@ def _answers(refs: Sequence[Any]) -> list[Any]:
         return list(ray.get(refs, timeout=CHECK_SECONDS))
     except ray.exceptions.RayError as error:
         raise ConfigError(
-            f"the nodes of the Ray cluster do not answer ({_first_sentence(error)}): see `ray status`"
+            f"the nodes of the Ray cluster do not answer ({first_sentence(error)}): see `ray status`"
         ) from None
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -17,6 +18,7 @@ import ray
 from voidrl.experiments.executors import ray_cluster
 from voidrl.experiments.executors.base import Ended
 from voidrl.experiments.executors.ray_fetch import Call, Mirror
+from voidrl.experiments.prune import prune_path
 
 TURN_SECONDS = 0.2  # between two looks at all cells
 FETCH_SECONDS = 2.0  # between two copies of the same cell
@@ -39,6 +41,8 @@ class Submitted:
     node: str = ""
     host: str = ""
     has_begun: bool = False
+    is_given_up: bool = False
+    """Its node has the request to give it up."""
     is_dead: bool = False
     """Its actor has ended; with its own answer in `end`, or without."""
     end: dict[str, Any] | None = None
@@ -55,6 +59,7 @@ class Courier(threading.Thread):
     """Copies what cells start from to their nodes, and back what they write.
 
     Args:
+        out: The experiment's folder.
         cells: Submitted cells, which the command adds and removes.
         put: Takes a cell that has ended, after the last copy, and how.
         lost: How the loss of a cell is described.
@@ -64,6 +69,7 @@ class Courier(threading.Thread):
 
     def __init__(
         self,
+        out: Path,
         cells: Mapping[str, Submitted],
         put: Callable[[tuple[Submitted, Ended]], None],
         lost: Callable[[Submitted], Ended],
@@ -71,7 +77,7 @@ class Courier(threading.Thread):
         node_folder: str | None,
     ) -> None:
         super().__init__(name="voidrl-fetch", daemon=True)
-        self._cells, self._put, self._lost = cells, put, lost
+        self._out, self._cells, self._put, self._lost = out, cells, put, lost
         self._namespace, self._node_folder = namespace, node_folder
         self._agents: dict[str, Any] = {}
         self._is_closed = threading.Event()
@@ -124,6 +130,9 @@ class Courier(threading.Thread):
                     cell.mirror.send(call, cell.source)
                     ray.get(cell.actor.begin.remote(), timeout=CALL_SECONDS)
                     cell.has_begun = True
+            elif not cell.is_given_up and prune_path(self._out, cell.name).exists():
+                call("give_up", cell.name)
+                cell.is_given_up = True
             elif time.monotonic() - cell.fetched > FETCH_SECONDS:
                 cell.mirror.fetch(call)
                 cell.fetched = time.monotonic()

@@ -21,9 +21,10 @@ import ray
 from voidrl.errors import RunFolderError
 from voidrl.experiments.cell import INTERRUPTED
 from voidrl.experiments.executors import ray_cluster, ray_node
-from voidrl.experiments.executors.base import Ended, Executor
+from voidrl.experiments.executors.base import ClusterLostError, Ended, Executor
 from voidrl.experiments.executors.ray_courier import Courier, Submitted
 from voidrl.experiments.executors.ray_fetch import Mirror
+from voidrl.experiments.executors.ray_watch import Watch, answer_of, cluster_errors, disconnect_from_lost
 from voidrl.runs import locks
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class Ray(Executor):
         self._driver_lock: int | None = None
         self._stopping: float | None = None
         self._courier: Courier | None = None
+        self._watch = Watch()
+        self._has_nodes = True
 
     def __enter__(self) -> Ray:
         ray.cloudpickle.register_pickle_by_value(ray_node)
@@ -87,13 +90,20 @@ class Ray(Executor):
             raise RunFolderError(f"{self._out} is in use by another command that waits for its runs on Ray")
         locks.sign(self._driver_lock)
         self._namespace = _namespace(self._out)
+        self._watch.start()
         if not self._shared:
             folder = self._options.node_folder
-            self._courier = Courier(self._cells, self._ended.put, self._lost, self._namespace, folder)
+            self._courier = Courier(
+                self._out, self._cells, self._ended.put, self._lost, self._namespace, folder
+            )
         return self
 
     def attach(self, cells: Collection[str]) -> set[str]:  # noqa: D102
-        every = ray.util.list_named_actors(all_namespaces=True)
+        with cluster_errors():
+            return self._attach(cells)
+
+    def _attach(self, cells: Collection[str]) -> set[str]:
+        every = answer_of(ray.util.list_named_actors, True)
         names = {entry["name"] for entry in every if entry["namespace"] == self._namespace}
         on_nodes = {} if self._courier is None else self._courier.attempts()
         attached = set()
@@ -105,12 +115,14 @@ class Ray(Executor):
             cell = Submitted(name, attempt, None, record["source"], record["submitted"])
             with suppress(ValueError):  # it has ended this moment
                 if f"{name}#{attempt}" in names:
+                    self._require_same_storage(name, record["storage"])
                     cell.actor = ray.get_actor(f"{name}#{attempt}", namespace=self._namespace)
             if cell.actor is None:
                 cell.is_dead = True
                 cell.end = ray_node.read_json(ray_node.ended_path(self._out, name)) if self._shared else None
                 cell.node = on_nodes.get((name, attempt), "")
                 if not cell.node and (cell.end is None or cell.end["attempt"] != attempt):
+                    self._record_path(name).unlink(missing_ok=True)
                     continue  # nothing is left of it: it is submitted again
             if self._take(cell):
                 attached.add(name)
@@ -123,6 +135,14 @@ class Ray(Executor):
         if self._courier is not None:
             self._courier.start()
         return attached
+
+    def _require_same_storage(self, cell: str, storage: str) -> None:
+        """Refuse to attach to a cell whose files would not be looked for where they are."""
+        if storage != _storage(self._options):
+            raise RunFolderError(
+                f"{cell} is still in the Ray cluster, submitted with {storage}, and this command has "
+                f"{_storage(self._options)}: use the same, or stop it first with the same and --stop"
+            )
 
     def _take(self, cell: Submitted, lock: int | None = None) -> bool:
         """Wait for a cell from now on; without shared storage, in the name of its process."""
@@ -142,6 +162,9 @@ class Ray(Executor):
     def has_room(self, cell: str) -> bool:  # noqa: D102
         return sum(not each.node for each in self._cells.values()) < MAX_QUEUED
 
+    def has_queue(self) -> bool:  # noqa: D102
+        return any(not cell.node and not cell.is_dead for cell in self._cells.values())
+
     def submit(self, job: Job) -> None:  # noqa: D102
         name, attempt, lock = job["cell"], uuid.uuid4().hex[:12], job["lock"]
         source = job["source"] and Path(job["source"]).relative_to(job["root"]).as_posix()
@@ -160,25 +183,37 @@ class Ray(Executor):
         }
         threads = job["threads"] or max(1, int(self._options.cpus_per_cell))
         cell = Submitted(name, attempt, None, source)
-        record = {"attempt": attempt, "source": source, "submitted": cell.submitted}
+        record = {
+            "attempt": attempt,
+            "source": source,
+            "submitted": cell.submitted,
+            "storage": _storage(self._options),
+        }
         ray_node.write_json(self._record_path(name), record)  # before the actor: no attempt is ever unknown
         actor: Any = ray.remote(ray_node.CellActor)
-        cell.actor = actor.options(
+        make = actor.options(
             name=f"{name}#{attempt}",
             namespace=self._namespace,
             lifetime="detached",
             max_concurrency=8,
             **self._resources,
-        ).remote({**job, "lock": None, "threads": threads, "dies_with_parent": True}, setup)
-        self._take(cell, lock)
+        ).remote
+        with cluster_errors():
+            self._watch.require()
+            sent = {**job, "lock": None, "threads": threads, "dies_with_parent": True}
+            cell.actor = answer_of(make, sent, setup)
+            self._take(cell, lock)
 
     def poll(self) -> dict[str, Ended]:  # noqa: D102
         now = time.monotonic()
         if now - self._asked > ASK_SECONDS:
             self._asked = now
-            self._ask()
-            if self._stopping is not None and now - self._stopping > QUEUED_SECONDS:
-                self._drop_queued()
+            with cluster_errors():
+                self._watch.require()
+                self._ask()
+                self._explain()
+                if self._stopping is not None and now - self._stopping > QUEUED_SECONDS:
+                    self._drop_queued()
         ended = {}
         with suppress(queue.Empty):
             while True:
@@ -213,6 +248,14 @@ class Ray(Executor):
                 if self._stopping is not None:
                     cell.actor.stop.remote()
 
+    def _explain(self) -> None:
+        """Say that cells wait for a node that is not there, and when there is one again."""
+        before, self._has_nodes = self._has_nodes, self._watch.has_node_for(self._resources)
+        if before and not self._has_nodes:
+            cpus, gpus = (self._resources[name] for name in ("num_cpus", "num_gpus"))
+            what = f"{cpus:g} CPUs" + (f" and {gpus:g} GPUs" if gpus else "")
+            self.say(f"note: no node of the Ray cluster has {what} any more; runs wait until one joins it")
+
     def _end(self, cell: Submitted, end: dict[str, Any]) -> None:
         cell.end, cell.is_dead = end, True
         cell.refs.clear()
@@ -233,7 +276,7 @@ class Ray(Executor):
             self._ended.put((cell, self._lost(cell, error)))
 
     def _lost(self, cell: Submitted, error: Exception | None = None) -> Ended:
-        is_there = any(node["NodeID"] == cell.node for node in ray_cluster.alive_nodes())
+        is_there = any(node["NodeID"] == cell.node for node in answer_of(ray_cluster.alive_nodes))
         why = f"node {cell.host or cell.node[:12]} of the Ray cluster was lost"
         if is_there or not cell.node:
             why = f"Ray ended its actor ({type(error).__name__ if error else 'it is no longer there'})"
@@ -258,9 +301,10 @@ class Ray(Executor):
 
     def stop(self) -> None:  # noqa: D102
         self._stopping = time.monotonic()
-        for cell in self._cells.values():
-            if cell.node and not cell.is_dead and cell.actor is not None:
-                cell.actor.stop.remote()
+        with cluster_errors():
+            for cell in self._cells.values():
+                if cell.node and not cell.is_dead and cell.actor is not None:
+                    cell.actor.stop.remote()
 
     def _drop_queued(self) -> None:
         """End actors that are to be stopped and have not said where they are: they wait for a node."""
@@ -281,6 +325,22 @@ class Ray(Executor):
             self._collect(cell)
 
     def __exit__(self, *exc: object) -> None:
+        is_lost = ClusterLostError in exc
+        try:
+            if not is_lost:
+                self._close()
+        except (ClusterLostError, ray.exceptions.RayError):  # what is left is found again by the next command
+            is_lost = True
+        self._release()
+        if not self._disconnects:
+            return
+        if is_lost:
+            disconnect_from_lost()
+        else:
+            ray_cluster.disconnect(keep=False)
+
+    def _close(self) -> None:
+        """Stop cells that would end with the cluster, and leave nothing on nodes that nobody needs."""
         if self._owned and self._cells:
             self.stop()
             deadline = time.monotonic() + END_SECONDS
@@ -289,8 +349,14 @@ class Ray(Executor):
                 time.sleep(ASK_SECONDS)
         if self._courier is not None:
             self._courier.close(END_SECONDS)
-            if not self._cells:
+            if not any((self._out / locks.CELLS).glob("**/*.ray.json")):  # of any command
                 self._courier.clear_nodes()
+
+    def _release(self) -> None:
+        """Let another command work here."""
+        self._watch.close()
+        if self._courier is not None:
+            self._courier.close(0.0)
         for cell in self._cells.values():
             if cell.mirror is not None:
                 cell.mirror.close()
@@ -298,10 +364,15 @@ class Ray(Executor):
                 locks.unlock(cell.lock)
         if self._driver_lock is not None:
             locks.unlock(self._driver_lock)
-        ray_cluster.disconnect(not self._disconnects)
 
     def _record_path(self, cell: str) -> Path:
         return self._out / locks.CELLS / f"{cell}.ray.json"
+
+
+def _storage(options: Options) -> str:
+    """The options that say where the files of cells are."""
+    folder = f" --node-folder {options.node_folder}" if options.node_folder else ""
+    return f"--storage {options.storage}{folder}"
 
 
 def _namespace(out: Path) -> str:

@@ -69,6 +69,11 @@ def ended_path(root: Path, cell: str) -> Path:
     return root / CELLS / f"{cell}.ended.json"
 
 
+def prune_path(root: Path, cell: str) -> Path:
+    """The file that asks a cell to be given up, where `voidrl.experiments.prune` looks for it."""
+    return root / CELLS / f"{cell}.prune"
+
+
 class CellActor:
     """Starts the process of a cell, waits for it and ends with it.
 
@@ -141,6 +146,7 @@ class CellActor:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         ended_path(self._root, cell).unlink(missing_ok=True)
         if not self._setup["root"]:
+            prune_path(self._root, cell).unlink(missing_ok=True)  # of an attempt that was lost here
             write_json(attempt_path(self._root, cell), {"attempt": self._setup["attempt"]})
         mode = "ab" if self._setup["root"] else "wb"  # elsewhere the logs of all attempts are joined
         with log_path.open(mode) as log:
@@ -307,8 +313,8 @@ class NodeAgent:
             file.write(data)
 
     def has(self, cell: str) -> bool:
-        """Whether a cell's folder is here."""
-        return (self._root / cell).is_dir()
+        """Whether a cell's folder was sent here; one that was trained here may be incomplete."""
+        return (self._root / cell).is_dir() and not attempt_path(self._root, cell).exists()
 
     def accept(self, cell: str) -> None:
         """Replace the folder of a cell by the one that was written."""
@@ -317,10 +323,14 @@ class NodeAgent:
         folder.parent.mkdir(parents=True, exist_ok=True)
         (self._root / INCOMING / cell).rename(folder)
 
+    def give_up(self, cell: str) -> None:
+        """Ask a cell that runs here to write a checkpoint and end."""
+        prune_path(self._root, cell).touch()
+
     def remove(self, cell: str) -> None:
         """Delete what a cell has here."""
-        for path in (attempt_path(self._root, cell), ended_path(self._root, cell)):
-            path.unlink(missing_ok=True)
+        for path in (attempt_path, ended_path, prune_path):
+            path(self._root, cell).unlink(missing_ok=True)
         shutil.rmtree(self._root / cell, ignore_errors=True)
 
     def clear(self) -> None:

@@ -1,0 +1,137 @@
+"""Notices that a Ray cluster is gone, before Ray does.
+
+Ray waits in the middle of any call for a cluster that does not answer, and after a minute ends the process
+without an exception. Therefore a thread asks the cluster for its nodes again and again, and calls that need
+its head are made in threads that can be left behind.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import ray
+
+from voidrl.experiments.cell import INTERRUPTED
+from voidrl.experiments.executors import ray_cluster
+from voidrl.experiments.executors.base import ClusterLostError
+
+LOOK_SECONDS = 1.0
+PATIENCE_SECONDS = 20.0  # with a cluster that does not answer: Ray has 60
+CLOSE_SECONDS = 10.0
+SILENT = f"the Ray cluster has not answered for {PATIENCE_SECONDS:.0f} seconds"
+T = TypeVar("T")
+
+
+class Watch(threading.Thread):
+    """Asks for the nodes of the cluster as long as the command is there."""
+
+    def __init__(self) -> None:
+        super().__init__(name="voidrl-ray-watch", daemon=True)
+        self._nodes: list[dict[str, Any]] | None = None
+        self._asked: float | None = None
+        self._has_raylet = True
+        self._is_closed = threading.Event()
+
+    def run(self) -> None:
+        """Ask until closed."""
+        while not self._is_closed.wait(LOOK_SECONDS):
+            self._has_raylet = _has_raylet()
+            if self._asked is None:
+                self._asked = time.monotonic()
+            with suppress(Exception):  # it is asked again, for a while
+                self._nodes = ray_cluster.alive_nodes()
+                self._asked = None
+
+    def require(self) -> None:
+        """Raise `ClusterLostError` if the cluster is gone."""
+        if not self._has_raylet:
+            raise ClusterLostError("Ray has ended on this machine")
+        asked = self._asked
+        if asked is not None and time.monotonic() - asked > PATIENCE_SECONDS:
+            raise ClusterLostError(SILENT)
+
+    def has_node_for(self, resources: Mapping[str, float]) -> bool:
+        """Whether a node has what a cell asks for, be it in use or not."""
+        needed = {"CPU": resources["num_cpus"], "GPU": resources["num_gpus"]}
+        return self._nodes is None or any(
+            all(node["Resources"].get(name, 0.0) >= amount for name, amount in needed.items())
+            for node in self._nodes
+        )
+
+    def close(self) -> None:
+        """End after the question that is being asked."""
+        self._is_closed.set()
+
+
+def _has_raylet() -> bool:
+    """Whether Ray's process on this machine is there, through which all calls go; ray:// has none."""
+    node = getattr(ray._private.worker, "_global_node", None)
+    path = getattr(node, "raylet_socket_name", None)
+    if not path:
+        return True
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(PATIENCE_SECONDS)
+        try:
+            client.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:  # it is busy
+            return True
+    return True
+
+
+def answer_of(call: Callable[..., T], *args: Any, seconds: float = PATIENCE_SECONDS) -> T:
+    """What a call of Ray returns; raises `ClusterLostError` if it does not return in time."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(call(*args))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="voidrl-ray-call", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise ClusterLostError(SILENT)
+    return results[0]
+
+
+@contextmanager
+def cluster_errors() -> Iterator[None]:
+    """Raise `ClusterLostError` in place of Ray's own errors."""
+    try:
+        yield
+    except (ray.exceptions.RayError, ConnectionError) as error:
+        raise ClusterLostError(
+            f"the Ray cluster cannot be used any more ({ray_cluster.first_sentence(error)})"
+        ) from error
+
+
+def disconnect_from_lost() -> None:
+    """Close the connection to a cluster that may be gone, or have the process end without closing it."""
+    try:
+        answer_of(ray_cluster.disconnect, False, seconds=CLOSE_SECONDS)
+    except Exception:
+        atexit.unregister(ray.shutdown)  # it would wait until Ray ends the process
+        atexit.register(_exit_at_once)
+
+
+def _exit_at_once() -> None:
+    """End the process before Ray's destructors, which crash without a cluster."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(INTERRUPTED)
