@@ -28,7 +28,7 @@ def require_splittable(config: Config, factory: Any, size: int) -> None:
     if size > env.num_envs:
         raise ConfigError(
             f"env.num_envs = {env.num_envs} cannot be used on {size} ranks: expected an environment for "
-            f"each; set env.num_envs = {size}, or start fewer ranks"
+            f"each; start fewer ranks, or a new run with env.num_envs = {size}"
         )
     if config.learner.on_policy:
         raise ConfigError(

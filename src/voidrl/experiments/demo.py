@@ -23,7 +23,10 @@ from voidrl.experiments.experiment import FAILED, do_plan, make_report, unattend
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import Plan, make_plan
 from voidrl.experiments.request import ExperimentRequest
+from voidrl.runs.evaluations import FILE_NAME, read_evaluation
 from voidrl.runs.metrics import read_metrics
+
+LEARNERS = ("finetuned", "scratch")
 
 
 def run_demo(
@@ -78,9 +81,13 @@ def read_demo(plan: Plan, seed: int) -> DemoResult:
     def curve(run: str, key: str, scale: float = 1.0) -> Curve:
         return [(row["step"], row[key] * scale) for row in read_metrics(runs[run]) if key in row]
 
+    def success(folder: Path) -> float:
+        return float(np.mean(read_evaluation(folder / FILE_NAME)["successes"]))
+
     curves = {f"coverage_{run}": curve(run, "coverage/cells", 1 / maze.num_open_cells) for run in EXPLORERS}
-    curves |= {f"success_{run}": curve(run, "eval/success") for run in ("finetuned", "scratch")}
-    return DemoResult(seed, maze, {run: visits(run) for run in EXPLORERS}, curves)
+    curves |= {f"success_{run}": curve(run, "eval/success") for run in LEARNERS}
+    final = {f"success_{run}": success(runs[run]) for run in LEARNERS}
+    return DemoResult(seed, maze, {run: visits(run) for run in EXPLORERS}, curves, final)
 
 
 def table(results: Sequence[DemoResult], steps: int, task_steps: int) -> str:

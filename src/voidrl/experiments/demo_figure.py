@@ -27,10 +27,12 @@ class DemoResult:
     """Visits of each cell, (size, size), by run."""
     curves: dict[str, Curve]
     """Coverage and success by step: `coverage_apt`, `success_scratch` and so on."""
+    final_success: dict[str, float]
+    """Success rates after the last step, as in reports: `success_scratch` and so on."""
 
     def summary(self) -> dict[str, float]:
         """The four numbers of the table."""
-        return {name: curve[-1][1] for name, curve in self.curves.items()}
+        return {name: curve[-1][1] for name, curve in self.curves.items()} | self.final_success
 
 
 def draw(results: Sequence[DemoResult], path: Path) -> Path:
