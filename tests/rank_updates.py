@@ -185,12 +185,14 @@ def group_of_one(backend="gloo"):
     """A group of this process alone, in which everything is exchanged all the same."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     before, host = ranks._current, dist.group.WORLD
-    group = host if backend == "gloo" else dist.new_group(backend=backend)
-    ranks._current = ranks.Ranks(host=host, device=group, backend=backend)
+    ranks._groups.host = host
+    ranks._groups.device = host if backend == "gloo" else dist.new_group(backend=backend)
+    ranks._current = ranks.Ranks(backend=backend)
     try:
         yield
     finally:
         ranks._current = before
+        ranks._groups.host = ranks._groups.device = None
         dist.destroy_process_group()
 
 

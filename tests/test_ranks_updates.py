@@ -232,8 +232,7 @@ def on_cuda(engine):
 
 @pytest.mark.parametrize(("backend", "mode"), [("gloo", "eager"), ("nccl", "graph")])
 def test_updates_are_captured_only_if_the_exchange_is(backend, mode, monkeypatch):
-    group = ranks.Ranks(size=2, host="host", device="device", backend=backend)
-    monkeypatch.setattr(ranks, "_current", group)
+    monkeypatch.setattr(ranks, "_current", ranks.Ranks(size=2, backend=backend))
     said = []
     assert _pick_mode(*on_cuda("auto"), said.append) == mode
     if mode == "graph":

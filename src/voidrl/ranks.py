@@ -14,8 +14,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -43,12 +44,8 @@ class Ranks:
     local_rank: int = 0
     """Among those on this machine."""
     local_size: int = 1
-    host: Any = None
-    """Group for numbers on the host; None for one process."""
-    device: Any = None
-    """Group for tensors on the device."""
     backend: str = ""
-    """`nccl` or `gloo`: what averages gradients."""
+    """`nccl` or `gloo`: what averages gradients; empty until `place` has chosen it."""
     roll: RollCall | None = None
     """Who is still there; None for one process."""
 
@@ -60,7 +57,7 @@ class Ranks:
     @property
     def exchanges(self) -> bool:
         """Whether tensors of an update are exchanged; a group of one that was made on purpose does so too."""
-        return self.device is not None
+        return self.backend != ""
 
     @property
     def can_be_captured(self) -> bool:
@@ -80,6 +77,17 @@ class Ranks:
         return range(self.rank * total // self.size, (self.rank + 1) * total // self.size)
 
 
+@dataclass
+class _Groups:
+    """Those of torch. Its connections are closed when nothing refers to them any more, so only this does."""
+
+    host: Any = None
+    """For numbers on the host, by gloo."""
+    device: Any = None
+    """For tensors of updates: `host`, or one of NCCL."""
+
+
+_groups = _Groups()
 _alone = Ranks()
 _current = _alone
 _on_loss: Callable[[RankLostError], None] | None = None
@@ -126,7 +134,8 @@ def joined(device: torch.device | None = None) -> Iterator[Ranks]:
             f"rank {rank} of {size} cannot reach the others ({_first_line(error)}): expected torchrun's "
             f"MASTER_ADDR and MASTER_PORT, or start it with `voidrl pretrain --ranks {size}`"
         ) from error
-    _current = Ranks(rank, size, local_rank, local_size, dist.group.WORLD, roll=roll)
+    _groups.host = dist.group.WORLD
+    _current = Ranks(rank, size, local_rank, local_size, roll=roll)
     try:
         if device is not None:
             place(device)
@@ -137,6 +146,7 @@ def joined(device: torch.device | None = None) -> Iterator[Ranks]:
     except BaseException as error:
         end = End(" ".join(str(error).split()) or type(error).__name__, isinstance(error, RankLostError))
         roll.sign_off(end)
+        _forget_groups(error)
         _leave()  # which ends the exchanges that others wait in
         if isinstance(error, VoidrlError | RunInterrupted | StoppedBySignal):
             error.is_reported = error.is_reported or roll.is_reported(end)
@@ -149,8 +159,19 @@ def joined(device: torch.device | None = None) -> Iterator[Ranks]:
 def _leave() -> None:
     global _current
     _current = _alone
+    _groups.host = _groups.device = None
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _forget_groups(error: BaseException | None) -> None:
+    """Clear the frames of torch in which an exchange has failed: they refer to its group."""
+    while error is not None:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if frame.f_globals.get("__name__", "").startswith("torch.distributed."):
+                with suppress(RuntimeError):  # it is still running
+                    frame.clear()
+        error = error.__cause__ or error.__context__
 
 
 @contextmanager
@@ -173,8 +194,8 @@ def place(device: torch.device) -> None:
     places = collect(_physical(device))
     backend = "nccl" if None not in places and len({*places}) == _current.size else "gloo"
     with _exchanging():
-        group = dist.new_group(backend="nccl", timeout=STUCK) if backend == "nccl" else _current.host
-    _current = dataclasses.replace(_current, device=group, backend=backend)
+        _groups.device = dist.new_group(backend="nccl", timeout=STUCK) if backend == "nccl" else _groups.host
+    _current = dataclasses.replace(_current, backend=backend)
     if backend == "nccl" and _current.roll is not None:
         _current.roll.watch(_report_loss)
 
@@ -290,7 +311,7 @@ def _reduce_(x: Tensor, op: Literal["SUM", "MIN"]) -> Tensor:
 
 def _group(x: Tensor) -> Any:
     """NCCL takes tensors of its device alone: priorities of a replay in main memory go by the host's."""
-    return _current.host if x.device.type == "cpu" else _current.device
+    return _groups.host if x.device.type == "cpu" else _groups.device
 
 
 @torch.no_grad()
@@ -305,7 +326,7 @@ def total(*numbers: float) -> list[float]:
         return [*numbers]
     sums = torch.tensor(numbers, dtype=torch.float64)
     with _exchanging():
-        dist.all_reduce(sums, group=_current.host)
+        dist.all_reduce(sums, group=_groups.host)
     found: list[float] = sums.tolist()
     return found
 
@@ -316,7 +337,7 @@ def collect(value: Any) -> list[Any]:
         return [value]
     values = [None] * _current.size
     with _exchanging():
-        dist.all_gather_object(values, value, group=_current.host)
+        dist.all_gather_object(values, value, group=_groups.host)
     return values
 
 
@@ -326,7 +347,7 @@ def share(value: Any) -> Any:
         return value
     values = [value]
     with _exchanging():
-        dist.broadcast_object_list(values, src=0, group=_current.host)
+        dist.broadcast_object_list(values, src=0, group=_groups.host)
     return values[0]
 
 
