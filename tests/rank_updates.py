@@ -114,15 +114,22 @@ def rows_of_rank(whole):
 
 
 def _moments():
-    """Batches of which ranks have different parts, sometimes none."""
-    moments, mean = RunningMoments((3,), momentum=0.9), RunningMean()
+    """Batches of which ranks have different parts, sometimes none, and sometimes none of them has any."""
+    running = {
+        f"{kind.__name__} {momentum} ": kind(*shape, momentum=momentum)
+        for kind, *shape in ((RunningMoments, (3,)), (RunningMean,))
+        for momentum in (None, 0.9)
+    }
     rank, size = ranks.current().rank, ranks.current().size
-    for step, counts in enumerate(((7, 3), (0, 5), (5, 0))):
+    found = {}
+    for step, counts in enumerate(((0, 0), (7, 3), (0, 5), (0, 0), (5, 0), (0, 0))):
         whole = 100 + points(sum(counts), 3, seed=step)
         mine = whole if size == 1 else whole.split(counts)[rank]
-        moments.update(mine)
-        mean.update(mine)
-    return {**moments.state_dict(prefix="moments "), **mean.state_dict(prefix="mean ")}
+        for name, each in running.items():
+            each.update(mine)
+            state = each.state_dict(prefix=f"{step} {name}")
+            found |= {key: tensor.clone() for key, tensor in state.items()}
+    return found
 
 
 def _rewards():
