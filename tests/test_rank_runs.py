@@ -19,7 +19,7 @@ from voidrl.cli.launch import split_off
 from voidrl.cli.main import main
 from voidrl.config import Config, update
 from voidrl.errors import ConfigError, RankLostError, RunFolderError
-from voidrl.rollcall import RollCall
+from voidrl.rollcall import RollCall, machine_id
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import read_status
@@ -207,11 +207,37 @@ def test_who_has_ended_is_not_waited_for():
     ended.wait()
     first = RollCall(store, 0, 2)
     with pytest.raises(RankLostError, match="rank 0 of 2 cannot join the others again, since rank 1 has"):
-        first.meet({1: (socket.gethostname(), ended.pid)}, 60)
+        first.meet({1: (machine_id(), ended.pid)}, 60)
     with pytest.raises(RankLostError, match="waited 0 s for rank 1, which did not come"):
         first.meet({}, 0)
     RollCall(store, 1, 2)
-    assert first.meet({}, 0) == dict.fromkeys(range(2), (socket.gethostname(), os.getpid()))
+    assert first.meet({}, 0) == dict.fromkeys(range(2), (machine_id(), os.getpid()))
+
+
+def test_processes_of_a_machine_of_the_same_name_are_not_looked_for_here(monkeypatch):
+    """Nor are those of a container, which has process ids of its own."""
+    store, ended = torch.distributed.HashStore(), subprocess.Popen(["true"])
+    ended.wait()
+    here = machine_id()
+    found = []
+    for machine in (here, f"another boot {here.split()[-1]}", f"{here.split()[0]} 1"):
+        with monkeypatch.context() as patched:
+            patched.setattr(rollcall, "machine_id", lambda machine=machine: machine)
+            patched.setattr(os, "getpid", lambda: ended.pid)
+            RollCall(store, 1, 2)
+        first = RollCall(store, 0, 2)
+        first.meet({}, 0)
+        found.append(first.dead())
+    assert found == [[1], [], []]
+
+
+@pytest.mark.skipif(not Path("/proc/self/ns/pid").exists(), reason="there are no namespaces here")
+def test_a_machine_is_not_known_by_its_name(monkeypatch):
+    here = machine_id()
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    assert machine_id() == here
+    monkeypatch.setattr(Path, "read_text", lambda path: Path("/none").stat())
+    assert machine_id() == "another"
 
 
 @pytest.mark.slow
@@ -288,17 +314,28 @@ CHANGES = {"two to one": (2, 1), "one to two": (1, 2), "four to two": (4, 2), "t
 @pytest.mark.parametrize(("before", "after"), CHANGES.values(), ids=CHANGES)
 def test_another_number_of_ranks_keeps_weights_and_all_transitions(tmp_path, before, after):
     out = tmp_path / "run"
-    codes, messages = pretrain(before, out, steps=60, replay__capacity_steps=400)
+    rarely = {"updates_per_step": 0.05}  # every 20 steps from step 12 on: after 52, and after 72
+    codes, messages = pretrain(before, out, steps=60, replay__capacity_steps=400, **rarely)
     assert codes == [0] * before, messages
-    stored, (_, meta) = transitions(out), saved_tensors(out)
-    codes, messages = resume(after, out, "", "--steps", "100")
+    stored, (tensors, meta) = transitions(out), saved_tensors(out)
+    codes, messages = resume(after, out, "", "--steps", str(meta["steps"] + 1))
     assert codes == [0] * after, messages
     assert f"it had {before} rank" in messages[0]
     assert f"and has {after}: weights and optimizers are exactly those of the checkpoint" in messages[0]
-    now, (_, later) = transitions(out), saved_tensors(out)
+    now, (later_tensors, later) = transitions(out), saved_tensors(out)
     assert stored < now
     assert len(now) - len(stored) == later["steps"] - meta["steps"]
     assert later["ranks"] == after
+    assert later["updates"] == meta["updates"] == 2
+    trained = {name for name in tensors if name.startswith(("0/agent.", "0/optimizers."))}
+    assert any(name.endswith("exp_avg") and tensors[name].any() for name in trained)
+    assert trained == {name for name in later_tensors if name.startswith(("0/agent.", "0/optimizers."))}
+    changed = {name for name in trained if not torch.equal(tensors[name], later_tensors[name])}
+    of_steps = ("method.observations.", "learner.epsilon")
+    assert changed == {name for name in trained if any(part in name for part in of_steps)}
+    codes, messages = resume(after, out, "", "--steps", "100")
+    assert codes == [0] * after, messages
+    assert saved_tensors(out)[1]["updates"] == 4
     assert sorted(path.name for path in (out / "ranks").glob("*")) == [str(r) for r in range(1, after)]
     assert read_metrics(out)[-1]["coverage/cells"] > 0
 

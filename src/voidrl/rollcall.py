@@ -1,8 +1,8 @@
 """Which of the processes that train one agent are still there, and what the others said when they ended.
 
-An exchange that fails says that a connection was closed, not by whom. Each process therefore leaves its host
-and process id in the store through which all have met, and its last sentence when it ends. Does not import
-torch.
+An exchange that fails says that a connection was closed, not by whom. Each process therefore leaves its
+machine and process id in the store through which all have met, and its last sentence when it ends. Does not
+import torch.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class RollCall:
         self._processes: dict[int, tuple[str, int]] = {}
         self._left = threading.Event()
         self._is_cut_off = False
-        self._set(f"process/{rank}", [socket.gethostname(), os.getpid()])
+        self._set(f"process/{rank}", [machine_id(), os.getpid()])
 
     def meet(self, before: Mapping[int, tuple[str, int]], seconds: float) -> dict[int, tuple[str, int]]:
-        """Wait until all have signed, and return their hosts and process ids.
+        """Wait until all have signed, and return their machines and process ids.
 
         Args:
             before: Those of an earlier group, if there was one: who has ended since will not come.
@@ -171,9 +171,21 @@ class RollCall:
             self._is_cut_off = True
 
 
-def _has_ended(host: str, pid: int) -> bool:
+def machine_id() -> str:
+    """Where process ids mean the same: a boot of a kernel, and a namespace of them, as containers have.
+
+    Machines from one image may have the same host name, which only stands in where there is no /proc.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _has_ended(machine: str, pid: int) -> bool:
     """Whether a process was on this machine and is not any more."""
-    return host == socket.gethostname() and not is_running(pid)
+    return machine == machine_id() and not is_running(pid)
 
 
 def is_running(pid: int) -> bool:
