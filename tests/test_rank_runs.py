@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from voidrl.cli.launch import split_off
 from voidrl.cli.main import main
 from voidrl.config import Config, update
 from voidrl.errors import ConfigError, RankLostError, RunFolderError
-from voidrl.rollcall import RollCall, machine_id
+from voidrl.rollcall import Heartbeats, RollCall, machine_id
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import read_status
@@ -238,6 +239,41 @@ def test_a_machine_is_not_known_by_its_name(monkeypatch):
     assert machine_id() == here
     monkeypatch.setattr(Path, "read_text", lambda path: Path("/none").stat())
     assert machine_id() == "another"
+
+
+def test_who_sends_no_heartbeat_is_lost(monkeypatch):
+    now, values = 0.0, {}
+    monkeypatch.setattr(rollcall, "time", SimpleNamespace(monotonic=lambda: now))
+    store = SimpleNamespace(
+        set=values.__setitem__, get=values.get, check=lambda keys: keys[0] in values, clone=lambda: store
+    )
+    first, second = Heartbeats(store, 0, [1, 2]), Heartbeats(store, 1, [0, 2])
+    Heartbeats(store, 2, [0, 1]).exchange()
+    for now in (100.0, 200.0, 300.0):  # noqa: B007
+        second.exchange()
+        first.exchange()
+    assert first.silent() == second.silent() == []
+    now = 401.0
+    assert first.silent() == second.silent() == [2]
+    now = 702.0
+    first.exchange()
+    assert first.silent() == [1, 2]
+    assert second.silent() == [0]  # it has not reached the store
+    assert Heartbeats(store, 3, []).silent() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_machine_that_stops_answering_ends_the_run(tmp_path, rank, monkeypatch):
+    """No connection is closed: heartbeats tell."""
+    monkeypatch.setattr(rollcall, "machine_id", lambda: f"machine {os.environ['RANK']}")
+    for name, seconds in {"BEAT_SECONDS": 0.2, "SILENT_SECONDS": 4.0, "GRACE_SECONDS": 0.5}.items():
+        monkeypatch.setattr(rollcall, name, seconds)
+    codes, messages = pretrain(2, tmp_path / "run", f"{rank} 17 SIGSTOP")
+    assert codes[1 - rank] == 2
+    assert messages[1 - rank].count(f"voidrl: rank {rank} sent no heartbeats for minutes") == 1
+    if rank == 1:
+        assert read_status(tmp_path / "run").error.startswith("rank 1 sent no heartbeats for minutes")
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import score_name
 from voidrl.saved_run import LoopState, save_run
 from voidrl.tally import Seen, Tally
-from voidrl.terminal.output import durable_output
+from voidrl.terminal.output import durable_output, say
 from voidrl.terminal.progress import Progress
 from voidrl.terminal.signals import StopSignals
 from voidrl.units import crossed
@@ -165,8 +165,12 @@ class Loop:
 
     def _end_with_lost(self, error: RankLostError) -> None:
         """Write down why the process ends at once, from a thread."""
-        self.folder.status.fail(self._lost(error), self.state.steps)
-        self.engine.say(f"voidrl: {self._lost(error)}")
+        lost = self._lost(error)
+        self.folder.status.fail(lost, self.state.steps)
+        if self.writes:
+            self.engine.say(f"voidrl: {lost}")
+        elif not error.is_reported and not self.folder.is_failed_for_first(lost, self.state.steps):
+            say(f"voidrl: {lost}")
 
     def _interrupted(self, signal: str, path: Path, is_complete: bool) -> RunInterrupted:
         """Record the stop, unless the run is complete; returns the exception that ends the command."""

@@ -31,8 +31,12 @@ from voidrl.errors import ConfigError, RankLostError, RunInterrupted, StoppedByS
 from voidrl.rollcall import End, RollCall
 
 JOINING = timedelta(minutes=5)  # until all processes have started; one that is known to be dead ends it
-PATIENCE = timedelta(hours=6)  # for one that evaluates or writes a checkpoint; a dead one is noticed at once
-STUCK = timedelta(minutes=10)  # NCCL: an exchange within an update that takes this long ends the process
+# For one that evaluates or writes a checkpoint. A dead process closes its connections, which is noticed at
+# once; a dead machine does not, and is noticed by its heartbeats.
+PATIENCE = timedelta(hours=6)
+# An exchange within an update that takes this long ends the process, unless a CUDA graph replays it: NCCL may
+# not watch those. `watch` notices dead processes and machines all the same.
+STUCK = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -196,20 +200,22 @@ def place(device: torch.device) -> None:
     with _exchanging():
         _groups.device = dist.new_group(backend="nccl", timeout=STUCK) if backend == "nccl" else _groups.host
     _current = dataclasses.replace(_current, backend=backend)
-    if backend == "nccl" and _current.roll is not None:
-        _current.roll.watch(_report_loss)
+    roll = _current.roll
+    if roll is not None and (backend == "nccl" or roll.is_on_several_machines):
+        roll.watch(_report_loss)
 
 
 def on_loss(report: Callable[[RankLostError], None] | None) -> None:
-    """What is called before this process is ended because another one was lost within an update on GPUs."""
+    """What is called before this process is ended because another one was lost and no exchange fails."""
     global _on_loss
     _on_loss = report
 
 
-def _report_loss(lost: list[int]) -> None:
-    names = " and ".join(f"rank {rank}" for rank in lost)
+def _report_loss(sentence: str, is_first_there: bool) -> None:
     if _on_loss is not None:
-        _on_loss(RankLostError(f"{names} died within an update"))
+        error = RankLostError(sentence)
+        error.is_reported = is_first_there and not _current.writes
+        _on_loss(error)
 
 
 def own_device(name: str) -> str:

@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,9 @@ from voidrl.errors import RankLostError
 PATIENCE_SECONDS = 5.0  # for the last sentence of a process that has just closed its connections
 LOOK_SECONDS = 0.02
 WATCH_SECONDS, GRACE_SECONDS = 1.0, 15.0
+BEAT_SECONDS = 10.0
+SILENT_SECONDS = 300.0  # without a heartbeat of a process on another machine, until it is lost
+DIED, SILENT = "died", "sent no heartbeats for minutes: the machine or its network may be down"
 FAILED = 2  # exit status of bad input and of failures
 
 
@@ -113,25 +116,48 @@ class RollCall:
                 if end is not None:
                     hearsay = hearsay or end.sentence
                 elif self._is_dead(rank):
-                    return f"rank {rank} died"
+                    return f"rank {rank} {DIED}"
         return hearsay
 
-    def watch(self, report: Callable[[list[int]], None]) -> None:
-        """Look after the others in a thread, and end this process some time after one of them has died.
+    @property
+    def is_on_several_machines(self) -> bool:
+        """Whether processes of another machine are in the group; known once all have met."""
+        return len({machine for machine, _ in self._processes.values()}) > 1
+
+    def watch(self, report: Callable[[str, bool], None]) -> None:
+        """Look after the others in a thread, and end this process some time after one of them was lost.
 
         For kernels of NCCL, which wait for a dead rank on the GPU: the host waits for them in turn, and no
-        exchange of its own fails. Gloo notices a closed connection.
+        exchange of its own fails. Gloo notices a closed connection, but a machine that loses its power or its
+        network closes none: processes of other machines send heartbeats.
+
+        Args:
+            report: Called before the end with a sentence, and with whether the first rank is there to say it.
         """
+        heartbeats = Heartbeats(self._store, self._rank, self._elsewhere())
+
+        def beat() -> None:
+            while not self._left.wait(BEAT_SECONDS) and heartbeats.exchange():
+                pass
 
         def look() -> None:
             while not self._left.wait(WATCH_SECONDS):
-                if lost := self.dead():
+                dead, silent = self.dead(), heartbeats.silent()
+                if lost := dead or silent:
                     if not self._left.wait(GRACE_SECONDS):  # else it has ended by itself
-                        report(lost)
+                        names = " and ".join(f"rank {rank}" for rank in lost)
+                        report(f"{names} {DIED if dead else SILENT}", 0 not in lost)
                         os._exit(FAILED)
                     return
 
+        if self.is_on_several_machines:
+            threading.Thread(target=beat, name="voidrl-heartbeats", daemon=True).start()
         threading.Thread(target=look, name="voidrl-ranks", daemon=True).start()
+
+    def _elsewhere(self) -> list[int]:
+        """The ranks on other machines."""
+        here = self._processes[self._rank][0]
+        return [rank for rank, (machine, _) in self._processes.items() if machine != here]
 
     def close(self) -> None:
         """Stop looking."""
@@ -169,6 +195,47 @@ class RollCall:
             yield
         except RuntimeError:
             self._is_cut_off = True
+
+
+class Heartbeats:
+    """Those of processes on other machines, as one process sends and receives them.
+
+    Args:
+        store: Through which they are exchanged, by a connection of its own: others may wait in theirs.
+        rank: Of this process.
+        others: Ranks whose heartbeats are expected.
+    """
+
+    def __init__(self, store: Any, rank: int, others: Sequence[int]) -> None:
+        self._store = store.clone() if others else store
+        self._rank = rank
+        self._sent = 0
+        self._received: dict[int, bytes] = {}
+        self._exchanged = time.monotonic()
+        self._times = dict.fromkeys(others, self._exchanged)
+
+    def exchange(self) -> bool:
+        """Send one and look for those of the others; False if the store has ended with its process."""
+        self._sent += 1
+        try:
+            self._store.set(f"heartbeat/{self._rank}", str(self._sent))
+            for rank in self._times:
+                key = f"heartbeat/{rank}"
+                found = self._store.get(key) if self._store.check([key]) else b""
+                if found != self._received.get(rank, b""):
+                    self._received[rank] = found
+                    self._times[rank] = time.monotonic()
+        except RuntimeError:
+            return False
+        self._exchanged = time.monotonic()
+        return True
+
+    def silent(self) -> list[int]:
+        """Ranks that were silent for too long; the first, which has the store, if that does not answer."""
+        since = time.monotonic() - SILENT_SECONDS
+        if self._times and self._exchanged < since:
+            return [0]
+        return [rank for rank, heard in self._times.items() if heard < since]
 
 
 def machine_id() -> str:
