@@ -157,7 +157,7 @@ def _first():
     """Tensors of two types, of which all ranks have the first one's."""
     rank = ranks.current().rank
     tensors = [torch.full((2,), 1.0 + rank), torch.tensor(rank), torch.full((1, 3), 5.0 + rank)]
-    ranks.first_(tensors)
+    ranks.broadcast_(tensors)
     return {str(i): tensor for i, tensor in enumerate(tensors)}
 
 
@@ -191,15 +191,15 @@ CHECKS = {
 def group_of_one(backend="gloo"):
     """A group of this process alone, in which everything is exchanged all the same."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    before, host = ranks._current, dist.group.WORLD
-    ranks._groups.host = host
-    ranks._groups.device = host if backend == "gloo" else dist.new_group(backend=backend)
-    ranks._current = ranks.Ranks(backend=backend)
+    before, host = ranks.group._current, dist.group.WORLD
+    ranks.group._groups.host = host
+    ranks.group._groups.device = host if backend == "gloo" else dist.new_group(backend=backend)
+    ranks.group._current = ranks.ProcessGroup(backend=backend)
     try:
         yield
     finally:
-        ranks._current = before
-        ranks._groups.host = ranks._groups.device = None
+        ranks.group._current = before
+        ranks.group._groups.host = ranks.group._groups.device = None
         dist.destroy_process_group()
 
 
@@ -252,6 +252,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     if "RANK" not in os.environ:
         os.environ["RANK"] = str(_fork(ranks.expected_size()))
-    with ranks.joined(DEVICE):
+    with ranks.process_group(DEVICE):
         found = {case: run(case) for case in sys.argv[2:]}
         torch.save(found, Path(sys.argv[1]) / f"{os.environ['RANK']}.pt")

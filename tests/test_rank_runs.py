@@ -14,13 +14,14 @@ import pytest
 import torch
 from rank_runs import ENV, assert_same, pretrain, resume, run, saved_tensors, transitions, words
 
-from voidrl import api, checkpoint, ranks, rollcall, split
+from voidrl import api, checkpoint, ranks, split
 from voidrl.cli import training
 from voidrl.cli.launch import split_off
 from voidrl.cli.main import main
 from voidrl.config import Config, update
 from voidrl.errors import ConfigError, RankLostError, RunFolderError
-from voidrl.rollcall import Heartbeats, RollCall, machine_id
+from voidrl.ranks import liveness
+from voidrl.ranks.liveness import Heartbeats, Liveness, machine_id
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import read_status
@@ -118,7 +119,7 @@ def test_what_ranks_cannot_divide_is_refused(changes, sentence):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
 def test_parts_are_consecutive_and_differ_by_one_at_most(size):
-    parts = [ranks.Ranks(rank, size).part(7) for rank in range(size)]
+    parts = [ranks.ProcessGroup(rank, size).part(7) for rank in range(size)]
     assert [column for part in parts for column in part] == [*range(7)]
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -127,7 +128,7 @@ def test_all_ranks_have_as_many_rows(monkeypatch):
     config = update(Config(), {"env.num_envs": 7, "replay.capacity_steps": 100})
     rows = []
     for rank in range(3):
-        monkeypatch.setattr(ranks, "_current", ranks.Ranks(rank, 3))
+        monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(rank, 3))
         mine = split.replay_part(config).capacity_steps
         rows.append(mine // split.env_part(config.env)[1])
     assert rows == [15, 15, 15]
@@ -184,7 +185,7 @@ def test_a_run_that_is_there_is_looked_at_before_ranks_are_started(on_two, monke
 def test_what_the_user_should_know_is_said_by_the_first_rank(monkeypatch, capsys):
     monkeypatch.setattr(api, "train", lambda *args, **options: None)
     for rank in range(2):
-        monkeypatch.setattr(ranks, "_current", ranks.Ranks(rank, 2))
+        monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(rank, 2))
         assert main(["train", ENV, *words()]) == 0
     assert capsys.readouterr().err.count("method rnd is not used") == 1
 
@@ -206,13 +207,13 @@ def test_a_folder_that_ranks_do_not_share_is_refused(on_two, tmp_path):
 def test_who_has_ended_is_not_waited_for():
     store, ended = torch.distributed.HashStore(), subprocess.Popen(["true"])
     ended.wait()
-    first = RollCall(store, 0, 2)
+    first = Liveness(store, 0, 2)
     with pytest.raises(RankLostError, match="rank 0 of 2 cannot join the others again, since rank 1 has"):
-        first.meet({1: (machine_id(), ended.pid)}, 60)
+        first.wait_for_start({1: (machine_id(), ended.pid)}, 60)
     with pytest.raises(RankLostError, match="waited 0 s for rank 1, which did not come"):
-        first.meet({}, 0)
-    RollCall(store, 1, 2)
-    assert first.meet({}, 0) == dict.fromkeys(range(2), (machine_id(), os.getpid()))
+        first.wait_for_start({}, 0)
+    Liveness(store, 1, 2)
+    assert first.wait_for_start({}, 0) == dict.fromkeys(range(2), (machine_id(), os.getpid()))
 
 
 def test_processes_of_a_machine_of_the_same_name_are_not_looked_for_here(monkeypatch):
@@ -223,11 +224,11 @@ def test_processes_of_a_machine_of_the_same_name_are_not_looked_for_here(monkeyp
     found = []
     for machine in (here, f"another boot {here.split()[-1]}", f"{here.split()[0]} 1"):
         with monkeypatch.context() as patched:
-            patched.setattr(rollcall, "machine_id", lambda machine=machine: machine)
+            patched.setattr(liveness, "machine_id", lambda machine=machine: machine)
             patched.setattr(os, "getpid", lambda: ended.pid)
-            RollCall(store, 1, 2)
-        first = RollCall(store, 0, 2)
-        first.meet({}, 0)
+            Liveness(store, 1, 2)
+        first = Liveness(store, 0, 2)
+        first.wait_for_start({}, 0)
         found.append(first.dead())
     assert found == [[1], [], []]
 
@@ -243,7 +244,7 @@ def test_a_machine_is_not_known_by_its_name(monkeypatch):
 
 def test_who_sends_no_heartbeat_is_lost(monkeypatch):
     now, values = 0.0, {}
-    monkeypatch.setattr(rollcall, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(liveness, "time", SimpleNamespace(monotonic=lambda: now))
     store = SimpleNamespace(
         set=values.__setitem__, get=values.get, check=lambda keys: keys[0] in values, clone=lambda: store
     )
@@ -266,9 +267,9 @@ def test_who_sends_no_heartbeat_is_lost(monkeypatch):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_machine_that_stops_answering_ends_the_run(tmp_path, rank, monkeypatch):
     """No connection is closed: heartbeats tell."""
-    monkeypatch.setattr(rollcall, "machine_id", lambda: f"machine {os.environ['RANK']}")
+    monkeypatch.setattr(liveness, "machine_id", lambda: f"machine {os.environ['RANK']}")
     for name, seconds in {"BEAT_SECONDS": 0.2, "SILENT_SECONDS": 4.0, "GRACE_SECONDS": 0.5}.items():
-        monkeypatch.setattr(rollcall, name, seconds)
+        monkeypatch.setattr(liveness, name, seconds)
     codes, messages = pretrain(2, tmp_path / "run", f"{rank} 17 SIGSTOP")
     assert codes[1 - rank] == 2
     assert messages[1 - rank].count(f"voidrl: rank {rank} sent no heartbeats for minutes") == 1
@@ -309,7 +310,7 @@ def test_a_killed_rank_ends_the_others_and_the_run_is_resumed_exactly(
     on_two, tmp_path, size, rank, monkeypatch
 ):
     """The status says why, and one rank says so, whichever was killed; nobody waits for who cannot know."""
-    monkeypatch.setattr(rollcall, "PATIENCE_SECONDS", 40.0)
+    monkeypatch.setattr(liveness, "END_SECONDS", 40.0)
     out, began = tmp_path / "run", time.monotonic()
     codes, messages = pretrain(size, out, f"{rank} 17 SIGKILL")
     assert time.monotonic() - began < 30

@@ -1,7 +1,7 @@
 """Which of the processes that train one agent are still there, and what the others said when they ended.
 
 An exchange that fails says that a connection was closed, not by whom. Each process therefore leaves its
-machine and process id in the store through which all have met, and its last sentence when it ends. Does not
+machine and process id in the store that all of them use, and its last sentence when it ends. Does not
 import torch.
 """
 
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from voidrl.errors import RankLostError
 
-PATIENCE_SECONDS = 5.0  # for the last sentence of a process that has just closed its connections
-LOOK_SECONDS = 0.02
+END_SECONDS = 5.0  # to wait for the last sentence of a process that has closed its connections
+POLL_SECONDS = 0.02
 WATCH_SECONDS, GRACE_SECONDS = 1.0, 15.0
 BEAT_SECONDS = 10.0
 SILENT_SECONDS = 300.0  # without a heartbeat of a process on another machine, until it is lost
@@ -36,7 +36,7 @@ class End(NamedTuple):
     """Because another one was lost, which explains nothing."""
 
 
-class RollCall:
+class Liveness:
     """The processes of a group, as one of them sees them; `store` is torch's."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
@@ -46,15 +46,17 @@ class RollCall:
         self._is_cut_off = False
         self._set(f"process/{rank}", [machine_id(), os.getpid()])
 
-    def meet(self, before: Mapping[int, tuple[str, int]], seconds: float) -> dict[int, tuple[str, int]]:
-        """Wait until all have signed, and return their machines and process ids.
+    def wait_for_start(
+        self, before: Mapping[int, tuple[str, int]], seconds: float
+    ) -> dict[int, tuple[str, int]]:
+        """Wait until all have registered, and return their machines and process ids.
 
         Args:
             before: Those of an earlier group, if there was one: who has ended since will not come.
             seconds: How long to wait for one that has not begun.
         """
         last = time.monotonic() + seconds
-        while missing := [rank for rank in range(self._size) if not self._learn(rank)]:
+        while missing := [rank for rank in range(self._size) if not self._is_registered(rank)]:
             gone = [rank for rank in missing if _has_ended(*before.get(rank, ("", 0)))]
             if gone or self._is_cut_off:
                 raise RankLostError(
@@ -66,16 +68,16 @@ class RollCall:
                     f"rank {self._rank} of {self._size} has waited {seconds:.0f} s for rank {missing[0]}, "
                     f"which did not come: start all of them with the same command"
                 )
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         return self._processes
 
-    def _learn(self, rank: int) -> bool:
-        """Whether a rank has signed."""
+    def _is_registered(self, rank: int) -> bool:
+        """Whether a rank has registered."""
         if rank not in self._processes and (found := self._get(f"process/{rank}")) is not None:
             self._processes[rank] = str(found[0]), int(found[1])
         return rank in self._processes
 
-    def sign_off(self, end: End) -> None:
+    def report_end(self, end: End) -> None:
         """Leave a last sentence; also ends well where nobody can read it any more."""
         self._set(f"end/{self._rank}", end)
 
@@ -83,7 +85,7 @@ class RollCall:
         """Whether the first rank, which speaks for all, ends for the same reason: no need to say it again."""
         if self._rank == 0:
             return False
-        for _ in self._looks():
+        for _ in self._polls():
             first = self._end_of(0)
             if first is not None:
                 return end.is_loss or end.sentence in first.sentence
@@ -95,7 +97,7 @@ class RollCall:
         """Keep the store, which is in the first process, until the others have read from it."""
         self._set(f"gone/{self._rank}", True)
         if self._rank == 0:
-            for _ in self._looks():
+            for _ in self._polls():
                 if all(self._get(f"gone/{r}") or self._is_dead(r) for r in range(1, self._size)):
                     return
 
@@ -103,10 +105,10 @@ class RollCall:
         """Ranks on this machine whose process does not exist any more."""
         return [rank for rank in range(self._size) if rank != self._rank and self._is_dead(rank)]
 
-    def culprit(self) -> str:
+    def describe_loss(self) -> str:
         """Who was lost, and why, in words; nothing if that cannot be known."""
-        hearsay = ""
-        for _ in self._looks():
+        indirect = ""
+        for _ in self._polls():
             for rank in range(self._size):
                 if rank == self._rank:
                     continue
@@ -114,14 +116,14 @@ class RollCall:
                 if end is not None and not end.is_loss:
                     return f"rank {rank} failed: {end.sentence}"
                 if end is not None:
-                    hearsay = hearsay or end.sentence
+                    indirect = indirect or end.sentence
                 elif self._is_dead(rank):
                     return f"rank {rank} {DIED}"
-        return hearsay
+        return indirect
 
     @property
     def is_on_several_machines(self) -> bool:
-        """Whether processes of another machine are in the group; known once all have met."""
+        """Whether processes of another machine are in the group; known after `wait_for_start`."""
         return len({machine for machine, _ in self._processes.values()}) > 1
 
     def watch(self, report: Callable[[str, bool], None]) -> None:
@@ -132,7 +134,7 @@ class RollCall:
         network closes none: processes of other machines send heartbeats.
 
         Args:
-            report: Called before the end with a sentence, and with whether the first rank is there to say it.
+            report: Called before the end with a sentence, and with whether the first rank says it too.
         """
         heartbeats = Heartbeats(self._store, self._rank, self._elsewhere())
 
@@ -146,7 +148,7 @@ class RollCall:
                 if lost := dead or silent:
                     if not self._left.wait(GRACE_SECONDS):  # else it has ended by itself
                         names = " and ".join(f"rank {rank}" for rank in lost)
-                        report(f"{names} {DIED if dead else SILENT}", 0 not in lost)
+                        report(f"{names} {DIED if dead else SILENT}", self._rank != 0 and 0 not in lost)
                         os._exit(FAILED)
                     return
 
@@ -163,12 +165,12 @@ class RollCall:
         """Stop looking."""
         self._left.set()
 
-    def _looks(self) -> Any:
-        """Several looks, until patience ends."""
-        last = time.monotonic() + PATIENCE_SECONDS
+    def _polls(self) -> Any:
+        """Poll for some seconds."""
+        last = time.monotonic() + END_SECONDS
         while time.monotonic() < last:
             yield
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _end_of(self, rank: int) -> End | None:
         found = self._get(f"end/{rank}")
