@@ -1,8 +1,7 @@
 """Which of the processes that train one agent are still there, and what the others said when they ended.
 
 An exchange that fails says that a connection was closed, not by whom. Each process therefore leaves its
-machine and process id in the store that all of them use, and its last sentence when it ends. Does not
-import torch.
+machine and process id in the store that all of them use, and its last sentence when it ends.
 """
 
 from __future__ import annotations
