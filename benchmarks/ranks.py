@@ -92,9 +92,9 @@ def measure(options: argparse.Namespace) -> None:
     workload = find_workload(options.workload)
     spec = workload.spec or probe_env(EnvConfig(id=DEMO_ENV))[0]
     config = build_config(spec, [*workload.layers, {"engine": options.engine}])
-    with ranks.joined(device) as group:
+    with ranks.process_group(device) as group:
         agent = Agent(spec, config, device)
-        ranks.first_([*agent.tensors().values()])
+        ranks.broadcast_([*agent.tensors().values()])
         settings = {"config": config.replay, "note_dim": agent.note_dim}
         replay = random_replay(spec, device, agent.method.skill_dim, print, **settings)
         engine = Engine(agent, replay, print)
@@ -108,9 +108,9 @@ def measure(options: argparse.Namespace) -> None:
         multiple = MULTIPLE[kind]
         once = time_run(run, multiple, device) / multiple
         # All ranks take as many updates: the first one's clock decides.
-        count = ranks.share(max(1, round(options.seconds / once / multiple)) * multiple)
+        count = ranks.broadcast_object(max(1, round(options.seconds / once / multiple)) * multiple)
         seconds = time_run(run, count, device)
-        if group.writes:
+        if group.is_main:
             print(f"{MARK}{count / seconds}", flush=True)
         engine.close()
 

@@ -5,5 +5,5 @@ import sys
 from voidrl import ranks
 
 for _ in range(3):
-    with ranks.joined() as here:
+    with ranks.process_group() as here:
         sys.stdout.write(f"{ranks.total(here.rank + 1)}\n")

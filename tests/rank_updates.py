@@ -114,15 +114,22 @@ def rows_of_rank(whole):
 
 
 def _moments():
-    """Batches of which ranks have different parts, sometimes none."""
-    moments, mean = RunningMoments((3,), momentum=0.9), RunningMean()
+    """Batches of which ranks have different parts, sometimes none, and sometimes none of them has any."""
+    running = {
+        f"{kind.__name__} {momentum} ": kind(*shape, momentum=momentum)
+        for kind, *shape in ((RunningMoments, (3,)), (RunningMean,))
+        for momentum in (None, 0.9)
+    }
     rank, size = ranks.current().rank, ranks.current().size
-    for step, counts in enumerate(((7, 3), (0, 5), (5, 0))):
+    found = {}
+    for step, counts in enumerate(((0, 0), (7, 3), (0, 5), (0, 0), (5, 0), (0, 0))):
         whole = 100 + points(sum(counts), 3, seed=step)
         mine = whole if size == 1 else whole.split(counts)[rank]
-        moments.update(mine)
-        mean.update(mine)
-    return {**moments.state_dict(prefix="moments "), **mean.state_dict(prefix="mean ")}
+        for name, each in running.items():
+            each.update(mine)
+            state = each.state_dict(prefix=f"{step} {name}")
+            found |= {key: tensor.clone() for key, tensor in state.items()}
+    return found
 
 
 def _rewards():
@@ -150,7 +157,7 @@ def _first():
     """Tensors of two types, of which all ranks have the first one's."""
     rank = ranks.current().rank
     tensors = [torch.full((2,), 1.0 + rank), torch.tensor(rank), torch.full((1, 3), 5.0 + rank)]
-    ranks.first_(tensors)
+    ranks.broadcast_(tensors)
     return {str(i): tensor for i, tensor in enumerate(tensors)}
 
 
@@ -184,13 +191,15 @@ CHECKS = {
 def group_of_one(backend="gloo"):
     """A group of this process alone, in which everything is exchanged all the same."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    before, host = ranks._current, dist.group.WORLD
-    group = host if backend == "gloo" else dist.new_group(backend=backend)
-    ranks._current = ranks.Ranks(host=host, device=group, backend=backend)
+    before, host = ranks.group._current, dist.group.WORLD
+    ranks.group._groups.host = host
+    ranks.group._groups.device = host if backend == "gloo" else dist.new_group(backend=backend)
+    ranks.group._current = ranks.ProcessGroup(backend=backend)
     try:
         yield
     finally:
-        ranks._current = before
+        ranks.group._current = before
+        ranks.group._groups.host = ranks.group._groups.device = None
         dist.destroy_process_group()
 
 
@@ -243,6 +252,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     if "RANK" not in os.environ:
         os.environ["RANK"] = str(_fork(ranks.expected_size()))
-    with ranks.joined(DEVICE):
+    with ranks.process_group(DEVICE):
         found = {case: run(case) for case in sys.argv[2:]}
         torch.save(found, Path(sys.argv[1]) / f"{os.environ['RANK']}.pt")

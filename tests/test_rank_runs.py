@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +20,8 @@ from voidrl.cli.launch import split_off
 from voidrl.cli.main import main
 from voidrl.config import Config, update
 from voidrl.errors import ConfigError, RankLostError, RunFolderError
-from voidrl.rollcall import RollCall
+from voidrl.ranks import liveness
+from voidrl.ranks.liveness import Heartbeats, Liveness, machine_id
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import read_status
@@ -117,7 +119,7 @@ def test_what_ranks_cannot_divide_is_refused(changes, sentence):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
 def test_parts_are_consecutive_and_differ_by_one_at_most(size):
-    parts = [ranks.Ranks(rank, size).part(7) for rank in range(size)]
+    parts = [ranks.ProcessGroup(rank, size).part(7) for rank in range(size)]
     assert [column for part in parts for column in part] == [*range(7)]
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -126,7 +128,7 @@ def test_all_ranks_have_as_many_rows(monkeypatch):
     config = update(Config(), {"env.num_envs": 7, "replay.capacity_steps": 100})
     rows = []
     for rank in range(3):
-        monkeypatch.setattr(ranks, "_current", ranks.Ranks(rank, 3))
+        monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(rank, 3))
         mine = split.replay_part(config).capacity_steps
         rows.append(mine // split.env_part(config.env)[1])
     assert rows == [15, 15, 15]
@@ -183,7 +185,7 @@ def test_a_run_that_is_there_is_looked_at_before_ranks_are_started(on_two, monke
 def test_what_the_user_should_know_is_said_by_the_first_rank(monkeypatch, capsys):
     monkeypatch.setattr(api, "train", lambda *args, **options: None)
     for rank in range(2):
-        monkeypatch.setattr(ranks, "_current", ranks.Ranks(rank, 2))
+        monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(rank, 2))
         assert main(["train", ENV, *words()]) == 0
     assert capsys.readouterr().err.count("method rnd is not used") == 1
 
@@ -205,13 +207,74 @@ def test_a_folder_that_ranks_do_not_share_is_refused(on_two, tmp_path):
 def test_who_has_ended_is_not_waited_for():
     store, ended = torch.distributed.HashStore(), subprocess.Popen(["true"])
     ended.wait()
-    first = RollCall(store, 0, 2)
+    first = Liveness(store, 0, 2)
     with pytest.raises(RankLostError, match="rank 0 of 2 cannot join the others again, since rank 1 has"):
-        first.meet({1: (socket.gethostname(), ended.pid)}, 60)
+        first.wait_for_start({1: (machine_id(), ended.pid)}, 60)
     with pytest.raises(RankLostError, match="waited 0 s for rank 1, which did not come"):
-        first.meet({}, 0)
-    RollCall(store, 1, 2)
-    assert first.meet({}, 0) == dict.fromkeys(range(2), (socket.gethostname(), os.getpid()))
+        first.wait_for_start({}, 0)
+    Liveness(store, 1, 2)
+    assert first.wait_for_start({}, 0) == dict.fromkeys(range(2), (machine_id(), os.getpid()))
+
+
+def test_processes_of_a_machine_of_the_same_name_are_not_looked_for_here(monkeypatch):
+    """Nor are those of a container, which has process ids of its own."""
+    store, ended = torch.distributed.HashStore(), subprocess.Popen(["true"])
+    ended.wait()
+    here = machine_id()
+    found = []
+    for machine in (here, f"another boot {here.split()[-1]}", f"{here.split()[0]} 1"):
+        with monkeypatch.context() as patched:
+            patched.setattr(liveness, "machine_id", lambda machine=machine: machine)
+            patched.setattr(os, "getpid", lambda: ended.pid)
+            Liveness(store, 1, 2)
+        first = Liveness(store, 0, 2)
+        first.wait_for_start({}, 0)
+        found.append(first.dead())
+    assert found == [[1], [], []]
+
+
+@pytest.mark.skipif(not Path("/proc/self/ns/pid").exists(), reason="there are no namespaces here")
+def test_a_machine_is_not_known_by_its_name(monkeypatch):
+    here = machine_id()
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    assert machine_id() == here
+    monkeypatch.setattr(Path, "read_text", lambda path: Path("/none").stat())
+    assert machine_id() == "another"
+
+
+def test_who_sends_no_heartbeat_is_lost(monkeypatch):
+    now, values = 0.0, {}
+    monkeypatch.setattr(liveness, "time", SimpleNamespace(monotonic=lambda: now))
+    store = SimpleNamespace(
+        set=values.__setitem__, get=values.get, check=lambda keys: keys[0] in values, clone=lambda: store
+    )
+    first, second = Heartbeats(store, 0, [1, 2]), Heartbeats(store, 1, [0, 2])
+    Heartbeats(store, 2, [0, 1]).exchange()
+    for now in (100.0, 200.0, 300.0):  # noqa: B007
+        second.exchange()
+        first.exchange()
+    assert first.silent() == second.silent() == []
+    now = 401.0
+    assert first.silent() == second.silent() == [2]
+    now = 702.0
+    first.exchange()
+    assert first.silent() == [1, 2]
+    assert second.silent() == [0]  # it has not reached the store
+    assert Heartbeats(store, 3, []).silent() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_machine_that_stops_answering_ends_the_run(tmp_path, rank, monkeypatch):
+    """No connection is closed: heartbeats tell."""
+    monkeypatch.setattr(liveness, "machine_id", lambda: f"machine {os.environ['RANK']}")
+    for name, seconds in {"BEAT_SECONDS": 0.2, "SILENT_SECONDS": 4.0, "GRACE_SECONDS": 0.5}.items():
+        monkeypatch.setattr(liveness, name, seconds)
+    codes, messages = pretrain(2, tmp_path / "run", f"{rank} 17 SIGSTOP")
+    assert codes[1 - rank] == 2
+    assert messages[1 - rank].count(f"voidrl: rank {rank} sent no heartbeats for minutes") == 1
+    if rank == 1:
+        assert read_status(tmp_path / "run").error.startswith("rank 1 sent no heartbeats for minutes")
 
 
 @pytest.mark.slow
@@ -242,26 +305,26 @@ def test_a_resumed_run_is_exact_after_sigterm_of_one_rank(on_two, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_the_others_and_the_run_is_resumed_exactly(on_two, tmp_path, rank):
-    """The status says why, whichever rank it was."""
+@pytest.mark.parametrize(("size", "rank"), [(2, 0), (2, 1), (4, 2)])
+def test_a_killed_rank_ends_the_others_and_the_run_is_resumed_exactly(
+    on_two, tmp_path, size, rank, monkeypatch
+):
+    """The status says why, and one rank says so, whichever was killed; nobody waits for who cannot know."""
+    monkeypatch.setattr(liveness, "END_SECONDS", 40.0)
     out, began = tmp_path / "run", time.monotonic()
-    codes, messages = pretrain(2, out, f"{rank} 17 SIGKILL")
-    assert time.monotonic() - began < 45
-    assert codes[rank] == -signal.SIGKILL
-    assert codes[1 - rank] == 2
+    codes, messages = pretrain(size, out, f"{rank} 17 SIGKILL")
+    assert time.monotonic() - began < 30
+    assert codes == [-signal.SIGKILL if other == rank else 2 for other in range(size)]
+    assert "".join(messages).count(f"voidrl: rank {rank} died") == 1
+    assert rank == 0 or f"voidrl: rank {rank} died" in messages[0]
     status = read_status(out)
-    if rank == 1:
-        assert status.error.startswith("rank 1 died; the checkpoint of step 4")
-        assert messages[0].count("rank 1 died") == 1
-    else:  # another rank says so in its place
-        assert status.error.startswith("rank 0 died; the checkpoint of step 4")
-        assert messages[1].count("rank 0 died") == 1
     assert status.state == "failed"
-    assert f"resume with `voidrl resume {out} --ranks 2`" in status.error
-    codes, messages = resume(2, out)
-    assert codes == [0, 0], messages
-    assert_same(on_two[0], out)
+    assert status.error.startswith(f"rank {rank} died; the checkpoint of step 4")
+    assert f"resume with `voidrl resume {out} --ranks {size}`" in status.error
+    if size == 2:
+        codes, messages = resume(2, out)
+        assert codes == [0, 0], messages
+        assert_same(on_two[0], out)
 
 
 @pytest.mark.slow
@@ -288,17 +351,28 @@ CHANGES = {"two to one": (2, 1), "one to two": (1, 2), "four to two": (4, 2), "t
 @pytest.mark.parametrize(("before", "after"), CHANGES.values(), ids=CHANGES)
 def test_another_number_of_ranks_keeps_weights_and_all_transitions(tmp_path, before, after):
     out = tmp_path / "run"
-    codes, messages = pretrain(before, out, steps=60, replay__capacity_steps=400)
+    rarely = {"updates_per_step": 0.05}  # every 20 steps from step 12 on: after 52, and after 72
+    codes, messages = pretrain(before, out, steps=60, replay__capacity_steps=400, **rarely)
     assert codes == [0] * before, messages
-    stored, (_, meta) = transitions(out), saved_tensors(out)
-    codes, messages = resume(after, out, "", "--steps", "100")
+    stored, (tensors, meta) = transitions(out), saved_tensors(out)
+    codes, messages = resume(after, out, "", "--steps", str(meta["steps"] + 1))
     assert codes == [0] * after, messages
     assert f"it had {before} rank" in messages[0]
     assert f"and has {after}: weights and optimizers are exactly those of the checkpoint" in messages[0]
-    now, (_, later) = transitions(out), saved_tensors(out)
+    now, (later_tensors, later) = transitions(out), saved_tensors(out)
     assert stored < now
     assert len(now) - len(stored) == later["steps"] - meta["steps"]
     assert later["ranks"] == after
+    assert later["updates"] == meta["updates"] == 2
+    trained = {name for name in tensors if name.startswith(("0/agent.", "0/optimizers."))}
+    assert any(name.endswith("exp_avg") and tensors[name].any() for name in trained)
+    assert trained == {name for name in later_tensors if name.startswith(("0/agent.", "0/optimizers."))}
+    changed = {name for name in trained if not torch.equal(tensors[name], later_tensors[name])}
+    of_steps = ("method.observations.", "learner.epsilon")
+    assert changed == {name for name in trained if any(part in name for part in of_steps)}
+    codes, messages = resume(after, out, "", "--steps", "100")
+    assert codes == [0] * after, messages
+    assert saved_tensors(out)[1]["updates"] == 4
     assert sorted(path.name for path in (out / "ranks").glob("*")) == [str(r) for r in range(1, after)]
     assert read_metrics(out)[-1]["coverage/cells"] > 0
 

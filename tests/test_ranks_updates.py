@@ -115,7 +115,7 @@ def test_a_contrast_over_parts_is_the_contrast_over_all(decoupled):
 def test_a_group_of_one_that_exchanges_changes_nothing(case):
     alone = run(case)
     with group_of_one():
-        assert ranks.current().exchanges
+        assert ranks.current().is_distributed
         assert_same_update(alone, run(case))
 
 
@@ -132,9 +132,9 @@ def test_an_exchange_inside_compiled_code_gives_the_same():
 
 def test_without_a_group_nothing_is_exchanged_or_copied():
     x = points(3, 2)
-    assert ranks.gather(x) is x
+    assert ranks.all_gather(x) is x
     assert ranks.sum_(x) is x
-    assert ranks.averaged(x) is x
+    assert ranks.average(x) is x
     assert ranks.current().share_of(7) == 7
     rewards = [
         make_agent(method__pool=pool).step(fill_replay(seed=3))["reward_mean"].isfinite()
@@ -232,8 +232,7 @@ def on_cuda(engine):
 
 @pytest.mark.parametrize(("backend", "mode"), [("gloo", "eager"), ("nccl", "graph")])
 def test_updates_are_captured_only_if_the_exchange_is(backend, mode, monkeypatch):
-    group = ranks.Ranks(size=2, host="host", device="device", backend=backend)
-    monkeypatch.setattr(ranks, "_current", group)
+    monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(size=2, backend=backend))
     said = []
     assert _pick_mode(*on_cuda("auto"), said.append) == mode
     if mode == "graph":

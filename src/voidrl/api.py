@@ -192,7 +192,7 @@ def finetune(
 @known_arguments
 @durable_output()
 @quiet_libraries()
-@ranks.joined()
+@ranks.process_group()
 def resume(
     run: str | Path,
     *,
@@ -220,12 +220,12 @@ def resume(
     """
     hooks = _hooks(callbacks)
     folder, written = open_run(run)
-    writes = ranks.current().writes
-    folder = folder if writes else RunFolder.follow(folder.path)
+    is_main = ranks.current().is_main
+    folder = folder if is_main else RunFolder.follow(folder.path)
     changes = merge(build.changes(config), _arguments(steps=steps, device=device, engine=engine))
     factory = _resumable_factory(env, written.env.id)
     say = _speaker(folder)
-    with folder.lock() if writes else nullcontext(), _resumable(folder, written):
+    with folder.lock() if is_main else nullcontext(), _resumable(folder, written):
         log_hidden_warnings(folder.log)
         saved = _latest_of_all(folder, say)
         resumed, notes = _resumed_config(folder, saved, written, changes)
@@ -260,7 +260,7 @@ def resume(
                         f"total: there is nothing to train; give a larger one"
                     )
                 return agent
-            if writes:
+            if is_main:
                 require_rows(folder.path, state.metrics_bytes or 0)
                 _require_disk(folder.path, agent, say)
                 checkpoint.write_json_atomic(folder.config_path, to_json(resumed))
@@ -447,7 +447,7 @@ def _start_new(
 
 @durable_output()
 @quiet_libraries()
-@ranks.joined()
+@ranks.process_group()
 def _start(
     env: Env,
     layers: list[ConfigLayer],
@@ -513,7 +513,7 @@ def _start(
                 f"{config.reset.last_steps}, which are without resets (reset.last_steps)"
             )
         name = _default_name(to_json(config), config.env.id)
-        if ranks.current().writes:
+        if ranks.current().is_main:
             path = user_path(out or default_run_path(*name))
             RunFolder(path).require_free(overwrite)  # a folder that is taken needs no disk space
             _require_disk(path, agent, notes.append)
@@ -521,7 +521,7 @@ def _start(
             measure = _probe_in_training(agent, probed.factory)
         with _new_folder(out, name, overwrite) as folder:
             agent.origin = folder.path.absolute()
-            if ranks.current().writes:
+            if ranks.current().is_main:
                 checkpoint.write_json_atomic(folder.config_path, to_json(config))
             folder.status.start(config.steps)
             folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
@@ -537,21 +537,21 @@ def _start(
 def _hooks(callbacks: Callbacks) -> CallbackList:
     """The callbacks of a run; of several ranks, the first calls them."""
     hooks = CallbackList(callbacks)
-    return hooks if ranks.current().writes else CallbackList()
+    return hooks if ranks.current().is_main else CallbackList()
 
 
 @contextmanager
 def _new_folder(out: str | Path | None, name: tuple[str, str, int], overwrite: bool) -> Iterator[RunFolder]:
     """The folder of a new run, which the first rank makes for all."""
-    if not ranks.current().writes:
-        followed = RunFolder.follow(ranks.share(None))
+    if not ranks.current().is_main:
+        followed = RunFolder.follow(ranks.broadcast_object(None))
         followed.require_visible()
         ranks.total(1)
         yield followed
         return
     named = RunFolder.create(out or default_run_path(*name), overwrite=overwrite)
     with named if out else RunFolder.create_unnamed(*name) as folder:
-        ranks.share(str(folder.path.absolute()))
+        ranks.broadcast_object(str(folder.path.absolute()))
         ranks.total(1)  # all of them see it
         yield folder
 
@@ -569,7 +569,7 @@ def _fill(parts: build.Assembly, say: Callable[[str], None]) -> None:
 
 def _probe_in_training(agent: Agent, factory: EnvFactory | None) -> Callable[[], dict[str, float]] | None:
     """What measures the agent for `log.probe_every_steps`; its play is collected here, before training."""
-    if not agent.config.log.probe_every_steps or not ranks.current().writes:
+    if not agent.config.log.probe_every_steps or not ranks.current().is_main:
         return None
     from voidrl.probing.run import RunProbe
 
@@ -639,7 +639,7 @@ def _run(loop: Loop, say: Callable[[str], None]) -> None:
             loop.folder.log_traceback(error)  # to fix it, one needs the line
         loop.folder.log(f"failed: {error}")
         loop.folder.status.fail(error, loop.state.steps)
-        if isinstance(error, RankLostError) and not ranks.current().writes:
+        if isinstance(error, RankLostError) and not ranks.current().is_main:
             error.is_reported = loop.folder.is_failed_for_first(error, loop.state.steps)
         raise
     took = human_seconds(time.monotonic() - began)
@@ -728,13 +728,13 @@ def _resumable_factory(env: Env | None, trained_in: str) -> EnvFactory | None:
 
 def _latest_of_all(folder: RunFolder, say: Callable[[str], None]) -> checkpoint.Checkpoint | None:
     """`_latest`, which the first rank finds for all."""
-    if ranks.current().writes:
+    if ranks.current().is_main:
         folder.sweep()
         saved = _latest(folder, say)
         sweep_parts(folder)
-        ranks.share(None if saved is None else saved.step)
+        ranks.broadcast_object(None if saved is None else saved.step)
         return saved
-    step = ranks.share(None)
+    step = ranks.broadcast_object(None)
     return None if step is None else checkpoint.load_step(folder.checkpoints_path, step)
 
 
@@ -781,5 +781,5 @@ def _speaker(folder: RunFolder) -> Callable[[str], None]:
 
 def _say_once(text: str) -> None:
     """Say it on the first of all ranks."""
-    if ranks.current().writes:
+    if ranks.current().is_main:
         say(text)

@@ -491,7 +491,7 @@ def assemble(
             say(notice)
         ranks.place(device)
         agent = Agent(envs.spec, config, device)
-        ranks.first_([*agent.tensors().values()])  # of other hardware, rounded differently
+        ranks.broadcast_([*agent.tensors().values()])  # of other hardware, rounded differently
         size = envs.spec, envs.num_envs, agent.method.skill_dim
         replay = make_replay(replay_part(config), *size, device, say, agent.note_dim)
         with closing(Engine(agent, replay, say)) as engine:
@@ -511,7 +511,7 @@ def _make_envs(config: Config, factory: EnvFactory | None, device: str) -> Envs:
 @contextmanager
 def _eval_envs(config: Config, factory: EnvFactory | None, device: str) -> Iterator[Envs | None]:
     """The environments of evaluations, if there are any; of several ranks the first evaluates."""
-    if not config.log.eval_every_steps or not ranks.current().writes:
+    if not config.log.eval_every_steps or not ranks.current().is_main:
         yield None
         return
     num_envs = evaluation_envs(config.env, config.log.eval_episodes)

@@ -244,19 +244,23 @@ class RunningMean(nn.Module):
 
         With a `mask` of the same shape, only those where it is True count, at least one.
         """
-        exchanges = ranks.current().exchanges
-        if x.numel() == 0 and not exchanges:
+        is_distributed = ranks.current().is_distributed
+        if x.numel() == 0 and not is_distributed:
             return
-        if self.momentum is not None:
-            self.total.mul_(self.momentum)
-            self.count.mul_(self.momentum)
         x = x if mask is None else x.masked_fill(~mask, 0)
         total, count = x.sum(dtype=torch.float64), x.numel() if mask is None else mask.sum()
-        if exchanges:
+        if is_distributed:
             total, count = ranks.sum_(torch.stack([total, torch.zeros_like(total) + count])).unbind()
+        if self.momentum is not None:
+            momentum = _unless_empty(self.momentum, count) if is_distributed else self.momentum
+            self.total.mul_(momentum)
+            self.count.mul_(momentum)
         self.total.add_(total)
         self.count.add_(count)
-        self.mean.copy_((self.total / self.count)[0])
+        mean = self.total / self.count
+        if is_distributed:  # the parts of all ranks may have been empty
+            mean = torch.where(self.count > 0, mean, self.mean)
+        self.mean.copy_(mean[0])
 
     def forward(self, x: Tensor) -> Tensor:
         """Divide x by the mean."""
@@ -304,23 +308,24 @@ class RunningMoments(nn.Module):
             x = x[:, None]
         if x.shape[1:] != shape:  # it would be broadcast
             raise ConfigError(f"moments of shape {shape} cannot be updated with {tuple(x.shape)}")
-        exchanges = ranks.current().exchanges
-        if len(x) == 0 and not exchanges:
+        is_distributed = ranks.current().is_distributed
+        if len(x) == 0 and not is_distributed:
             return
-        if self.momentum is not None:
-            self.count.mul_(self.momentum)
-            self.squares.mul_(self.momentum)
         x = x.double()
-        n, mean, squares = _moments_of_ranks(x) if exchanges else _moments(x)
+        n, mean, squares = _moments_of_ranks(x) if is_distributed else _moments(x)
+        if self.momentum is not None:
+            momentum = _unless_empty(self.momentum, n) if is_distributed else self.momentum
+            self.count.mul_(momentum)
+            self.squares.mul_(momentum)
         delta = mean - self.center
-        total = self.count + n
-        if exchanges:  # all ranks' environments may have been reset at once
-            total = total.clamp(min=1)
+        count = self.count + n
+        total = count.clamp(min=1) if is_distributed else count  # the parts of all ranks may have been empty
         self.squares.add_(squares + delta.square() * self.count * n / total)
         self.center.add_(delta * n / total)
-        self.count.copy_(total)
+        self.count.copy_(count)
         self.mean.copy_(self.center)
-        self.std.copy_((self.squares / total).sqrt().clamp(min=self.floor))
+        std = (self.squares / total).sqrt().clamp(min=self.floor)
+        self.std.copy_(torch.where(count > 0, std, self.std) if is_distributed else std)
 
     def standardize(self, x: Tensor) -> Tensor:
         """(x − mean) / std."""
@@ -342,12 +347,19 @@ def _moments_of_ranks(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     mean = x.sum(0) / max(1, len(x))
     squares = (x - mean).square().sum(0)
     n = torch.full_like(mean.flatten()[:1], len(x))
-    parts = ranks.gather(torch.cat([n, mean.flatten(), squares.flatten()])[None])  # (ranks, 1 + 2 · numbers)
+    own = torch.cat([n, mean.flatten(), squares.flatten()])
+    parts = ranks.all_gather(own[None])  # (ranks, 1 + 2 · numbers)
     counts = parts[:, :1]
     means, squares_within = parts[:, 1:].chunk(2, 1)
     together = (counts * means).sum(0) / counts.sum().clamp(min=1)
     squares = squares_within.sum(0) + (counts * (means - together).square()).sum(0)
     return counts.sum(0), together.view_as(mean), squares.view_as(mean)
+
+
+def _unless_empty(momentum: float, count: Tensor | int) -> Tensor:
+    """The momentum, or 1 for a batch of no elements, which is known on the device alone."""
+    assert isinstance(count, Tensor)
+    return torch.where(count > 0, momentum, torch.ones_like(count))
 
 
 def _check_momentum(momentum: float | None) -> None:

@@ -45,11 +45,11 @@ from voidrl.methods.base import Method
 from voidrl.metrics import CHECK, MetricsWriter
 from voidrl.metrics.health import HealthMonitor
 from voidrl.metrics.projection import Projection
+from voidrl.ranks.totals import RankMetrics, RankTotals
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import score_name
 from voidrl.saved_run import LoopState, save_run
-from voidrl.tally import Seen, Tally
-from voidrl.terminal.output import durable_output
+from voidrl.terminal.output import durable_output, say
 from voidrl.terminal.progress import Progress
 from voidrl.terminal.signals import StopSignals
 from voidrl.units import crossed
@@ -72,7 +72,8 @@ class Loop:
         probe: Callable[[], dict[str, float]] | None = None,
         callbacks: CallbackList | None = None,
     ) -> None:
-        self.tally, self.writes = Tally(), ranks.current().writes  # the rank that logs, saves and evaluates
+        self.totals = RankTotals()
+        self.is_main = ranks.current().is_main  # the rank that logs, saves and evaluates
         self.first_column = ranks.current().part(engine.agent.config.env.num_envs).start
         self.engine, self.agent, self.replay = engine, engine.agent, engine.replay
         self.envs, self.eval_envs, self.folder, self.state = envs, eval_envs, folder, state
@@ -94,7 +95,7 @@ class Loop:
         self.begins = agent.uses_method and type(method).begin is not Method.begin
         self.env_numbers = torch.arange(envs.num_envs, device=agent.device)
         self.health = HealthMonitor(self.config, constant_reward=method.constant_reward)
-        self.seen = Seen()  # since the last row
+        self.unlogged = RankMetrics()  # since the last row
         self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, self.config.env.num_envs))  # returns
         on_cpu = agent.device.type == "cpu"
         self.projection = Projection(self.config, learns=agent.learns, on_cpu=on_cpu)
@@ -109,7 +110,7 @@ class Loop:
             is_complete = self.state.steps >= self.config.steps
             if is_complete:
                 self.folder.status.finish(self.state.steps)
-            signal, callback = self.tally.first([stop.requested, self.callbacks.stopped_by])
+            signal, callback = self.totals.first_text([stop.requested, self.callbacks.stopped_by])
             if signal:
                 raise self._interrupted(signal, path, is_complete)
             if not is_complete:
@@ -119,7 +120,7 @@ class Loop:
         config, state = self.config, self.state
         title = f"{config.phase} {config.env.id}"
         with ExitStack() as stack:
-            if self.writes:
+            if self.is_main:
                 shown = Progress(config.steps, state.steps, initial_updates=state.updates, title=title)
                 self.progress = stack.enter_context(shown)
                 self.writer = MetricsWriter(
@@ -165,8 +166,12 @@ class Loop:
 
     def _end_with_lost(self, error: RankLostError) -> None:
         """Write down why the process ends at once, from a thread."""
-        self.folder.status.fail(self._lost(error), self.state.steps)
-        self.engine.say(f"voidrl: {self._lost(error)}")
+        lost = self._lost(error)
+        self.folder.status.fail(lost, self.state.steps)
+        if self.is_main:
+            self.engine.say(f"voidrl: {lost}")
+        elif not error.is_reported and not self.folder.is_failed_for_first(lost, self.state.steps):
+            say(f"voidrl: {lost}")
 
     def _interrupted(self, signal: str, path: Path, is_complete: bool) -> RunInterrupted:
         """Record the stop, unless the run is complete; returns the exception that ends the command."""
@@ -202,7 +207,7 @@ class Loop:
             state.states = {}  # the counter has them
         if self.config.phase == "finetune" and state.metrics_bytes is None:
             self._checkpoint()  # the pre-trained agent is part of the run from the start
-        has_step_hooks = self.tally.any(self.callbacks.has_step_hooks)
+        has_step_hooks = self.totals.any(self.callbacks.has_step_hooks)
         self._begin_episodes()
         while True:
             before, skill = state.steps, self.skill
@@ -224,24 +229,24 @@ class Loop:
                     raise self._bad_action()
                 taken = chosen if isinstance(chosen, Tensor) else chosen.numpy()
                 stops = self._record(taken, skill, result, self._stops(stop))
-            if self.tally.alone:
+            if self.totals.is_alone:
                 stops = self._stops(stop)  # what came meanwhile as well
             if has_step_hooks and state.steps > before:  # not where all were reset
                 self._call("on_step")
-                stops = self.tally.any(self._stops(stop))
+                stops = self.totals.any(self._stops(stop))
             last = state.steps >= self.config.steps or stops
             at_checkpoint = last or crossed(before, state.steps, log.checkpoint_every_steps)
             if at_checkpoint:
                 self._update_agent()  # no update is due in what is saved
-            if self._report(before) and not at_checkpoint and self.tally.any(self._stops(stop)):
+            if self._report(before) and not at_checkpoint and self.totals.any(self._stops(stop)):
                 at_checkpoint = True
                 self._update_agent()
-            if self.writes and self._snapshots_by(state.steps) > self._snapshots_by(before):
+            if self.is_main and self._snapshots_by(state.steps) > self._snapshots_by(before):
                 self._snapshot()  # before the checkpoint: a run resumed there would not pass this step again
             if at_checkpoint:
                 path = self._checkpoint()
                 # A stop that came while it was written needs no other.
-                if last or self.tally.any(self._stops(stop)):
+                if last or self.totals.any(self._stops(stop)):
                     return path
                 self._begin_episodes()
 
@@ -260,7 +265,7 @@ class Loop:
         evaluates = crossed(before, steps, log.eval_every_steps)
         probes = crossed(before, steps, log.probe_every_steps)
         logs = crossed(before, steps, log.log_every_steps)
-        if evaluates and self.writes:
+        if evaluates and self.is_main:
             with ranks.alone():
                 self._evaluate()
         if probes and self.probe is not None:
@@ -268,7 +273,7 @@ class Loop:
                 self._write_row({"phase": self.config.phase, **self.probe()})
         if logs:
             self._log()
-        if self.writes:
+        if self.is_main:
             self.progress.update(steps, updates=self.state.updates)
             self._project()
         return evaluates or probes or logs
@@ -360,7 +365,7 @@ class Loop:
             changes,
         )
         ended = result.ended & real
-        steps, episodes, stops = self.tally.add(added, int(ended.sum()), stops)
+        steps, episodes, stops = self.totals.add(added, int(ended.sum()), stops)
         state.steps += steps
         state.episodes += episodes
         agent.steps = self.initial_agent_steps + state.steps
@@ -368,7 +373,7 @@ class Loop:
         if self.observes or self.begins:
             self._observe(real, skill)
 
-        self.seen.rewards += result.reward[real].tolist()
+        self.unlogged.rewards += result.reward[real].tolist()
         self.score, self.length = self.score + np.where(real, result.score, 0), self.length + real
         if not real.all() or changes.any():
             self.skill_age[changes] = 0
@@ -376,7 +381,7 @@ class Loop:
             self._change_skills(needed)
         self.ended = ended
         for i in np.flatnonzero(ended):
-            self.seen.finished.append((float(self.score[i]), int(self.length[i])))
+            self.unlogged.finished.append((float(self.score[i]), int(self.length[i])))
             self.score[i], self.length[i] = 0.0, 0
         return stops
 
@@ -500,30 +505,30 @@ class Loop:
         state = self.state
         if state.steps == self.clock[1]:
             return
-        self.seen.trained = self.engine.metrics.flush()
+        self.unlogged.trained = self.engine.metrics.flush()
         if culprit := self._first_culprit():
             raise self._not_finite(culprit)
-        self.seen.visits = state.visits
+        self.unlogged.visits = state.visits
         counter = self.envs.counter
-        if counter is not None and not self.writes:  # the first rank counts those of all
-            self.seen.states = [counter.state()]
+        if counter is not None and not self.is_main:  # the first rank counts those of all
+            self.unlogged.states = [counter.state()]
             counter.clear()
-        seen, self.seen = self.tally.together(self.seen), Seen()
-        self.recent.extend(score for score, _ in seen.finished)
-        if not self.writes:
+        metrics, self.unlogged = self.totals.merge(self.unlogged), RankMetrics()
+        self.recent.extend(score for score, _ in metrics.finished)
+        if not self.is_main:
             self.clock = (time.monotonic(), state.steps, state.updates)
             return
-        row: dict[str, Any] = {f"train/{k}": v for k, v in seen.trained.items() if not k.startswith(CHECK)}
+        row: dict[str, Any] = {f"train/{k}": v for k, v in metrics.trained.items() if not k.startswith(CHECK)}
         row |= {"phase": self.config.phase, "updates": state.updates, "episodes": state.episodes}
         row["frames"] = state.steps * self.envs.frames_per_step
-        row["reward/extrinsic"] = float(np.mean(seen.rewards))
-        if seen.finished:
-            row["episode/return"] = float(np.mean([r for r, _ in seen.finished]))
-            row["episode/length"] = float(np.mean([n for _, n in seen.finished]))
-        if seen.visits.any():
-            row["coverage/cells"] = int((seen.visits > 0).sum())
+        row["reward/extrinsic"] = float(np.mean(metrics.rewards))
+        if metrics.finished:
+            row["episode/return"] = float(np.mean([r for r, _ in metrics.finished]))
+            row["episode/length"] = float(np.mean([n for _, n in metrics.finished]))
+        if metrics.visits.any():
+            row["coverage/cells"] = int((metrics.visits > 0).sum())
         if counter is not None:
-            for states in seen.states:
+            for states in metrics.states:
                 counter.merge(states)
             counted = {**counter.counts(), **counter.recent()}
             row |= {f"coverage/{name}": count for name, count in counted.items()}
@@ -583,9 +588,9 @@ class Loop:
     def _checkpoint(self) -> Path:
         self._log()
         self._require_finite_weights()
-        if self.writes:
+        if self.is_main:
             self.state.metrics_bytes = self.writer.offset
-        if self.envs.counter is not None and self.writes:  # the others have handed theirs over
+        if self.envs.counter is not None and self.is_main:  # the others have handed theirs over
             self.state.states = self.envs.counter.state()
         self.state.callbacks = self.callbacks.state(self.state.steps)
         explorer = self.engine.explorer if Explorer.is_needed(self.config, self.state.steps) else None

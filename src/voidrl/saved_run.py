@@ -29,9 +29,9 @@ from voidrl.config import to_json
 from voidrl.device import random_state, reseed, restore_random_state
 from voidrl.errors import CheckpointError, PieceFailedError
 from voidrl.evaluation import run_seed
+from voidrl.ranks.totals import sum_counts
 from voidrl.replay import Replay, checksum
 from voidrl.runs.folder import RunFolder
-from voidrl.tally import summed
 
 EXPLORER, REPLAY = "explorer.safetensors", "replay.safetensors"
 STATES = "states/"  # before the names of what `env.count_states` counted, in a checkpoint
@@ -81,10 +81,10 @@ def save_run(
     if here.size > 1:
         meta[AGENT_SUM] = _require_same_agent(agent)  # tells which parts belong together
     files = _part_files(agent, replay, state)
-    if not here.writes:
+    if not here.is_main:
         # Those that are not needed any more are deleted when the whole has been written.
         checkpoint.save(rank_root(folder, here.rank), state.steps, files, meta, keep_last=NEVER)
-        ranks.collect(_intact_parts(folder))
+        ranks.all_gather_object(_intact_parts(folder))
         return folder.checkpoints_path / f"step_{state.steps:012d}"
     files |= {
         "agent.safetensors": checkpoint.Group(agent.tensors()),
@@ -107,7 +107,7 @@ def save_run(
         files[EXPLORER] = checkpoint.Group(explorer.tensors(), tag="frozen")
         meta["explorer"] = explorer.meta()
     # When all have answered, the parts of the others are on the disk.
-    intact = {part for parts in ranks.collect(_intact_parts(folder)) for part in parts}
+    intact = {part for parts in ranks.all_gather_object(_intact_parts(folder)) for part in parts}
 
     for rank in range(1, here.size):
         if (rank, state.steps, here.size, meta[AGENT_SUM]) not in intact:
@@ -160,14 +160,14 @@ def _require_same_agent(agent: Agent) -> str:
     tensors = {**agent.tensors(), **{f"optimizer {k}": v for k, v in agent.optimizers.tensors().items()}}
     # In this order, since optimizers are in that of their first use.
     sums = {name: checksum([tensor.detach()]) for name, tensor in sorted(tensors.items())}
-    first, *others = ranks.collect(sums)
+    first, *others = ranks.all_gather_object(sums)
     for rank, other in enumerate(others, 1):
         name = next((name for name in first if other.get(name) != first[name]), None)
         if name is not None:
             raise PieceFailedError(
                 f"{name} of the agent differs between rank 0 and rank {rank}: expected the same in all; a "
                 f"custom piece that keeps what only its own process has seen must exchange it, with "
-                f"voidrl.ranks.average_ or gather, or run on one rank"
+                f"voidrl.ranks.average_ or all_gather, or run on one rank"
             )
     return f"{checksum([torch.tensor([*sums.values()])]):08x}"
 
@@ -255,22 +255,22 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
             f"log.keep_replay = True"
         )
     mine = saved
-    if before == here.size and not here.writes:
+    if before == here.size and not here.is_main:
         mine = _part(saved, RunFolder(saved.path.parent.parent), here.rank)
     loop = mine.tensors("loop.safetensors", "visits", "rng_cpu")
     visits = loop["visits"].numpy()
-    if before == here.size or here.writes:
+    if before == here.size or here.is_main:
         restore_random_state(loop, agent.device)
     else:
         begin_stream(agent, saved.step)
         visits = np.zeros(0, np.int64)
-    if before != here.size and here.writes:
-        visits = summed(
+    if before != here.size and here.is_main:
+        visits = sum_counts(
             [part.tensors("loop.safetensors", "visits")["visits"].numpy() for part in _parts(saved)]
         )
     names = ("steps", "updates", "episodes", "rollouts", "rollout_start", "metrics_bytes")
     counts = {name: saved.count(name) for name in names}
-    counted = loop if here.writes else {}  # the first rank has those of all
+    counted = loop if here.is_main else {}  # the first rank has those of all
     states = {k.removeprefix(STATES): v.numpy() for k, v in counted.items() if k.startswith(STATES)}
     callbacks = saved.meta.get("callbacks", [])
     return LoopState(visits=visits, states=states, callbacks=callbacks, **counts)
@@ -279,7 +279,7 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
 def begin_stream(agent: Agent, step: int) -> None:
     """Random numbers of this rank alone from here on; the first has those of a run on one process."""
     here = ranks.current()
-    if not here.writes:
+    if not here.is_main:
         reseed(run_seed(agent.config.seed, RANK_STREAM, here.rank, step), agent.device)
 
 
@@ -287,7 +287,7 @@ def load_replay(saved: checkpoint.Checkpoint, replay: Replay) -> None:
     """Fill a replay with that of a checkpoint, which must have one, or with this rank's part of it."""
     here, before, folder = ranks.current(), rank_count(saved), RunFolder(saved.path.parent.parent)
     if before == here.size:
-        _load_replay(saved if here.writes else _part(saved, folder, here.rank), replay)
+        _load_replay(saved if here.is_main else _part(saved, folder, here.rank), replay)
         return
     config = checkpoint.require_field(saved.path / checkpoint.MANIFEST, saved.meta, "config", dict)
     num_envs = int(config["env"]["num_envs"])
@@ -295,7 +295,7 @@ def load_replay(saved: checkpoint.Checkpoint, replay: Replay) -> None:
 
     def sources() -> Iterator[tuple[int, Replay]]:
         for rank in range(before):
-            theirs = ranks.Ranks(rank, before).part(num_envs)
+            theirs = ranks.ProcessGroup(rank, before).part(num_envs)
             if theirs.start < mine.stop and mine.start < theirs.stop:
                 part = replay.empty_like(len(theirs))
                 _load_replay(saved if rank == 0 else _part(saved, folder, rank), part)

@@ -49,7 +49,7 @@ def require_same_config(config: Config) -> None:
     """Refuse ranks that were started with different options, which would train different agents."""
     if ranks.current().size == 1:
         return
-    configs = [json.loads(text) for text in ranks.collect(json.dumps(flat(to_json(config))))]
+    configs = [json.loads(text) for text in ranks.all_gather_object(json.dumps(flat(to_json(config))))]
     for rank, values in enumerate(configs):
         for field in {**configs[0], **values}:
             first, other = (shown(each.get(field)) for each in (configs[0], values))

@@ -108,7 +108,7 @@ def test_a_ladder_gives_each_environment_its_own_epsilon_by_hand(monkeypatch):
     learner.num_envs = 5  # of which two ranks have two and three
     whole, parts = learner.ladder(5), []
     for rank in range(2):
-        monkeypatch.setattr(ranks, "_current", ranks.Ranks(rank, 2))
+        monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(rank, 2))
         parts.append(learner.ladder(2 + rank))
     assert torch.equal(torch.cat(parts), whole)
     for epsilon in (0.0, 1.0):

@@ -23,7 +23,7 @@ from voidrl.errors import (
 from voidrl.runs import status as module
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
-from voidrl.runs.status import RunStatus, load_status, read_status
+from voidrl.runs.status import RunStatus, SilentStatus, load_status, read_status
 
 
 def states_written(monkeypatch):
@@ -86,6 +86,8 @@ def test_a_run_that_logs_nothing_for_long_has_heartbeats_with_its_steps(tmp_path
         assert status.seconds_left == 60 / status.rate
     left = load_status(tmp_path / "status.json")  # given up without a final state: nothing beats any more
     assert not any(thread.name == "voidrl-status" and thread.is_alive() for thread in alive_after_a_while())
+    SilentStatus(tmp_path).start(9)  # that of another rank, which writes nothing
+    assert not any(thread.name == "voidrl-status" for thread in threading.enumerate())
     assert load_status(tmp_path / "status.json") == left
     assert read_status(tmp_path).state == "interrupted"
 

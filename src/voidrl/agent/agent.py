@@ -610,7 +610,7 @@ class Agent(nn.Module):
 
         def draw(n: int) -> Tensor:
             mine = -(-n // ranks.current().size)
-            return ranks.gather(self._encode(replay.observations(replay.sample(mine))))[:n]
+            return ranks.all_gather(self._encode(replay.observations(replay.sample(mine))))[:n]
 
         return cache(draw)
 

@@ -114,7 +114,7 @@ class Optimizers:
             self[name].zero_grad(set_to_none=True)
         with full_precision(loss):  # or the gradients of full-precision layers would be bf16
             loss.backward(inputs=[p for name in names for p in self.parameters(name)])
-        if ranks.current().exchanges:
+        if ranks.current().is_distributed:
             self._average_gradients(names)
         for name in names:
             if max_norm := self._plans[name].max_grad_norm:

@@ -20,7 +20,7 @@ def reset(agent: Agent) -> None:
     graphs stay valid.
     """
     fresh = Agent(agent.spec, agent.config, torch.device("cpu"))
-    ranks.first_([*fresh.tensors().values()])  # random numbers differ between ranks
+    ranks.broadcast_([*fresh.tensors().values()])  # random numbers differ between ranks
     trained = set(agent.optimizers.all_parameters())
     done: set[nn.Parameter] = set()  # f and the learner may share an encoder
     reinitialized: set[nn.Parameter] = set()

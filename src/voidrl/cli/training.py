@@ -109,7 +109,7 @@ def _on_ranks(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from voidrl import ranks
 
-    with ranks.joined():
+    with ranks.process_group():
         run(command, rest)
     return 0
 
@@ -135,7 +135,7 @@ def _start(command: str, argv: list[str]) -> None:
         return
     from voidrl import api, ranks
 
-    if ranks.current().writes:
+    if ranks.current().is_main:
         for note in _notes(command, request):
             say(note)
     options = request.options

@@ -268,7 +268,7 @@ def require_pool(pool: Pool, particles: str) -> None:
 def particles_of_ranks(z: Tensor) -> Tensor | None:
     """(size · n, dim): the (n, dim) particles of all ranks, this one's first; None if there are no others."""
     group = ranks.current()
-    return ranks.gather(z).roll(-group.rank * len(z), 0) if group.exchanges else None
+    return ranks.all_gather(z).roll(-group.rank * len(z), 0) if group.is_distributed else None
 
 
 def require_neighbors(config: RunConfig, k: int, *, pool: Pool = 0, include_self: bool = False) -> None:

@@ -105,7 +105,7 @@ class BeCL(Method):
         """InfoNCE, the mean over the states that have a positive."""
         log_ratio, paired, accuracy = self.contrast(latents.z_next, batch.skill)
         # Of all ranks: the mean of their losses is then the mean over all pairs.
-        pairs = ranks.averaged(paired.sum()).clamp(min=1 / ranks.current().size)
+        pairs = ranks.average(paired.sum()).clamp(min=1 / ranks.current().size)
         loss = -log_ratio.masked_fill(~paired, 0.0).sum() / pairs
         yield Loss("method", loss, {"becl_loss": loss.detach(), "becl_accuracy": accuracy})
 
@@ -117,11 +117,11 @@ class BeCL(Method):
         the same skill, where any has.
         """
         h = unit_vectors(self.embedding(z_next))  # (B, width)
-        everyone = ranks.gather(h)  # on several ranks (N, width): pairs and others are those of all of them
+        everyone = ranks.all_gather(h)  # on several ranks (N, width): pairs and others are those of all
         with full_precision(h):  # bf16 would round a similarity of 2 to 0.008
             similarity = h @ everyone.T / self.config.temperature  # (B, B)
         label = skill.argmax(1)
-        labels, first = ranks.gather(label), ranks.current().rank * len(label)
+        labels, first = ranks.all_gather(label), ranks.current().rank * len(label)
         itself = torch.eye(len(labels), dtype=torch.bool, device=label.device)[first : first + len(label)]
         same = (label[:, None] == labels) & ~itself  # (B, B)
         paired = same.any(1)

@@ -120,7 +120,7 @@ class CIC(Method):
         h, h_next = self.phi(z), self.phi(z_next)  # (B, rep_dim)
         query = unit_vectors(self.skill_query(skill))
         key = unit_vectors(self.transition_key(join(h, h_next)))
-        keys = ranks.gather(key)  # on several ranks (N, rep_dim), those of all of them
+        keys = ranks.all_gather(key)  # on several ranks (N, rep_dim), those of all of them
         with full_precision(query):
             logits = query @ keys.T / self.config.temperature  # (B, B): row i has the skill of transition i
         right = logits.diagonal(ranks.current().rank * len(key))

@@ -130,8 +130,8 @@ class Combined(Representation):
         metrics: Metrics = {}
         for name, weight in self.config.weight_of.items():
             value, logged = self.part(name).loss(views)
-            if value.ndim == 0 and ranks.current().exchanges:  # the whole batch's, of each transition
-                value = ranks.gather(value[None]).mean()
+            if value.ndim == 0 and ranks.current().is_distributed:  # the whole batch's, of each transition
+                value = ranks.all_gather(value[None]).mean()
             total = weight * value if total is None else total + weight * value
             # Parts may measure the same: `spr` and `sgi` both have an error of predictions.
             metrics |= {f"{name}_{key}" if key in metrics else key: value for key, value in logged.items()}

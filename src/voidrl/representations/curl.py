@@ -117,13 +117,13 @@ class CURL(Representation):
             owner = self.learner if self.config.target == "learner" else self
             target_encoder: nn.Module = owner.target_encoder  # type: ignore[assignment]
             key = self.target_projection(target_encoder(positive))  # (B, width)
-        keys, first = ranks.gather(key), ranks.current().rank * len(key)  # on several ranks those of all
+        keys, first = ranks.all_gather(key), ranks.current().rank * len(key)  # on several ranks those of all
         with full_precision(query):
             logits = query.float() @ self.bilinear @ keys.float().T * self.config.logit_scale  # (B, B)
         label = torch.arange(first, first + len(logits), device=logits.device)
         loss = F.cross_entropy(logits, label)
-        if ranks.current().exchanges:  # the whole batch's, of each transition
-            loss = ranks.gather(loss[None]).mean()
+        if ranks.current().is_distributed:  # the whole batch's, of each transition
+            loss = ranks.all_gather(loss[None]).mean()
         accuracy = top1_accuracy(logits, logits.diagonal(first))
         return loss.expand(len(logits)), {"curl_loss": loss.detach(), "curl_accuracy": accuracy}
 

@@ -58,7 +58,11 @@ class SimCLR(Representation):
         z = self.encode(obs)  # (2B, dim)
         h = F.normalize(self.projection(z), dim=-1)
         # The loss is defined over the batch: on several ranks, over the views of all of them.
-        pairs = ranks.gather(h.unflatten(0, (2, -1)).transpose(0, 1)) if ranks.current().exchanges else None
+        pairs = (
+            ranks.all_gather(h.unflatten(0, (2, -1)).transpose(0, 1))
+            if ranks.current().is_distributed
+            else None
+        )
         loss, accuracy = nt_xent(
             h,
             self.config.temperature,

@@ -261,11 +261,11 @@ class BatchStandardize(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) → the same shape."""
         with full_precision(x):
-            if not ranks.current().exchanges:
+            if not ranks.current().is_distributed:
                 return super().forward(x.float())
             x = x.float()
             own = torch.stack([x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)])  # (2, C)
-            means, variances = ranks.gather(own[None]).unbind(1)  # (ranks, C) each
+            means, variances = ranks.all_gather(own[None]).unbind(1)  # (ranks, C) each
             mean = means.mean(0)
             variance = variances.mean(0) + (means - mean).square().mean(0)
             scale = self.weight * (variance + self.eps).rsqrt()

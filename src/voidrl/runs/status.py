@@ -135,6 +135,9 @@ class StatusWriter:
         self._update("starting", steps=steps, total_steps=total_steps, checkpoint=steps or None, **fresh)
         self._write()  # nothing is lost yet: a folder that cannot be written is refused here
         self._ended = threading.Event()
+        self._start_heartbeats()
+
+    def _start_heartbeats(self) -> None:
         threading.Thread(
             target=self._beat_until, args=(self._ended,), name="voidrl-status", daemon=True
         ).start()
@@ -271,6 +274,9 @@ def _rate_between(since: _Sample, now: _Sample) -> float | None:
 
 class SilentStatus(StatusWriter):
     """That of a rank which leaves the file to the first one."""
+
+    def _start_heartbeats(self) -> None:
+        pass
 
     def _write(self) -> None:
         pass

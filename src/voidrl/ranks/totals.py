@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from voidrl import ranks
+from voidrl.ranks import group
 
 
 @dataclass
-class Seen:
+class RankMetrics:
     """What the environments of a rank did since the last row, and which cells they ever entered."""
 
     rewards: list[float] = field(default_factory=list)
@@ -30,43 +30,43 @@ class Seen:
     """What `env.count_states` has counted in other ranks than the first."""
 
 
-class Tally:
+class RankTotals:
     """Sums and collects over the ranks of a run."""
 
     def __init__(self) -> None:
-        self.alone = ranks.current().size == 1
+        self.is_alone = group.current().size == 1
 
     def add(self, steps: int, episodes: int, stop: bool) -> tuple[int, int, bool]:
         """Steps and episodes of all ranks in one step of their environments, and whether one is to stop."""
-        if self.alone:
+        if self.is_alone:
             return steps, episodes, stop
-        steps_of_all, episodes_of_all, stops = ranks.total(steps, episodes, stop)
+        steps_of_all, episodes_of_all, stops = group.total(steps, episodes, stop)
         return int(steps_of_all), int(episodes_of_all), stops > 0
 
     def any(self, flag: bool) -> bool:
         """Whether this is so in any rank."""
-        return ranks.total(flag)[0] > 0 if not self.alone else flag
+        return group.total(flag)[0] > 0 if not self.is_alone else flag
 
-    def first(self, words: Sequence[str | None]) -> list[str]:
+    def first_text(self, words: Sequence[str | None]) -> list[str]:
         """Of each text, the first that is not empty in any rank."""
-        found = zip(*ranks.collect([*words]), strict=True)
+        found = zip(*group.all_gather_object([*words]), strict=True)
         return [next(filter(None, texts), "") for texts in found]
 
-    def together(self, seen: Seen) -> Seen:
+    def merge(self, metrics: RankMetrics) -> RankMetrics:
         """What all ranks have seen; metrics of updates are averaged."""
-        if self.alone:
-            return seen
-        parts: list[Seen] = ranks.collect(seen)
-        return Seen(
+        if self.is_alone:
+            return metrics
+        parts: list[RankMetrics] = group.all_gather_object(metrics)
+        return RankMetrics(
             rewards=[reward for part in parts for reward in part.rewards],
             finished=[episode for part in parts for episode in part.finished],
-            visits=summed([part.visits for part in parts]),
+            visits=sum_counts([part.visits for part in parts]),
             trained={name: _mean([p.trained.get(name) for p in parts]) for name in parts[0].trained},
             states=[states for part in parts for states in part.states],
         )
 
 
-def summed(counts: Sequence[np.ndarray]) -> np.ndarray:
+def sum_counts(counts: Sequence[np.ndarray]) -> np.ndarray:
     """The sum of counts of different lengths, which end where the rest is 0."""
     total = np.zeros(max(map(len, counts)), np.int64)
     for each in counts:

@@ -1,9 +1,9 @@
 """Several processes that train one agent: who this one is, and what they exchange.
 
-torchrun starts the processes, or `voidrl pretrain --ranks`; `joined` makes a group of them. A number that
-decides what happens next is exchanged on the host, always by gloo; tensors of the update by NCCL where every
-rank has a GPU of its own, else by gloo. For one process, which is every run outside of such a group, nothing
-here costs anything: each function returns what it was given.
+torchrun starts the processes, or `voidrl pretrain --ranks`; `process_group` makes a group of them. A number
+that decides what happens next is exchanged on the host, always by gloo; tensors of the update by NCCL where
+every rank has a GPU of its own, else by gloo. For one process, which is every run outside of such a group,
+nothing here costs anything: each function returns what it was given.
 
 All ranks call the same functions in the same order. One that dies makes the next call raise `RankLostError`
 in all the others.
@@ -14,8 +14,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
+import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -27,15 +29,19 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from voidrl.errors import ConfigError, RankLostError, RunInterrupted, StoppedBySignal, VoidrlError
-from voidrl.rollcall import End, RollCall
+from voidrl.ranks.liveness import End, Liveness
 
-JOINING = timedelta(minutes=5)  # until all processes have started; one that is known to be dead ends it
-PATIENCE = timedelta(hours=6)  # for one that evaluates or writes a checkpoint; a dead one is noticed at once
-STUCK = timedelta(minutes=10)  # NCCL: an exchange within an update that takes this long ends the process
+START_TIMEOUT = timedelta(minutes=5)  # until all processes have started; one that is known to be dead ends it
+# For one that evaluates or writes a checkpoint. A dead process closes its connections, which is noticed at
+# once; a dead machine does not, and is noticed by its heartbeats.
+GLOO_TIMEOUT = timedelta(hours=6)
+# An exchange within an update that takes this long ends the process, unless a CUDA graph replays it: NCCL may
+# not watch those. `watch` notices dead processes and machines all the same.
+NCCL_TIMEOUT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
-class Ranks:
+class ProcessGroup:
     """The group that this process belongs to."""
 
     rank: int = 0
@@ -43,29 +49,25 @@ class Ranks:
     local_rank: int = 0
     """Among those on this machine."""
     local_size: int = 1
-    host: Any = None
-    """Group for numbers on the host; None for one process."""
-    device: Any = None
-    """Group for tensors on the device."""
     backend: str = ""
-    """`nccl` or `gloo`: what averages gradients."""
-    roll: RollCall | None = None
+    """`nccl` or `gloo`: what averages gradients; empty until `place` has chosen it."""
+    liveness: Liveness | None = None
     """Who is still there; None for one process."""
 
     @property
-    def writes(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this is the one that logs, saves and speaks."""
         return self.rank == 0
 
     @property
-    def exchanges(self) -> bool:
+    def is_distributed(self) -> bool:
         """Whether tensors of an update are exchanged; a group of one that was made on purpose does so too."""
-        return self.device is not None
+        return self.backend != ""
 
     @property
     def can_be_captured(self) -> bool:
         """Whether an update that exchanges tensors fits into a CUDA graph."""
-        return not self.exchanges or self.backend == "nccl"
+        return not self.is_distributed or self.backend == "nccl"
 
     def share_of(self, batch_size: int) -> int:
         """How many transitions of a batch are this rank's: as many as every other's."""
@@ -80,16 +82,27 @@ class Ranks:
         return range(self.rank * total // self.size, (self.rank + 1) * total // self.size)
 
 
-_alone = Ranks()
+@dataclass
+class _Groups:
+    """Those of torch. Its connections are closed when nothing refers to them any more, so only this does."""
+
+    host: Any = None
+    """For numbers on the host, by gloo."""
+    device: Any = None
+    """For tensors of updates: `host`, or one of NCCL."""
+
+
+_groups = _Groups()
+_alone = ProcessGroup()
 _current = _alone
 _on_loss: Callable[[RankLostError], None] | None = None
-_store: Any = None  # where the processes meet: kept, as a script may start one run after another
-_meetings = 0
-_processes: dict[int, tuple[str, int]] = {}  # of the last meeting
+_store: Any = None  # of torchrun: kept, as a script may start one run after another
+_groups_made = 0
+_processes: dict[int, tuple[str, int]] = {}  # of the last group: machines and process ids
 
 
-def current() -> Ranks:
-    """The group of this process; one of size 1 outside of `joined`."""
+def current() -> ProcessGroup:
+    """The group of this process; one of size 1 outside of `process_group`."""
     return _current
 
 
@@ -99,14 +112,14 @@ def expected_size() -> int:
 
 
 @contextmanager
-def joined(device: torch.device | None = None) -> Iterator[Ranks]:
+def process_group(device: torch.device | None = None) -> Iterator[ProcessGroup]:
     """Join the other processes that torchrun has started; leaves them at the end.
 
     Tensors of updates are exchanged once `place` has said on which device they are; `device` says so at once.
     An exception leaves its sentence for the others, whose next exchange fails with it. It carries
     `is_reported` where the first rank ends for the same reason and says so.
     """
-    global _current, _store, _meetings, _processes
+    global _current, _store, _groups_made, _processes
     size = expected_size()
     if size == 1 or _current is not _alone:
         yield _current
@@ -115,42 +128,55 @@ def joined(device: torch.device | None = None) -> Iterator[Ranks]:
     local_size = _variable("LOCAL_WORLD_SIZE", size)
     try:
         if _store is None:
-            _store, _, _ = next(iter(rendezvous("env://", rank, size, timeout=JOINING)))
-        _meetings += 1  # what an earlier group left in the store, addresses among it, is not read again
-        store = PrefixStore(f"voidrl/{_meetings}", _store)
-        roll = RollCall(PrefixStore("roll", store), rank, size)
-        _processes = roll.meet(_processes, JOINING.total_seconds())
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
+            _store, _, _ = next(iter(rendezvous("env://", rank, size, timeout=START_TIMEOUT)))
+        _groups_made += 1  # what an earlier group left in the store, addresses among it, is not read again
+        store = PrefixStore(f"voidrl/{_groups_made}", _store)
+        liveness = Liveness(PrefixStore("liveness", store), rank, size)
+        _processes = liveness.wait_for_start(_processes, START_TIMEOUT.total_seconds())
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=GLOO_TIMEOUT)
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
             f"rank {rank} of {size} cannot reach the others ({_first_line(error)}): expected torchrun's "
             f"MASTER_ADDR and MASTER_PORT, or start it with `voidrl pretrain --ranks {size}`"
         ) from error
-    _current = Ranks(rank, size, local_rank, local_size, dist.group.WORLD, roll=roll)
+    _groups.host = dist.group.WORLD
+    _current = ProcessGroup(rank, size, local_rank, local_size, liveness=liveness)
     try:
         if device is not None:
             place(device)
         yield _current
-        collect(None)  # nobody leaves while another one still needs it
-        roll.wait_for_others()
+        all_gather_object(None)  # nobody leaves while another one still needs it
+        liveness.wait_for_others()
         _leave()
     except BaseException as error:
         end = End(" ".join(str(error).split()) or type(error).__name__, isinstance(error, RankLostError))
-        roll.sign_off(end)
+        liveness.report_end(end)
+        _forget_groups(error)
         _leave()  # which ends the exchanges that others wait in
         if isinstance(error, VoidrlError | RunInterrupted | StoppedBySignal):
-            error.is_reported = error.is_reported or roll.is_reported(end)
-        roll.wait_for_others()
+            error.is_reported = error.is_reported or liveness.is_reported(end)
+        liveness.wait_for_others()
         raise
     finally:
-        roll.close()  # not before: NCCL may wait for a dead rank while the group is left
+        liveness.close()  # not before: NCCL may wait for a dead rank while the group is left
 
 
 def _leave() -> None:
     global _current
     _current = _alone
+    _groups.host = _groups.device = None
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _forget_groups(error: BaseException | None) -> None:
+    """Clear the frames of torch in which an exchange has failed: they refer to its group."""
+    while error is not None:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if frame.f_globals.get("__name__", "").startswith("torch.distributed."):
+                with suppress(RuntimeError):  # it is still running
+                    frame.clear()
+        error = error.__cause__ or error.__context__
 
 
 @contextmanager
@@ -158,7 +184,7 @@ def alone() -> Iterator[None]:
     """What one rank does by itself, such as an evaluation: nothing is exchanged, as nobody would answer."""
     global _current
     group = _current
-    _current = Ranks()
+    _current = ProcessGroup()
     try:
         yield
     finally:
@@ -170,25 +196,31 @@ def place(device: torch.device) -> None:
     global _current
     if _current.size == 1:
         return
-    places = collect(_physical(device))
+    places = all_gather_object(_physical(device))
     backend = "nccl" if None not in places and len({*places}) == _current.size else "gloo"
     with _exchanging():
-        group = dist.new_group(backend="nccl", timeout=STUCK) if backend == "nccl" else _current.host
-    _current = dataclasses.replace(_current, device=group, backend=backend)
-    if backend == "nccl" and _current.roll is not None:
-        _current.roll.watch(_report_loss)
+        _groups.device = (
+            dist.new_group(backend="nccl", timeout=NCCL_TIMEOUT) if backend == "nccl" else _groups.host
+        )
+    _current = dataclasses.replace(_current, backend=backend)
+    liveness = _current.liveness
+    if liveness is not None and (backend == "nccl" or liveness.is_on_several_machines):
+        liveness.watch(_report_loss)
 
 
 def on_loss(report: Callable[[RankLostError], None] | None) -> None:
-    """What is called before this process is ended because another one was lost within an update on GPUs."""
+    """What is called before this process is ended because another one was lost and no exchange fails."""
     global _on_loss
     _on_loss = report
 
 
-def _report_loss(lost: list[int]) -> None:
-    names = " and ".join(f"rank {rank}" for rank in lost)
+def _report_loss(sentence: str, is_reported: bool) -> None:
     if _on_loss is not None:
-        _on_loss(RankLostError(f"{names} died within an update"))
+        error = RankLostError(sentence)
+        error.is_reported = is_reported
+        _on_loss(error)
+    elif not is_reported and sys.stderr is not None:
+        sys.stderr.write(f"voidrl: {sentence}\n")
 
 
 def own_device(name: str) -> str:
@@ -210,7 +242,7 @@ def _physical(device: torch.device) -> str | None:
 
 def average_(tensors: Sequence[Tensor]) -> None:
     """Replace tensors by their mean over ranks, in place and in one exchange."""
-    if not _current.exchanges or not tensors:
+    if not _current.is_distributed or not tensors:
         return
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     sum_(flat)
@@ -218,9 +250,9 @@ def average_(tensors: Sequence[Tensor]) -> None:
     _write(flat, tensors)
 
 
-def averaged(x: Tensor) -> Tensor:
+def average(x: Tensor) -> Tensor:
     """The mean of a tensor over ranks, without gradients; for one process the tensor itself."""
-    if not _current.exchanges:
+    if not _current.is_distributed:
         return x
     x = x.detach()
     return sum_(x.clone() if x.is_floating_point() else x.float()) / _current.size
@@ -228,17 +260,17 @@ def averaged(x: Tensor) -> Tensor:
 
 def sum_(x: Tensor) -> Tensor:
     """Replace a tensor by its sum over ranks."""
-    return _reduce_(x, "SUM") if _current.exchanges else x
+    return _reduce_(x, "SUM") if _current.is_distributed else x
 
 
-def smallest_(x: Tensor) -> Tensor:
+def min_(x: Tensor) -> Tensor:
     """Replace each element by the smallest of all ranks."""
-    return _reduce_(x, "MIN") if _current.exchanges else x
+    return _reduce_(x, "MIN") if _current.is_distributed else x
 
 
-def first_(tensors: Sequence[Tensor]) -> None:
+def broadcast_(tensors: Sequence[Tensor]) -> None:
     """Replace tensors by those of the first rank, in place: one exchange for each type of numbers."""
-    if not _current.exchanges:
+    if not _current.is_distributed:
         return
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         same = [tensor for tensor in tensors if tensor.dtype == dtype]
@@ -248,24 +280,24 @@ def first_(tensors: Sequence[Tensor]) -> None:
         _write(flat, same)
 
 
-def gather(x: Tensor) -> Tensor:
+def all_gather(x: Tensor) -> Tensor:
     """(n, …) of every rank → (size · n, …), in the order of ranks; gradients flow back to their rank.
 
     They are those of the sum of all ranks' losses, so that `average_` makes them those of the mean.
     """
-    return _gather(x) if _current.exchanges else x
+    return _all_gather(x) if _current.is_distributed else x
 
 
 # Inside compiled code an exchange is a break between two compiled parts.
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _gather(x: Tensor) -> Tensor:
-    gathered: Tensor = _Gather.apply(x)  # type: ignore[no-untyped-call]
+def _all_gather(x: Tensor) -> Tensor:
+    gathered: Tensor = _AllGather.apply(x)  # type: ignore[no-untyped-call]
     return gathered
 
 
-class _Gather(torch.autograd.Function):
+class _AllGather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         everything = x.new_empty(_current.size * len(x), *x.shape[1:])
@@ -290,7 +322,7 @@ def _reduce_(x: Tensor, op: Literal["SUM", "MIN"]) -> Tensor:
 
 def _group(x: Tensor) -> Any:
     """NCCL takes tensors of its device alone: priorities of a replay in main memory go by the host's."""
-    return _current.host if x.device.type == "cpu" else _current.device
+    return _groups.host if x.device.type == "cpu" else _groups.device
 
 
 @torch.no_grad()
@@ -305,28 +337,28 @@ def total(*numbers: float) -> list[float]:
         return [*numbers]
     sums = torch.tensor(numbers, dtype=torch.float64)
     with _exchanging():
-        dist.all_reduce(sums, group=_current.host)
+        dist.all_reduce(sums, group=_groups.host)
     found: list[float] = sums.tolist()
     return found
 
 
-def collect(value: Any) -> list[Any]:
+def all_gather_object(value: Any) -> list[Any]:
     """A picklable value of every rank, in their order, on every rank."""
     if _current.size == 1:
         return [value]
     values = [None] * _current.size
     with _exchanging():
-        dist.all_gather_object(values, value, group=_current.host)
+        dist.all_gather_object(values, value, group=_groups.host)
     return values
 
 
-def share(value: Any) -> Any:
+def broadcast_object(value: Any) -> Any:
     """The value of the first rank, on every rank."""
     if _current.size == 1:
         return value
     values = [value]
     with _exchanging():
-        dist.broadcast_object_list(values, src=0, group=_current.host)
+        dist.broadcast_object_list(values, src=0, group=_groups.host)
     return values[0]
 
 
@@ -335,7 +367,7 @@ def _exchanging() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        found = _current.roll.culprit() if _current.roll is not None else ""
+        found = _current.liveness.describe_loss() if _current.liveness is not None else ""
         raise RankLostError(found or f"a rank does not answer ({_first_line(error)})") from error
 
 

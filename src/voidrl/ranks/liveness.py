@@ -1,8 +1,7 @@
 """Which of the processes that train one agent are still there, and what the others said when they ended.
 
-An exchange that fails says that a connection was closed, not by whom. Each process therefore leaves its host
-and process id in the store through which all have met, and its last sentence when it ends. Does not import
-torch.
+An exchange that fails says that a connection was closed, not by whom. Each process therefore leaves its
+machine and process id in the store that all of them use, and its last sentence when it ends.
 """
 
 from __future__ import annotations
@@ -12,16 +11,19 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from voidrl.errors import RankLostError
 
-PATIENCE_SECONDS = 5.0  # for the last sentence of a process that has just closed its connections
-LOOK_SECONDS = 0.02
+END_SECONDS = 5.0  # to wait for the last sentence of a process that has closed its connections
+POLL_SECONDS = 0.02
 WATCH_SECONDS, GRACE_SECONDS = 1.0, 15.0
+BEAT_SECONDS = 10.0
+SILENT_SECONDS = 300.0  # without a heartbeat of a process on another machine, until it is lost
+DIED, SILENT = "died", "sent no heartbeats for minutes: the machine or its network may be down"
 FAILED = 2  # exit status of bad input and of failures
 
 
@@ -33,7 +35,7 @@ class End(NamedTuple):
     """Because another one was lost, which explains nothing."""
 
 
-class RollCall:
+class Liveness:
     """The processes of a group, as one of them sees them; `store` is torch's."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
@@ -41,17 +43,19 @@ class RollCall:
         self._processes: dict[int, tuple[str, int]] = {}
         self._left = threading.Event()
         self._is_cut_off = False
-        self._set(f"process/{rank}", [socket.gethostname(), os.getpid()])
+        self._set(f"process/{rank}", [machine_id(), os.getpid()])
 
-    def meet(self, before: Mapping[int, tuple[str, int]], seconds: float) -> dict[int, tuple[str, int]]:
-        """Wait until all have signed, and return their hosts and process ids.
+    def wait_for_start(
+        self, before: Mapping[int, tuple[str, int]], seconds: float
+    ) -> dict[int, tuple[str, int]]:
+        """Wait until all have registered, and return their machines and process ids.
 
         Args:
             before: Those of an earlier group, if there was one: who has ended since will not come.
             seconds: How long to wait for one that has not begun.
         """
         last = time.monotonic() + seconds
-        while missing := [rank for rank in range(self._size) if not self._learn(rank)]:
+        while missing := [rank for rank in range(self._size) if not self._is_registered(rank)]:
             gone = [rank for rank in missing if _has_ended(*before.get(rank, ("", 0)))]
             if gone or self._is_cut_off:
                 raise RankLostError(
@@ -63,16 +67,16 @@ class RollCall:
                     f"rank {self._rank} of {self._size} has waited {seconds:.0f} s for rank {missing[0]}, "
                     f"which did not come: start all of them with the same command"
                 )
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         return self._processes
 
-    def _learn(self, rank: int) -> bool:
-        """Whether a rank has signed."""
+    def _is_registered(self, rank: int) -> bool:
+        """Whether a rank has registered."""
         if rank not in self._processes and (found := self._get(f"process/{rank}")) is not None:
             self._processes[rank] = str(found[0]), int(found[1])
         return rank in self._processes
 
-    def sign_off(self, end: End) -> None:
+    def report_end(self, end: End) -> None:
         """Leave a last sentence; also ends well where nobody can read it any more."""
         self._set(f"end/{self._rank}", end)
 
@@ -80,7 +84,7 @@ class RollCall:
         """Whether the first rank, which speaks for all, ends for the same reason: no need to say it again."""
         if self._rank == 0:
             return False
-        for _ in self._looks():
+        for _ in self._polls():
             first = self._end_of(0)
             if first is not None:
                 return end.is_loss or end.sentence in first.sentence
@@ -92,7 +96,7 @@ class RollCall:
         """Keep the store, which is in the first process, until the others have read from it."""
         self._set(f"gone/{self._rank}", True)
         if self._rank == 0:
-            for _ in self._looks():
+            for _ in self._polls():
                 if all(self._get(f"gone/{r}") or self._is_dead(r) for r in range(1, self._size)):
                     return
 
@@ -100,10 +104,10 @@ class RollCall:
         """Ranks on this machine whose process does not exist any more."""
         return [rank for rank in range(self._size) if rank != self._rank and self._is_dead(rank)]
 
-    def culprit(self) -> str:
+    def describe_loss(self) -> str:
         """Who was lost, and why, in words; nothing if that cannot be known."""
-        hearsay = ""
-        for _ in self._looks():
+        indirect = ""
+        for _ in self._polls():
             for rank in range(self._size):
                 if rank == self._rank:
                     continue
@@ -111,38 +115,61 @@ class RollCall:
                 if end is not None and not end.is_loss:
                     return f"rank {rank} failed: {end.sentence}"
                 if end is not None:
-                    hearsay = hearsay or end.sentence
+                    indirect = indirect or end.sentence
                 elif self._is_dead(rank):
-                    return f"rank {rank} died"
-        return hearsay
+                    return f"rank {rank} {DIED}"
+        return indirect
 
-    def watch(self, report: Callable[[list[int]], None]) -> None:
-        """Look after the others in a thread, and end this process some time after one of them has died.
+    @property
+    def is_on_several_machines(self) -> bool:
+        """Whether processes of another machine are in the group; known after `wait_for_start`."""
+        return len({machine for machine, _ in self._processes.values()}) > 1
+
+    def watch(self, report: Callable[[str, bool], None]) -> None:
+        """Look after the others in a thread, and end this process some time after one of them was lost.
 
         For kernels of NCCL, which wait for a dead rank on the GPU: the host waits for them in turn, and no
-        exchange of its own fails. Gloo notices a closed connection.
+        exchange of its own fails. Gloo notices a closed connection, but a machine that loses its power or its
+        network closes none: processes of other machines send heartbeats.
+
+        Args:
+            report: Called before the end with a sentence, and with whether the first rank says it too.
         """
+        heartbeats = Heartbeats(self._store, self._rank, self._elsewhere())
+
+        def beat() -> None:
+            while not self._left.wait(BEAT_SECONDS) and heartbeats.exchange():
+                pass
 
         def look() -> None:
             while not self._left.wait(WATCH_SECONDS):
-                if lost := self.dead():
+                dead, silent = self.dead(), heartbeats.silent()
+                if lost := dead or silent:
                     if not self._left.wait(GRACE_SECONDS):  # else it has ended by itself
-                        report(lost)
+                        names = " and ".join(f"rank {rank}" for rank in lost)
+                        report(f"{names} {DIED if dead else SILENT}", self._rank != 0 and 0 not in lost)
                         os._exit(FAILED)
                     return
 
+        if self.is_on_several_machines:
+            threading.Thread(target=beat, name="voidrl-heartbeats", daemon=True).start()
         threading.Thread(target=look, name="voidrl-ranks", daemon=True).start()
+
+    def _elsewhere(self) -> list[int]:
+        """The ranks on other machines."""
+        here = self._processes[self._rank][0]
+        return [rank for rank, (machine, _) in self._processes.items() if machine != here]
 
     def close(self) -> None:
         """Stop looking."""
         self._left.set()
 
-    def _looks(self) -> Any:
-        """Several looks, until patience ends."""
-        last = time.monotonic() + PATIENCE_SECONDS
+    def _polls(self) -> Any:
+        """Poll for some seconds."""
+        last = time.monotonic() + END_SECONDS
         while time.monotonic() < last:
             yield
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _end_of(self, rank: int) -> End | None:
         found = self._get(f"end/{rank}")
@@ -171,9 +198,62 @@ class RollCall:
             self._is_cut_off = True
 
 
-def _has_ended(host: str, pid: int) -> bool:
+class Heartbeats:
+    """Those of processes on other machines, as one process sends and receives them.
+
+    Args:
+        store: Through which they are exchanged, by a connection of its own: others may wait in theirs.
+        rank: Of this process.
+        others: Ranks whose heartbeats are expected.
+    """
+
+    def __init__(self, store: Any, rank: int, others: Sequence[int]) -> None:
+        self._store = store.clone() if others else store
+        self._rank = rank
+        self._sent = 0
+        self._received: dict[int, bytes] = {}
+        self._exchanged = time.monotonic()
+        self._times = dict.fromkeys(others, self._exchanged)
+
+    def exchange(self) -> bool:
+        """Send one and look for those of the others; False if the store has ended with its process."""
+        self._sent += 1
+        try:
+            self._store.set(f"heartbeat/{self._rank}", str(self._sent))
+            for rank in self._times:
+                key = f"heartbeat/{rank}"
+                found = self._store.get(key) if self._store.check([key]) else b""
+                if found != self._received.get(rank, b""):
+                    self._received[rank] = found
+                    self._times[rank] = time.monotonic()
+        except RuntimeError:
+            return False
+        self._exchanged = time.monotonic()
+        return True
+
+    def silent(self) -> list[int]:
+        """Ranks that were silent for too long; the first, which has the store, if that does not answer."""
+        since = time.monotonic() - SILENT_SECONDS
+        if self._times and self._exchanged < since:
+            return [0]
+        return [rank for rank, heard in self._times.items() if heard < since]
+
+
+def machine_id() -> str:
+    """Where process ids mean the same: a boot of a kernel, and a namespace of them, as containers have.
+
+    Machines from one image may have the same host name, which only stands in where there is no /proc.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _has_ended(machine: str, pid: int) -> bool:
     """Whether a process was on this machine and is not any more."""
-    return host == socket.gethostname() and not is_running(pid)
+    return machine == machine_id() and not is_running(pid)
 
 
 def is_running(pid: int) -> bool:

@@ -1,0 +1,41 @@
+"""Several processes that train one agent: `from voidrl import ranks`, then `ranks.all_gather(x)`."""
+
+from voidrl.ranks.group import (
+    ProcessGroup,
+    all_gather,
+    all_gather_object,
+    alone,
+    average,
+    average_,
+    broadcast_,
+    broadcast_object,
+    current,
+    expected_size,
+    min_,
+    on_loss,
+    own_device,
+    place,
+    process_group,
+    sum_,
+    total,
+)
+
+__all__ = [
+    "ProcessGroup",
+    "all_gather",
+    "all_gather_object",
+    "alone",
+    "average",
+    "average_",
+    "broadcast_",
+    "broadcast_object",
+    "current",
+    "expected_size",
+    "min_",
+    "on_loss",
+    "own_device",
+    "place",
+    "process_group",
+    "sum_",
+    "total",
+]
