@@ -14,7 +14,7 @@ import torch
 from voidrl import __version__, checkpoint
 from voidrl.checkpoint import Group
 from voidrl.errors import ConfigError, MissingExtraError
-from voidrl.experiments.executors import make_options, ray_cluster
+from voidrl.experiments.executors import make_options, ray_cluster, ray_node
 from voidrl.experiments.executors.ray import Options
 from voidrl.experiments.executors.ray_fetch import Mirror
 from voidrl.experiments.executors.ray_node import NodeAgent, attempt_path, write_json
@@ -267,6 +267,94 @@ def test_the_request_to_give_a_run_up_reaches_its_node_once(tmp_path, monkeypatc
     courier._carry_one(cell)
     assert not prune_path(node.root, CELL).exists()
     cell.mirror.close()
+
+
+class Ref:
+    """An answer to come."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+
+class Actor:
+    """An actor whose calls are noted, and answered with what is given."""
+
+    def __init__(self, **answers):
+        self.answers, self.calls = answers, []
+
+    def __getattr__(self, method):
+        def remote(*args):
+            self.calls.append(method)
+            return Ref(self.answers.get(method))
+
+        return SimpleNamespace(remote=remote)
+
+
+@pytest.fixture
+def executor(tmp_path, monkeypatch):
+    """The executor without a cluster; `killed` has the actors that it has ended."""
+    pytest.importorskip("ray")
+    from voidrl.experiments.executors import ray_executor
+
+    def wait(refs, **_):
+        return [ref for ref in refs if ref.answer is not PENDING], []
+
+    made = ray_executor.Ray(tmp_path, Options(), {}, {}, owned=False, disconnects=False)
+    made.killed = []
+    stub = SimpleNamespace(
+        exceptions=ray_executor.ray.exceptions, wait=wait, get=lambda ref: ref.answer, kill=made.killed.append
+    )
+    monkeypatch.setattr(ray_executor, "ray", stub)
+    return made
+
+
+PENDING = object()
+THERE = {"node": "7", "host": "node7", "begun": True}
+
+
+def take(executor, cell, **answers):
+    from voidrl.experiments.executors.ray_courier import Submitted
+
+    actor = Actor(**answers)
+    executor._take(Submitted(cell, "abc", actor))
+    return actor
+
+
+def test_the_end_of_a_process_is_asked_for_again(executor, tmp_path, monkeypatch):
+    actor = take(executor, CELL, where=THERE, wait=None)
+    executor._ask()
+    executor._ask()
+    assert actor.calls == ["where", "wait", "wait", "wait"]
+    assert executor._ended.empty()
+    end = {**THERE, "code": 0, "why": "", "started": 1.0, "ended": 2.0}
+    actor.answers["wait"] = end
+    executor._ask()
+    executor._ask()
+    assert executor._ended.get_nowait()[1].code == 0
+    # No call stays in an actor after its caller is gone.
+    monkeypatch.setattr(ray_node, "node_id", lambda: "7")
+    monkeypatch.setattr(ray_node, "_exit_soon", lambda: None)
+    setup = {"root": str(tmp_path), "source": None, "attempt": "abc", "begins": False}
+    real = ray_node.CellActor({"cell": CELL}, setup)
+    assert real.wait(0.0) is None
+    real.stop()
+    assert real.wait(0.0)["code"] == 75
+
+
+def test_a_stop_ends_only_actors_that_ray_lists_as_pending(executor):
+    running = take(executor, "maze/apt/seed1", where=PENDING, wait=PENDING)  # late with its answer
+    queued = take(executor, "maze/apt/seed2", where=PENDING, wait=PENDING)
+    executor.stop()
+    executor._pending = Ref(["maze/apt/seed2#abc"])
+    executor._look_for_queued()
+    assert executor.killed == [queued]
+    cell, ended = executor._ended.get_nowait()
+    assert (cell.actor, ended.code) == (queued, 75)
+    assert executor._pending is None
+    where, _ = executor._cells["maze/apt/seed1"].refs
+    where.answer = THERE
+    executor._ask()
+    assert running.calls == ["where", "wait", "stop"]  # with a checkpoint
 
 
 def test_a_cluster_that_does_not_answer(monkeypatch):

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from voidrl.experiments.executors.ray import Options
 
 ASK_SECONDS = 0.2  # between two looks at what Ray has answered
-QUEUED_SECONDS = 10.0  # without an answer of an actor that is to be stopped: it has no node yet
+WAIT_SECONDS = 20.0  # for the end of a process, before it is asked for again
+QUEUED_SECONDS = 10.0  # without an answer of an actor that is to be stopped: it may have no node yet
 END_SECONDS = 120.0  # for checkpoints, when a cluster of one's own ends
 MAX_QUEUED = 1000
 
@@ -79,6 +80,7 @@ class Ray(Executor):
         self._asked = 0.0
         self._driver_lock: int | None = None
         self._stopping: float | None = None
+        self._pending: Any = None  # the answer to come: which actors wait for a node
         self._courier: Courier | None = None
         self._watch = Watch()
         self._has_nodes = True
@@ -153,11 +155,17 @@ class Ray(Executor):
                 return False  # another command does it here meanwhile
             cell.mirror = Mirror(self._out, cell.name, cell.attempt)
         if cell.actor is not None:
-            cell.refs = {cell.actor.where.remote(): "where", cell.actor.wait.remote(): "wait"}
+            for what in ("where", "wait"):
+                self._request(cell, what)
         elif self._shared and cell.end is not None:
             self._ended.put((cell, Ended(cell.end["code"], cell.end["why"])))
         self._cells[cell.name] = cell
         return True
+
+    def _request(self, cell: Submitted, what: str) -> None:
+        """Ask an actor for its node (`where`) or its end (`wait`), without waiting for the answer."""
+        ref = cell.actor.wait.remote(WAIT_SECONDS) if what == "wait" else cell.actor.where.remote()
+        cell.refs[ref] = what
 
     def has_room(self, cell: str) -> bool:  # noqa: D102
         return sum(not each.node for each in self._cells.values()) < MAX_QUEUED
@@ -213,7 +221,7 @@ class Ray(Executor):
                 self._ask()
                 self._explain()
                 if self._stopping is not None and now - self._stopping > QUEUED_SECONDS:
-                    self._drop_queued()
+                    self._look_for_queued()
         ended = {}
         with suppress(queue.Empty):
             while True:
@@ -236,10 +244,13 @@ class Ray(Executor):
             try:
                 answer = ray.get(ref)
             except ray.exceptions.ActorUnavailableError:  # which may come back
-                cell.refs[getattr(cell.actor, what).remote()] = what
+                self._request(cell, what)
             except ray.exceptions.RayError as error:
                 self._die(cell, error)
             else:
+                if answer is None:  # it has not ended yet
+                    self._request(cell, what)
+                    continue
                 cell.node, cell.host = answer["node"], answer["host"]
                 if what == "wait":
                     self._end(cell, answer)
@@ -306,10 +317,23 @@ class Ray(Executor):
                 if cell.node and not cell.is_dead and cell.actor is not None:
                     cell.actor.stop.remote()
 
-    def _drop_queued(self) -> None:
-        """End actors that are to be stopped and have not said where they are: they wait for a node."""
+    def _look_for_queued(self) -> None:
+        """Ask Ray which actors wait for a node, if some that are to be stopped have not said where they are.
+
+        One that runs may be late with its answer; it is stopped as soon as that comes.
+        """
+        if self._pending is None:
+            if any(cell.actor and not cell.node and not cell.is_dead for cell in self._cells.values()):
+                self._pending = ray.remote(num_cpus=0)(ray_node.pending_actors).remote()
+        elif ray.wait([self._pending], timeout=0)[0]:
+            ref, self._pending = self._pending, None
+            with suppress(ray.exceptions.RayError):  # its node was lost: another one is asked
+                self._drop_queued({*ray.get(ref)})
+
+    def _drop_queued(self, pending: Collection[str]) -> None:
+        """End the actors that wait for a node."""
         for cell in self._cells.values():
-            if cell.actor is None or cell.node or cell.is_dead:
+            if cell.is_dead or f"{cell.name}#{cell.attempt}" not in pending:
                 continue
             with suppress(ray.exceptions.RayError, ValueError):
                 ray.kill(cell.actor)

@@ -74,6 +74,14 @@ def prune_path(root: Path, cell: str) -> Path:
     return root / CELLS / f"{cell}.prune"
 
 
+def pending_actors() -> list[str]:
+    """The names of actors that wait for a node, in all namespaces; runs on a node, as `ray://` cannot ask."""
+    from ray._private import state
+
+    pending = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
+    return [str(each["Name"]) for kind in pending for each in state.actors(actor_state_name=kind).values()]
+
+
 class CellActor:
     """Starts the process of a cell, waits for it and ends with it.
 
@@ -113,10 +121,12 @@ class CellActor:
                 why = f"its process could not be started on {socket.gethostname()} ({error})"
                 self._finish({"code": None, "why": why})
 
-    def wait(self) -> dict[str, Any]:
-        """Wait for the end: `code` or `why`, and when it `started` and `ended`."""
-        self._has_ended.wait()
-        return self._end
+    def wait(self, seconds: float) -> dict[str, Any] | None:
+        """Wait for the end: `code` or `why`, and when it `started` and `ended`; None if it takes longer.
+
+        Whoever waits asks again: a call without an end would stay here after its caller was killed.
+        """
+        return self._end if self._has_ended.wait(seconds) else None
 
     def stop(self) -> None:
         """Have a checkpoint written; the process ends after that."""
