@@ -191,6 +191,36 @@ def test_a_node_lost_during_a_copy_leaves_what_can_be_resumed(tmp_path):
         mirror.close()
 
 
+def test_a_damaged_checkpoint_fails_the_cell_and_stays_on_its_node(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    from voidrl.experiments.executors.ray_courier import FETCH_TRIES, Courier, Submitted
+
+    out, node, ended = tmp_path / "out", Node(tmp_path / "node"), []
+    run_to(node.root, 10)
+    run_to(node.root, 20, status="done")
+    path = node.root / CELL / "checkpoints" / f"step_{20:012d}" / "agent.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    end = {"code": 0, "why": "", "attempt": "abc"}
+    mirror = Mirror(out, CELL, "abc")
+    cell = Submitted(CELL, "abc", None, node="7", is_dead=True, end=end, mirror=mirror)
+    courier = Courier(out, {CELL: cell}, ended.append, pytest.fail, "space", None)
+    monkeypatch.setattr(courier, "_agent", lambda name: node)
+    for _ in range(FETCH_TRIES):
+        assert not ended
+        courier._carry_one(cell)
+    [(_, how)] = ended
+    assert how.code is None
+    assert f"damaged on the node: {CELL}/checkpoints/step_000000000020" in how.why
+    assert f"{node.root / CELL}: the same command copies them again" in how.why
+    assert cell.is_kept
+    assert path.exists()
+    assert steps(out) == [10]
+    assert not (out / CELL / "status.json").exists()  # which would say that it is done
+    mirror.close()
+
+
 def test_a_cell_is_sent_what_was_fetched_and_its_source(tmp_path):
     out, node = tmp_path / "out", Node(tmp_path / "node")
     run_to(out, 10)
@@ -330,7 +360,13 @@ def test_the_end_of_a_process_is_asked_for_again(executor, tmp_path, monkeypatch
     actor.answers["wait"] = end
     executor._ask()
     executor._ask()
-    assert executor._ended.get_nowait()[1].code == 0
+    cell, ended = executor._ended.get_nowait()
+    assert ended.code == 0
+    record = executor._record_path(CELL)
+    write_json(record, {})
+    for cell.is_kept in (True, False):  # on its node: the next command finds it by its record
+        executor._collect(cell)
+        assert record.exists() is cell.is_kept
     # No call stays in an actor after its caller is gone.
     monkeypatch.setattr(ray_node, "node_id", lambda: "7")
     monkeypatch.setattr(ray_node, "_exit_soon", lambda: None)

@@ -21,6 +21,7 @@ from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import make_plan
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
+from voidrl.experiments.state import state_of
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import read_failure
 
@@ -160,6 +161,46 @@ def test_exit_code_75_is_preemption_on_a_cluster_and_a_failure_here(plan, preemp
     assert executor.submitted.count(APT) == 1 + preempts
     if not preempts:
         assert "a signal stopped its process" in outcome.failed[APT]
+
+
+@pytest.mark.parametrize("detaches", [True, False])
+def test_a_process_is_done_only_if_its_results_are_here(plan, monkeypatch, detaches):
+    monkeypatch.setattr(run, "APPEAR_SECONDS", 0.2)
+    monkeypatch.setattr(run, "POLL_SECONDS", 0.01)
+
+    class Forgetful(Fake):
+        def end(self, folder):
+            return Ended(DONE) if folder == APT else super().end(folder)
+
+    executor = Forgetful(plan)
+    executor.detaches = detaches
+    outcome, _ = work(executor)
+    why = f"its process says that it is done, but its results are not in {plan.out / APT}: run the same"
+    assert outcome.failed[APT].startswith(why)
+    assert outcome.waiting == {TUNED: APT}
+    assert executor.submitted.count(APT) == 1
+    assert read_failure(plan.out, APT).startswith(why)
+
+
+def test_results_that_appear_late_on_a_cluster_count(plan, monkeypatch):
+    looks = []
+
+    def look(cell, folder):
+        looks.append(cell.folder)
+        if looks.count(APT) == 10:
+            make_done(plan, cell)
+        return state_of(cell, folder)
+
+    class Late(Fake):
+        def end(self, folder):
+            return Ended(DONE) if folder == APT else super().end(folder)
+
+    monkeypatch.setattr(run, "state_of", look)
+    executor = Late(plan)
+    executor.detaches = True
+    outcome, shown = work(executor)
+    assert outcome.ok
+    assert "maze/apt/seed2: done in" in shown
 
 
 def test_cells_of_an_earlier_command_are_not_submitted_again(plan):

@@ -53,6 +53,8 @@ class Submitted:
     """Copies that have failed."""
     is_collected: bool = False
     """Nothing of it is left to copy."""
+    is_kept: bool = False
+    """Its files could not be copied and stay on its node, for the next command."""
 
 
 class Courier(threading.Thread):
@@ -144,8 +146,20 @@ class Courier(threading.Thread):
             cell.tries += 1
             if cell.tries == FETCH_TRIES:
                 cell.is_collected = True
-                why = f"its files could not be copied ({' '.join(str(error).split())[-300:]})"
-                self._put((cell, Ended(None, why)))
+                self._put((cell, Ended(None, self._describe_failed_copy(cell, error))))
+
+    def _describe_failed_copy(self, cell: Submitted, error: Exception) -> str:
+        """Why files could not be copied, and where those of a cell that has ended are kept."""
+        why = f"its files could not be copied ({' '.join(str(error).split())[-300:]})"
+        if not cell.is_dead:
+            return why
+        cell.is_kept = True
+        place = "on its node"
+        with suppress(Exception):
+            call = self._agent(cell.node)
+            place = place if call is None else f"in {call('place_of', cell.name)}"
+        remedy = "the same command copies them again, or trains again if they are removed"
+        return f"{why}; they stay {place}: {remedy}"
 
     def _carry_last(self, cell: Submitted, call: Call) -> None:
         assert cell.mirror is not None

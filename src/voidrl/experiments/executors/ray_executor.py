@@ -298,9 +298,10 @@ class Ray(Executor):
         if cell.actor is not None:
             with suppress(ray.exceptions.RayError, ValueError):  # at once, for the next cell
                 ray.kill(cell.actor)
-        for path in (self._record_path(cell.name), ray_node.ended_path(self._out, cell.name)):
-            with suppress(OSError):
-                path.unlink()
+        if not cell.is_kept:
+            for path in (self._record_path(cell.name), ray_node.ended_path(self._out, cell.name)):
+                with suppress(OSError):
+                    path.unlink()
         if cell.mirror is not None:
             cell.mirror.close()
         if cell.lock is not None:

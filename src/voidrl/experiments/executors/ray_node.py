@@ -287,7 +287,10 @@ class NodeAgent:
         return found
 
     def pin(self, cell: str) -> dict[str, dict[str, int]]:
-        """Hold the checkpoints of a cell, which deletes old ones; their files and sizes, under `.pinned`."""
+        """Hold the checkpoints of a cell, which deletes old ones; their files and sizes, under `.pinned`.
+
+        One that cannot be held has no files.
+        """
         shutil.rmtree(self._root / PINNED / cell, ignore_errors=True)
         found: dict[str, dict[str, int]] = {}
         for path in sorted((self._root / cell).glob("*/step_*")):
@@ -299,7 +302,8 @@ class NodeAgent:
             try:
                 for file in path.iterdir():
                     _link(file, target / file.name)
-            except OSError:  # deleted or renamed meanwhile
+            except OSError:  # deleted or renamed meanwhile, or damaged
+                found[name] = {}
                 continue
             found[name] = {file.name: file.stat().st_size for file in target.iterdir()}
         return found
@@ -332,6 +336,10 @@ class NodeAgent:
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         (self._root / INCOMING / cell).rename(folder)
+
+    def place_of(self, cell: str) -> str:
+        """The machine and the folder of a cell here."""
+        return f"{socket.gethostname()}:{self._root / cell}"
 
     def give_up(self, cell: str) -> None:
         """Ask a cell that runs here to write a checkpoint and end."""
