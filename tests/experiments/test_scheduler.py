@@ -12,8 +12,8 @@ from voidrl import checkpoint
 from voidrl.config import to_json
 from voidrl.errors import RunFolderError, RunInterrupted
 from voidrl.experiments import cell as cell_module
+from voidrl.experiments import experiment, run
 from voidrl.experiments import plan as planning
-from voidrl.experiments import run
 from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, HELD, INTERRUPTED
 from voidrl.experiments.executors.base import ClusterLostError, Ended, Executor
@@ -284,13 +284,22 @@ def test_a_lost_cluster_ends_the_command_and_leaves_the_cells_as_they_are(plan, 
     assert not any(locks.is_held(locks.cell_lock_path(plan.out, folder)) for folder in FOLDERS)
 
 
-def test_what_an_earlier_command_left_can_be_stopped(plan):
+def test_what_an_earlier_command_left_can_be_stopped(plan, monkeypatch, capsys):
     lost = Ended(None, "it was taken out of the queue", lost=True)
     executor = Fake(plan, {RANDOM: [Ended(INTERRUPTED)], APT: [lost]}, attached=[RANDOM, APT])
     executor.detaches = True
     assert run.stop_cells(plan, executor, command=COMMAND, board=Board(io.StringIO())) == 2
     assert executor.submitted == []
     assert executor.calls == ["stop", "exit"]
+    for attached, words in (
+        ([RANDOM], "1 runs stopped; the command without --stop resumes them"),
+        ([], f"nothing was stopped: no run of {plan.out} is in the cluster"),
+    ):
+        executor = Fake(plan, {RANDOM: [Ended(INTERRUPTED)]}, attached=attached)
+        executor.detaches = True
+        monkeypatch.setattr(experiment, "make_executor", lambda *_, made=executor: made)
+        assert experiment.stop_experiment(plan, "ray", None, COMMAND) == 0
+        assert words in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_second_interrupt_kills_what_does_not_detach(plan):
