@@ -18,7 +18,7 @@ from tiny_runs import assert_same_run
 
 import voidrl
 from voidrl.cli import main as cli
-from voidrl.experiments.executors import ray_cluster
+from voidrl.experiments.executors.ray import cluster as ray_cluster
 from voidrl.experiments.prune import request_prune
 from voidrl.runs.experiment_record import read_experiment_record
 from voidrl.runs.status import is_pruned, read_status

@@ -17,7 +17,7 @@ from typing import Any
 from voidrl import checkpoint
 from voidrl.errors import CheckpointError
 from voidrl.experiments.executors.base import log_path
-from voidrl.experiments.executors.ray_node import PINNED, STEP, read_json, write_json
+from voidrl.experiments.executors.ray.node import PINNED, STEP, read_json, write_json
 from voidrl.runs import locks
 
 CHUNK_BYTES = 8 << 20
@@ -25,7 +25,7 @@ Call = Callable[..., Any]
 """Calls a method of a node's agent and returns its answer: `call("read", name, offset, size)`."""
 
 
-class Mirror:
+class RunCopy:
     """The copy of one cell in the experiment's folder.
 
     Args:
