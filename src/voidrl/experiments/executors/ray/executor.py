@@ -334,7 +334,7 @@ class Ray(Executor):
     def _drop_queued(self, pending: Collection[str]) -> None:
         """End the actors that wait for a node."""
         for cell in self._cells.values():
-            if cell.is_dead or f"{cell.name}#{cell.attempt}" not in pending:
+            if cell.node or cell.is_dead or f"{cell.name}#{cell.attempt}" not in pending:
                 continue
             with suppress(ray.exceptions.RayError, ValueError):
                 ray.kill(cell.actor)
