@@ -18,7 +18,7 @@ from voidrl.experiments.plan import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import state_of
 from voidrl.runs import locks
-from voidrl.runs.metrics import last_row
+from voidrl.runs.metrics import last_rows
 from voidrl.runs.status import read_status
 
 CHANGES = {
@@ -83,7 +83,7 @@ def attempts(plan, cell):
 
 
 def reached(folder):
-    return last_row(folder).get("step", 0)
+    return next(last_rows(folder), {}).get("step", 0)
 
 
 def is_held(plan, cell):

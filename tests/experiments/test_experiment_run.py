@@ -10,14 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from done_cells import make_done, make_started
+from done_cells import make_done, make_started, write_status
 from rich.text import Text
 from tiny_runs import rows
 
 from voidrl.cli import main as cli
 from voidrl.errors import RunInterrupted
 from voidrl.experiments import run
-from voidrl.experiments.board import Board
+from voidrl.experiments.board import Board, read_progress
 from voidrl.experiments.executors import local
 from voidrl.experiments.executors.base import Ended
 from voidrl.experiments.experiment import run_experiment
@@ -25,6 +25,7 @@ from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import state_of
+from voidrl.runs import locks
 from voidrl.runs.evaluations import start_date
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
 from voidrl.runs.status import read_status
@@ -223,7 +224,8 @@ def test_the_live_table_fits_every_width(tmp_path):
     plan = make_plan(read_experiment("table2"), request, tmp_path)
     running = [(cell, plan.path(cell)) for cell in plan.cells[:3]]
     folder = make_started(plan, plan.cells[0])
-    (folder / "metrics.jsonl").write_text('{"step": 125000000, "time/steps_per_second": 348.0}\n')
+    write_status(folder, "running", steps=125_000_000, total_steps=250_000_000, rate=348.0)
+    lock = locks.acquire(folder / locks.RUN_LOCK)
     board = Board(io.StringIO())
     board.start(78, 12)
     for width in (20, 32, 40, 60, 80, 200):
@@ -232,12 +234,38 @@ def test_the_live_table_fits_every_width(tmp_path):
     text = Text("\n").join(board.lines(running, 2, 100)).plain
     assert text.splitlines()[0].startswith("12/78 done, 2 elsewhere")
     assert "alien/apt-pretrain/seed1  125M/250M  eta 4d03h  348/s" in text
+    locks.unlock(lock)
+
+
+def test_progress_is_that_of_voidrl_status(tmp_path):
+    plan = make_plan(read_experiment("demo"), ExperimentRequest(), tmp_path)
+    cell = next(cell for cell in plan.cells if cell.evaluation is not None and cell.config.steps == 8000)
+    folder = plan.path(cell)
+    assert read_progress(cell, folder) == ("0/8k", "starting", "")
+    make_started(plan, cell)
+    (folder / "metrics.jsonl").write_text('{"step": 200, "time/steps_per_second": 5940.0}\n')  # warm-up
+    lock = locks.acquire(folder / locks.RUN_LOCK)
+    for state, fields, shown in [
+        ("starting", {}, ("0/8k", "starting", "")),
+        ("running", {"steps": 225}, ("225/8k", "running", "")),
+        ("running", {"steps": 4000, "rate": 100.0}, ("4k/8k", "eta 40s", "100")),
+        ("running", {"steps": 4000, "rate": 0.0}, ("4k/8k", "eta ?", "0")),
+        ("running", {"steps": 8000, "rate": 100.0}, ("8k/8k", "saving", "")),
+        ("done", {"steps": 8000, "rate": 100.0}, ("8k/8k", "evaluating", "")),
+        ("stopped", {"steps": 4000, "rate": 100.0}, ("4k/8k", "starting", "")),  # it is being resumed
+    ]:
+        write_status(folder, state, total_steps=8000, **fields)
+        assert read_progress(cell, folder) == shown
+    (folder / "status.json").write_text("{")
+    assert read_progress(cell, folder) == ("0/8k", "starting", "")
+    locks.unlock(lock)
 
 
 def test_a_log_has_a_line_for_each_run_every_ten_seconds_and_then_every_minute(tmp_path, monkeypatch):
     plan = make_plan(read_experiment("demo"), ExperimentRequest(), tmp_path)
     folder = make_started(plan, plan.cells[0])
-    (folder / "metrics.jsonl").write_text('{"step": 4000, "time/steps_per_second": 100.0}\n')
+    write_status(folder, "running", steps=4000, total_steps=16_000, rate=100.0)
+    lock = locks.acquire(folder / locks.RUN_LOCK)
     running = [(cell, plan.path(cell)) for cell in plan.cells[:2]]
     now, stream = 0, io.StringIO()
     monkeypatch.setattr("voidrl.experiments.board.time.monotonic", lambda: now)
@@ -258,3 +286,4 @@ def test_a_log_has_a_line_for_each_run_every_ten_seconds_and_then_every_minute(t
     assert more[0] == lines[0]
     assert len(more) == 13
     assert more[-1] == "… and 989 more"
+    locks.unlock(lock)

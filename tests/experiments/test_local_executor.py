@@ -20,6 +20,7 @@ from voidrl.experiments.executors.devices import Gpu, Placement, read_gpus
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import make_plan
 from voidrl.experiments.request import ExperimentRequest
+from voidrl.experiments.state import CellState
 
 GB = 10**9
 
@@ -130,10 +131,14 @@ def place(placement, *cells):
 
 def test_cells_are_spread_and_go_where_most_memory_is_free():
     assert place(Machine(3).placement(2), *"abcdefg") == [0, 1, 2, 0, 1, 2, None]
+    machine = Machine(3)
+    machine.others = [50, 0, 25]
+    # 30, 80 and 55 GB are free, and what cells take is not known before one has ended.
+    assert place(machine.placement(4), *"abcd") == [1, 2, 0, 1]
     machine = Machine(3, need=10)
     machine.others = [50, 0, 25]
     placement = machine.placement(4)
-    # 30, 80 and 55 GB are free; cells take 10 each.
+    # It is known now: 10 each, so that three fit on GPU 1 before it has less than GPU 2.
     assert place(placement, *"abcd") == [1, 1, 1, 2]
     assert place(placement, *"efgh") == [1, 2, 2, 0]
     del placement.cells["b"]
@@ -192,6 +197,12 @@ def recorder(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(local, "cell_command", lambda: [sys.executable, "-S", "-c", code])
     monkeypatch.setattr(run, "update_record", lambda plan: None)
+
+    def state_of(cell, folder):
+        is_done = (tmp_path / f"{cell.folder.replace('/', '-')}.json").exists()
+        return CellState("done" if is_done else "missing")
+
+    monkeypatch.setattr(run, "state_of", state_of)
 
     def read():
         found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}

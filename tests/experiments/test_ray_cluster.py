@@ -18,7 +18,7 @@ from tiny_runs import assert_same_run
 
 import voidrl
 from voidrl.cli import main as cli
-from voidrl.experiments.executors import ray_cluster
+from voidrl.experiments.executors.ray import cluster as ray_cluster
 from voidrl.experiments.prune import request_prune
 from voidrl.runs.experiment_record import read_experiment_record
 from voidrl.runs.status import is_pruned, read_status
@@ -249,6 +249,28 @@ def test_two_commands_in_one_folder_and_a_stopped_one(cluster, file, tmp_path):
     assert code == 0, said
     assert attempts(out, PRETRAINED[0]) == 1
     assert_nothing_left(cluster)
+
+
+def test_stop_lets_running_cells_write_checkpoints_and_ends_queued_ones(cluster, tmp_path):
+    file, out = tmp_path / "poles.toml", tmp_path / "out"
+    file.write_text(PRETRAINING.replace("steps = 600", "steps = 100_000"))
+    words = ["--address", cluster.address, "--seeds", *"1234"]  # one more than there are nodes
+    driver = Driver(file, out, *words)
+    cells = [f"CartPole-v1/apt/seed{seed}" for seed in (1, 2, 3, 4)]
+    wait("checkpoints", lambda: sum(checkpoint_of(out, cell) > 0 for cell in cells) == 3, driver)
+    began = [cell for cell in cells if checkpoint_of(out, cell)]
+    driver.process.kill()
+    driver.process.communicate()
+    code, said = Driver(file, out, *words, "--stop").end()
+    assert code == 0, said
+    assert "4 runs stopped; the command without --stop resumes them" in said
+    for cell in began:
+        status = read_status(out / cell)
+        assert (status.state, status.checkpoint) == ("stopped", status.steps)
+    assert_nothing_left(cluster)
+    code, said = Driver(file, out, *words, "--stop").end()
+    assert code == 0, said
+    assert "nothing was stopped" in said
 
 
 def test_a_search_whose_command_is_killed_runs_no_trial_twice(cluster, tmp_path):

@@ -14,10 +14,12 @@ import torch
 from voidrl import __version__, checkpoint
 from voidrl.checkpoint import Group
 from voidrl.errors import ConfigError, MissingExtraError
-from voidrl.experiments.executors import make_options, ray_cluster
+from voidrl.experiments.executors import make_options
 from voidrl.experiments.executors.ray import Options
-from voidrl.experiments.executors.ray_fetch import Mirror
-from voidrl.experiments.executors.ray_node import NodeAgent, attempt_path, write_json
+from voidrl.experiments.executors.ray import cluster as ray_cluster
+from voidrl.experiments.executors.ray import node as ray_node
+from voidrl.experiments.executors.ray.node import NodeAgent, attempt_path, write_json
+from voidrl.experiments.executors.ray.run_copy import RunCopy
 from voidrl.experiments.prune import prune_path, request_prune
 
 CELL = "maze/apt/seed1"
@@ -146,11 +148,11 @@ def steps(root):
 
 def test_copies_of_a_run_that_trains(tmp_path):
     node, out = Node(tmp_path / "node"), tmp_path / "out"
-    mirror = Mirror(out, CELL, "first")
-    mirror.fetch(node)  # before anything is there
+    copy = RunCopy(out, CELL, "first")
+    copy.fetch(node)  # before anything is there
     for step in (10, 20, 30, 40):
         run_to(node.root, step)
-        mirror.fetch(node)
+        copy.fetch(node)
         assert steps(out) == steps(node.root) == [max(10, step - 10), step][step == 10 :]
         assert (out / CELL / "metrics.jsonl").read_text() == (node.root / CELL / "metrics.jsonl").read_text()
         assert json.loads((out / CELL / "status.json").read_text())["checkpoint"] == step
@@ -161,23 +163,23 @@ def test_copies_of_a_run_that_trains(tmp_path):
     assert not (node.root / ".pinned" / CELL).exists()
     # A resumed run rewrites its metrics; what was appended before is no part of them.
     (node.root / CELL / "metrics.jsonl").write_text('{"step": 5}\n')
-    mirror.fetch(node, final=True)
+    copy.fetch(node, final=True)
     assert (out / CELL / "metrics.jsonl").read_text() == '{"step": 5}\n'
-    mirror.close()
+    copy.close()
 
 
 def test_a_node_lost_during_a_copy_leaves_what_can_be_resumed(tmp_path):
     first = Node(tmp_path / "node")
     run_to(first.root, 10)
-    Mirror(tmp_path / "whole", CELL, "first").fetch(first)
+    RunCopy(tmp_path / "whole", CELL, "first").fetch(first)
     run_to(first.root, 20, status="done")
     calls = first.calls
     for fails_at in range(1, calls + 3):
         out, node = tmp_path / f"out{fails_at}", Node(first.root)
-        mirror = Mirror(out, CELL, "first")
+        copy = RunCopy(out, CELL, "first")
         node.fails_at = fails_at
         with suppress(ConnectionError):
-            mirror.fetch(node)
+            copy.fetch(node)
         visible = steps(out)
         for step in visible:
             checkpoint.load(out / CELL / "checkpoints" / f"step_{step:012d}")
@@ -186,9 +188,39 @@ def test_a_node_lost_during_a_copy_leaves_what_can_be_resumed(tmp_path):
         if status.exists():  # nothing says done before all is there
             assert visible == [10, 20]
         node.fails_at = None
-        mirror.fetch(node, final=True)
+        copy.fetch(node, final=True)
         assert steps(out) == [10, 20]
-        mirror.close()
+        copy.close()
+
+
+def test_a_damaged_checkpoint_fails_the_cell_and_stays_on_its_node(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    from voidrl.experiments.executors.ray.fetcher import FETCH_TRIES, Fetcher, Submitted
+
+    out, node, ended = tmp_path / "out", Node(tmp_path / "node"), []
+    run_to(node.root, 10)
+    run_to(node.root, 20, status="done")
+    path = node.root / CELL / "checkpoints" / f"step_{20:012d}" / "agent.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    end = {"code": 0, "why": "", "attempt": "abc"}
+    copy = RunCopy(out, CELL, "abc")
+    cell = Submitted(CELL, "abc", None, node="7", is_dead=True, end=end, run_copy=copy)
+    fetcher = Fetcher(out, {CELL: cell}, ended.append, pytest.fail, "space", None)
+    monkeypatch.setattr(fetcher, "_agent", lambda name: node)
+    for _ in range(FETCH_TRIES):
+        assert not ended
+        fetcher._copy_one(cell)
+    [(_, how)] = ended
+    assert how.code is None
+    assert f"damaged on the node: {CELL}/checkpoints/step_000000000020" in how.why
+    assert f"{node.root / CELL}: the same command copies them again" in how.why
+    assert cell.is_kept
+    assert path.exists()
+    assert steps(out) == [10]
+    assert not (out / CELL / "status.json").exists()  # which would say that it is done
+    copy.close()
 
 
 def test_a_cell_is_sent_what_was_fetched_and_its_source(tmp_path):
@@ -203,13 +235,13 @@ def test_a_cell_is_sent_what_was_fetched_and_its_source(tmp_path):
     run_to(out, 40)
     (node.root / CELL).mkdir(parents=True)
     (node.root / CELL / "stale").touch()  # of an attempt before, on the same node
-    Mirror(out, CELL, "second").send(node, source)
+    RunCopy(out, CELL, "second").send(node, source)
     assert steps(node.root) == [40]  # the newest alone
     assert not (node.root / CELL / "stale").exists()
     assert checkpoint.list_steps(node.root / source / "checkpoints") == [20]
     assert (node.root / CELL / "metrics.jsonl").read_text() == (out / CELL / "metrics.jsonl").read_text()
     calls = node.calls
-    Mirror(out, "maze/apt/seed2", "first").send(node, source)  # a fine-tuning of the same source
+    RunCopy(out, "maze/apt/seed2", "first").send(node, source)  # a fine-tuning of the same source
     assert node.calls == calls + 1
 
 
@@ -219,10 +251,10 @@ def test_logs_of_all_attempts_are_joined(tmp_path):
         node = Node(tmp_path / name)
         run_to(node.root, 10)
         for _ in range(2):  # the second command attaches again, and copies nothing twice
-            mirror = Mirror(out, CELL, name)
-            mirror.fetch(node)
-            mirror.fetch(node, final=True)
-            mirror.close()
+            copy = RunCopy(out, CELL, name)
+            copy.fetch(node)
+            copy.fetch(node, final=True)
+            copy.close()
     assert (out / "logs" / f"{CELL}.log").read_text() == "step 10\nstep 10\n"
 
 
@@ -250,29 +282,123 @@ def test_what_a_node_knows_of_its_cells(tmp_path):
 
 def test_the_request_to_give_a_run_up_reaches_its_node_once(tmp_path, monkeypatch):
     pytest.importorskip("ray")
-    from voidrl.experiments.executors.ray_courier import Courier, Submitted
+    from voidrl.experiments.executors.ray.fetcher import Fetcher, Submitted
 
     out, node = tmp_path / "out", Node(tmp_path / "node")
     run_to(node.root, 10)
     write_json(attempt_path(node.root, CELL), {"attempt": "abc"})
-    cell = Submitted(CELL, "abc", None, node="7", has_begun=True, mirror=Mirror(out, CELL, "abc"))
-    courier = Courier(out, {CELL: cell}, pytest.fail, pytest.fail, "space", None)
-    monkeypatch.setattr(courier, "_agent", lambda name: node)
-    courier._carry_one(cell)
+    cell = Submitted(CELL, "abc", None, node="7", has_begun=True, run_copy=RunCopy(out, CELL, "abc"))
+    fetcher = Fetcher(out, {CELL: cell}, pytest.fail, pytest.fail, "space", None)
+    monkeypatch.setattr(fetcher, "_agent", lambda name: node)
+    fetcher._copy_one(cell)
     assert not prune_path(node.root, CELL).exists()
     request_prune(out, CELL)
-    courier._carry_one(cell)
+    fetcher._copy_one(cell)
     assert prune_path(node.root, CELL).exists()
     prune_path(node.root, CELL).unlink()
-    courier._carry_one(cell)
+    fetcher._copy_one(cell)
     assert not prune_path(node.root, CELL).exists()
-    cell.mirror.close()
+    cell.run_copy.close()
+
+
+class Ref:
+    """An answer to come."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+
+class Actor:
+    """An actor whose calls are noted, and answered with what is given."""
+
+    def __init__(self, **answers):
+        self.answers, self.calls = answers, []
+
+    def __getattr__(self, method):
+        def remote(*args):
+            self.calls.append(method)
+            return Ref(self.answers.get(method))
+
+        return SimpleNamespace(remote=remote)
+
+
+@pytest.fixture
+def executor(tmp_path, monkeypatch):
+    """The executor without a cluster; `killed` has the actors that it has ended."""
+    pytest.importorskip("ray")
+    from voidrl.experiments.executors.ray import executor as ray_executor
+
+    def wait(refs, **_):
+        return [ref for ref in refs if ref.answer is not PENDING], []
+
+    made = ray_executor.Ray(tmp_path, Options(), {}, {}, owned=False, disconnects=False)
+    made.killed = []
+    stub = SimpleNamespace(
+        exceptions=ray_executor.ray.exceptions, wait=wait, get=lambda ref: ref.answer, kill=made.killed.append
+    )
+    monkeypatch.setattr(ray_executor, "ray", stub)
+    return made
+
+
+PENDING = object()
+THERE = {"node": "7", "host": "node7", "begun": True}
+
+
+def take(executor, cell, **answers):
+    from voidrl.experiments.executors.ray.fetcher import Submitted
+
+    actor = Actor(**answers)
+    executor._take(Submitted(cell, "abc", actor))
+    return actor
+
+
+def test_the_end_of_a_process_is_asked_for_again(executor, tmp_path, monkeypatch):
+    actor = take(executor, CELL, where=THERE, wait=None)
+    executor._ask()
+    executor._ask()
+    assert actor.calls == ["where", "wait", "wait", "wait"]
+    assert executor._ended.empty()
+    end = {**THERE, "code": 0, "why": "", "started": 1.0, "ended": 2.0}
+    actor.answers["wait"] = end
+    executor._ask()
+    executor._ask()
+    cell, ended = executor._ended.get_nowait()
+    assert ended.code == 0
+    record = executor._record_path(CELL)
+    write_json(record, {})
+    for cell.is_kept in (True, False):  # on its node: the next command finds it by its record
+        executor._collect(cell)
+        assert record.exists() is cell.is_kept
+    # No call stays in an actor after its caller is gone.
+    monkeypatch.setattr(ray_node, "node_id", lambda: "7")
+    monkeypatch.setattr(ray_node, "_exit_soon", lambda: None)
+    setup = {"root": str(tmp_path), "source": None, "attempt": "abc", "begins": False}
+    real = ray_node.CellActor({"cell": CELL}, setup)
+    assert real.wait(0.0) is None
+    real.stop()
+    assert real.wait(0.0)["code"] == 75
+
+
+def test_a_stop_ends_only_actors_that_ray_lists_as_pending(executor):
+    running = take(executor, "maze/apt/seed1", where=PENDING, wait=PENDING)  # late with its answer
+    queued = take(executor, "maze/apt/seed2", where=PENDING, wait=PENDING)
+    executor.stop()
+    executor._pending = Ref(["maze/apt/seed2#abc"])
+    executor._look_for_queued()
+    assert executor.killed == [queued]
+    cell, ended = executor._ended.get_nowait()
+    assert (cell.actor, ended.code) == (queued, 75)
+    assert executor._pending is None
+    where, _ = executor._cells["maze/apt/seed1"].refs
+    where.answer = THERE
+    executor._ask()
+    assert running.calls == ["where", "wait", "stop"]  # with a checkpoint
 
 
 def test_a_cluster_that_does_not_answer(monkeypatch):
     pytest.importorskip("ray")
-    from voidrl.experiments.executors import ray_watch
     from voidrl.experiments.executors.base import ClusterLostError
+    from voidrl.experiments.executors.ray import watch as ray_watch
 
     with pytest.raises(ClusterLostError, match="has not answered for 20 seconds"):
         ray_watch.answer_of(threading.Event().wait, seconds=0.0)

@@ -12,8 +12,8 @@ from voidrl import checkpoint
 from voidrl.config import to_json
 from voidrl.errors import RunFolderError, RunInterrupted
 from voidrl.experiments import cell as cell_module
+from voidrl.experiments import experiment, run
 from voidrl.experiments import plan as planning
-from voidrl.experiments import run
 from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, HELD, INTERRUPTED
 from voidrl.experiments.executors.base import ClusterLostError, Ended, Executor
@@ -21,6 +21,7 @@ from voidrl.experiments.format import read_experiment
 from voidrl.experiments.plan import make_plan
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
+from voidrl.experiments.state import state_of
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import read_failure
 
@@ -162,6 +163,46 @@ def test_exit_code_75_is_preemption_on_a_cluster_and_a_failure_here(plan, preemp
         assert "a signal stopped its process" in outcome.failed[APT]
 
 
+@pytest.mark.parametrize("detaches", [True, False])
+def test_a_process_is_done_only_if_its_results_are_here(plan, monkeypatch, detaches):
+    monkeypatch.setattr(run, "APPEAR_SECONDS", 0.2)
+    monkeypatch.setattr(run, "POLL_SECONDS", 0.01)
+
+    class Forgetful(Fake):
+        def end(self, folder):
+            return Ended(DONE) if folder == APT else super().end(folder)
+
+    executor = Forgetful(plan)
+    executor.detaches = detaches
+    outcome, _ = work(executor)
+    why = f"its process says that it is done, but its results are not in {plan.out / APT}: run the same"
+    assert outcome.failed[APT].startswith(why)
+    assert outcome.waiting == {TUNED: APT}
+    assert executor.submitted.count(APT) == 1
+    assert read_failure(plan.out, APT).startswith(why)
+
+
+def test_results_that_appear_late_on_a_cluster_count(plan, monkeypatch):
+    looks = []
+
+    def look(cell, folder):
+        looks.append(cell.folder)
+        if looks.count(APT) == 10:
+            make_done(plan, cell)
+        return state_of(cell, folder)
+
+    class Late(Fake):
+        def end(self, folder):
+            return Ended(DONE) if folder == APT else super().end(folder)
+
+    monkeypatch.setattr(run, "state_of", look)
+    executor = Late(plan)
+    executor.detaches = True
+    outcome, shown = work(executor)
+    assert outcome.ok
+    assert "maze/apt/seed2: done in" in shown
+
+
 def test_cells_of_an_earlier_command_are_not_submitted_again(plan):
     make_done(plan, plan.cells[0])  # ended while nobody was looking; its executor still returns it
     executor = Fake(plan, attached=[RANDOM, APT])
@@ -243,13 +284,22 @@ def test_a_lost_cluster_ends_the_command_and_leaves_the_cells_as_they_are(plan, 
     assert not any(locks.is_held(locks.cell_lock_path(plan.out, folder)) for folder in FOLDERS)
 
 
-def test_what_an_earlier_command_left_can_be_stopped(plan):
+def test_what_an_earlier_command_left_can_be_stopped(plan, monkeypatch, capsys):
     lost = Ended(None, "it was taken out of the queue", lost=True)
     executor = Fake(plan, {RANDOM: [Ended(INTERRUPTED)], APT: [lost]}, attached=[RANDOM, APT])
     executor.detaches = True
     assert run.stop_cells(plan, executor, command=COMMAND, board=Board(io.StringIO())) == 2
     assert executor.submitted == []
     assert executor.calls == ["stop", "exit"]
+    for attached, words in (
+        ([RANDOM], "1 runs stopped; the command without --stop resumes them"),
+        ([], f"nothing was stopped: no run of {plan.out} is in the cluster"),
+    ):
+        executor = Fake(plan, {RANDOM: [Ended(INTERRUPTED)]}, attached=attached)
+        executor.detaches = True
+        monkeypatch.setattr(experiment, "make_executor", lambda *_, made=executor: made)
+        assert experiment.stop_experiment(plan, "ray", None, COMMAND) == 0
+        assert words in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_second_interrupt_kills_what_does_not_detach(plan):

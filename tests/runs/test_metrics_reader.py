@@ -3,7 +3,7 @@
 import pytest
 
 from voidrl.errors import RunFolderError
-from voidrl.runs.metrics import last_row, read_metrics
+from voidrl.runs.metrics import last_rows, read_metrics
 
 
 def test_read_metrics_drops_a_torn_last_line(tmp_path):
@@ -36,9 +36,9 @@ def test_damaged_lines_can_be_skipped_with_a_sentence(tmp_path):
 
 
 def test_the_last_row_is_read_from_the_end(tmp_path):
-    assert last_row(tmp_path) == {}
+    assert next(last_rows(tmp_path), None) is None
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(f'{{"step": {i}}}\n' for i in range(20_000)) + '{"step": 20000, "lo')
-    assert last_row(tmp_path) == {"step": 19_999}
+    assert next(last_rows(tmp_path)) == {"step": 19_999}
     path.write_text("{")
-    assert last_row(tmp_path) == {}
+    assert next(last_rows(tmp_path), None) is None

@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self, TextIO
 
@@ -13,8 +14,9 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from voidrl.errors import RunFolderError
 from voidrl.experiments.plan import Cell
-from voidrl.runs.metrics import last_row
+from voidrl.runs.status import RunStatus, read_status
 from voidrl.terminal.screen import is_terminal, width_of
 from voidrl.terminal.tables import make_console, wrap_text
 from voidrl.units import human_count, human_seconds
@@ -27,15 +29,20 @@ MIN_NAME = 12
 
 
 def read_progress(cell: Cell, folder: Path) -> tuple[str, str, str]:
-    """Read steps, time left and steps per second from the last row of a run's metrics, as text."""
-    row, total = last_row(folder), cell.config.steps
-    step, rate = row.get("step", 0), row.get("time/steps_per_second") or 0.0
-    if step >= total:
-        left = "saving" if cell.evaluation is None else "evaluating"
-    else:
-        seconds = (total - step) / rate if rate > 0 else math.inf
-        left = f"eta {human_seconds(seconds)}" if step else "starting"
-    return f"{human_count(step)}/{human_count(total)}", left, human_count(rate) if rate else ""
+    """Read steps, time left and steps per second from the status of a run, as text."""
+    status = RunStatus("starting")
+    with suppress(RunFolderError):  # damaged: the next heartbeat replaces it
+        status = read_status(folder) or status
+    steps = f"{human_count(status.steps)}/{human_count(cell.config.steps)}"
+    if status.steps >= cell.config.steps:
+        is_evaluated = status.state == "done" and cell.evaluation is not None
+        return steps, "evaluating" if is_evaluated else "saving", ""
+    if status.state != "running":  # what an earlier process wrote may still be there
+        return steps, "starting", ""
+    if status.rate is None:  # before the first update
+        return steps, "running", ""
+    seconds = math.inf if status.seconds_left is None else status.seconds_left
+    return steps, f"eta {human_seconds(seconds)}", human_count(status.rate)
 
 
 class Board:

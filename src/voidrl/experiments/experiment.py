@@ -111,7 +111,10 @@ def stop_experiment(plan: Plan, on: str, options: Any, command: Sequence[str]) -
             with executor:
                 raise ConfigError(f"--stop cannot be used with --on {on} without the --address of a cluster")
         stopped = stop_cells(plan, executor, command=command, board=Board())
-    say(f"{stopped} runs stopped; the command without --stop resumes them")
+    if stopped:
+        say(f"{stopped} runs stopped; the command without --stop resumes them")
+    else:
+        say(f"nothing was stopped: no run of {plan.out} is in the cluster")
     return 0
 
 

@@ -30,6 +30,7 @@ from voidrl.terminal.signals import StopSignals
 from voidrl.units import human_seconds
 
 POLL_SECONDS = 0.1
+APPEAR_SECONDS = 60.0  # for what another node wrote to be seen here, on a network file system
 RETRY_SECONDS = 1.0  # between two looks at a cell that another process holds
 MAX_LOSSES = 5  # of a cell, without a new checkpoint: what ends its process is then the cell itself
 
@@ -101,6 +102,8 @@ class Scheduler:
         self.left = {cell.folder: cell for cell in plan.cells if states[cell.folder].kind != "done"}
         self.running = {folder: time.monotonic() for folder in self.left if folder in attached}
         """Submitted cells, and when."""
+        self.unseen: dict[str, tuple[Ended, float]] = {}
+        """Cells whose processes say that they are done, and until when their results may appear here."""
         self.failed: dict[str, str] = {}
         self.elsewhere: dict[str, float] = {}  # when to look again
         self.losses: dict[str, tuple[int, int]] = {}  # how often, and at which step
@@ -126,14 +129,18 @@ class Scheduler:
 
     def reap(self, *, stopping: bool = False) -> None:
         """Judge the cells whose processes have ended; while stopping, some are to be resumed later."""
-        for folder, ended in self.executor.poll().items():
+        unseen = {folder: ended for folder, (ended, _) in self.unseen.items()}
+        for folder, ended in {**unseen, **self.executor.poll()}.items():
             if folder not in self.running:  # attached, but done before
                 continue
-            seconds = time.monotonic() - self.running.pop(folder)
             cell = self.left[folder]
-            interrupted = ended.code == INTERRUPTED
             state = state_of(cell, self.plan.path(cell))
-            if ended.code == DONE or (state.kind == "done" and (interrupted or ended.lost)):
+            if ended.code == DONE and state.kind != "done" and self._may_appear(folder, ended):
+                continue
+            self.unseen.pop(folder, None)
+            seconds = time.monotonic() - self.running.pop(folder)
+            interrupted = ended.code == INTERRUPTED
+            if state.kind == "done" and (ended.code == DONE or interrupted or ended.lost):
                 self._done(folder, f" in {human_seconds(seconds)}")
             elif ended.code == PRUNED:
                 del self.left[folder]
@@ -147,6 +154,12 @@ class Scheduler:
                 self._lose(cell, ended, state)
             else:
                 self._fail(cell, describe_end(self.plan.out, folder, ended), log_path(self.plan.out, folder))
+
+    def _may_appear(self, folder: str, ended: Ended) -> bool:
+        """Whether to wait for the results of a cell whose process says that it is done."""
+        now = time.monotonic()
+        patience = APPEAR_SECONDS if self.executor.detaches else 0.0
+        return now < self.unseen.setdefault(folder, (ended, now + patience))[1]
 
     def refill(self) -> bool:
         """Add cells to those that are left, if new ones are known only now; whether more may follow."""
@@ -272,7 +285,10 @@ def describe_end(root: Path, folder: str, ended: Ended) -> str:
     if code is not None and code >= 0 and (own := read_failure(root, folder)):
         return own
     why = f"its process ended with exit status {code}"
-    if ended.why or code is None:
+    if code == DONE:
+        missing = f"its results are not in {root / folder}"
+        why = f"its process says that it is done, but {missing}: run the same command again"
+    elif ended.why or code is None:
         why = ended.why or "its process ended, and nobody knows how"
     elif code < 0:
         hint = "; the kernel does that when memory runs out" if code == -signal.SIGKILL else ""

@@ -43,11 +43,6 @@ def read_metrics(path: str | Path, *, skip: Callable[[str], None] | None = None)
     return rows
 
 
-def last_row(folder: Path) -> dict[str, Any]:
-    """Return the last whole row of a run without reading all of them; empty where there is none."""
-    return next(iter(last_rows(folder)), {})
-
-
 def last_rows(folder: Path) -> Iterator[dict[str, Any]]:
     """The whole rows in the last 64 kB of a run's metrics, the newest first."""
     try:

@@ -1,4 +1,4 @@
-"""Where the cells of an experiment run: `local`, `ray` or `slurm`, one file each, one contract (`base`)."""
+"""Where the cells of an experiment run: `local`, `ray` or `slurm`, modules with one contract (`base`)."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ executors. A cell is known by its folder, relative to the experiment's. Its proc
 `python -m voidrl.experiments.cell` everywhere: it holds the cell's lock, trains and evaluates what is missing
 from the last checkpoint on, and ends with one of the exit codes of that module.
 
-A file of an executor has `Options`, a frozen dataclass made of `option`, and `make(plan, options)`, which
+The module of an executor has `Options`, a frozen dataclass made of `option`, and `make(plan, options)`, which
 returns the executor or refuses with a sentence, before anything is written or submitted. It imports neither
 torch nor an optional package at its top: the command line reads the options of all executors.
 """

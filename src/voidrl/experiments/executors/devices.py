@@ -1,4 +1,4 @@
-"""The GPUs of this machine, and which of them the next cell gets: the one with the most free memory.
+"""The GPUs of this machine, and which of them the next cell gets.
 
 Memory is read from `nvidia-smi`: asking CUDA itself would take some of it on every GPU.
 """
@@ -76,7 +76,8 @@ class Placement:
     """Gives every cell a GPU: one with a free slot and enough memory, of those the one with the most.
 
     What a cell takes is not known in advance: as much as the largest of those that have ended, which write
-    it down. Until a new cell has taken its part, that much is reserved.
+    it down. Until a new cell has taken its part, that much is reserved. Before any has ended, nothing can be
+    reserved, and free memory says little: the GPU with the fewest cells comes first.
 
     Args:
         gpus: The GPUs that may be used.
@@ -101,7 +102,9 @@ class Placement:
         self._look(counts)
         room = {number: self._room(number, count) for number, count in counts.items() if count < self.jobs}
         fitting = {number: free for number, free in room.items() if free >= self.need}
-        return max(fitting, key=lambda number: (fitting[number], -counts[number], -number), default=None)
+        if self.need:
+            return max(fitting, key=lambda number: (fitting[number], -counts[number], -number), default=None)
+        return max(fitting, key=lambda number: (-counts[number], fitting[number], -number), default=None)
 
     def shortage(self) -> str:
         """Why a cell waits though none runs, in a sentence; empty where one runs or there is room."""

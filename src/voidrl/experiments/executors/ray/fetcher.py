@@ -15,9 +15,9 @@ from typing import Any
 
 import ray
 
-from voidrl.experiments.executors import ray_cluster
 from voidrl.experiments.executors.base import Ended
-from voidrl.experiments.executors.ray_fetch import Call, Mirror
+from voidrl.experiments.executors.ray import cluster
+from voidrl.experiments.executors.ray.run_copy import Call, RunCopy
 from voidrl.experiments.prune import prune_path
 
 TURN_SECONDS = 0.2  # between two looks at all cells
@@ -47,15 +47,17 @@ class Submitted:
     """Its actor has ended; with its own answer in `end`, or without."""
     end: dict[str, Any] | None = None
     lock: int | None = None
-    mirror: Mirror | None = None
+    run_copy: RunCopy | None = None
     fetched: float = 0.0
     tries: int = 0
     """Copies that have failed."""
     is_collected: bool = False
     """Nothing of it is left to copy."""
+    is_kept: bool = False
+    """Its files could not be copied and stay on its node, for the next command."""
 
 
-class Courier(threading.Thread):
+class Fetcher(threading.Thread):
     """Copies what cells start from to their nodes, and back what they write.
 
     Args:
@@ -96,8 +98,8 @@ class Courier(threading.Thread):
 
     def attempts(self) -> dict[tuple[str, str], str]:
         """The node of each attempt that left something there."""
-        nodes = ray_cluster.alive_nodes()
-        self._agents |= ray_cluster.agents_on(nodes, self._namespace, self._node_folder)
+        nodes = cluster.alive_nodes()
+        self._agents |= cluster.agents_on(nodes, self._namespace, self._node_folder)
         found = {}
         for node, agent in self._agents.items():
             with suppress(ray.exceptions.RayError):
@@ -112,10 +114,10 @@ class Courier(threading.Thread):
                 if self._is_closed.is_set():
                     return
                 if not cell.is_collected and (cell.node or cell.is_dead):
-                    self._carry_one(cell)
+                    self._copy_one(cell)
 
-    def _carry_one(self, cell: Submitted) -> None:
-        assert cell.mirror is not None
+    def _copy_one(self, cell: Submitted) -> None:
+        assert cell.run_copy is not None
         try:
             call = self._agent(cell.node)
             if call is None:
@@ -124,17 +126,17 @@ class Courier(threading.Thread):
                     self._put((cell, self._lost(cell)))
                 return
             if cell.is_dead:
-                self._carry_last(cell, call)
+                self._copy_last(cell, call)
             elif not cell.has_begun:
                 if call("is_free", cell.name):  # of a process that was lost on this very node
-                    cell.mirror.send(call, cell.source)
+                    cell.run_copy.send(call, cell.source)
                     ray.get(cell.actor.begin.remote(), timeout=CALL_SECONDS)
                     cell.has_begun = True
             elif not cell.is_given_up and prune_path(self._out, cell.name).exists():
                 call("give_up", cell.name)
                 cell.is_given_up = True
             elif time.monotonic() - cell.fetched > FETCH_SECONDS:
-                cell.mirror.fetch(call)
+                cell.run_copy.fetch(call)
                 cell.fetched = time.monotonic()
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
             self._agents.pop(cell.node, None)  # asked again, or lost with its node
@@ -144,16 +146,28 @@ class Courier(threading.Thread):
             cell.tries += 1
             if cell.tries == FETCH_TRIES:
                 cell.is_collected = True
-                why = f"its files could not be copied ({' '.join(str(error).split())[-300:]})"
-                self._put((cell, Ended(None, why)))
+                self._put((cell, Ended(None, self._describe_failed_copy(cell, error))))
 
-    def _carry_last(self, cell: Submitted, call: Call) -> None:
-        assert cell.mirror is not None
+    def _describe_failed_copy(self, cell: Submitted, error: Exception) -> str:
+        """Why files could not be copied, and where those of a cell that has ended are kept."""
+        why = f"its files could not be copied ({' '.join(str(error).split())[-300:]})"
+        if not cell.is_dead:
+            return why
+        cell.is_kept = True
+        place = "on its node"
+        with suppress(Exception):
+            call = self._agent(cell.node)
+            place = place if call is None else f"in {call('place_of', cell.name)}"
+        remedy = "the same command copies them again, or trains again if they are removed"
+        return f"{why}; they stay {place}: {remedy}"
+
+    def _copy_last(self, cell: Submitted, call: Call) -> None:
+        assert cell.run_copy is not None
         if not call("is_free", cell.name):
             return  # its actor is gone, and the process still writes its checkpoint
         end = cell.end or call("end_of", cell.name)
-        cell.mirror.fetch(call, final=True)
-        cell.mirror.close()
+        cell.run_copy.fetch(call, final=True)
+        cell.run_copy.close()
         call("remove", cell.name)
         cell.is_collected = True
         if end is not None and end["attempt"] == cell.attempt:
@@ -164,8 +178,8 @@ class Courier(threading.Thread):
     def _agent(self, node: str) -> Call | None:
         """How to call the agent of a node; None if the node is gone."""
         if node not in self._agents:
-            there = [each for each in ray_cluster.alive_nodes() if each["NodeID"] == node]
-            self._agents |= ray_cluster.agents_on(there, self._namespace, self._node_folder)
+            there = [each for each in cluster.alive_nodes() if each["NodeID"] == node]
+            self._agents |= cluster.agents_on(there, self._namespace, self._node_folder)
         agent = self._agents.get(node)
 
         def call(method: str, *args: Any) -> Any:

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import ray
 
 from voidrl.experiments.cell import INTERRUPTED
-from voidrl.experiments.executors import ray_cluster
 from voidrl.experiments.executors.base import ClusterLostError
+from voidrl.experiments.executors.ray import cluster
 
 LOOK_SECONDS = 1.0
 PATIENCE_SECONDS = 20.0  # with a cluster that does not answer: Ray has 60
@@ -47,7 +47,7 @@ class Watch(threading.Thread):
             if self._asked is None:
                 self._asked = time.monotonic()
             with suppress(Exception):  # it is asked again, for a while
-                self._nodes = ray_cluster.alive_nodes()
+                self._nodes = cluster.alive_nodes()
                 self._asked = None
 
     def require(self) -> None:
@@ -116,14 +116,14 @@ def cluster_errors() -> Iterator[None]:
         yield
     except (ray.exceptions.RayError, ConnectionError) as error:
         raise ClusterLostError(
-            f"the Ray cluster cannot be used any more ({ray_cluster.first_sentence(error)})"
+            f"the Ray cluster cannot be used any more ({cluster.first_sentence(error)})"
         ) from error
 
 
 def disconnect_from_lost() -> None:
     """Close the connection to a cluster that may be gone, or have the process end without closing it."""
     try:
-        answer_of(ray_cluster.disconnect, False, seconds=CLOSE_SECONDS)
+        answer_of(cluster.disconnect, False, seconds=CLOSE_SECONDS)
     except Exception:
         atexit.unregister(ray.shutdown)  # it would wait until Ray ends the process
         atexit.register(_exit_at_once)

@@ -170,10 +170,10 @@ def agents_on(nodes: Sequence[Mapping[str, Any]], namespace: str, node_folder: s
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from voidrl.experiments.executors import ray_node
+    from voidrl.experiments.executors.ray import node as node_module
 
-    ray.cloudpickle.register_pickle_by_value(ray_node)
-    remote = ray.remote(ray_node.NodeAgent)
+    ray.cloudpickle.register_pickle_by_value(node_module)
+    remote = ray.remote(node_module.NodeAgent)
     agents = {}
     for node in nodes:
         strategy = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)

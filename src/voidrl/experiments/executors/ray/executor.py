@@ -20,11 +20,11 @@ import ray
 
 from voidrl.errors import RunFolderError
 from voidrl.experiments.cell import INTERRUPTED
-from voidrl.experiments.executors import ray_cluster, ray_node
 from voidrl.experiments.executors.base import ClusterLostError, Ended, Executor
-from voidrl.experiments.executors.ray_courier import Courier, Submitted
-from voidrl.experiments.executors.ray_fetch import Mirror
-from voidrl.experiments.executors.ray_watch import Watch, answer_of, cluster_errors, disconnect_from_lost
+from voidrl.experiments.executors.ray import cluster, node
+from voidrl.experiments.executors.ray.fetcher import Fetcher, Submitted
+from voidrl.experiments.executors.ray.run_copy import RunCopy
+from voidrl.experiments.executors.ray.watch import Watch, answer_of, cluster_errors, disconnect_from_lost
 from voidrl.runs import locks
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from voidrl.experiments.executors.ray import Options
 
 ASK_SECONDS = 0.2  # between two looks at what Ray has answered
-QUEUED_SECONDS = 10.0  # without an answer of an actor that is to be stopped: it has no node yet
+WAIT_SECONDS = 20.0  # for the end of a process, before it is asked for again
+QUEUED_SECONDS = 10.0  # without an answer of an actor that is to be stopped: it may have no node yet
 END_SECONDS = 120.0  # for checkpoints, when a cluster of one's own ends
 MAX_QUEUED = 1000
 
@@ -79,12 +80,13 @@ class Ray(Executor):
         self._asked = 0.0
         self._driver_lock: int | None = None
         self._stopping: float | None = None
-        self._courier: Courier | None = None
+        self._pending: Any = None  # the answer to come: which actors wait for a node
+        self._fetcher: Fetcher | None = None
         self._watch = Watch()
         self._has_nodes = True
 
     def __enter__(self) -> Ray:
-        ray.cloudpickle.register_pickle_by_value(ray_node)
+        ray.cloudpickle.register_pickle_by_value(node)
         self._driver_lock = locks.acquire(locks.cell_lock_path(self._out, "ray"))
         if self._driver_lock is None:
             raise RunFolderError(f"{self._out} is in use by another command that waits for its runs on Ray")
@@ -93,7 +95,7 @@ class Ray(Executor):
         self._watch.start()
         if not self._shared:
             folder = self._options.node_folder
-            self._courier = Courier(
+            self._fetcher = Fetcher(
                 self._out, self._cells, self._ended.put, self._lost, self._namespace, folder
             )
         return self
@@ -105,10 +107,10 @@ class Ray(Executor):
     def _attach(self, cells: Collection[str]) -> set[str]:
         every = answer_of(ray.util.list_named_actors, True)
         names = {entry["name"] for entry in every if entry["namespace"] == self._namespace}
-        on_nodes = {} if self._courier is None else self._courier.attempts()
+        on_nodes = {} if self._fetcher is None else self._fetcher.attempts()
         attached = set()
         for name in cells:
-            record = ray_node.read_json(self._record_path(name))
+            record = node.read_json(self._record_path(name))
             if record is None:
                 continue
             attempt = str(record["attempt"])
@@ -119,7 +121,7 @@ class Ray(Executor):
                     cell.actor = ray.get_actor(f"{name}#{attempt}", namespace=self._namespace)
             if cell.actor is None:
                 cell.is_dead = True
-                cell.end = ray_node.read_json(ray_node.ended_path(self._out, name)) if self._shared else None
+                cell.end = node.read_json(node.ended_path(self._out, name)) if self._shared else None
                 cell.node = on_nodes.get((name, attempt), "")
                 if not cell.node and (cell.end is None or cell.end["attempt"] != attempt):
                     self._record_path(name).unlink(missing_ok=True)
@@ -132,8 +134,8 @@ class Ray(Executor):
             if cell_name in cells and (known is None or known.attempt != attempt):
                 with suppress(ValueError):
                     ray.kill(ray.get_actor(name, namespace=self._namespace))
-        if self._courier is not None:
-            self._courier.start()
+        if self._fetcher is not None:
+            self._fetcher.start()
         return attached
 
     def _require_same_storage(self, cell: str, storage: str) -> None:
@@ -151,13 +153,19 @@ class Ray(Executor):
             cell.lock = locks.acquire(path) if lock is None else os.dup(lock)
             if cell.lock is None:
                 return False  # another command does it here meanwhile
-            cell.mirror = Mirror(self._out, cell.name, cell.attempt)
+            cell.run_copy = RunCopy(self._out, cell.name, cell.attempt)
         if cell.actor is not None:
-            cell.refs = {cell.actor.where.remote(): "where", cell.actor.wait.remote(): "wait"}
+            for what in ("where", "wait"):
+                self._request(cell, what)
         elif self._shared and cell.end is not None:
             self._ended.put((cell, Ended(cell.end["code"], cell.end["why"])))
         self._cells[cell.name] = cell
         return True
+
+    def _request(self, cell: Submitted, what: str) -> None:
+        """Ask an actor for its node (`where`) or its end (`wait`), without waiting for the answer."""
+        ref = cell.actor.wait.remote(WAIT_SECONDS) if what == "wait" else cell.actor.where.remote()
+        cell.refs[ref] = what
 
     def has_room(self, cell: str) -> bool:  # noqa: D102
         return sum(not each.node for each in self._cells.values()) < MAX_QUEUED
@@ -189,8 +197,8 @@ class Ray(Executor):
             "submitted": cell.submitted,
             "storage": _storage(self._options),
         }
-        ray_node.write_json(self._record_path(name), record)  # before the actor: no attempt is ever unknown
-        actor: Any = ray.remote(ray_node.CellActor)
+        node.write_json(self._record_path(name), record)  # before the actor: no attempt is ever unknown
+        actor: Any = ray.remote(node.CellActor)
         make = actor.options(
             name=f"{name}#{attempt}",
             namespace=self._namespace,
@@ -213,7 +221,7 @@ class Ray(Executor):
                 self._ask()
                 self._explain()
                 if self._stopping is not None and now - self._stopping > QUEUED_SECONDS:
-                    self._drop_queued()
+                    self._look_for_queued()
         ended = {}
         with suppress(queue.Empty):
             while True:
@@ -236,10 +244,13 @@ class Ray(Executor):
             try:
                 answer = ray.get(ref)
             except ray.exceptions.ActorUnavailableError:  # which may come back
-                cell.refs[getattr(cell.actor, what).remote()] = what
+                self._request(cell, what)
             except ray.exceptions.RayError as error:
                 self._die(cell, error)
             else:
+                if answer is None:  # it has not ended yet
+                    self._request(cell, what)
+                    continue
                 cell.node, cell.host = answer["node"], answer["host"]
                 if what == "wait":
                     self._end(cell, answer)
@@ -268,15 +279,15 @@ class Ray(Executor):
         cell.is_dead = True
         cell.refs.clear()
         if not self._shared:
-            return  # left to the courier, which can ask the node
-        end = ray_node.read_json(ray_node.ended_path(self._out, cell.name))
+            return  # left to the fetcher, which can ask the node
+        end = node.read_json(node.ended_path(self._out, cell.name))
         if end is not None and end["attempt"] == cell.attempt:
             self._ended.put((cell, Ended(end["code"], end["why"])))
         else:
             self._ended.put((cell, self._lost(cell, error)))
 
     def _lost(self, cell: Submitted, error: Exception | None = None) -> Ended:
-        is_there = any(node["NodeID"] == cell.node for node in answer_of(ray_cluster.alive_nodes))
+        is_there = any(each["NodeID"] == cell.node for each in answer_of(cluster.alive_nodes))
         why = f"node {cell.host or cell.node[:12]} of the Ray cluster was lost"
         if is_there or not cell.node:
             why = f"Ray ended its actor ({type(error).__name__ if error else 'it is no longer there'})"
@@ -287,11 +298,12 @@ class Ray(Executor):
         if cell.actor is not None:
             with suppress(ray.exceptions.RayError, ValueError):  # at once, for the next cell
                 ray.kill(cell.actor)
-        for path in (self._record_path(cell.name), ray_node.ended_path(self._out, cell.name)):
-            with suppress(OSError):
-                path.unlink()
-        if cell.mirror is not None:
-            cell.mirror.close()
+        if not cell.is_kept:
+            for path in (self._record_path(cell.name), node.ended_path(self._out, cell.name)):
+                with suppress(OSError):
+                    path.unlink()
+        if cell.run_copy is not None:
+            cell.run_copy.close()
         if cell.lock is not None:
             locks.unlock(cell.lock)
 
@@ -306,10 +318,23 @@ class Ray(Executor):
                 if cell.node and not cell.is_dead and cell.actor is not None:
                     cell.actor.stop.remote()
 
-    def _drop_queued(self) -> None:
-        """End actors that are to be stopped and have not said where they are: they wait for a node."""
+    def _look_for_queued(self) -> None:
+        """Ask Ray which actors wait for a node, if some that are to be stopped have not said where they are.
+
+        One that runs may be late with its answer; it is stopped as soon as that comes.
+        """
+        if self._pending is None:
+            if any(cell.actor and not cell.node and not cell.is_dead for cell in self._cells.values()):
+                self._pending = ray.remote(num_cpus=0)(node.pending_actors).remote()
+        elif ray.wait([self._pending], timeout=0)[0]:
+            ref, self._pending = self._pending, None
+            with suppress(ray.exceptions.RayError):  # its node was lost: another one is asked
+                self._drop_queued({*ray.get(ref)})
+
+    def _drop_queued(self, pending: Collection[str]) -> None:
+        """End the actors that wait for a node."""
         for cell in self._cells.values():
-            if cell.actor is None or cell.node or cell.is_dead:
+            if cell.node or cell.is_dead or f"{cell.name}#{cell.attempt}" not in pending:
                 continue
             with suppress(ray.exceptions.RayError, ValueError):
                 ray.kill(cell.actor)
@@ -337,7 +362,7 @@ class Ray(Executor):
         if is_lost:
             disconnect_from_lost()
         else:
-            ray_cluster.disconnect(keep=False)
+            cluster.disconnect(keep=False)
 
     def _close(self) -> None:
         """Stop cells that would end with the cluster, and leave nothing on nodes that nobody needs."""
@@ -347,19 +372,19 @@ class Ray(Executor):
             while self._cells and time.monotonic() < deadline:
                 self.poll()
                 time.sleep(ASK_SECONDS)
-        if self._courier is not None:
-            self._courier.close(END_SECONDS)
+        if self._fetcher is not None:
+            self._fetcher.close(END_SECONDS)
             if not any((self._out / locks.CELLS).glob("**/*.ray.json")):  # of any command
-                self._courier.clear_nodes()
+                self._fetcher.clear_nodes()
 
     def _release(self) -> None:
         """Let another command work here."""
         self._watch.close()
-        if self._courier is not None:
-            self._courier.close(0.0)
+        if self._fetcher is not None:
+            self._fetcher.close(0.0)
         for cell in self._cells.values():
-            if cell.mirror is not None:
-                cell.mirror.close()
+            if cell.run_copy is not None:
+                cell.run_copy.close()
             if cell.lock is not None:
                 locks.unlock(cell.lock)
         if self._driver_lock is not None:
@@ -378,8 +403,8 @@ def _storage(options: Options) -> str:
 def _namespace(out: Path) -> str:
     """The namespace of an experiment's folder, which a copy of the folder does not share."""
     path = out / locks.CELLS / "ray.json"
-    found = ray_node.read_json(path)
+    found = node.read_json(path)
     if found is None or found.get("folder") != str(out):
         found = {"folder": str(out), "namespace": f"voidrl-{uuid.uuid4().hex[:16]}"}
-        ray_node.write_json(path, found)
+        node.write_json(path, found)
     return str(found["namespace"])

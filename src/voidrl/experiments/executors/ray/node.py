@@ -74,6 +74,14 @@ def prune_path(root: Path, cell: str) -> Path:
     return root / CELLS / f"{cell}.prune"
 
 
+def pending_actors() -> list[str]:
+    """The names of actors that wait for a node, in all namespaces; runs on a node, as `ray://` cannot ask."""
+    from ray._private import state
+
+    pending = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
+    return [str(each["Name"]) for kind in pending for each in state.actors(actor_state_name=kind).values()]
+
+
 class CellActor:
     """Starts the process of a cell, waits for it and ends with it.
 
@@ -113,10 +121,12 @@ class CellActor:
                 why = f"its process could not be started on {socket.gethostname()} ({error})"
                 self._finish({"code": None, "why": why})
 
-    def wait(self) -> dict[str, Any]:
-        """Wait for the end: `code` or `why`, and when it `started` and `ended`."""
-        self._has_ended.wait()
-        return self._end
+    def wait(self, seconds: float) -> dict[str, Any] | None:
+        """Wait for the end: `code` or `why`, and when it `started` and `ended`; None if it takes longer.
+
+        Whoever waits asks again: a call without an end would stay here after its caller was killed.
+        """
+        return self._end if self._has_ended.wait(seconds) else None
 
     def stop(self) -> None:
         """Have a checkpoint written; the process ends after that."""
@@ -277,7 +287,10 @@ class NodeAgent:
         return found
 
     def pin(self, cell: str) -> dict[str, dict[str, int]]:
-        """Hold the checkpoints of a cell, which deletes old ones; their files and sizes, under `.pinned`."""
+        """Hold the checkpoints of a cell, which deletes old ones; their files and sizes, under `.pinned`.
+
+        One that cannot be held has no files.
+        """
         shutil.rmtree(self._root / PINNED / cell, ignore_errors=True)
         found: dict[str, dict[str, int]] = {}
         for path in sorted((self._root / cell).glob("*/step_*")):
@@ -289,7 +302,8 @@ class NodeAgent:
             try:
                 for file in path.iterdir():
                     _link(file, target / file.name)
-            except OSError:  # deleted or renamed meanwhile
+            except OSError:  # deleted or renamed meanwhile, or damaged
+                found[name] = {}
                 continue
             found[name] = {file.name: file.stat().st_size for file in target.iterdir()}
         return found
@@ -322,6 +336,10 @@ class NodeAgent:
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         (self._root / INCOMING / cell).rename(folder)
+
+    def place_of(self, cell: str) -> str:
+        """The machine and the folder of a cell here."""
+        return f"{socket.gethostname()}:{self._root / cell}"
 
     def give_up(self, cell: str) -> None:
         """Ask a cell that runs here to write a checkpoint and end."""

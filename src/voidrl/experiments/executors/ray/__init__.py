@@ -12,7 +12,7 @@ from voidrl.errors import RunFolderError
 from voidrl.experiments.executors.base import option
 
 if TYPE_CHECKING:
-    from voidrl.experiments.executors.ray_executor import Ray
+    from voidrl.experiments.executors.ray.executor import Ray
     from voidrl.experiments.plan import Plan
 
 
@@ -56,7 +56,7 @@ class Options:
 
 def make(plan: Plan, options: Options) -> Ray:
     """Connect to the cluster, or start one, and look at its nodes; refuse what would fail there."""
-    from voidrl.experiments.executors import ray_cluster
+    from voidrl.experiments.executors.ray import cluster
     from voidrl.runs import locks
 
     path = locks.cell_lock_path(plan.out, "ray")
@@ -65,21 +65,21 @@ def make(plan: Plan, options: Options) -> Ray:
             f"{plan.out} is in use by process {locks.holder(path)}, which waits for its runs on a Ray "
             f"cluster: wait until it ends, or stop it"
         )
-    was_connected = ray_cluster.is_connected()
-    owned = ray_cluster.connect(options.address or os.environ.get("RAY_ADDRESS"))
+    was_connected = cluster.is_connected()
+    owned = cluster.connect(options.address or os.environ.get("RAY_ADDRESS"))
     try:
-        nodes = ray_cluster.alive_nodes()
-        resources = ray_cluster.resources_per_cell(plan, options, nodes)
-        variables = {"PYTHONPATH": ray_cluster.own_paths()}
+        nodes = cluster.alive_nodes()
+        resources = cluster.resources_per_cell(plan, options, nodes)
+        variables = {"PYTHONPATH": cluster.own_paths()}
         if not resources["num_gpus"]:
             variables["CUDA_VISIBLE_DEVICES"] = ""
         shared = options.storage == "shared"
         if not (owned and shared):
-            agents = ray_cluster.agents_on(nodes, "voidrl-check", options.node_folder)
-            ray_cluster.require_usable(agents, plan.out.absolute(), variables, shared=shared)
+            agents = cluster.agents_on(nodes, "voidrl-check", options.node_folder)
+            cluster.require_usable(agents, plan.out.absolute(), variables, shared=shared)
     except BaseException:
-        ray_cluster.disconnect(was_connected)
+        cluster.disconnect(was_connected)
         raise
-    from voidrl.experiments.executors.ray_executor import Ray  # which imports Ray, and it is there
+    from voidrl.experiments.executors.ray.executor import Ray  # which imports Ray, and it is there
 
     return Ray(plan.out, options, resources, variables, owned=owned, disconnects=not was_connected)

@@ -17,7 +17,7 @@ from typing import Any
 from voidrl import checkpoint
 from voidrl.errors import CheckpointError
 from voidrl.experiments.executors.base import log_path
-from voidrl.experiments.executors.ray_node import PINNED, STEP, read_json, write_json
+from voidrl.experiments.executors.ray.node import PINNED, STEP, read_json, write_json
 from voidrl.runs import locks
 
 CHUNK_BYTES = 8 << 20
@@ -25,7 +25,7 @@ Call = Callable[..., Any]
 """Calls a method of a node's agent and returns its answer: `call("read", name, offset, size)`."""
 
 
-class Mirror:
+class RunCopy:
     """The copy of one cell in the experiment's folder.
 
     Args:
@@ -65,20 +65,30 @@ class Mirror:
         call("accept", cell)
 
     def fetch(self, call: Call, *, final: bool = False) -> None:
-        """Copy what is new; with `final`, after the process has ended, compare nothing and copy all."""
+        """Copy what is new; with `final`, after the process has ended, compare nothing and copy all.
+
+        A checkpoint that is damaged on the node is left out, and the older ones stay; with `final` that is an
+        error, after all else is copied except what would say that the run is done.
+        """
         files = call("files", self._cell)
         # In this order: what JSON says is true of the checkpoints that are listed after it, and metrics that
         # are read after a checkpoint was written reach as far as it does.
         small = {name: self._read(call, name) for name in files if name.endswith(".json")}
         pinned = call("pin", self._cell)
+        damaged = []
         try:
             for name in files:
                 if name not in small:
                     self._copy(call, name, files[name], whole=final)
             for name in sorted(pinned, reverse=True):
-                self._copy_checkpoint(call, name, pinned[name])
+                try:
+                    self._copy_checkpoint(call, name, pinned[name])
+                except CheckpointError:
+                    damaged.append(name)
         finally:
             call("unpin", self._cell)
+        if final and damaged:
+            raise CheckpointError(f"damaged on the node: {', '.join(sorted(damaged))}")
         self._expire([*pinned])
         for name in sorted(small, key=lambda name: name.endswith("/status.json")):
             if self._known.get(name) != files[name]:
@@ -148,7 +158,7 @@ class Mirror:
         """Copy a checkpoint under a hidden name, verify all its files, and make it visible."""
         target = self._out / name
         if checkpoint.MANIFEST not in files:
-            return
+            raise CheckpointError(f"{name} has no {checkpoint.MANIFEST}")
         manifest = self._read(call, f"{PINNED}/{name}/{checkpoint.MANIFEST}")
         with suppress(OSError):
             if (target / checkpoint.MANIFEST).read_bytes() == manifest:
@@ -178,8 +188,6 @@ class Mirror:
                 tmp = tmp.rename(target.with_name(f"{target.name}.1"))
                 _discard(target)
             tmp.rename(target)
-        except CheckpointError:
-            pass  # damaged on its way, or on the node, where the process will say so: the older ones stay
         finally:
             shutil.rmtree(tmp, ignore_errors=True)
 
