@@ -134,7 +134,7 @@ def test_cells_are_spread_and_go_where_most_memory_is_free():
     machine = Machine(3)
     machine.others = [50, 0, 25]
     # 30, 80 and 55 GB are free, and what cells take is not known before one has ended.
-    assert place(machine.placement(4), *"abcd") == [1, 2, 0, 1]
+    assert place(machine.placement(4), *"abcd") == [1, 2, 1, 0]
     machine = Machine(3, need=10)
     machine.others = [50, 0, 25]
     placement = machine.placement(4)

@@ -76,8 +76,8 @@ class Placement:
     """Gives every cell a GPU: one with a free slot and enough memory, of those the one with the most.
 
     What a cell takes is not known in advance: as much as the largest of those that have ended, which write
-    it down. Until a new cell has taken its part, that much is reserved. Before any has ended, nothing can be
-    reserved, and free memory says little: the GPU with the fewest cells comes first.
+    it down. Until a new cell has taken its part, that much is reserved. Before any has ended, the cells
+    of a GPU are taken to share its memory equally.
 
     Args:
         gpus: The GPUs that may be used.
@@ -102,9 +102,7 @@ class Placement:
         self._look(counts)
         room = {number: self._room(number, count) for number, count in counts.items() if count < self.jobs}
         fitting = {number: free for number, free in room.items() if free >= self.need}
-        if self.need:
-            return max(fitting, key=lambda number: (fitting[number], -counts[number], -number), default=None)
-        return max(fitting, key=lambda number: (-counts[number], fitting[number], -number), default=None)
+        return max(fitting, key=lambda number: (fitting[number], -counts[number], -number), default=None)
 
     def shortage(self) -> str:
         """Why a cell waits though none runs, in a sentence; empty where one runs or there is room."""
@@ -129,4 +127,6 @@ class Placement:
                 self._idle[gpu.number] = gpu.free
 
     def _room(self, number: int, count: int) -> int:
+        if not self.need:
+            return self._idle[number] // (count + 1)
         return min(self.gpus[number].free, self._idle[number] - count * self.need)
