@@ -77,6 +77,18 @@ def test_more_machines_than_the_chain_can_use():
     ]
 
 
+def test_the_chain_is_named_only_where_the_makespan_is_its_length():
+    """A chain of 10 s that starts after runs of 2 s: a third place makes it shorter."""
+    tasks = [Task("a", 2), Task("b", 2), Task("p", 10)]
+    for places, bound in (
+        (2, "the longest chain, and runs before it; more GPUs make it at most 2s"),
+        (3, "the longest chain; more GPUs do not"),
+    ):
+        made = simulate(tasks, places)
+        assert made.chain_bound >= made.work_bound
+        assert f"bound by: {bound}" in "\n".join(describe(made, Machines(nodes=places), "ray"))
+
+
 def test_sources_that_are_done_and_tasks_without_time():
     schedule = simulate([Task("f", 2, "done"), Task("u", 0), Task("v", 3, "u")], 1)
     assert spans(schedule) == {"f": (0, 0, 2), "u": (0, 2, 2), "v": (0, 2, 5)}

@@ -16,11 +16,13 @@ from voidrl.config import require
 from voidrl.errors import ConfigError
 from voidrl.experiments.estimate import Estimate, Rate
 from voidrl.experiments.plan import Plan
-from voidrl.units import human_seconds
+from voidrl.units import human_seconds, plural
 
 SHARING_GAIN = 1.2
 """Steps a second of several runs that share a GPU, in sum, relative to one alone: two `urlb-states` at once
 behind CUDA's multi-process service, benchmarks/h200-2026-11-15.md."""
+
+CLOSE = 1.01  # a makespan that is longer than a bound by less is as long as it
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Machines:
 
     def __str__(self) -> str:
         shared = f", {self.jobs_per_gpu} runs on each" if self.jobs_per_gpu > 1 else ""
-        return f"{_count(self.nodes, 'node')} × {_count(self.gpus_per_node, self.unit)}{shared}"
+        return f"{plural(self.nodes, 'node')} × {plural(self.gpus_per_node, self.unit)}{shared}"
 
 
 class Task(NamedTuple):
@@ -266,14 +268,15 @@ def describe(schedule: Schedule, machines: Machines, where: str) -> list[str]:
     if not schedule.work:
         return []
     gpu_hours = schedule.work / machines.jobs_per_gpu / 3600
-    unit, units = machines.unit, _plural(machines.gpus, machines.unit)
+    unit = machines.unit
+    all_units = plural(machines.gpus, unit)
     chain = " → ".join(task.name for task in schedule.longest_chain)
     lines = [
         f"schedule: {machines} (--on {where}), simulated",
         f"makespan: {human_seconds(schedule.makespan)}",
         f"{unit}-hours: {_number(gpu_hours)} ({_number(gpu_hours / 24)} {unit}-days)",
-        f"utilization: {100 * schedule.utilization:.1f} % of {machines.gpus} {units}",
-        f"not shorter than: {human_seconds(schedule.work_bound)} (all work on {machines.gpus} {units}), "
+        f"utilization: {100 * schedule.utilization:.1f} % of {all_units}",
+        f"not shorter than: {human_seconds(schedule.work_bound)} (all work on {all_units}), "
         f"{human_seconds(schedule.chain_bound)} (longest chain: {chain})",
     ]
     unknown = sum(not slot.task.seconds for slot in schedule.slots)
@@ -297,12 +300,14 @@ def _path(schedule: Schedule) -> str:
 
 
 def _bound(schedule: Schedule, machines: Machines) -> str:
-    units = _plural(2, machines.unit)
-    if schedule.chain_bound >= schedule.work_bound:
+    units = f"{machines.unit}s"
+    if schedule.makespan <= CLOSE * schedule.chain_bound:
         return f"the longest chain; more {units} do not help"
-    over = schedule.makespan / schedule.work_bound - 1
-    if over < 0.01:
+    if schedule.makespan < CLOSE * schedule.work_bound:
         return f"the number of {units}"
+    if schedule.chain_bound >= schedule.work_bound:
+        most = human_seconds(schedule.makespan - schedule.chain_bound)
+        return f"the longest chain, and runs before it; more {units} make it at most {most} shorter"
     idle = (1 - schedule.utilization) * 100
     return f"the number of {units}; whole runs do not fill the last round ({idle:.0f} % idle)"
 
@@ -313,11 +318,3 @@ def _seconds(chain: Sequence[Task]) -> float:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _plural(count: int, unit: str) -> str:
-    return unit if count == 1 else f"{unit}s"
-
-
-def _count(count: int, unit: str) -> str:
-    return f"{count} {_plural(count, unit)}"
