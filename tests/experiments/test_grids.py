@@ -151,6 +151,34 @@ def test_points_are_cells_and_share_equal_pre_trainings(plan_of):
     assert len(scratch) == 6
 
 
+@pytest.mark.parametrize(
+    ("env", "method"), [("own_envs:good", "apt"), ("CartPole-v1", "own_envs:Noted"), ("own_envs:good", None)]
+)
+def test_a_dry_run_has_the_same_cells_as_the_run_though_it_imports_no_code(tmp_path, env, method):
+    own = {
+        "apt": '"method.k" = { from = 3, to = 12, count = 3 }',
+        "own_envs:Noted": '"method.notes" = [1, 2]',
+    }
+    field = own.get(method, '"pretrain.learner.n_step" = [1, 3]')
+    path = tmp_path / "grid.toml"
+    path.write_text(
+        f"tasks = ['{env}']\nseeds = [1, 2]\n[grid]\n'learner.learning_rate' = [1e-3, 1e-4]\n"
+        f"'finetune.learning_rate' = [1e-3, 1e-4]\n[methods.mine]\nmethod = '{method or 'apt'}'\n"
+        f"[methods.mine.grid]\n{field}\n[methods.scratch]\nphases = ['train']\n"
+    )
+    dry, real = (
+        make_plan(read_experiment(path), ExperimentRequest(), tmp_path, run_code=run_code)
+        for run_code in (False, True)
+    )
+    assert dry.cells[0].probe.spec is None
+    assert [(c.folder, c.source, c.point) for c in dry.cells] == [
+        (c.folder, c.source, c.point) for c in real.cells
+    ]
+    pretrained, tuned = (sum(c.phase == phase for c in dry.cells) for phase in ("pretrain", "finetune"))
+    assert tuned == 2 * pretrained  # two learning rates of fine-tuning share each
+    assert sum(c.phase == "train" for c in dry.cells) == 4
+
+
 def test_rates_of_points_with_other_numbers_of_updates_are_told_apart(plan_of):
     plan = plan_of(APT + '[grid]\n"updates_per_step" = [0.25, 1.0]\n', seeds=(1, 2))
     first = {cell.config.updates_per_step: cell for cell in plan.cells if cell.folder.startswith("maze/")}

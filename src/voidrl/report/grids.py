@@ -13,7 +13,8 @@ from voidrl.report.formatting import Table
 from voidrl.report.groups import env_names
 from voidrl.report.outcomes import measure_of
 from voidrl.report.read import Collection, Run
-from voidrl.scores.grids import FieldEffect, GridResult, PointResult, grid_results, text_of
+from voidrl.scores.grids import FieldEffect, GridResult, PointResult, grid_results
+from voidrl.units import value_text
 
 WIDTH, HEIGHT = 300.0, 190.0
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 12.0, 12.0, 38.0  # margins of a plot
@@ -133,12 +134,12 @@ class GridSection:
         columns = ["rank", *fields, "mean", "lowest", "highest", "seeds", "note"]
         rows = []
         for place, point in enumerate(result.ranked, 1):
-            cells = [text_of(point.point.get(name, "–")) for name in result.log]
+            cells = [value_text(point.point.get(name, "–")) for name in result.log]
             ends = [self.format(point.mean), self.format(min(point.values)), self.format(max(point.values))]
             note = "equal to the best within the spread of seeds" if result.equals_best(point) else ""
             rows.append([str(place), *cells, *ends, self.seeds(point), note])
         for point in result.pruned:
-            cells = [text_of(point.point.get(name, "–")) for name in result.log]
+            cells = [value_text(point.point.get(name, "–")) for name in result.log]
             rows.append(["–", *cells, "–", "–", "–", "–", "pruned"])
         return Table(self.title, columns, rows, numeric=frozenset(range(1, len(columns) - 1)))
 
@@ -149,7 +150,7 @@ class GridSection:
             return None
         for effect in sorted(result.effects, key=lambda each: -(each.share or 0.0)):
             share = "unknown" if effect.share is None else f"{effect.share:.0%}"
-            means = "; ".join(f"{text_of(each.value)}: {self.format(each.mean)}" for each in effect.means)
+            means = "; ".join(f"{value_text(each.value)}: {self.format(each.mean)}" for each in effect.means)
             rows.append([effect.short, share, means or "values do not repeat"])
         rows += [[name, f"{share:.0%}", ""] for name, share in result.rest.items()]
         notes = [BALANCED if result.is_balanced else UNBALANCED]
@@ -180,7 +181,7 @@ class GridSection:
         band += [(places(each.value), down(each.low)) for each in reversed(effect.means)]
         joined = effect.is_numeric  # a line between words would mean nothing
         means = [
-            (places(each.value), down(each.mean), f"{text_of(each.value)}: {self.format(each.mean)}")
+            (places(each.value), down(each.mean), f"{value_text(each.value)}: {self.format(each.mean)}")
             for each in effect.means
         ]
         return FieldPlot(
@@ -223,7 +224,7 @@ def _x_ticks(effect: FieldEffect, places: Any) -> list[Tick]:
     for value in values:
         at = places(value)
         if not ticks or at - ticks[-1].at >= TICK_ROOM:
-            ticks.append(Tick(at, text_of(value)))
+            ticks.append(Tick(at, value_text(value)))
     return ticks
 
 
