@@ -135,7 +135,7 @@ def test_unfinished_and_pruned_points_are_not_ranked():
     assert [point.point["k"] for point in result.ranked] == [12, 3]
     assert (len(result.pruned), result.missing, result.is_balanced) == (1, 1, False)
     text = " ".join(result.sentences(str))
-    assert "(pruned), and so not ranked: 1 point." in text
+    assert "Pruned before the end, and so not ranked: 1 point." in text
     assert "Not done yet: 1 point." in text
 
 

@@ -12,7 +12,7 @@ from rich.filesize import decimal
 from voidrl.experiments import estimate, schedule
 from voidrl.experiments.grid import Axis
 from voidrl.experiments.plan import Cell, Plan
-from voidrl.experiments.state import CellState, differences, state_of
+from voidrl.experiments.state import CellState, differing_settings, state_of
 from voidrl.machine import free_disk
 from voidrl.runs import locks
 from voidrl.terminal.tables import described, print_table, wrap_text
@@ -172,7 +172,7 @@ def print_missing(plan: Plan, stream: TextIO) -> None:
 
 def _state(plan: Plan, cell: Cell, state: CellState) -> str:
     known = cell.probe.spec is not None
-    if known and (differ := differences(cell, plan.path(cell))):
+    if known and (differ := differing_settings(cell, plan.path(cell))):
         return f"{OTHER_SETTINGS}: {differ[0]}"
     text = NAMES[state.kind]
     if not known and state.kind != "missing":

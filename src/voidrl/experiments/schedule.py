@@ -63,7 +63,7 @@ class Machines:
         return f"{plural(self.nodes, 'node')} × {plural(self.gpus_per_node, self.unit)}{shared}"
 
 
-class Task(NamedTuple):
+class TimedCell(NamedTuple):
     """A cell as the simulator sees it."""
 
     name: str
@@ -75,7 +75,7 @@ class Task(NamedTuple):
 class Slot(NamedTuple):
     """When and where a task runs."""
 
-    task: Task
+    task: TimedCell
     place: int
     start: float
     end: float
@@ -109,10 +109,10 @@ class Schedule:
         return self.work / self.places
 
     @property
-    def longest_chain(self) -> list[Task]:
+    def longest_chain(self) -> list[TimedCell]:
         """Tasks that must follow each other and take longest together: no schedule is shorter."""
         tasks = {slot.task.name: slot.task for slot in self.slots}
-        best: list[Task] = []
+        best: list[TimedCell] = []
         for task in tasks.values():
             chain = [task]
             while (source := chain[0].source) is not None and source in tasks:
@@ -204,7 +204,7 @@ def _machines(nodes: int, devices: int, jobs: int | None, *, on_cpu: bool) -> Ma
     return replace(made, gpus_per_node=devices * made.jobs_per_gpu, jobs_per_gpu=1)  # they share no device
 
 
-def simulate(tasks: Sequence[Task], places: int) -> Schedule:
+def simulate(tasks: Sequence[TimedCell], places: int) -> Schedule:
     """Start tasks in their order, as soon as what they wait for has ended and a place is free.
 
     A source that is not among the tasks is taken to be done.
@@ -259,7 +259,7 @@ def plan_schedule(plan: Plan, estimates: Mapping[str, Estimate], machines: Machi
         if needed.seconds == 0:
             continue  # done, or lacks its evaluation alone
         seconds = (needed.seconds or 0.0) * slowdown(needed.rate, machines.jobs_per_gpu)
-        tasks.append(Task(cell.folder, seconds, cell.source))
+        tasks.append(TimedCell(cell.folder, seconds, cell.source))
     return simulate(tasks, machines.places)
 
 
@@ -289,7 +289,7 @@ def _path(schedule: Schedule) -> str:
     path = [slot.task for slot in schedule.critical_path if slot.task.seconds]
     if len(path) <= 3:
         return " → ".join(f"{task.name} ({human_seconds(task.seconds)})" for task in path)
-    groups: dict[str, list[Task]] = {}
+    groups: dict[str, list[TimedCell]] = {}
     for task in path:
         groups.setdefault(human_seconds(task.seconds), []).append(task)
     largest = sorted(groups.items(), key=lambda item: -_seconds(item[1]))
@@ -312,7 +312,7 @@ def _bound(schedule: Schedule, machines: Machines) -> str:
     return f"the number of {units}; whole runs do not fill the last round ({idle:.0f} % idle)"
 
 
-def _seconds(chain: Sequence[Task]) -> float:
+def _seconds(chain: Sequence[TimedCell]) -> float:
     return sum(task.seconds for task in chain)
 
 

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from voidrl.report.formatting import Table
 from voidrl.report.groups import env_names
 from voidrl.report.outcomes import measure_of
-from voidrl.report.read import Collection, Run
+from voidrl.report.read import Collection
 from voidrl.scores.grids import FieldEffect, GridResult, PointResult, grid_results
+from voidrl.scores.measures import measured_value
 from voidrl.units import value_text
 
 WIDTH, HEIGHT = 300.0, 190.0
@@ -128,7 +127,7 @@ class GridSection:
         return str(len(point.values)) + (f" of {point.due}" if len(point.values) < point.due else "")
 
     def table(self) -> Table:
-        """A row for each point; those that were given up last."""
+        """A row for each point; pruned ones last."""
         result = self.result
         fields = [result.short.get(name, name) for name in result.log]
         columns = ["rank", *fields, "mean", "lowest", "highest", "seeds", "note"]
@@ -252,7 +251,10 @@ def grid_sections(collection: Collection) -> list[GridSection]:
         values = {}
         for run in runs:
             assert run.cell is not None
-            value = run_value(run, experiment.grid.measure(run.cell.arm)) if run.took_all_steps else None
+            if not run.took_all_steps:
+                continue
+            last = {name: column[-1] for name, (_, column) in run.series.items()}
+            value = measured_value(experiment.grid.measure(run.cell.arm), run.evaluation, last)
             if value is not None:
                 values[run.cell.folder] = value
         pruned = {run.cell.folder for run in runs if run.cell is not None and run.status == "pruned"}
@@ -261,17 +263,3 @@ def grid_sections(collection: Collection) -> list[GridSection]:
             for result in grid_results(experiment, values, pruned)
         ]
     return sections
-
-
-def run_value(run: Run, measure: str) -> float | None:
-    """The value of a measure of an experiment in a run; None where it has none."""
-    saved = run.evaluation or {}
-    if measure == "success":
-        return float(np.mean(saved["successes"])) if saved.get("successes") is not None else None
-    names = {"return": "mean_return", "human_normalized": "human_normalized"}
-    found = saved.get("counts", {}).get(measure.removeprefix("states/"))
-    if measure in names:
-        found = saved.get(names[measure])
-    elif not measure.startswith("states/"):
-        found = run.series[measure][1][-1] if measure in run.series else None
-    return None if found is None else float(found)

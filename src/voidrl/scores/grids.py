@@ -39,7 +39,7 @@ class PointResult:
     due: int
     """Runs that it has."""
     pruned: bool = False
-    """Whether it was given up before its end."""
+    """Whether it ended early, as it was worse than others."""
 
     @property
     def mean(self) -> float:
@@ -104,12 +104,12 @@ class GridResult:
 
     @property
     def pruned(self) -> list[PointResult]:
-        """Points that were given up."""
+        """Points without a result, as they were pruned."""
         return [point for point in self.points if point.pruned and not point.values]
 
     @property
     def missing(self) -> int:
-        """Points without a finished run that were not given up."""
+        """Points without a finished run that were not pruned."""
         return sum(not point.values and not point.pruned for point in self.points)
 
     @cached_property
@@ -219,7 +219,7 @@ class GridResult:
         elif len(self.ranked) > 1:
             yield "Every other point is more than two standard errors of the difference behind it."
         if self.pruned:
-            yield f"Given up before the end (pruned), and so not ranked: {plural(len(self.pruned), 'point')}."
+            yield f"Pruned before the end, and so not ranked: {plural(len(self.pruned), 'point')}."
         if self.missing:
             yield f"Not done yet: {plural(self.missing, 'point')}."
 
@@ -329,5 +329,4 @@ def grid_results(
 
 def _point(cells: Sequence[CellRecord], values: Mapping[str, float], pruned: Collection[str]) -> PointResult:
     found = [values[cell.folder] for cell in cells if cell.folder in values]
-    given_up = any(cell.folder in pruned for cell in cells)
-    return PointResult(cells[0].point, found, len(cells), given_up)
+    return PointResult(cells[0].point, found, len(cells), any(cell.folder in pruned for cell in cells))
