@@ -193,7 +193,7 @@ def draw_grid(plt: Any, section: GridSection) -> Any:
         axis.tick_params(labelsize=8)
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
-    axes.flat[0].set_ylabel(_escape(measure_of(section.result.measure).name), fontsize=8)
+    axes.flat[0].set_ylabel(_escape(section.measure.name), fontsize=8)
     return figure
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from voidrl.report.formatting import Table
 from voidrl.report.groups import env_names
-from voidrl.report.outcomes import measure_of
+from voidrl.report.outcomes import Measure, measure_of
 from voidrl.report.read import Collection
 from voidrl.scores.grids import FieldEffect, GridResult, PointResult, grid_results
 from voidrl.scores.measures import measured_value
@@ -23,7 +23,7 @@ MOST_OPEN = 24  # points of a ranking that are shown without a click
 BALANCED = (
     "Shares are those of the sum of squares of all runs around their mean: between the values of a field "
     "(its main effect), and what is left for interactions of fields and for differences between seeds. They "
-    "add up to 100 %."
+    "add up to 100 %, up to rounding."
 )
 UNKNOWN = (
     "No field has a share: all runs have the same value, or there are too few to tell a field from chance."
@@ -84,13 +84,18 @@ class GridSection:
     @property
     def title(self) -> str:
         """Method, environment and measure."""
-        name = measure_of(self.result.measure).name
+        name = self.measure.name
         best = "highest" if self.result.maximize else "lowest"
         return f"{self.result.label} in {self.env_name}: {name}, {best} first"
 
+    @property
+    def measure(self) -> Measure:
+        """What is compared, as reports show it."""
+        return measure_of({"human_normalized": "normalized"}.get(self.result.measure, self.result.measure))
+
     def format(self, value: float) -> str:
         """A value of the measure as text; a mean of counts keeps a digit."""
-        measure = measure_of(self.result.measure)
+        measure = self.measure
         between = measure.unit == "count" and value != round(value) and abs(value) < MOST_DIGITS
         return f"{value:.1f}" if between else measure.format(value)
 
@@ -112,15 +117,19 @@ class GridSection:
         """Where mean and range of a point lie, in percent of the axis of all points."""
         values = [value for each in self.result.ranked for value in each.values]
         low, high = min(values), max(values)
-        width = (high - low) or 1.0
         ends = {"low": min(point.values), "mean": point.mean, "high": max(point.values)}
-        return {name: f"{100 * (value - low) / width:.1f}%" for name, value in ends.items()}
+        if low == high:
+            return dict.fromkeys(ends, "50.0%")
+        return {name: f"{100 * (value - low) / (high - low):.1f}%" for name, value in ends.items()}
 
     @property
     def axis(self) -> str:
-        """The ends of the bars' axis, as text."""
+        """What the axis of the bars shows, as a sentence."""
         values = [value for each in self.result.ranked for value in each.values]
-        return f"{self.format(min(values))} to {self.format(max(values))}" if values else ""
+        low, high = self.format(min(values)), self.format(max(values))
+        if min(values) == max(values):
+            return f"All runs have the same value, {low}."
+        return f"The axis goes from {low} to {high}."
 
     def seeds(self, point: PointResult) -> str:
         """How many seeds a point has."""
@@ -168,6 +177,9 @@ class GridSection:
 
     def _plot(self, effect: FieldEffect, low: float, high: float) -> FieldPlot:
         margin = 0.06 * ((high - low) or abs(high) or 1.0)
+        ticks = _round_values(low - margin, high + margin)
+        if self.measure.key == "success":  # a fitted curve may leave what is possible
+            ticks = [tick for tick in ticks if 0.0 <= tick <= 1.0]
         low, high = low - margin, high + margin
         places = _places(effect)
 
@@ -186,13 +198,22 @@ class GridSection:
         return FieldPlot(
             effect=effect,
             x=_x_ticks(effect, places),
-            y=[Tick(down(value), self.format(value)) for value in _round_values(low, high)],
+            y=[Tick(down(value), text) for value, text in self._tick_texts(ticks)],
             line=_path(line) if joined else "",
             band=_path(band) if joined and len(effect.means) > 1 else "",
             means=means,
             dots=[(places(value), down(mean)) for value, mean in effect.dots],
             log=effect.log,
         )
+
+    def _tick_texts(self, ticks: Sequence[float]) -> list[tuple[float, str]]:
+        """Ticks with as many digits as make them different."""
+        texts = [self.format(tick) for tick in ticks]
+        if self.measure.unit == "fraction":
+            texts = [f"{100 * tick:g}%" for tick in ticks]
+        elif len({*texts}) < len(texts):
+            texts = [f"{tick:g}" for tick in ticks]
+        return [*zip(ticks, texts, strict=True)]
 
 
 def _places(effect: FieldEffect) -> Any:
