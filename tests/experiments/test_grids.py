@@ -227,9 +227,9 @@ def test_a_range_of_a_field_of_whole_numbers_is_rounded(plan_of):
     ("text", "request_", "said"),
     [
         ('[grid]\n"method.kk" = [1, 2]', {}, "did you mean 'method.k'"),
-        ('[methods.apt.grid]\n"learner.n_stepp" = [1, 2]', {}, "learner.n_step"),
-        ('[grid]\n"method.k" = [3, 0]', {}, "method.k = 0 cannot be used"),
-        ('[grid]\n"method.k" = ["a", "b"]', {}, "method.k = 'a' cannot be used: expected int"),
+        ('[methods.apt.grid]\n"learner.n_stepp" = [1, 2]', {}, "[methods.apt.grid]: unknown"),
+        ('[grid]\n"method.k" = [3, 0]', {}, "grid.toml: grid.method.k = 0 cannot be used"),
+        ('[grid]\n"method.k" = ["a", "b"]', {}, "method.k = 'a' cannot be used: expected a whole number"),
         ("[grid]\nseed = [1, 2]", {}, "a grid cannot vary seed: list seeds = [1, 2, 3] in the file"),
         ('[grid]\n"env.id" = ["a", "b"]', {}, "a grid cannot vary env.id: list tasks in the file"),
         ("[grid]\nsteps = [10, 20]", {}, "use pretrain.steps, finetune.steps or train.steps"),

@@ -9,7 +9,9 @@ fine-tuned share one pre-training.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, get_args
 
 from voidrl.config import PIECES, Config, bonus_method, field_types, flat, merge, to_json
@@ -133,6 +135,32 @@ class Points:
                     f"leave out --set {name}={given[name]}"
                 )
         self.short = short_names(names)
+        with self._naming_grid():
+            self._find_varying(task, arms)
+
+    @contextmanager
+    def _naming_grid(self) -> Iterator[None]:
+        """Have errors about a field of a grid name the file and the grid."""
+        tables = {"grid": self.experiment.grid}
+        tables |= {f"methods.{name}.grid": arm.grid for name, arm in self.experiment.arms.items()}
+        try:
+            yield
+        except ConfigError as error:
+            text = str(error)
+            if self.experiment.path in text:
+                raise
+            for table, axes in tables.items():
+                for name in axes:
+                    field = re.sub(r"^(pre)?train\.", "", name)
+                    if not re.search(rf"(?<![\w.]){re.escape(field)}(?![\w.])", text):
+                        continue
+                    about = f"[{table}]: {text}"
+                    if text.startswith(field):
+                        about = f"{table}.{name}{text.removeprefix(field)}"
+                    raise ConfigError(f"{self.experiment.path}: {about}") from None
+            raise
+
+    def _find_varying(self, task: Task, arms: Sequence[ArmSpec]) -> None:
         first = {name: axis.values[0] for name, axis in self.experiment.grid.items()}
         together = self.make_planner(*self._with(first, ()))
         for arm in arms:  # refuses a field that no run has
