@@ -232,13 +232,18 @@ CALLS = {
     "half a step": (Walk, {"steps": 1.5}, errors.ConfigError, "whole number"),
     "steps in words": (Walk, {"steps": "many"}, errors.ConfigError, "such as 1M, 100k.*got 'many'"),
     "no steps in config": (Walk, {"steps": None, "config": {"steps": -1}}, errors.ConfigError, "steps = -1"),
-    "seed in words": (Walk, {"seed": "one"}, errors.ConfigError, "seed = 'one' cannot be used: expected int"),
+    "seed in words": (
+        Walk,
+        {"seed": "one"},
+        errors.ConfigError,
+        "seed = 'one' .* a whole number",
+    ),
     "negative seed": (Walk, {"seed": -1}, errors.ConfigError, "seed = -1"),
     "text for a number": (
         Walk,
         {"config": {"learner.n_step": "3"}},
         errors.ConfigError,
-        "learner.n_step = '3'.*expected int",
+        "learner.n_step = '3'.*expected a whole number",
     ),
     "a number for a switch": (
         Walk,
@@ -347,7 +352,7 @@ COMMAND_LINES = {
     "no steps": (["pretrain", "tiny_runs:Walk", "--steps", "0"], "steps = 0 cannot be used"),
     "type": (
         ["pretrain", "tiny_runs:Walk", "--learner.n-step", "x"],
-        "learner.n_step = 'x' cannot be used: expected int",
+        "learner.n_step = 'x' cannot be used: expected a whole number",
     ),
     "choice": (
         ["pretrain", "tiny_runs:Walk", "--finetune.heads", "x"],
@@ -357,12 +362,19 @@ COMMAND_LINES = {
     "k": (["pretrain", "tiny_runs:Walk", "--learner.batch-size", "5"], "--method.k 4 or less"),
     "resume nothing": (["resume", "nowhere"], "there is no run at nowhere"),
     "resume no run": (["resume", "."], "is no run: it holds no config.json"),
-    "resume unknown option": (["resume", ".", "--stepz", "3"], "unrecognized arguments: --stepz"),
+    "resume unknown option": (
+        ["resume", ".", "--stepz", "3"],
+        "unknown option '--stepz'; did you mean '--steps'",
+    ),
     "evaluate nothing": (["evaluate", "nowhere"], "there is nothing at nowhere"),
     "no episodes": (["evaluate", ".", "--episodes", "0"], "episodes must be a positive whole number"),
     "seed": (["evaluate", ".", "--seed", "x"], "invalid int value: 'x'"),
     "finetune nothing": (["finetune", "nowhere"], "there is nothing at nowhere"),
     "list": (["list", "learner"], "did you mean 'learners'"),
+    "list of nothing": (["list", "nonsense"], "unknown kind 'nonsense'; known: agents, envs"),
+    "rank": (["pretrain", "tiny_runs:Walk", "--rank", "2"], "did you mean '--ranks'?"),
+    "status": (["status", "--intervall", "3"], "did you mean '--interval'?"),
+    "count": (["pretrain", "tiny_runs:Walk", "--steps", "3oo"], "a whole number such as 5000, 100k or 2M"),
 }
 
 

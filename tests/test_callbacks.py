@@ -285,7 +285,7 @@ def test_a_run_stops_at_the_return_of_an_evaluation(tmp_path):
 
 
 class Trial:
-    """An Optuna trial that is given up at the second value."""
+    """An Optuna trial that is pruned at the second value."""
 
     def __init__(self):
         self.reported = []

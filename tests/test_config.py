@@ -206,15 +206,15 @@ def test_a_whole_config_may_be_handed_over():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"steps": "many"}, "steps = 'many' cannot be used: expected int"),
-        ({"steps": 1.5}, "steps = 1.5 cannot be used: expected int"),
-        ({"steps": True}, "steps = True cannot be used: expected int"),
-        ({"steps": float("nan")}, "steps = nan cannot be used: expected int"),
-        ({"steps": float("inf")}, "steps = inf cannot be used: expected int"),
-        ({"steps.more": 3}, "steps = {'more': 3} cannot be used: expected int"),
+        ({"steps": "many"}, "steps = 'many' cannot be used: expected a whole number"),
+        ({"steps": 1.5}, "steps = 1.5 cannot be used: expected a whole number"),
+        ({"steps": True}, "steps = True cannot be used: expected a whole number"),
+        ({"steps": float("nan")}, "steps = nan cannot be used: expected a whole number"),
+        ({"steps": float("inf")}, "steps = inf cannot be used: expected a whole number"),
+        ({"steps.more": 3}, "steps = {'more': 3} cannot be used: expected a whole number"),
         ({"share_encoder": 1}, "share_encoder = 1 cannot be used: expected 'nothing' or 'stack' or 'all'"),
-        ({"learner.discount": "0.9"}, "learner.discount = '0.9' cannot be used: expected float"),
-        ({"learner.discount": True}, "learner.discount = True cannot be used: expected float"),
+        ({"learner.discount": "0.9"}, "learner.discount = '0.9' cannot be used: expected a number"),
+        ({"learner.discount": True}, "learner.discount = True cannot be used: expected a number"),
         ({"log.wandb_project": 3}, "log.wandb_project = 3 cannot be used: expected str or None"),
         (
             {"finetune.heads": "new"},
@@ -222,7 +222,7 @@ def test_a_whole_config_may_be_handed_over():
         ),
         (
             {"method.distance_power": "d"},
-            "method.distance_power = 'd' cannot be used: expected float or 'dim'",
+            "method.distance_power = 'd' cannot be used: expected a number or 'dim'",
         ),
         ({"env": 5}, "env = 5 cannot be used: expected EnvConfig"),
         ({"learner": 5}, "learner = 5 cannot be used: expected a name, a class or a mapping of values"),

@@ -90,7 +90,7 @@ def test_what_cannot_be_imported(path):
 def test_an_unknown_name_is_answered_with_a_near_one():
     with pytest.raises(UnknownNameError) as caught:
         registry.find("representation", "simcrl")
-    text = "unknown representation 'simcrl'; did you mean 'simclr' or 'curl'? Your own: 'module:Class', or "
+    text = "unknown representation 'simcrl'; did you mean 'simclr'? Your own: 'module:Class', or "
     assert str(caught.value).startswith(text)
     with pytest.raises(UnknownNameError, match=r"known: .*apt"):
         registry.find("method", "zzzzzz")

@@ -126,7 +126,7 @@ def test_the_command_sets_fields(tmp_path, capsys):
         ("log.keep_lst=1", "unknown config field 'log.keep_lst'; did you mean 'log.keep_last'"),
         ("lerner.learning_rate=1", "unknown config field 'lerner'; did you mean 'learner'"),
         ("seed=4", "seed = 4 cannot be set when a run is resumed: it is 0 there and defines the run"),
-        ("log.keep_last=many", "log.keep_last = 'many' cannot be used: expected int"),
+        ("log.keep_last=many", "log.keep_last = 'many' cannot be used: expected a whole number"),
         ("log.keep_last", "--set log.keep_last cannot be used: expected NAME=VALUE"),
     ):
         assert cli.main(["resume", str(run), "--steps", "30", "--set", word]) == 2

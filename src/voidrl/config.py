@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from voidrl import registry
-from voidrl.errors import ConfigError, UnknownNameError, shown
+from voidrl.errors import ConfigError, UnknownNameError, by_caller, shown
 
 T = TypeVar("T")
 
@@ -911,8 +911,16 @@ def _require_type(value: Any, hint: Any, name: str) -> Any:
             return tuple(_require_type(v, typing.get_args(option)[0], name) for v in value)
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
-        expected.append({types.NoneType: "None", tuple: "a list"}.get(kind, kind.__name__))
+        expected.append(_kind_text(kind, value))
     raise ConfigError(f"{name} = {shown(value)} cannot be used: expected {' or '.join(expected)}")
+
+
+def _kind_text(kind: type, value: Any) -> str:
+    """What a field takes, in words; the command line reads counts such as 100k."""
+    if kind is int and isinstance(value, str):
+        return by_caller("a whole number", "a whole number such as 5000, 100k or 2M")
+    words = {types.NoneType: "None", tuple: "a list", int: "a whole number", float: "a number"}
+    return words.get(kind, kind.__name__)
 
 
 def similar_fields(name: str, fields: Iterable[str]) -> list[str]:

@@ -61,14 +61,20 @@ class UnknownNameError(ConfigError):
     ) -> None:
         spelled = {k.lower(): k for k in sorted(known)}
         word = name.lower()[:LONGEST_VALUE]  # comparing takes time in proportion to the length
-        if not near:
-            near = [spelled[n] for n in difflib.get_close_matches(word, spelled, n=3, cutoff=0.5)]
+        near = near or [spelled[each] for each in _close(word, spelled)]
         some = [*spelled.values()][:20]
         more = f" and {len(spelled) - len(some)} more" if len(spelled) > len(some) else ""
         hint = f"known: {', '.join(some)}{more}."
         if near:
             hint = f"did you mean {' or '.join(repr(n) for n in near)}?"
         super().__init__(f"unknown {kind} {shown(name)}; {hint}{' ' + remedy if remedy else ''}")
+
+
+def _close(word: str, known: Iterable[str]) -> list[str]:
+    """Up to three similar names, none of which is much further away than the first."""
+    found = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
+    ratios = [difflib.SequenceMatcher(None, each, word).ratio() for each in found]
+    return [each for each, ratio in zip(found, ratios, strict=True) if ratio >= ratios[0] - 0.2]
 
 
 class NeighborError(ConfigError):

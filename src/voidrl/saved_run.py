@@ -72,7 +72,7 @@ def save_run(
     state: LoopState,
     explorer: Explorer | None = None,
 ) -> Path:
-    """Everything that a resumed run needs, as safetensors and JSON; without a replay it cannot go on.
+    """Everything that a resumed run needs, as safetensors and JSON; without a replay it cannot be resumed.
 
     All ranks save their parts first; the first one, which has the agent, completes the checkpoint.
     """

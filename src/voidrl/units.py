@@ -1,10 +1,11 @@
-"""Human-readable counts, sizes and durations: `100k`, `145 kB`, `2h03m`."""
+"""Human-readable values, counts, sizes and durations: `0.001`, `100k`, `145 kB`, `2h03m`."""
 
 from __future__ import annotations
 
 import math
 import re
 from decimal import Decimal
+from typing import Any
 
 from voidrl.errors import ConfigError
 
@@ -25,6 +26,27 @@ def parse_count(value: str | float, name: str = "steps") -> int:
             f"{name} must be a positive whole number such as 1M, 100k, 1e6 or 1_000_000; got {value!r}"
         )
     return int(exact)
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a finite number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def value_text(value: Any, separator: str = ", ") -> str:
+    """A value of a config field as short as it can be read back: `0.001`, `12`, `true`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):  # values that are close must not look equal
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    if isinstance(value, list | tuple):
+        return separator.join(value_text(each, separator) for each in value)
+    return str(value)
 
 
 def human_count(value: float) -> str:

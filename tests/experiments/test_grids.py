@@ -151,6 +151,34 @@ def test_points_are_cells_and_share_equal_pre_trainings(plan_of):
     assert len(scratch) == 6
 
 
+@pytest.mark.parametrize(
+    ("env", "method"), [("own_envs:good", "apt"), ("CartPole-v1", "own_envs:Noted"), ("own_envs:good", None)]
+)
+def test_a_dry_run_has_the_same_cells_as_the_run_though_it_imports_no_code(tmp_path, env, method):
+    own = {
+        "apt": '"method.k" = { from = 3, to = 12, count = 3 }',
+        "own_envs:Noted": '"method.notes" = [1, 2]',
+    }
+    field = own.get(method, '"pretrain.learner.n_step" = [1, 3]')
+    path = tmp_path / "grid.toml"
+    path.write_text(
+        f"tasks = ['{env}']\nseeds = [1, 2]\n[grid]\n'learner.learning_rate' = [1e-3, 1e-4]\n"
+        f"'finetune.learning_rate' = [1e-3, 1e-4]\n[methods.mine]\nmethod = '{method or 'apt'}'\n"
+        f"[methods.mine.grid]\n{field}\n[methods.scratch]\nphases = ['train']\n"
+    )
+    dry, real = (
+        make_plan(read_experiment(path), ExperimentRequest(), tmp_path, run_code=run_code)
+        for run_code in (False, True)
+    )
+    assert dry.cells[0].probe.spec is None
+    assert [(c.folder, c.source, c.point) for c in dry.cells] == [
+        (c.folder, c.source, c.point) for c in real.cells
+    ]
+    pretrained, tuned = (sum(c.phase == phase for c in dry.cells) for phase in ("pretrain", "finetune"))
+    assert tuned == 2 * pretrained  # two learning rates of fine-tuning share each
+    assert sum(c.phase == "train" for c in dry.cells) == 4
+
+
 def test_rates_of_points_with_other_numbers_of_updates_are_told_apart(plan_of):
     plan = plan_of(APT + '[grid]\n"updates_per_step" = [0.25, 1.0]\n', seeds=(1, 2))
     first = {cell.config.updates_per_step: cell for cell in plan.cells if cell.folder.startswith("maze/")}
@@ -199,9 +227,9 @@ def test_a_range_of_a_field_of_whole_numbers_is_rounded(plan_of):
     ("text", "request_", "said"),
     [
         ('[grid]\n"method.kk" = [1, 2]', {}, "did you mean 'method.k'"),
-        ('[methods.apt.grid]\n"learner.n_stepp" = [1, 2]', {}, "learner.n_step"),
-        ('[grid]\n"method.k" = [3, 0]', {}, "method.k = 0 cannot be used"),
-        ('[grid]\n"method.k" = ["a", "b"]', {}, "method.k = 'a' cannot be used: expected int"),
+        ('[methods.apt.grid]\n"learner.n_stepp" = [1, 2]', {}, "[methods.apt.grid]: unknown"),
+        ('[grid]\n"method.k" = [3, 0]', {}, "grid.toml: grid.method.k = 0 cannot be used"),
+        ('[grid]\n"method.k" = ["a", "b"]', {}, "method.k = 'a' cannot be used: expected a whole number"),
         ("[grid]\nseed = [1, 2]", {}, "a grid cannot vary seed: list seeds = [1, 2, 3] in the file"),
         ('[grid]\n"env.id" = ["a", "b"]', {}, "a grid cannot vary env.id: list tasks in the file"),
         ("[grid]\nsteps = [10, 20]", {}, "use pretrain.steps, finetune.steps or train.steps"),

@@ -293,7 +293,7 @@ def test_a_search_whose_command_is_killed_runs_no_trial_twice(cluster, tmp_path)
     assert_nothing_left(cluster)
 
 
-def test_a_run_that_is_given_up_ends_on_a_node_without_shared_storage(cluster, tmp_path):
+def test_a_run_that_is_pruned_ends_on_a_node_without_shared_storage(cluster, tmp_path):
     file, out = tmp_path / "poles.toml", tmp_path / "out"
     file.write_text(PRETRAINING.replace("steps = 600", "steps = 100_000"))
     words = ["--address", cluster.address, "--seeds", "1", "--storage", "fetch"]

@@ -10,7 +10,7 @@ import pytest
 from voidrl.cli.main import main
 from voidrl.errors import ConfigError
 from voidrl.experiments.estimate import Rate
-from voidrl.experiments.schedule import Machines, Task, describe, simulate, slowdown
+from voidrl.experiments.schedule import Machines, TimedCell, describe, simulate, slowdown
 
 
 def spans(schedule):
@@ -22,7 +22,7 @@ def names(slots):
 
 
 def test_independent_tasks_fill_places_in_their_order():
-    tasks = [Task("a", 3), Task("b", 2), Task("c", 2), Task("d", 1)]
+    tasks = [TimedCell("a", 3), TimedCell("b", 2), TimedCell("c", 2), TimedCell("d", 1)]
     schedule = simulate(tasks, 2)
     # place 0: a a a d, place 1: b b c c
     assert spans(schedule) == {"a": (0, 0, 3), "b": (1, 0, 2), "c": (1, 2, 4), "d": (0, 3, 4)}
@@ -33,7 +33,7 @@ def test_independent_tasks_fill_places_in_their_order():
 
 
 def test_fine_tunings_wait_for_their_pretraining():
-    tasks = [Task("p", 5), Task("f", 1, "p"), Task("g", 2, "p"), Task("s", 1)]
+    tasks = [TimedCell("p", 5), TimedCell("f", 1, "p"), TimedCell("g", 2, "p"), TimedCell("s", 1)]
     schedule = simulate(tasks, 2)
     # place 0: p p p p p f, place 1: s . . . . g g
     assert spans(schedule) == {"p": (0, 0, 5), "s": (1, 0, 1), "f": (0, 5, 6), "g": (1, 5, 7)}
@@ -44,7 +44,7 @@ def test_fine_tunings_wait_for_their_pretraining():
 
 
 def test_critical_path_goes_through_a_place_that_was_taken():
-    schedule = simulate([Task("a", 4), Task("b", 3), Task("c", 3), Task("d", 1, "c")], 2)
+    schedule = simulate([TimedCell("a", 4), TimedCell("b", 3), TimedCell("c", 3), TimedCell("d", 1, "c")], 2)
     # place 0: a a a a ., place 1: b b b c c c d
     assert schedule.makespan == 7
     assert names(schedule.critical_path) == ["b", "c", "d"]
@@ -55,7 +55,7 @@ def test_critical_path_goes_through_a_place_that_was_taken():
 
 def test_rounds_of_equal_runs():
     """Nine runs on eight places take two rounds, of which the second is almost empty."""
-    schedule = simulate([Task(str(i), 10) for i in range(9)], 8)
+    schedule = simulate([TimedCell(str(i), 10) for i in range(9)], 8)
     assert schedule.makespan == 20
     assert schedule.work_bound == 11.25
     text = "\n".join(describe(schedule, Machines(nodes=8), "ray"))
@@ -64,7 +64,7 @@ def test_rounds_of_equal_runs():
 
 
 def test_more_machines_than_the_chain_can_use():
-    tasks = [Task("p", 7200), Task("f", 3600, "p")]
+    tasks = [TimedCell("p", 7200), TimedCell("f", 3600, "p")]
     lines = describe(simulate(tasks, 64), Machines(nodes=8, gpus_per_node=8), "ray")
     assert lines == [
         "schedule: 8 nodes × 8 GPUs (--on ray), simulated",
@@ -77,8 +77,20 @@ def test_more_machines_than_the_chain_can_use():
     ]
 
 
+def test_the_chain_is_named_only_where_the_makespan_is_its_length():
+    """A chain of 10 s that starts after runs of 2 s: a third place makes it shorter."""
+    tasks = [TimedCell("a", 2), TimedCell("b", 2), TimedCell("p", 10)]
+    for places, bound in (
+        (2, "the longest chain, and runs before it; more GPUs make it at most 2s"),
+        (3, "the longest chain; more GPUs do not"),
+    ):
+        made = simulate(tasks, places)
+        assert made.chain_bound >= made.work_bound
+        assert f"bound by: {bound}" in "\n".join(describe(made, Machines(nodes=places), "ray"))
+
+
 def test_sources_that_are_done_and_tasks_without_time():
-    schedule = simulate([Task("f", 2, "done"), Task("u", 0), Task("v", 3, "u")], 1)
+    schedule = simulate([TimedCell("f", 2, "done"), TimedCell("u", 0), TimedCell("v", 3, "u")], 1)
     assert spans(schedule) == {"f": (0, 0, 2), "u": (0, 2, 2), "v": (0, 2, 5)}
     assert names(schedule.critical_path) == ["f", "u", "v"]
     assert "left out: 1 runs, whose time is unknown" in describe(schedule, Machines(), "ray")
@@ -89,10 +101,10 @@ def test_sources_that_are_done_and_tasks_without_time():
 @pytest.mark.parametrize("seed", range(20))
 def test_any_schedule_is_valid_and_within_its_bounds(seed):
     draw = random.Random(seed)
-    tasks: list[Task] = []
+    tasks: list[TimedCell] = []
     for i in range(60):
         source = draw.choice(tasks).name if tasks and draw.random() < 0.5 else None
-        tasks.append(Task(str(i), float(draw.randint(0, 9)), source))
+        tasks.append(TimedCell(str(i), float(draw.randint(0, 9)), source))
     places = draw.randint(1, 8)
     schedule = simulate(tasks, places)
     found = spans(schedule)
@@ -126,7 +138,7 @@ def test_runs_that_share_a_gpu():
 def test_gpu_hours_count_a_shared_gpu_once():
     machines = Machines(nodes=2, jobs_per_gpu=3)
     assert machines.places == 6
-    schedule = simulate([Task(str(i), 3600) for i in range(6)], machines.places)
+    schedule = simulate([TimedCell(str(i), 3600) for i in range(6)], machines.places)
     assert "GPU-hours: 2 (0.0833 GPU-days)" in describe(schedule, machines, "ray")
     assert str(machines) == "2 nodes × 1 GPU, 3 runs on each"
 

@@ -169,5 +169,5 @@ def test_a_search_is_attached_and_gives_points_up(tmp_path, env):
     )
     assert later.returncode == 0, later.stderr
     assert fake_slurm.tasks() == ["101", "102", "103", "104", "105", "106"]  # none was submitted twice
-    assert "trial 6 is given up at step" in later.stderr  # the lowest, when four others are done
+    assert "trial 6 is pruned at step" in later.stderr  # the lowest, when four others are done
     assert "pruned at step" in later.stderr

@@ -1,6 +1,8 @@
-"""Tuning: trials are cells, are given up when they fall behind, and are resumed rather than drawn again."""
+"""Tuning: trials are cells, are pruned when they fall behind, and are resumed rather than drawn again."""
 
+import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 from done_cells import write_status
@@ -8,6 +10,7 @@ from tiny_runs import MAZE, tiny
 
 from voidrl import api
 from voidrl.checkpoint import write_json_atomic
+from voidrl.config import update
 from voidrl.errors import RunInterrupted, VoidrlError
 from voidrl.experiments import plan as planning
 from voidrl.experiments import run as running
@@ -177,13 +180,13 @@ def test_all_trials_are_run_as_cells_and_the_same_command_adds_none(tuned):
 def test_trials_that_fall_behind_are_asked_to_end_and_shown_as_pruned(tuned, capsys):
     tuner, executor, outcome = tuned(8, height=lambda rate: 100.0 if rate > 1e-3 else 1.0)
     assert outcome.ok
-    given_up = [trial for trial in tuner.studies["apt"].trials if trial.state.name == "PRUNED"]
-    assert given_up
-    assert all(trial.params["learner.learning_rate"] <= 1e-3 for trial in given_up)
+    pruned_trials = [trial for trial in tuner.studies["apt"].trials if trial.state.name == "PRUNED"]
+    assert pruned_trials
+    assert all(trial.params["learner.learning_rate"] <= 1e-3 for trial in pruned_trials)
     assert len(states(tuner)) == 8
     [result] = grids_of(tuner.plan)
-    assert len(result.pruned) == len(given_up)
-    assert len(result.ranked) == 8 - len(given_up)
+    assert len(result.pruned) == len(pruned_trials)
+    assert len(result.ranked) == 8 - len(pruned_trials)
     assert result.ranked[0].mean == 100.0
     printed = capsys.readouterr().err
     assert "pruned at step" in printed
@@ -205,7 +208,7 @@ def test_an_interrupted_search_resumes_its_trials(tuned):
     assert len({cell.folder for cell in tuner.plan.cells}) == 3
 
 
-def test_a_study_whose_last_line_is_torn_goes_on(tuned):
+def test_a_study_whose_last_line_is_torn_is_resumed(tuned):
     tuner, _, _ = tuned(2)
     path = tuner.plan.out / tune.FILE_NAME
     path.write_bytes(path.read_bytes()[:-7])  # the end of a trial is half written
@@ -306,7 +309,7 @@ def test_a_pruned_run_that_a_killed_command_left_in_a_cluster_is_asked_to_end(tu
     assert is_pruned(tuner.plan.out / folder)
 
 
-def test_the_record_has_every_trial_at_once_and_none_that_was_given_up_unstarted(tuned):
+def test_the_record_has_every_trial_at_once_and_none_that_was_pruned_unstarted(tuned):
     text = f"seeds = [1, 2]\n{FILE}"
     tuner, executor, _ = tuned(8, text=text, height=lambda rate: 100.0 if rate > 1e-3 else 1.0, jobs=1)
     assert tuner.pruned
@@ -315,7 +318,7 @@ def test_the_record_has_every_trial_at_once_and_none_that_was_given_up_unstarted
     assert {*executor.submitted} < {(cell.folder, 0) for trial in tuner.ended for cell in trial.cells}
 
 
-def test_a_pretraining_that_was_given_up_is_wanted_again_by_another_point(tuned):
+def test_a_pretraining_that_was_pruned_is_wanted_again_by_another_point(tuned):
     tuner, _, _ = tuned(1, text=SHARED)
     [pretraining, _] = tuner.ended[0].cells
     tuner.pruned.add(pretraining.folder)
@@ -330,3 +333,37 @@ def test_what_is_logged_between_the_last_look_and_the_end_is_reported(tuned, mon
     monkeypatch.setattr(tune, "LOOK_SECONDS", 0.5)
     tuner, _, _ = tuned(1)
     assert [*tuner.studies["apt"].trials[0].intermediate_values] == [*range(100, 900, 100)]
+
+
+def test_the_curve_of_a_trial_is_in_the_unit_of_its_measure(tmp_path):
+    """Two seeds on Atari: 600 points of the game are no part of a mean of human-normalized scores."""
+    path = tmp_path / "search.toml"
+    path.write_text(
+        "tasks = ['atari/pong']\nseeds = [1, 2]\nconfig = { log.eval_every_steps = 100 }\n"
+        "[grid]\n'learner.n_step' = [1, 3]\n[methods.scratch]\nphases = ['train']\ntrain.steps = 800"
+    )
+    plan = make_plan(read_experiment(path), ExperimentRequest(), tmp_path / "out")
+    cells = plan.cells_at("scratch", {"learner.n_step": 1})
+    rows = [
+        {"step": 50, "episode/return": 400.0},
+        {"step": 100, "eval/return": 500.0, "eval/human_normalized": 0.25},
+        {"step": 800, "eval/return": 600.0, "eval/human_normalized": 0.5},
+    ]
+    for cell in cells:
+        plan.path(cell).mkdir(parents=True)
+        (plan.path(cell) / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    said = []
+    scheduler = SimpleNamespace(plan=plan, left={}, _say_unpruned=said.append)
+
+    def curve(metric, cells=cells):
+        return [*tune.TuneScheduler._curve(scheduler, tune.PointTrial("scratch", None, cells), metric)]
+
+    assert curve("human_normalized") == [(100, 0.25), (800, 0.5), (900, 0.375), (1600, 0.5)]
+    assert curve("return") == [(100, 500.0), (800, 600.0), (900, 550.0), (1600, 600.0)]
+    assert curve("success") == []  # the game has none
+    assert not said
+    config = update(cells[0].config, {"log.eval_every_steps": 0})
+    unevaluated = [dataclasses.replace(cells[0], config=config)]
+    assert curve("return", unevaluated) == [(50, 400.0)]
+    assert curve("human_normalized", unevaluated) == curve("states/ram", unevaluated) == []
+    assert said == ["scratch", "scratch"]

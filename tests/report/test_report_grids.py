@@ -18,9 +18,14 @@ from voidrl.experiments.prune import PruneOnRequest
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.table import print_results
-from voidrl.report.grids import grid_sections
+from voidrl.report.grids import GridSection, grid_sections
+from voidrl.report.groups import make_arms
 from voidrl.report.page import write_report
+from voidrl.report.provenance import settings_table
 from voidrl.report.read import read_all
+from voidrl.scores.grids import GridResult, PointResult
+
+HALVES = ["90%", "92.5%", "95%", "97.5%", "100%"]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +75,7 @@ def test_the_page_shows_fields_and_points(plan, tmp_path):
     assert "log axis" in text
     assert "NaN" not in text
     assert "2 pruned" in text  # runs
-    assert "Pruned: given up by --tune" in text
+    assert "Pruned by --tune" in text
     # The summary names the grid rather than each of its points, whose table is folded.
     assert "APT at 12 points of a grid" in text
     assert re.search(r"APT at 11 points of a grid, [\d.]+% to [\d.]+%\. The points are ranked below\.", text)
@@ -92,3 +97,28 @@ def test_a_plot_has_a_log_axis_with_even_distances(plan):
     assert [tick.text for tick in plot.x] == ["1e-05", "0.0001", "0.001", "0.01"]
     heights = [y for _, y, _ in plot.means]
     assert min(heights) == heights[2]  # 0.001 is the highest
+
+
+@pytest.mark.parametrize(
+    ("measure", "values", "axis", "bar", "ticks"),
+    [
+        ("success", (1.0, 1.0), "All runs have the same value, 100%.", "50.0%", HALVES[2:]),
+        ("success", (0.9, 1.0), "The axis goes from 90% to 100%.", "100.0%", HALVES),
+        ("human_normalized", (1.0, 1.2), "The axis goes from 100% to 120%.", "100.0%", None),
+    ],
+)
+def test_ends_and_ticks_of_rates(measure, values, axis, bar, ticks):
+    points = [PointResult({"k": k}, [value], 1) for k, value in zip((3, 6), values, strict=True)]
+    result = GridResult("apt", "APT", "maze", measure, True, {"k": False}, points)
+    section = GridSection(result, "maze", "mine")
+    assert section.axis == axis
+    assert section.bar(section.result.ranked[0])["mean"] == bar
+    found = [tick.text for tick in section.plots()[0].y]
+    assert len({*found}) == len(found) > 1
+    assert ticks is None or found == ticks
+
+
+def test_settings_have_a_column_for_a_method_rather_than_for_each_of_its_points(plan):
+    table = settings_table(make_arms(read_all([plan.out], print).runs))
+    assert table.columns == ["setting", "APT, pre-training"]
+    assert {row[0] for row in table.rows} >= {"learner.learning_rate", "method.k"}

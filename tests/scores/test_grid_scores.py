@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord, GridRecord
-from voidrl.scores.grids import grid_results, text_of
+from voidrl.scores.grids import grid_results
+from voidrl.units import value_text
 
 
 def results_of(runs, log=None, direction="maximize", pruned=(), chosen="product"):
@@ -134,7 +135,7 @@ def test_unfinished_and_pruned_points_are_not_ranked():
     assert [point.point["k"] for point in result.ranked] == [12, 3]
     assert (len(result.pruned), result.missing, result.is_balanced) == (1, 1, False)
     text = " ".join(result.sentences(str))
-    assert "(pruned), and so not ranked: 1 point." in text
+    assert "Pruned before the end, and so not ranked: 1 point." in text
     assert "Not done yet: 1 point." in text
 
 
@@ -173,4 +174,4 @@ def test_words_keep_the_order_of_the_grid_and_close_numbers_differ():
     runs = [({"a": word, "b": b}, [value + b]) for word, value in (("u", 1), ("v", 9)) for b in (1, 2)]
     [effect, _] = results_of(runs).effects
     assert [each.value for each in effect.means] == ["u", "v"]  # not the best first
-    assert text_of(0.12345671) != text_of(0.12345672)
+    assert value_text(0.12345671) != value_text(0.12345672)

@@ -40,6 +40,10 @@ class _Parser(argparse.ArgumentParser):
     """argparse whose errors are ours."""
 
     def error(self, message: str) -> NoReturn:
+        words = message.removeprefix("unrecognized arguments: ").split()
+        if message.startswith("unrecognized arguments: -"):
+            known = [*self._option_string_actions]
+            raise UnknownNameError("option", words[0].partition("=")[0], known, f"See `{self.prog} --help`.")
         raise ConfigError(f"{message}; see `{self.prog} --help`")
 
 

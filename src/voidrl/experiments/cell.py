@@ -111,11 +111,11 @@ def _take_lock(job: Job) -> int | None:
 def _is_done(job: Job) -> bool:
     """Judge a cell that was queued: meanwhile others may have done it, or something else in its folder."""
     from voidrl import build
-    from voidrl.experiments.state import Wanted, differences, state_of
+    from voidrl.experiments.state import Wanted, differing_settings, state_of
 
     folder = Path(job["root"], job["cell"])
     wanted = Wanted(build.config_from_json(job["config"]), job["evaluation"])
-    if differ := differences(wanted, folder):
+    if differ := differing_settings(wanted, folder):
         raise RunFolderError(f"{folder} holds a run with other settings: {', '.join(differ)}")
     return state_of(wanted, folder).kind == "done"
 

@@ -10,13 +10,13 @@ from typing import TextIO
 from rich.filesize import decimal
 
 from voidrl.experiments import estimate, schedule
-from voidrl.experiments.grid import Axis, value_text
+from voidrl.experiments.grid import Axis
 from voidrl.experiments.plan import Cell, Plan
-from voidrl.experiments.state import CellState, differences, state_of
+from voidrl.experiments.state import CellState, differing_settings, state_of
 from voidrl.machine import free_disk
 from voidrl.runs import locks
 from voidrl.terminal.tables import described, print_table, wrap_text
-from voidrl.units import human_count, human_seconds
+from voidrl.units import human_count, human_seconds, plural, value_text
 
 Estimates = Mapping[str, estimate.Estimate]
 MOST_LISTED = 40  # runs that are listed one by one without being asked for
@@ -46,7 +46,8 @@ def print_plan(
     kinds = Counter[str](state.kind for state in states.values())
     counted = ", ".join(f"{kinds[kind]} {name}" for kind, name in NAMES.items() if kinds[kind])
     head = [plan.experiment.title, *filter(None, [plan.experiment.about]), *_scale(plan), *_grid(plan), ""]
-    tail = ["", f"{len(plan.cells)} runs in {plan.out}: {counted}"]
+    included = ", pre-trainings included" if plan.has_grid and not all(c.is_final for c in plan.cells) else ""
+    tail = ["", f"{plural(len(plan.cells), 'run')} in {plan.out}{included}: {counted}"]
     tail += [*_time(plan, states, estimates, 1 if machines else jobs), *_disk(plan, states, estimates)]
     tail += plan.notes
     if machines is not None:
@@ -141,7 +142,9 @@ def _grid(plan: Plan) -> list[str]:
         points = len({repr(cell.point) for cell in final})
         drawn = request.samples is not None or request.tune is not None
         fields = " × ".join(f"{axis.name} ({_values(axis, drawn)})" for axis in axes)
-        line = f"grid of {arm}: {fields}, {points} points, {len(final)} runs"
+        line = f"grid of {arm}: {fields}, {plural(points, 'point')}, {plural(len(final), 'run')}"
+        if sources := {cell.source for cell in final} - {None}:
+            line += f" after {plural(len(sources), 'pre-training')}"
         if request.samples is not None and request.tune is None:
             line += f"; drawn with --grid-seed {request.grid_seed}"
         lines.append(line)
@@ -169,7 +172,7 @@ def print_missing(plan: Plan, stream: TextIO) -> None:
 
 def _state(plan: Plan, cell: Cell, state: CellState) -> str:
     known = cell.probe.spec is not None
-    if known and (differ := differences(cell, plan.path(cell))):
+    if known and (differ := differing_settings(cell, plan.path(cell))):
         return f"{OTHER_SETTINGS}: {differ[0]}"
     text = NAMES[state.kind]
     if not known and state.kind != "missing":

@@ -16,7 +16,7 @@ from itertools import product
 from typing import Any
 
 from voidrl.errors import ConfigError, shown
-from voidrl.units import parse_count
+from voidrl.units import is_number, value_text
 
 Point = Mapping[str, Any]
 """A value for each field of a grid, by dotted names as `--set` has them."""
@@ -137,7 +137,7 @@ def _read_axis(file: str, table: str, name: str, value: Any) -> Axis:
     )
     _require("from" in value and "to" in value, file, where, value, "a range with both ends, from and to")
     low, high, log = value["from"], value["to"], value.get("log", False)
-    _require(_is_number(low) and _is_number(high) and low <= high, file, where, value, "numbers, from ≤ to")
+    _require(is_number(low) and is_number(high) and low <= high, file, where, value, "numbers, from ≤ to")
     _require(isinstance(log, bool), file, where, value, "log = true or false")
     one = ("step" in value) != ("count" in value)
     _require(one, file, where, value, "a range with one of step and count")
@@ -160,7 +160,7 @@ def _read_list(file: str, where: str, values: list[Any]) -> tuple[Any, ...]:
     kinds = {_kind(value) for value in values}
     expected = f"values of one type, and not {' and '.join(sorted(kinds))}"
     _require(len(kinds) == 1, file, where, values, expected)
-    finite = all(math.isfinite(value) for value in values if _is_number(value))
+    finite = all(math.isfinite(value) for value in values if is_number(value))
     _require(kinds != {"tables"} and finite, file, where, values, "plain values")
     _require(len(values) <= MAX_VALUES, file, where, values, f"at most {MAX_VALUES} values")
     texts = [value_text(value) for value in values]  # 1 and 1.0 are the same value
@@ -170,7 +170,7 @@ def _read_list(file: str, where: str, values: list[Any]) -> tuple[Any, ...]:
 
 def _steps(file: str, where: str, value: Mapping[str, Any]) -> tuple[Any, ...]:
     low, high, step = value["from"], value["to"], value["step"]
-    _require(_is_number(step) and step > 0, file, where, value, "a step above 0")
+    _require(is_number(step) and step > 0, file, where, value, "a step above 0")
     number = math.floor((high - low) / step + 1e-9) + 1
     _require(
         number <= MAX_VALUES, file, where, value, f"a step with which there are at most {MAX_VALUES} values"
@@ -178,10 +178,6 @@ def _steps(file: str, where: str, value: Mapping[str, Any]) -> tuple[Any, ...]:
     if all(isinstance(each, int) for each in (low, step)):
         return tuple(low + i * step for i in range(number))
     return tuple(float(f"{low + i * step:.12g}") for i in range(number))  # 0.3, not 0.30000000000000004
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _kind(value: Any) -> str:
@@ -251,18 +247,10 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
     return short
 
 
-def value_text(value: Any) -> str:
-    """A value as short as it can be read back: `0.001`, `12`, `true`."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    return ",".join(map(value_text, value)) if isinstance(value, list | tuple) else str(value)
-
-
 def point_text(point: Point, short: Mapping[str, str], separator: str = ", ", equals: str = " ") -> str:
     """`learning_rate 0.001, k 12`."""
-    return separator.join(f"{short[name]}{equals}{value_text(value)}" for name, value in point.items())
+    texts = {name: value_text(value, ",") for name, value in point.items()}
+    return separator.join(f"{short[name]}{equals}{text}" for name, text in texts.items())
 
 
 def point_folder(point: Point, short: Mapping[str, str]) -> str:
@@ -279,15 +267,3 @@ def point_folder(point: Point, short: Mapping[str, str]) -> str:
 def _texts(value: Any) -> list[str]:
     """The words of a value."""
     return [value_text(each) for each in (value if isinstance(value, list | tuple) else [value])]
-
-
-def numeric(value: Any) -> float | None:
-    """A value on a number line: itself, or a count such as `2k`; None where there is none."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        return float(value)
-    try:
-        return float(parse_count(value, "")) if isinstance(value, str) else None
-    except ConfigError:
-        return None

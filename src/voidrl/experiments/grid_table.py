@@ -9,8 +9,9 @@ from voidrl.experiments.plan import Plan
 from voidrl.experiments.record import make_record
 from voidrl.experiments.state import state_of
 from voidrl.runs.status import is_pruned
-from voidrl.scores.grids import GridResult, grid_results, text_of
+from voidrl.scores.grids import GridResult, grid_results
 from voidrl.terminal.tables import print_table, wrap_text
+from voidrl.units import value_text
 
 MOST_POINTS = 20  # in the terminal; the report has all of them
 
@@ -47,12 +48,12 @@ def print_grids(plan: Plan, file: TextIO | None = None) -> None:
                 for each in (point.mean, min(point.values), max(point.values))
             )
             seeds = str(len(point.values)) + (f" of {point.due}" if len(point.values) < point.due else "")
-            cells = [text_of(point.point.get(name, "")) for name in result.log]
+            cells = [value_text(point.point.get(name, "")) for name in result.log]
             note = "equal to the best" if result.equals_best(point) else ""
             spread = f"{low} to {high}" if len(point.values) > 1 else ""
             rows.append([str(place), *cells, mean, spread, seeds, note])
         for point in result.pruned[: max(0, MOST_POINTS - len(rows))]:
-            cells = [text_of(point.point.get(name, "")) for name in result.log]
+            cells = [value_text(point.point.get(name, "")) for name in result.log]
             rows.append(["–", *cells, "", "", "", "pruned"])
         used = [i for i, name in enumerate(columns) if name == "rank" or any(row[i] for row in rows)]
         title = plan.experiment.title + (f": {result.label} in {result.task}" if several else "")

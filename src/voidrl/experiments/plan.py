@@ -41,6 +41,7 @@ from voidrl.files import user_path
 from voidrl.protocols.presets import default_preset, protocol_for
 from voidrl.runs.folder import RunFolder
 from voidrl.suites.dmcontrol import find_dmc_task
+from voidrl.types import EnvSpec
 from voidrl.units import parse_count
 
 Layers = list[Mapping[str, Any]]
@@ -57,6 +58,12 @@ RESERVED = {
 }
 # What all pieces of a kind have in common.
 COMMON: dict[str, type[PieceConfig]] = {"method": MethodConfig, **AUTOMATIC}
+# Environments whose agents differ: vectors and images, with discrete and with continuous actions.
+STAND_INS = tuple(
+    EnvSpec(shape, len(shape) > 1, 1, *actions)
+    for shape in ((4,), (3, 84, 84))
+    for actions in ((2,), (0, (-1.0,), (1.0,)))
+)
 PHASE_PREFIXES = ("pretrain", "train")  # of `--set`; `finetune` is a part of the config itself
 
 
@@ -150,7 +157,7 @@ def make_plan(
     """Plan every requested run, and the pre-trainings that these start from.
 
     Without `run_code`, nothing of what the file names as `module:name` is imported. Runs with such code then
-    have a config without the values of method, representation and learner, and no spec.
+    have no spec, and a config in which custom method, representation and learner have the fields of all.
     """
     default_scale = experiment.at_scale(None).scale
     experiment = experiment.at_scale(request.scale)
@@ -276,10 +283,6 @@ class Planner:
         """The config of an arm in a phase, for any seed and at full length."""
         return self._prepare(arm, phase, task).config
 
-    def knows(self, arm: ArmSpec, task: Task) -> bool:
-        """Whether the config of an arm is complete, as no code was left out that would be needed for it."""
-        return self._prepare(arm, arm.phases[-1], task).probe.spec is not None
-
     def _is_zero_shot(self, arm: ArmSpec) -> bool:
         """Whether pre-trained agents of an arm are evaluated before they are fine-tuned."""
         if arm.evaluation is None:
@@ -384,13 +387,18 @@ class Planner:
         require(isinstance(env, Mapping), "env", env, "a mapping; the id is the task's")
         env_config = update(EnvConfig(), {**env, "id": env_id}, "env.")
         if not self.run_code and self._needs_code(arm, phase, task, env_id, merged):
-            return self._without_code(merged, env_config)
+            return self._without_code(arm, phase, merged, env_config)
         env_probe = probe(env_config)
         assert env_probe.spec is not None
-        if phase != "finetune" and arm.like is None:
-            self._drop_foreign(arm, merged, build.name_pieces(env_probe.spec, merged))
-        config = build.build_config(env_probe.spec, [merged, {"env": to_json(env_probe.env)}])
+        config = self._build(arm, phase, merged, env_probe.spec, env_probe.env)
         return _Prepared(config, env_probe, agent_bytes(env_probe.spec, config))
+
+    def _build(
+        self, arm: ArmSpec, phase: str, merged: dict[str, Any], spec: EnvSpec, env: EnvConfig
+    ) -> Config:
+        if phase != "finetune" and arm.like is None:
+            self._drop_foreign(arm, merged, build.name_pieces(spec, merged))
+        return build.build_config(spec, [merged, {"env": to_json(env)}])
 
     def _layered(self, layers: Layers) -> dict[str, Any]:
         """As `merge`, but another representation, learner or method keeps the settings that both have.
@@ -426,16 +434,37 @@ class Planner:
             phase == "finetune" and self._prepare(self._source_arm(arm), "pretrain", task).probe.spec is None
         )
 
-    def _without_code(self, merged: dict[str, Any], env: EnvConfig) -> _Prepared:
-        """What is known of a run without its code: everything but method, representation and learner."""
+    def _without_code(self, arm: ArmSpec, phase: str, merged: dict[str, Any], env: EnvConfig) -> _Prepared:
+        """The config of a run as far as it is known without its code.
+
+        Unknown observations and actions are taken to be some that have the most of the given settings. Pieces
+        that are custom, or left to a custom method, have the settings that all of their kind have.
+        """
+        names = {kind: _piece_name(merged, kind) or getattr(Config(), kind).name for kind in PIECES}
+        is_custom = ":" in names["method"]
+        unknown = {k for k, name in names.items() if ":" in name or (is_custom and name == "auto")}
+        known = {name: value for name, value in merged.items() if name not in unknown and name != "env"}
+        for kind in AUTOMATIC.keys() & known.keys():
+            if has_colon(flat(known[kind]).get("encoder.stack")):
+                encoder = {k: v for k, v in known[kind]["encoder"].items() if k != "stack"}
+                known[kind] = {**known[kind], "encoder": encoder}
+        specs = STAND_INS
         if not names_code(env.id, env.wrappers):
-            env = probe(env).env
-        rest = {name: value for name, value in merged.items() if name not in (*PIECES, "env")}
-        config = dataclasses.replace(update(Config(), rest), env=env)
-        given = {kind: _piece_name(merged, kind) or getattr(config, kind).name for kind in PIECES}
-        pieces: dict[str, Any] = {kind: COMMON[kind](name) for kind, name in given.items()}
-        config = dataclasses.replace(config, **pieces)
-        return _Prepared(config, EnvProbe(None, env, is_exact=False), None)
+            found = probe(env)
+            assert found.spec is not None
+            env, specs = found.env, (found.spec,)
+        config = self._build(arm, phase, known, min(specs, key=lambda spec: self._foreign(known, spec)), env)
+        pieces: dict[str, Any] = {}
+        for kind in unknown:
+            fields = {f.name for f in dataclasses.fields(COMMON[kind])} - {"name"}
+            given = {name: value for name, value in merged.get(kind, {}).items() if name in fields}
+            pieces[kind] = update(COMMON[kind](names[kind]), given, f"{kind}.")
+        return _Prepared(dataclasses.replace(config, **pieces), EnvProbe(None, env, is_exact=False), None)
+
+    def _foreign(self, merged: Mapping[str, Any], spec: EnvSpec) -> int:
+        """How many of the given settings an agent in such an environment would not have."""
+        pieces = build.name_pieces(spec, merged)
+        return sum(len({*given} - self._piece_fields(kind, given["name"])) for kind, given in pieces.items())
 
     def _from_preset(self, arm: ArmSpec, phase: str, env: str) -> dict[str, Any]:
         """Pre-training and training from scratch: protocol, recipe, and the changes of file and command."""
@@ -475,7 +504,7 @@ class Planner:
         for kind, piece in pieces.items():
             fields = self._piece_fields(kind, piece["name"])
             for name in shared.get(kind, {}).keys() - fields:
-                merged[kind].pop(name, None)
+                merged.get(kind, {}).pop(name, None)
 
     def _file_config(self, arm: ArmSpec, phase: str) -> dict[str, Any]:
         """The file's changes for a phase, except what the command line changes for all phases."""

@@ -9,10 +9,12 @@ fine-tuned share one pre-training.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, get_args
 
-from voidrl.config import Config, bonus_method, field_types, flat, merge, to_json
+from voidrl.config import PIECES, Config, bonus_method, field_types, flat, merge, to_json
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import PHASES, ArmSpec, ExperimentSpec, PhaseSpec
 from voidrl.experiments.grid import (
@@ -133,6 +135,32 @@ class Points:
                     f"leave out --set {name}={given[name]}"
                 )
         self.short = short_names(names)
+        with self._naming_grid():
+            self._find_varying(task, arms)
+
+    @contextmanager
+    def _naming_grid(self) -> Iterator[None]:
+        """Have errors about a field of a grid name the file and the grid."""
+        tables = {"grid": self.experiment.grid}
+        tables |= {f"methods.{name}.grid": arm.grid for name, arm in self.experiment.arms.items()}
+        try:
+            yield
+        except ConfigError as error:
+            text = str(error)
+            if self.experiment.path in text:
+                raise
+            for table, axes in tables.items():
+                for name in axes:
+                    field = re.sub(r"^(pre)?train\.", "", name)
+                    if not re.search(rf"(?<![\w.]){re.escape(field)}(?![\w.])", text):
+                        continue
+                    about = f"[{table}]: {text}"
+                    if text.startswith(field):
+                        about = f"{table}.{name}{text.removeprefix(field)}"
+                    raise ConfigError(f"{self.experiment.path}: {about}") from None
+            raise
+
+    def _find_varying(self, task: Task, arms: Sequence[ArmSpec]) -> None:
         first = {name: axis.values[0] for name, axis in self.experiment.grid.items()}
         together = self.make_planner(*self._with(first, ()))
         for arm in arms:  # refuses a field that no run has
@@ -188,22 +216,12 @@ class Points:
 
     def _varies(self, arm: ArmSpec, axis: Axis, base: Point, task: Task) -> set[str]:
         """The phases of an arm in which the values of a field make different runs."""
-        found: dict[str, set[str]] = {}
+        runs: dict[str, list[Config]] = {}
         for value in axis.values:
             planner = self._planner(arm, {**base, axis.name: value})
             for name, phase in self._runs(arm):
-                config = planner.config(planner.experiment.arms[name], phase, task)
-                found.setdefault(phase, set()).add(repr(sorted(_used(config).items())))
-        if len(axis.values) > 1 and planner.knows(arm, task):
-            return {phase for phase, configs in found.items() if len(configs) > 1}
-        # One value makes no difference, but it is set where the field has a meaning.
-        rest = axis.name.partition(".")[2] if axis.name.startswith(("pretrain.", "train.")) else axis.name
-        runs = {
-            phase: planner.config(planner.experiment.arms[n], phase, task) for n, phase in self._runs(arm)
-        }
-        return {
-            phase for phase, config in runs.items() if rest in _used(config) or not planner.knows(arm, task)
-        }
+                runs.setdefault(phase, []).append(planner.config(planner.experiment.arms[name], phase, task))
+        return {phase for phase, configs in runs.items() if _differ(configs, axis.name)}
 
     # Planners
 
@@ -257,8 +275,31 @@ def _is_whole(config: Config, name: str) -> bool:
     return int in kinds and float not in kinds
 
 
-def _used(config: Config) -> dict[str, Any]:
-    """The fields that have a meaning in the phase of a run."""
+def _differ(configs: Sequence[Config], name: str) -> bool:
+    """Whether runs differ in a field; one value makes no difference, but is set where it has a meaning."""
+    if name.startswith(("pretrain.", "train.")):
+        limit, _, name = name.partition(".")
+        if (limit == "train") != (configs[0].phase == "train"):
+            return False  # fine-tuning starts from the settings of its pre-training
+    used = [_used(config) for config in configs]
+    if len(configs) > 1 and len({repr(sorted(values.items())) for values in used}) > 1:
+        return True
+    if len(configs) == 1 and name in used[0]:
+        return True
+    return _may_have(configs[0], name)
+
+
+def _may_have(config: Config, name: str) -> bool:
+    """Whether a field belongs to code that is not run: a custom piece, or one that such a piece chooses."""
+    kind = name.partition(".")[0]
+    if kind not in PIECES or name in flat(to_json(config)) or name.startswith(_unused(config)):
+        return False
+    piece = getattr(config, kind).name
+    return ":" in piece or piece == "auto"
+
+
+def _unused(config: Config) -> tuple[str, ...]:
+    """How the names of fields begin that have no meaning in the phase of a run."""
     values = to_json(config)
     unused: tuple[str, ...] = {
         "pretrain": ("finetune.", "bonus.", "reward_scale"),
@@ -267,4 +308,10 @@ def _used(config: Config) -> dict[str, Any]:
     }[config.phase]
     if config.phase == "train" and not bonus_method(values):
         unused += ("intrinsic_",)
-    return {name: value for name, value in flat(values).items() if not name.startswith(unused)}
+    return unused
+
+
+def _used(config: Config) -> dict[str, Any]:
+    """The fields that have a meaning in the phase of a run."""
+    unused = _unused(config)
+    return {name: value for name, value in flat(to_json(config)).items() if not name.startswith(unused)}

@@ -1,4 +1,4 @@
-"""How `--tune` gives a run up: a file next to the cell's lock asks for it, and a callback looks for it.
+"""How `--tune` prunes a run: a file next to the cell's lock asks for it, and a callback looks for it.
 
 The file is in the experiment's folder, wherever the run is; nodes that do not share the folder are sent it.
 """
@@ -12,7 +12,7 @@ from voidrl.runs.locks import CELLS
 
 
 def prune_path(root: Path, folder: str) -> Path:
-    """The file that asks a cell to be given up."""
+    """The file with which a cell is pruned."""
     return root / CELLS / f"{folder}.prune"
 
 
@@ -29,7 +29,7 @@ def clear_prune(root: Path, folder: str) -> None:
 
 
 class PruneOnRequest(Callback):
-    """Stop the run of a cell when it is asked to be given up; `voidrl.runs.status` knows its name."""
+    """Stop the run of a cell when it is pruned; `voidrl.runs.status` knows its name."""
 
     def __init__(self, root: Path, folder: str) -> None:
         self.path = prune_path(root, folder)

@@ -23,7 +23,7 @@ from voidrl.experiments.executors.base import ClusterLostError, Ended, Executor,
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.prune import clear_prune
 from voidrl.experiments.record import update_record
-from voidrl.experiments.state import CellState, differences, state_of
+from voidrl.experiments.state import CellState, differing_settings, state_of
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import clear_failure, read_failure, write_failure
 from voidrl.terminal.signals import StopSignals
@@ -193,7 +193,7 @@ class Scheduler:
             if state.kind == "done":
                 self._done(cell.folder, " by another process")
                 return
-            if differ := differences(cell, folder):
+            if differ := differing_settings(cell, folder):
                 raise RunFolderError(f"{folder} holds a run with other settings: {', '.join(differ)}")
             clear_failure(self.plan.out, cell.folder)
             clear_prune(self.plan.out, cell.folder)

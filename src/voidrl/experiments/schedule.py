@@ -16,11 +16,13 @@ from voidrl.config import require
 from voidrl.errors import ConfigError
 from voidrl.experiments.estimate import Estimate, Rate
 from voidrl.experiments.plan import Plan
-from voidrl.units import human_seconds
+from voidrl.units import human_seconds, plural
 
 SHARING_GAIN = 1.2
 """Steps a second of several runs that share a GPU, in sum, relative to one alone: two `urlb-states` at once
 behind CUDA's multi-process service, benchmarks/h200-2026-11-15.md."""
+
+CLOSE = 1.01  # a makespan that is longer than a bound by less is as long as it
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,10 @@ class Machines:
 
     def __str__(self) -> str:
         shared = f", {self.jobs_per_gpu} runs on each" if self.jobs_per_gpu > 1 else ""
-        return f"{_count(self.nodes, 'node')} × {_count(self.gpus_per_node, self.unit)}{shared}"
+        return f"{plural(self.nodes, 'node')} × {plural(self.gpus_per_node, self.unit)}{shared}"
 
 
-class Task(NamedTuple):
+class TimedCell(NamedTuple):
     """A cell as the simulator sees it."""
 
     name: str
@@ -73,7 +75,7 @@ class Task(NamedTuple):
 class Slot(NamedTuple):
     """When and where a task runs."""
 
-    task: Task
+    task: TimedCell
     place: int
     start: float
     end: float
@@ -107,10 +109,10 @@ class Schedule:
         return self.work / self.places
 
     @property
-    def longest_chain(self) -> list[Task]:
+    def longest_chain(self) -> list[TimedCell]:
         """Tasks that must follow each other and take longest together: no schedule is shorter."""
         tasks = {slot.task.name: slot.task for slot in self.slots}
-        best: list[Task] = []
+        best: list[TimedCell] = []
         for task in tasks.values():
             chain = [task]
             while (source := chain[0].source) is not None and source in tasks:
@@ -202,7 +204,7 @@ def _machines(nodes: int, devices: int, jobs: int | None, *, on_cpu: bool) -> Ma
     return replace(made, gpus_per_node=devices * made.jobs_per_gpu, jobs_per_gpu=1)  # they share no device
 
 
-def simulate(tasks: Sequence[Task], places: int) -> Schedule:
+def simulate(tasks: Sequence[TimedCell], places: int) -> Schedule:
     """Start tasks in their order, as soon as what they wait for has ended and a place is free.
 
     A source that is not among the tasks is taken to be done.
@@ -257,7 +259,7 @@ def plan_schedule(plan: Plan, estimates: Mapping[str, Estimate], machines: Machi
         if needed.seconds == 0:
             continue  # done, or lacks its evaluation alone
         seconds = (needed.seconds or 0.0) * slowdown(needed.rate, machines.jobs_per_gpu)
-        tasks.append(Task(cell.folder, seconds, cell.source))
+        tasks.append(TimedCell(cell.folder, seconds, cell.source))
     return simulate(tasks, machines.places)
 
 
@@ -266,14 +268,15 @@ def describe(schedule: Schedule, machines: Machines, where: str) -> list[str]:
     if not schedule.work:
         return []
     gpu_hours = schedule.work / machines.jobs_per_gpu / 3600
-    unit, units = machines.unit, _plural(machines.gpus, machines.unit)
+    unit = machines.unit
+    all_units = plural(machines.gpus, unit)
     chain = " → ".join(task.name for task in schedule.longest_chain)
     lines = [
         f"schedule: {machines} (--on {where}), simulated",
         f"makespan: {human_seconds(schedule.makespan)}",
         f"{unit}-hours: {_number(gpu_hours)} ({_number(gpu_hours / 24)} {unit}-days)",
-        f"utilization: {100 * schedule.utilization:.1f} % of {machines.gpus} {units}",
-        f"not shorter than: {human_seconds(schedule.work_bound)} (all work on {machines.gpus} {units}), "
+        f"utilization: {100 * schedule.utilization:.1f} % of {all_units}",
+        f"not shorter than: {human_seconds(schedule.work_bound)} (all work on {all_units}), "
         f"{human_seconds(schedule.chain_bound)} (longest chain: {chain})",
     ]
     unknown = sum(not slot.task.seconds for slot in schedule.slots)
@@ -286,7 +289,7 @@ def _path(schedule: Schedule) -> str:
     path = [slot.task for slot in schedule.critical_path if slot.task.seconds]
     if len(path) <= 3:
         return " → ".join(f"{task.name} ({human_seconds(task.seconds)})" for task in path)
-    groups: dict[str, list[Task]] = {}
+    groups: dict[str, list[TimedCell]] = {}
     for task in path:
         groups.setdefault(human_seconds(task.seconds), []).append(task)
     largest = sorted(groups.items(), key=lambda item: -_seconds(item[1]))
@@ -297,27 +300,21 @@ def _path(schedule: Schedule) -> str:
 
 
 def _bound(schedule: Schedule, machines: Machines) -> str:
-    units = _plural(2, machines.unit)
-    if schedule.chain_bound >= schedule.work_bound:
+    units = f"{machines.unit}s"
+    if schedule.makespan <= CLOSE * schedule.chain_bound:
         return f"the longest chain; more {units} do not help"
-    over = schedule.makespan / schedule.work_bound - 1
-    if over < 0.01:
+    if schedule.makespan < CLOSE * schedule.work_bound:
         return f"the number of {units}"
+    if schedule.chain_bound >= schedule.work_bound:
+        most = human_seconds(schedule.makespan - schedule.chain_bound)
+        return f"the longest chain, and runs before it; more {units} make it at most {most} shorter"
     idle = (1 - schedule.utilization) * 100
     return f"the number of {units}; whole runs do not fill the last round ({idle:.0f} % idle)"
 
 
-def _seconds(chain: Sequence[Task]) -> float:
+def _seconds(chain: Sequence[TimedCell]) -> float:
     return sum(task.seconds for task in chain)
 
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _plural(count: int, unit: str) -> str:
-    return unit if count == 1 else f"{unit}s"
-
-
-def _count(count: int, unit: str) -> str:
-    return f"{count} {_plural(count, unit)}"

@@ -61,14 +61,14 @@ def cell_evaluation(cell: Cell | Wanted, folder: Path) -> dict[str, Any] | None:
 def require_same_settings(plan: Plan) -> None:
     """Refuse a folder with a run of other settings, before anything starts."""
     for cell in plan.cells:
-        if differ := differences(cell, plan.path(cell)):
+        if differ := differing_settings(cell, plan.path(cell)):
             raise RunFolderError(
                 f"{plan.path(cell)} holds a run with other settings: {', '.join(differ)}; ask for the same, "
                 f"or use another --out"
             )
 
 
-def differences(cell: Cell | Wanted, folder: Path) -> list[str]:
+def differing_settings(cell: Cell | Wanted, folder: Path) -> list[str]:
     """Where the config of the run in a folder is not the cell's, in words; empty without a run."""
     path = folder / "config.json"
     if not path.is_file():

@@ -1,13 +1,13 @@
-"""`--tune N`: Optuna chooses points of the grid, and gives up those that fall behind.
+"""`--tune N`: Optuna chooses points of the grid, and prunes those that fall behind.
 
 Each method with a grid has an Optuna study, all in `study.journal`. A trial is a point: its cells in all
 tasks and with all seeds, run by the scheduler and its executor like any others. This process reads their
-metrics, reports them to the study, and asks the cells of a trial that the pruner gives up to end. A trial
+metrics, reports them to the study, and asks the cells of a pruned trial to end. A trial
 that is still running when the command ends stays in the study; the same command resumes its cells.
 
 What a pruner sees of a trial with several cells is one curve: the cells follow each other in their order,
 each at its own steps after those before it, with the mean over the ends of those before and its own value so
-far.
+far. All of these values are of one column of the metrics, in the unit of the measure.
 """
 
 from __future__ import annotations
@@ -26,26 +26,31 @@ import numpy as np
 
 from voidrl.errors import ConfigError, RunFolderError, VoidrlError
 from voidrl.experiments.grid import Axis, Point
-from voidrl.experiments.measures import cell_value, is_evaluated
+from voidrl.experiments.measures import cell_value
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.prune import request_prune
 from voidrl.experiments.record import write_record
 from voidrl.experiments.run import Scheduler
-from voidrl.experiments.state import differences
+from voidrl.experiments.state import differing_settings
 from voidrl.runs import locks
 from voidrl.runs.metrics import read_metrics
+from voidrl.scores.measures import is_evaluated
 
 FILE_NAME = "study.journal"
 LOOK_SECONDS = 1.0  # between two looks at the metrics of running trials
-STARTUP_TRIALS = 4  # before which none is given up
-WARMUP = 0.25  # the part of a run before which it is not given up
+STARTUP_TRIALS = 4  # before which none is pruned
+WARMUP = 0.25  # the part of a run before which it is not pruned
 MOST_OPEN = 16  # trials at a time where an executor takes any number of cells
-# What the metrics show of a measure while a run is not evaluated yet, the first that is there.
-COLUMNS = {"return": ("eval/return", "episode/return"), "success": ("eval/success", "eval/return")}
+# Columns of evaluations during training, in the units of the measures of the evaluation after it.
+COLUMNS = {
+    "return": "eval/return",
+    "success": "eval/success",
+    "human_normalized": "eval/human_normalized",
+}
 
 
 @dataclass
-class Trial:
+class PointTrial:
     """A point that Optuna has chosen."""
 
     arm: str
@@ -80,10 +85,10 @@ class Tuner:
         self.first = {arm: plan.cells_at(arm, self._first(arm)) for arm in self.arms}
         """The cells of the first point of the grid, by which a search can be judged before it has any."""
         self.studies: dict[str, Any] = {}
-        self.open: list[Trial] = []
-        self.ended: list[Trial] = []
+        self.open: list[PointTrial] = []
+        self.ended: list[PointTrial] = []
         self.pruned: set[str] = set()
-        """Folders of the cells that were given up."""
+        """Folders of pruned cells."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._lock = self._take_lock()
         if (plan.out / FILE_NAME).is_file():
@@ -194,7 +199,9 @@ class Tuner:
         for frozen in study.get_trials(deepcopy=False):
             if frozen.state == optuna.trial.TrialState.FAIL or len(frozen.params) < len(self.arms[arm]):
                 continue
-            trial = Trial(arm, optuna.trial.Trial(study, frozen._trial_id), self._cells(arm, frozen.params))
+            trial = PointTrial(
+                arm, optuna.trial.Trial(study, frozen._trial_id), self._cells(arm, frozen.params)
+            )
             trial.reported = max(frozen.intermediate_values, default=-1)
             self._add(trial)
             if frozen.state == optuna.trial.TrialState.RUNNING:
@@ -208,12 +215,12 @@ class Tuner:
         point = {axis.name: _value(axis, params[axis.name]) for axis in self.arms[arm]}
         return self.plan.cells_at(arm, point)
 
-    def _add(self, trial: Trial) -> list[Cell]:
+    def _add(self, trial: PointTrial) -> list[Cell]:
         """Add the cells of a trial to the plan; returns those that it did not have."""
         known = {cell.folder for cell in self.plan.cells}
         new = [cell for cell in trial.cells if cell.folder not in known]
         for cell in new:
-            if differ := differences(cell, self.plan.path(cell)):
+            if differ := differing_settings(cell, self.plan.path(cell)):
                 raise RunFolderError(
                     f"{self.plan.path(cell)} holds a run with other settings: {', '.join(differ)}; ask for "
                     f"the same, or use another --out"
@@ -227,25 +234,25 @@ class Tuner:
         return there < self.number
 
     def ask(self, arm: str) -> list[Cell]:
-        """Have Optuna choose a point; returns its new cells, and those that were given up and are needed."""
+        """Have Optuna choose a point; returns its new cells, and pruned ones that it needs."""
         space = {axis.name: _distribution(axis) for axis in self.arms[arm]}
         handle = self.studies[arm].ask(space)
-        trial = Trial(arm, handle, self._cells(arm, handle.params))
+        trial = PointTrial(arm, handle, self._cells(arm, handle.params))
         self.open.append(trial)
         new = self._add(trial)
-        if any(cell.folder in self.pruned for cell in trial.final):  # the same point was given up before
+        if any(cell.folder in self.pruned for cell in trial.final):  # the same point was pruned before
             return new
         again = [cell for cell in trial.cells if cell.folder in self.pruned]  # pre-trainings
         self.pruned -= {cell.folder for cell in again}
         return [*new, *again]
 
-    def complete(self, trial: Trial, value: float) -> None:
+    def complete(self, trial: PointTrial, value: float) -> None:
         """Tell the study how a trial ended."""
         self.studies[trial.arm].tell(trial.handle, value)
         self._end(trial)
 
-    def prune(self, trial: Trial) -> None:
-        """Tell the study that a trial is given up."""
+    def prune(self, trial: PointTrial) -> None:
+        """Tell the study that a trial is pruned."""
         import optuna
 
         self.studies[trial.arm].tell(trial.handle, state=optuna.trial.TrialState.PRUNED)
@@ -254,7 +261,7 @@ class Tuner:
         self.pruned |= {cell.folder for cell in trial.cells} - wanted
 
     def drop_unstarted(self) -> int:
-        """Take cells that were given up before they started out of the plan; returns how many."""
+        """Take cells that were pruned before they started out of the plan; returns how many."""
         cells = self.plan.cells
         kept = [
             cell
@@ -265,7 +272,7 @@ class Tuner:
         cells[:] = kept
         return dropped
 
-    def _end(self, trial: Trial) -> None:
+    def _end(self, trial: PointTrial) -> None:
         self.open.remove(trial)
         self.ended.append(trial)
 
@@ -281,13 +288,15 @@ class TuneScheduler(Scheduler):
     def __init__(self, tuner: Tuner, *arguments: Any) -> None:
         self.tuner = tuner
         self._looked = 0.0
+        self._unpruned: set[str] = set()
+        """Arms whose trials cannot be pruned, of which this was said."""
         super().__init__(*arguments)
         self._drop_pruned()
         for folder in tuner.pruned & {*self.running}:  # in a cluster, by a command that was killed
             self._request_prune(folder)
 
     def _drop_pruned(self) -> None:
-        """Forget the cells that were given up, except those that are still running."""
+        """Forget pruned cells, except those that are still running."""
         for folder in self.tuner.pruned & ({*self.left} - {*self.running}):
             del self.left[folder]
             self.elsewhere.pop(folder, None)
@@ -338,18 +347,16 @@ class TuneScheduler(Scheduler):
         takes_more = self.executor.has_room("") and not self.executor.has_queue()
         return not waiting and len(active) < MOST_OPEN and takes_more
 
-    def _is_active(self, trial: Trial) -> bool:
+    def _is_active(self, trial: PointTrial) -> bool:
         """Whether none of its cells has failed; a failed one is tried again by the next command."""
         return not any(cell.folder in self.failed or cell.source in self.failed for cell in trial.cells)
 
-    def _judge(self, trial: Trial) -> None:
+    def _judge(self, trial: PointTrial) -> None:
         """Report what is new of a trial; end it if it is done or falls behind."""
         if not self._is_active(trial):
             return
         metric, done = self.tuner.metric(trial.arm), all(cell.folder not in self.left for cell in trial.cells)
-        if any(
-            cell.folder in self.tuner.pruned for cell in trial.final
-        ):  # the same point was given up before
+        if any(cell.folder in self.tuner.pruned for cell in trial.final):  # the same point was pruned before
             self.tuner.prune(trial)
             return
         if done:
@@ -358,6 +365,8 @@ class TuneScheduler(Scheduler):
             if len(known) == len(values):
                 for step, value in self._curve(trial, metric):  # what was logged since the last look
                     self._report(trial, step, value)
+                if trial.reported < 0:
+                    self._say_unpruned(trial.arm)
                 self.tuner.complete(trial, float(np.mean(known)))
                 return
             cell = trial.final[values.index(None)]
@@ -368,12 +377,12 @@ class TuneScheduler(Scheduler):
             return
         end = sum(cell.config.steps for cell in trial.final)
         for step, value in self._curve(trial, metric):
-            # At its end, there is nothing left to give up.
+            # At its end, there is nothing left to prune.
             if self._report(trial, step, value) and step < end and trial.handle.should_prune():
                 self._prune(trial)
                 return
 
-    def _report(self, trial: Trial, step: int, value: float) -> bool:
+    def _report(self, trial: PointTrial, step: int, value: float) -> bool:
         """Report a value to the study, if it is a new one."""
         if step <= trial.reported:
             return False
@@ -381,13 +390,24 @@ class TuneScheduler(Scheduler):
         trial.reported = step
         return True
 
-    def _prune(self, trial: Trial) -> None:
+    def _prune(self, trial: PointTrial) -> None:
         self.tuner.prune(trial)
         self.board.say(
-            f"{trial.arm}: trial {trial.handle.number + 1} is given up at step {int(trial.reported)}"
+            f"{trial.arm}: trial {trial.handle.number + 1} is pruned at step {int(trial.reported)}"
         )
         for folder in self.tuner.pruned & {*self.running}:
             self._request_prune(folder)
+
+    def _say_unpruned(self, arm: str) -> None:
+        """Say once that no trial of an arm can be judged before its end."""
+        if arm in self._unpruned or self.plan.experiment.tune.pruner == "none":
+            return
+        self._unpruned.add(arm)
+        metric = self.tuner.metric(arm)
+        self.board.say(
+            f"{arm}: no trial is pruned, as metrics do not show {metric!r} during training: set "
+            f"log.eval_every_steps, or metric in [tune] to a column of metrics.jsonl"
+        )
 
     def _request_prune(self, folder: str) -> None:
         try:
@@ -395,25 +415,29 @@ class TuneScheduler(Scheduler):
         except OSError as error:  # it then runs to its end
             self.board.say(f"{folder} cannot be asked to stop ({error})")
 
-    def _curve(self, trial: Trial, metric: str) -> Iterator[tuple[int, float]]:
+    def _curve(self, trial: PointTrial, metric: str) -> Iterator[tuple[int, float]]:
         """The steps and values of a trial so far, one cell after the other."""
         before: list[float] = []
         start = 0
         for cell in trial.final:
             folder = self.plan.path(cell)
+            column = _column(cell, metric)
+            if column is None:
+                self._say_unpruned(trial.arm)
+                return
             path = folder / "metrics.jsonl"
             size = path.stat().st_size if path.is_file() else 0
             unchanged = trial.sizes.get(cell.folder) == size
             trial.sizes[cell.folder] = size
             if not unchanged:
-                for step, value in _values(cell, metric, folder):
+                for step, value in _values(cell, column, folder):
                     yield start + step, float(np.mean([*before, value]))
             if cell.folder in self.left:
                 return
-            end = cell_value(cell, folder, metric)
-            if end is None:
+            ended = _values(cell, column, folder)
+            if not ended:
                 return
-            before.append(float(end))
+            before.append(ended[-1][1])
             start += cell.config.steps
 
 
@@ -430,17 +454,25 @@ def _cut_torn_line(path: Path) -> None:
         file.truncate(content.rfind(b"\n") + 1)
 
 
-def _values(cell: Cell, metric: str, folder: Any) -> list[tuple[int, float]]:
-    """The values of a metric by step, while a run is on its way."""
+def _column(cell: Cell, metric: str) -> str | None:
+    """The column of the metrics that shows a measure, in its unit, during training; None where none does."""
+    if not is_evaluated(metric):
+        return metric
+    if cell.config.log.eval_every_steps:
+        return COLUMNS.get(metric)
+    return "episode/return" if metric == "return" else None
+
+
+def _values(cell: Cell, column: str, folder: Path) -> list[tuple[int, float]]:
+    """The values of a column by step."""
     rows: list[dict[str, Any]] = []
     with suppress(VoidrlError):  # nothing is logged yet
         rows = read_metrics(folder)
-    names = COLUMNS.get(metric, ("eval/return", "episode/return") if is_evaluated(metric) else (metric,))
-    for name in names:
-        found = [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
-        if found:
-            return [(min(step, cell.config.steps), float(value)) for step, value in found]
-    return []
+    return [
+        (min(row["step"], cell.config.steps), float(row[column]))
+        for row in rows
+        if isinstance(row.get(column), int | float)
+    ]
 
 
 def _point_text(params: Mapping[str, Any]) -> str:

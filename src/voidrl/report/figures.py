@@ -19,7 +19,7 @@ from voidrl.report.groups import STAGES, ArmRuns, stages_of
 from voidrl.report.outcomes import measure_of
 from voidrl.report.panel import PanelSection
 from voidrl.report.ranking import FAMILIES, Ranking, coverage_rankings
-from voidrl.scores.grids import text_of
+from voidrl.units import value_text
 
 COLORS = ("#0067a8", "#c04c00", "#00795a", "#a3407f", "#7a6400", "#5b50c4", "#4c5661", "#b0203f")
 DASHES = ("-", "--", ":", "-.", (0, (8, 3)), (0, (4, 2)), (0, (1, 3)), (0, (5, 2, 1, 2, 1, 2)))
@@ -186,14 +186,14 @@ def draw_grid(plt: Any, section: GridSection) -> Any:
         if effect.log:
             axis.set_xscale("log")
         if places:
-            axis.set_xticks(places, [text_of(each.value) for each in effect.means])
+            axis.set_xticks(places, [value_text(each.value) for each in effect.means])
             axis.minorticks_off()
         share = "" if effect.share is None else f"\n{effect.share:.0%} of the variance"
         axis.set_title(_escape(effect.name + share), fontsize=9)
         axis.tick_params(labelsize=8)
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
-    axes.flat[0].set_ylabel(_escape(measure_of(section.result.measure).name), fontsize=8)
+    axes.flat[0].set_ylabel(_escape(section.measure.name), fontsize=8)
     return figure
 
 

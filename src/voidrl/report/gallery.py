@@ -171,10 +171,17 @@ class _MediaCache:
             try:
                 self._made[key] = self._load_or_make(name, run, make, load), ""
             except VoidrlError as error:
-                self._made[key] = None, str(error)
+                self._made[key] = None, self._reason(run, error)
             except Exception as error:  # a custom environment can raise anything; the report must not fail
                 self._made[key] = None, f"{type(error).__name__}: {error}"
         return self._made[key]
+
+    def _reason(self, run: Run, error: VoidrlError) -> str:
+        """Why there is no picture, without the names of run and checkpoint, in which equal reasons differ."""
+        text, saved = str(error), self._checkpoints.get(run.path)
+        if saved is not None:
+            text = text.replace(f"the checkpoint {saved.path}", "the checkpoint")
+        return text.replace(f"the run {run.path}", "the run").replace(f"of {run.path}", "of the run")
 
     def _load_or_make(
         self, name: str, run: Run, make: Callable[[], bytes], load: Callable[[bytes], Any]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from voidrl.report.formatting import Table
 from voidrl.report.groups import env_names
-from voidrl.report.outcomes import measure_of
-from voidrl.report.read import Collection, Run
-from voidrl.scores.grids import FieldEffect, GridResult, PointResult, grid_results, text_of
+from voidrl.report.outcomes import Measure, measure_of
+from voidrl.report.read import Collection
+from voidrl.scores.grids import FieldEffect, GridResult, PointResult, grid_results
+from voidrl.scores.measures import measured_value
+from voidrl.units import value_text
 
 WIDTH, HEIGHT = 300.0, 190.0
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 12.0, 12.0, 38.0  # margins of a plot
@@ -23,7 +23,7 @@ MOST_OPEN = 24  # points of a ranking that are shown without a click
 BALANCED = (
     "Shares are those of the sum of squares of all runs around their mean: between the values of a field "
     "(its main effect), and what is left for interactions of fields and for differences between seeds. They "
-    "add up to 100 %."
+    "add up to 100 %, up to rounding."
 )
 UNKNOWN = (
     "No field has a share: all runs have the same value, or there are too few to tell a field from chance."
@@ -84,13 +84,18 @@ class GridSection:
     @property
     def title(self) -> str:
         """Method, environment and measure."""
-        name = measure_of(self.result.measure).name
+        name = self.measure.name
         best = "highest" if self.result.maximize else "lowest"
         return f"{self.result.label} in {self.env_name}: {name}, {best} first"
 
+    @property
+    def measure(self) -> Measure:
+        """What is compared, as reports show it."""
+        return measure_of({"human_normalized": "normalized"}.get(self.result.measure, self.result.measure))
+
     def format(self, value: float) -> str:
         """A value of the measure as text; a mean of counts keeps a digit."""
-        measure = measure_of(self.result.measure)
+        measure = self.measure
         between = measure.unit == "count" and value != round(value) and abs(value) < MOST_DIGITS
         return f"{value:.1f}" if between else measure.format(value)
 
@@ -112,33 +117,37 @@ class GridSection:
         """Where mean and range of a point lie, in percent of the axis of all points."""
         values = [value for each in self.result.ranked for value in each.values]
         low, high = min(values), max(values)
-        width = (high - low) or 1.0
         ends = {"low": min(point.values), "mean": point.mean, "high": max(point.values)}
-        return {name: f"{100 * (value - low) / width:.1f}%" for name, value in ends.items()}
+        if low == high:
+            return dict.fromkeys(ends, "50.0%")
+        return {name: f"{100 * (value - low) / (high - low):.1f}%" for name, value in ends.items()}
 
     @property
     def axis(self) -> str:
-        """The ends of the bars' axis, as text."""
+        """What the axis of the bars shows, as a sentence."""
         values = [value for each in self.result.ranked for value in each.values]
-        return f"{self.format(min(values))} to {self.format(max(values))}" if values else ""
+        low, high = self.format(min(values)), self.format(max(values))
+        if min(values) == max(values):
+            return f"All runs have the same value, {low}."
+        return f"The axis goes from {low} to {high}."
 
     def seeds(self, point: PointResult) -> str:
         """How many seeds a point has."""
         return str(len(point.values)) + (f" of {point.due}" if len(point.values) < point.due else "")
 
     def table(self) -> Table:
-        """A row for each point; those that were given up last."""
+        """A row for each point; pruned ones last."""
         result = self.result
         fields = [result.short.get(name, name) for name in result.log]
         columns = ["rank", *fields, "mean", "lowest", "highest", "seeds", "note"]
         rows = []
         for place, point in enumerate(result.ranked, 1):
-            cells = [text_of(point.point.get(name, "–")) for name in result.log]
+            cells = [value_text(point.point.get(name, "–")) for name in result.log]
             ends = [self.format(point.mean), self.format(min(point.values)), self.format(max(point.values))]
             note = "equal to the best within the spread of seeds" if result.equals_best(point) else ""
             rows.append([str(place), *cells, *ends, self.seeds(point), note])
         for point in result.pruned:
-            cells = [text_of(point.point.get(name, "–")) for name in result.log]
+            cells = [value_text(point.point.get(name, "–")) for name in result.log]
             rows.append(["–", *cells, "–", "–", "–", "–", "pruned"])
         return Table(self.title, columns, rows, numeric=frozenset(range(1, len(columns) - 1)))
 
@@ -149,7 +158,7 @@ class GridSection:
             return None
         for effect in sorted(result.effects, key=lambda each: -(each.share or 0.0)):
             share = "unknown" if effect.share is None else f"{effect.share:.0%}"
-            means = "; ".join(f"{text_of(each.value)}: {self.format(each.mean)}" for each in effect.means)
+            means = "; ".join(f"{value_text(each.value)}: {self.format(each.mean)}" for each in effect.means)
             rows.append([effect.short, share, means or "values do not repeat"])
         rows += [[name, f"{share:.0%}", ""] for name, share in result.rest.items()]
         notes = [BALANCED if result.is_balanced else UNBALANCED]
@@ -168,6 +177,9 @@ class GridSection:
 
     def _plot(self, effect: FieldEffect, low: float, high: float) -> FieldPlot:
         margin = 0.06 * ((high - low) or abs(high) or 1.0)
+        ticks = _round_values(low - margin, high + margin)
+        if self.measure.key == "success":  # a fitted curve may leave what is possible
+            ticks = [tick for tick in ticks if 0.0 <= tick <= 1.0]
         low, high = low - margin, high + margin
         places = _places(effect)
 
@@ -180,19 +192,28 @@ class GridSection:
         band += [(places(each.value), down(each.low)) for each in reversed(effect.means)]
         joined = effect.is_numeric  # a line between words would mean nothing
         means = [
-            (places(each.value), down(each.mean), f"{text_of(each.value)}: {self.format(each.mean)}")
+            (places(each.value), down(each.mean), f"{value_text(each.value)}: {self.format(each.mean)}")
             for each in effect.means
         ]
         return FieldPlot(
             effect=effect,
             x=_x_ticks(effect, places),
-            y=[Tick(down(value), self.format(value)) for value in _round_values(low, high)],
+            y=[Tick(down(value), text) for value, text in self._tick_texts(ticks)],
             line=_path(line) if joined else "",
             band=_path(band) if joined and len(effect.means) > 1 else "",
             means=means,
             dots=[(places(value), down(mean)) for value, mean in effect.dots],
             log=effect.log,
         )
+
+    def _tick_texts(self, ticks: Sequence[float]) -> list[tuple[float, str]]:
+        """Ticks with as many digits as make them different."""
+        texts = [self.format(tick) for tick in ticks]
+        if self.measure.unit == "fraction":
+            texts = [f"{100 * tick:g}%" for tick in ticks]
+        elif len({*texts}) < len(texts):
+            texts = [f"{tick:g}" for tick in ticks]
+        return [*zip(ticks, texts, strict=True)]
 
 
 def _places(effect: FieldEffect) -> Any:
@@ -223,7 +244,7 @@ def _x_ticks(effect: FieldEffect, places: Any) -> list[Tick]:
     for value in values:
         at = places(value)
         if not ticks or at - ticks[-1].at >= TICK_ROOM:
-            ticks.append(Tick(at, text_of(value)))
+            ticks.append(Tick(at, value_text(value)))
     return ticks
 
 
@@ -251,7 +272,10 @@ def grid_sections(collection: Collection) -> list[GridSection]:
         values = {}
         for run in runs:
             assert run.cell is not None
-            value = run_value(run, experiment.grid.measure(run.cell.arm)) if run.took_all_steps else None
+            if not run.took_all_steps:
+                continue
+            last = {name: column[-1] for name, (_, column) in run.series.items()}
+            value = measured_value(experiment.grid.measure(run.cell.arm), run.evaluation, last)
             if value is not None:
                 values[run.cell.folder] = value
         pruned = {run.cell.folder for run in runs if run.cell is not None and run.status == "pruned"}
@@ -260,17 +284,3 @@ def grid_sections(collection: Collection) -> list[GridSection]:
             for result in grid_results(experiment, values, pruned)
         ]
     return sections
-
-
-def run_value(run: Run, measure: str) -> float | None:
-    """The value of a measure of an experiment in a run; None where it has none."""
-    saved = run.evaluation or {}
-    if measure == "success":
-        return float(np.mean(saved["successes"])) if saved.get("successes") is not None else None
-    names = {"return": "mean_return", "human_normalized": "human_normalized"}
-    found = saved.get("counts", {}).get(measure.removeprefix("states/"))
-    if measure in names:
-        found = saved.get(names[measure])
-    elif not measure.startswith("states/"):
-        found = run.series[measure][1][-1] if measure in run.series else None
-    return None if found is None else float(found)

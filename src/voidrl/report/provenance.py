@@ -45,10 +45,11 @@ def dates(runs: Iterable[Run]) -> str:
 
 
 def settings_table(arms: Sequence[ArmRuns]) -> Table:
-    """A row for each setting that differs between runs, a column for each label and phase."""
+    """A row for each setting that differs between runs, a column for each method and phase."""
     columns: dict[str, list[dict[str, Any]]] = {}
     for arm in arms:
-        title = f"{arm.label}, {arm.phase_hint}" if arm.phase_hint else arm.label
+        label = arm.grid_label or arm.label  # points differ in the fields of the grid alone
+        title = f"{label}, {arm.phase_hint}" if arm.phase_hint else label
         columns.setdefault(title, []).extend(map(used_settings, arm.runs))
     values: dict[str, set[str]] = {}
     for settings in (each for members in columns.values() for each in members):

@@ -187,7 +187,7 @@ def caveats(collection: Collection, arms: Sequence[ArmRuns]) -> list[Caveat]:
         ),
         ("warn", "Unreadable parts"): [f"{run.name}: {note}" for run in runs for note in run.notes],
         ("running", "Running: numbers so far"): with_status("running"),
-        ("note", "Pruned: given up by --tune before their end"): with_status("pruned"),
+        ("note", "Pruned by --tune before their end"): with_status("pruned"),
         ("note", "Runs of the experiment outside this report"): [
             cell.folder for _, cell in collection.other_cells()
         ],

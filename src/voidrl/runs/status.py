@@ -100,7 +100,7 @@ class _Sample(NamedTuple):
 
 
 PRUNING = "PruneOnRequest"
-"""The callback that ends a run which `voidrl experiment --tune` has given up."""
+"""The callback that ends a run which `voidrl experiment --tune` has pruned."""
 
 
 class StatusWriter:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from voidrl.runs.experiment_record import CellRecord, ExperimentRecord
+from voidrl.units import is_number, plural, value_text
 
 CLOSE = 2.0  # standard errors of a difference within which two points are called equal
 MOST_GROUPS = 8  # distinct values of a field up to which they are compared one by one, if they repeat
@@ -38,7 +39,7 @@ class PointResult:
     due: int
     """Runs that it has."""
     pruned: bool = False
-    """Whether it was given up before its end."""
+    """Whether it ended early, as it was worse than others."""
 
     @property
     def mean(self) -> float:
@@ -76,7 +77,7 @@ class FieldEffect:
     @property
     def is_numeric(self) -> bool:
         """Whether its values lie on a number line."""
-        return all(_is_number(value) for value, _ in self.dots)
+        return all(is_number(value) for value, _ in self.dots)
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,12 @@ class GridResult:
 
     @property
     def pruned(self) -> list[PointResult]:
-        """Points that were given up."""
+        """Points without a result, as they were pruned."""
         return [point for point in self.points if point.pruned and not point.values]
 
     @property
     def missing(self) -> int:
-        """Points without a finished run that were not given up."""
+        """Points without a finished run that were not pruned."""
         return sum(not point.values and not point.pruned for point in self.points)
 
     @cached_property
@@ -164,7 +165,7 @@ class GridResult:
             if point.values and name in point.point:
                 groups.setdefault(repr(point.point[name]), []).append(point)
         repeats = len(groups) <= min(MOST_GROUPS, len(there) / 2)
-        numbers = all(_is_number(value) for value, _ in dots)
+        numbers = all(is_number(value) for value, _ in dots)
         given = [value for value, _ in dots]
         wide = numbers and min(given) > 0 and max(given) >= WIDE * min(given)
         log = numbers and (self.log[name] or wide)
@@ -202,24 +203,25 @@ class GridResult:
             yield "No point has a finished run yet."
             return
         best = self.ranked[0]
-        seeds = f"{len(best.values)} seed{'s' if len(best.values) > 1 else ''}"
-        yield f"Best of {_points(len(self.ranked))}: {self.name(best)} with {show(best.mean)} ({seeds})."
+        seeds = plural(len(best.values), "seed")
+        of = plural(len(self.ranked), "point")
+        yield f"Best of {of}: {self.name(best)} with {show(best.mean)} ({seeds})."
         equal = [point for point in self.ranked if self.equals_best(point)]
         if self.seed_deviation is None and len(self.ranked) > 1:
             yield "One seed each: how much seeds differ is unknown, so neighbors in the ranking may be equal."
             if equal:
-                yield f"With exactly the same value: {_points(len(equal))}."
+                yield f"With exactly the same value: {plural(len(equal), 'point')}."
         elif equal:
             yield (
-                f"Equal to it as far as these seeds tell: {_points(len(equal))} within two standard errors "
-                f"of the difference."
+                f"Equal to it as far as these seeds tell: {plural(len(equal), 'point')} within two standard "
+                f"errors of the difference."
             )
         elif len(self.ranked) > 1:
             yield "Every other point is more than two standard errors of the difference behind it."
         if self.pruned:
-            yield f"Given up before the end (pruned), and so not ranked: {_points(len(self.pruned))}."
+            yield f"Pruned before the end, and so not ranked: {plural(len(self.pruned), 'point')}."
         if self.missing:
-            yield f"Not done yet: {_points(self.missing)}."
+            yield f"Not done yet: {plural(self.missing, 'point')}."
 
     def _fields_in_words(self) -> Iterator[str]:
         known = [(effect.share, effect.short) for effect in self.effects if effect.share is not None]
@@ -234,26 +236,7 @@ class GridResult:
 
     def name(self, point: PointResult) -> str:
         """A point as text."""
-        return ", ".join(f"{self.short.get(k, k)} {text_of(v)}" for k, v in point.point.items())
-
-
-def _points(number: int) -> str:
-    return f"{number} point{'' if number == 1 else 's'}"
-
-
-def text_of(value: Any) -> str:
-    """A value of a field as text."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return ", ".join(map(text_of, value))
-    if isinstance(value, float):  # values that are close must not look equal
-        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    return str(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+        return ", ".join(f"{self.short.get(k, k)} {value_text(v)}" for k, v in point.point.items())
 
 
 def _squares(values: Sequence[float]) -> float:
@@ -346,5 +329,4 @@ def grid_results(
 
 def _point(cells: Sequence[CellRecord], values: Mapping[str, float], pruned: Collection[str]) -> PointResult:
     found = [values[cell.folder] for cell in cells if cell.folder in values]
-    given_up = any(cell.folder in pruned for cell in cells)
-    return PointResult(cells[0].point, found, len(cells), given_up)
+    return PointResult(cells[0].point, found, len(cells), any(cell.folder in pruned for cell in cells))

@@ -332,7 +332,7 @@ class Slurm(Executor):
     # How jobs end
 
     def _look(self, cell: str, job_id: str, now: float) -> Ended | None:
-        """How a job has ended; None while it may go on."""
+        """How a job has ended; None while it may still run."""
         from submitit.core.utils import JobPaths
 
         paths: Any = JobPaths(self._folder, job_id)

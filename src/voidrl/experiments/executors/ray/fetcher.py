@@ -41,8 +41,8 @@ class Submitted:
     node: str = ""
     host: str = ""
     has_begun: bool = False
-    is_given_up: bool = False
-    """Its node has the request to give it up."""
+    is_pruned: bool = False
+    """Its node has the request to end it."""
     is_dead: bool = False
     """Its actor has ended; with its own answer in `end`, or without."""
     end: dict[str, Any] | None = None
@@ -132,9 +132,9 @@ class Fetcher(threading.Thread):
                     cell.run_copy.send(call, cell.source)
                     ray.get(cell.actor.begin.remote(), timeout=CALL_SECONDS)
                     cell.has_begun = True
-            elif not cell.is_given_up and prune_path(self._out, cell.name).exists():
+            elif not cell.is_pruned and prune_path(self._out, cell.name).exists():
                 call("give_up", cell.name)
-                cell.is_given_up = True
+                cell.is_pruned = True
             elif time.monotonic() - cell.fetched > FETCH_SECONDS:
                 cell.run_copy.fetch(call)
                 cell.fetched = time.monotonic()

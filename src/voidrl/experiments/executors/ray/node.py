@@ -70,7 +70,7 @@ def ended_path(root: Path, cell: str) -> Path:
 
 
 def prune_path(root: Path, cell: str) -> Path:
-    """The file that asks a cell to be given up, where `voidrl.experiments.prune` looks for it."""
+    """The file with which a cell is pruned, where `voidrl.experiments.prune` looks for it."""
     return root / CELLS / f"{cell}.prune"
 
 
