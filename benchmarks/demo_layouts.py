@@ -26,7 +26,8 @@ from voidrl.envs.maze import PixelMazeVector
 from voidrl.experiments.executors.local import Options
 from voidrl.experiments.experiment import do_plan, unattended
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import Plan, make_plan
+from voidrl.experiments.plan import Plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.tasks import NamedEnv, Task
 from voidrl.runs.metrics import read_metrics

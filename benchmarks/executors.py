@@ -38,7 +38,8 @@ from voidrl.experiments.executors.base import Ended, Executor, cell_command, cel
 from voidrl.experiments.executors.slurm import Slurm
 from voidrl.experiments.executors.slurm_task import CellTask
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import Plan, make_plan
+from voidrl.experiments.plan import Plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.terminal.signals import StopSignals

@@ -28,7 +28,7 @@ from voidrl.config import FinetuneConfig, to_json
 from voidrl.engine import HostReads
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import make_plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.nets import ProgressiveEncoder
 from voidrl.types import Layout

@@ -11,7 +11,7 @@ from doc_pages import ROOT
 
 from voidrl.experiments import estimate
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import make_plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.schedule import Machines, describe, plan_schedule
 from voidrl.experiments.state import CellState

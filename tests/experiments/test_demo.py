@@ -15,7 +15,7 @@ from voidrl.experiments import demo
 from voidrl.experiments.cell import do_job
 from voidrl.experiments.demo import read_demo, run_demo
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import make_plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.protocols.presets import DEMO_ENV
 from voidrl.runs.evaluations import FILE_NAME, read_evaluation

@@ -12,7 +12,7 @@ from voidrl.cli import main as cli
 from voidrl.errors import ConfigError, VoidrlError
 from voidrl.experiments import experiment
 from voidrl.experiments.format import _experiment, read_experiment
-from voidrl.experiments.plan import make_plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 
 CODE = """

@@ -14,7 +14,7 @@ from tiny_runs import rows
 from voidrl import checkpoint
 from voidrl.cli import main as cli
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import make_plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import state_of
 from voidrl.runs import locks

@@ -9,12 +9,12 @@ from done_cells import make_done, make_started
 
 from voidrl.cli.main import main as cli
 from voidrl.errors import ConfigError
-from voidrl.experiments import plan as planning
+from voidrl.experiments import planner as planning
 from voidrl.experiments import run
 from voidrl.experiments.board import Board
 from voidrl.experiments.executors.base import Ended, Executor
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import make_plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import update_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.table import print_results

@@ -11,9 +11,9 @@ from voidrl.agent import Agent
 from voidrl.config import merge, to_json, update
 from voidrl.envs.make import probe_env
 from voidrl.errors import ConfigError
-from voidrl.experiments import plan as planning
+from voidrl.experiments import planner as planning
 from voidrl.experiments.format import read_experiment, shipped
-from voidrl.experiments.plan import flat, make_plan
+from voidrl.experiments.planner import flat, make_plan
 from voidrl.experiments.record import make_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scale import count_updates, scale_config, warmup_steps

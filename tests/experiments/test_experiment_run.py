@@ -22,7 +22,7 @@ from voidrl.experiments.executors import local
 from voidrl.experiments.executors.base import Ended
 from voidrl.experiments.experiment import run_experiment
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import make_plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import state_of
 from voidrl.runs import locks

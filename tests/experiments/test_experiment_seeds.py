@@ -6,9 +6,9 @@ import pytest
 
 from voidrl.config import FinetuneConfig, flat, to_json, update
 from voidrl.errors import ConfigError
-from voidrl.experiments import plan as planning
+from voidrl.experiments import planner as planning
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import make_plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scale import count_updates
 from voidrl.experiments.scratch import ADAPTATION, EQUIVALENT, adaptations, scratch_config

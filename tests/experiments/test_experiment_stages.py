@@ -9,7 +9,7 @@ from done_cells import make_done, make_started
 from voidrl.errors import ConfigError
 from voidrl.experiments.estimate import shipped_rate
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import make_plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import make_record, update_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.scale import count_updates

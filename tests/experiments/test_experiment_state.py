@@ -14,7 +14,7 @@ from voidrl.errors import RunFolderError
 from voidrl.experiments import estimate
 from voidrl.experiments.dry_run import print_plan
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import make_plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.probe import STATE_DIMS
 from voidrl.experiments.record import make_record, write_record
 from voidrl.experiments.request import ExperimentRequest

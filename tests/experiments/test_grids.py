@@ -5,11 +5,11 @@ from done_cells import make_done
 
 from voidrl.config import flat, to_json
 from voidrl.errors import VoidrlError
-from voidrl.experiments import plan as planning
+from voidrl.experiments import planner as planning
 from voidrl.experiments.estimate import estimate_all
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.grid import Axis, draw_points, point_folder, read_axes, short_names
-from voidrl.experiments.plan import make_plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import state_of
 

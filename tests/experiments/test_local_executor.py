@@ -18,7 +18,7 @@ from voidrl.experiments.board import Board
 from voidrl.experiments.executors import devices, local, mps
 from voidrl.experiments.executors.devices import Gpu, Placement, read_gpus
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import make_plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import CellState
 

@@ -13,12 +13,12 @@ from voidrl.config import to_json
 from voidrl.errors import RunFolderError, RunInterrupted
 from voidrl.experiments import cell as cell_module
 from voidrl.experiments import experiment, run
-from voidrl.experiments import plan as planning
+from voidrl.experiments import planner as planning
 from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, HELD, INTERRUPTED
 from voidrl.experiments.executors.base import ClusterLostError, Ended, Executor
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import make_plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import state_of

@@ -12,15 +12,15 @@ from voidrl import api
 from voidrl.checkpoint import write_json_atomic
 from voidrl.config import update
 from voidrl.errors import RunInterrupted, VoidrlError
-from voidrl.experiments import plan as planning
+from voidrl.experiments import planner as planning
 from voidrl.experiments import run as running
-from voidrl.experiments import tune
+from voidrl.experiments import study, tune
 from voidrl.experiments.board import Board
 from voidrl.experiments.cell import DONE, PRUNED
 from voidrl.experiments.executors.base import Ended, Executor
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.grid_table import grids_of
-from voidrl.experiments.plan import make_plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.prune import PruneOnRequest, prune_path, request_prune
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.run import run_plan
@@ -141,7 +141,7 @@ def tuned(tmp_path, capsys):
         plan = make_plan(
             read_experiment(path), ExperimentRequest(device="cpu", tune=number), tmp_path / "out"
         )
-        tuner = tune.Tuner(plan)
+        tuner = study.Tuner(plan)
         tuner.start()
         executor = Pretend(plan.out, height, **pretend)
         try:
@@ -210,7 +210,7 @@ def test_an_interrupted_search_resumes_its_trials(tuned):
 
 def test_a_study_whose_last_line_is_torn_is_resumed(tuned):
     tuner, _, _ = tuned(2)
-    path = tuner.plan.out / tune.FILE_NAME
+    path = tuner.plan.out / study.FILE_NAME
     path.write_bytes(path.read_bytes()[:-7])  # the end of a trial is half written
     tuner, executor, outcome = tuned(3)
     assert outcome.ok
@@ -258,15 +258,15 @@ def test_seeds_of_a_trial_make_one_curve_and_one_value(tuned):
 def test_the_space_is_that_of_the_grid():
     from voidrl.experiments.grid import Axis
 
-    assert tune._distribution(Axis("a", (1, 3, 5))) == optuna.distributions.IntDistribution(1, 5, step=2)
-    assert tune._distribution(Axis("a", (3, 6, 12))) == optuna.distributions.CategoricalDistribution(
+    assert study._distribution(Axis("a", (1, 3, 5))) == optuna.distributions.IntDistribution(1, 5, step=2)
+    assert study._distribution(Axis("a", (3, 6, 12))) == optuna.distributions.CategoricalDistribution(
         (3, 6, 12)
     )
     rate = Axis("a", low=1e-4, high=1e-2, count=3, log=True)
-    assert tune._distribution(rate) == optuna.distributions.FloatDistribution(1e-4, 1e-2, log=True)
-    assert tune._value(rate, 0.00123456) == 0.001235
+    assert study._distribution(rate) == optuna.distributions.FloatDistribution(1e-4, 1e-2, log=True)
+    assert study._value(rate, 0.00123456) == 0.001235
     lists = Axis("a", ((1, 2), (3,)))
-    assert tune._value(lists, 1) == (3,)
+    assert study._value(lists, 1) == (3,)
 
 
 def test_a_run_ends_with_a_checkpoint_when_asked_and_resumes_when_wanted(tmp_path):
@@ -287,9 +287,9 @@ def test_nothing_is_written_of_a_study_before_the_executor_is_there(tmp_path):
     path.write_text(FILE)
     request = ExperimentRequest(device="cpu", tune=2)
     plan = make_plan(read_experiment(path), request, tmp_path / "out")
-    tuner = tune.Tuner(plan)
+    tuner = study.Tuner(plan)
     assert not tuner.is_complete
-    assert not (plan.out / tune.FILE_NAME).exists()
+    assert not (plan.out / study.FILE_NAME).exists()
     tuner.close()
 
 
@@ -356,7 +356,7 @@ def test_the_curve_of_a_trial_is_in_the_unit_of_its_measure(tmp_path):
     scheduler = SimpleNamespace(plan=plan, left={}, _say_unpruned=said.append)
 
     def curve(metric, cells=cells):
-        return [*tune.TuneScheduler._curve(scheduler, tune.PointTrial("scratch", None, cells), metric)]
+        return [*tune.TuneScheduler._curve(scheduler, study.PointTrial("scratch", None, cells), metric)]
 
     assert curve("human_normalized") == [(100, 0.25), (800, 0.5), (900, 0.375), (1600, 0.5)]
     assert curve("return") == [(100, 500.0), (800, 600.0), (900, 550.0), (1600, 600.0)]

@@ -11,9 +11,9 @@ sys.path.append(str(Path(__file__).parents[1] / "experiments"))
 
 from done_cells import make_done, make_started, write_status
 
-from voidrl.experiments import plan as planning
+from voidrl.experiments import planner as planning
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import make_plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.prune import PruneOnRequest
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest

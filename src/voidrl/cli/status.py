@@ -22,7 +22,7 @@ from voidrl.units import human_count, human_seconds
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from voidrl.report.live import LiveRun, Snapshot
+    from voidrl.report.live import LiveRun, LiveTable
 
 COLUMNS = ("run", "state", "steps", "rate", "eta", "score", "node", "beat")
 # What is left out first where a terminal is too narrow, after the devices.
@@ -74,7 +74,7 @@ def status(argv: list[str]) -> None:
             raise SystemExit(0) from None  # this is how one leaves it
 
 
-def print_status(snapshot: Snapshot, stream: TextIO, *, detailed: bool) -> None:
+def print_status(snapshot: LiveTable, stream: TextIO, *, detailed: bool) -> None:
     """Print the whole table, or all that is known of one run."""
     if is_log(stream):
         if detailed:
@@ -91,7 +91,7 @@ def print_status(snapshot: Snapshot, stream: TextIO, *, detailed: bool) -> None:
         console.print(each)
 
 
-def table_lines(snapshot: Snapshot, width: int, height: int | None) -> list[Text]:
+def table_lines(snapshot: LiveTable, width: int, height: int | None) -> list[Text]:
     """The table, each line at most `width` wide: columns are left out, then names are cut.
 
     Within a height, runs that are active or went wrong come first, and others are counted.
@@ -248,12 +248,12 @@ def _short(host: str) -> str:
     return host.partition(".")[0]
 
 
-def _notes(snapshot: Snapshot) -> list[str]:
+def _notes(snapshot: LiveTable) -> list[str]:
     """Why runs failed, in their order."""
     return [f"failed: {run.name}: {run.note}" for run in snapshot.runs if run.state == "failed" and run.note]
 
 
-def _sums(snapshot: Snapshot) -> str:
+def _sums(snapshot: LiveTable) -> str:
     counts = [
         f"{n} {name}"
         for name, n in snapshot.counts.items()

@@ -21,7 +21,8 @@ from voidrl.experiments.demo_figure import EXPLORERS, Curve, DemoResult, draw, i
 from voidrl.experiments.executors.local import Options
 from voidrl.experiments.experiment import FAILED, do_plan, make_report, unattended
 from voidrl.experiments.format import read_experiment
-from voidrl.experiments.plan import Plan, make_plan
+from voidrl.experiments.plan import Plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.runs.evaluations import FILE_NAME, read_evaluation
 from voidrl.runs.metrics import read_metrics

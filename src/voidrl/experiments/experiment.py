@@ -17,7 +17,8 @@ from voidrl.experiments.board import Board
 from voidrl.experiments.dry_run import print_missing, print_plan
 from voidrl.experiments.executors import make_executor, make_options
 from voidrl.experiments.format import ExperimentSpec, read_experiment
-from voidrl.experiments.plan import Cell, Plan, make_plan
+from voidrl.experiments.plan import Cell, Plan
+from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import update_record, write_record
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.run import Outcome, Scheduler, run_plan, stop_cells
@@ -28,7 +29,7 @@ from voidrl.runs.status import utc_now
 from voidrl.terminal.output import durable_output, say
 
 if TYPE_CHECKING:
-    from voidrl.experiments.tune import Tuner
+    from voidrl.experiments.study import Tuner
 
 FAILED = 1
 SIMULATORS = {ATARI: ("ale_py", "ale-py", "atari"), DMC: ("dm_control", "dm-control", "dmc")}
@@ -150,7 +151,7 @@ def _tuner_of(plan: Plan) -> Iterator[Tuner | None]:
     if plan.request.tune is None:
         yield None
         return
-    from voidrl.experiments.tune import Tuner
+    from voidrl.experiments.study import Tuner
 
     tuner = Tuner(plan)
     try:

@@ -32,7 +32,8 @@ from voidrl.experiments.tasks import Task
 from voidrl.units import parse_count
 
 if TYPE_CHECKING:
-    from voidrl.experiments.plan import Cell, Planner
+    from voidrl.experiments.plan import Cell
+    from voidrl.experiments.planner import Planner
 
 MakePlanner = Callable[[ExperimentSpec, ExperimentRequest], "Planner"]
 # Fields that no grid can have, and what to use instead.

@@ -1,9 +1,7 @@
 """`--tune N`: Optuna chooses points of the grid, and prunes those that fall behind.
 
-Each method with a grid has an Optuna study, all in `study.journal`. A trial is a point: its cells in all
-tasks and with all seeds, run by the scheduler and its executor like any others. This process reads their
-metrics, reports them to the study, and asks the cells of a pruned trial to end. A trial
-that is still running when the command ends stays in the study; the same command resumes its cells.
+The cells of a trial are run by the scheduler and its executor like any others. This process reads their
+metrics, reports them to the study, and asks the cells of a pruned trial to end.
 
 What a pruner sees of a trial with several cells is one curve: the cells follow each other in their order,
 each at its own steps after those before it, with the mean over the ends of those before and its own value so
@@ -12,34 +10,25 @@ far. All of these values are of one column of the metrics, in the unit of the me
 
 from __future__ import annotations
 
-import json
 import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from voidrl.errors import ConfigError, RunFolderError, VoidrlError
-from voidrl.experiments.grid import Axis, Point
+from voidrl.errors import VoidrlError
 from voidrl.experiments.measures import cell_value
-from voidrl.experiments.plan import Cell, Plan
+from voidrl.experiments.plan import Cell
 from voidrl.experiments.prune import request_prune
 from voidrl.experiments.record import write_record
 from voidrl.experiments.run import Scheduler
-from voidrl.experiments.state import differing_settings
-from voidrl.runs import locks
+from voidrl.experiments.study import PointTrial, Tuner
 from voidrl.runs.metrics import read_metrics
 from voidrl.scores.measures import is_evaluated
 
-FILE_NAME = "study.journal"
 LOOK_SECONDS = 1.0  # between two looks at the metrics of running trials
-STARTUP_TRIALS = 4  # before which none is pruned
-WARMUP = 0.25  # the part of a run before which it is not pruned
 MOST_OPEN = 16  # trials at a time where an executor takes any number of cells
 # Columns of evaluations during training, in the units of the measures of the evaluation after it.
 COLUMNS = {
@@ -47,239 +36,6 @@ COLUMNS = {
     "success": "eval/success",
     "human_normalized": "eval/human_normalized",
 }
-
-
-@dataclass
-class PointTrial:
-    """A point that Optuna has chosen."""
-
-    arm: str
-    handle: Any
-    """The `optuna.Trial`."""
-    cells: list[Cell]
-    reported: int = -1
-    """The last step that the study knows."""
-    sizes: dict[str, int] = field(default_factory=dict)
-    """Of metrics files when they were last read."""
-
-    @property
-    def final(self) -> list[Cell]:
-        """The cells that are measured."""
-        return [cell for cell in self.cells if cell.is_final]
-
-
-class Tuner:
-    """The studies of an experiment, and the trials that are running.
-
-    Reads the studies of earlier commands, and writes none before `start`.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        import optuna
-
-        assert plan.request.tune is not None
-        self.plan, self.number = plan, plan.request.tune
-        self.arms = {arm: [*axes] for arm, axes in plan.axes.items() if axes}
-        for arm in self.arms:
-            self._require_measured(arm)
-        self.first = {arm: plan.cells_at(arm, self._first(arm)) for arm in self.arms}
-        """The cells of the first point of the grid, by which a search can be judged before it has any."""
-        self.studies: dict[str, Any] = {}
-        self.open: list[PointTrial] = []
-        self.ended: list[PointTrial] = []
-        self.pruned: set[str] = set()
-        """Folders of pruned cells."""
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._lock = self._take_lock()
-        if (plan.out / FILE_NAME).is_file():
-            try:
-                self.start()
-            except BaseException:
-                self.close()
-                raise
-
-    def start(self) -> None:
-        """Open the studies, or make them."""
-        import optuna
-        from optuna.storages.journal import JournalFileBackend
-
-        if self.studies:
-            return
-        path = self.plan.out / FILE_NAME
-        try:
-            _cut_torn_line(path)
-            storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
-            self.studies = {arm: self._study(storage, arm) for arm in self.arms}
-        except (OSError, json.JSONDecodeError, KeyError) as error:
-            raise RunFolderError(
-                f"{path} cannot be read as an Optuna study ({error}): remove it to start the search again, "
-                f"which keeps the runs, or use another --out"
-            ) from error
-        for arm, study in self.studies.items():
-            self._restore(arm, study)
-        self.pruned -= {cell.folder for trial in self.open for cell in trial.cells}
-        self.drop_unstarted()
-
-    def _take_lock(self) -> int:
-        lock = locks.acquire(locks.cell_lock_path(self.plan.out, "tune"))
-        if lock is None:
-            raise RunFolderError(
-                f"another command with --tune is working in {self.plan.out}: wait for it, or use another "
-                f"--out"
-            )
-        return lock
-
-    def close(self) -> None:
-        """Let other commands tune in this folder."""
-        locks.release(self._lock)
-
-    def metric(self, arm: str) -> str:
-        """What the trials of an arm are judged by."""
-        return self.plan.experiment.tune.metric or self.plan.experiment.arms[arm].measures[0]
-
-    def _require_measured(self, arm: str) -> None:
-        spec = self.plan.experiment.arms[arm]
-        if is_evaluated(self.metric(arm)) and spec.evaluation is None:
-            raise ConfigError(
-                f"--tune {self.number} cannot compare points of method {arm!r} by {self.metric(arm)!r}, as "
-                f"its runs are not evaluated: set metric in [tune] to a column of metrics.jsonl, such as "
-                f'"coverage/cells" or "episode/return"'
-            )
-
-    # Studies
-
-    def _study(self, storage: Any, arm: str) -> Any:
-        import optuna
-
-        spec = self.plan.experiment.tune
-        direction: Any = spec.direction
-        known = [each.study_name for each in optuna.get_all_study_summaries(storage)]
-        pruner: Any = optuna.pruners.NopPruner()
-        if spec.pruner == "median":
-            steps = max(cell.config.steps for cell in self.first[arm] if cell.is_final)
-            warmup = int(WARMUP * steps)
-            pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=warmup)
-        study = optuna.create_study(
-            storage=storage, study_name=arm, direction=direction, pruner=pruner, load_if_exists=True
-        )
-        about = {
-            "grid": [repr(axis) for axis in self.arms[arm]],
-            "metric": self.metric(arm),
-            "direction": spec.direction,
-        }
-        if arm not in known:
-            for key, value in about.items():
-                study.set_user_attr(key, value)
-        for key, value in about.items():
-            if study.user_attrs.get(key) != value:
-                raise RunFolderError(
-                    f"{self.plan.out / FILE_NAME} holds a study of {arm!r} with another {key}: use another "
-                    f"--out, or the same {key} as before"
-                )
-        seed = self.plan.request.grid_seed + len(study.trials)  # one seed would draw the same again
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            startup = min(10, max(STARTUP_TRIALS, self.number // 3))
-            samplers = {
-                "random": lambda: optuna.samplers.RandomSampler(seed=seed),
-                "tpe": lambda: optuna.samplers.TPESampler(
-                    seed=seed, n_startup_trials=startup, constant_liar=True
-                ),
-            }
-            study.sampler = samplers[spec.sampler]()
-        return study
-
-    def _first(self, arm: str) -> Point:
-        return {axis.name: axis.values[0] for axis in self.arms[arm]}
-
-    def _restore(self, arm: str, study: Any) -> None:
-        """Add the cells of earlier trials to the plan; running ones are resumed."""
-        import optuna
-
-        for frozen in study.get_trials(deepcopy=False):
-            if frozen.state == optuna.trial.TrialState.FAIL or len(frozen.params) < len(self.arms[arm]):
-                continue
-            trial = PointTrial(
-                arm, optuna.trial.Trial(study, frozen._trial_id), self._cells(arm, frozen.params)
-            )
-            trial.reported = max(frozen.intermediate_values, default=-1)
-            self._add(trial)
-            if frozen.state == optuna.trial.TrialState.RUNNING:
-                self.open.append(trial)
-            else:
-                self.ended.append(trial)
-            if frozen.state == optuna.trial.TrialState.PRUNED:
-                self.pruned |= {cell.folder for cell in trial.cells}
-
-    def _cells(self, arm: str, params: Mapping[str, Any]) -> list[Cell]:
-        point = {axis.name: _value(axis, params[axis.name]) for axis in self.arms[arm]}
-        return self.plan.cells_at(arm, point)
-
-    def _add(self, trial: PointTrial) -> list[Cell]:
-        """Add the cells of a trial to the plan; returns those that it did not have."""
-        known = {cell.folder for cell in self.plan.cells}
-        new = [cell for cell in trial.cells if cell.folder not in known]
-        for cell in new:
-            if differ := differing_settings(cell, self.plan.path(cell)):
-                raise RunFolderError(
-                    f"{self.plan.path(cell)} holds a run with other settings: {', '.join(differ)}; ask for "
-                    f"the same, or use another --out"
-                )
-        self.plan.cells.extend(new)
-        return new
-
-    def may_ask(self, arm: str) -> bool:
-        """Whether an arm has fewer trials than were asked for."""
-        there = sum(trial.arm == arm for trial in (*self.open, *self.ended))
-        return there < self.number
-
-    def ask(self, arm: str) -> list[Cell]:
-        """Have Optuna choose a point; returns its new cells, and pruned ones that it needs."""
-        space = {axis.name: _distribution(axis) for axis in self.arms[arm]}
-        handle = self.studies[arm].ask(space)
-        trial = PointTrial(arm, handle, self._cells(arm, handle.params))
-        self.open.append(trial)
-        new = self._add(trial)
-        if any(cell.folder in self.pruned for cell in trial.final):  # the same point was pruned before
-            return new
-        again = [cell for cell in trial.cells if cell.folder in self.pruned]  # pre-trainings
-        self.pruned -= {cell.folder for cell in again}
-        return [*new, *again]
-
-    def complete(self, trial: PointTrial, value: float) -> None:
-        """Tell the study how a trial ended."""
-        self.studies[trial.arm].tell(trial.handle, value)
-        self._end(trial)
-
-    def prune(self, trial: PointTrial) -> None:
-        """Tell the study that a trial is pruned."""
-        import optuna
-
-        self.studies[trial.arm].tell(trial.handle, state=optuna.trial.TrialState.PRUNED)
-        self._end(trial)
-        wanted = {cell.folder for other in self.open for cell in other.cells}
-        self.pruned |= {cell.folder for cell in trial.cells} - wanted
-
-    def drop_unstarted(self) -> int:
-        """Take cells that were pruned before they started out of the plan; returns how many."""
-        cells = self.plan.cells
-        kept = [
-            cell
-            for cell in cells
-            if cell.folder not in self.pruned or (self.plan.path(cell) / "config.json").is_file()
-        ]
-        dropped = len(cells) - len(kept)
-        cells[:] = kept
-        return dropped
-
-    def _end(self, trial: PointTrial) -> None:
-        self.open.remove(trial)
-        self.ended.append(trial)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether there is nothing left to do."""
-        return not self.open and not any(self.may_ask(arm) for arm in self.arms)
 
 
 class TuneScheduler(Scheduler):
@@ -441,19 +197,6 @@ class TuneScheduler(Scheduler):
             start += cell.config.steps
 
 
-def _cut_torn_line(path: Path) -> None:
-    """Drop the end of a journal whose last line is not complete, to which Optuna would append the next.
-
-    A command that was killed, or a full disk, leaves such a line. The trial that it is about is still
-    running in what is left, and so ends again.
-    """
-    if not path.is_file():
-        return
-    with path.open("rb+") as file:
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)
-
-
 def _column(cell: Cell, metric: str) -> str | None:
     """The column of the metrics that shows a measure, in its unit, during training; None where none does."""
     if not is_evaluated(metric):
@@ -478,41 +221,3 @@ def _values(cell: Cell, column: str, folder: Path) -> list[tuple[int, float]]:
 def _point_text(params: Mapping[str, Any]) -> str:
     texts = {name: f"{v:.4g}" if isinstance(v, float) else str(v) for name, v in params.items()}
     return ", ".join(f"{name} {text}" for name, text in texts.items())
-
-
-# The space
-
-
-def _distribution(axis: Axis) -> Any:
-    """The distribution of a field in Optuna."""
-    from optuna import distributions
-
-    if axis.is_range:
-        kind: Any = distributions.IntDistribution if axis.whole else distributions.FloatDistribution
-        return kind(axis.low, axis.high, log=axis.log)
-    step = _even_step(axis.values)
-    if step is not None:
-        whole = all(isinstance(value, int) for value in axis.values)
-        kind = distributions.IntDistribution if whole else distributions.FloatDistribution
-        return kind(axis.values[0], axis.values[-1], step=step)
-    plain = all(isinstance(value, bool | int | float | str) for value in axis.values)
-    return distributions.CategoricalDistribution(axis.values if plain else tuple(range(len(axis.values))))
-
-
-def _value(axis: Axis, param: Any) -> Any:
-    """The value of a field that Optuna's parameter stands for."""
-    if axis.is_range:
-        return axis.tidy(param)
-    if _even_step(axis.values) is not None:
-        return min(axis.values, key=lambda value: abs(value - param))
-    plain = all(isinstance(value, bool | int | float | str) for value in axis.values)
-    return param if plain else axis.values[param]
-
-
-def _even_step(values: Sequence[Any]) -> float | None:
-    """The distance between evenly spaced numbers; None for others, and for fewer than three."""
-    if len(values) < 3 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
-        return None
-    step = values[1] - values[0]
-    even = all(abs(b - a - step) <= 1e-9 * abs(step) for a, b in pairwise(values))
-    return step if even and step > 0 else None

@@ -103,7 +103,7 @@ class LiveRun:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class LiveTable:
     """All runs at one time."""
 
     made: str
@@ -189,7 +189,7 @@ class Watch:
         path = self.paths[0]
         return len(self.paths) == 1 and (path.is_file() or (path / "config.json").is_file())
 
-    def look(self) -> Snapshot:
+    def look(self) -> LiveTable:
         """What all runs do now; raises where there are none."""
         with self._looking:
             now = time.monotonic()
@@ -208,7 +208,7 @@ class Watch:
             runs = [
                 self._waiting_for(run, place, done) for run, place in zip(runs, self._places, strict=True)
             ]
-            return Snapshot(datetime.now(UTC).isoformat(timespec="seconds"), title, runs)
+            return LiveTable(datetime.now(UTC).isoformat(timespec="seconds"), title, runs)
 
     @property
     def log_folders(self) -> list[Path]:

@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 from voidrl import __version__
 from voidrl.config import require
 from voidrl.errors import ConfigError, RunFolderError, VoidrlError
-from voidrl.report.live import LiveRun, Snapshot, Watch
+from voidrl.report.live import LiveRun, LiveTable, Watch
 from voidrl.report.page import render_template, write_report
 from voidrl.runs.evaluations import FILE_NAME as EVALUATION
 from voidrl.runs.metrics import FILE_NAME as METRICS
@@ -86,12 +86,12 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, watch: Watch, port: int) -> None:
         self.watch = watch
-        self._seen: tuple[float, Snapshot] | None = None
+        self._seen: tuple[float, LiveTable] | None = None
         self._looking, self._building = threading.Lock(), threading.Lock()
         self._reports: dict[str, _Report] = {}
         super().__init__((HOST, port), _Handler)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> LiveTable:
         """What the runs do, as of a moment ago."""
         with self._looking:
             if self._seen is None or time.monotonic() - self._seen[0] > LOOK_SECONDS:
