@@ -140,7 +140,9 @@ def test_bytes_and_what_augment_makes_of_them_are_the_same_image(stack):
 def test_padded_channels_change_nothing(stack, iterations, last):
     torch.manual_seed(0)
     config = EncoderConfig(stack, feature_dim=4, spectral_norm_iterations=iterations)
-    encoder, image = shake(Encoder(seen_as((9, 40, 40)), config), 0.1).eval(), torch.rand(2, 9, 40, 40) - 0.5
+    # In double precision: rounding that depends on the processor decides between near equals in a maximum.
+    encoder = shake(Encoder(seen_as((9, 40, 40)), config), 0.1).double().eval()
+    image = torch.rand(2, 9, 40, 40, dtype=torch.float64) - 0.5
     padded = to_layout(image, encoder.layout).contiguous()
     assert padded.shape[1] % 16 == 0
     expected = encoder(image)
