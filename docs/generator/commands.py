@@ -29,7 +29,7 @@ EXIT_CODES = [
     ["2", "invalid input or a failed run, explained in one sentence"],
     [
         "75",
-        "stopped by a signal after a checkpoint ([more](resume.md)), or its [Ray](ray.md) cluster is lost",
+        "stopped by a signal after a checkpoint ([more](resume.md)), or the [Ray](ray.md) cluster of an experiment was lost",
     ],
     [
         "129, 130, 143",

@@ -37,7 +37,9 @@ class PointTrial:
     reported: int = -1
     """The last step that the study knows."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Of metrics files when they were last read."""
+    """Bytes of metrics files when they were last read, by cell."""
+    latest: dict[str, float] = field(default_factory=dict)
+    """The last value in each of them."""
 
     @property
     def final(self) -> list[Cell]:

@@ -162,7 +162,7 @@ class TuneScheduler(Scheduler):
         metric = self.tuner.metric(arm)
         self.board.say(
             f"{arm}: no trial is pruned, as metrics do not show {metric!r} during training: set "
-            f"log.eval_every_steps, or metric in [tune] to a column of metrics.jsonl"
+            f"log.eval_every_steps below the steps of a run, or metric in [tune] to a column of metrics.jsonl"
         )
 
     def _request_prune(self, folder: str) -> None:
@@ -183,17 +183,14 @@ class TuneScheduler(Scheduler):
                 return
             path = folder / "metrics.jsonl"
             size = path.stat().st_size if path.is_file() else 0
-            unchanged = trial.sizes.get(cell.folder) == size
-            trial.sizes[cell.folder] = size
-            if not unchanged:
+            if trial.sizes.get(cell.folder) != size:
+                trial.sizes[cell.folder] = size
                 for step, value in _values(cell, column, folder):
+                    trial.latest[cell.folder] = value
                     yield start + step, float(np.mean([*before, value]))
-            if cell.folder in self.left:
+            if cell.folder in self.left or cell.folder not in trial.latest:
                 return
-            ended = _values(cell, column, folder)
-            if not ended:
-                return
-            before.append(ended[-1][1])
+            before.append(trial.latest[cell.folder])
             start += cell.config.steps
 
 
