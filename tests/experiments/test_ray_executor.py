@@ -13,14 +13,18 @@ import torch
 
 from voidrl import __version__, checkpoint
 from voidrl.checkpoint import Group
+from voidrl.cli.main import main
 from voidrl.errors import ConfigError, MissingExtraError
 from voidrl.experiments.executors import make_options
+from voidrl.experiments.executors.base import ClusterLostError, Ended
 from voidrl.experiments.executors.ray import Options
 from voidrl.experiments.executors.ray import cluster as ray_cluster
 from voidrl.experiments.executors.ray import node as ray_node
 from voidrl.experiments.executors.ray.node import NodeAgent, attempt_path, write_json
 from voidrl.experiments.executors.ray.run_copy import RunCopy
 from voidrl.experiments.prune import prune_path, request_prune
+from voidrl.runs import locks
+from voidrl.terminal import ending
 
 CELL = "maze/apt/seed1"
 
@@ -223,6 +227,56 @@ def test_a_damaged_checkpoint_fails_the_cell_and_stays_on_its_node(tmp_path, mon
     copy.close()
 
 
+@pytest.mark.parametrize("has_node", [True, False])
+def test_a_lost_cell_is_put_once_the_cluster_answers(tmp_path, monkeypatch, has_node):
+    pytest.importorskip("ray")
+    from voidrl.experiments.executors.ray.fetcher import FETCH_TRIES, Fetcher, Submitted
+
+    out, node, ended, silent = tmp_path / "out", Node(tmp_path / "node"), [], [True] * (FETCH_TRIES + 1)
+    run_to(node.root, 10)
+
+    def lost(cell):
+        if silent and silent.pop():
+            raise ClusterLostError("the cluster has not answered for 20 seconds")
+        return Ended(None, "its node was lost", lost=True)
+
+    cell = Submitted(CELL, "abc", None, node="7", is_dead=True, run_copy=RunCopy(out, CELL, "abc"))
+    fetcher = Fetcher(out, {CELL: cell}, ended.append, lost, "space", None)
+    monkeypatch.setattr(fetcher, "_agent", lambda name: node if has_node else None)
+    while silent:
+        fetcher._copy_one(cell)
+        assert not cell.is_collected
+    fetcher._copy_one(cell)
+    assert ended == [(cell, Ended(None, "its node was lost", lost=True))]
+    assert cell.is_collected
+    assert (node.root / CELL).exists() is not has_node
+
+
+def test_how_a_cell_ended_is_known_after_its_node_has_removed_it(tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray")
+    from voidrl.experiments.executors.ray.fetcher import Fetcher, Submitted
+
+    out, node, ended, failures = tmp_path / "out", Node(tmp_path / "node"), [], ["the answer is late"]
+    run_to(node.root, 10, status="done")
+    write_json(ray_node.ended_path(node.root, CELL), {"code": 0, "why": "", "attempt": "abc"})
+
+    def call(method, *args):
+        answer = node(method, *args)
+        if method == "remove" and failures:
+            raise ray.exceptions.GetTimeoutError(failures.pop())
+        return answer
+
+    cell = Submitted(CELL, "abc", None, node="7", is_dead=True, run_copy=RunCopy(out, CELL, "abc"))
+    fetcher = Fetcher(out, {CELL: cell}, ended.append, pytest.fail, "space", None)
+    monkeypatch.setattr(fetcher, "_agent", lambda name: call)
+    fetcher._copy_one(cell)
+    assert not ended
+    fetcher._copy_one(cell)
+    assert ended == [(cell, Ended(0))]
+    assert steps(out) == [10]
+    assert json.loads((out / CELL / "status.json").read_text())["state"] == "done"
+
+
 def test_a_cell_is_sent_what_was_fetched_and_its_source(tmp_path):
     out, node = tmp_path / "out", Node(tmp_path / "node")
     run_to(out, 10)
@@ -259,8 +313,6 @@ def test_logs_of_all_attempts_are_joined(tmp_path):
 
 
 def test_what_a_node_knows_of_its_cells(tmp_path):
-    from voidrl.runs import locks
-
     node = Node(tmp_path)
     write_json(attempt_path(tmp_path, CELL), {"attempt": "abc"})
     assert node("attempts") == {CELL: "abc"}
@@ -271,7 +323,7 @@ def test_what_a_node_knows_of_its_cells(tmp_path):
     assert node("is_free", CELL)
     (tmp_path / CELL).mkdir(parents=True)
     assert not node("has", CELL)  # trained here, perhaps in part
-    node("give_up", CELL)
+    node("prune", CELL)
     assert prune_path(tmp_path, CELL).exists()
     node("remove", CELL)
     assert node("attempts") == {}
@@ -280,7 +332,7 @@ def test_what_a_node_knows_of_its_cells(tmp_path):
     assert node("has", CELL)  # sent here
 
 
-def test_the_request_to_give_a_run_up_reaches_its_node_once(tmp_path, monkeypatch):
+def test_the_request_to_prune_a_run_reaches_its_node_once(tmp_path, monkeypatch):
     pytest.importorskip("ray")
     from voidrl.experiments.executors.ray.fetcher import Fetcher, Submitted
 
@@ -366,6 +418,7 @@ def test_the_end_of_a_process_is_asked_for_again(executor, tmp_path, monkeypatch
     assert ended.code == 0
     record = executor._record_path(CELL)
     write_json(record, {})
+    cell.lock = locks.acquire(tmp_path / "lock")  # which is given back once
     for cell.is_kept in (True, False):  # on its node: the next command finds it by its record
         executor._collect(cell)
         assert record.exists() is cell.is_kept
@@ -397,25 +450,73 @@ def test_a_stop_ends_only_actors_that_ray_lists_as_pending(executor):
 
 def test_a_cluster_that_does_not_answer(monkeypatch):
     pytest.importorskip("ray")
-    from voidrl.experiments.executors.base import ClusterLostError
-    from voidrl.experiments.executors.ray import watch as ray_watch
+    from voidrl.experiments.executors.ray import monitor as ray_monitor
 
     with pytest.raises(ClusterLostError, match="has not answered for 20 seconds"):
-        ray_watch.answer_of(threading.Event().wait, seconds=0.0)
-    assert ray_watch.answer_of(int, "7") == 7
+        ray_monitor.answer_of(threading.Event().wait, seconds=0.0)
+    assert ray_monitor.answer_of(int, "7") == 7
     with pytest.raises(ValueError, match="seven"):
-        ray_watch.answer_of(int, "seven")
+        ray_monitor.answer_of(int, "seven")
     with (
         pytest.raises(ClusterLostError, match=r"cannot be used any more \(no route\)"),
-        ray_watch.cluster_errors(),
+        ray_monitor.cluster_errors(),
     ):
         raise ConnectionError("no route")
-    watch = ray_watch.Watch()
-    watch.require()
-    watch._asked = time.monotonic() - ray_watch.PATIENCE_SECONDS - 1
+    monitor = ray_monitor.ClusterMonitor()
+    monitor.require()
+    monitor._asked = time.monotonic() - ray_monitor.PATIENCE_SECONDS - 1
     with pytest.raises(ClusterLostError, match="has not answered"):
-        watch.require()
-    assert watch.has_node_for({"num_cpus": 1.0, "num_gpus": 1.0})  # nothing is known yet
-    watch._nodes = [{"Resources": {"CPU": 4.0}}]
-    assert watch.has_node_for({"num_cpus": 4.0, "num_gpus": 0.0})
-    assert not watch.has_node_for({"num_cpus": 1.0, "num_gpus": 0.5})
+        monitor.require()
+    with pytest.raises(ClusterLostError, match="has not answered"):
+        ray_monitor.answer_of(threading.Event().wait, seconds=0.0, monitor=monitor)
+    assert monitor.has_node_for({"num_cpus": 1.0, "num_gpus": 1.0})  # nothing is known yet
+    monitor._nodes = [{"Resources": {"CPU": 4.0}}]
+    assert monitor.has_node_for({"num_cpus": 4.0, "num_gpus": 0.0})
+    assert not monitor.has_node_for({"num_cpus": 1.0, "num_gpus": 0.5})
+
+
+def test_what_no_node_has_is_said_and_when_one_has_it_again(executor, monkeypatch):
+    said, answers = [], [True, False, False, True, True]
+    executor.say = said.append
+    executor._resources = {"num_cpus": 2.0, "num_gpus": 0.5}
+    monkeypatch.setattr(executor._monitor, "has_node_for", lambda resources: answers.pop(0))
+    while answers:
+        executor._explain()
+    gone, back = said
+    assert "no node of the Ray cluster has 2 CPUs and 0.5 GPUs any more" in gone
+    assert "a node of the Ray cluster has 2 CPUs and 0.5 GPUs again" in back
+
+
+def test_a_second_interrupt_in_a_lost_cluster_is_no_traceback(executor, monkeypatch):
+    ray = pytest.importorskip("ray")
+    take(executor, CELL, where=THERE, wait=None)
+    executor._ask()
+
+    def fail(*_, **__):
+        raise ray.exceptions.RayError("no route")
+
+    monkeypatch.setattr("voidrl.experiments.executors.ray.executor.ray.wait", fail)
+    with pytest.raises(ClusterLostError, match="no route"):
+        executor.kill()
+
+
+def test_a_command_that_cannot_disconnect_ends_with_its_own_status(monkeypatch, capsys):
+    pytest.importorskip("ray")
+    from voidrl.experiments.executors.ray import monitor as ray_monitor
+
+    def lose(*_, **__):
+        raise ClusterLostError("the cluster has not answered for 20 seconds")
+
+    codes = []
+    monkeypatch.setattr(ending, "_skips_destructors", False)
+    monkeypatch.setattr(ending.os, "_exit", codes.append)
+    monkeypatch.setattr(ray_monitor.atexit, "unregister", lambda hook: None)
+    monkeypatch.setattr(ray_monitor, "answer_of", lose)
+    monkeypatch.setattr("sys.argv", ["voidrl", "no-such-command"])
+    assert main() == 2
+    assert codes == []
+    ray_monitor.disconnect_from_lost()
+    assert main(["--version"]) == 0  # called from Python
+    assert codes == []
+    main()
+    assert codes == [2]

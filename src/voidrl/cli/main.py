@@ -31,6 +31,7 @@ from voidrl.errors import (
     for_command,
 )
 from voidrl.platforms import SIGPIPE
+from voidrl.terminal.ending import end_process
 from voidrl.terminal.foreign import quiet_libraries
 from voidrl.terminal.output import command_output, open_missing_streams, say
 from voidrl.terminal.signals import StopSignals
@@ -65,8 +66,16 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run one command, which is the whole process if no arguments are given; returns its exit status."""
+    if argv is not None:
+        return _answer(argv)
+    code = _answer(sys.argv[1:])
+    end_process(code)
+    return code
+
+
+def _answer(args: list[str]) -> int:
     """Run one command; bad input is answered by one sentence on stderr, without a traceback."""
-    args = sys.argv[1:] if argv is None else argv
     open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -23,8 +23,13 @@ from voidrl.experiments.cell import INTERRUPTED
 from voidrl.experiments.executors.base import ClusterLostError, Ended, Executor
 from voidrl.experiments.executors.ray import cluster, node
 from voidrl.experiments.executors.ray.fetcher import Fetcher, Submitted
+from voidrl.experiments.executors.ray.monitor import (
+    ClusterMonitor,
+    answer_of,
+    cluster_errors,
+    disconnect_from_lost,
+)
 from voidrl.experiments.executors.ray.run_copy import RunCopy
-from voidrl.experiments.executors.ray.watch import Watch, answer_of, cluster_errors, disconnect_from_lost
 from voidrl.runs import locks
 
 if TYPE_CHECKING:
@@ -82,7 +87,7 @@ class Ray(Executor):
         self._stopping: float | None = None
         self._pending: Any = None  # the answer to come: which actors wait for a node
         self._fetcher: Fetcher | None = None
-        self._watch = Watch()
+        self._monitor = ClusterMonitor()
         self._has_nodes = True
 
     def __enter__(self) -> Ray:
@@ -92,7 +97,7 @@ class Ray(Executor):
             raise RunFolderError(f"{self._out} is in use by another command that waits for its runs on Ray")
         locks.sign(self._driver_lock)
         self._namespace = _namespace(self._out)
-        self._watch.start()
+        self._monitor.start()
         if not self._shared:
             folder = self._options.node_folder
             self._fetcher = Fetcher(
@@ -107,7 +112,9 @@ class Ray(Executor):
     def _attach(self, cells: Collection[str]) -> set[str]:
         every = answer_of(ray.util.list_named_actors, True)
         names = {entry["name"] for entry in every if entry["namespace"] == self._namespace}
-        on_nodes = {} if self._fetcher is None else self._fetcher.attempts()
+        on_nodes = {}
+        if self._fetcher is not None:
+            on_nodes = answer_of(self._fetcher.attempts, monitor=self._monitor)
         attached = set()
         for name in cells:
             record = node.read_json(self._record_path(name))
@@ -118,7 +125,7 @@ class Ray(Executor):
             with suppress(ValueError):  # it has ended this moment
                 if f"{name}#{attempt}" in names:
                     self._require_same_storage(name, record["storage"])
-                    cell.actor = ray.get_actor(f"{name}#{attempt}", namespace=self._namespace)
+                    cell.actor = answer_of(ray.get_actor, f"{name}#{attempt}", self._namespace)
             if cell.actor is None:
                 cell.is_dead = True
                 cell.end = node.read_json(node.ended_path(self._out, name)) if self._shared else None
@@ -133,7 +140,7 @@ class Ray(Executor):
             known = self._cells.get(cell_name)
             if cell_name in cells and (known is None or known.attempt != attempt):
                 with suppress(ValueError):
-                    ray.kill(ray.get_actor(name, namespace=self._namespace))
+                    answer_of(ray.kill, answer_of(ray.get_actor, name, self._namespace))
         if self._fetcher is not None:
             self._fetcher.start()
         return attached
@@ -207,7 +214,7 @@ class Ray(Executor):
             **self._resources,
         ).remote
         with cluster_errors():
-            self._watch.require()
+            self._monitor.require()
             sent = {**job, "lock": None, "threads": threads, "dies_with_parent": True}
             cell.actor = answer_of(make, sent, setup)
             self._take(cell, lock)
@@ -217,7 +224,7 @@ class Ray(Executor):
         if now - self._asked > ASK_SECONDS:
             self._asked = now
             with cluster_errors():
-                self._watch.require()
+                self._monitor.require()
                 self._ask()
                 self._explain()
                 if self._stopping is not None and now - self._stopping > QUEUED_SECONDS:
@@ -261,10 +268,14 @@ class Ray(Executor):
 
     def _explain(self) -> None:
         """Say that cells wait for a node that is not there, and when there is one again."""
-        before, self._has_nodes = self._has_nodes, self._watch.has_node_for(self._resources)
-        if before and not self._has_nodes:
-            cpus, gpus = (self._resources[name] for name in ("num_cpus", "num_gpus"))
-            what = f"{cpus:g} CPUs" + (f" and {gpus:g} GPUs" if gpus else "")
+        before, self._has_nodes = self._has_nodes, self._monitor.has_node_for(self._resources)
+        if before == self._has_nodes:
+            return
+        cpus, gpus = (self._resources[name] for name in ("num_cpus", "num_gpus"))
+        what = f"{cpus:g} CPUs" + (f" and {gpus:g} GPUs" if gpus else "")
+        if self._has_nodes:
+            self.say(f"note: a node of the Ray cluster has {what} again")
+        else:
             self.say(f"note: no node of the Ray cluster has {what} any more; runs wait until one joins it")
 
     def _end(self, cell: Submitted, end: dict[str, Any]) -> None:
@@ -294,10 +305,10 @@ class Ray(Executor):
         return Ended(None, why, lost=True)
 
     def _collect(self, cell: Submitted) -> None:
-        self._cells.pop(cell.name, None)
         if cell.actor is not None:
             with suppress(ray.exceptions.RayError, ValueError):  # at once, for the next cell
-                ray.kill(cell.actor)
+                answer_of(ray.kill, cell.actor)
+        self._cells.pop(cell.name, None)
         if not cell.is_kept:
             for path in (self._record_path(cell.name), node.ended_path(self._out, cell.name)):
                 with suppress(OSError):
@@ -306,6 +317,7 @@ class Ray(Executor):
             cell.run_copy.close()
         if cell.lock is not None:
             locks.unlock(cell.lock)
+            cell.lock = None
 
     def where(self, cell: str) -> str:  # noqa: D102
         found = self._cells.get(cell)
@@ -325,7 +337,7 @@ class Ray(Executor):
         """
         if self._pending is None:
             if any(cell.actor and not cell.node and not cell.is_dead for cell in self._cells.values()):
-                self._pending = ray.remote(num_cpus=0)(node.pending_actors).remote()
+                self._pending = answer_of(ray.remote(num_cpus=0)(node.pending_actors).remote)
         elif ray.wait([self._pending], timeout=0)[0]:
             ref, self._pending = self._pending, None
             with suppress(ray.exceptions.RayError):  # its node was lost: another one is asked
@@ -337,17 +349,19 @@ class Ray(Executor):
             if cell.node or cell.is_dead or f"{cell.name}#{cell.attempt}" not in pending:
                 continue
             with suppress(ray.exceptions.RayError, ValueError):
-                ray.kill(cell.actor)
-            cell.is_dead, cell.is_collected = True, True
+                answer_of(ray.kill, cell.actor)
+            cell.is_collected = True  # before it is dead: the fetcher collects those that are dead
+            cell.is_dead = True
             cell.refs.clear()
             self._ended.put((cell, Ended(INTERRUPTED)))
 
     def kill(self) -> None:  # noqa: D102
-        refs = [cell.actor.kill.remote() for cell in self._cells.values() if cell.actor and cell.node]
-        if refs:
-            ray.wait(refs, num_returns=len(refs), timeout=5.0)
-        for cell in [*self._cells.values()]:
-            self._collect(cell)
+        with cluster_errors():
+            refs = [cell.actor.kill.remote() for cell in self._cells.values() if cell.actor and cell.node]
+            if refs:
+                ray.wait(refs, num_returns=len(refs), timeout=5.0)
+            for cell in [*self._cells.values()]:
+                self._collect(cell)
 
     def __exit__(self, *exc: object) -> None:
         is_lost = ClusterLostError in exc
@@ -379,7 +393,7 @@ class Ray(Executor):
 
     def _release(self) -> None:
         """Let another command work here."""
-        self._watch.close()
+        self._monitor.close()
         if self._fetcher is not None:
             self._fetcher.close(0.0)
         for cell in self._cells.values():

@@ -15,7 +15,7 @@ from typing import Any
 
 import ray
 
-from voidrl.experiments.executors.base import Ended
+from voidrl.experiments.executors.base import ClusterLostError, Ended
 from voidrl.experiments.executors.ray import cluster
 from voidrl.experiments.executors.ray.run_copy import Call, RunCopy
 from voidrl.experiments.prune import prune_path
@@ -113,7 +113,7 @@ class Fetcher(threading.Thread):
             for cell in [*self._cells.values()]:
                 if self._is_closed.is_set():
                     return
-                if not cell.is_collected and (cell.node or cell.is_dead):
+                if (cell.node or cell.is_dead) and not cell.is_collected:
                     self._copy_one(cell)
 
     def _copy_one(self, cell: Submitted) -> None:
@@ -122,8 +122,7 @@ class Fetcher(threading.Thread):
             call = self._agent(cell.node)
             if call is None:
                 if cell.is_dead:
-                    cell.is_collected = True
-                    self._put((cell, self._lost(cell)))
+                    self._finish(cell, self._lost(cell))
                 return
             if cell.is_dead:
                 self._copy_last(cell, call)
@@ -133,20 +132,23 @@ class Fetcher(threading.Thread):
                     ray.get(cell.actor.begin.remote(), timeout=CALL_SECONDS)
                     cell.has_begun = True
             elif not cell.is_pruned and prune_path(self._out, cell.name).exists():
-                call("give_up", cell.name)
+                call("prune", cell.name)
                 cell.is_pruned = True
             elif time.monotonic() - cell.fetched > FETCH_SECONDS:
                 cell.run_copy.fetch(call)
                 cell.fetched = time.monotonic()
-        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-            self._agents.pop(cell.node, None)  # asked again, or lost with its node
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError, ClusterLostError):
+            self._agents.pop(cell.node, None)  # asked again, or lost with its node or the cluster
         except Exception as error:  # whatever it is: without this thread the command would wait forever
             if not cell.is_dead and cell.has_begun:
                 return  # a file was replaced meanwhile; at the latest it is copied at the end
             cell.tries += 1
             if cell.tries == FETCH_TRIES:
-                cell.is_collected = True
-                self._put((cell, Ended(None, self._describe_failed_copy(cell, error))))
+                self._finish(cell, Ended(None, self._describe_failed_copy(cell, error)))
+
+    def _finish(self, cell: Submitted, how: Ended) -> None:
+        cell.is_collected = True
+        self._put((cell, how))
 
     def _describe_failed_copy(self, cell: Submitted, error: Exception) -> str:
         """Why files could not be copied, and where those of a cell that has ended are kept."""
@@ -165,15 +167,15 @@ class Fetcher(threading.Thread):
         assert cell.run_copy is not None
         if not call("is_free", cell.name):
             return  # its actor is gone, and the process still writes its checkpoint
-        end = cell.end or call("end_of", cell.name)
+        cell.end = cell.end or call("end_of", cell.name)  # kept: after `remove` the node cannot say it again
         cell.run_copy.fetch(call, final=True)
         cell.run_copy.close()
-        call("remove", cell.name)
-        cell.is_collected = True
-        if end is not None and end["attempt"] == cell.attempt:
-            self._put((cell, Ended(end["code"], end["why"])))
+        if cell.end is not None and cell.end["attempt"] == cell.attempt:
+            how = Ended(cell.end["code"], cell.end["why"])
         else:
-            self._put((cell, self._lost(cell)))
+            how = self._lost(cell)
+        call("remove", cell.name)
+        self._finish(cell, how)
 
     def _agent(self, node: str) -> Call | None:
         """How to call the agent of a node; None if the node is gone."""

@@ -341,7 +341,7 @@ class NodeAgent:
         """The machine and the folder of a cell here."""
         return f"{socket.gethostname()}:{self._root / cell}"
 
-    def give_up(self, cell: str) -> None:
+    def prune(self, cell: str) -> None:
         """Ask a cell that runs here to write a checkpoint and end."""
         prune_path(self._root, cell).touch()
 

@@ -1,16 +1,14 @@
 """Notices that a Ray cluster is gone, before Ray does.
 
 Ray waits in the middle of any call for a cluster that does not answer, and after a minute ends the process
-without an exception. Therefore a thread asks the cluster for its nodes again and again, and calls that need
-its head are made in threads that can be left behind.
+without an exception. Therefore, once a cluster is connected and checked, a thread asks it for its nodes again
+and again, and calls that wait for its head are made in threads that can be left behind.
 """
 
 from __future__ import annotations
 
 import atexit
-import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,9 +17,9 @@ from typing import Any, TypeVar
 
 import ray
 
-from voidrl.experiments.cell import INTERRUPTED
 from voidrl.experiments.executors.base import ClusterLostError
 from voidrl.experiments.executors.ray import cluster
+from voidrl.terminal.ending import skip_destructors
 
 LOOK_SECONDS = 1.0
 PATIENCE_SECONDS = 20.0  # with a cluster that does not answer: Ray has 60
@@ -30,11 +28,11 @@ SILENT = f"the Ray cluster has not answered for {PATIENCE_SECONDS:.0f} seconds"
 T = TypeVar("T")
 
 
-class Watch(threading.Thread):
+class ClusterMonitor(threading.Thread):
     """Asks for the nodes of the cluster as long as the command is there."""
 
     def __init__(self) -> None:
-        super().__init__(name="voidrl-ray-watch", daemon=True)
+        super().__init__(name="voidrl-ray-monitor", daemon=True)
         self._nodes: list[dict[str, Any]] | None = None
         self._asked: float | None = None
         self._has_raylet = True
@@ -88,8 +86,16 @@ def _has_raylet() -> bool:
     return True
 
 
-def answer_of(call: Callable[..., T], *args: Any, seconds: float = PATIENCE_SECONDS) -> T:
-    """What a call of Ray returns; raises `ClusterLostError` if it does not return in time."""
+def answer_of(
+    call: Callable[..., T],
+    *args: Any,
+    seconds: float = PATIENCE_SECONDS,
+    monitor: ClusterMonitor | None = None,
+) -> T:
+    """What a call of Ray returns; raises `ClusterLostError` if it does not return in time.
+
+    With a monitor, it has as long as the cluster is there.
+    """
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -102,6 +108,9 @@ def answer_of(call: Callable[..., T], *args: Any, seconds: float = PATIENCE_SECO
     thread = threading.Thread(target=work, name="voidrl-ray-call", daemon=True)
     thread.start()
     thread.join(seconds)
+    while monitor is not None and thread.is_alive():
+        monitor.require()
+        thread.join(LOOK_SECONDS)
     if errors:
         raise errors[0]
     if not results:
@@ -121,17 +130,9 @@ def cluster_errors() -> Iterator[None]:
 
 
 def disconnect_from_lost() -> None:
-    """Close the connection to a cluster that may be gone, or have the process end without closing it."""
+    """Close the connection to a cluster that may be gone, or have the command end without closing it."""
     try:
         answer_of(cluster.disconnect, False, seconds=CLOSE_SECONDS)
     except Exception:
         atexit.unregister(ray.shutdown)  # it would wait until Ray ends the process
-        atexit.register(_exit_at_once)
-
-
-def _exit_at_once() -> None:
-    """End the process before Ray's destructors, which crash without a cluster."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(INTERRUPTED)
+        skip_destructors()  # Ray's crash without a cluster

@@ -1,0 +1,28 @@
+"""How the process of a command ends: as Python ends, or at once where a library would hang or crash then."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+_skips_destructors = False
+
+
+def skip_destructors() -> None:
+    """Have the command's process end without the destructors of a library that cannot close itself.
+
+    A process that is not the command's ends as ever.
+    """
+    global _skips_destructors
+    _skips_destructors = True
+
+
+def end_process(code: int) -> None:
+    """End the command's process with this exit status, if that may not be left to Python."""
+    if not _skips_destructors:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
