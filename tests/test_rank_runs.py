@@ -1,5 +1,6 @@
 """One run on several ranks: what it counts, saves and resumes, and what a lost rank leaves."""
 
+import json
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -263,12 +265,40 @@ def test_who_sends_no_heartbeat_is_lost(monkeypatch):
     assert Heartbeats(store, 3, []).silent() == []
 
 
+def test_heartbeats_go_on_after_a_lost_connection(monkeypatch):
+    now, store = 0.0, torch.distributed.HashStore()
+    monkeypatch.setattr(liveness, "time", SimpleNamespace(monotonic=lambda: now))
+    lost = Mock(set=Mock(side_effect=RuntimeError("Connection reset by peer")))
+    lost.clone.side_effect = [lost, RuntimeError("timed out"), store]
+    heartbeats = Heartbeats(lost, 0, [1])
+    for now in (100.0, 200.0, 250.0):
+        store.set("heartbeat/1", str(now))
+        heartbeats.exchange()
+    now = 400.0
+    assert heartbeats.silent() == []
+    assert store.get("heartbeat/0") == b"3"
+
+
+def test_a_process_ends_with_a_lost_rank_even_if_it_cannot_write_that_down(monkeypatch):
+    store, ended = torch.distributed.HashStore(), subprocess.Popen(["true"])
+    ended.wait()
+    store.set("process/1", json.dumps([machine_id(), ended.pid]))
+    first = Liveness(store, 0, 2)
+    first.wait_for_start({}, 0)
+    monkeypatch.setattr(liveness, "WATCH_SECONDS", 0)
+    monkeypatch.setattr(liveness, "GRACE_SECONDS", 0)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.setattr(liveness.threading, "Thread", lambda target, **_: SimpleNamespace(start=target))
+    with pytest.raises(SystemExit, match="2"):
+        first.watch(Mock(side_effect=RunFolderError("the file system is lost")))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_machine_that_stops_answering_ends_the_run(tmp_path, rank, monkeypatch):
     """No connection is closed: heartbeats tell."""
     monkeypatch.setattr(liveness, "machine_id", lambda: f"machine {os.environ['RANK']}")
-    for name, seconds in {"BEAT_SECONDS": 0.2, "SILENT_SECONDS": 4.0, "GRACE_SECONDS": 0.5}.items():
+    for name, seconds in {"BEAT_SECONDS": 0.2, "SILENT_SECONDS": 10.0, "GRACE_SECONDS": 0.5}.items():
         monkeypatch.setattr(liveness, name, seconds)
     codes, messages = pretrain(2, tmp_path / "run", f"{rank} 17 SIGSTOP")
     assert codes[1 - rank] == 2

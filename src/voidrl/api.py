@@ -654,7 +654,7 @@ def _resumable(folder: RunFolder, config: Config) -> Iterator[None]:
     except StoppedBySignal as stop:
         if folder.status.is_done:  # it came while the environments were being closed
             raise RunInterrupted(f"{stop} after the last step; the run is complete") from None
-        remedy = f"resume with `{resume_command(folder, config)}`"
+        remedy = f"resume with `{resume_command(folder, config, ranks.current())}`"
         raise RunInterrupted(f"{stop} before training; the run is as it was, {remedy}") from None
 
 

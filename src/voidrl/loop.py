@@ -73,8 +73,9 @@ class Loop:
         callbacks: CallbackList | None = None,
     ) -> None:
         self.totals = RankTotals()
-        self.is_main = ranks.current().is_main  # the rank that logs, saves and evaluates
-        self.first_column = ranks.current().part(engine.agent.config.env.num_envs).start
+        self.group = ranks.current()  # kept: it is another one within `ranks.alone`, also for other threads
+        self.is_main = self.group.is_main  # the rank that logs, saves and evaluates
+        self.first_column = self.group.part(engine.agent.config.env.num_envs).start
         self.engine, self.agent, self.replay = engine, engine.agent, engine.replay
         self.envs, self.eval_envs, self.folder, self.state = envs, eval_envs, folder, state
         self.probe = probe  # measures the agent, for `log.probe_every_steps`
@@ -104,7 +105,7 @@ class Loop:
     def run(self) -> None:
         """Train until `config.steps`, a signal or a callback's stop; ends with a checkpoint."""
         # Whoever starts the ranks passes signals on, so that each may come twice.
-        alone = ranks.current().size == 1
+        alone = self.group.size == 1
         with durable_output(self.folder.log), StopSignals(ends_at_once=alone) as stop:
             path = self._train_and_show(stop)
             is_complete = self.state.steps >= self.config.steps
@@ -160,7 +161,7 @@ class Loop:
                 ) from error
 
     def _lost(self, error: RankLostError) -> RankLostError:
-        again = f"resume with `{resume_command(self.folder, self.config)}`"
+        again = f"resume with `{resume_command(self.folder, self.config, self.group)}`"
         kept = self._kept()  # which the lost rank may have said
         return RankLostError(f"{error}; {again}" if kept in str(error) else f"{error}; {kept}, {again}")
 
@@ -185,7 +186,7 @@ class Loop:
         self.folder.status.stop(steps, signal=signal)
         return RunInterrupted(
             f"stopped by {signal} at step {steps} of {total}; checkpoint {path.name} written, resume with "
-            f"`{resume_command(self.folder, self.config)}`"
+            f"`{resume_command(self.folder, self.config, self.group)}`"
         )
 
     def _say_who_stopped(self, name: str, path: Path) -> None:
@@ -193,7 +194,7 @@ class Loop:
         self.folder.status.stop(steps, callback=name)
         self.engine.say(
             f"stopped by callback {name} at step {steps} of {self.config.steps}; checkpoint {path.name} "
-            f"written, resume with `{resume_command(self.folder, self.config)}`"
+            f"written, resume with `{resume_command(self.folder, self.config, self.group)}`"
         )
 
     def _train(self, stop: StopSignals) -> Path:
@@ -631,11 +632,10 @@ def _skill_name(skill: list[float]) -> str:
     return f"({shown}{', …' * (len(skill) > SHOWN_VALUES)})"
 
 
-def resume_command(folder: RunFolder, config: Config) -> str:
+def resume_command(folder: RunFolder, config: Config, group: ranks.ProcessGroup) -> str:
     """What resumes a run on as many ranks: a command, or a call if its environment cannot be imported."""
-    here = ranks.current()
     if is_importable(config.env.id):
-        on_ranks = f" --ranks {here.size}" if here.size == here.local_size > 1 else ""
+        on_ranks = f" --ranks {group.size}" if group.size == group.local_size > 1 else ""
         return f"voidrl resume {shlex.quote(str(folder.path))}{on_ranks}"
     env = config.env.id.rpartition(":")[2]
     return f"voidrl.resume({str(folder.path)!r}, env={env})"

@@ -31,9 +31,9 @@ from torch.distributed.rendezvous import rendezvous
 from voidrl.errors import ConfigError, RankLostError, RunInterrupted, StoppedBySignal, VoidrlError
 from voidrl.ranks.liveness import End, Liveness
 
-START_TIMEOUT = timedelta(minutes=5)  # until all processes have started; one that is known to be dead ends it
-# For one that evaluates or writes a checkpoint. A dead process closes its connections, which is noticed at
-# once; a dead machine does not, and is noticed by its heartbeats.
+START_TIMEOUT = timedelta(minutes=5)  # until all processes have started
+# For one that evaluates or writes a checkpoint, in a run or between two of a script. A dead process closes
+# its connections, which is noticed at once; a dead machine does not, and is noticed by heartbeats in a run.
 GLOO_TIMEOUT = timedelta(hours=6)
 # An exchange within an update that takes this long ends the process, unless a CUDA graph replays it: NCCL may
 # not watch those. `watch` notices dead processes and machines all the same.
@@ -132,7 +132,8 @@ def process_group(device: torch.device | None = None) -> Iterator[ProcessGroup]:
         _groups_made += 1  # what an earlier group left in the store, addresses among it, is not read again
         store = PrefixStore(f"voidrl/{_groups_made}", _store)
         liveness = Liveness(PrefixStore("liveness", store), rank, size)
-        _processes = liveness.wait_for_start(_processes, START_TIMEOUT.total_seconds())
+        limit = GLOO_TIMEOUT if _processes else START_TIMEOUT
+        _processes = liveness.wait_for_start(_processes, limit.total_seconds())
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=GLOO_TIMEOUT)
     except (RuntimeError, ValueError) as error:
         raise ConfigError(

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,8 +138,8 @@ class Liveness:
         heartbeats = Heartbeats(self._store, self._rank, self._elsewhere())
 
         def beat() -> None:
-            while not self._left.wait(BEAT_SECONDS) and heartbeats.exchange():
-                pass
+            while not self._left.wait(BEAT_SECONDS):
+                heartbeats.exchange()
 
         def look() -> None:
             while not self._left.wait(WATCH_SECONDS):
@@ -147,8 +147,10 @@ class Liveness:
                 if lost := dead or silent:
                     if not self._left.wait(GRACE_SECONDS):  # else it has ended by itself
                         names = " and ".join(f"rank {rank}" for rank in lost)
-                        report(f"{names} {DIED if dead else SILENT}", self._rank != 0 and 0 not in lost)
-                        os._exit(FAILED)
+                        try:
+                            report(f"{names} {DIED if dead else SILENT}", self._rank != 0 and 0 not in lost)
+                        finally:  # the file system may be lost too
+                            os._exit(FAILED)
                     return
 
         if self.is_on_several_machines:
@@ -215,8 +217,8 @@ class Heartbeats:
         self._exchanged = time.monotonic()
         self._times = dict.fromkeys(others, self._exchanged)
 
-    def exchange(self) -> bool:
-        """Send one and look for those of the others; False if the store has ended with its process."""
+    def exchange(self) -> None:
+        """Send one and look for those of the others; connects again if that fails, for the next time."""
         self._sent += 1
         try:
             self._store.set(f"heartbeat/{self._rank}", str(self._sent))
@@ -226,10 +228,10 @@ class Heartbeats:
                 if found != self._received.get(rank, b""):
                     self._received[rank] = found
                     self._times[rank] = time.monotonic()
+            self._exchanged = time.monotonic()
         except RuntimeError:
-            return False
-        self._exchanged = time.monotonic()
-        return True
+            with suppress(RuntimeError):
+                self._store = self._store.clone()
 
     def silent(self) -> list[int]:
         """Ranks that were silent for too long; the first, which has the store, if that does not answer."""
