@@ -42,6 +42,7 @@ from voidrl.experiments.plan import Plan
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.record import write_record
 from voidrl.experiments.request import ExperimentRequest
+from voidrl.runs.folder import environment_info
 from voidrl.terminal.signals import StopSignals
 
 COMMAND = ["benchmark"]
@@ -171,7 +172,8 @@ def main() -> None:
             print(f"{'':10}directly: until its process starts {found['submit_seconds']:.3f} s, from its end "
                   f"at most {run.POLL_SECONDS} s")  # fmt: skip
     if given.json is not None:
-        given.json.write_text(json.dumps({"cells": given.cells, "executors": results}, indent=1) + "\n")
+        figures = {"cells": given.cells, "executors": results, "environment": environment_info()}
+        given.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def measure(name: str, options: dict[str, Any], cells: int, root: Path) -> dict[str, float]:

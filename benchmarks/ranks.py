@@ -32,6 +32,7 @@ from voidrl.device import pick_device
 from voidrl.engine import Engine
 from voidrl.envs.make import probe_env
 from voidrl.protocols.presets import DEMO_ENV
+from voidrl.runs.folder import environment_info
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 WAYS = {"alone": (sys.executable,), "one rank": (*TORCHRUN, "1"), "two ranks": (*TORCHRUN, "2")}
@@ -69,6 +70,7 @@ def main() -> None:
             "engine": options.engine,
             "updates_per_second": rates,
             "ratio": {way: value / median["alone"] for way, value in median.items()},
+            "environment": environment_info(),
         }
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
 
