@@ -56,15 +56,15 @@ def test_a_short_demo_ends_with_table_picture_and_numbers(tmp_path, capsys, monk
     assert "report of demo" in shown
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     numbers = json.loads((tmp_path / "demo.json").read_text())
-    assert (numbers["steps"], numbers["task_steps"], [*numbers["seeds"]]) == (160, 80, ["2"])
-    result = read_demo(plan, 2)
+    assert (numbers["steps"], numbers["task_steps"], [*numbers["seeds"]]) == (160, 80, ["5"])
+    result = read_demo(plan, 5)
     assert (
         result.visits["random"].sum() == result.visits["apt"].sum() > 160
     )  # the start of each episode counts
     assert (result.visits["random"][result.maze.walls] == 0).all()
     assert result.curves["coverage_random"][-1][0] == 160
-    assert result.summary() == numbers["seeds"]["2"]
-    evaluation = read_evaluation(tmp_path / "goal/finetuned/seed2" / FILE_NAME)  # what reports show
+    assert result.summary() == numbers["seeds"]["5"]
+    evaluation = read_evaluation(tmp_path / "goal/finetuned/seed5" / FILE_NAME)  # what reports show
     assert result.summary()["success_finetuned"] == np.mean(evaluation["successes"])
     # What is there is kept; with another number of steps it would be another demo.
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "maze").rglob("*")}
@@ -90,7 +90,7 @@ def test_the_goal_is_eighteen_steps_away_and_not_shown():
 
 @pytest.mark.slow
 def test_apt_explores_more_and_adapts_where_scratch_fails(tmp_path):
-    seeds = (2, 3, 4)
+    seeds = (1, 3, 5)
     assert run_demo(tmp_path, seeds=seeds, jobs=2, report=False) == 0
     successes = []
     for result in (read_demo(plan_of(tmp_path, seeds=seeds), seed) for seed in seeds):
