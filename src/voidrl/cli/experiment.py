@@ -19,7 +19,7 @@ def demo(argv: list[str]) -> int:
     add = parser.add_argument
     out_help = "where runs, picture and report go; existing runs are kept (default: runs/demo)"
     add("--out", default="runs/demo", help=out_help)
-    add("--seeds", type=int, nargs="+", default=[5], help="one or more (default: 5)")
+    add("--seeds", type=int, nargs="+", default=[2], help="one or more (default: 2)")
     add("--scale", type=float, default=1.0, help="multiplies the number of steps (default: 1)")
     add("--jobs", type=int, default=2, help="runs at a time (default: 2)")
     add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
