@@ -111,7 +111,7 @@ def test_every_update_runs_once_and_in_order_however_they_are_bundled(calls):
         engine.update(done, count)
         done += count
     assert engine.ran == [agent.learner.variant(i) for i in range(done)]
-    assert all(len(key) in (1, MAX_BURST) for key in engine.launches)
+    assert all(len(key) <= MAX_BURST for key in engine.launches)
     assert len(engine._graphs) <= MAX_GRAPHS + len(set(engine.ran))
 
 
@@ -119,6 +119,13 @@ def test_a_burst_that_comes_back_is_one_launch():
     engine = Recorded(make_agent())
     engine.update(0, WARMUP_RUNS + 1 + 2 * MAX_BURST + 3)
     assert engine.launches == [(0,), *[(0,) * MAX_BURST] * 2, *[(0,)] * 3]
+
+
+def test_updates_that_become_due_together_again_and_again_are_one_launch():
+    engine = Recorded(make_agent())
+    for first in range(0, 4 * 6, 4):
+        engine.update(first, 4)
+    assert engine.launches[-4:] == [(0,) * 4] * 4
 
 
 def test_loading_and_moving_forget_what_was_captured():

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import time
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -25,9 +25,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from voidrl import kernels, ranks
-from voidrl.agent import Agent
+from voidrl.agent.agent import Agent, Scored
 from voidrl.agent.explorer import Explorer
 from voidrl.agent.on_policy import representation_step, rollout_step
+from voidrl.agent.overlap import scoring_needs
 from voidrl.device import random_state, restore_random_state
 from voidrl.errors import CaptureError, ConfigError, VoidrlError
 from voidrl.metrics import Accumulator
@@ -36,6 +37,7 @@ from voidrl.replay import Replay
 Mode = Literal["eager", "graph", "compile"]
 WARMUP_RUNS = 2  # before a capture, so that lazily created state, such as the optimizers', exists
 MAX_BURST = 16  # updates in one graph
+MAX_SCORED = 2  # samples that are scored and not yet learned
 ROLLOUT = -1  # in place of a variant, of metrics of a rollout
 MAX_GRAPHS = 16  # with an odd ratio of updates to steps few bursts come back; single updates always do
 RECOMPILE_LIMIT = 256  # all optimizers of a process share the code of one `step`
@@ -58,6 +60,9 @@ class Engine:
         self.mode = _pick_mode(agent, replay, say)
         self._captures = self.mode != "eager" and agent.device.type == "cuda"
         self._stream = torch.cuda.Stream(agent.device) if self._captures else None
+        needs = scoring_needs(agent, replay) if self._captures and agent.learns else "everything"
+        self._side = None if needs == "everything" else torch.cuda.Stream(agent.device)
+        self._needs_encoder = needs == "encoder"
         self._fusable = _fusable_methods(agent, replay) if self.mode == "compile" else []
         if self._fusable and agent.learns:
             say("engine: compile, the first updates may take a minute")
@@ -99,7 +104,7 @@ class Engine:
         if self._runs[variants[0]] < WARMUP_RUNS:
             self._warm_up(variants[0], lambda: self._step(variants[0]))
             return 1
-        known = len(variants) == MAX_BURST and all(self._runs[v] >= WARMUP_RUNS for v in variants)
+        known = all(self._runs[v] >= WARMUP_RUNS for v in variants)
         if known and variants not in self._graphs:  # a pattern that came twice will come again
             self._runs[variants] += 1
             known = self._runs[variants] > 1 and len(self._graphs) < MAX_GRAPHS
@@ -109,12 +114,39 @@ class Engine:
         return len(variants)
 
     def _step(self, *variants: int) -> None:
+        if self._side is not None:
+            self._overlap(variants, self._side)
+            return
         for variant in variants:
             if self.agent.learner.rollout_steps:
                 metrics = representation_step(self.agent, self.replay)
             else:
                 metrics = self.agent.step(self.replay, variant)
             self.metrics.add(metrics, variant)
+
+    def _overlap(self, variants: tuple[int, ...], side: torch.cuda.Stream) -> None:
+        """Updates of which each is scored on a second stream while the one before is still learned.
+
+        Results are those of one stream, bit for bit: random numbers are drawn in the order of this code. What
+        was scored is kept until it has been learned, or its memory would be given to a later sample.
+        """
+        agent, main = self.agent, torch.cuda.current_stream(self.agent.device)
+        side.wait_stream(main)
+        learned: deque[tuple[Scored, torch.cuda.Event]] = deque(maxlen=MAX_SCORED)
+        trained: list[torch.cuda.Event] = []
+        for variant in variants:
+            with torch.cuda.stream(side):
+                for event in trained if self._needs_encoder else ():
+                    side.wait_event(event)
+                if len(learned) == MAX_SCORED:
+                    side.wait_event(learned.popleft()[1])
+                scored = agent.score(self.replay)
+            main.wait_stream(side)
+            trained.clear()
+            metrics = agent.learn(self.replay, scored, variant, lambda: trained.append(main.record_event()))
+            self.metrics.add(metrics, variant)
+            learned.append((scored, main.record_event()))
+        main.wait_stream(side)
 
     def update_on_rollout(self, steps: int) -> None:
         """Improve an on-policy learner on its newest `steps` transitions.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -57,6 +57,16 @@ class JointLoss:
         """Add a loss to the sum."""
         self.value = value if self.value is None else self.value + value
         self.optimizers += [name for name in optimizers if name not in self.optimizers]
+
+
+class Scored(NamedTuple):
+    """A sample with its rewards, and what is left of the losses that train f."""
+
+    batch: Batch
+    reward: Tensor  # (B,), or (B, dim) for a learner that takes vectors
+    slots: Tensor  # (B,)
+    joint: JointLoss
+    metrics: Metrics
 
 
 class Agent(nn.Module):
@@ -326,8 +336,13 @@ class Agent(nn.Module):
         them, in the order representation, method, critic. Metrics are in the order in which they are
         computed: where several are NaN, the first is where it began.
         """
-        if not self.learns:
-            return {}
+        return self.learn(replay, self.score(replay), index) if self.learns else {}
+
+    def score(self, replay: Replay) -> Scored:
+        """The first half of an update: train f and the method, then reward a batch for the learner.
+
+        What it reads of the learner is up to `scoring_needs`.
+        """
         share_of = ranks.current().share_of
         config, own_batch = self.config.learner, share_of(self.config.representation.batch_size)
         joint, metrics = JointLoss(), Metrics()
@@ -351,6 +366,21 @@ class Agent(nn.Module):
             if config.views > 1:
                 batch = _repeated(batch, config.views)
                 reward = reward.repeat(config.views, *[1] * (reward.ndim - 1))
+            if joint.value is None:
+                self._after_scoring()
+        return Scored(batch, reward, slots, joint, metrics)
+
+    def learn(
+        self, replay: Replay, scored: Scored, index: int, encoder_trained: Callable[[], None] = lambda: None
+    ) -> Metrics:
+        """The second half: the learner's losses, and those of f that are minimized with the critic's.
+
+        `encoder_trained` is called once the critic's loss has been minimized, which trains the encoder. What
+        follows does not change it.
+        """
+        batch, reward, slots, joint, metrics = scored
+        waits = joint.value is not None
+        with self.precision():
             self.learner.train()
             for loss in self.learner.losses(batch, reward, index):
                 if joint.value is not None and loss.optimizer == "critic":
@@ -358,19 +388,26 @@ class Agent(nn.Module):
                     self.optimizers.minimize(joint.optimizers, joint.value)
                 else:
                     self.optimizers.minimize([loss.optimizer], loss.value)
+                if loss.optimizer == "critic":
+                    encoder_trained()
                 metrics |= self._owned("learner", loss.metrics, loss)
                 if loss.priority is not None and replay.priorities is not None:
-                    joint.errors.append(loss.priority.unflatten(0, (config.views, -1)).mean(0))
+                    joint.errors.append(loss.priority.unflatten(0, (self.config.learner.views, -1)).mean(0))
             if replay.priorities is not None:
                 replay.priorities.update(slots, self._priority(joint))
             self.learner.after_step(index)
             self.learner.eval()
-            if self.trains_representation:
-                self.representation.after_step()
-            if self.uses_method:
-                self.method.after_step()
-            self.horizon.after_step()
-            return metrics
+            if waits:
+                self._after_scoring()
+        return metrics
+
+    def _after_scoring(self) -> None:
+        """Move what follows the weights of f and of the method, once all of their losses are minimized."""
+        if self.trains_representation:
+            self.representation.after_step()
+        if self.uses_method:
+            self.method.after_step()
+        self.horizon.after_step()
 
     @property
     def reward_dim(self) -> int:
@@ -506,7 +543,9 @@ class Agent(nn.Module):
                     # Of single transitions: sums over n steps differ at the ends of episodes in any case.
                     spread = scalar(single, batch.skill).float().std(correction=0)
                     metrics |= self._owned("reward", {"reward_std": spread})
-        return reward, metrics | self._owned("method", self.method.metrics())
+        # Copies: by the time they are logged, the next update may have been scored.
+        state = {name: value.clone() for name, value in self.method.metrics().items()}
+        return reward, metrics | self._owned("method", state)
 
     def _method_step(
         self, replay: Replay, segment: Segment, batch: Batch, latents: Latents, joint: JointLoss

@@ -116,6 +116,11 @@ class Representation(nn.Module):
         """The network f; None where the observation is the representation."""
         return Encoder(spec, config.encoder)
 
+    @property
+    def reads_learner(self) -> bool:
+        """Whether the loss reads networks of the learner, which must then not learn at the same time."""
+        return False
+
     def use_learner(self, learner: Learner) -> None:
         """Called once with the learner, for a loss that reads its networks."""
         self._learner = (learner,)  # in a tuple it is no submodule, and no weight has two names
@@ -123,6 +128,9 @@ class Representation(nn.Module):
     @property
     def learner(self) -> Learner:
         """The learner, which is not a part of the representation."""
+        if not self.reads_learner:
+            name = type(self).__name__
+            raise ConfigError(f"{name} reads the learner's networks: its property reads_learner must be True")
         return self._learner[0]
 
     def require_targets(self, *names: str) -> None:

@@ -118,6 +118,11 @@ class Combined(Representation):
         assert isinstance(part, Representation)
         return part
 
+    @property
+    def reads_learner(self) -> bool:
+        """If a part does."""
+        return any(self.part(name).reads_learner for name in self.parts)
+
     def use_learner(self, learner: Learner) -> None:
         """Parts may read its networks."""
         super().use_learner(learner)

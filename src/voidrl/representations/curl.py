@@ -99,6 +99,11 @@ class CURL(Representation):
         if config.target == "own":
             self.target_encoder = target_copy(encoder)
 
+    @property
+    def reads_learner(self) -> bool:
+        """If its target encoder makes the keys."""
+        return self.config.target == "learner"
+
     def use_learner(self, learner: Learner) -> None:
         """Keys may come from its target encoder."""
         super().use_learner(learner)

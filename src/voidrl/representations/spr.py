@@ -136,6 +136,11 @@ class SPR(Representation):
     def _make_predictor(self, width: int) -> None:
         self.predictor = FullPrecisionLinear(width, width).apply(init_orthogonal)
 
+    @property
+    def reads_learner(self) -> bool:
+        """If its critic is the projection, or its target network the target."""
+        return self.config.projection == "head" or self.config.target == "learner"
+
     def use_learner(self, learner: Learner) -> None:
         """Its critic may be the projection, and its target network the target."""
         super().use_learner(learner)

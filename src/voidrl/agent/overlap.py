@@ -1,0 +1,49 @@
+"""Which weights of the learner the first half of an update reads, and so what it may overlap with.
+
+`Agent.score` of one update may run while `Agent.learn` of the update before still does, on another stream of
+the GPU, if it reads nothing that is being changed meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from torch import Tensor, nn
+
+from voidrl import ranks
+from voidrl.agent.agent import Agent
+from voidrl.methods.base import Method
+from voidrl.replay import Replay
+
+Needs = Literal["nothing", "encoder", "everything"]
+
+
+def scoring_needs(agent: Agent, replay: Replay) -> Needs:
+    """What of the learner must have been trained before the next sample can be scored.
+
+    `encoder`: as soon as the critic's loss is minimized, the weights that scoring reads are those of the next
+    update, whatever the actor and the targets still do.
+    """
+    if replay.priorities is not None or ranks.current().is_distributed or agent.learner.rollout_steps:
+        return "everything"  # drawn by the last errors; or exchanged in an order that all ranks keep
+    if not (agent.uses_method or agent.trains_representation):
+        return "nothing"
+    own_critic = type(agent.method).make_critic is not Method.make_critic
+    if agent.representation.reads_learner or own_critic:
+        return "everything"
+    shared = _tensors(agent.learner) & (_tensors(agent.representation) | _tensors(agent.method))
+    if not shared:
+        return "nothing"
+    critic = _ids(agent.optimizers.parameters("critic")) if "critic" in agent.optimizers else set()
+    trained = {id(p) for p in agent.learner.encoder.parameters() if p.requires_grad}
+    alone = agent.trainers <= {"learner"} and trained <= critic
+    return "encoder" if alone and shared <= _tensors(agent.learner.encoder) else "everything"
+
+
+def _tensors(module: nn.Module) -> set[int]:
+    return _ids(module.parameters()) | _ids(module.buffers())
+
+
+def _ids(tensors: Iterable[Tensor]) -> set[int]:
+    return {id(tensor) for tensor in tensors}
