@@ -171,7 +171,8 @@ class Engine:
             self._skills[kind] = skill.clone()
             self._warm_up(kind, lambda: self._act_on_skill(kind))
         else:
-            self._skills[kind].copy_(skill)
+            if skill.numel():
+                self._skills[kind].copy_(skill)
             self._launch((kind,), lambda: self._act_on_skill(kind))
         return self._actions[kind]
 
@@ -296,7 +297,8 @@ class IdleTimer:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._on_cuda = device.type == "cuda"
+        self._device, self._on_cuda = device, device.type == "cuda"
+        self._stream: torch.cuda.Stream | None = None
         self._spans: list[tuple[Any, Any]] = []
         self.total_seconds: float | None = None if self._on_cuda else 0.0
         """Idle seconds so far; None on CUDA, where they are known only when the host waits for them."""
@@ -314,8 +316,10 @@ class IdleTimer:
     def _now(self) -> Any:
         if not self._on_cuda:
             return time.perf_counter()
+        if self._stream is None:  # asked for once: a run stays on one stream, and asking takes longer than recording
+            self._stream = torch.cuda.current_stream(self._device)
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(self._stream)
         return event
 
     def flush(self) -> float:

@@ -35,7 +35,7 @@ MAX_TILES = 2**14  # minima per program
 MAX_PACKED = 2**26  # floats of packed particles alive at once: 256 MiB
 
 QUERY_ROWS = 8  # queries against which a tile is held in registers
-MATRIX_ROWS, MATRIX_TILE = 32, 64  # the same for the matrix, with tiles closer to squares
+MATRIX_ROWS, MATRIX_TILE, MATRIX_UNROLL = 8, 64, 16  # of the matrix: small blocks, for more of them at once
 QUERY_LOOPS = 4  # such blocks of queries one after the other, while a tile's particles are in the L1 cache
 SPLIT_DIM = 64  # from this dimension on, the coordinates of a pair are split among …
 SPLIT = 4  # … this many warps, to occupy the GPU when pairs are few
@@ -161,7 +161,7 @@ def squared_matrix(
     *,
     rows: int = MATRIX_ROWS,
     split: int | None = None,
-    unroll: int = UNROLL,
+    unroll: int = MATRIX_UNROLL,
 ) -> Tensor:
     """Squared distances (n, m); `symmetric` if the queries are the particles, which halves the work."""
     (n, d), (tiles, _, tile) = queries.shape, packed.shape
