@@ -249,6 +249,25 @@ def test_captured_updates_read_the_coefficient_of_the_moment():
     assert_alike(agents["eager"], agents["graph"])
 
 
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        (CONTINUOUS, URLB),
+        (PIXELS, {"representation": "simclr"}),
+        (PIXELS, {"representation": "learner"}),
+        (PIXELS_CONTINUOUS, {"learner": "sac", "representation": "learner"}),
+    ],
+    ids=["urlb", "simclr", "learner", "learner-sac"],
+)
+def test_overlapping_updates_equal_eager_ones(spec, options):
+    options = {**options, **QUIET}
+    eager, _ = trained("eager", 40, spec=spec, **options)
+    overlapped, engine = trained("graph", 40, spec=spec, **options)
+    assert engine._side is not None
+    assert any(len(key) == 5 for key in engine._graphs)
+    assert_alike(eager, overlapped)
+
+
 def test_bursts_equal_single_launches():
     options = {"learner": "sac", **QUIET}
     eager, _ = trained("eager", 45, **options)

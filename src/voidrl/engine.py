@@ -316,7 +316,9 @@ class IdleTimer:
     def _now(self) -> Any:
         if not self._on_cuda:
             return time.perf_counter()
-        if self._stream is None:  # asked for once: a run stays on one stream, and asking takes longer than recording
+        if (
+            self._stream is None
+        ):  # asked for once: a run stays on one stream, and asking takes longer than recording
             self._stream = torch.cuda.current_stream(self._device)
         event = torch.cuda.Event(enable_timing=True)
         event.record(self._stream)

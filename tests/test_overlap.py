@@ -1,0 +1,117 @@
+"""Scoring a sample while the update before is still learned changes nothing, where it is said to be allowed."""
+
+import pytest
+import torch
+from helpers import (
+    CONTINUOUS,
+    PIXELS,
+    PIXELS_CONTINUOUS,
+    fill_replay,
+    make_agent,
+    moved,
+    small_method,
+    snapshot,
+)
+
+from voidrl import registry
+from voidrl.agent.overlap import scoring_needs
+from voidrl.errors import ConfigError
+from voidrl.representations.base import Representation
+
+METHODS = [name for name in registry.names("method") if not registry.find("method", name).learner]
+ALL_TRAIN = {"share_encoder": "all", "encoder_trainers": ("representation", "learner")}
+RELU = {"name": "simclr", "encoder.activation": "relu"}
+SPR = {"name": "spr", "projection": "head"}
+CASES = {
+    "a separate encoder": (PIXELS, {"representation": "simclr"}, "nothing"),
+    "URLB's dynamics": (CONTINUOUS, {"learner": "ddpg", "representation": "icm"}, "nothing"),
+    "raw vectors": (CONTINUOUS, {"learner": "sac", "representation": "identity"}, "nothing"),
+    "from scratch": (PIXELS, {"phase": "train"}, "nothing"),
+    "the learner's encoder": (PIXELS, {"representation": "learner"}, "encoder"),
+    "the learner's encoder, actions": (PIXELS_CONTINUOUS, {"learner": "sac", "representation": "learner"}, "encoder"),
+    "two losses, one encoder": (PIXELS, {"representation": "simclr", **ALL_TRAIN}, "everything"),
+    "the encoder of another loss": (
+        PIXELS, {"representation": RELU, "share_encoder": "stack", "encoder_trainers": ("representation",)}, "everything",
+    ),
+    "the learner's targets": (PIXELS, {"phase": "train", "representation": SPR}, "everything"),
+    "a critic of the method": (PIXELS, {"method": small_method("visr")}, "everything"),
+    "priorities": (PIXELS, {"phase": "train", "replay__priority_exponent": 0.5}, "everything"),
+}  # fmt: skip
+
+
+def replay_for(agent, spec):
+    sizes = {"skill_dim": agent.method.skill_dim, "note_dim": agent.note_dim}
+    return fill_replay(spec, **sizes, config=agent.config.replay)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_scoring_needs_of_the_learner(case):
+    spec, options, expected = CASES[case]
+    agent = make_agent(spec, **options)
+    assert scoring_needs(agent, replay_for(agent, spec)) == expected
+
+
+def score(agent, replay, seed):
+    torch.manual_seed(seed)
+    scored = agent.score(replay)
+    return {
+        "reward": scored.reward,
+        **scored.batch._asdict(),
+        **{f"of {k}": v for k, v in scored.metrics.items()},
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        *((PIXELS, {"method": small_method(name)}) for name in METHODS),
+        *((CONTINUOUS, {"learner": "ddpg", "method": small_method(name)}) for name in METHODS),
+        *((spec, options) for spec, options, _ in CASES.values()),
+    ],
+    ids=lambda value: str(value.get("method", {}).get("name", "")) if isinstance(value, dict) else "",
+)
+def test_samples_scored_early_are_those_scored_late(spec, options):
+    early, late = make_agent(spec, **options), make_agent(spec, **options)
+    if not early.learns:
+        return
+    replay = replay_for(early, spec)
+    needs = scoring_needs(early, replay)
+    if needs == "everything":
+        return
+    for update in range(3):
+        found = {}
+        for agent in (early, late):
+            torch.manual_seed(update)
+            scored = agent.score(replay)
+            torch.manual_seed(100 + update)
+            if agent is late:
+                agent.learn(replay, scored, update % agent.learner.period)
+                found[agent] = score(agent, replay, 200 + update)
+            elif needs == "nothing":
+                random = torch.get_rng_state()
+                found[agent] = score(agent, replay, 200 + update)
+                torch.set_rng_state(random)
+                agent.learn(replay, scored, update % agent.learner.period)
+            else:
+
+                def in_between(agent=agent):
+                    random = torch.get_rng_state()
+                    found[agent] = score(agent, replay, 200 + update)  # noqa: B023
+                    agent.learner.train()
+                    torch.set_rng_state(random)
+
+                agent.learn(replay, scored, update % agent.learner.period, in_between)
+        assert not moved(snapshot(found[early]), found[late])
+        assert not moved(snapshot(early.tensors()), late.tensors())
+
+
+def test_a_representation_must_say_that_it_reads_the_learner():
+    class Reading(Representation):
+        def loss(self, views):
+            return self.learner.critic(views.obs()), {}
+
+    agent = make_agent(PIXELS)
+    reading = Reading(PIXELS, agent.config.representation, agent.learner.encoder)
+    reading.use_learner(agent.learner)
+    with pytest.raises(ConfigError, match="reads_learner must be True"):
+        reading.loss(None)
