@@ -22,21 +22,21 @@ METHODS = [name for name in registry.names("method") if not registry.find("metho
 ALL_TRAIN = {"share_encoder": "all", "encoder_trainers": ("representation", "learner")}
 RELU = {"name": "simclr", "encoder.activation": "relu"}
 SPR = {"name": "spr", "projection": "head"}
+OWN = {"representation": "learner"}  # f is the learner's encoder
+BY_CONTRAST = {"share_encoder": "stack", "encoder_trainers": ("representation",), "representation": RELU}
 CASES = {
     "a separate encoder": (PIXELS, {"representation": "simclr"}, "nothing"),
     "URLB's dynamics": (CONTINUOUS, {"learner": "ddpg", "representation": "icm"}, "nothing"),
     "raw vectors": (CONTINUOUS, {"learner": "sac", "representation": "identity"}, "nothing"),
     "from scratch": (PIXELS, {"phase": "train"}, "nothing"),
-    "the learner's encoder": (PIXELS, {"representation": "learner"}, "encoder"),
-    "the learner's encoder, actions": (PIXELS_CONTINUOUS, {"learner": "sac", "representation": "learner"}, "encoder"),
+    "the learner's encoder": (PIXELS, OWN, "encoder"),
+    "the learner's encoder, with an actor": (PIXELS_CONTINUOUS, {"learner": "sac", **OWN}, "encoder"),
     "two losses, one encoder": (PIXELS, {"representation": "simclr", **ALL_TRAIN}, "everything"),
-    "the encoder of another loss": (
-        PIXELS, {"representation": RELU, "share_encoder": "stack", "encoder_trainers": ("representation",)}, "everything",
-    ),
+    "the encoder of another loss": (PIXELS, BY_CONTRAST, "everything"),
     "the learner's targets": (PIXELS, {"phase": "train", "representation": SPR}, "everything"),
     "a critic of the method": (PIXELS, {"method": small_method("visr")}, "everything"),
     "priorities": (PIXELS, {"phase": "train", "replay__priority_exponent": 0.5}, "everything"),
-}  # fmt: skip
+}
 
 
 def replay_for(agent, spec):
