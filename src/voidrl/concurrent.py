@@ -121,7 +121,7 @@ def run_together(
                 end.error = error
                 traceback.clear_frames(error.__traceback__)  # which hold the memory of the run
                 if announced and isinstance(error, VoidrlError | RunInterrupted | StoppedBySignal):
-                    say(f"voidrl: {error}")
+                    say(str(error))
 
     with shared_by(len(calls)):
         threads = [_start(work, name) for name in calls]

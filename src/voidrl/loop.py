@@ -123,7 +123,8 @@ class Loop:
         with ExitStack() as stack:
             if self.is_main:
                 shown = show_progress(config.steps, state.steps, initial_updates=state.updates, title=title)
-                self.progress = stack.enter_context(shown)
+                stack.enter_context(shown)
+                self.progress = shown
                 self.writer = MetricsWriter(
                     self.folder.path,
                     tensorboard=config.log.tensorboard,

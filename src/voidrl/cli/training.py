@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voidrl.cli.launch import OPTIONS, launch, split_off
@@ -165,21 +164,25 @@ def _start(command: str, argv: list[str]) -> None:
             start(request.subject, config=config, **where)
 
     if "--seeds" in options:
-        _start_seeds(read_seeds(options["--seeds"]), request.config, options.get("--out"), run)
+        _start_seeds(request, run)
     else:
         run(request.config, options.get("--out"))
 
 
-def _start_seeds(
-    seeds: list[int], config: Config, out: str | None, run: Callable[[Config, str | None], None]
-) -> None:
-    """Start a run for each seed, in one process."""
+def _start_seeds(request: RunRequest, run: Callable[[Config, str | None], None]) -> None:
+    """Start a run for each seed, in one process; a folder that is taken is refused before any starts."""
     from voidrl.concurrent import together
+    from voidrl.files import user_path
+    from voidrl.runs.folder import RunFolder
 
-    def start(seed: int) -> None:
-        run(dataclasses.replace(config, seed=seed), None if out is None else str(Path(out, f"seed-{seed}")))
-
-    together({f"seed {seed}": partial(start, seed) for seed in seeds})
+    out, calls = request.options.get("--out"), {}
+    for seed in read_seeds(request.options["--seeds"]):
+        folder = None if out is None else user_path(out) / f"seed-{seed}"
+        if folder is not None:
+            RunFolder(folder).require_free("--overwrite" in request.options)
+        config = dataclasses.replace(request.config, seed=seed)
+        calls[f"seed {seed}"] = partial(run, config, None if folder is None else str(folder))
+    together(calls)
 
 
 def read_seeds(text: str) -> list[int]:
