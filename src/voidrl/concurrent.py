@@ -53,7 +53,7 @@ def together(calls: Mapping[str, Callable[[], T]]) -> dict[str, T]:
                 raise error  # a mistake in the code, with its traceback
         failed = {name: error for name, error in errors.items() if isinstance(error, VoidrlError)}
         if failed:
-            raise RunsFailedError(failed, returned)
+            raise RunsFailedError(failed, returned, len(calls))
         if errors:
             raise _interrupted(stop.requested, errors)
         return {name: end.result() for name, end in ends.items()}

@@ -149,13 +149,13 @@ class RankLostError(VoidrlError):
 class RunsFailedError(VoidrlError):
     """Some of several runs in one process failed; the others are complete, or were stopped."""
 
-    def __init__(self, errors: Mapping[str, VoidrlError], returned: Mapping[str, Any]) -> None:
+    def __init__(self, errors: Mapping[str, VoidrlError], returned: Mapping[str, Any], runs: int) -> None:
         self.errors = dict(errors)
         """What the failed runs raised, by name."""
         self.returned = dict(returned)
         """What the complete ones returned, by name."""
         sentences = "; ".join(f"{name}: {error}" for name, error in errors.items())
-        super().__init__(f"{len(errors)} runs failed, {len(returned)} are complete; {sentences}")
+        super().__init__(f"{len(errors)} of {runs} runs failed; {sentences}")
 
 
 class RunInterrupted(KeyboardInterrupt):
