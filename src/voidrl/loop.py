@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voidrl import checkpoint, ranks
+from voidrl import checkpoint, ranks, turns
 from voidrl.agent import diagnosis
 from voidrl.agent.explorer import Explorer
 from voidrl.agent.reset import reset
@@ -49,8 +49,8 @@ from voidrl.ranks.totals import RankMetrics, RankTotals
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import score_name
 from voidrl.saved_run import LoopState, save_run
+from voidrl.terminal.joint_progress import show_progress
 from voidrl.terminal.output import durable_output, say
-from voidrl.terminal.progress import Progress
 from voidrl.terminal.signals import StopSignals
 from voidrl.units import crossed
 
@@ -122,8 +122,9 @@ class Loop:
         title = f"{config.phase} {config.env.id}"
         with ExitStack() as stack:
             if self.is_main:
-                shown = Progress(config.steps, state.steps, initial_updates=state.updates, title=title)
-                self.progress = stack.enter_context(shown)
+                shown = show_progress(config.steps, state.steps, initial_updates=state.updates, title=title)
+                stack.enter_context(shown)
+                self.progress = shown
                 self.writer = MetricsWriter(
                     self.folder.path,
                     tensorboard=config.log.tensorboard,
@@ -184,10 +185,12 @@ class Loop:
                 f"{path.name}"
             )
         self.folder.status.stop(steps, signal=signal)
-        return RunInterrupted(
+        interrupted = RunInterrupted(
             f"stopped by {signal} at step {steps} of {total}; checkpoint {path.name} written, resume with "
             f"`{resume_command(self.folder, self.config, self.group)}`"
         )
+        interrupted.run = self.folder.path
+        return interrupted
 
     def _say_who_stopped(self, name: str, path: Path) -> None:
         steps = self.state.steps
@@ -225,6 +228,8 @@ class Loop:
                 self._update_agent()
                 self._send(chosen)
             with self.engine.idle if state.updates else nullcontext():
+                with turns.released():
+                    self.envs.wait()
                 result = self.envs.recv()
                 if not self.envs.actions_are_finite:
                     raise self._bad_action()
@@ -334,7 +339,8 @@ class Loop:
         if isinstance(chosen, Tensor):
             self.envs.send(chosen)  # `actions_are_finite` is known with the results
             return
-        action = chosen.numpy()
+        with nullcontext() if chosen.on_host else turns.released():
+            action = chosen.numpy()
         if not np.isfinite(action).all():
             raise self._bad_action()
         self.envs.send(action)

@@ -25,7 +25,7 @@ from voidrl import ranks
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
 from voidrl.kernels.fusion import fusable
-from voidrl.machine import memory
+from voidrl.machine import memory, runs_here
 from voidrl.priorities import NEW, NONE, Priorities
 from voidrl.types import Batch, EnvSpec, Frames
 
@@ -676,6 +676,8 @@ def make_replay(
     for place in dict.fromkeys(places):
         free[place] = free_bytes(place)
         free[place] //= ranks.current().sharing(place)  # all take theirs at once
+        if place.type == "cpu":  # which other runs of this process take as they fill it, not at once
+            free[place] //= runs_here()
         if needed <= 0.9 * free[place]:
             if place != device:
                 why = f": {device} has {free[device] / GIB:.2f} GiB free" if device in free else ""

@@ -16,6 +16,7 @@ from voidrl.envs.ids import atari_game
 from voidrl.envs.ram_worker import FRAME_SKIP
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError, UnknownNameError
+from voidrl.machine import own_cores, runs_here
 from voidrl.suites.atari import GAMES, find_game
 
 if TYPE_CHECKING:
@@ -116,9 +117,16 @@ class AtariEnvs(Envs):
         if self._color is not None:
             self._color.send(action[:1])
 
+    @property
+    def _steps_elsewhere(self) -> bool:
+        return True  # in ALE's threads
+
+    def _receive(self) -> Any:
+        return self._guarded(self.vector.recv)
+
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
         """Wait for the results of the step."""
-        frames, score, terminated, truncated, info = self._guarded(self.vector.recv)
+        frames, score, terminated, truncated, info = self._stepped()
         score, fresh, ended = score.astype(np.float32), self._ended, (terminated | truncated)
         if self._color is not None:
             picture, _, _, _, color_info = self._color.recv()
@@ -212,6 +220,7 @@ def make_atari(
         max_num_frames_per_episode=rules.max_frames,
         use_fire_reset=False,
         reward_clipping=False,
+        num_threads=own_cores() if runs_here() > 1 else 0,  # 0: ALE's own choice
     )
     color = None
     if render:

@@ -11,6 +11,7 @@ import os
 import sys
 import sysconfig
 import tempfile
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -42,6 +43,7 @@ class _Listener:
         self.log: Log | None = None
         self.kept: deque[str] = deque(maxlen=MOST_KEPT)
         self.owner = os.getpid()
+        self.thread = threading.get_ident()
 
     def hear(self, text: str) -> None:
         if os.getpid() != self.owner:  # a forked worker
@@ -90,7 +92,13 @@ def log_hidden_warnings(log: Log) -> None:
         while listener.kept:
             log(listener.kept.popleft())
     if _listeners:
-        _listeners[-1].log = log
+        _current_listener().log = log
+
+
+def _current_listener() -> _Listener:
+    """The innermost one of this thread, or else of any."""
+    own = [listener for listener in _listeners if listener.thread == threading.get_ident()]
+    return (own or _listeners)[-1]
 
 
 def _hook(
@@ -98,7 +106,7 @@ def _hook(
 ) -> None:
     if is_hidden(category, filename):
         text = " ".join(str(message).split())
-        _listeners[-1].hear(f"{category.__name__} in {filename}, line {lineno}: {text}")
+        _current_listener().hear(f"{category.__name__} in {filename}, line {lineno}: {text}")
     elif _shown_by:
         _shown_by[-1](message, category, filename, lineno, *rest, **options)
 
