@@ -168,19 +168,19 @@ URLB = {  # as the presets have it: trunks, dynamics over three steps, distances
 }
 
 
-def replay_for(agent, spec):
-    """Random transitions on the agent's device."""
+def replay_for(agent, spec, storage=None):
+    """Random transitions, with frames on the agent's device or on another storage."""
     place, skills, config = agent.device, agent.method.skill_dim, agent.config.replay
     sizes = {"skill_dim": skills, "note_dim": agent.note_dim}
-    return fill_replay(spec, **sizes, storage=place, device=place, config=config)
+    return fill_replay(spec, **sizes, storage=storage or place, device=place, config=config)
 
 
-def trained(engine, updates, seed=7, spec=None, **options):
+def trained(engine, updates, seed=7, spec=None, storage=None, **options):
     """An agent after some updates, and the engine that made them."""
     place = pick_device("cuda")
     spec = spec or (PIXELS if options.get("learner", "dqn") in DISCRETE_LEARNERS else PIXELS_CONTINUOUS)
     agent = make_agent(spec, device=place, engine=engine, **options)
-    replay = replay_for(agent, spec)
+    replay = replay_for(agent, spec, storage)
     torch.cuda.manual_seed(seed)
     runner = Engine(agent, replay, print)
     if agent.learns:
@@ -212,6 +212,41 @@ def test_captured_updates_equal_eager_ones(learner, pieces):
     captured, engine = trained("graph", 20, **options)
     assert engine._graphs or not captured.learns
     assert_alike(eager, captured)
+
+
+@pytest.mark.parametrize("engine", ["graph", "compile"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"learner": "dqn", "learner__n_step": 3, **PRIORITIZED, "augment__shift_pixels": 2},
+        {"learner": "sac", "representation": "curl"},
+        {"learner": "ddpg", "spec": CONTINUOUS},
+    ],
+    ids=["dqn", "sac", "vectors"],
+)
+def test_captured_updates_are_the_same_with_frames_in_main_memory(options, engine, monkeypatch):
+    """Bit for bit, and so are actions and later updates after new steps have overwritten old frames."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    found = []
+    for storage in (None, torch.device("cpu")):
+        agent, runner = trained(engine, 20, storage=storage, **options, precision="fp32")
+        assert runner.mode == engine
+        assert runner._graphs
+        replay, spec = runner.replay, agent.spec
+        skill = torch.zeros(replay.num_envs, 0, device=agent.device)
+        random = torch.Generator().manual_seed(0)
+        actions = []
+        for step in range(2 * replay.rows):
+            action = runner.choose(skill)
+            actions.append(action.clone())
+            runner.update(20 + step, 1)  # still reads the ring when the next frames are written
+            frames = torch.rand((replay.num_envs, *spec.stored_shape), generator=random)
+            frames = (frames * 255).byte() if spec.pixels else frames
+            flags = torch.rand((3, replay.num_envs), generator=random).numpy()
+            ended = flags[:2] < 0.1
+            replay.add(action.cpu().numpy(), flags[2], *ended, frames.numpy(), skill)
+        found.append([*agent.tensors().values(), *replay.stored().values(), *actions])
+    assert all(torch.equal(one.cpu(), other.cpu()) for one, other in zip(*found, strict=True))
 
 
 def test_captured_updates_draw_the_random_numbers_of_eager_ones():

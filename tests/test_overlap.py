@@ -1,4 +1,4 @@
-"""Scoring a sample while the update before is still learned changes nothing, where it is said to be allowed."""
+"""Scoring a sample while the update before is still learned changes nothing, where that is allowed."""
 
 import pytest
 import torch

@@ -2,7 +2,6 @@
 
 import shutil
 
-import numpy as np
 import pytest
 import torch
 from helpers import (
@@ -17,7 +16,7 @@ from helpers import (
     spec_of,
     watch_losses,
 )
-from tiny_replays import Oracle, vector_spec
+from tiny_replays import Oracle
 from tiny_runs import Walk, assert_same_run, newest, tiny
 
 import voidrl
@@ -233,16 +232,6 @@ def test_uniform_samples_are_as_without_priorities():
     assert plain.priorities is None
     plain.set_progress(0.5)
     assert plain.draw(3).weight.tolist() == [1, 1, 1]
-
-
-def test_weights_are_where_the_networks_are():
-    meta = torch.device("meta")
-    replay = Replay(vector_spec(), 1, 5, 0, CPU, meta, ROOTS)
-    replay.reset(np.zeros((1, 1)))
-    no = np.zeros(1, bool)
-    replay.add(np.zeros((1, 2)), np.ones(1), no, no, np.ones((1, 1)), torch.zeros(1, 0))
-    slots, weight = replay.draw(3)
-    assert (slots.device, weight.device) == (CPU, meta)
 
 
 def test_a_loaded_replay_draws_as_the_saved_one():

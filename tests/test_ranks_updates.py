@@ -224,17 +224,14 @@ def test_a_pool_that_is_none_is_refused(pool):
 def on_cuda(engine):
     device = torch.device("cuda", 0)
     config = SimpleNamespace(engine=engine)
-    return (
-        SimpleNamespace(device=device, config=config, learns=True),
-        SimpleNamespace(frames=SimpleNamespace(device=device)),
-    )
+    return SimpleNamespace(device=device, config=config, learns=True)
 
 
 @pytest.mark.parametrize(("backend", "mode"), [("gloo", "eager"), ("nccl", "graph")])
 def test_updates_are_captured_only_if_the_exchange_is(backend, mode, monkeypatch):
     monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(size=2, backend=backend))
     said = []
-    assert _pick_mode(*on_cuda("auto"), said.append) == mode
+    assert _pick_mode(on_cuda("auto"), said.append) == mode
     if mode == "graph":
         assert said == []
         return
@@ -246,7 +243,7 @@ def test_updates_are_captured_only_if_the_exchange_is(backend, mode, monkeypatch
         with pytest.raises(
             ConfigError, match=f"engine = '{engine}' cannot be used: 2 ranks exchange .* by gloo"
         ):
-            _pick_mode(*on_cuda(engine), said.append)
+            _pick_mode(on_cuda(engine), said.append)
 
 
 def test_an_update_of_ranks_can_be_undone():

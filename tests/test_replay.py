@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from voidrl.replay import Replay
 
-CPU, META = torch.device("cpu"), torch.device("meta")
+CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(
@@ -171,21 +171,6 @@ def test_without_a_stack_a_slot_is_its_frame():
     assert index.data_ptr() == slots.data_ptr()
 
 
-def test_frames_are_gathered_where_the_storage_is_and_read_beside_the_networks():
-    oracle = Oracle(2, 10, 3)
-    oracle.reset()
-    for _ in range(30):
-        oracle.step()
-    replay = oracle.replay
-    slots = replay.sample(8)
-    want = replay.observations(slots)
-    replay.device = torch.device("cpu", 0)  # another one than `cpu`, as far as the replay can tell
-    source, index = frames = replay.frames_of(slots)
-    assert source.shape == (24, 1, 2, 2)
-    assert index.tolist() == torch.arange(24).view(8, 3).tolist()
-    assert torch.equal(frames.stacked(), want)
-
-
 def test_observations_that_are_given_are_not_gathered(monkeypatch):
     replay = line([1, 2, 4, 64, 8], {2: "terminated"})
     segment = replay.segment(torch.tensor([0, 1, 4]), 3, 0.5)
@@ -283,16 +268,6 @@ def test_a_graph_may_hold_on_to_the_tensors():
         oracle.step()
     oracle.replay.load(oracle.replay.state(), ((n, make()) for n, _, make in oracle.replay.chunks()))
     assert held == {k: getattr(oracle.replay, k).data_ptr() for k in held}
-
-
-def test_what_is_read_lies_beside_the_networks():
-    """Indices stay where the storage is; only what was gathered moves."""
-    replay = Replay(vector_spec(2), 1, 5, 3, CPU, META)
-    replay.reset(np.zeros((1, 1), np.float32))
-    off = np.zeros(1, bool)
-    replay.add(np.zeros((1, 2)), np.ones(1), off, off, np.ones((1, 1)), torch.zeros(1, 3))
-    assert replay.sample(4).device == CPU
-    assert {t.device.type for t in read(replay)} == {"meta"}
 
 
 # Options and notes

@@ -1,5 +1,9 @@
 """What the replay stores: the ring, uploads, checkpoints, memory."""
 
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +12,9 @@ from tiny_replays import Oracle, frame, line, pixel_spec, vector_spec
 from voidrl import replay as module
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
-from voidrl.replay import Replay, Upload, block_sums, checksum, make_replay, write_directly
+from voidrl.pinned import pinned_zeros
+from voidrl.replay import Replay, Upload, as_words, block_sums, checksum, make_replay, write_directly
+from voidrl.types import EnvSpec
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -109,11 +115,69 @@ def test_an_upload_converts_what_an_environment_gives():
     assert replay.latest().tolist() == [[50]]
 
 
+@pytest.fixture
+def other_cpu(monkeypatch):
+    """A device whose kernels read the main memory of `cpu`; everything on it is counted that waits for it."""
+    waits = []
+
+    def zeros(shape, dtype, device):
+        host = torch.zeros(shape, dtype=dtype)
+        return host, host.view(shape)  # the same memory
+
+    monkeypatch.setattr(module, "pinned_zeros", zeros)
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    return torch.device("cpu", 0), waits
+
+
+@pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(1, 9, 1), (3, 12, 3)])
+def test_frames_in_pinned_memory_are_what_others_are(num_envs, capacity, stack, other_cpu):
+    device, waits = other_cpu
+    oracle = Oracle(num_envs, capacity, stack, skill_dim=2, place=device, storage=CPU)
+    for time in range(100):
+        oracle.step() if time % 41 else oracle.reset()
+        if time % 41:
+            oracle.check(oracle.replay.sample(8), 3, 0.9)
+    replay = oracle.replay
+    source, index = replay.frames_of(replay.sample(8))  # gathered, frame by frame
+    assert source.shape == (8 * stack, 1, 2, 2)
+    assert index.tolist() == torch.arange(8 * stack).view(8, stack).tolist()
+    assert not waits  # neither recording nor sampling
+    state, chunks = copied(replay)
+    assert waits
+    assert all(part["frames"].data_ptr() != replay.frames.data_ptr() for _, part in chunks)
+    again = Replay(pixel_spec(stack), num_envs, capacity, 2, CPU, device)
+    again.load(state, iter(chunks))
+    assert all(map(torch.equal, stored(again), stored(replay)))
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((1, 84, 84), torch.int64), ((3, 2, 2), torch.int32)])
+def test_frames_are_gathered_in_the_longest_words_that_fit(shape, dtype):
+    frames = torch.randint(256, (5, *shape), dtype=torch.uint8)
+    words = as_words(frames)
+    assert words.dtype == dtype
+    assert torch.equal(words[[3, 1]].view(torch.uint8).view(2, *shape), frames[[3, 1]])
+    assert as_words(torch.zeros(5, 7, dtype=torch.uint8)).dtype == torch.uint8
+    assert as_words(torch.zeros(5, 7)).dtype == torch.int32
+
+
+def test_memory_that_cannot_be_pinned_is_an_error(monkeypatch):
+    refusing = SimpleNamespace(cudaHostRegister=lambda *_: 2)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: refusing)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    with pytest.raises(ReplayMemoryError, match=r"0\.01 GiB .* \(CUDA error 2\): lower replay\.capacity"):
+        pinned_zeros((1000, 84, 84), torch.uint8, CUDA)
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(ConfigError, match=r"networks on cuda:0 on win32.*'cuda' and lower replay"):
+        pinned_zeros((1000, 84, 84), torch.uint8, CUDA)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("storage", [CUDA, CPU], ids=["device", "pinned"])
 @pytest.mark.usefixtures("small_chunks")
-def test_a_replay_on_the_gpu_holds_what_one_in_main_memory_does():
-    here, there = Oracle(5, 200, 3, skill_dim=2), Oracle(5, 200, 3, skill_dim=2, place=CUDA)
+def test_a_replay_for_the_gpu_holds_what_one_in_main_memory_does(storage):
+    here = Oracle(5, 200, 3, skill_dim=2)
+    there = Oracle(5, 200, 3, skill_dim=2, place=CUDA, storage=storage)
     work = torch.randn(4096, 4096, device=CUDA)
     for time in range(300):
         for oracle in (here, there):
@@ -126,7 +190,7 @@ def test_a_replay_on_the_gpu_holds_what_one_in_main_memory_does():
         mine, other = here.replay.batch(slots, n, 0.9), there.replay.batch(slots.cuda(), n, 0.9)
         for a, b in zip(mine, other, strict=True):
             torch.testing.assert_close(b.cpu(), a)
-    again = Replay(pixel_spec(3), 5, 200, 2, CUDA, CUDA)
+    again = Replay(pixel_spec(3), 5, 200, 2, storage, CUDA)
     state, chunks = copied(there.replay)
     again.load(
         {k: v.cpu() for k, v in state.items()}, ((n, {k: v.cpu() for k, v in t.items()}) for n, t in chunks)
@@ -279,12 +343,13 @@ def test_a_checksum_is_of_contents_and_lengths():
 
 
 def memory(monkeypatch, **free):
-    monkeypatch.setattr(module, "free_bytes", lambda device: free[device.type])
+    monkeypatch.setattr(module, "free_bytes", lambda device: free.get(device.type))
     monkeypatch.setattr(module, "Replay", lambda *args, **options: args)
 
 
 def make(config, device, said):
-    return make_replay(config, pixel_spec(4), 2, 0, device, said.append)
+    spec = EnvSpec((1, 84, 84), True, 4, num_actions=4)
+    return make_replay(config, spec, 2, 0, device, said.append)
 
 
 def test_auto_keeps_the_replay_beside_the_networks(monkeypatch):
@@ -305,21 +370,32 @@ def test_a_replay_on_cuda_follows_the_networks_index(monkeypatch):
 
 def test_auto_says_that_it_went_to_main_memory(monkeypatch):
     said = []
-    memory(monkeypatch, cuda=2**20, cpu=2**40)
-    assert make(ReplayConfig(2**26), CUDA, said)[-2:] == (CPU, CUDA)
-    assert said == ["replay of 1.81 GiB kept in main memory: cuda:0 has 0.00 GiB free"]
+    memory(monkeypatch, cuda=2**30, cpu=2**40)
+    frames = "the replay's frames, 6.57 GiB, are kept in main memory"
+    pinning = "; to pin it may take a second per GiB"
+    assert make(ReplayConfig(1_000_000), CUDA, said)[-2:] == (CPU, CUDA)
+    assert said == [f"{frames}, since cuda:0 has 1.00 GiB free{pinning}"]
     said.clear()
-    make(ReplayConfig(2**26, device="cpu"), CUDA, said)
-    assert said == ["replay of 1.81 GiB kept in main memory"]
+    make(ReplayConfig(1_000_000, device="cpu"), CUDA, said)
+    assert said == [f"{frames}{pinning}"]
+
+
+def test_everything_but_the_frames_must_fit_on_the_device(monkeypatch):
+    slots = 1_000_000 + 8
+    memory(monkeypatch, cuda=slots * 25 * 10 // 9 + 100, cpu=2**40)
+    make(ReplayConfig(1_000_000), CUDA, [])
+    memory(monkeypatch, cuda=slots * 25 * 10 // 9 - 100, cpu=2**40)
+    with pytest.raises(ReplayMemoryError, match=r"0\.03 GiB free on cuda:0 and 1024\.00 GiB free on cpu"):
+        make(ReplayConfig(1_000_000), CUDA, [])
 
 
 def test_a_replay_that_fits_nowhere_names_what_would(monkeypatch):
-    memory(monkeypatch, cuda=2**20, cpu=2**30)
+    memory(monkeypatch, cuda=2**28, cpu=2**30)
     with pytest.raises(ReplayMemoryError) as caught:
-        make(ReplayConfig(2**26), CUDA, [])
+        make(ReplayConfig(1_000_000), CUDA, [])
     text = str(caught.value)
-    assert text.startswith("the replay of 67108864 steps needs 1.81 GiB and there is ")
-    assert "0.00 GiB free on cuda:0 and 1.00 GiB free on cpu: lower replay.capacity_steps to " in text
+    assert text.startswith("the replay of 1000000 steps needs 6.59 GiB and there is ")
+    assert "0.25 GiB free on cuda:0 and 1.00 GiB free on cpu: lower replay.capacity_steps to " in text
     fitting = int(text.split("capacity_steps to ")[1].split()[0])
     make(ReplayConfig(fitting), CUDA, [])
     with pytest.raises(ReplayMemoryError):

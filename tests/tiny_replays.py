@@ -34,8 +34,12 @@ class Oracle:
     Each frame is a number of its own, and so is each action, which tells where a sampled transition was made.
     """
 
-    def __init__(self, num_envs, capacity, stack, seed=0, skill_dim=0, end=0.25, place=CPU, config=None):
-        self.replay = Replay(pixel_spec(stack), num_envs, capacity, skill_dim, place, place, config)
+    def __init__(
+        self, num_envs, capacity, stack, seed=0, skill_dim=0, end=0.25, place=CPU, storage=None, config=None
+    ):
+        self.replay = Replay(
+            pixel_spec(stack), num_envs, capacity, skill_dim, storage or place, place, config
+        )
         self.n, self.stack, self.skill_dim, self.end = num_envs, stack, skill_dim, end
         self.rng = np.random.default_rng(seed)
         self.next_frame, self.row = 0, -1

@@ -16,8 +16,6 @@ from torch import Tensor
 from voidrl.errors import CheckpointError
 from voidrl.replay import Replay
 
-STORED = ("frames", "action", "reward", "ending", "age", "skill", "note")
-
 
 def take_columns(target: Replay, first: int, sources: Iterable[tuple[int, Replay]]) -> None:
     """Fill an empty replay from others.
@@ -46,10 +44,9 @@ def take_columns(target: Replay, first: int, sources: Iterable[tuple[int, Replay
                 f"filled up to row {row}, and one of {rows} rows, filled as {newest or 'none'}"
             )
         newest = row, filled
-        for name in STORED:
-            _grid(target, getattr(target, name))[:, mine] = _grid(source, getattr(source, name))[
-                :, theirs
-            ].to(target.frames.device)
+        stored = source.stored()
+        for name, tensor in target.stored().items():
+            _grid(target, tensor)[:, mine] = _grid(source, stored[name])[:, theirs].to(tensor.device)
         back = (starts_head - 1 - torch.arange(size)) % len(source.starts)
         slots = state["starts"].cpu()[back].numpy()
         found = np.zeros((rows, source.num_envs), bool)

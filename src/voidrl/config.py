@@ -459,7 +459,9 @@ class ReplayConfig:
     capacity_steps: Count = 100_000
     """Environment steps kept, over all environments together; the last frame of an episode takes up one."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` keeps the replay on the networks' device if it fits there, else in main memory, and says so."""
+    """`auto` keeps the replay on the networks' device if it fits there. Otherwise its frames are kept in main
+    memory, which is pinned so that the GPU reads it directly, and the run says so. `cpu` keeps them there
+    always."""
     priority_exponent: float = 0.0
     """α of prioritized sampling (Schaul et al. 2016): transitions are drawn with a probability proportional
     to their last error to the power of α; 0 draws uniformly."""

@@ -57,7 +57,7 @@ class Engine:
             kernels.check(agent.device, say)
         self.metrics = Accumulator()
         self.idle = IdleTimer(agent.device)
-        self.mode = _pick_mode(agent, replay, say)
+        self.mode = _pick_mode(agent, say)
         self._captures = self.mode != "eager" and agent.device.type == "cuda"
         self._stream = torch.cuda.Stream(agent.device) if self._captures else None
         needs = scoring_needs(agent, replay) if self._captures and agent.learns else "everything"
@@ -377,16 +377,11 @@ def _has_mask(name: str, args: tuple) -> bool:
     return any(isinstance(part, Tensor) and part.dtype == torch.bool for part in parts)
 
 
-def _pick_mode(agent: Agent, replay: Replay, say: Callable[[str], None]) -> Mode:
+def _pick_mode(agent: Agent, say: Callable[[str], None]) -> Mode:
     wanted, obstacle = agent.config.engine, ""
     if agent.device.type != "cuda":
         there = "" if torch.cuda.is_available() else ", and torch sees no CUDA device here"
         obstacle = f"the networks are on {agent.device}{there}"
-    elif replay.frames.device != agent.device:
-        obstacle = (
-            f"the replay is in main memory (replay.device = {agent.config.replay.device!r}, "
-            f"replay.capacity_steps = {agent.config.replay.capacity_steps})"
-        )
     elif not ranks.current().can_be_captured:
         obstacle = (
             f"{ranks.current().size} ranks exchange gradients by {ranks.current().backend}, which leaves the "

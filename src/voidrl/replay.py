@@ -5,11 +5,13 @@ on it and its outcome. Observations are stacked and n-step returns are summed wh
 last frame of an episode has a slot but no action, so it is never a start: `starts` lists the slots that are,
 in order of time, and `sample` is uniform over exactly these. `draw` may prefer those with a high priority.
 Everything that sampling reads (`head`, `starts` and their number) is on the device, so that sampling can be
-captured in a CUDA graph.
+captured in a CUDA graph. Frames, which take nearly all of the memory, may be in main memory: pinned, so that
+kernels read and write them there in the order of the stream, and the host does neither.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
@@ -26,11 +28,13 @@ from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
 from voidrl.kernels.fusion import fusable
 from voidrl.machine import memory, runs_here
+from voidrl.pinned import pinned_zeros
 from voidrl.priorities import NEW, NONE, Priorities
 from voidrl.types import Batch, EnvSpec, Frames
 
 # Why no n-step sum runs past the step taken in a slot; 0 where it does. Only termination ends the value.
 TERMINATED, TRUNCATED, SKILL_ENDED = 1, 2, 3
+CPU = torch.device("cpu")
 CHUNK_BYTES = 64 * 2**20
 CHECKSUM_WORDS = 2**20  # in a block of `block_sums`
 GIB = 2**30
@@ -39,7 +43,7 @@ Entries = np.ndarray | Tensor
 Write = tuple[str, int, Entries]
 """Name of the stored tensor, index of the first entry to write, and the entries.
 
-A tensor on the storage's own device is copied there, without a pass through the host.
+A tensor on the replay's own device is copied there, without a pass through the host.
 """
 
 
@@ -110,21 +114,28 @@ class Replay:
         config: ReplayConfig | None = None,
         note_dim: int = 0,
     ) -> None:
-        """Stored on `storage`, for networks on `device`; `config` says how `draw` samples, None uniformly.
+        """Frames are stored on `storage`, everything else on `device`, where the networks are.
 
+        `storage` is the same device or main memory. `config` says how `draw` samples, None uniformly;
         `note_dim` is the width of what `annotate` stores with each step.
         """
+        assert storage in (device, CPU), (storage, device)
         self.spec, self.num_envs, self.device = spec, num_envs, device
         self.config, self.capacity_rows = config, -(-capacity_steps // num_envs)
         self.rows = row_count(capacity_steps, num_envs, spec)
         slots = self.rows * num_envs
 
         def empty(*shape: int, dtype: torch.dtype) -> Tensor:
-            if storage.type == "cpu":  # NumPy's zeros take memory page by page, as they are written to
+            if device.type == "cpu":  # NumPy's zeros take memory page by page, as they are written to
                 return torch.from_numpy(np.zeros((slots, *shape), str(dtype).removeprefix("torch.")))
-            return torch.zeros(slots, *shape, dtype=dtype, device=storage)
+            return torch.zeros(slots, *shape, dtype=dtype, device=device)
 
-        self.frames = empty(*spec.stored_shape, dtype=torch.uint8 if spec.pixels else torch.float32)
+        frame_dtype = torch.uint8 if spec.pixels else torch.float32
+        self._pinned: Tensor | None = None  # the frames as the host has them
+        if storage == device:
+            self.frames = empty(*spec.stored_shape, dtype=frame_dtype)
+        else:
+            self._pinned, self.frames = pinned_zeros((slots, *spec.stored_shape), frame_dtype, device)
         self.action = (
             empty(dtype=torch.int64) if spec.discrete else empty(spec.action_dim, dtype=torch.float32)
         )
@@ -134,17 +145,16 @@ class Replay:
         self.skill = empty(skill_dim, dtype=torch.float32)
         self.note = empty(note_dim, dtype=torch.float32)
         self.starts = empty(dtype=torch.int64)  # a separate ring
-        positions = torch.zeros(3, dtype=torch.int64, device=storage)
+        positions = torch.zeros(3, dtype=torch.int64, device=device)
         self.head, self.starts_head, self.starts_count = positions.unbind()  # head: row of the newest frames
-        self._one = torch.ones((), device=storage)
-        self._ones = torch.ones((), device=device)
+        self._one = torch.ones((), device=device)
         self.priorities: Priorities | None = None
         if config is not None and config.priority_exponent:
             beta = config.importance_start, config.importance_end
-            self.priorities = Priorities(slots, config.priority_exponent, *beta, storage)
+            self.priorities = Priorities(slots, config.priority_exponent, *beta, device)
         # Small constants, made once: in a captured graph each would be a kernel of its own.
-        columns = torch.arange(num_envs, device=storage)
-        lags = torch.arange(spec.frame_stack - 1, -1, -1, dtype=torch.int32, device=storage)
+        columns = torch.arange(num_envs, device=device)
+        lags = torch.arange(spec.frame_stack - 1, -1, -1, dtype=torch.int32, device=device)
         self._constants = {"columns": columns, "lags": lags}
         self._powers: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
         # The host's copies of the positions, so that writing never waits for the device.
@@ -160,7 +170,7 @@ class Replay:
         stored = {**{name: getattr(self, name) for name in names}, "positions": positions}
         if self.priorities is not None:
             stored["priority"] = self.priorities.values
-        self._write = Upload(stored) if storage.type == "cuda" else partial(write_directly, stored)
+        self._write = Upload(stored) if device.type == "cuda" else partial(write_directly, stored)
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
@@ -168,10 +178,9 @@ class Replay:
 
     def empty_like(self, num_envs: int) -> Replay:
         """An empty replay of as many rows for other environments, in main memory."""
-        cpu = torch.device("cpu")
         capacity = self.capacity_rows * num_envs
         widths = self.skill.shape[1], self.note.shape[1]
-        return Replay(self.spec, num_envs, capacity, widths[0], cpu, cpu, self.config, widths[1])
+        return Replay(self.spec, num_envs, capacity, widths[0], CPU, CPU, self.config, widths[1])
 
     # Writing
 
@@ -219,7 +228,7 @@ class Replay:
             ("starts", 0, starts[until_wrap:]),
         ]
         if self.skill.shape[1]:
-            self.skill[self._columns(self._row)] = skill.to(self.skill.device)
+            self.skill[self._columns(self._row)] = skill.to(self.device)
         self._starts_head = (self._starts_head + len(starts)) % len(self.starts)
         self._size += len(starts)
         self._row_starts[self._row] = len(starts)
@@ -236,7 +245,7 @@ class Replay:
         row = (self._row - 1) % self.rows
         here = self.note[self._columns(row)]
         here.zero_()
-        here[columns.to(here.device)] = note.to(here)
+        here[columns.to(self.device)] = note.to(here)
         self._touch(row)
 
     def _advance(self, frames: Entries) -> list[Write]:
@@ -280,10 +289,9 @@ class Replay:
     def draw(self, batch_size: int) -> Draw:
         """Transitions for the learner, by priority if there are priorities, with their importance weights."""
         if self.priorities is None:
-            return Draw(self.sample(batch_size), self._ones.expand(batch_size))
+            return Draw(self.sample(batch_size), self._one.expand(batch_size))
         assert self._size, "nothing to sample yet"
-        slots, weight = self.priorities.draw(batch_size)
-        return Draw(slots, weight.to(self.device))
+        return Draw(*self.priorities.draw(batch_size))
 
     def set_progress(self, fraction: float) -> None:
         """Tell prioritized sampling how much of the run is over."""
@@ -315,7 +323,7 @@ class Replay:
         real[row, slots % self.num_envs] = True
         ends = self.ending[slots] != 0
         batch = self.batch(slots, 1, discount)
-        return Rollout(slots, batch, ends.to(self.device), real.to(self.device))
+        return Rollout(slots, batch, ends, real)
 
     @fusable
     def _draw(self, batch_size: int) -> Tensor:
@@ -407,9 +415,11 @@ class Replay:
     def frames_of(self, slots: Tensor) -> Frames:
         """The frames that make up the observations in (B,) slots, on the networks' device."""
         index = slots[:, None] if self.spec.frame_stack == 1 else self._stack(slots)
-        if self.frames.device == self.device:
+        if self._pinned is None:
             return Frames(self.frames, index)
-        there = self.frames.index_select(0, index.flatten()).to(self.device)
+        # Each frame crosses PCIe once, in long words; the kernels that augment images read single bytes.
+        there = as_words(self.frames).index_select(0, index.flatten()).view(self.frames.dtype)
+        there = there.view(-1, *self.spec.stored_shape)
         return Frames(there, torch.arange(len(there), device=self.device).view(index.shape))
 
     @fusable
@@ -459,7 +469,7 @@ class Replay:
         if obs is None:  # every state once: s' of a step is s of the next
             states = segment.states.T
             obs = self.observations(states.flatten()).unflatten(0, states.shape)
-        slots, weights = segment.slots.T, segment.weights.T.to(self.device)  # (n, B)
+        slots, weights = segment.slots.T, segment.weights.T  # (n, B)
         alive = self.ending[slots] != TERMINATED
         together = self._batch(slots, slots, obs[:-1], self.reward[slots], alive, obs[1:])
         for i in range(len(slots)):
@@ -471,14 +481,14 @@ class Replay:
         """`slots` have the first steps, on `obs`; `last` have those that led to `next_obs`."""
         return Batch(
             obs=obs,
-            action=self.action[slots].to(self.device),
-            reward=reward.to(self.device),
-            discount=discount.float().to(self.device),
+            action=self.action[slots],
+            reward=reward,
+            discount=discount.float(),
             next_obs=next_obs,
-            skill=self.skill[slots].to(self.device),
-            weight=self._ones.expand(slots.shape),
-            ended=(self.ending[last] != 0).float().to(self.device),
-            note=self.note[last].to(self.device),
+            skill=self.skill[slots],
+            weight=self._one.expand(slots.shape),
+            ended=(self.ending[last] != 0).float(),
+            note=self.note[last],
         )
 
     # Checkpoints
@@ -547,9 +557,19 @@ class Replay:
         }
 
     def _part(self, part: slice) -> dict[str, Tensor]:
-        names = ["frames", "action", "reward", "ending", "age", "skill"]
+        return {name: tensor[part] for name, tensor in self.stored().items()}
+
+    def stored(self) -> dict[str, Tensor]:
+        """What is stored with each slot, to be read or written in bulk.
+
+        Frames in main memory are the host's tensor, so that they do not pass through the device.
+        """
+        names = ["action", "reward", "ending", "age", "skill"]
         names += ["note"] if self.note.shape[1] else []
-        return {name: getattr(self, name)[part] for name in names}
+        if self._pinned is not None:
+            torch.cuda.synchronize(self.device)  # host synchronization: the stream may still use the frames
+        frames = self.frames if self._pinned is None else self._pinned
+        return {"frames": frames, **{name: getattr(self, name) for name in names}}
 
 
 def write_directly(stored: dict[str, Tensor], writes: list[Write]) -> None:
@@ -641,6 +661,13 @@ def _weights(device: torch.device) -> Tensor:
     return torch.from_numpy(random).to(device)
 
 
+def as_words(tensor: Tensor) -> Tensor:
+    """(S, …) → (S, n): each entry as the longest words that divide it, of up to 8 bytes."""
+    flat = tensor.view(len(tensor), -1).view(torch.uint8)
+    words = (torch.int64, torch.int32, torch.int16, torch.uint8)
+    return flat.view(next(dtype for dtype in words if flat.shape[1] % dtype.itemsize == 0))
+
+
 def row_count(capacity_steps: int, num_envs: int, spec: EnvSpec) -> int:
     """Rows of the ring: the steps asked for, and room for the newest frames and a full stack."""
     return max(-(-capacity_steps // num_envs), spec.frame_stack + 1) + spec.frame_stack
@@ -648,9 +675,13 @@ def row_count(capacity_steps: int, num_envs: int, spec: EnvSpec) -> int:
 
 def slot_bytes(spec: EnvSpec, skill_dim: int, *, note_dim: int = 0, prioritized: bool = False) -> int:
     """Memory of one slot."""
-    frame = int(np.prod(spec.stored_shape)) * (1 if spec.pixels else 4)
     action, priority = 8 if spec.discrete else 4 * spec.action_dim, 8 if prioritized else 0
-    return frame + action + 4 + 1 + 4 + 4 * (skill_dim + note_dim) + 8 + priority
+    return frame_bytes(spec) + action + 4 + 1 + 4 + 4 * (skill_dim + note_dim) + 8 + priority
+
+
+def frame_bytes(spec: EnvSpec) -> int:
+    """Memory of one frame."""
+    return math.prod(spec.stored_shape) * (1 if spec.pixels else 4)
 
 
 def make_replay(
@@ -662,34 +693,44 @@ def make_replay(
     say: Callable[[str], None],
     note_dim: int = 0,
 ) -> Replay:
-    """A replay on the networks' device if it fits, else in main memory, else an error with what to lower."""
+    """A replay on the networks' device if it fits there.
+
+    Otherwise its frames are in main memory, or an error says what to lower.
+    """
     if config.device == "cuda" and device.type != "cuda":
         raise ConfigError(
             f"replay.device = 'cuda' cannot be used with networks on {device}: expected 'auto' or 'cpu'"
         )
-    main_memory = torch.device("cpu")
-    places = {"auto": [device, main_memory], "cpu": [main_memory], "cuda": [device]}[config.device]
+    places = dict.fromkeys({"auto": [device, CPU], "cpu": [CPU], "cuda": [device]}[config.device])
     prioritized = config.priority_exponent > 0
     row_bytes = num_envs * slot_bytes(spec, skill_dim, note_dim=note_dim, prioritized=prioritized)
-    needed = row_count(config.capacity_steps, num_envs, spec) * row_bytes
+    frames = num_envs * frame_bytes(spec)
+    rows = row_count(config.capacity_steps, num_envs, spec)
     free = {}
-    for place in dict.fromkeys(places):
-        free[place] = free_bytes(place)
-        free[place] //= ranks.current().sharing(place)  # all take theirs at once
-        if place.type == "cpu":  # which other runs of this process take as they fill it, not at once
+    for place in dict.fromkeys([*places, device]):
+        free[place] = free_bytes(place) // ranks.current().sharing(place)  # all take theirs at once
+        if place == CPU:  # which other runs of this process take as they fill it, not at once
             free[place] //= runs_here()
-        if needed <= 0.9 * free[place]:
+    fitting_rows = 0
+    for place in places:
+        in_row = {device: row_bytes} if place == device else {device: row_bytes - frames, place: frames}
+        fitting = min(int(0.9 * free[each]) // size for each, size in in_row.items())
+        fitting_rows = max(fitting_rows, fitting)
+        if rows <= fitting:
             if place != device:
-                why = f": {device} has {free[device] / GIB:.2f} GiB free" if device in free else ""
-                say(f"replay of {needed / GIB:.2f} GiB kept in main memory{why}")
+                why = f", since {device} has {free[device] / GIB:.2f} GiB free" if len(places) > 1 else ""
+                say(
+                    f"the replay's frames, {rows * frames / GIB:.2f} GiB, are kept in main memory{why}; to "
+                    f"pin it may take a second per GiB"
+                )
             size = num_envs, config.capacity_steps, skill_dim
             return Replay(spec, *size, place, device, config=config, note_dim=note_dim)
     there = " and ".join(f"{f / GIB:.2f} GiB free on {p}" for p, f in free.items())
-    fitting = (int(0.9 * max(free.values())) // row_bytes - spec.frame_stack) * num_envs
-    lower = f"replay.capacity_steps to {fitting} or less" if fitting > 0 else "env.num_envs"
+    steps = (fitting_rows - spec.frame_stack) * num_envs
+    lower = f"replay.capacity_steps to {steps} or less" if steps > 0 else "env.num_envs"
     raise ReplayMemoryError(
-        f"the replay of {config.capacity_steps} steps needs {needed / GIB:.2f} GiB and there is {there}: "
-        f"lower {lower}, or the size of the frames"
+        f"the replay of {config.capacity_steps} steps needs {rows * row_bytes / GIB:.2f} GiB and there is "
+        f"{there}: lower {lower}, or the size of the frames"
     )
 
 

@@ -325,7 +325,7 @@ def _reduce_(x: Tensor, op: Literal["SUM", "MIN"]) -> Tensor:
 
 
 def _group(x: Tensor) -> Any:
-    """NCCL takes tensors of its device alone: priorities of a replay in main memory go by the host's."""
+    """NCCL takes tensors of its device alone: those in main memory go by the host's group."""
     return _groups.host if x.device.type == "cpu" else _groups.device
 
 
