@@ -102,7 +102,7 @@ def run_together(
             f"several runs cannot share a process under torchrun, where one run has {ranks.expected_size()} "
             f"processes: start them without it"
         )
-    group, cpu_threads = turns.Turns(), torch.get_num_threads()
+    group, cpu_threads = turns.Turns(len(calls)), torch.get_num_threads()
     ends: dict[str, End[T]] = {name: End() for name in calls}
 
     def work(name: str) -> None:
@@ -111,7 +111,7 @@ def run_together(
             stack.enter_context(followed(stop))
             if announced:
                 stack.enter_context(spoken_by(name))
-            stack.enter_context(group.taken())
+            stack.enter_context(group.taken([*calls].index(name)))
             torch.set_num_threads(cpu_threads)  # a new thread has the number that another one set last
             try:
                 if stop.requested:
