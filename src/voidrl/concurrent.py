@@ -44,7 +44,7 @@ def together(calls: Mapping[str, Callable[[], T]]) -> dict[str, T]:
         What the functions return, by the same names. Where some of them fail the others are completed first;
         then `RunsFailedError` is raised, which has what was returned and what was raised.
     """
-    with durable_output(), quiet_libraries(), joint_progress(len(calls)), StopSignals() as stop:
+    with durable_output(), joint_progress(len(calls)), StopSignals() as stop:
         ends = run_together(calls, stop, announced=True)
         returned = {name: end.value for name, end in ends.items() if end.error is None}
         errors = {name: end.error for name, end in ends.items() if end.error is not None}
@@ -102,7 +102,7 @@ def run_together(
             f"several runs cannot share a process under torchrun, where one run has {ranks.expected_size()} "
             f"processes: start them without it"
         )
-    group, cpu_threads = turns.Turns(), torch.get_num_threads()
+    group, cpu_threads = turns.Turns(len(calls)), torch.get_num_threads()
     ends: dict[str, End[T]] = {name: End() for name in calls}
 
     def work(name: str) -> None:
@@ -111,7 +111,7 @@ def run_together(
             stack.enter_context(followed(stop))
             if announced:
                 stack.enter_context(spoken_by(name))
-            stack.enter_context(group.taken())
+            stack.enter_context(group.taken([*calls].index(name)))
             torch.set_num_threads(cpu_threads)  # a new thread has the number that another one set last
             try:
                 if stop.requested:
@@ -123,7 +123,7 @@ def run_together(
                 if announced and isinstance(error, VoidrlError | RunInterrupted | StoppedBySignal):
                     say(str(error))
 
-    with shared_by(len(calls)):
+    with quiet_libraries(), shared_by(len(calls)):
         threads = [_start(work, name) for name in calls]
         for thread in threads:
             thread.join()

@@ -42,12 +42,15 @@ class RandomState:
 
 
 class Turns:
-    """Hands the turn from thread to thread, first come, first served."""
+    """Hands the turn from thread to thread, first come, first served; at first in the order of the runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, runs: int) -> None:
         self._guard = threading.Lock()
-        self._waiting: deque[threading.Lock] = deque()
-        self._is_taken = False
+        self._firsts = [threading.Lock() for _ in range(runs)]
+        for ticket in self._firsts[1:]:
+            ticket.acquire()
+        self._waiting = deque(self._firsts[1:])
+        self._is_taken = True  # by the first run, though its thread may not have started
         self._start = torch.get_rng_state()
         self._outside = RandomState(self._start)
         self._present = self._outside  # whose states torch has now
@@ -60,8 +63,14 @@ class Turns:
                 ticket.acquire()
                 self._waiting.append(ticket)
             self._is_taken = True
-        ticket.acquire()  # until it is released by `give`
-        self._exchange(random_state)
+        self._begin(ticket, random_state)
+
+    def _begin(self, ticket: threading.Lock, random_state: RandomState) -> None:
+        ticket.acquire()  # once `give` has released it
+        if random_state is not self._present:
+            self._present.keep()
+            random_state.restore()
+            self._present = random_state
 
     def give(self) -> None:
         """Pass the turn on to whoever has waited longest."""
@@ -73,20 +82,14 @@ class Turns:
 
     def restore(self) -> None:
         """Give the caller's generators back, once all runs have ended."""
-        self._exchange(self._outside)
-
-    def _exchange(self, random_state: RandomState) -> None:
-        if random_state is not self._present:
-            self._present.keep()
-            random_state.restore()
-            self._present = random_state
+        self._begin(threading.Lock(), self._outside)
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Inside, this thread is a run: it begins with the turn, and ends by giving it up."""
+    def taken(self, run: int) -> Iterator[None]:
+        """Inside, this thread is a run: it begins with its first turn, and ends by giving it up."""
         place = self, RandomState(self._start)
         token = _place.set(place)
-        self.take(place[1])
+        self._begin(self._firsts[run], place[1])
         try:
             yield
         finally:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voidrl.cli.launch import OPTIONS, launch, split_off
@@ -398,7 +399,13 @@ def _resume(command: str, argv: list[str]) -> None:
         return
     from voidrl.concurrent import together
 
-    together({run: partial(resume, run) for run in runs})
+    names = [Path(run).name for run in runs]
+    together(
+        {
+            name if names.count(name) == 1 else run: partial(resume, run)
+            for name, run in zip(names, runs, strict=True)
+        }
+    )
 
 
 def _read_resume(argv: list[str]) -> argparse.Namespace:

@@ -88,8 +88,9 @@ _shown_by: list[Callable[..., Any]] = []  # what showed warnings before us
 
 def log_hidden_warnings(log: Log) -> None:
     """Write what was hidden so far to a log, and what will be until the current `quiet_libraries` ends."""
+    mine = threading.get_ident(), threading.main_thread().ident
     for listener in _listeners:
-        while listener.kept:
+        while listener.thread in mine and listener.kept:
             log(listener.kept.popleft())
     if _listeners:
         _current_listener().log = log

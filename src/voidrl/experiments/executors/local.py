@@ -73,8 +73,8 @@ class Options:
 
     @property
     def slots(self) -> int:
-        """Runs at a time in all."""
-        return self.jobs * self.together * max(1, len(parse_devices(self.devices or "cpu")))
+        """Processes at a time in all."""
+        return self.jobs * max(1, len(parse_devices(self.devices or "cpu")))
 
 
 def make(plan: Plan, options: Options) -> Local:
