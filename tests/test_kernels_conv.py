@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("triton")
 
 from voidrl.kernels import conv
-from voidrl.kernels.conv import conv_stack, conv_stack_reference, suits
+from voidrl.kernels.conv import Launch, conv_stack, conv_stack_reference, suits
 
 DEVICES = [
     pytest.param(
@@ -39,7 +39,8 @@ STACKS = {  # batch, image size, channels, padded channels, layers (out channels
 
 SETTINGS = (
     {"PAIRS": False, "CHUNKS": (32,)},
-    {"BLOCK": 64, "WARPS": 4, "ENOUGH_PROGRAMS": 1, "KEPT_BYTES": 0},  # several rounds
+    {"WALK_ROWS": 2, "WALK": Launch(32, 4, 2, None)},  # all layers walk
+    {"WALK_ROWS": 99, "STEP": Launch(64, 4, 1, None), "PROGRAMS": 1, "KEPT_BYTES": 0},  # none, several rounds
     {"GRADIENT_BLOCK": 32, "GRADIENT_PROGRAMS": 2, "GRADIENT_SUMS": 1},  # several rounds, one step each
 )
 
@@ -206,6 +207,34 @@ def test_what_the_kernels_take(device):
     assert not suits(x, shapes([weights[0][:20]]), strides[:1])
     assert not suits(x[..., :7], shapes(weights), strides)  # too small
     assert not suits(x, shapes(weights), [5, *strides[1:]])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("stride", [1, 2])
+def test_many_rounds_do_not_overwrite_what_products_read(stride, device):
+    """With few images a program takes a round or two, and its copies of later ones meet no product."""
+    torch.manual_seed(0)
+    x = (
+        rounded(256, 32, 41, 41)
+        .to(device, torch.bfloat16, memory_format=torch.channels_last)
+        .requires_grad_()
+    )
+    weight, bias = (
+        t.to(device).requires_grad_() for t in (rounded(32, 32, 3, 3, scale=0.1), torch.zeros(32))
+    )
+    rest = ([weight], [bias], [stride], "relu")
+    y = conv_stack(x, *rest)
+    grad_out = torch.randn_like(y)
+    runs = [torch.autograd.grad(conv_stack(x, *rest), [x, weight, bias], grad_out) for _ in range(5)]
+    for actual in runs[1:]:
+        assert all(map(torch.equal, actual, runs[0]))
+    plain = x.detach().float().requires_grad_()
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        expected = conv_stack_reference(plain, *rest)
+        wanted = torch.autograd.grad(expected, [plain, weight, bias], grad_out.float())
+    close(y, expected, 0.005)
+    for actual, gradient, tolerance in zip(runs[0], wanted, (0.005, 0.001, 0.001), strict=True):
+        close(actual, gradient, tolerance)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
