@@ -1,6 +1,7 @@
 """The same code on a CUDA device: runs, resumes, moves to the CPU and back."""
 
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from tiny_runs import MAZE, make_continuous, newest, rows, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import voidrl
-from voidrl import registry
+from voidrl import compression, registry
 from voidrl.agent.reset import reset
 from voidrl.augment import Augment
 from voidrl.config import EnvConfig
@@ -224,12 +225,18 @@ def test_captured_updates_equal_eager_ones(learner, pieces):
     ],
     ids=["dqn", "sac", "vectors"],
 )
-def test_captured_updates_are_the_same_with_frames_in_main_memory(options, engine, monkeypatch):
-    """Bit for bit, and so are actions and later updates after new steps have overwritten old frames."""
+def test_captured_updates_are_the_same_wherever_frames_are(options, engine, monkeypatch):
+    """On the GPU, in main memory, and compressed in both.
+
+    Bit for bit, and so are actions and later updates after new steps have overwritten old frames.
+    """
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(compression, "KEY_ROWS", 7)
     found = []
-    for storage in (None, torch.device("cpu")):
-        agent, runner = trained(engine, 20, storage=storage, **options, precision="fp32")
+    compressed = (0.0,) if "spec" in options else (0.0, 0.01)
+    for storage, gib in product((None, torch.device("cpu")), compressed):
+        given = {**options, "precision": "fp32", "replay__compressed_gib": gib}
+        agent, runner = trained(engine, 20, storage=storage, **given)
         assert runner.mode == engine
         assert runner._graphs
         replay, spec = runner.replay, agent.spec
@@ -245,8 +252,10 @@ def test_captured_updates_are_the_same_with_frames_in_main_memory(options, engin
             flags = torch.rand((3, replay.num_envs), generator=random).numpy()
             ended = flags[:2] < 0.1
             replay.add(action.cpu().numpy(), flags[2], *ended, frames.numpy(), skill)
-        found.append([*agent.tensors().values(), *replay.stored().values(), *actions])
-    assert all(torch.equal(one.cpu(), other.cpu()) for one, other in zip(*found, strict=True))
+        frames = replay.read_frames(torch.arange(len(replay.starts), device=agent.device))
+        found.append([*agent.tensors().values(), frames, replay.reward, replay.age, *actions])
+    for first, *others in zip(*found, strict=True):
+        assert all(torch.equal(first, other) for other in others)
 
 
 def test_captured_updates_draw_the_random_numbers_of_eager_ones():
@@ -711,9 +720,11 @@ def test_frames_of_tensor_environments_never_leave_the_device(continuous, monkey
     assert max(arrays) < frame
 
 
+@pytest.mark.parametrize("compressed_gib", [0.0, 0.01])
 @pytest.mark.parametrize("storage", ["cuda", "cpu"])
-def test_a_run_in_tensor_environments_trains_evaluates_and_resumes(storage, tmp_path):
+def test_a_run_in_tensor_environments_trains_evaluates_and_resumes(storage, compressed_gib, tmp_path):
     config = tiny(**TENSORS, env__frame_stack=2, replay__device=storage, log__eval_every_steps=20)
+    config |= {"replay.compressed_gib": compressed_gib}
     agent = voidrl.pretrain(MAZE, steps=40, out=tmp_path / "run", config=config, device="cuda")
     assert agent.device.type == "cuda"
     assert voidrl.resume(tmp_path / "run", steps=80).steps >= 80

@@ -84,7 +84,7 @@ class Oracle:
 
     def valid(self):
         """Actions whose full stack is still stored."""
-        oldest = self.row - self.replay.rows + self.stack
+        oldest = self.row - int(self.replay.kept_rows) + self.stack
         return {action for action, (*_, row) in self.where.items() if row >= oldest}
 
     def stacked(self, episode, time):

@@ -463,6 +463,10 @@ class ReplayConfig:
     """`auto` keeps the replay on the networks' device if it fits there. Otherwise its frames are kept in main
     memory, which is pinned so that the GPU reads it directly, and the run says so. `cpu` keeps them there
     always."""
+    compressed_gib: float = 0.0
+    """Memory in GiB for frames that are compressed without loss, which takes images; 0 stores frames as they
+    are. `capacity_steps` is then an upper bound: when the memory is full, the oldest steps are dropped, and
+    the run says how many fit."""
     priority_exponent: float = 0.0
     """α of prioritized sampling (Schaul et al. 2016): transitions are drawn with a probability proportional
     to their last error to the power of α; 0 draws uniformly."""
@@ -479,6 +483,7 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         require_positive(self, "capacity_steps")
+        require(self.compressed_gib >= 0, "compressed_gib", self.compressed_gib, "0 or more")
         for name in ("priority_exponent", "importance_start", "importance_end"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a number in [0, 1]")
 

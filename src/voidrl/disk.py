@@ -8,10 +8,11 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from voidrl import compression
 from voidrl.config import Config
 from voidrl.errors import RunFolderError, by_caller
 from voidrl.machine import free_disk, runs_here
-from voidrl.replay import CHUNK_BYTES, row_count, slot_bytes
+from voidrl.replay import GIB, chunk_row_count, frame_bytes, row_count, slot_bytes
 from voidrl.types import EnvSpec
 from voidrl.units import human_bytes
 
@@ -46,8 +47,14 @@ def checkpoint_bytes(
     rows = row_count(config.replay.capacity_steps, num_envs, spec)
     # `starts` is in a file of its own.
     row_size = num_envs * (slot_bytes(spec, skill_dim, note_dim=note_dim) - 8)
-    chunk_rows = max(1, CHUNK_BYTES // (num_envs * slot_bytes(spec, skill_dim)))
+    compressed = config.replay.compressed_gib
+    chunk_rows = chunk_row_count(spec, num_envs, skill_dim, compressed=compressed > 0)
     positions = 8 * (rows * num_envs + rows)  # `starts` and `row_starts`, written in full each time
+    if compressed:
+        raw, places = num_envs * frame_bytes(spec), 2 * 8  # the latter of a row's records
+        index = compression.index_bytes(frame_bytes(spec), num_envs, rows) // rows + places
+        row_size += index - raw + min(raw, int(compressed * GIB) // rows)
+        positions += places * rows
     if config.replay.priority_exponent:
         positions += 8 * rows * num_envs
 

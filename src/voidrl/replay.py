@@ -23,7 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl import ranks
+from voidrl import compression, ranks
+from voidrl.compression import CompressedFrames
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
 from voidrl.kernels.fusion import fusable
@@ -35,6 +36,7 @@ from voidrl.types import Batch, EnvSpec, Frames
 # Why no n-step sum runs past the step taken in a slot; 0 where it does. Only termination ends the value.
 TERMINATED, TRUNCATED, SKILL_ENDED = 1, 2, 3
 CPU = torch.device("cpu")
+FRAMES = "frames_"  # in a checkpoint, before the names of what compressed frames consist of
 CHUNK_BYTES = 64 * 2**20
 CHECKSUM_WORDS = 2**20  # in a block of `block_sums`
 GIB = 2**30
@@ -113,14 +115,17 @@ class Replay:
         device: torch.device,
         config: ReplayConfig | None = None,
         note_dim: int = 0,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         """Frames are stored on `storage`, everything else on `device`, where the networks are.
 
-        `storage` is the same device or main memory. `config` says how `draw` samples, None uniformly;
-        `note_dim` is the width of what `annotate` stores with each step.
+        `storage` is the same device or main memory. `config` says how `draw` samples, None uniformly, and
+        whether frames are compressed; `note_dim` is the width of what `annotate` stores with each step. `say`
+        is told when compressed frames have filled their memory.
         """
         assert storage in (device, CPU), (storage, device)
         self.spec, self.num_envs, self.device = spec, num_envs, device
+        self._say = say
         self.config, self.capacity_rows = config, -(-capacity_steps // num_envs)
         self.rows = row_count(capacity_steps, num_envs, spec)
         slots = self.rows * num_envs
@@ -132,7 +137,14 @@ class Replay:
 
         frame_dtype = torch.uint8 if spec.pixels else torch.float32
         self._pinned: Tensor | None = None  # the frames as the host has them
-        if storage == device:
+        self.compressed: CompressedFrames | None = None
+        if config is not None and config.compressed_gib:
+            memory_bytes = int(config.compressed_gib * GIB)
+            size = num_envs, self.rows, memory_bytes
+            compression.require_room(config.compressed_gib, frame_bytes(spec), num_envs, spec.frame_stack)
+            self.compressed = CompressedFrames(spec.stored_shape, *size, storage, device)
+            self.frames = self.compressed.arrived[:0]
+        elif storage == device:
             self.frames = empty(*spec.stored_shape, dtype=frame_dtype)
         else:
             self._pinned, self.frames = pinned_zeros((slots, *spec.stored_shape), frame_dtype, device)
@@ -145,8 +157,9 @@ class Replay:
         self.skill = empty(skill_dim, dtype=torch.float32)
         self.note = empty(note_dim, dtype=torch.float32)
         self.starts = empty(dtype=torch.int64)  # a separate ring
-        positions = torch.zeros(3, dtype=torch.int64, device=device)
-        self.head, self.starts_head, self.starts_count = positions.unbind()  # head: row of the newest frames
+        positions = torch.zeros(4, dtype=torch.int64, device=device)
+        # head: row of the newest frames; kept_rows: how many of the newest rows have their frames
+        self.head, self.starts_head, self.starts_count, self.kept_rows = positions.unbind()
         self._one = torch.ones((), device=device)
         self.priorities: Priorities | None = None
         if config is not None and config.priority_exponent:
@@ -162,12 +175,13 @@ class Replay:
         self._row_starts = np.zeros(self.rows, np.int64)
         self._age = np.zeros(num_envs, np.int32)
         self._ended = np.zeros(num_envs, bool)
-        self._chunk_rows = max(1, CHUNK_BYTES // (num_envs * slot_bytes(spec, skill_dim)))
+        self._chunk_rows = chunk_row_count(spec, num_envs, skill_dim, compressed=self.compressed is not None)
         self._chunk_writes = np.zeros(-(-self.rows // self._chunk_rows), np.int64)
         self._chunk_sums = np.zeros(len(self._chunk_writes), np.int64)
         self._summed_writes = self._chunk_writes.copy()  # those that `_chunk_sums` knows of
-        names = ("frames", "action", "reward", "ending", "age", "starts")
+        names = ("action", "reward", "ending", "age", "starts")
         stored = {**{name: getattr(self, name) for name in names}, "positions": positions}
+        stored["frames"] = self.frames if self.compressed is None else self.compressed.arrived
         if self.priorities is not None:
             stored["priority"] = self.priorities.values
         self._write = Upload(stored) if device.type == "cuda" else partial(write_directly, stored)
@@ -193,7 +207,7 @@ class Replay:
             self._touch(before)
         self._age[:] = 0
         self._ended[:] = False
-        self._write(self._advance(frames))
+        self._record(self._advance(frames))
 
     def add(
         self,
@@ -237,7 +251,7 @@ class Replay:
         self._touch(self._row)
         self._age = np.where(real, self._age + 1, 0).astype(np.int32)
         self._ended = over & real
-        self._write(writes + self._advance(next_frames))
+        self._record(writes + self._advance(next_frames))
         return len(starts)
 
     def annotate(self, columns: Tensor, note: Tensor) -> None:
@@ -253,24 +267,47 @@ class Replay:
         self._row = (self._row + 1) % self.rows
         self._filled_rows = max(self._filled_rows, self._row + 1)
         # The frames written here were the oldest: starts whose stack reaches back to them go first.
-        stale = (self._row + self.spec.frame_stack - 1) % self.rows
-        self._size -= int(self._row_starts[stale])
-        self._row_starts[stale] = 0
+        stale = {(self._row + self.spec.frame_stack - 1) % self.rows}
+        if self.compressed is not None:
+            for lost in self.compressed.make_room(self._row):
+                stale.update((lost + i) % self.rows for i in range(self.spec.frame_stack))
+        for row in stale:
+            self._size -= int(self._row_starts[row])
+            self._row_starts[row] = 0
         self._touch(self._row)
         here = self._row * self.num_envs
         writes: list[Write] = [
-            ("frames", here, frames),
+            ("frames", here if self.compressed is None else 0, frames),
             ("age", here, self._age),
             ("ending", here, np.zeros(self.num_envs, np.uint8)),
             self._positions(),
         ]
         if self.priorities is not None:
-            writes.append(("priority", stale * self.num_envs, np.full(self.num_envs, NONE)))
+            none = np.full(self.num_envs, NONE)
+            writes += [("priority", row * self.num_envs, none) for row in sorted(stale)]
         return writes
+
+    def _record(self, writes: list[Write]) -> None:
+        """Write to the device, and compress the frames that were written."""
+        self._write(writes)
+        if self.compressed is None:
+            return
+        self.compressed.encode(self._row)
+        if self._say is not None and self.compressed.live_rows < self._filled_rows:
+            assert self.config is not None
+            self._say(
+                f"the replay's memory for compressed frames, replay.compressed_gib = "
+                f"{self.config.compressed_gib:g}, is full with {self._size} steps: from here on the oldest "
+                f"are dropped"
+            )
+            self._say = None
 
     def _positions(self) -> Write:
         """The host's positions, for the device."""
-        return "positions", 0, np.array((self._row, self._starts_head, self._size))
+        kept = self.rows  # rows that were never written are not asked for
+        if self.compressed is not None and self.compressed.live_rows < self._filled_rows:
+            kept = self.compressed.live_rows
+        return "positions", 0, np.array((self._row, self._starts_head, self._size, kept))
 
     def _touch(self, row: int) -> None:
         """Mark the chunk of a row as changed."""
@@ -403,7 +440,7 @@ class Replay:
         # What precedes an option is the beginning of its episode, or an ending that is still stored.
         oldest = recorded + back
         found = (back == age) | (oldest + 1 < self.rows)
-        complete = found & (oldest <= self.rows - self.spec.frame_stack) & (ahead < recorded)
+        complete = found & (oldest <= self.kept_rows - self.spec.frame_stack) & (ahead < recorded)
         steps = back + ahead + 1
         complete &= steps <= n
         back = torch.where(complete, back, 0)
@@ -415,12 +452,18 @@ class Replay:
     def frames_of(self, slots: Tensor) -> Frames:
         """The frames that make up the observations in (B,) slots, on the networks' device."""
         index = slots[:, None] if self.spec.frame_stack == 1 else self._stack(slots)
-        if self._pinned is None:
+        if self._pinned is None and self.compressed is None:
             return Frames(self.frames, index)
-        # Each frame crosses PCIe once, in long words; the kernels that augment images read single bytes.
-        there = as_words(self.frames).index_select(0, index.flatten()).view(self.frames.dtype)
-        there = there.view(-1, *self.spec.stored_shape)
+        there = self.read_frames(index.flatten())
         return Frames(there, torch.arange(len(there), device=self.device).view(index.shape))
+
+    def read_frames(self, slots: Tensor) -> Tensor:
+        """(n,) slots → (n, *stored_shape): a copy of their frames, on the networks' device."""
+        if self.compressed is not None:
+            return self.compressed.read(slots)
+        # Frames in main memory cross PCIe in long words; the kernels that augment images read single bytes.
+        words = as_words(self.frames).index_select(0, slots)
+        return words.view(self.frames.dtype).view(-1, *self.spec.stored_shape)
 
     @fusable
     def _stack(self, slots: Tensor) -> Tensor:
@@ -506,7 +549,7 @@ class Replay:
         self._sum_chunks()
         for i in np.flatnonzero(self._chunk_writes).tolist():
             tag = f"{self._chunk_writes[i]} writes, {self._chunk_sums[i]:08x}"
-            yield f"{i:05d}", tag, partial(self._part, self._chunk(i))
+            yield f"{i:05d}", tag, partial(self._chunk, i)
 
     def load(
         self,
@@ -517,6 +560,8 @@ class Replay:
     ) -> None:
         """The inverse of `state` and `chunks`, in place; otherwise checksums are computed when needed."""
         self.starts.copy_(state["starts"])
+        if self.compressed is not None:
+            self.compressed.require_capacity(state["frames_counters"])
         self._row, self._filled_rows, self._starts_head, self._size = state["counters"].tolist()
         for name, array in self._host_arrays().items():
             array[:] = state[name].numpy()
@@ -525,9 +570,13 @@ class Replay:
         if self.priorities is not None:
             self.priorities.load(state)
         for name, tensors in chunks:
-            first = int(name) * self._chunk_rows * self.num_envs
-            for key, tensor in self._part(slice(first, first + len(tensors["age"]))).items():
+            first = int(name) * self._chunk_rows
+            last = first + len(tensors["age"]) // self.num_envs
+            for key, tensor in self._columns_of(slice(first * self.num_envs, last * self.num_envs)).items():
                 tensor.copy_(tensors[key])
+            if self.compressed is not None:
+                compressed = {k.removeprefix(FRAMES): v for k, v in tensors.items() if k.startswith(FRAMES)}
+                self.compressed.load_part(first, compressed)
 
     def _sum_chunks(self) -> None:
         """Checksum the chunks that changed. The sums tell apart runs resumed from the same checkpoint.
@@ -536,40 +585,48 @@ class Replay:
         would cost more than everything else.
         """
         for i in np.flatnonzero(self._chunk_writes != self._summed_writes).tolist():
-            self._chunk_sums[i] = checksum(self._part(self._chunk(i)).values())
+            self._chunk_sums[i] = checksum(self._chunk(i).values())
         self._summed_writes[:] = self._chunk_writes
 
     def chunks_in(self, rows: int) -> int:
         """In how many chunks the first `rows` rows are."""
         return -(-rows // self._chunk_rows)
 
-    def _chunk(self, i: int) -> slice:
-        first, last = i * self._chunk_rows, min((i + 1) * self._chunk_rows, self._filled_rows)
-        return slice(first * self.num_envs, last * self.num_envs)
-
     def _host_arrays(self) -> dict[str, np.ndarray]:
+        frames = {} if self.compressed is None else self.compressed.state()
         return {
             "row_starts": self._row_starts,
             "age": self._age,
             "ended": self._ended,
             "chunk_writes": self._chunk_writes,
             "chunk_sums": self._chunk_sums,
+            **{f"{FRAMES}{name}": array for name, array in frames.items()},
         }
 
-    def _part(self, part: slice) -> dict[str, Tensor]:
-        return {name: tensor[part] for name, tensor in self.stored().items()}
+    def _chunk(self, i: int) -> dict[str, Tensor]:
+        first, last = i * self._chunk_rows, min((i + 1) * self._chunk_rows, self._filled_rows)
+        columns = self._columns_of(slice(first * self.num_envs, last * self.num_envs))
+        if self.compressed is None:
+            return columns
+        compressed = self.compressed.part(first, last)
+        return {**columns, **{f"{FRAMES}{name}": tensor for name, tensor in compressed.items()}}
+
+    def _columns_of(self, slots: slice) -> dict[str, Tensor]:
+        return {name: tensor[slots] for name, tensor in self.stored().items()}
 
     def stored(self) -> dict[str, Tensor]:
-        """What is stored with each slot, to be read or written in bulk.
+        """What is stored with each slot, to be read or written in bulk; not frames that are compressed.
 
         Frames in main memory are the host's tensor, so that they do not pass through the device.
         """
-        names = ["action", "reward", "ending", "age", "skill"]
+        names = [] if self.compressed is not None else ["frames"]
+        names += ["action", "reward", "ending", "age", "skill"]
         names += ["note"] if self.note.shape[1] else []
+        found: dict[str, Tensor] = {name: getattr(self, name) for name in names}
         if self._pinned is not None:
             torch.cuda.synchronize(self.device)  # host synchronization: the stream may still use the frames
-        frames = self.frames if self._pinned is None else self._pinned
-        return {"frames": frames, **{name: getattr(self, name) for name in names}}
+            found["frames"] = self._pinned
+        return found
 
 
 def write_directly(stored: dict[str, Tensor], writes: list[Write]) -> None:
@@ -668,6 +725,12 @@ def as_words(tensor: Tensor) -> Tensor:
     return flat.view(next(dtype for dtype in words if flat.shape[1] % dtype.itemsize == 0))
 
 
+def chunk_row_count(spec: EnvSpec, num_envs: int, skill_dim: int, *, compressed: bool) -> int:
+    """Rows in a chunk of a checkpoint; of compressed frames, whole groups with their key frames."""
+    rows = max(1, CHUNK_BYTES // (num_envs * slot_bytes(spec, skill_dim)))
+    return compression.key_rows(rows) * compression.KEY_ROWS if compressed else rows
+
+
 def row_count(capacity_steps: int, num_envs: int, spec: EnvSpec) -> int:
     """Rows of the ring: the steps asked for, and room for the newest frames and a full stack."""
     return max(-(-capacity_steps // num_envs), spec.frame_stack + 1) + spec.frame_stack
@@ -701,36 +764,51 @@ def make_replay(
         raise ConfigError(
             f"replay.device = 'cuda' cannot be used with networks on {device}: expected 'auto' or 'cpu'"
         )
+    if config.compressed_gib and not spec.pixels:
+        raise ConfigError(
+            f"replay.compressed_gib = {config.compressed_gib:g} cannot be used on {spec.describe()}: images "
+            f"alone are compressed; expected 0"
+        )
+    if config.compressed_gib and ranks.current().size > 1:
+        raise ConfigError(
+            f"replay.compressed_gib = {config.compressed_gib:g} cannot be used on {ranks.current().size} "
+            f"ranks: expected 0, or one rank"
+        )
     places = dict.fromkeys({"auto": [device, CPU], "cpu": [CPU], "cuda": [device]}[config.device])
     prioritized = config.priority_exponent > 0
     row_bytes = num_envs * slot_bytes(spec, skill_dim, note_dim=note_dim, prioritized=prioritized)
-    frames = num_envs * frame_bytes(spec)
-    rows = row_count(config.capacity_steps, num_envs, spec)
+    rows, in_rows = row_count(config.capacity_steps, num_envs, spec), num_envs * frame_bytes(spec)
+    frames, columns = rows * in_rows, rows * (row_bytes - in_rows)
+    if config.compressed_gib:
+        frames = int(config.compressed_gib * GIB)
+        columns += compression.index_bytes(frame_bytes(spec), num_envs, rows)
     free = {}
     for place in dict.fromkeys([*places, device]):
         free[place] = free_bytes(place) // ranks.current().sharing(place)  # all take theirs at once
         if place == CPU:  # which other runs of this process take as they fill it, not at once
             free[place] //= runs_here()
-    fitting_rows = 0
+    share = 0.0  # of what is needed, the most that fits anywhere
     for place in places:
-        in_row = {device: row_bytes} if place == device else {device: row_bytes - frames, place: frames}
-        fitting = min(int(0.9 * free[each]) // size for each, size in in_row.items())
-        fitting_rows = max(fitting_rows, fitting)
-        if rows <= fitting:
+        needed = {device: frames + columns} if place == device else {device: columns, place: frames}
+        share = max(share, min(0.9 * free[each] / size for each, size in needed.items()))
+        if share >= 1:
             if place != device:
                 why = f", since {device} has {free[device] / GIB:.2f} GiB free" if len(places) > 1 else ""
                 say(
-                    f"the replay's frames, {rows * frames / GIB:.2f} GiB, are kept in main memory{why}; to "
-                    f"pin it may take a second per GiB"
+                    f"the replay's frames, {frames / GIB:.2f} GiB, are kept in main memory{why}; to pin it "
+                    f"may take a second per GiB"
                 )
             size = num_envs, config.capacity_steps, skill_dim
-            return Replay(spec, *size, place, device, config=config, note_dim=note_dim)
+            return Replay(spec, *size, place, device, config=config, note_dim=note_dim, say=say)
     there = " and ".join(f"{f / GIB:.2f} GiB free on {p}" for p, f in free.items())
-    steps = (fitting_rows - spec.frame_stack) * num_envs
+    steps = (int(share * rows) - spec.frame_stack) * num_envs
     lower = f"replay.capacity_steps to {steps} or less" if steps > 0 else "env.num_envs"
+    lower += ", or the size of the frames"
+    if config.compressed_gib:
+        lower = "replay.compressed_gib or replay.capacity_steps"
     raise ReplayMemoryError(
-        f"the replay of {config.capacity_steps} steps needs {rows * row_bytes / GIB:.2f} GiB and there is "
-        f"{there}: lower {lower}, or the size of the frames"
+        f"the replay of {config.capacity_steps} steps needs {(frames + columns) / GIB:.2f} GiB and there is "
+        f"{there}: lower {lower}"
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from voidrl.data.units import observations_of
 from voidrl.replay import TERMINATED, TRUNCATED, Replay
@@ -76,7 +77,8 @@ def read_episodes(replay: Replay, spans: list[Span]) -> Iterator[Episode]:
     for span in spans:
         slots = span.rows * n + span.column
         after = (span.rows[-1] + 1) % replay.rows * n + span.column
-        frames = replay.frames[np.append(slots, after)].cpu().numpy()
+        within = torch.from_numpy(np.append(slots, after)).to(replay.device)
+        frames = replay.read_frames(within).cpu().numpy()
         ending = replay.ending[slots].cpu().numpy()
         truncated = ending == TRUNCATED
         truncated[-1] |= span.open
