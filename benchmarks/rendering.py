@@ -3,9 +3,9 @@
     python benchmarks/rendering.py
     python benchmarks/rendering.py --env dmc/quadruped_walk --renderers cpu --processes 8 --json FILE
 
-Each process simulates and renders one environment, two control steps per image, while nothing learns. The
-last column compares images of the same physics: the mean difference per color, of 255, from the first
-renderer at the first quality. A renderer that does not work here is left out, with the reason.
+Each process simulates and renders one environment, or several in turn, two control steps per image, while
+nothing learns. The last column compares images of the same physics: the mean difference per color, of 255,
+from the first renderer at the first quality. A renderer that does not work here is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -30,14 +30,11 @@ COMPARED_STEPS = 10  # after which images are compared
 HEADER = f"{'renderer':10}{'quality':10}{'processes':>10}{'images/s':>10}{'ms/image':>10}{'|Δ|':>8}"
 
 
-def measure(
-    env: str, renderer: str, quality: str, processes: int, seconds: float
-) -> tuple[float, np.ndarray]:
-    """Images per second of all processes, and the images after some steps."""
-    dmc = DMControlConfig("pixels", action_repeat=2, render_quality=quality, renderer=renderer)  # type: ignore[arg-type]
-    with closing(make_envs(EnvConfig(env, num_envs=processes, backend="async", dmc=dmc))) as envs:
+def measure(env: str, num_envs: int, seconds: float, dmc: DMControlConfig) -> tuple[float, np.ndarray]:
+    """Images per second of all environments, and the images after some steps."""
+    with closing(make_envs(EnvConfig(env, num_envs=num_envs, backend="async", dmc=dmc))) as envs:
         random = np.random.default_rng(0)
-        actions = random.uniform(-1, 1, (64, processes, envs.spec.action_dim)).astype(np.float32)
+        actions = random.uniform(-1, 1, (64, num_envs, envs.spec.action_dim)).astype(np.float32)
         envs.reset(0)
         for action in actions[:COMPARED_STEPS]:
             images = envs.step(action).frames
@@ -45,7 +42,7 @@ def measure(
         while (elapsed := time.perf_counter() - began) < seconds:
             envs.step(actions[steps % len(actions)])
             steps += 1
-    return steps * processes / elapsed, images
+    return steps * num_envs / elapsed, images
 
 
 def works(given: argparse.Namespace) -> list[str]:
@@ -67,6 +64,7 @@ def main() -> None:
     parser.add_argument("--renderers", nargs="+", default=["gpu", "cpu"], choices=["gpu", "cpu"])
     parser.add_argument("--qualities", nargs="+", default=["default", "medium", "fast"])
     parser.add_argument("--processes", nargs="+", type=int, default=[4, 8, 16])
+    parser.add_argument("--envs-per-process", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     given = parser.parse_args()
@@ -74,7 +72,15 @@ def main() -> None:
     reference: dict[int, np.ndarray] = {}  # images by number of processes
     print(HEADER)
     for renderer, quality, processes in product(works(given), given.qualities, given.processes):
-        rate, images = measure(given.env, renderer, quality, processes, given.seconds)
+        dmc = DMControlConfig(
+            observation="pixels",
+            action_repeat=2,
+            render_quality=quality,
+            renderer=renderer,  # type: ignore[arg-type]
+            processes=processes,
+        )
+        num_envs = processes * given.envs_per_process
+        rate, images = measure(given.env, num_envs, given.seconds, dmc)
         other = reference.setdefault(processes, images)
         difference = float(np.abs(images.astype(int) - other.astype(int)).mean())
         rows.append(
@@ -82,6 +88,7 @@ def main() -> None:
                 "renderer": renderer,
                 "quality": quality,
                 "processes": processes,
+                "num_envs": num_envs,
                 "images_per_second": rate,
                 "mean_difference": difference,
             }

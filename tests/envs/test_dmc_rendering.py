@@ -53,8 +53,8 @@ def is_mesa(rendering):
 @pytest.mark.parametrize(
     ("quality", "cores", "on_cpu"),
     [
-        ("default", 16, True),
-        ("default", 15, False),
+        ("default", 24, True),
+        ("default", 23, False),
         ("medium", 8, True),
         ("medium", 7, False),
         ("fast", 4, True),

@@ -15,7 +15,7 @@ from voidrl.envs.gl import CHOICE, OpenGL, find_gl, software_gl
 from voidrl.machine import whole_cores
 
 # Cores from which a run that learns on a GPU is faster if they render, by quality of the images.
-LEAST_CORES = {"default": 16, "medium": 8, "fast": 4}
+LEAST_CORES = {"default": 24, "medium": 8, "fast": 4}
 THREADS = "LP_NUM_THREADS"  # of Mesa's software rasterizer; 0 draws in the calling thread
 
 
