@@ -70,8 +70,9 @@ def main() -> None:
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
     reference: dict[int, np.ndarray] = {}  # images by number of processes
+    renderers = works(given)
     print(HEADER)
-    for renderer, quality, processes in product(works(given), given.qualities, given.processes):
+    for renderer, quality, processes in product(renderers, given.qualities, given.processes):
         dmc = DMControlConfig(
             observation="pixels",
             action_repeat=2,
