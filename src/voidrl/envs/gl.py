@@ -32,7 +32,7 @@ assert physics.render(16, 16).any(), 'the image is black'
 if os.environ['MUJOCO_GL'] == 'egl':
     from OpenGL import GL
     with physics.contexts.gl.make_current() as context:
-        print('rendered by', context.call(GL.glGetString, GL.GL_RENDERER).decode())
+        print('rendered by', (context.call(GL.glGetString, GL.GL_RENDERER) or b'').decode())
 """
 Place = Literal["any", "gpu", "cpu"]
 REMEDIES: dict[Place, str] = {
