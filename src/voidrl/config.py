@@ -172,8 +172,8 @@ class DMControlConfig:
     """Number or name of the camera; −1 is the one URLB uses: 2 for the quadruped, `front_close` for jaco,
     0 for all others."""
     render_quality: Literal["default", "medium", "fast"] = "default"
-    """`default`, as dm_control renders; `medium`, with coarser shadows and curves: colors differ by up to 0.3
-    of 255 on average, at a quarter of the cost on a CPU; `fast`, without shadows and multisampling."""
+    """`default`, as dm_control renders; `medium`, with coarser shadows and curves: colors differ by about
+    0.3 of 255, at a quarter of the cost on a CPU; `fast`, without shadows and multisampling."""
     renderer: Literal["auto", "gpu", "cpu"] = "auto"
     """Where images are rendered. `auto` takes CPU cores if networks learn on the GPU and there are enough
     cores for this quality, else the GPU if there is one, and says so."""

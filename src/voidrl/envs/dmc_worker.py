@@ -23,7 +23,7 @@ from voidrl.envs.workers import end_with_parent
 MAP, RESET, STEP, VIEW = b"m", b"r", b"s", b"v"
 ALIGNMENT = 64
 # Changes of MuJoCo's `vis.quality`. dm_control's models have shadow maps of 2048², 4 samples per pixel, and
-# spheres of 28 slices and 16 stacks. At 84 × 84 pixels, `medium` differs by at most 0.3 of 255 on average.
+# spheres of 28 slices and 16 stacks. At 84 × 84 pixels, `medium` differs by about 0.3 of 255 on average.
 QUALITIES: dict[str, dict[str, int]] = {
     "default": {},
     "medium": {"shadowsize": 512, "numslices": 16, "numstacks": 8},
