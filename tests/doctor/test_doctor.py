@@ -238,7 +238,7 @@ def test_a_version_that_voidrl_does_not_support(monkeypatch):
 def test_no_opengl(monkeypatch):
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(gl, "TIMEOUT_S", gl.TIMEOUT_S)
-    monkeypatch.setattr(gl, "_failure", lambda name: f"no lib{name}")
+    monkeypatch.setattr(gl, "_try", lambda variables: f"no lib{variables['MUJOCO_GL']}")
     monkeypatch.setattr(metadata, "version", lambda package: "1.0.50")
     found = probes.examine("OpenGL")
     assert found.state == "warn"

@@ -233,6 +233,7 @@ LOCAL = {
     "engine": "compile",
     "env.backend": "async",
     "env.dmc.processes": 500,
+    "env.dmc.renderer": "cpu",
     "env.timeout_s": 1e9,
     "replay.device": "cuda",
     "replay.data": "somebody/data-v0",

@@ -127,7 +127,9 @@ def render_image() -> str:
     gl.TIMEOUT_S = GL_TIMEOUT_S
     chosen = os.environ.get("MUJOCO_GL")
     try:
-        return f"{gl.find_gl('dmc/walker')} renders images{' (set by MUJOCO_GL)' if chosen else ''}"
+        found = gl.find_gl("dmc/walker", "take env.dmc.observation = 'states'")
+        place = f" on the {'CPU' if found.on_cpu else 'GPU'}"
+        return f"{found.name} renders images{place}{' (set by MUJOCO_GL)' if chosen else ''}"
     except ConfigError as error:
         fix = "unset MUJOCO_GL" if chosen else "sudo apt-get install -y libegl1 libgl1 libosmesa6"
         raise UnusableError(str(error), fix) from None

@@ -21,6 +21,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from voidrl.config import EnvConfig
 from voidrl.envs import dmc_worker
 from voidrl.envs.coverage import PhysicsCoverage
+from voidrl.envs.dmc_rendering import Rendering, choose_rendering, no_rendering
 from voidrl.envs.dmc_worker import (
     MAP,
     RESET,
@@ -33,7 +34,6 @@ from voidrl.envs.dmc_worker import (
     SimulatorSettings,
 )
 from voidrl.envs.failures import raised
-from voidrl.envs.gl import find_gl
 from voidrl.envs.ids import DMC
 from voidrl.envs.memory import allocate, shared_file
 from voidrl.envs.variables import Variable
@@ -61,7 +61,9 @@ PACKAGES = {"dm-control": ((1, 0, 50), (2,)), "mujoco": ((3, 17), (4,))}  # as i
 class DMControlVector(VectorEnv):
     """N simulations of one task, in worker processes or in this one."""
 
-    def __init__(self, settings: SimulatorSettings, processes: int, timeout_s: float) -> None:
+    def __init__(
+        self, settings: SimulatorSettings, processes: int, timeout_s: float, rendering: Rendering
+    ) -> None:
         self.num_envs = settings["num_envs"]
         self._name, self._timeout_s = settings["name"], timeout_s
         self._workers: list[_SimulationWorker] = []
@@ -69,7 +71,7 @@ class DMControlVector(VectorEnv):
         self._own: Simulators | None = None
         self._steps = 0
         if processes:
-            described = self._start_workers(settings, min(processes, self.num_envs))
+            described = self._start_workers(settings, processes, rendering)
         else:
             described = self._start_here(settings)
         self.described = described
@@ -85,18 +87,19 @@ class DMControlVector(VectorEnv):
 
     def _start_here(self, settings: SimulatorSettings) -> Description:
         self._own = _simulate_here(settings)
-        described = self._own.describe()
+        described = self._own.described
         self.arrays = self._own.arrays = Arrays.over(self.num_envs, described, settings)
         return described
 
-    def _start_workers(self, settings: SimulatorSettings, processes: int) -> Description:
-        environment = {"MUJOCO_GL": _gl_for(settings)}
+    def _start_workers(
+        self, settings: SimulatorSettings, processes: int, rendering: Rendering
+    ) -> Description:
         with shared_file() as file:
             for envs in np.array_split(np.arange(self.num_envs), processes):
                 part: SimulatorSettings = {
                     **settings, "first_env": int(envs[0]), "num_envs": len(envs), "memory": file.fileno(),
                 }  # fmt: skip
-                self._workers.append(_SimulationWorker(part, file.fileno(), environment))
+                self._workers.append(_SimulationWorker(part, file.fileno(), rendering))
             answers = [json.loads(text) for text in self._answers("when it started")]
             for answer in answers:
                 if "failed" in answer:
@@ -195,8 +198,8 @@ class DMControlVector(VectorEnv):
 class _SimulationWorker(ScriptWorker):
     """A worker that simulates some of the environments."""
 
-    def __init__(self, settings: SimulatorSettings, memory: int, environment: dict[str, str]) -> None:
-        super().__init__(dmc_worker.__file__, settings, (memory,), environment)
+    def __init__(self, settings: SimulatorSettings, memory: int, rendering: Rendering) -> None:
+        super().__init__(dmc_worker.__file__, settings, (memory,), rendering.variables)
         first, last = settings["first_env"], settings["first_env"] + settings["num_envs"] - 1
         self.envs = f"number {first}" if first == last else f"numbers {first} to {last}"
 
@@ -207,10 +210,14 @@ class DMControlEnvs(Envs):
     vector: DMControlVector
     _counter: PhysicsCoverage | None = None
 
-    def __init__(self, vector: DMControlVector, config: EnvConfig, *, true_state: bool = False) -> None:
+    def __init__(
+        self, vector: DMControlVector, config: EnvConfig, *, true_state: bool = False, notice: str = ""
+    ) -> None:
         super().__init__(
             vector, config.id, config.frame_stack, check_bounds=config.check_bounds, true_state=true_state
         )
+        if notice:
+            self.reading = self.reading._replace(notices=(*self.reading.notices, notice))
         # A body's actuators move all of its joints, if only through one another.
         names = vector.described["variables"]
         self._variables = tuple(Variable(name, controllable=True, discrete=False) for name in names)
@@ -269,8 +276,9 @@ def make_dmc(
     evaluation: bool,
     render_height: int = 0,
     true_state: bool = False,
+    device: str = "auto",
 ) -> Envs:
-    """Create N simulations of the domain or task in `config.id`."""
+    """Create N simulations of the domain or task in `config.id`, for networks on `device`."""
     config = resolve(config)
     if evaluation and not (config.count_states or render_height):  # coverage and videos need no reward
         require_task(config.id, "an evaluation needs one")
@@ -282,10 +290,12 @@ def make_dmc(
             f"env.backend = {config.backend!r} cannot be used with environment {config.id!r}: expected auto "
             f"or async; {remedy}"
         )
-    processes = 0 if here else config.dmc.processes or own_cores()
-    return DMControlEnvs(
-        DMControlVector(settings, processes, config.timeout_s), config, true_state=true_state
-    )
+    processes = 0 if here else min(config.dmc.processes or own_cores(), num_envs)
+    rendering = no_rendering()
+    if settings["renders"]:
+        rendering = choose_rendering(config.id, config.dmc, processes, device, _without_gl(settings))
+    vector = DMControlVector(settings, processes, config.timeout_s, rendering)
+    return DMControlEnvs(vector, config, true_state=true_state, notice=rendering.notice)
 
 
 def probe_dmc(config: EnvConfig) -> EnvSpec:
@@ -304,7 +314,7 @@ def _simulates_here(config: EnvConfig) -> bool:
 @cache
 def _described(settings: str, here: bool, timeout_s: float) -> Description:
     """Describe a simulation, in its own process: importing dm_control depends on MUJOCO_GL."""
-    vector = DMControlVector(json.loads(settings), 0 if here else 1, timeout_s)
+    vector = DMControlVector(json.loads(settings), 0 if here else 1, timeout_s, no_rendering())
     vector.close()
     return vector.described
 
@@ -325,7 +335,7 @@ def _settings(
         "view_size": view_size,
         "renders": dmc.observation == "pixels" or view_size > 0 or found.name in NEED_GL,
         "camera": CAMERAS.get(found.domain, 0) if dmc.camera == -1 else dmc.camera,
-        "fast": dmc.render_quality == "fast",
+        "quality": dmc.render_quality,
         "measures": config.count_states,
         "true_state": true_state,
         "first_env": 0,
@@ -334,12 +344,11 @@ def _settings(
     }
 
 
-def _gl_for(settings: SimulatorSettings) -> str:
-    if not settings["renders"]:
-        return "disabled"
-    if settings["view_size"] and not settings["image_size"]:
-        return find_gl(settings["name"], otherwise="record no video")
-    return find_gl(settings["name"])
+def _without_gl(settings: SimulatorSettings) -> str:
+    """What a user without OpenGL can do."""
+    if settings["image_size"]:
+        return "take env.dmc.observation = 'states'"
+    return "record no video" if settings["view_size"] else "take another task"
 
 
 def _simulate_here(settings: SimulatorSettings) -> Simulators:

@@ -75,7 +75,7 @@ def make_envs(
         render_height: Above 0, `Envs.render` returns pictures of environment 0, of this height if the world
             can be drawn at any size. Nothing else changes.
         true_state: Whether `Envs.true_state` can be asked. On Atari this emulates each game twice.
-        device: Where environments are that take and return tensors.
+        device: Where environments are that take and return tensors, and the networks of all others.
     """
     n = num_envs or config.num_envs
     name, options = (config.id, {}) if factory is not None else parse_id(config.id)
@@ -90,7 +90,14 @@ def make_envs(
         _require_plain(config)
     if factory is None and name.startswith(DMC):
         _require_defaults(config, "atari", f"{ATARI}<game>, since only Atari has these options")
-        return make_dmc(config, n, evaluation=evaluation, render_height=render_height, true_state=true_state)
+        return make_dmc(
+            config,
+            n,
+            evaluation=evaluation,
+            render_height=render_height,
+            true_state=true_state,
+            device=device,
+        )
     _require_defaults(config, "dmc", f"{DMC}<domain>_<task>, since only DMControl has these options")
     if factory is None and name.startswith(ATARI):
         return make_atari(

@@ -1,0 +1,74 @@
+"""Where DMControl's images are rendered: on the GPU, or on CPU cores, which leaves the GPU to the networks.
+
+Rendering and learning take turns on a GPU. With enough cores the CPU renders as many images as a run needs,
+while the GPU learns. docs/environments/dmcontrol.md has the measurements behind the rule.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from voidrl.config import DMControlConfig
+from voidrl.envs.gl import CHOICE, OpenGL, find_gl, software_gl
+from voidrl.machine import whole_cores
+
+# Cores from which a run that learns on a GPU is faster if they render, by quality of the images.
+LEAST_CORES = {"default": 24, "medium": 8, "fast": 4}
+THREADS = "LP_NUM_THREADS"  # of Mesa's software rasterizer; 0 draws in the calling thread
+
+
+class Rendering(NamedTuple):
+    """How worker processes render."""
+
+    variables: Mapping[str, str]
+    """Their environment variables."""
+    notice: str = ""
+    """What `auto` has decided, as a sentence; empty if there was nothing to decide."""
+
+
+def no_rendering() -> Rendering:
+    """For workers that render nothing, so that they need no OpenGL."""
+    return Rendering({CHOICE: "disabled"})
+
+
+def choose_rendering(env: str, dmc: DMControlConfig, workers: int, device: str, otherwise: str) -> Rendering:
+    """Find an OpenGL for the workers where `dmc.renderer` wants it.
+
+    Args:
+        env: The environment, for the error message.
+        dmc: The quality of images, and where to render them.
+        workers: The number of worker processes, which share the cores.
+        device: The device of the networks.
+        otherwise: What a user without OpenGL can do instead.
+    """
+    if dmc.renderer != "auto":
+        return _with_threads(find_gl(env, otherwise, dmc.renderer), workers)
+    found = find_gl(env, otherwise)
+    cores, least = whole_cores(), LEAST_CORES[dmc.render_quality]
+    few = dmc.observation == "states" or cores < least  # images, or cores to render them
+    if found.on_cpu or device == "cpu" or few or os.environ.get(CHOICE):
+        return _with_threads(found, workers)
+    software = software_gl()
+    if software is None:
+        return _with_threads(
+            found,
+            workers,
+            "images are rendered on the GPU, which slows down learning there: with a software OpenGL "
+            f"(apt-get install libosmesa6), the {cores} CPU cores would render them",
+        )
+    return _with_threads(
+        software,
+        workers,
+        f"images are rendered on the CPU ({cores} cores; from {least} on this is faster for "
+        f"env.dmc.render_quality = {dmc.render_quality!r}), which leaves the GPU to the networks; "
+        f"env.dmc.renderer = 'gpu' renders there",
+    )
+
+
+def _with_threads(found: OpenGL, workers: int, notice: str = "") -> Rendering:
+    """Divide the cores among the workers; left alone, the rasterizer of each would take all of them."""
+    per_worker = whole_cores() // workers
+    threads = os.environ.get(THREADS, str(per_worker if per_worker > 1 else 0))
+    return Rendering({**found.variables, THREADS: threads}, notice)
