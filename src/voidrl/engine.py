@@ -445,7 +445,7 @@ def _pick_mode(agent: Agent, before: str | None, say: Callable[[str], None]) -> 
     mode: Mode
     if wanted == "auto":
         mode, reason = ("eager", f"since {obstacle}") if obstacle else engine_for(agent.config, before)
-        if mode == "compile" and not kernels.usable(replay.frames):
+        if mode == "compile" and not kernels.usable(agent.task_skill):
             mode, reason = "graph", "since Triton, which compiling needs, does not work here"
     else:
         mode, reason = wanted, ""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from voidrl.config import DMControlConfig
 from voidrl.envs.gl import CHOICE, OpenGL, find_gl, software_gl
-from voidrl.machine import whole_cores
+from voidrl.machine import own_cores
 
 # Cores from which a run that learns on a GPU is faster if they render, by quality of the images.
 LEAST_CORES = {"default": 24, "medium": 8, "fast": 4}
@@ -46,7 +46,7 @@ def choose_rendering(env: str, dmc: DMControlConfig, workers: int, device: str, 
     if dmc.renderer != "auto":
         return _with_threads(find_gl(env, otherwise, dmc.renderer), workers)
     found = find_gl(env, otherwise)
-    cores, least = whole_cores(), LEAST_CORES[dmc.render_quality]
+    cores, least = own_cores(), LEAST_CORES[dmc.render_quality]
     few = dmc.observation == "states" or cores < least  # images, or cores to render them
     if found.on_cpu or device == "cpu" or few or os.environ.get(CHOICE):
         return _with_threads(found, workers)
@@ -69,6 +69,6 @@ def choose_rendering(env: str, dmc: DMControlConfig, workers: int, device: str, 
 
 def _with_threads(found: OpenGL, workers: int, notice: str = "") -> Rendering:
     """Divide the cores among the workers; left alone, the rasterizer of each would take all of them."""
-    per_worker = whole_cores() // workers
+    per_worker = own_cores() // workers
     threads = os.environ.get(THREADS, str(per_worker if per_worker > 1 else 0))
     return Rendering({**found.variables, THREADS: threads}, notice)
