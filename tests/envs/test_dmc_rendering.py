@@ -53,12 +53,12 @@ def is_mesa(rendering):
 @pytest.mark.parametrize(
     ("quality", "cores", "on_cpu"),
     [
-        ("default", 24, True),
-        ("default", 23, False),
-        ("medium", 8, True),
-        ("medium", 7, False),
-        ("fast", 4, True),
-        ("fast", 3, False),
+        ("default", 64, True),
+        ("default", 63, False),
+        ("medium", 24, True),
+        ("medium", 23, False),
+        ("fast", 12, True),
+        ("fast", 11, False),
     ],
 )
 def test_auto_leaves_the_gpu_to_the_networks_if_there_are_enough_cores(machine, quality, cores, on_cpu):
