@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from voidrl.config import require, to_json
 from voidrl.errors import ConfigError
-from voidrl.experiments.cell import INTERRUPTED
 from voidrl.experiments.executors.base import (
     CELL_MODULE,
     CELLS_MODULE,
@@ -244,6 +243,8 @@ class Local(Executor):
         return f"cuda:{self._placement.cells[first]}"
 
     def stop(self) -> None:  # noqa: D102
+        from voidrl.experiments.cell import INTERRUPTED  # imports torch
+
         for job in chain(*self._open.values()):
             self._dropped[job["cell"]] = Ended(INTERRUPTED)
             release_lock(job)
