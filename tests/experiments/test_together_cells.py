@@ -3,12 +3,14 @@
 import io
 import json
 import os
+import re
 import signal
 import sys
 
 import pytest
 from tiny_runs import assert_same_run
 
+from voidrl.config import to_json
 from voidrl.errors import ConfigError
 from voidrl.experiments import cell as cell_module
 from voidrl.experiments import cells, run
@@ -16,10 +18,12 @@ from voidrl.experiments.board import Board
 from voidrl.experiments.cell import BAD_INPUT, DONE, INTERRUPTED, do_job
 from voidrl.experiments.executors import local, make_options
 from voidrl.experiments.executors.base import log_path
+from voidrl.experiments.executors.devices import Gpu
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.state import CellState, state_of
+from voidrl.machine import GB
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import read_failure
 
@@ -177,6 +181,23 @@ def test_a_stop_drops_what_has_not_been_started(demo, tmp_path):
     again = locks.acquire(locks.cell_lock_path(plan.out, first.folder))
     assert again is not None  # nobody holds it any more
     locks.release(again)
+
+
+def test_cells_of_one_process_have_one_gpu_and_one_slot_of_it(demo, monkeypatch):
+    plan, _, groups = demo
+    gpus = [Gpu(0, "GPU-a", 80 * GB, 80 * GB), Gpu(3, "GPU-d", 70 * GB, 80 * GB)]
+    settings = {c.folder: local.settings_of(c.phase, to_json(c.config), c.evaluation) for c in plan.cells}
+    options = local.Options(devices="0,3", together=3)
+    executor = local.Local(options, device="cuda", gpus=gpus, settings=settings)
+    monkeypatch.setattr(executor._placement, "_read", lambda: gpus)
+    shown = io.StringIO()
+    assert run.run_plan(plan, executor, command=["voidrl"], board=Board(shown)).ok
+    assert max(map(len, groups())) == 3
+    places = dict(re.findall(r"^(\S+): .* steps on (cuda:\d)", shown.getvalue(), re.MULTILINE))
+    for group in groups():
+        assert len({places[cell] for cell in group}) == 1
+    assert {*places.values()} == {"cuda:0", "cuda:3"}
+    assert not executor._placement.cells
 
 
 def test_a_process_that_is_killed_ends_all_its_cells(demo, monkeypatch):

@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from voidrl.envs.autoreset import NextStepVector, next_step
+from voidrl.envs.envpool import EnvPoolVector
 from voidrl.envs.failures import raised
 from voidrl.envs.forked import ForkedVector
 from voidrl.envs.masks import MaskReader
@@ -175,7 +176,7 @@ class Envs:
 
     @property
     def _steps_elsewhere(self) -> bool:
-        return isinstance(self.vector, ForkedVector)
+        return isinstance(self.vector, ForkedVector | EnvPoolVector)
 
     def _receive(self) -> Any:
         """What the vector environment returns for the step."""

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from voidrl.config import require, to_json
 from voidrl.errors import ConfigError
-from voidrl.experiments.cell import INTERRUPTED
 from voidrl.experiments.executors.base import (
     CELL_MODULE,
     CELLS_MODULE,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from voidrl.experiments.plan import Plan
 
 MOST_BYTES = 2**16  # of reports that are read at once
+JOBS_BYTES = 2**20  # of a pipe, which takes the jobs before the process has started
 LOOK_SECONDS = 2.0  # between two looks at the memory of GPUs
 MPS = ("auto", "on", "off")
 
@@ -211,10 +211,10 @@ class Local(Executor):
         try:
             self._children[first] = _Child(jobs, variables)
         except OSError as error:
-            if len(jobs) == 1:
-                raise
             why = f"its process could not be started ({error.strerror or error})"
             self._dropped |= {job["cell"]: Ended(None, why) for job in jobs}
+            if self._placement is not None:
+                del self._placement.cells[first]
 
     def poll(self) -> dict[str, Ended]:  # noqa: D102
         from voidrl.runs.experiment_record import read_gpu_memory  # imports torch
@@ -238,12 +238,14 @@ class Local(Executor):
     def where(self, cell: str) -> str:  # noqa: D102
         if self._placement is None:
             return ""
-        groups = [*([job["cell"] for job in jobs] for jobs in self._open.values())]
+        groups = [[job["cell"] for job in jobs] for jobs in self._open.values()]
         groups += [child.cells for child in self._children.values()]
-        first = next(cells[0] for cells in groups if cell in cells)
-        return f"cuda:{self._placement.cells[first]}"
+        firsts = [cells[0] for cells in groups if cell in cells]
+        return f"cuda:{self._placement.cells[firsts[0]]}" if firsts else ""
 
     def stop(self) -> None:  # noqa: D102
+        from voidrl.experiments.cell import INTERRUPTED  # imports torch
+
         for job in chain(*self._open.values()):
             self._dropped[job["cell"]] = Ended(INTERRUPTED)
             release_lock(job)
@@ -294,9 +296,13 @@ class _Child:
                     stderr=log,
                     pass_fds=[*locks, *([report] if several else [])],
                     env={**os.environ, **cell_environment(jobs[0]), **variables},
+                    pipesize=JOBS_BYTES if several else -1,
                     # In its own session: a terminal's Ctrl-C goes to the parent alone, which passes it on.
                     start_new_session=True,
                 )
+        except BaseException:
+            os.close(self._reports)
+            raise
         finally:
             os.close(report)
             for job in jobs:
