@@ -4,7 +4,8 @@
     python benchmarks/replay_memory.py --device cuda --json h200-replay-memory.json
 
 Frames are of Atari games played at random, 84×84 gray, as `atari/GAME` gives them. On CUDA a batch is read
-from a replay on the GPU and in main memory, with frames as they are and compressed, in a captured graph.
+from a replay on the GPU and in main memory, with frames as they are and compressed, in a captured graph; and
+updates of the workload `discrete` are made from each (`voidrl bench update discrete` has random pixels).
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from voidrl.bench.timing import measure_calls, synchronize
+from voidrl.agent import Agent
+from voidrl.bench.timing import measure, measure_calls, synchronize
+from voidrl.bench.workloads import find_workload
+from voidrl.build import build_config
 from voidrl.compression import WORD_BYTES, index_bytes
 from voidrl.config import EnvConfig, ReplayConfig
 from voidrl.device import pick_device
+from voidrl.engine import MAX_BURST, Engine
 from voidrl.envs.make import make_envs
 from voidrl.replay import Replay, frame_bytes, slot_bytes
 from voidrl.runs.folder import environment_info
@@ -32,6 +37,7 @@ from voidrl.types import EnvSpec
 GAMES = ("ms_pacman", "pong", "breakout", "freeway", "montezuma_revenge", "assault", "seaquest")
 GIB = 2**30
 MILLION = 1_000_000
+WARMUP_UPDATES = 64  # graphs of single updates and of bursts are captured
 CPU = torch.device("cpu")
 
 
@@ -115,6 +121,7 @@ def sampling(
                 return replay.frames_of(replay.sample(512)).stacked()
 
             (timing,) = measure_calls([read], device, seconds)
+            updates = update_rate(replay, device, seconds) if device.type == "cuda" else None
             found.append(
                 {
                     "frames": where,
@@ -122,11 +129,22 @@ def sampling(
                     "steps": len(replay),
                     "microseconds": timing.seconds * 1e6,
                     "record_microseconds": recording * 1e6,
+                    "updates_per_second": updates,
                     "num_envs": num_envs,
                 }
             )
             del replay, read
     return found
+
+
+def update_rate(replay: Replay, device: torch.device, seconds: float) -> float:
+    """Captured updates per second."""
+    config = build_config(replay.spec, [*find_workload("discrete").layers, {"engine": "graph"}])
+    engine = Engine(Agent(replay.spec, config, device), replay, print)
+    engine.update(0, WARMUP_UPDATES)
+    (timing,) = measure([lambda count: engine.update(0, count)], device, seconds, MAX_BURST)
+    engine.close()
+    return 1 / timing.seconds
 
 
 def main() -> None:
@@ -159,12 +177,13 @@ def main() -> None:
         device, options.games[0], options.num_envs, options.steps, options.rounds, options.seconds
     )
     print(f"\n512 stacks of 4 frames of {options.games[0]}, networks on {device}\n")
-    print("| frames | compressed | steps | µs to sample and gather | µs to record a step |")
-    print("|---|---|---:|---:|---:|")
+    print("| frames | compressed | steps | µs to sample and gather | µs to record a step | updates/s |")
+    print("|---|---|---:|---:|---:|---:|")
     for row in read:
         print(
             f"| {row['frames']} | {'yes' if row['compressed'] else 'no'} | {row['steps']:,} | "
-            f"{row['microseconds']:.0f} | {row['record_microseconds']:.0f} |"
+            f"{row['microseconds']:.0f} | {row['record_microseconds']:.0f} | "
+            f"{'–' if row['updates_per_second'] is None else round(row['updates_per_second'])} |"
         )
     if options.json is not None:
         figures = {"memory": rows, "sampling": read, "environment": environment_info()}

@@ -33,6 +33,7 @@ from voidrl.envs.torch_maze import TorchPixelMaze
 from voidrl.errors import CaptureError
 from voidrl.methods.base import Method
 from voidrl.observations import action_mask
+from voidrl.pinned import pinned_zeros
 from voidrl.replay import Replay
 from voidrl.types import EnvSpec
 
@@ -92,10 +93,27 @@ def test_an_agent_moves_between_devices_and_acts_alike(tmp_path):
 def test_the_replay_may_lie_beside_the_networks_or_in_main_memory(spec, storage):
     place = pick_device("cuda")
     agent = make_agent(spec, device=place, learner__n_step=3, method__pool=20)
-    replay = fill_replay(spec, storage=torch.device(storage), device=place)
+    replay = fill_replay(spec, storage=place if storage == "cuda" else torch.device("cpu"), device=place)
     for index in range(4):
         metrics = agent.step(replay, index % agent.learner.period)
     assert all(value.device.type == "cuda" and torch.isfinite(value) for value in metrics.values())
+
+
+def test_pinned_memory_is_the_hosts_and_the_devices():
+    host, there = pinned_zeros((300, 7), torch.float32, pick_device("cuda"))
+    assert (host.device.type, there.device) == ("cpu", pick_device("cuda"))
+    assert not there.any()
+    there[3] = torch.arange(7, device="cuda")
+    torch.cuda.synchronize()
+    assert host[3].tolist() == [0, 1, 2, 3, 4, 5, 6]
+    host[299] = 5
+    part = there[299:]
+    assert part.sum() == 35
+    del there
+    assert host.is_pinned()  # as long as a tensor of the device is left
+    del part
+    assert not host.is_pinned()
+    assert host.sum() == 56
 
 
 # Capture

@@ -49,28 +49,29 @@ def pinned_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devic
             f"{array.nbytes / GIB:.2f} GiB of main memory could not be pinned for {device} (CUDA error "
             f"{status}): lower replay.capacity_steps"
         )
-    return torch.from_numpy(array), torch.as_tensor(_Registered(array), device=device)
+    return torch.from_numpy(array), torch.as_tensor(_Registered(array, device), device=device)
 
 
 class _Registered:
     """An array that is pinned until no tensor of the device refers to it any more."""
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: np.ndarray, device: torch.device) -> None:
         self._array = array
-        self.__cuda_array_interface__: dict[str, Any] = {
-            "shape": array.shape,
-            "typestr": array.dtype.str,
-            "data": (_address(array), False),
-            "version": 3,
-        }
         # Not at the end of the process, when the driver unpins everything itself.
-        weakref.finalize(self, _unregister, _address(array)).atexit = False
+        weakref.finalize(self, _unregister, _address(array), device).atexit = False
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """What torch makes a tensor of, which keeps this object."""
+        array = self._array
+        data = _address(array), False  # not read-only
+        return {"shape": array.shape, "typestr": array.dtype.str, "data": data, "version": 3}
 
 
 def _address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _unregister(address: int) -> None:
-    torch.cuda.synchronize()
+def _unregister(address: int, device: torch.device) -> None:
+    torch.cuda.synchronize(device)  # what was launched may still read it
     torch.cuda.cudart().cudaHostUnregister(address)
