@@ -58,13 +58,13 @@ class WarpDMControl:
         device: torch.device | str,
         render_mode: str | None = None,
     ) -> None:
-        from voidrl.envs.warp_physics import WarpCamera, WarpPhysics
-        from voidrl.envs.warp_tasks import DOMAINS
-
         self.num_envs, self.device, self.render_mode = num_envs, torch.device(device), render_mode
         self._name, self._repeat = settings["name"], settings["action_repeat"]
         plain: SimulatorSettings = {**settings, "num_envs": 1, "image_size": 0, "view_size": 0}
         simulators = simulate_here(plain)  # dm_control's own model and spaces
+        from voidrl.envs.warp_physics import WarpCamera, WarpPhysics
+        from voidrl.envs.warp_tasks import DOMAINS  # imports dm_control, whose warnings are hidden above
+
         [single], described = simulators.envs, simulators.describe()
         observation_space, action_space = spaces_of(described, settings)
         self.single_observation_space: gym.Space = observation_space
