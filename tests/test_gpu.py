@@ -684,6 +684,6 @@ def test_a_run_in_mujoco_warp_keeps_its_frames_on_the_device(tmp_path):
     pytest.importorskip("mujoco_warp", reason="needs the extra `warp`")
     config = tiny(env__num_envs=4, learner="ddpg", method__k=3, replay__capacity_steps=64)
     run = {"steps": 64, "out": tmp_path / "run", "device": "cuda"}
-    agent = voidrl.pretrain("dmc-warp/walker", config={**config, "device": "cuda"}, **run)
+    agent = voidrl.pretrain("dmc-warp/walker", config=config, **run)
     assert agent.device.type == "cuda"
     assert voidrl.resume(tmp_path / "run", steps=96).steps >= 96
