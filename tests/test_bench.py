@@ -322,6 +322,10 @@ def test_env(tmp_path):
     assert bench("env", "tiny_runs:Walk", "--num-envs", 1, 3, "--seconds", 0.02, "--json", path) == 0
     assert [row["num_envs"] for row in figures(path)] == [1, 3]
     assert all(row["steps_per_second"] > 0 for row in figures(path))
+    assert (
+        bench("env", DEMO_ENV, "--num-envs", 2, "--backend", "tensor", "--seconds", 0.02, "--json", path) == 0
+    )
+    assert figures(path)[0]["backend"] == "tensor"
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -1,5 +1,6 @@
 """The same code on a CUDA device: runs, resumes, moves to the CPU and back."""
 
+from contextlib import closing
 from functools import partial
 from itertools import product
 
@@ -25,9 +26,10 @@ import voidrl
 from voidrl import compression, registry
 from voidrl.agent.reset import reset
 from voidrl.augment import Augment
-from voidrl.config import EnvConfig
+from voidrl.config import DMControlConfig, EnvConfig
 from voidrl.device import pick_device
 from voidrl.engine import MAX_BURST, Engine
+from voidrl.envs.dmc_warp import EPISODE_STEPS
 from voidrl.envs.make import make_envs
 from voidrl.envs.torch_maze import TorchPixelMaze
 from voidrl.errors import CaptureError
@@ -812,3 +814,36 @@ def test_two_ranks_on_one_gpu_exchange_by_gloo_and_update_like_one(tmp_path):
     assert any("2 ranks exchange gradients by gloo" in line for line in said)
     assert second["engine"].pop("said") == said
     assert all(torch.equal(value, second["engine"][name]) for name, value in first["engine"].items())
+
+
+def test_simulations_in_mujoco_warp_are_the_same_on_the_device():
+    """Graphs that are replayed from a stream of the caller's, against plain launches on the CPU."""
+    pytest.importorskip("mujoco_warp", reason="needs the extra `warp`")
+    options = DMControlConfig(observation="pixels", image_size=20, action_repeat=1)
+    seen = {}
+    for device in ("cpu", "cuda"):
+        config = EnvConfig("dmc-warp/walker_walk", num_envs=3, dmc=options)
+        random, states = torch.Generator().manual_seed(0), []
+        with closing(make_envs(config, device=device)) as envs:
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                envs.reset(seed=4)
+                envs.vector._steps[:] = EPISODE_STEPS - 4  # the fifth step resets
+                for _ in range(8):
+                    result = envs.step(torch.rand(3, 6, generator=random).to(device) * 2 - 1)
+                    physics = envs.vector._physics
+                    states.append([physics.qpos.cpu(), torch.from_numpy(result.reward), result.frames.cpu()])
+        seen[device] = states
+    for (qpos, reward, frames), (other_qpos, other_reward, other_frames) in zip(*seen.values(), strict=True):
+        torch.testing.assert_close(qpos, other_qpos, atol=1e-3, rtol=0)
+        torch.testing.assert_close(reward, other_reward, atol=1e-3, rtol=0)
+        assert (frames.int() - other_frames.int()).abs().float().mean() < 4
+
+
+def test_a_run_in_mujoco_warp_keeps_its_frames_on_the_device(tmp_path):
+    pytest.importorskip("mujoco_warp", reason="needs the extra `warp`")
+    config = tiny(env__num_envs=4, learner="ddpg", method__k=3, replay__capacity_steps=64)
+    run = {"steps": 64, "out": tmp_path / "run", "device": "cuda"}
+    agent = voidrl.pretrain("dmc-warp/walker", config=config, **run)
+    assert agent.device.type == "cuda"
+    assert voidrl.resume(tmp_path / "run", steps=96).steps >= 96

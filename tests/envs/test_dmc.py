@@ -491,8 +491,12 @@ def test_another_version_is_refused_with_the_pin(package, version, wanted, monke
     assert f"pip install '{wanted}'" in str(error.value)
 
 
+def not_installed(package):
+    raise dmc.importlib.metadata.PackageNotFoundError(package)
+
+
 def test_without_the_extra_the_command_is_named(monkeypatch):
-    monkeypatch.setattr(dmc.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(dmc.importlib.metadata, "version", not_installed)
     with pytest.raises(MissingExtraError, match=r"'dmc/walker' needs dm-control.*voidrl\[dmc\]"):
         make("dmc/walker")
 

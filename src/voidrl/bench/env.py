@@ -31,8 +31,8 @@ def results(
         given = {"id": options.env, "num_envs": n, "backend": options.backend}
         values = protocol_for(options.env, options.preset or default_preset(options.env))
         config = update(EnvConfig(), merge(values["env"], given))
-        with closing(make_envs(config)) as envs:
-            rates, frames_per_step = _rates(envs, options.seconds), envs.frames_per_step
+        with closing(make_envs(config, device=str(device))) as envs:
+            rates, frames_per_step = _rates(envs, options.seconds, device), envs.frames_per_step
         figures = {
             "env": options.env,
             "preset": options.preset,
@@ -50,9 +50,11 @@ def results(
         yield Result(figures, cells, (f"{value_range(figures, 'steps_per_second')} steps/s",))
 
 
-def _rates(envs: Envs, seconds: float) -> list[float]:
+def _rates(envs: Envs, seconds: float, device: torch.device) -> list[float]:
     """Steps per second in each repeat."""
-    actions = cycle(random_actions(envs.spec, np.random.default_rng(0), (ACTION_SETS, envs.num_envs)))
+    drawn = random_actions(envs.spec, np.random.default_rng(0), (ACTION_SETS, envs.num_envs))
+    # Where a policy would choose them.
+    actions = cycle(torch.from_numpy(drawn).to(device) if envs.takes_tensors else drawn)
     envs.reset(0)
     for _ in range(8):
         envs.step(next(actions))

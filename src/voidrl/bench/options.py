@@ -73,7 +73,8 @@ def _add_options(name: str, parser: argparse.ArgumentParser) -> None:
         add("--updates-per-step", type=float, help="(default: the preset's)")
     if name == "env":
         add("--num-envs", type=int, nargs="+", default=[1, 16, 64], help="(default: 1 16 64)")
-        add("--backend", choices=("auto", "native", "sync", "async"), default="auto")
+        add("--backend", choices=("auto", "native", "sync", "async", "tensor"), default="auto")
+        add("--device", default="cpu", help="where environments of tensors are (default: cpu)")
         add("--preset", help="take the environment's options from this preset (default: its own)")
     else:
         add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")

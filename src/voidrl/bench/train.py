@@ -70,7 +70,9 @@ def _run(
     merged = merge(*layers)
     env_config = update(EnvConfig(), merged["env"])
     with (
-        closing(make_envs(env_config, pretraining=merged.get("phase") == "pretrain")) as envs,
+        closing(
+            make_envs(env_config, pretraining=merged.get("phase") == "pretrain", device=str(device))
+        ) as envs,
         tempfile.TemporaryDirectory(prefix="voidrl-bench-") as folder,
     ):
         config = build_config(envs.spec, layers)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import importlib.util
 import json
 import re
 import warnings
@@ -34,7 +33,6 @@ from voidrl.envs.dmc_worker import (
     SimulatorSettings,
 )
 from voidrl.envs.failures import raised
-from voidrl.envs.ids import DMC
 from voidrl.envs.memory import allocate, shared_file
 from voidrl.envs.variables import Variable
 from voidrl.envs.vector import Envs, StepResult
@@ -50,12 +48,18 @@ from voidrl.suites.dmcontrol import (
     REPEATS,
     STATES_REPEAT,
     TASKS,
+    dmc_prefix,
     find_dmc_task,
     require_task,
 )
 from voidrl.types import EnvSpec
 
-PACKAGES = {"dm-control": ((1, 0, 50), (2,)), "mujoco": ((3, 17), (4,))}  # as in pyproject.toml
+VersionRanges = dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
+"""The first version of each package, and the first that is too new."""
+PACKAGES: VersionRanges = {
+    "dm-control": ((1, 0, 50), (2,)),
+    "mujoco": ((3, 17), (4,)),
+}  # as in pyproject.toml
 
 
 class DMControlVector(VectorEnv):
@@ -75,7 +79,7 @@ class DMControlVector(VectorEnv):
         else:
             described = self._start_here(settings)
         self.described = described
-        self.single_observation_space, self.single_action_space = _spaces(described, settings)
+        self.single_observation_space, self.single_action_space = spaces_of(described, settings)
         rate = 1 / (described["control_timestep_s"] * settings["action_repeat"])
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_fps": rate}
         self.render_mode = "rgb_array" if settings["view_size"] else None
@@ -86,7 +90,7 @@ class DMControlVector(VectorEnv):
         return self._own is None
 
     def _start_here(self, settings: SimulatorSettings) -> Description:
-        self._own = _simulate_here(settings)
+        self._own = simulate_here(settings)
         described = self._own.described
         self.arrays = self._own.arrays = Arrays.over(self.num_envs, described, settings)
         return described
@@ -266,7 +270,7 @@ def resolve(config: EnvConfig) -> EnvConfig:
     pixels = dmc.observation == "pixels"
     default = REPEATS.get(found.domain, PIXELS_REPEAT) if pixels else STATES_REPEAT
     dmc = dataclasses.replace(dmc, action_repeat=dmc.action_repeat or default)
-    return dataclasses.replace(config, id=f"{DMC}{found.name}", dmc=dmc)
+    return dataclasses.replace(config, id=f"{dmc_prefix(config.id)}{found.name}", dmc=dmc)
 
 
 def make_dmc(
@@ -282,7 +286,7 @@ def make_dmc(
     config = resolve(config)
     if evaluation and not (config.count_states or render_height):  # coverage and videos need no reward
         require_task(config.id, "an evaluation needs one")
-    settings = _settings(config, num_envs, render_height, true_state)
+    settings = settings_for(config, num_envs, render_height, true_state)
     here = _simulates_here(config) and not render_height  # worker processes give the same results
     if config.backend == "native" or (here and settings["renders"]):
         remedy = "rendering needs worker processes" if here else "sync simulates in this process"
@@ -300,10 +304,10 @@ def make_dmc(
 
 def probe_dmc(config: EnvConfig) -> EnvSpec:
     """The spec of the environments, without rendering anything."""
-    settings = _settings(resolve(config), 1)
+    settings = settings_for(resolve(config), 1)
     plain: SimulatorSettings = {**settings, "image_size": 0, "renders": False, "measures": False}
     described = _described(json.dumps(plain), _simulates_here(config), config.timeout_s)
-    return spec_of(*_spaces(described, settings), config.frame_stack)
+    return spec_of(*spaces_of(described, settings), config.frame_stack)
 
 
 def _simulates_here(config: EnvConfig) -> bool:
@@ -319,12 +323,13 @@ def _described(settings: str, here: bool, timeout_s: float) -> Description:
     return vector.described
 
 
-def _settings(
+def settings_for(
     config: EnvConfig, num_envs: int, view_size: int = 0, true_state: bool = False
 ) -> SimulatorSettings:
+    """The settings of the simulations of `config.id`."""
     found, dmc = find_dmc_task(config.id), config.dmc
     assert found is not None
-    _require_dm_control(config.id)
+    require_packages(config.id, PACKAGES, "dmc")
     return {
         "name": config.id,
         "domain": found.domain,
@@ -351,7 +356,8 @@ def _without_gl(settings: SimulatorSettings) -> str:
     return "record no video" if settings["view_size"] else "take another task"
 
 
-def _simulate_here(settings: SimulatorSettings) -> Simulators:
+def simulate_here(settings: SimulatorSettings) -> Simulators:
+    """Simulations in this process."""
     try:
         with warnings.catch_warnings():
             # About an OpenGL that this process never uses.
@@ -365,7 +371,7 @@ def _not_made(name: str, raised_what: str) -> str:
     return f"environment {name!r} {raised_what} when it was created"
 
 
-def _spaces(described: Description, settings: SimulatorSettings) -> tuple[gym.spaces.Box, gym.spaces.Box]:
+def spaces_of(described: Description, settings: SimulatorSettings) -> tuple[gym.spaces.Box, gym.spaces.Box]:
     """The spaces of observations and actions."""
     image_size, camera, cameras = settings["image_size"], settings["camera"], described["cameras"]
     drawn = image_size or settings["view_size"]
@@ -382,11 +388,13 @@ def _spaces(described: Description, settings: SimulatorSettings) -> tuple[gym.sp
     return gym.spaces.Box(-np.inf, np.inf, (described["obs_dim"],), np.float32), action
 
 
-def _require_dm_control(name: str) -> None:
-    if any(importlib.util.find_spec(module) is None for module in ("dm_control", "mujoco")):
-        raise MissingExtraError("dm-control", "dmc", f"environment {name!r}")
-    for package, (least, below) in PACKAGES.items():
-        version = importlib.metadata.version(package)
+def require_packages(name: str, packages: VersionRanges, extra: str) -> None:
+    """Refuse an environment whose packages are missing or untested."""
+    for package, (least, below) in packages.items():
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            raise MissingExtraError(package, extra, f"environment {name!r}") from None
         if not least <= _numbers(version) < below:
             wanted = f"{package}>={'.'.join(map(str, least))},<{below[0]}"
             raise ConfigError(

@@ -14,8 +14,8 @@ from voidrl.config import DMControlConfig
 from voidrl.envs.gl import CHOICE, OpenGL, find_gl, software_gl
 from voidrl.machine import own_cores
 
-# Cores from which a run that learns on a GPU is faster if they render, by quality of the images: from the rates
-# of both on an H200 with 16 cores (docs/environments/dmcontrol.md).
+# Cores from which a run that learns on a GPU is faster if they render, by quality of the images; from the
+# rates of both on an H200 with 16 cores (docs/environments/dmcontrol.md).
 LEAST_CORES = {"default": 64, "medium": 24, "fast": 12}
 THREADS = "LP_NUM_THREADS"  # of Mesa's software rasterizer; 0 draws in the calling thread
 

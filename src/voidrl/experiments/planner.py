@@ -24,7 +24,7 @@ from voidrl.config import (
     update,
 )
 from voidrl.envs.dmc import resolve
-from voidrl.envs.ids import ATARI, DMC, has_colon, names_code
+from voidrl.envs.ids import ATARI, DMCONTROL, has_colon, names_code
 from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
 from voidrl.evaluation import EVALUATION_STREAM, run_seed
 from voidrl.experiments import scale
@@ -454,7 +454,7 @@ class Planner:
         if phase == "finetune":
             default = merged.get("finetune", {}).get("steps") or default
         steps = int(_file_steps(phase, arm, self.experiment) or default)
-        if not env.startswith(DMC):
+        if not env.startswith(DMCONTROL):
             return steps
         protocol = resolve(update(EnvConfig(), {**merged.get("env", {}), "id": env}, "env."))
         return steps * protocol.dmc.action_repeat // action_repeat
