@@ -4,10 +4,12 @@ import pytest
 import torch
 from helpers import CONTINUOUS, CPU, DISCRETE, PIXELS, Place, fill_replay, make_agent, moved, snapshot
 from tiny_runs import MAZE, tiny
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 import voidrl
 from voidrl import engine as engines
 from voidrl import registry
+from voidrl.compile_cache import VARIABLE
 from voidrl.device import HostCopy
 from voidrl.engine import MAX_BURST, MAX_GRAPHS, WARMUP_RUNS, Engine, HostReads, IdleTimer
 from voidrl.errors import CaptureError, ConfigError
@@ -247,7 +249,15 @@ def test_whether_that_is_an_error_depends_on_whose_choice_it_was():
 
 
 @pytest.fixture
-def traced(monkeypatch):
+def cache_home(monkeypatch, tmp_path):
+    """The user's cache folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(VARIABLE, default_cache_dir())  # as torch sets it
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def traced(monkeypatch, cache_home):
     """torch.compile as far as it goes without a C++ compiler: graphs are traced and differentiated."""
     compile_ = torch.compile
     monkeypatch.setattr(
@@ -276,6 +286,70 @@ def test_compiled_updates_are_the_same_updates(learner, traced):
     for owner in (*compiled.modules(), replay):  # nothing stays compiled after an update
         assert not [name for name, value in vars(owner).items() if callable(value) and "_fn" in name]
         assert not {"critic_loss", "encode", "spread", "sample"} & vars(owner).keys()
+
+
+class Failing:
+    """torch.compile whose code of one method fails, after others have changed weights."""
+
+    def __init__(self, times):
+        self.left = times
+
+    def __call__(self, function, **options):
+        def run(*args, **kwargs):
+            if function.__name__ == "actor_loss" and self.left:
+                self.left -= 1
+                raise RuntimeError("no such instruction\nand more")
+            return function(*args, **kwargs)
+
+        return run
+
+
+def updated_without(monkeypatch, failures, engine, updates=3):
+    """An agent after some updates, of which compiling failed so often, and what was said."""
+    agent, replay, said = make_agent(CONTINUOUS, learner="ddpg", engine=engine), fill_replay(CONTINUOUS), []
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "compile", Failing(failures))
+        patch.setattr(engines, "_pick_mode", lambda *args: "compile")
+        torch.manual_seed(1)
+        runner = Engine(agent, replay, said.append)
+        runner.update(0, updates)
+    return agent, runner, said
+
+
+def test_what_cannot_be_compiled_runs_without_if_the_choice_was_ours(monkeypatch, cache_home):
+    plain, _, said = updated_without(monkeypatch, 0, "auto")
+    assert said == []
+    agent, runner, said = updated_without(monkeypatch, 99, "auto")
+    assert said == [
+        "engine: graph, since the update could not be compiled (RuntimeError: no such instruction)"
+    ]
+    assert runner.mode == "graph"
+    assert not moved(plain.tensors(), agent.tensors())  # nothing is left of the update that failed
+    with pytest.raises(RuntimeError, match="no such instruction"):
+        updated_without(monkeypatch, 99, "compile")
+
+
+def test_damaged_code_of_earlier_runs_is_compiled_again(monkeypatch, cache_home):
+    plain, runner, _ = updated_without(monkeypatch, 0, "compile")
+    (runner._cache.path / "code").write_text("damaged")
+    agent, runner, said = updated_without(monkeypatch, 1, "compile")
+    assert said[0].startswith("engine: compiling failed (RuntimeError: no such instruction); trying again")
+    assert said[1:] == [f"{runner._cache.path} was damaged and is deleted; the next start compiles again"]
+    assert runner.mode == "compile"
+    assert not runner._cache.path.exists()
+    assert not moved(plain.tensors(), agent.tensors())
+
+
+def test_intact_code_of_earlier_runs_is_kept_if_compiling_fails_without_it_too(monkeypatch, cache_home):
+    _, runner, _ = updated_without(monkeypatch, 0, "compile")
+    kept = runner._cache.path / "code"
+    kept.write_text("intact")
+    _, runner, said = updated_without(monkeypatch, 99, "auto")
+    assert [sentence.partition(" (")[0] for sentence in said] == [
+        "engine: compiling failed",
+        "engine: graph, since the update could not be compiled",
+    ]
+    assert kept.read_text() == "intact"
 
 
 # IdleTimer

@@ -450,6 +450,54 @@ def test_a_method_that_reads_the_host_is_named_and_still_runs_eagerly(tmp_path, 
     assert capsys.readouterr().err.count("method 'test_gpu:Reader' cannot be captured") == 1
 
 
+LONG = {"steps": 10_000_000}
+
+
+def test_a_long_run_is_compiled_and_a_short_one_is_not(capsys):
+    assert trained("auto", 0, steps=1000)[1].mode == "graph"
+    assert "engine: graph, since compiling pays from 200k updates on" in capsys.readouterr().out
+    assert trained("auto", 0, **LONG)[1].mode == "compile"
+    assert "engine: compile, since the run has" in capsys.readouterr().out
+
+
+def test_a_long_run_that_cannot_be_captured_makes_every_update_eagerly():
+    """The check of the first update was to be undone, for a compiled one to take its place."""
+    options = {"method": Reader, "precision": "fp32", **QUIET}
+    eager, (fallen, engine) = trained("eager", 6, **options)[0], trained("auto", 6, **options, **LONG)
+    assert (engine.mode, engine._fusable) == ("eager", [])
+    assert_alike(eager, fallen)
+
+
+def test_a_long_run_that_cannot_be_compiled_is_captured(monkeypatch, capsys):
+    """Nothing is left of the update that failed half-way."""
+
+    def failing(function, **options):
+        def run(*args, **kwargs):
+            if function.__name__ == "critic_loss":
+                raise RuntimeError("no such instruction")
+            return function(*args, **kwargs)
+
+        return run
+
+    options = {"precision": "fp32", **QUIET}
+    graph = trained("graph", 12, **options)[0]
+    monkeypatch.setattr(torch, "compile", failing)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "of-the-user")
+    fallen, engine = trained("auto", 12, **options, **LONG)
+    assert "engine: graph, since the update could not be compiled" in capsys.readouterr().out
+    assert engine.mode == "graph"
+    assert engine._graphs
+    assert_alike(graph, fallen)
+
+
+def test_a_resumed_run_keeps_the_engine_of_its_checkpoint(tmp_path, capsys):
+    config = tiny(device="cuda")
+    voidrl.pretrain(MAZE, steps=30, out=tmp_path / "run", config=config)
+    assert "engine: graph" in capsys.readouterr().err
+    voidrl.resume(tmp_path / "run", steps=60)
+    assert "engine: graph, as before" in capsys.readouterr().err
+
+
 def test_actions_are_chosen_by_a_captured_pass():
     agent, engine = trained("graph", 6, learner="dqn", **QUIET)
     skill = torch.zeros(2, 0, device=agent.device)

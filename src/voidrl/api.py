@@ -237,9 +237,12 @@ def resume(
         spec = None if saved is None else _spec_of(saved)
         has_threads = saved is not None and "cpu_threads" in saved.meta  # a run on a GPU has none
         threads = saved.count("cpu_threads") if saved is not None and has_threads else None
+        before = None if saved is None else saved.meta.get("engine")
         with ExitStack() as stack:
             with _traceback_written(folder.log_traceback):
-                assembled = build.assemble(resumed, factory, say, trained_in=spec, threads=threads)
+                assembled = build.assemble(
+                    resumed, factory, say, trained_in=spec, threads=threads, engine=before
+                )
                 parts = stack.enter_context(assembled)
             agent = parts.agent
             if saved is None:  # the run starts over, and so does metrics.jsonl

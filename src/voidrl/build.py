@@ -461,6 +461,7 @@ def assemble(
     *,
     trained_in: EnvSpec | None = None,
     threads: int | None = None,
+    engine: str | None = None,
 ) -> Iterator[Assembly]:
     """Build a run, for its duration; combinations that cannot work are refused here.
 
@@ -470,6 +471,7 @@ def assemble(
         say: Takes what the user should know, as sentences.
         trained_in: The spaces of a run that is resumed, which must still be the same.
         threads: The number of CPU threads that this run had so far.
+        engine: The engine that it had so far.
     """
     if config.log.wandb_project:
         import_wandb()
@@ -494,8 +496,8 @@ def assemble(
         ranks.broadcast_([*agent.tensors().values()])  # of other hardware, rounded differently
         size = envs.spec, envs.num_envs, agent.method.skill_dim
         replay = make_replay(replay_part(config), *size, device, say, agent.note_dim)
-        with closing(Engine(agent, replay, say)) as engine:
-            yield Assembly(envs, eval_envs, agent, replay, engine)
+        with closing(Engine(agent, replay, say, before=engine)) as runner:
+            yield Assembly(envs, eval_envs, agent, replay, runner)
 
 
 def _make_envs(config: Config, factory: EnvFactory | None, device: str) -> Envs:

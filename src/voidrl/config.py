@@ -17,6 +17,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Literal, TypeVar
 
 from voidrl import registry
@@ -665,7 +666,8 @@ class Config:
     engine: Literal["auto", "eager", "graph", "compile"] = "auto"
     """How updates run: `eager`, one kernel after the other; `graph`, captured as CUDA graphs, many updates
     per launch; `compile`, fused by torch.compile and then, on CUDA, captured: the fastest, after up to a
-    minute of compiling. `auto`: `graph` on CUDA, else `eager`."""
+    minute of compiling, some seconds once the same config has been compiled. `auto`: on CUDA `compile` from
+    200k updates on, which pay for compiling, and `graph` below; else `eager`."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of convolutions and matrix products; distances, losses, targets, normalizers and optimizers
     are always fp32. `auto`: `bf16` on CUDA devices that have it, else `fp32`."""
@@ -726,6 +728,14 @@ class Config:
         require(few, "cpu_threads", self.cpu_threads, f"0 (chosen for you) to {MAX_CPU_THREADS}")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(0 <= self.seed < 2**31, "seed", self.seed, "a whole number in [0, 2³¹)")
+
+    @property
+    def planned_updates(self) -> int:
+        """Updates on samples of the replay in the whole run; on-policy, those of f."""
+        tuning = self.finetune if self.phase == "finetune" else None
+        warmup_steps = self.warmup_steps if tuning is None else tuning.warmup_steps
+        ratio = (tuning and tuning.updates_per_step) or self.updates_per_step
+        return max(0, int((self.steps - warmup_steps) * Fraction(str(ratio))))
 
     @property
     def intrinsic_factor(self) -> float | None:

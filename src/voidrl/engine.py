@@ -24,12 +24,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from voidrl import kernels, ranks
+from voidrl import compile_cache, kernels, ranks
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
 from voidrl.agent.on_policy import representation_step, rollout_step
+from voidrl.auto_engine import engine_for
 from voidrl.device import random_state, restore_random_state
-from voidrl.errors import CaptureError, ConfigError, VoidrlError
+from voidrl.errors import CaptureError, ConfigError, VoidrlError, by_caller
 from voidrl.metrics import Accumulator
 from voidrl.replay import Replay
 
@@ -47,7 +48,10 @@ CUDA_OPTIONS = {"combo_kernels": True}  # small kernels that do not wait for eac
 class Engine:
     """One agent's updates on one replay, and its actions for the environments that fill it."""
 
-    def __init__(self, agent: Agent, replay: Replay, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, agent: Agent, replay: Replay, say: Callable[[str], None], *, before: str | None = None
+    ) -> None:
+        """`before` is the engine of a run that is resumed, which `engine = "auto"` keeps."""
         self.agent, self.replay, self.say = agent, replay, say
         self.explorer: Explorer | None = None
         """The pre-trained policy of a run that explores with it."""
@@ -55,12 +59,11 @@ class Engine:
             kernels.check(agent.device, say)
         self.metrics = Accumulator()
         self.idle = IdleTimer(agent.device)
-        self.mode = _pick_mode(agent, replay, say)
+        self.mode = _pick_mode(agent, replay, before, say)
         self._captures = self.mode != "eager" and agent.device.type == "cuda"
         self._stream = torch.cuda.Stream(agent.device) if self._captures else None
         self._fusable = _fusable_methods(agent, replay) if self.mode == "compile" else []
-        if self._fusable and agent.learns:
-            say("engine: compile, the first updates may take a minute")
+        self._cache = compile_cache.open_cache(agent.device, say) if self._fusable else None
         self._forget()
 
     def _forget(self) -> None:
@@ -93,8 +96,8 @@ class Engine:
     def _advance(self, variants: tuple[int, ...]) -> int:
         """Run some of these updates, at least the first; returns how many."""
         if not self._captures:
-            with self._compiled():
-                self._step(variants[0])
+            self._run_compiled(variants[0], lambda: self._step(variants[0]))
+            self._runs[variants[0]] += 1
             return 1
         if self._runs[variants[0]] < WARMUP_RUNS:
             self._warm_up(variants[0], lambda: self._step(variants[0]))
@@ -166,21 +169,67 @@ class Engine:
         assert self._stream is not None
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            checked = self._runs[kind] > 0
+            checked, compiles = self._runs[kind] > 0, bool(self._fusable)
             if not checked:
-                with self._undone() if self._fusable else nullcontext(), HostReads() as reads:
+                with self._undone() if compiles else nullcontext(), HostReads() as reads:
                     run()
                 if reads.first is not None:
                     self._give_up(_blame(self.agent, reads.first, reads.what))
-            if checked or self._fusable:
-                with self._compiled():
-                    run()
+            if checked or compiles:
+                self._run_compiled(kind, run)
         torch.cuda.current_stream().wait_stream(self._stream)
         self._runs[kind] += 1
+
+    def _run_compiled(self, kind: str | int, run: Callable[[], Any]) -> None:
+        """Run with compiled methods, which the first runs of each kind compile.
+
+        If that fails, it is tried without what earlier runs have compiled, which may be damaged. What cannot
+        be compiled at all runs as it is with `engine = "auto"`, and is an error otherwise.
+        """
+        if not self._fusable or self._runs[kind] >= WARMUP_RUNS:
+            with self._compiled():
+                run()
+            return
+        restore = self._remember()
+        while True:
+            try:
+                with self._compiled():
+                    run()
+                break
+            except Exception as error:
+                # Of several ranks, one that repeats an update would exchange gradients with nobody.
+                if isinstance(error, torch.OutOfMemoryError | VoidrlError) or ranks.current().is_distributed:
+                    raise
+                if not self._can_run_otherwise(error):
+                    raise
+                restore()
+        if self._fusable and self._cache is not None:
+            self._cache.delete_damaged(self.say)
+
+    def _can_run_otherwise(self, error: Exception) -> bool:
+        """Whether there is another way to run what could not be compiled; if so, it is taken and said."""
+        cause = getattr(error, "inner_exception", error)  # torch names only itself in the first line
+        reason = f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}"
+        if self._cache is not None and self._cache.is_filled:
+            self.say(f"engine: compiling failed ({reason}); trying again without {self._cache.path}")
+            self._cache.set_aside()
+        elif self.agent.config.engine == "auto":
+            self.say(f"engine: graph, since the update could not be compiled ({reason})")
+            self.mode, self._fusable = "graph", []
+        else:
+            return False
+        torch.compiler.reset()
+        return True
 
     @contextmanager
     def _undone(self) -> Iterator[None]:
         """Afterwards weights, optimizers, metrics and random numbers are what they were before."""
+        restore = self._remember()
+        yield
+        restore()
+
+    def _remember(self) -> Callable[[], None]:
+        """A function that makes weights, optimizers, metrics and random numbers what they are now."""
 
         def state() -> dict[int, Tensor]:
             parts = [self.agent.tensors(), self.agent.optimizers.tensors()]
@@ -193,14 +242,17 @@ class Engine:
 
         before = {key: tensor.detach().clone() for key, tensor in state().items()}
         random_numbers = random_state(self.agent.device)
-        yield
-        with torch.no_grad():
+
+        @torch.no_grad()
+        def restore() -> None:
             for key, tensor in state().items():
                 if key in before:
                     tensor.copy_(before[key])
                 else:
                     tensor.zero_()  # moments and sums that were created meanwhile
-        restore_random_state(random_numbers, self.agent.device)
+            restore_random_state(random_numbers, self.agent.device)
+
+        return restore
 
     def _launch(self, key: tuple[str | int, ...], run: Callable[[], Any]) -> None:
         if key not in self._graphs:
@@ -235,7 +287,7 @@ class Engine:
         if self.agent.config.engine != "auto":
             raise CaptureError(sentence)
         self.say(f"engine: eager, since {sentence}")
-        self.mode, self._captures = "eager", False
+        self.mode, self._captures, self._fusable = "eager", False, []
 
     @contextmanager
     def _compiled(self) -> Iterator[None]:
@@ -245,6 +297,7 @@ class Engine:
             return
         with ExitStack() as undo:
             undo.enter_context(torch._dynamo.config.patch(recompile_limit=RECOMPILE_LIMIT))
+            undo.enter_context(torch._functorch.config.patch(enable_autograd_cache=True))
             if hasattr(torch._functorch.config, "backward_pass_autocast"):  # as the agent has it without
                 undo.enter_context(torch._functorch.config.patch(backward_pass_autocast="off"))
             for owner, name, compiled in self._fusable:
@@ -339,7 +392,7 @@ def _has_mask(name: str, args: tuple) -> bool:
     return any(isinstance(part, Tensor) and part.dtype == torch.bool for part in parts)
 
 
-def _pick_mode(agent: Agent, replay: Replay, say: Callable[[str], None]) -> Mode:
+def _pick_mode(agent: Agent, replay: Replay, before: str | None, say: Callable[[str], None]) -> Mode:
     wanted, obstacle = agent.config.engine, ""
     if agent.device.type != "cuda":
         there = "" if torch.cuda.is_available() else ", and torch sees no CUDA device here"
@@ -354,13 +407,22 @@ def _pick_mode(agent: Agent, replay: Replay, say: Callable[[str], None]) -> Mode
             f"{ranks.current().size} ranks exchange gradients by {ranks.current().backend}, which leaves the "
             f"device (NCCL takes a GPU for each rank)"
         )
+    mode: Mode
     if wanted == "auto":
-        if obstacle and agent.learns:
-            say(f"engine: eager, since {obstacle}")
-        return "eager" if obstacle else "graph"
+        mode, reason = ("eager", f"since {obstacle}") if obstacle else engine_for(agent.config, before)
+        if mode == "compile" and not kernels.usable(replay.frames):
+            mode, reason = "graph", "since Triton, which compiling needs, does not work here"
+    else:
+        mode, reason = wanted, ""
     if obstacle and (wanted == "graph" or (wanted == "compile" and agent.device.type == "cuda")):
         raise ConfigError(f"engine = {wanted!r} cannot be used: {obstacle}; or use 'auto' or 'eager'")
-    return wanted
+    if mode == "compile":
+        slow = "the first start takes up to a minute, later ones of the same config some seconds"
+        other = by_caller("engine = 'graph'", "--engine graph")
+        reason = f"{reason}; {slow}; {other} starts at once" if reason else slow
+    if reason and agent.learns:
+        say(f"engine: {mode}, {reason}")
+    return mode
 
 
 def _fusable_methods(agent: Agent, replay: Replay) -> list[tuple[Any, str, Callable]]:

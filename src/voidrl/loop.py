@@ -597,7 +597,7 @@ class Loop:
         explorer = self.engine.explorer if Explorer.is_needed(self.config, self.state.steps) else None
         keeps = self.config.log.keep_replay or self.state.steps < self.config.steps
         replay = self.replay if keeps else None
-        path = save_run(self.folder, self.agent, replay, self.state, explorer)
+        path = save_run(self.folder, self.agent, replay, self.state, explorer, self.engine.mode)
         self.state.states = {}
         self.folder.log(f"checkpoint {path.name}")
         self.folder.status.saved(self.state.steps)

@@ -70,7 +70,8 @@ def save_run(
     agent: Agent,
     replay: Replay | None,
     state: LoopState,
-    explorer: Explorer | None = None,
+    explorer: Explorer | None,
+    engine: str,
 ) -> Path:
     """Everything that a resumed run needs, as safetensors and JSON; without a replay it cannot be resumed.
 
@@ -100,6 +101,7 @@ def save_run(
         "spec": agent.spec.to_json(),
         "config": to_json(agent.config),
         "callbacks": state.callbacks,
+        "engine": engine,
     }
     if agent.device.type == "cpu":
         meta["cpu_threads"] = torch.get_num_threads()

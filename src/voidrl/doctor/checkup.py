@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,18 +19,27 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from voidrl import __version__, machine
+from voidrl import __version__, compile_cache, machine
 from voidrl.doctor import probes
 from voidrl.doctor.probes import COMPONENTS, Finding, first_line, problem
 from voidrl.machine import GB
 from voidrl.protocols.presets import PROTOCOLS
 from voidrl.protocols.replay_size import replay_bytes
+from voidrl.units import human_bytes
 
 TIMEOUT_S = 60.0  # for all processes; they take seconds if nothing hangs
 MIN_DISK = GB // 2  # below this no run is worth starting
 MIN_MEMORY = 2 * GB
 CHECKPOINTS = 3  # on the disk at the worst moment: two are kept while a third is written
-NAMES = ("Python", "voidrl", "CPU", "memory", "disk", *COMPONENTS)  # in the order of the report
+NAMES = (
+    "Python",
+    "voidrl",
+    "CPU",
+    "memory",
+    "disk",
+    "compile cache",
+    *COMPONENTS,
+)  # in the order of the report
 
 
 def examine(folder: Path, timeout_s: float = TIMEOUT_S) -> Iterator[Finding]:
@@ -40,6 +50,7 @@ def examine(folder: Path, timeout_s: float = TIMEOUT_S) -> Iterator[Finding]:
         "CPU": _cpu,
         "memory": _memory,
         "disk": lambda: _disk(folder),
+        "compile cache": _compile_cache,
     }
     deadline = time.monotonic() + timeout_s
     processes = {group: _start(group) for group in probes.GROUPS}
@@ -157,6 +168,20 @@ def _disk(folder: Path) -> Finding:
         return Finding("disk", "ok", found)
     fix = f"{elsewhere}, or lower --replay.capacity-steps"
     return Finding("disk", "warn", f"{found}: less than the checkpoints of {large}", fix)
+
+
+def _compile_cache() -> Finding:
+    """Say where compiled code is kept, how much there is, and how to delete it."""
+    if chosen := os.environ.get(compile_cache.VARIABLE):
+        return Finding("compile cache", "ok", f"{chosen}, set by {compile_cache.VARIABLE}")
+    folder = compile_cache.root()
+    size = compile_cache.stored_bytes(folder)
+    parent = machine.existing(folder)
+    if not os.access(parent, os.W_OK | os.X_OK):
+        found = f"{parent} cannot be written: every start with --engine compile takes up to a minute"
+        return Finding("compile cache", "warn", found, "set XDG_CACHE_HOME to a folder that can be written")
+    remove = f"; to empty it: rm -r {shlex.quote(str(folder))}" if size else ""
+    return Finding("compile cache", "ok", f"{human_bytes(size)} in {folder}{remove}")
 
 
 def _too_large(free: int, copies: int = 1) -> str:

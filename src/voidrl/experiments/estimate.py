@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from voidrl.auto_engine import engine_for
 from voidrl.disk import checkpoint_bytes
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.errors import VoidrlError
@@ -133,7 +134,7 @@ def shipped_rate(cell: Cell, has_gpu: bool) -> Rate | None:
     """
     config = cell.config
     phase = "task" if config.phase != "pretrain" else "pretrain" if learns(config) else "random"
-    engine = config.engine if config.engine != "auto" else "graph" if has_gpu else "eager"
+    engine = config.engine if config.engine != "auto" else engine_for(config)[0] if has_gpu else "eager"
     if cell.preset is None or cell.probe.spec is None:
         return None
     known = [

@@ -93,7 +93,7 @@ def rollout_steps(config: Config) -> int:
 
 def _sampled_updates(config: Config) -> int:
     """Updates on samples of the replay; on-policy, those of f."""
-    return max(0, int((config.steps - warmup_steps(config)) * config.updates_per_step)) * learns(config)
+    return config.planned_updates * learns(config)
 
 
 def _shorten(length: int, scale: float, total: int) -> int:

@@ -1,0 +1,147 @@
+"""Where torch.compile keeps what it has compiled, so that the next start of the same config is quick.
+
+torch's own place is a temporary folder, which a reboot empties. Here it is the user's cache folder, with one
+folder for each kind of processor and each version of torch, Triton and our operators. In there torch finds
+compiled code by a hash of what it was compiled from, and writes files atomically: runs can share it.
+
+Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from voidrl.machine import free_disk
+from voidrl.units import human_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch reads it whenever it compiles; Triton's cache is inside
+MIN_FREE_BYTES = 200 * 10**6  # one config takes a tenth of it
+SET_ASIDE = "voidrl-compiled-"  # beginning of the names of folders that replace a damaged one
+UNUSED_DAYS = 30  # after which the folder of another version or processor is deleted
+PACKAGE = Path(__file__).parent
+
+
+class CompileCache:
+    """The folder of this version and processor."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.is_filled = any(path.iterdir())
+        """Whether earlier runs have left something there, which may be damaged."""
+        self._fresh: tempfile.TemporaryDirectory[str] | None = None
+
+    def set_aside(self) -> None:
+        """Let this process compile into an empty folder, which is deleted when it ends."""
+        self._fresh = tempfile.TemporaryDirectory(prefix=SET_ASIDE, ignore_cleanup_errors=True)
+        os.environ[VARIABLE] = self._fresh.name
+        self.is_filled = False
+
+    def delete_damaged(self, say: Callable[[str], None]) -> None:
+        """Delete what earlier runs have left, if it was set aside: without it, the same code compiles."""
+        if self._fresh is not None and self.path.exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+            say(f"{self.path} was damaged and is deleted; the next start compiles again")
+
+
+def open_cache(device: torch.device, say: Callable[[str], None]) -> CompileCache | None:
+    """Let torch compile into the cache of this version and processor.
+
+    None if the user has chosen another folder by `TORCHINDUCTOR_CACHE_DIR`, which is not ours to delete, or
+    if ours cannot be written: then torch takes its temporary one, and `say` is given the reason.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    try:
+        path = root() / _version(device)
+        # torch sets the variable to its default when it compiles something before us.
+        chosen = os.environ.get(VARIABLE, default_cache_dir())
+        ours = path.parent in Path(chosen).parents or Path(chosen).name.startswith(SET_ASIDE)
+        if not ours and chosen != default_cache_dir():
+            return None
+        _require_writable(path)
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+        os.environ.pop(VARIABLE, None)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        say(
+            f"compiled code is not kept for the next start: the cache folder cannot be used ({reason}); "
+            f"set XDG_CACHE_HOME or {VARIABLE} to a folder that can be written"
+        )
+        return None
+    _delete_unused(path)
+    os.environ[VARIABLE] = str(path)
+    return CompileCache(path)
+
+
+def root() -> Path:
+    """The folder of all versions: `voidrl/compiled` in `$XDG_CACHE_HOME`, by default `~/.cache`."""
+    chosen = Path(os.environ.get("XDG_CACHE_HOME") or ".")
+    home = chosen if chosen.is_absolute() else Path.home() / ".cache"  # the standard ignores relative paths
+    return home / "voidrl" / "compiled"
+
+
+def stored_bytes(folder: Path) -> int:
+    """The size of all files in a folder; 0 if there is none."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # deleted meanwhile
+                total += (Path(parent) / name).lstat().st_size
+    return total
+
+
+def _require_writable(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryFile(dir=path) as file:
+        file.write(b"voidrl")
+    free = free_disk(path)
+    if free is not None and free < MIN_FREE_BYTES:
+        raise OSError(errno.ENOSPC, f"{human_bytes(free)} are free, less than {human_bytes(MIN_FREE_BYTES)}")
+    os.utime(path)  # it is in use
+
+
+def _delete_unused(path: Path) -> None:
+    oldest = time.time() - UNUSED_DAYS * 24 * 3600
+    for other in path.parent.iterdir():
+        with suppress(OSError):
+            if other != path and other.stat().st_mtime < oldest:
+                shutil.rmtree(other)
+
+
+def _version(device: torch.device) -> str:
+    """A name for everything on which compiled code depends and of which torch's own hashes do not know."""
+    import torch
+
+    on_gpu = device.type == "cuda"
+    processor = torch.cuda.get_device_name(device) if on_gpu else "cpu"
+    digest = hashlib.sha256(b"" if on_gpu else _cpu_features())  # code for CPUs uses all that this one has
+    with suppress(metadata.PackageNotFoundError):
+        digest.update(metadata.version("triton").encode())
+    # The gradient and the shapes of an operator of ours are compiled in, but its source is not hashed.
+    for file in sorted(PACKAGE.rglob("*.py")):
+        source = file.read_bytes()
+        if re.search(rb"^@torch\.library", source, re.MULTILINE):
+            digest.update(source)
+    name = f"torch-{torch.__version__}-{processor}-{digest.hexdigest()[:12]}"
+    return re.sub(r"[^\w.+-]+", "-", name)
+
+
+def _cpu_features() -> bytes:
+    try:
+        found = re.search(rb"^(flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_bytes(), re.MULTILINE)
+    except OSError:
+        return b""
+    return b"" if found is None else found[2]

@@ -1,0 +1,120 @@
+"""The cache of compiled code: where it is, who else may use it, and that it never stops a run."""
+
+import os
+
+import pytest
+import torch
+from helpers import CPU
+from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
+
+from voidrl import compile_cache
+from voidrl.compile_cache import UNUSED_DAYS, VARIABLE, open_cache, root, stored_bytes
+
+
+@pytest.fixture(autouse=True)
+def cache_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(VARIABLE, default_cache_dir())  # as torch sets it
+    return tmp_path / "cache"
+
+
+def say_nothing(text):
+    raise AssertionError(text)
+
+
+def test_torch_compiles_into_the_cache_folder_of_the_user(cache_home):
+    cache = open_cache(CPU, say_nothing)
+    assert cache.path.parent == root() == cache_home / "voidrl" / "compiled"
+    assert cache.path.name.startswith(f"torch-{torch.__version__}-cpu-")
+    assert cache_dir() == str(cache.path)
+    assert cache.path.stat().st_mode & 0o777 == 0o700  # it holds code that is executed
+
+
+def test_without_a_cache_folder_of_its_own_it_is_in_the_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # invalid by the standard
+    assert root() == tmp_path / ".cache" / "voidrl" / "compiled"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert root() == tmp_path / ".cache" / "voidrl" / "compiled"
+
+
+def test_the_folder_that_a_user_has_chosen_is_used_and_is_not_ours(monkeypatch, tmp_path, cache_home):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "mine"))
+    assert open_cache(CPU, say_nothing) is None
+    assert os.environ[VARIABLE] == str(tmp_path / "mine")
+    assert not cache_home.exists()
+
+
+def test_the_next_run_finds_the_same_folder_filled():
+    first = open_cache(CPU, say_nothing)
+    assert not first.is_filled
+    (first.path / "code").write_text("compiled")
+    second = open_cache(CPU, say_nothing)
+    assert second.path == first.path
+    assert second.is_filled
+
+
+def test_another_version_of_our_operators_has_another_folder(monkeypatch, tmp_path):
+    before = open_cache(CPU, say_nothing).path
+    package = tmp_path / "package"
+    package.mkdir()
+    monkeypatch.setattr(compile_cache, "PACKAGE", package)
+    (package / "plain.py").write_text("x = 1")
+    plain = open_cache(CPU, say_nothing).path
+    (package / "plain.py").write_text("x = 2")
+    assert open_cache(CPU, say_nothing).path == plain
+    (package / "kernel.py").write_text('@torch.library.custom_op("voidrl::f")')
+    assert len({before, plain, open_cache(CPU, say_nothing).path}) == 3
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_torch_takes_its_own(cache_home):
+    cache_home.write_text("a file")
+    said = []
+    assert open_cache(CPU, said.append) is None
+    assert len(said) == 1
+    assert "not kept" in said[0]
+    assert "XDG_CACHE_HOME" in said[0]
+    assert VARIABLE not in os.environ
+
+
+def test_a_full_disk_is_said(monkeypatch):
+    monkeypatch.setattr(compile_cache, "free_disk", lambda path: 1000)
+    said = []
+    assert open_cache(CPU, said.append) is None
+    assert "1 kB are free" in said[0]
+
+
+def test_folders_that_nobody_has_used_for_long_are_deleted():
+    used = root() / "torch-1"
+    unused = root() / "torch-2"
+    for folder in (used, unused):
+        folder.mkdir(parents=True)
+    long_ago = unused.stat().st_mtime - (UNUSED_DAYS + 1) * 24 * 3600
+    os.utime(unused, (long_ago, long_ago))
+    current = open_cache(CPU, say_nothing).path
+    os.utime(current, (long_ago, long_ago))
+    assert open_cache(CPU, say_nothing).path.exists()
+    assert sorted(root().iterdir()) == sorted([used, current])
+
+
+def test_what_is_set_aside_is_deleted_once_compiling_works_without_it():
+    said = []
+    cache = open_cache(CPU, said.append)
+    (cache.path / "code").write_text("damaged")
+    cache.delete_damaged(said.append)
+    assert cache.path.exists()  # nothing was wrong with it
+    cache.set_aside()
+    assert os.environ[VARIABLE] != str(cache.path)
+    cache.delete_damaged(said.append)
+    assert not cache.path.exists()
+    assert said == [f"{cache.path} was damaged and is deleted; the next start compiles again"]
+    assert open_cache(CPU, said.append).path == cache.path  # of the next run in the same process
+    assert os.environ[VARIABLE] == str(cache.path)
+
+
+def test_the_size_is_that_of_all_files(tmp_path):
+    assert stored_bytes(tmp_path / "missing") == 0
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "one").write_bytes(b"12345")
+    (tmp_path / "a" / "b" / "two").write_bytes(b"67")
+    assert stored_bytes(tmp_path) == 7
