@@ -86,6 +86,17 @@ def open_cache(device: torch.device, say: Callable[[str], None]) -> CompileCache
     return CompileCache(path)
 
 
+def start_workers() -> None:
+    """Start the processes that compile kernels, without waiting for them.
+
+    torch starts them when it first compiles, and compiles one kernel after the other until they are ready,
+    which takes seconds. Here they start while the environments play the first steps.
+    """
+    from torch._inductor.async_compile import maybe_warm_pool
+
+    maybe_warm_pool()
+
+
 def root() -> Path:
     """The folder of all versions: `voidrl/compiled` in `$XDG_CACHE_HOME`, by default `~/.cache`."""
     chosen = Path(os.environ.get("XDG_CACHE_HOME") or ".")

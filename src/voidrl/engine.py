@@ -64,6 +64,8 @@ class Engine:
         self._stream = torch.cuda.Stream(agent.device) if self._captures else None
         self._fusable = _fusable_methods(agent, replay) if self.mode == "compile" else []
         self._cache = compile_cache.open_cache(agent.device, say) if self._fusable else None
+        if self._fusable and self._captures:
+            compile_cache.start_workers()
         self._forget()
 
     def _forget(self) -> None:

@@ -365,3 +365,18 @@ def test_presets_and_their_replays():
     assert checkup._too_large(10 * GB, 3).startswith("atari-paper (21.2 GB), urlb-pixels")
     assert checkup._too_large(100 * GB) == ""
     assert all(preset in checkup._too_large(0) for preset in PROTOCOLS)
+
+
+def test_where_compiled_code_is_kept_and_how_to_delete_it(monkeypatch, tmp_path):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))
+    folder = tmp_path / "my cache" / "voidrl" / "compiled"
+    assert checkup._compile_cache() == Finding("compile cache", "ok", f"0 bytes in {folder}")
+    folder.mkdir(parents=True)
+    (folder / "code").write_bytes(b"x" * 2500)
+    assert checkup._compile_cache().found == f"2.5 kB in {folder}; to empty it: rm -r '{folder}'"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    finding = checkup._compile_cache()
+    assert (finding.state, finding.fix) == ("warn", "set XDG_CACHE_HOME to a folder that can be written")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/mine")
+    assert checkup._compile_cache().found == "/mine, set by TORCHINDUCTOR_CACHE_DIR"
