@@ -176,6 +176,19 @@ def test_a_run_can_resume_with_another_engine(tmp_path, capsys):
     assert "engine:" not in capsys.readouterr().err
 
 
+def test_a_resumed_run_is_told_the_engine_of_its_checkpoint(tmp_path, monkeypatch):
+    seen = []
+
+    def pick(agent, replay, before, say):
+        seen.append(before)
+        return "eager"
+
+    monkeypatch.setattr(engines, "_pick_mode", pick)
+    voidrl.pretrain(MAZE, steps=20, out=tmp_path / "run", config=tiny())
+    voidrl.resume(tmp_path / "run", steps=40)
+    assert seen == [None, "eager"]
+
+
 def test_eager_as_asked_for_needs_no_word():
     Engine(make_agent(engine="eager"), fill_replay(), say_nothing)
 
