@@ -462,13 +462,13 @@ def test_a_long_run_is_compiled_and_a_short_one_is_not(capsys):
 
 def test_a_long_run_that_cannot_be_captured_makes_every_update_eagerly():
     """The check of the first update was to be undone, for a compiled one to take its place."""
-    options = {"method": Reader, "precision": "fp32", **QUIET}
+    options = {"method": Reader, **QUIET}
     eager, (fallen, engine) = trained("eager", 6, **options)[0], trained("auto", 6, **options, **LONG)
     assert (engine.mode, engine._fusable) == ("eager", [])
     assert_alike(eager, fallen)
 
 
-def test_a_long_run_that_cannot_be_compiled_is_captured(monkeypatch, capsys):
+def test_a_long_run_that_cannot_be_compiled_is_captured(monkeypatch, capsys, tmp_path):
     """Nothing is left of the update that failed half-way."""
 
     def failing(function, **options):
@@ -479,11 +479,10 @@ def test_a_long_run_that_cannot_be_compiled_is_captured(monkeypatch, capsys):
 
         return run
 
-    options = {"precision": "fp32", **QUIET}
-    graph = trained("graph", 12, **options)[0]
+    graph = trained("graph", 12, **QUIET)[0]
     monkeypatch.setattr(torch, "compile", failing)
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "of-the-user")
-    fallen, engine = trained("auto", 12, **options, **LONG)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # nothing in there to try again without
+    fallen, engine = trained("auto", 12, **QUIET, **LONG)
     assert "engine: graph, since the update could not be compiled" in capsys.readouterr().out
     assert engine.mode == "graph"
     assert engine._graphs
