@@ -200,9 +200,8 @@ class Engine:
                 break
             except Exception as error:
                 # Of several ranks, one that repeats an update would exchange gradients with nobody.
-                if isinstance(error, torch.OutOfMemoryError | VoidrlError) or ranks.current().is_distributed:
-                    raise
-                if not self._can_run_otherwise(error):
+                final = isinstance(error, torch.OutOfMemoryError | VoidrlError) or not self._fusable
+                if final or ranks.current().is_distributed or not self._can_run_otherwise(error):
                     raise
                 restore()
         if self._fusable and self._cache is not None:
@@ -211,7 +210,8 @@ class Engine:
     def _can_run_otherwise(self, error: Exception) -> bool:
         """Whether there is another way to run what could not be compiled; if so, it is taken and said."""
         cause = getattr(error, "inner_exception", error)  # torch names only itself in the first line
-        reason = f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}"
+        first_line = str(cause).strip().partition("\n")[0]
+        reason = f"{type(cause).__name__}: {first_line}"
         if self._cache is not None and self._cache.is_filled:
             self.say(f"engine: compiling failed ({reason}); trying again without {self._cache.path}")
             self._cache.set_aside()
