@@ -349,6 +349,16 @@ def test_what_cannot_be_compiled_runs_without_if_the_choice_was_ours(monkeypatch
         updated_without(monkeypatch, 99, "compile")
 
 
+def test_what_fails_without_compiling_too_is_an_error(monkeypatch, cache_home):
+    agent, said = make_agent(CONTINUOUS, learner="ddpg"), []
+    monkeypatch.setattr(torch, "compile", Failing(0))
+    monkeypatch.setattr(engines, "_pick_mode", lambda *args: "compile")
+    monkeypatch.setattr(agent.method, "reward", lambda batch, latents: batch.no_such_field)
+    with pytest.raises(AttributeError, match="no_such_field"):
+        Engine(agent, fill_replay(CONTINUOUS), said.append).update(0, 1)
+    assert len(said) == 1
+
+
 def test_damaged_code_of_earlier_runs_is_compiled_again(monkeypatch, cache_home):
     plain, runner, _ = updated_without(monkeypatch, 0, "compile")
     (runner._cache.path / "code").write_text("damaged")

@@ -233,9 +233,8 @@ class Engine:
                 break
             except Exception as error:
                 # Of several ranks, one that repeats an update would exchange gradients with nobody.
-                if isinstance(error, torch.OutOfMemoryError | VoidrlError) or ranks.current().is_distributed:
-                    raise
-                if not self._can_run_otherwise(error):
+                final = isinstance(error, torch.OutOfMemoryError | VoidrlError) or not self._fusable
+                if final or ranks.current().is_distributed or not self._can_run_otherwise(error):
                     raise
                 restore()
         if self._fusable and self._cache is not None:
