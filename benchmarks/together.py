@@ -81,7 +81,9 @@ class Seed:
     def weights(self) -> dict[str, torch.Tensor]:
         """A copy of all weights."""
         synchronize(self.agent.device)
-        return {name: tensor.detach().clone() for name, tensor in self.agent.tensors().items()}
+        copied = {name: tensor.detach().clone() for name, tensor in self.agent.tensors().items()}
+        synchronize(self.agent.device)
+        return copied
 
 
 def launch_on_streams(seeds: Sequence[Seed], count: int) -> None:
@@ -106,10 +108,12 @@ class Branches:
             for seed in seeds:
                 stack.enter_context(seed.engine._compiled())
             stack.enter_context(torch.cuda.graph(self.graph, stream=trunk, capture_error_mode="thread_local"))
-            for seed in seeds:
+            for seed in seeds:  # all begin where the trunk is now, so that none waits for another
                 seed.stream.wait_stream(trunk)
+            for seed in seeds:
                 with seed.present():
                     seed.engine._step(*variants)
+            for seed in seeds:
                 trunk.wait_stream(seed.stream)
 
     def run(self, count: int) -> None:

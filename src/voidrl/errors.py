@@ -154,7 +154,10 @@ class RunsFailedError(VoidrlError):
         """What the failed runs raised, by name."""
         self.returned = dict(returned)
         """What the complete ones returned, by name."""
-        sentences = "; ".join(f"{name}: {error}" for name, error in errors.items())
+        names: dict[str, list[str]] = {}
+        for name, error in errors.items():
+            names.setdefault(str(error), []).append(name)
+        sentences = "; ".join(f"{', '.join(each)}: {sentence}" for sentence, each in names.items())
         super().__init__(f"{len(errors)} of {runs} runs failed; {sentences}")
 
 
