@@ -5,8 +5,11 @@ that a row of a window is contiguous and one product takes it whole: (groups, sp
 channels, pixels of a group · out channels), summed in float32. A *sweep* is such a product over all windows.
 In the forward pass, a group is a pixel or, if their common window then fills a power of two, a pair of
 neighbors: a quarter of the weights is zero, but a third less is read. In the backward pass, it is the
-`stride` pixels of a line that see the same gradients, so that no tap of the wrong parity is read. Plain loads
-hit the L1 cache for overlapping windows, which asynchronous copies (more than one stage) would bypass.
+`stride` pixels of a line that see the same gradients, so that no tap of the wrong parity is read.
+
+A sweep walks down the columns of groups. Each row of the images is copied once, ahead of its products, and
+multiplied for all windows on it, whose sums are carried from row to row. That is three times less to load
+than window by window, which remains for images of a few rows: there, the first rows of a strip cost too much.
 """
 
 from __future__ import annotations

@@ -99,13 +99,6 @@ def _window_row(
     return tile
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _step(
-    kept: tl.tuple, weights: tl.tensor, STEP: tl.constexpr, SIZE: tl.constexpr, KEEP: tl.constexpr
-) -> tl.tensor:
-    return kept[STEP] if KEEP else tl.load(weights + STEP * SIZE)
-
-
 @triton.jit(do_not_specialize=["columns", "rounds"])  # type: ignore[untyped-decorator]
 def sweep(
     source: tl.tensor,  # (B, HEIGHT, WIDTH, CHANNELS)
@@ -175,7 +168,10 @@ def sweep(
                 added: tl.tuple = ()
                 for above in tl.static_range(depth):
                     if above * LOADED + row < ROWS:
-                        weight = _step(kept, weights, (above * LOADED + row) * CHUNKS + c, size, KEEP)
+                        if KEEP:
+                            weight = kept[(above * LOADED + row) * CHUNKS + c]
+                        else:
+                            weight = tl.load(weights + ((above * LOADED + row) * CHUNKS + c) * size)
                         added = added + (_dot(tile, weight, sums[above]),)  # noqa: RUF005
                     else:
                         added = added + (sums[above],)  # noqa: RUF005
