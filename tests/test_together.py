@@ -123,9 +123,7 @@ def test_a_seed_that_fails_stops_no_other_and_is_reported_as_alone(tmp_path, cap
 def test_what_all_runs_have_done_wrong_is_said_once_at_the_end(tmp_path):
     wrong = tiny(learner__n_step=-1)
     calls = by_seed(lambda seed: voidrl.pretrain(Walk, seed=seed, out=tmp_path / f"{seed}", config=wrong))
-    with pytest.raises(
-        RunsFailedError, match="3 of 3 runs failed; seed 1, seed 2, seed 3: .*n_step"
-    ) as failed:
+    with pytest.raises(RunsFailedError, match="3 of 3 runs failed; seed 1, seed 2, seed 3: ") as failed:
         together(calls)
     assert str(failed.value).count("n_step") == str(failed.value.errors["seed 1"]).count("n_step")
 
