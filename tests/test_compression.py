@@ -37,6 +37,11 @@ def images(rng, shape, before, share):
     return np.where(change, rng.integers(0, 256, shape), before).astype(np.uint8)
 
 
+def write_to(frames, writes):
+    for name, first, values in writes:
+        frames.tensors()[name][first : first + len(values)].copy_(torch.from_numpy(values))
+
+
 def filled(frame_shape, num_envs, rows, memory_bytes, steps, seed=0, device=CPU):
     """Compressed frames next to a plain list of those that were stored, and the rows that were dropped."""
     rng = np.random.default_rng(seed)
@@ -45,11 +50,10 @@ def filled(frame_shape, num_envs, rows, memory_bytes, steps, seed=0, device=CPU)
     stored, dropped = [], 0
     for time in range(steps):
         images_now = images(rng, images_now.shape, images_now, rng.choice([0, 0.02, 0.3, 1]))
-        lost = frames.make_room(time % rows)
+        lost, writes = frames.encode(time % rows, images_now)
+        write_to(frames, writes)
         assert lost == [(dropped + i) % rows for i in range(len(lost))]  # the oldest first
         dropped += len(lost)
-        frames.arrived.copy_(torch.from_numpy(images_now))
-        frames.encode(time % rows)
         stored.append(images_now)
         live = range(dropped, time + 1)
         assert frames.live_rows == len(live)
@@ -84,9 +88,7 @@ def test_a_record_is_a_mask_and_the_words_that_differ():
     for row, changes in enumerate([[], [], [(0, 0), (0, 7)], [(0, 8), (83, 83)], [(5, 5)]]):
         for y, x in changes:
             image[0, 0, y, x] += 1
-        frames.make_room(row)
-        frames.arrived.copy_(torch.from_numpy(image))
-        frames.encode(row)
+        write_to(frames, frames.encode(row, image)[1])
         lengths.append(int(frames.state()["row_words"][row]) - 2 * 14)
     # Bytes 0 and 7 are in one word. Row 3 is a key frame, so row 4 has one change.
     assert lengths == [0, 0, 1, 0, 1]
@@ -95,16 +97,15 @@ def test_a_record_is_a_mask_and_the_words_that_differ():
 
 
 def test_rows_are_dropped_only_when_memory_is_full():
-    """Rows of 4 words at most, and of 3 here: the first of 8 bytes is a key frame, the mask of which is 0."""
+    """A frame is one word, and its mask another: rows take 2 words, and one more if a frame differs."""
     frames = CompressedFrames((8,), 2, 100, 20 * 8, CPU, CPU)
     dropped = []
     for row in range(14):
-        dropped.append(frames.make_room(row))
-        frames.arrived.fill_(0)
-        frames.arrived[0, 0] = row % 3  # differs from the key frame in one of two environments
-        frames.encode(row)
+        image = np.zeros((2, 8), np.uint8)
+        image[0, 0] = row % 3  # differs from the key frame in one of two environments
+        dropped.append(frames.encode(row, image)[0])
     # 2 + 3 + 3 words of each group of three rows: six rows take 16, and the seventh begins at 16 and takes 2;
-    # at 18 there is no room for 4, so the eighth begins at 0 and overwrites rows 0 and 1, words 0 to 4.
+    # at 18 there is no room for 3, so the eighth begins at 0 and overwrites rows 0 and 1, words 0 to 4.
     assert dropped[:7] == [[]] * 7
     assert dropped[7] == [0, 1]
     assert frames.row_begin[:8].tolist() == [0, 2, 5, 8, 10, 13, 16, 0]
@@ -212,6 +213,19 @@ def test_a_loaded_replay_goes_on_as_the_saved_one(steps, ring_rows, monkeypatch)
         oracle.step()
         again.add(*oracle.last)
     assert [c[:2] for c in again.chunks()] == [c[:2] for c in oracle.replay.chunks()]
+
+
+def test_what_was_there_before_is_forgotten():
+    one, other = (CompressedFrames((8,), 1, 20, 1000, CPU, CPU) for _ in range(2))
+    for row in range(2):
+        write_to(one, one.encode(row, np.full((1, 8), row, np.uint8))[1])
+    write_to(other, other.encode(0, np.full((1, 8), 7, np.uint8))[1])  # a key frame
+    other.begin_loading(torch.from_numpy(one.counters))
+    for name, array in other.state().items():
+        array[:] = one.state()[name]
+    other.load_part(0, one.part(0, 2))
+    write_to(other, other.encode(2, np.full((1, 8), 7, np.uint8))[1])
+    assert other.read(torch.arange(3))[:, 0].tolist() == [0, 1, 7]
 
 
 def test_a_ring_of_another_size_is_refused():

@@ -6,9 +6,9 @@ Such a record is read without any other, and all of its words at once: word i of
 frame or, where bit i of the mask is set, the n-th word behind the mask, n being the number of bits set up to
 and including i. Images of games that differ in a few objects take a fifth to a fifteenth of their bytes.
 
-Records lie in a ring of words, a row after the other. How long a row's are is known when the device has made
-them: the host reads it one row later, when it needs to know where the next row begins. Until then it reckons
-with the longest possible. When the ring is full, the oldest rows are dropped.
+Records lie in a ring of words, a row after the other. When it is full, the oldest rows are dropped. The host
+compresses, at about a microsecond for a frame of a game, so that it knows how long records are, and uploads
+the records instead of the frames.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import math
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from voidrl.errors import CheckpointError, ConfigError
@@ -48,7 +47,6 @@ class CompressedFrames:
         self.frame_bytes = math.prod(frame_shape)
         self.words = word_count(self.frame_bytes)
         self.mask_words = -(-self.words // MASK_BITS)
-        self.longest_row = num_envs * (self.words + self.mask_words)
         ring_words = memory_bytes // WORD_BYTES
         self._pinned: Tensor | None = None  # the ring as the host has it
         if storage == device:
@@ -59,89 +57,91 @@ class CompressedFrames:
         self.keys = _zeros((2 * key_rows(rows) * num_envs, self.words), torch.int64, device)
         self.begin = _zeros((rows * num_envs,), torch.int64, device)  # of each slot's record
         self.key = _zeros((rows * num_envs,), torch.int32, device)  # of each slot, its key frame
-        self.arrived = _zeros((num_envs, *frame_shape), torch.uint8, device)
-        """Where frames are written that `encode` stores."""
-        # The records of a row, which are then copied as a whole; what is not stored goes behind them.
-        self._row = _zeros((self.longest_row + 1,), torch.int64, device)
-        self._columns = torch.arange(num_envs, dtype=torch.int32, device=device)
-        self._mask_places = torch.arange(self.mask_words, device=device)
-        self._bits = torch.arange(MASK_BITS, device=device)
         # The host's bookkeeping.
         self.row_begin = np.zeros(rows, np.int64)
         self.row_words = np.zeros(rows, np.int64)  # 0 where no frames are stored, or none any more
         self.counters = np.zeros(5, np.int64)
         self.counters[CAPACITY] = ring_words
-        self._pending: int | None = None  # the row whose length is not known yet
-        on_cuda = device.type == "cuda"
-        self._length = torch.zeros((), dtype=torch.int64, pin_memory=on_cuda)
-        self._measured = torch.cuda.Event() if on_cuda else None
+        self._newest_keys: np.ndarray | None = None  # the host's copy
 
     @property
     def live_rows(self) -> int:
         """Rows whose frames are stored, the newest included."""
         return int(self.counters[LIVE])
 
+    def tensors(self) -> dict[str, Tensor]:
+        """What the writes of `encode` are for."""
+        return {"ring": self.ring, "begin": self.begin, "key": self.key, "keys": self.keys}
+
     # Writing
 
-    def make_room(self, row: int) -> list[int]:
-        """Reserve memory for a row, the next one; returns the rows that are dropped for it, oldest first."""
-        self._settle()
+    def encode(
+        self, row: int, frames: np.ndarray | Tensor
+    ) -> tuple[list[int], list[tuple[str, int, np.ndarray]]]:
+        """Compress the frames of the next row.
+
+        Returns:
+            The rows that are dropped for it, oldest first; and what to write: the name of the tensor, where,
+            and the values.
+        """
+        n = self.num_envs
+        array = frames.cpu().numpy() if isinstance(frames, Tensor) else frames  # host synchronization
+        flat = np.zeros((n, self.words * WORD_BYTES), np.uint8)
+        flat[:, : self.frame_bytes] = array.reshape(n, -1)
+        words = flat.view(np.int64)  # (N, W)
+        if row == 0:
+            self.counters[LAP] += 1
+        group = 2 * (row // KEY_ROWS) + int(self.counters[LAP] % 2)
+        writes: list[tuple[str, int, np.ndarray]] = []
+        if row % KEY_ROWS == 0:
+            self._newest_keys = words
+            writes.append(("keys", group * n, words))
+        elif self._newest_keys is None:  # after loading; host synchronization
+            self._newest_keys = self.keys[group * n : (group + 1) * n].cpu().numpy()
+        records, begin = self._records(words, words != self._newest_keys)
+        dropped = self._reserve(row, len(records))
+        first = int(self.row_begin[row])
+        keys = np.arange(group * n, (group + 1) * n, dtype=np.int32)
+        writes += [("ring", first, records), ("begin", row * n, begin + first), ("key", row * n, keys)]
+        return dropped, writes
+
+    def _records(self, words: np.ndarray, differs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The records of a row, joined, and where each begins."""
+        count = differs.sum(1)  # (N,)
+        length = count + self.mask_words
+        begin = length.cumsum() - length
+        records = np.empty(length.sum(), np.int64)
+        bits = np.zeros((len(words), self.mask_words * MASK_BITS), bool)
+        bits[:, : self.words] = differs
+        masks = np.packbits(bits, axis=1, bitorder="little").view("<i8")  # (N, M)
+        is_mask = np.zeros(len(records), bool)
+        is_mask[begin[:, None] + np.arange(self.mask_words)] = True
+        records[is_mask] = masks.ravel()
+        records[~is_mask] = words[differs]
+        return records, begin
+
+    def _reserve(self, row: int, length: int) -> list[int]:
+        """Take a part of the ring for a row; returns the rows that are dropped for it."""
         counters, dropped = self.counters, []
-        if counters[HEAD] + self.longest_row > counters[CAPACITY]:
-            counters[HEAD] = 0  # a row is never divided, so none begins behind here
-        reserved = range(counters[HEAD], counters[HEAD] + self.longest_row)
+        tail = int(counters[CAPACITY])
+        if counters[HEAD] + length > tail:
+            tail, counters[HEAD] = int(counters[HEAD]), 0  # a row is never divided
+        first = int(counters[HEAD])
         while counters[LIVE]:
             oldest = int(counters[OLDEST])
-            if counters[LIVE] < self.rows and int(self.row_begin[oldest]) not in reserved:
+            begin = int(self.row_begin[oldest])
+            # What lies behind the last row, at the ring's end, is older than what is overwritten.
+            if counters[LIVE] < self.rows and not (first <= begin < first + length or begin >= tail):
                 break
             dropped.append(oldest)
             self.row_words[oldest] = 0
             counters[OLDEST] = (oldest + 1) % self.rows
             counters[LIVE] -= 1
         assert (counters[OLDEST] + counters[LIVE]) % self.rows == row, (counters, row)
-        self.row_begin[row] = counters[HEAD]
+        self.row_begin[row], self.row_words[row] = first, length
+        counters[HEAD] = first + length
         counters[LIVE] += 1
-        if row == 0:
-            counters[LAP] += 1
         return dropped
-
-    def encode(self, row: int) -> None:
-        """Store the frames that have arrived, on the device and without waiting for it."""
-        n, first = self.num_envs, int(self.row_begin[row])
-        group = 2 * (row // KEY_ROWS) + int(self.counters[LAP] % 2)
-        keys = self.keys[group * n : (group + 1) * n]
-        flat = F.pad(self.arrived.view(n, -1), (0, self.words * WORD_BYTES - self.frame_bytes))
-        words = flat.view(torch.int64)  # (N, W)
-        if row % KEY_ROWS == 0:
-            keys.copy_(words)
-        differs = words != keys
-        count = differs.cumsum(1)  # (N, W)
-        length = count[:, -1] + self.mask_words
-        begin = length.cumsum(0) - length  # (N,)
-        bits = F.pad(differs, (0, self.mask_words * MASK_BITS - self.words)).view(n, -1, MASK_BITS)
-        masks = (bits.long() << self._bits).sum(2)  # (N, M)
-        self._row[begin[:, None] + self._mask_places] = masks
-        behind = self.longest_row  # where nothing is read
-        places = torch.where(differs, begin[:, None] + (self.mask_words - 1) + count, behind)
-        self._row.scatter_(0, places.flatten(), words.flatten())
-        self.ring[first : first + self.longest_row].copy_(self._row[: self.longest_row])
-        slots = slice(row * n, (row + 1) * n)
-        self.begin[slots] = begin + first
-        self.key[slots] = self._columns + group * n
-        self._length.copy_(length.sum(), non_blocking=True)
-        if self._measured is not None:
-            self._measured.record(torch.cuda.current_stream(self.device))
-        self._pending = row
-
-    def _settle(self) -> None:
-        """Read how long the last row has become."""
-        if self._pending is None:
-            return
-        if self._measured is not None:
-            self._measured.synchronize()  # host synchronization: actions chosen since then have arrived
-        self.row_words[self._pending] = int(self._length)
-        self.counters[HEAD] = self.row_begin[self._pending] + self.row_words[self._pending]
-        self._pending = None
 
     # Reading
 
@@ -162,11 +162,11 @@ class CompressedFrames:
 
     def state(self) -> dict[str, np.ndarray]:
         """The host's bookkeeping, to be read and to be set in place."""
-        self._settle()
         return {"row_begin": self.row_begin, "row_words": self.row_words, "counters": self.counters}
 
-    def require_capacity(self, counters: Tensor) -> None:
-        """Refuse the bookkeeping of a ring of another size."""
+    def begin_loading(self, counters: Tensor) -> None:
+        """Before `state` is set and `load_part` called: refuse the bookkeeping of a ring of another size."""
+        self._newest_keys = None
         saved, mine = int(counters[CAPACITY]), int(self.counters[CAPACITY])
         if saved != mine:
             raise CheckpointError(
@@ -178,7 +178,6 @@ class CompressedFrames:
     def part(self, first: int, last: int) -> dict[str, Tensor]:
         """What is stored of the rows from `first` up to `last`; `first` begins a group of key frames."""
         assert first % KEY_ROWS == 0, first
-        self._settle()
         ring, n = self._host_or_device_ring(), self.num_envs
         begins, lengths = self.row_begin[first:last], self.row_words[first:last]
         records = [ring[b : b + w] for b, w in zip(begins.tolist(), lengths.tolist(), strict=True)]
@@ -244,7 +243,7 @@ def require_room(compressed_gib: float, frame_bytes: int, num_envs: int, frame_s
     """Refuse a ring that could lose frames of the newest observations."""
     words = word_count(frame_bytes)
     row_bytes = num_envs * (words + -(-words // MASK_BITS)) * WORD_BYTES
-    # A stack, the row after it, one that is being written, and one that would not fit at the ring's end.
+    # A stack, the row after it, the next one, and one that would not fit at the ring's end.
     needed = (frame_stack + 3) * row_bytes
     if compressed_gib * GIB < needed:
         raise ConfigError(

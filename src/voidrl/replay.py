@@ -143,7 +143,7 @@ class Replay:
             size = num_envs, self.rows, memory_bytes
             compression.require_room(config.compressed_gib, frame_bytes(spec), num_envs, spec.frame_stack)
             self.compressed = CompressedFrames(spec.stored_shape, *size, storage, device)
-            self.frames = self.compressed.arrived[:0]
+            self.frames = torch.empty(0, *spec.stored_shape, dtype=frame_dtype, device=device)
         elif storage == device:
             self.frames = empty(*spec.stored_shape, dtype=frame_dtype)
         else:
@@ -181,7 +181,7 @@ class Replay:
         self._summed_writes = self._chunk_writes.copy()  # those that `_chunk_sums` knows of
         names = ("action", "reward", "ending", "age", "starts")
         stored = {**{name: getattr(self, name) for name in names}, "positions": positions}
-        stored["frames"] = self.frames if self.compressed is None else self.compressed.arrived
+        stored |= {"frames": self.frames} if self.compressed is None else self.compressed.tensors()
         if self.priorities is not None:
             stored["priority"] = self.priorities.values
         self._write = Upload(stored) if device.type == "cuda" else partial(write_directly, stored)
@@ -207,7 +207,7 @@ class Replay:
             self._touch(before)
         self._age[:] = 0
         self._ended[:] = False
-        self._record(self._advance(frames))
+        self._write(self._advance(frames))
 
     def add(
         self,
@@ -251,7 +251,7 @@ class Replay:
         self._touch(self._row)
         self._age = np.where(real, self._age + 1, 0).astype(np.int32)
         self._ended = over & real
-        self._record(writes + self._advance(next_frames))
+        self._write(writes + self._advance(next_frames))
         return len(starts)
 
     def annotate(self, columns: Tensor, note: Tensor) -> None:
@@ -268,46 +268,46 @@ class Replay:
         self._filled_rows = max(self._filled_rows, self._row + 1)
         # The frames written here were the oldest: starts whose stack reaches back to them go first.
         stale = {(self._row + self.spec.frame_stack - 1) % self.rows}
-        if self.compressed is not None:
-            for lost in self.compressed.make_room(self._row):
-                stale.update((lost + i) % self.rows for i in range(self.spec.frame_stack))
+        here = self._row * self.num_envs
+        writes: list[Write] = [("age", here, self._age), ("ending", here, np.zeros(self.num_envs, np.uint8))]
+        if self.compressed is None:
+            writes.append(("frames", here, frames))
+        else:
+            dropped, compressed = self.compressed.encode(self._row, frames)
+            writes += compressed
+            for row in dropped:
+                stale.update((row + i) % self.rows for i in range(self.spec.frame_stack))
         for row in stale:
             self._size -= int(self._row_starts[row])
             self._row_starts[row] = 0
         self._touch(self._row)
-        here = self._row * self.num_envs
-        writes: list[Write] = [
-            ("frames", here if self.compressed is None else 0, frames),
-            ("age", here, self._age),
-            ("ending", here, np.zeros(self.num_envs, np.uint8)),
-            self._positions(),
-        ]
+        self._say_once_full()
         if self.priorities is not None:
             none = np.full(self.num_envs, NONE)
             writes += [("priority", row * self.num_envs, none) for row in sorted(stale)]
-        return writes
+        return [*writes, self._positions()]
 
-    def _record(self, writes: list[Write]) -> None:
-        """Write to the device, and compress the frames that were written."""
-        self._write(writes)
-        if self.compressed is None:
+    def _say_once_full(self) -> None:
+        """Say how many steps fit into the memory for compressed frames, the first time that some do not."""
+        if self._say is None or self._kept_rows() == self.rows:
             return
-        self.compressed.encode(self._row)
-        if self._say is not None and self.compressed.live_rows < self._filled_rows:
-            assert self.config is not None
-            self._say(
-                f"the replay's memory for compressed frames, replay.compressed_gib = "
-                f"{self.config.compressed_gib:g}, is full with {self._size} steps: from here on the oldest "
-                f"are dropped"
-            )
-            self._say = None
+        assert self.config is not None
+        self._say(
+            f"the replay's memory for compressed frames, replay.compressed_gib = "
+            f"{self.config.compressed_gib:g}, is full with {self._size} steps: from here on the oldest are "
+            f"dropped"
+        )
+        self._say = None
 
     def _positions(self) -> Write:
         """The host's positions, for the device."""
-        kept = self.rows  # rows that were never written are not asked for
-        if self.compressed is not None and self.compressed.live_rows < self._filled_rows:
-            kept = self.compressed.live_rows
-        return "positions", 0, np.array((self._row, self._starts_head, self._size, kept))
+        return "positions", 0, np.array((self._row, self._starts_head, self._size, self._kept_rows()))
+
+    def _kept_rows(self) -> int:
+        """How many of the newest rows have their frames; all, while none was dropped."""
+        if self.compressed is None or self.compressed.live_rows == self._filled_rows:
+            return self.rows
+        return self.compressed.live_rows
 
     def _touch(self, row: int) -> None:
         """Mark the chunk of a row as changed."""
@@ -561,7 +561,7 @@ class Replay:
         """The inverse of `state` and `chunks`, in place; otherwise checksums are computed when needed."""
         self.starts.copy_(state["starts"])
         if self.compressed is not None:
-            self.compressed.require_capacity(state["frames_counters"])
+            self.compressed.begin_loading(state["frames_counters"])
         self._row, self._filled_rows, self._starts_head, self._size = state["counters"].tolist()
         for name, array in self._host_arrays().items():
             array[:] = state[name].numpy()
@@ -649,7 +649,7 @@ class Upload:
         self._stored = {name: tensor.view(-1).view(torch.uint8) for name, tensor in stored.items()}
         self._entry_bytes = {name: tensor[0].nbytes for name, tensor in stored.items()}
         self._dtypes = {name: tensor[:0].cpu().numpy().dtype for name, tensor in stored.items()}
-        self._device = stored["frames"].device
+        self._device = stored["positions"].device
         self._on_cuda = self._device.type == "cuda"
         self._packed = self._arrived = torch.empty(0, dtype=torch.uint8)
         self._copied = torch.cuda.Event() if self._on_cuda else None
