@@ -170,8 +170,7 @@ class DMControlConfig:
     """Number or name of the camera; −1 is the one URLB uses: 2 for the quadruped, `front_close` for jaco,
     0 for all others."""
     render_quality: Literal["default", "fast"] = "default"
-    """`default`, as dm_control renders, with shadows and four samples per pixel; `fast`, without: the pixels
-    differ."""
+    """`default`, as dm_control renders; `fast`, without shadows and multisampling: the pixels differ."""
     processes: int = 0
     """Simulator processes of `dmc/…`, unless `env.backend` is `sync`; 0 is one per environment, up to the
     number of CPU cores."""
