@@ -74,10 +74,8 @@ def _add_options(name: str, parser: argparse.ArgumentParser) -> None:
     if name == "env":
         add("--num-envs", type=int, nargs="+", default=[1, 16, 64], help="(default: 1 16 64)")
         add("--backend", choices=("auto", "native", "sync", "async", "tensor"), default="auto")
-        add("--device", default="cpu", help="where environments of tensors are (default: cpu)")
         add("--preset", help="take the environment's options from this preset (default: its own)")
-    else:
-        add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
+    add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     if name != "train":
         add("--seconds", type=float, default=2.0, help="per measurement (default: 2)")
     if name in ("update", "train"):

@@ -26,7 +26,7 @@ LEAST_COLUMN_WIDTH = 8
 
 def run(options: Namespace) -> list[dict[str, Any]]:
     """Run `voidrl bench` with parsed options; returns the figures of every row."""
-    device = pick_device(getattr(options, "device", "cpu"))
+    device = pick_device(options.device)
     if device.type != "cuda" and "graph" in (getattr(options, "engine", ""), getattr(options, "against", "")):
         raise ConfigError(f"engine = 'graph' cannot be used on {device}: expected a CUDA device; use eager")
     benchmark = importlib.import_module(f"voidrl.bench.{options.what}")
@@ -35,6 +35,8 @@ def run(options: Namespace) -> list[dict[str, Any]]:
     document["threads"] = torch.get_num_threads()
     cpu = f"{info['cpu']['model']}, {document['threads']} threads"
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu
+    if options.what == "env" and device.type == "cuda":  # most environments are on the CPU
+        hardware = f"{cpu}; {hardware}"
     print(f"{hardware}; " + ", ".join(f"{name} {info['versions'][name]}" for name in ("voidrl", "torch")))
     peaks = None
     if options.what in WITH_ROOFLINE:
