@@ -11,8 +11,9 @@ from voidrl import engine as engines
 from voidrl import registry
 from voidrl.compile_cache import VARIABLE
 from voidrl.device import HostCopy
-from voidrl.engine import MAX_BURST, MAX_GRAPHS, WARMUP_RUNS, Engine, HostReads, IdleTimer
+from voidrl.engine import MAX_BURST, MAX_GRAPHS, WARMUP_RUNS, Engine, IdleTimer
 from voidrl.errors import CaptureError, ConfigError
+from voidrl.host_reads import HostReads
 from voidrl.methods.base import Method
 
 LEARNERS = {"dqn": DISCRETE, "rainbow": DISCRETE, "sac": CONTINUOUS, "ddpg": CONTINUOUS}

@@ -22,7 +22,6 @@ from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from voidrl import compile_cache, kernels, ranks
 from voidrl.agent.agent import Agent, Scored
@@ -32,6 +31,7 @@ from voidrl.agent.overlap import scoring_needs
 from voidrl.auto_engine import engine_for
 from voidrl.device import random_state, restore_random_state
 from voidrl.errors import CaptureError, ConfigError, VoidrlError, by_caller
+from voidrl.host_reads import HostReads
 from voidrl.metrics import Accumulator
 from voidrl.replay import Replay
 
@@ -387,49 +387,6 @@ class IdleTimer:
         if spans:
             spans[-1][1].synchronize()
         return float(sum(begin.elapsed_time(end) for begin, end in spans)) / 1000
-
-
-class HostReads(TorchDispatchMode):
-    """Records the first operation that a CUDA graph cannot hold: a host read, or a data-dependent shape."""
-
-    ops = ("_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique", "unique_dim", "bincount")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first: traceback.StackSummary | None = None
-        self.what = ""
-
-    def __torch_dispatch__(self, op: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = op.name().removeprefix("aten::").partition(".")[0]
-        if self.first is None:
-            if name.startswith(self.ops):
-                self.what = "the host reads a tensor"
-            elif _has_mask(name, args):
-                self.what = "a mask as index makes a shape that depends on values"
-            elif name == "lift_fresh" and args[0].is_cuda:
-                self.what = "a tensor is made from Python numbers"
-            elif "copy" in name and _crosses(args, kwargs):
-                self.what = "a tensor is copied between host and device"
-            if self.what:
-                self.first = traceback.extract_stack()
-        return op(*args, **kwargs)
-
-
-def _crosses(args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Whether `_to_copy(source, device=…)` or `copy_(target, source)` leaves the device or enters it."""
-    tensors = [arg for arg in args if isinstance(arg, Tensor)]
-    places = {tensor.device.type for tensor in tensors}
-    if kwargs.get("device") is not None:
-        places.add(torch.device(kwargs["device"]).type)
-    return len(places) > 1
-
-
-def _has_mask(name: str, args: tuple) -> bool:
-    if not name.startswith("index") or (name.startswith("index_put") and args[2].numel() == 1):
-        return False  # x[mask] = 0 is a fill, whatever the mask
-    parts = [part for arg in args[1:] if isinstance(arg, list | tuple) for part in arg]
-    return any(isinstance(part, Tensor) and part.dtype == torch.bool for part in parts)
 
 
 def _pick_mode(agent: Agent, before: str | None, say: Callable[[str], None]) -> Mode:
