@@ -4,10 +4,10 @@ Every `KEY_ROWS` rows the frames of all environments are kept as they are: key f
 only the words of 8 bytes that differ from its key frame are stored, behind a mask of which words these are.
 Such a record is read without any other, and all of its words at once: word i of a frame is that of the key
 frame or, where bit i of the mask is set, the n-th word behind the mask, n being the number of bits set up to
-and including i. Images of games that differ in a few objects take a fifth to a fifteenth of their bytes.
+and including i. Images of games that differ in a few objects take a fifth to an eighteenth of their bytes.
 
 Records lie in a ring of words, a row after the other. When it is full, the oldest rows are dropped. The host
-compresses, at about a microsecond for a frame of a game, so that it knows how long records are, and uploads
+compresses, at about two microseconds for a frame of a game, so that it knows how long records are. It uploads
 the records instead of the frames.
 """
 
