@@ -238,7 +238,7 @@ def test_a_domain_without_a_task_has_no_reward(made):
 
 def test_a_simulation_that_diverges_is_reported(made):
     envs = made("dmc-warp/walker", observation="pixels", image_size=20)
-    envs.reset(seed=0)
+    first = envs.reset(seed=0)[0].clone()
     action = actions_of(envs, 1)[0]
     warp_step(envs, action)
     envs.vector._physics.qvel[1, 0] = float("nan")
@@ -246,6 +246,8 @@ def test_a_simulation_that_diverges_is_reported(made):
         EnvironmentFailedError, match=r"environment 1 \('dmc-warp/walker'\) had positions or vel.*not num"
     ):
         [warp_step(envs, action) for _ in range(2)]
+    assert torch.equal(envs.reset(seed=0)[0], first)  # nothing is left of it
+    warp_step(envs, action)
 
 
 def test_contacts_that_are_left_out_are_reported(made, monkeypatch):

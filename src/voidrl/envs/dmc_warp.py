@@ -94,6 +94,7 @@ class WarpDMControl:
         self._random = [np.random.RandomState() for _ in range(num_envs)]
         self._steps = torch.zeros(num_envs, dtype=torch.int64, device=self.device)  # control steps
         self._none = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
+        self._no_states = torch.zeros(num_envs, 0, device=self.device)
 
     def reset(self, *, seed: int | None = None) -> tuple[Tensor, Info]:
         """Start all episodes; environment i is seeded with seed + i."""
@@ -102,7 +103,7 @@ class WarpDMControl:
                 random.seed((seed + i) % 2**32)
         self._begin(np.arange(self.num_envs))
         self._report(self._none)
-        return self._frames(self._task.observe()), self._info(self._none)
+        return self._frames(self._states()), self._info(self._none)
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Info]:
         """Step all simulations; those whose episode ended on the previous step start a new one instead."""
@@ -112,7 +113,7 @@ class WarpDMControl:
         self._physics.ctrl.copy_(actions)
         total = torch.zeros(self.num_envs, device=self.device)
         success = self._none
-        observed = torch.empty(0, device=self.device)
+        observed = self._no_states
         for repeat in range(self._repeat):
             stops = repeat > 0 and self._ends_within_step
             observed = self._advance(over, observed) if stops else self._advance_all()
@@ -127,7 +128,7 @@ class WarpDMControl:
             numbers = np.flatnonzero(fresh)
             self._begin(numbers)
             begun = torch.from_numpy(fresh).to(self.device)
-            observed = torch.where(begun[:, None], self._task.observe(), observed)
+            observed = torch.where(begun[:, None], self._states(), observed)
             over = over & ~begun
         truncated = over & ~success
         self._report(over)
@@ -145,7 +146,7 @@ class WarpDMControl:
     def _advance_all(self) -> Tensor:
         """One control step; returns the states that are observed."""
         self._physics.advance()
-        return self._task.observe()
+        return self._states()
 
     def _advance(self, over: Tensor, observed: Tensor) -> Tensor:
         """One control step of simulations whose episodes are not over."""
@@ -161,6 +162,10 @@ class WarpDMControl:
         worlds = torch.from_numpy(envs).to(self.device)
         self._task.begin(worlds, torch.from_numpy(drawn).float().to(self.device))
         self._steps[worlds] = 0
+
+    def _states(self) -> Tensor:
+        """What is observed from states, (N, d); nothing (N, 0) where images are."""
+        return self._task.observe() if self._camera is None else self._no_states
 
     def _frames(self, observed: Tensor) -> Tensor:
         return observed if self._camera is None else self._camera.render()

@@ -121,11 +121,11 @@ class WarpPhysics:
     def to_default(self, worlds: Tensor) -> None:
         """Put some simulations, by number, at rest into the model's default position."""
         self.qpos[worlds] = self._initial
-        for rest in (self.qvel, self.act, self._warmstart, self.ctrl):
-            rest[worlds] = 0.0
+        for rest in (self.qvel, self.act, self._warmstart, self.ctrl, self._overflow):
+            rest[worlds] = 0
 
     def failures(self) -> Tensor:
-        """What went wrong in each simulation since it was created, (N,): 0, or `explain` knows what."""
+        """What went wrong in each simulation since its episode began, (N,): 0, or `explain` knows what."""
         values = torch.cat([self.qpos, self.qvel, self.act], 1)
         lost = ~(values.abs() < MAX_VALUE).all(1)  # NaN is not smaller either
         return torch.where(lost, -1, self._overflow & ~int(HARMLESS))
