@@ -187,7 +187,7 @@ def test_a_run_can_resume_with_another_engine(tmp_path, capsys):
 def test_a_resumed_run_is_told_the_engine_of_its_checkpoint(tmp_path, monkeypatch):
     seen = []
 
-    def pick(agent, replay, before, say):
+    def pick(agent, before, say):
         seen.append(before)
         return "eager"
 

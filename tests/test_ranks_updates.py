@@ -223,7 +223,8 @@ def test_a_pool_that_is_none_is_refused(pool):
 
 def on_cuda(engine):
     device = torch.device("cuda", 0)
-    config = SimpleNamespace(engine=engine)
+    learner = SimpleNamespace(on_policy=False)
+    config = SimpleNamespace(engine=engine, learner=learner, planned_updates=1000)
     return SimpleNamespace(device=device, config=config, learns=True)
 
 
@@ -231,9 +232,9 @@ def on_cuda(engine):
 def test_updates_are_captured_only_if_the_exchange_is(backend, mode, monkeypatch):
     monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(size=2, backend=backend))
     said = []
-    assert _pick_mode(on_cuda("auto"), said.append) == mode
+    assert _pick_mode(on_cuda("auto"), None, said.append) == mode
     if mode == "graph":
-        assert said == []
+        assert said == ["engine: graph, since compiling pays from 200k updates on, and the run has 1k"]
         return
     assert said == [
         "engine: eager, since 2 ranks exchange gradients by gloo, which leaves the device (NCCL takes a GPU "
@@ -243,7 +244,7 @@ def test_updates_are_captured_only_if_the_exchange_is(backend, mode, monkeypatch
         with pytest.raises(
             ConfigError, match=f"engine = '{engine}' cannot be used: 2 ranks exchange .* by gloo"
         ):
-            _pick_mode(on_cuda(engine), said.append)
+            _pick_mode(on_cuda(engine), None, said.append)
 
 
 def test_an_update_of_ranks_can_be_undone():
