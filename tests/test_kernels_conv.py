@@ -209,6 +209,34 @@ def test_what_the_kernels_take(device):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("stride", [1, 2])
+def test_many_rounds_do_not_overwrite_what_products_read(stride, device):
+    """With few images a program takes a round or two, and its copies of later ones meet no product."""
+    torch.manual_seed(0)
+    x = (
+        rounded(256, 32, 41, 41)
+        .to(device, torch.bfloat16, memory_format=torch.channels_last)
+        .requires_grad_()
+    )
+    weight, bias = (
+        t.to(device).requires_grad_() for t in (rounded(32, 32, 3, 3, scale=0.1), torch.zeros(32))
+    )
+    rest = ([weight], [bias], [stride], "relu")
+    y = conv_stack(x, *rest)
+    grad_out = torch.randn_like(y)
+    runs = [torch.autograd.grad(conv_stack(x, *rest), [x, weight, bias], grad_out) for _ in range(5)]
+    for actual in runs[1:]:
+        assert all(map(torch.equal, actual, runs[0]))
+    plain = x.detach().float().requires_grad_()
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        expected = conv_stack_reference(plain, *rest)
+        wanted = torch.autograd.grad(expected, [plain, weight, bias], grad_out.float())
+    close(y, expected, 0.005)
+    for actual, gradient, tolerance in zip(runs[0], wanted, (0.005, 0.001, 0.001), strict=True):
+        close(actual, gradient, tolerance)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_captured_in_a_graph(device):
     stack = make("pairs", device)
     x = stack[0].bfloat16()

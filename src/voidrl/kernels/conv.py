@@ -31,7 +31,6 @@ ENOUGH_PROGRAMS = 1024  # … if at least this many programs remain; …
 KEPT_BYTES = 100_000  # … more weights than this are read again for each block
 
 GRADIENT_BLOCK, GRADIENT_WARPS, GRADIENT_STAGES = 64, 8, 3  # of weight gradients
-GRADIENT_REGISTERS: int | None = None
 GRADIENT_CHUNKS = (128, 64)  # fewer than 64 rows would idle a warp group
 GRADIENT_SUMS = 24576  # sums that a program keeps in registers: 96 of a thread's 255
 GRADIENT_PROGRAMS = 264  # two for each multiprocessor of an H200; each writes its own sums
@@ -185,7 +184,7 @@ def _sweep(
     return out
 
 
-def _weight_gradient(layer: Layer, source: Tensor, gradient: Tensor) -> Tensor:
+def _weight_gradient(layer: Layer, source: Tensor, gradient: Tensor, ones: Tensor) -> Tensor:
     """Partial sums (programs, lines + 1, tile) of the gradients of weights and bias."""
     sweep = layer.forward()
     constants = sweep.constants(GRADIENT_CHUNKS)
@@ -198,9 +197,9 @@ def _weight_gradient(layer: Layer, source: Tensor, gradient: Tensor) -> Tensor:
     programs = triton.cdiv(groups, GRADIENT_BLOCK * rounds)
     shape = (programs, steps * constants["CHUNK"] + 1, constants["TILE"])
     partial = torch.empty(shape, dtype=torch.float32, device=source.device)
-    options = {"num_warps": GRADIENT_WARPS, "num_stages": GRADIENT_STAGES, "maxnreg": GRADIENT_REGISTERS}
+    options = {"num_warps": GRADIENT_WARPS, "num_stages": GRADIENT_STAGES, "STEPS": taken}
     kernels.weight_gradient[(programs, steps // taken)](
-        source, gradient, partial, groups, rounds, **constants, STEPS=taken, BLOCK=GRADIENT_BLOCK, **options
+        source, gradient, ones, partial, groups, rounds, **constants, BLOCK=GRADIENT_BLOCK, **options
     )
     return partial
 
@@ -283,9 +282,10 @@ def _backward(
     partials = []
     with torch.cuda.device_of(x):
         g = _output_gradient(gradient, results[-1], elu)
+        ones = torch.ones(64, GRADIENT_BLOCK, dtype=torch.bfloat16, device=x.device)
         packed = _pack(weights[last:], layers[last:], back=True) if layers[last:] else []
         for i in reversed(range(len(layers))):
-            partials.append(_weight_gradient(layers[i], inputs[i], g))
+            partials.append(_weight_gradient(layers[i], inputs[i], g, ones))
             if i >= last:
                 g = _sweep(
                     layers[i].backward(), g, packed[i - last], None, results[i - 1] if i else None, elu

@@ -152,6 +152,7 @@ def sweep(
 def weight_gradient(
     source: tl.tensor,  # (B, HEIGHT, WIDTH, CHANNELS): the layer's input
     gradient: tl.tensor,  # (B, OUT_HEIGHT, OUT_WIDTH, OUT_CHANNELS)
+    ones: tl.tensor,  # (64, BLOCK)
     partial: tl.tensor,  # (programs, ROWS · CHUNKS · CHUNK + 1, TILE) float32; the last line is the bias's
     groups: tl.tensor, rounds: tl.tensor,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
@@ -170,7 +171,10 @@ def weight_gradient(
     sums: tl.tuple = ()
     for _ in tl.static_range(STEPS):
         sums = sums + (tl.zeros((CHUNK, TILE), tl.float32),)  # noqa: RUF005
-    bias = tl.zeros((BLOCK, TILE), tl.float32)
+    # The sum of gradients is a product too: what a loop reads both for products and into registers gets one
+    # buffer too few from Triton's pipeliner, and copies overwrite what products still read (triton#6691).
+    ones = tl.load(ones + tl.arange(0, 64)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :])
+    bias = tl.zeros((64, TILE), tl.float32)
     for i in range(rounds):
         index = (tl.program_id(0) * rounds + i) * BLOCK + tl.arange(0, BLOCK)
         group = tl.minimum(index, groups - 1)
@@ -190,8 +194,8 @@ def weight_gradient(
                 HEIGHT, WIDTH * CHANNELS, SPAN * CHANNELS, CHUNK, EDGES, RAGGED,
             )  # fmt: skip
             added = added + (_dot(tl.trans(tile), g, sums[step]),)  # noqa: RUF005
+        bias = _dot(ones, g, bias)
         sums = added
-        bias += g.to(tl.float32)
     partial += tl.program_id(0) * ((lines + 1) * TILE)
     for step in tl.static_range(STEPS):
         # With pairs, the products of a pixel with pixels outside its window contribute no gradient.
@@ -201,7 +205,7 @@ def weight_gradient(
         to = partial + ((first + step) * CHUNK + k)[:, None] * TILE + n[None, :]
         tl.store(to, sums[step], mask=(tap >= 0) & (tap < SPAN - (GROUP_X - 1) * stride))
     if tl.program_id(1) == 0:
-        tl.store(partial + lines * TILE + n, tl.sum(bias, 0))
+        tl.store(partial + lines * TILE + n, tl.sum(bias, 0) / 64)  # of equal rows
 
 
 @triton.jit  # type: ignore[untyped-decorator]
