@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("triton")
 
 from voidrl.kernels import conv
-from voidrl.kernels.conv import conv_stack, conv_stack_reference, suits
+from voidrl.kernels.conv import Launch, conv_stack, conv_stack_reference, suits
 
 DEVICES = [
     pytest.param(
@@ -39,7 +39,8 @@ STACKS = {  # batch, image size, channels, padded channels, layers (out channels
 
 SETTINGS = (
     {"PAIRS": False, "CHUNKS": (32,)},
-    {"BLOCK": 64, "WARPS": 4, "ENOUGH_PROGRAMS": 1, "KEPT_BYTES": 0},  # several rounds
+    {"WALK_ROWS": 2, "WALK": Launch(32, 4, 2, None)},  # all layers walk
+    {"WALK_ROWS": 99, "STEP": Launch(64, 4, 1, None), "PROGRAMS": 1, "KEPT_BYTES": 0},  # none, several rounds
     {"GRADIENT_BLOCK": 32, "GRADIENT_PROGRAMS": 2, "GRADIENT_SUMS": 1},  # several rounds, one step each
 )
 

@@ -5,8 +5,11 @@ that a row of a window is contiguous and one product takes it whole: (groups, sp
 channels, pixels of a group · out channels), summed in float32. A *sweep* is such a product over all windows.
 In the forward pass, a group is a pixel or, if their common window then fills a power of two, a pair of
 neighbors: a quarter of the weights is zero, but a third less is read. In the backward pass, it is the
-`stride` pixels of a line that see the same gradients, so that no tap of the wrong parity is read. Plain loads
-hit the L1 cache for overlapping windows, which asynchronous copies (more than one stage) would bypass.
+`stride` pixels of a line that see the same gradients, so that no tap of the wrong parity is read.
+
+A sweep walks down the columns of groups. Each row of the images is copied once, ahead of its products, and
+multiplied for all windows on it, whose sums are carried from row to row. That is three times less to load
+than window by window, which remains for images of a few rows: there, the first rows of a strip cost too much.
 """
 
 from __future__ import annotations
@@ -22,18 +25,30 @@ from torch import Tensor
 
 from voidrl.kernels import conv_kernels as kernels
 
-BLOCK, WARPS, STAGES = 128, 8, 1  # of a sweep: groups in a product
-REGISTERS = 128  # of a thread: two programs of 8 warps on a multiprocessor
+
+class Launch(NamedTuple):
+    """How the programs of a sweep run."""
+
+    block: int  # columns of groups in a product
+    warps: int
+    stages: int
+    registers: int | None  # of a thread, at most
+
+
+WALK = Launch(64, 4, 3, None)  # each row of images is loaded once, ahead of its products
+STEP = Launch(128, 8, 1, 128)  # each window by itself; plain loads hit the L1 cache where windows overlap
+WALK_ROWS = 16  # of windows, at least: the first ones of a strip are computed in vain
+WALK_SUMS = 192  # of a column, at most: 96 registers of a thread's 255
+WALK_BYTES = 113_000  # of shared memory, at most: two programs on a multiprocessor
+PROGRAMS = 264  # that run at once: two on each multiprocessor of an H200, or four with half the sums
 CHUNKS = (128, 64, 32)  # elements of a window's row per product: the least waste, then the largest
 PAIRS = True  # pairs of pixels as groups where possible
-ROUNDS = 4  # blocks that a program takes, with the weights kept in shared memory, …
-ENOUGH_PROGRAMS = 1024  # … if at least this many programs remain; …
-KEPT_BYTES = 100_000  # … more weights than this are read again for each block
+KEPT_BYTES = 100_000  # more weights than this are not kept in shared memory but read for each product
 
 GRADIENT_BLOCK, GRADIENT_WARPS, GRADIENT_STAGES = 64, 8, 3  # of weight gradients
 GRADIENT_CHUNKS = (128, 64)  # fewer than 64 rows would idle a warp group
 GRADIENT_SUMS = 24576  # sums that a program keeps in registers: 96 of a thread's 255
-GRADIENT_PROGRAMS = 264  # two for each multiprocessor of an H200; each writes its own sums
+GRADIENT_PROGRAMS = 132  # one for each multiprocessor of an H200; each writes its own sums
 
 PACK_BLOCK, GATHER_BLOCK, GATHER_PROGRAMS, PIXEL_BLOCK = 1024, 128, 32, 64
 MAX_CHANNELS, MAX_KERNEL, MAX_STRIDE = 64, 8, 4
@@ -171,16 +186,29 @@ def _sweep(
     sweep: Sweep, source: Tensor, packed: Tensor, bias: Tensor | None, saved: Tensor | None, elu: bool
 ) -> Tensor:
     out = _images(source, source.shape[0], sweep.out_channels, sweep.out_height, sweep.out_width)
-    groups = sweep.groups(source.shape[0])
-    blocks = triton.cdiv(groups, BLOCK)
-    rounds = max(1, min(ROUNDS, blocks * sweep.group_y // ENOUGH_PROGRAMS))
     constants = sweep.constants(CHUNKS)
-    sums = BLOCK * constants["TILE"] // (32 * WARPS)  # per thread; many sums allow no limit
-    options = {"num_warps": WARPS, "num_stages": STAGES, "maxnreg": REGISTERS if sums <= 64 else None}
-    options |= {"ELU": elu, "KEEP": 2 * packed.numel() // sweep.group_y <= KEPT_BYTES, "BLOCK": BLOCK}
-    kernels.sweep[(triton.cdiv(blocks, rounds), sweep.group_y)](
-        source, packed, bias, saved, out, groups, rounds, **constants, **options
-    )
+    line, tile = constants["CHUNK"] * constants["CHUNKS"], constants["TILE"]
+    weights = 2 * packed.numel() // sweep.group_y
+    shared = weights + 2 * WALK.block * (line * sweep.step_y * (WALK.stages - 1) + tile)
+    down, depth = triton.cdiv(sweep.out_height, sweep.group_y), triton.cdiv(sweep.rows, sweep.step_y)
+    walks = down >= WALK_ROWS and depth * tile <= WALK_SUMS and shared <= WALK_BYTES
+    way = WALK if walks else STEP
+    depth, loaded = (depth, sweep.step_y) if walks else (1, sweep.rows)
+    columns = source.shape[0] * triton.cdiv(sweep.out_width, sweep.group_x)
+    programs = triton.cdiv(columns, way.block)
+
+    def cost(strip: int) -> int:  # rounds until the last program ends; one more for the start of each
+        at_once = PROGRAMS * (2 if tile <= 32 else 1)
+        waves = triton.cdiv(programs * triton.cdiv(down, strip) * sweep.group_y, at_once)
+        return int(waves * (strip + depth))
+
+    strip = min(range(1, down + 1), key=cost)
+    kernels.sweep[(programs, triton.cdiv(down, strip), sweep.group_y)](
+        source, packed, bias, saved, out, columns, strip + depth - 1, **constants,
+        LOADED=loaded, ELU=elu, KEEP=weights <= KEPT_BYTES, BLOCK=way.block,
+        num_warps=way.warps, num_stages=way.stages,
+        maxnreg=way.registers if way.block * tile <= 64 * 32 * way.warps else None,
+    )  # fmt: skip
     return out
 
 

@@ -70,82 +70,120 @@ def _dot(a: tl.tensor, b: tl.tensor, sums: tl.tensor) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _window_row(
-    at: tl.tensor,  # (BLOCK, CHUNK): where the windows begin
-    y: tl.tensor,  # (BLOCK,): the image row where they do
-    x: tl.tensor,  # (BLOCK,): the element of that row
-    row: tl.tensor, chunk: tl.tensor,
-    HEIGHT: tl.constexpr, LINE: tl.constexpr, ELEMENTS: tl.constexpr, CHUNK: tl.constexpr,
-    EDGES: tl.constexpr, RAGGED: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    at += row * LINE + chunk * CHUNK
-    k = chunk * CHUNK + tl.arange(0, CHUNK)
-    if EDGES:
-        element = x[:, None] + k[None, :]
-        inside = (element >= 0) & (element < LINE) & ((y + row >= 0) & (y + row < HEIGHT))[:, None]
-        if RAGGED:
-            inside = inside & (k < ELEMENTS)[None, :]
-        tile = tl.load(at, mask=inside, other=0.0)
-    elif RAGGED:
-        tile = tl.load(at, mask=(k < ELEMENTS)[None, :], other=0.0)
-    else:
-        tile = tl.load(at)
-    return tile
+def _in_registers(tile: tl.tensor) -> tl.tensor:
+    """Else every product would read the tile from shared memory again, whose bandwidth is the limit."""
+    if INTERPRETED:
+        return tile
+    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tile], tile.dtype, is_pure=True, pack=2)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _window_row(
+    at: tl.tensor,  # (BLOCK, CHUNK): where this row of the windows begins
+    x: tl.tensor,  # (BLOCK,): the element of the image row where it does
+    end: tl.tensor,  # of the image row: its elements, or 0 for a row outside the image
+    chunk: tl.tensor,
+    ELEMENTS: tl.constexpr, CHUNK: tl.constexpr, EDGES: tl.constexpr, RAGGED: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    k = chunk * CHUNK + tl.arange(0, CHUNK)
+    if EDGES:
+        element = x[:, None] + k[None, :]
+        inside = (element >= 0) & (element < end)
+        if RAGGED:
+            inside = inside & (k < ELEMENTS)[None, :]
+        tile = tl.load(at + chunk * CHUNK, mask=inside, other=0.0)
+    elif RAGGED:
+        tile = tl.load(at + chunk * CHUNK, mask=(k < ELEMENTS)[None, :], other=0.0)
+    else:
+        tile = tl.load(at + chunk * CHUNK)
+    return tile
+
+
+@triton.jit(do_not_specialize=["columns", "rounds"])  # type: ignore[untyped-decorator]
 def sweep(
     source: tl.tensor,  # (B, HEIGHT, WIDTH, CHANNELS)
     weights: tl.tensor,  # (GROUP_Y, ROWS, CHUNKS · CHUNK, TILE)
     bias: tl.tensor,  # (OUT_CHANNELS,) float32: then the activation follows; or None
     saved: tl.tensor,  # like `out`: a result of the activation, whose slope there multiplies; or None
     out: tl.tensor,  # (B, OUT_HEIGHT, OUT_WIDTH, OUT_CHANNELS)
-    groups: tl.tensor, rounds: tl.tensor,
+    columns: tl.tensor,  # of groups, in all images
+    rounds: tl.tensor,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
     OUT_HEIGHT: tl.constexpr, OUT_WIDTH: tl.constexpr, OUT_CHANNELS: tl.constexpr,
     STEP_Y: tl.constexpr, STEP_X: tl.constexpr, PAD_Y: tl.constexpr, PAD_X: tl.constexpr,
     ROWS: tl.constexpr, SPAN: tl.constexpr, GROUP_Y: tl.constexpr, GROUP_X: tl.constexpr,
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr, TILE: tl.constexpr, EDGES: tl.constexpr, RAGGED: tl.constexpr,
-    ELU: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr,
+    LOADED: tl.constexpr, ELU: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One sweep: products, then bias and activation, or the slope of one."""
-    down: tl.constexpr = (OUT_HEIGHT + GROUP_Y - 1) // GROUP_Y
+    """One sweep: products, then bias and activation, or the slope of one.
+
+    A program walks down a strip of its columns. In each round it loads the next LOADED rows of the images and
+    multiplies them for all windows that contain them: those that began up to `depth - 1` rounds above, whose
+    sums so far it carries, and those that begin here. The oldest end here; theirs is the last product, so
+    that all are waited for before the next copies overwrite what they read.
+    """
     across: tl.constexpr = (OUT_WIDTH + GROUP_X - 1) // GROUP_X
-    steps: tl.constexpr = ROWS * CHUNKS
+    depth: tl.constexpr = (ROWS + LOADED - 1) // LOADED
+    line: tl.constexpr = WIDTH * CHANNELS
+    out_line: tl.constexpr = OUT_WIDTH * OUT_CHANNELS
+    size: tl.constexpr = CHUNK * TILE
     k, n = tl.arange(0, CHUNK), tl.arange(0, TILE)
-    weights += tl.program_id(1) * (steps * CHUNK * TILE) + k[:, None] * TILE + n[None, :]
+    weights += tl.program_id(2) * (ROWS * CHUNKS * size) + k[:, None] * TILE + n[None, :]
     kept: tl.tuple = ()
     if KEEP:
-        for step in tl.static_range(steps):
-            kept = kept + (tl.load(weights + step * CHUNK * TILE),)  # noqa: RUF005 (no unpacking in a kernel)
+        for step in tl.static_range(ROWS * CHUNKS):
+            kept = kept + (tl.load(weights + step * size),)  # noqa: RUF005 (no unpacking in a kernel)
     if bias is not None:
         shift = tl.load(bias + n % OUT_CHANNELS)[None, :]
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.minimum(index, columns - 1)  # read within bounds without a mask; written under one
+    group_x, b = column % across, column // across
+    x = (group_x * STEP_X - PAD_X) * CHANNELS
+    at = source + (b * (HEIGHT * line) + x)[:, None] + k[None, :]
+    element = (group_x * (GROUP_X * OUT_CHANNELS))[:, None] + n[None, :]
+    to = (b * (OUT_HEIGHT * out_line))[:, None] + element
+    real = (index < columns)[:, None]
+    if TILE > GROUP_X * OUT_CHANNELS:
+        real = real & (n < GROUP_X * OUT_CHANNELS)[None, :]
+    first = tl.program_id(1) * (rounds - (depth - 1))
+    carried: tl.tuple = ()
+    for _ in tl.static_range(depth - 1):
+        carried = carried + (tl.zeros((BLOCK, TILE), tl.float32),)  # noqa: RUF005
     for i in range(rounds):
-        index = (tl.program_id(0) * rounds + i) * BLOCK + tl.arange(0, BLOCK)
-        group = tl.minimum(index, groups - 1)  # read within bounds without a mask; written under one
-        group_x, group_y, b = group % across, group // across % down, group // (across * down)
-        y, x = group_y * STEP_Y - PAD_Y, (group_x * STEP_X - PAD_X) * CHANNELS
-        at = source + ((b * HEIGHT + y) * (WIDTH * CHANNELS) + x)[:, None] + k[None, :]
-        out_y = group_y * GROUP_Y + tl.program_id(1)
-        element = (group_x * (GROUP_X * OUT_CHANNELS))[:, None] + n[None, :]
-        to = ((b * OUT_HEIGHT + out_y) * (OUT_WIDTH * OUT_CHANNELS))[:, None] + element
-        inside = ((index < groups) & (out_y < OUT_HEIGHT))[:, None] & (element < OUT_WIDTH * OUT_CHANNELS)
-        if TILE > GROUP_X * OUT_CHANNELS:
-            inside = inside & (n < GROUP_X * OUT_CHANNELS)[None, :]
-        sums = tl.zeros((BLOCK, TILE), tl.float32)
-        for step in tl.static_range(steps):
-            tile = _window_row(
-                at, y, x, step // CHUNKS, step % CHUNKS,
-                HEIGHT, WIDTH * CHANNELS, SPAN * CHANNELS, CHUNK, EDGES, RAGGED,
-            )  # fmt: skip
-            weight = kept[step] if KEEP else tl.load(weights + step * CHUNK * TILE)
-            sums = _dot(tile, weight, sums)
+        begun = first + i - (depth - 1)  # where the oldest windows did
+        out_y = begun * GROUP_Y + tl.program_id(2)
+        end = tl.where((begun >= first) & (out_y < OUT_HEIGHT), out_line, 0)
+        inside = real & (element < end)
+        if saved is not None:  # loaded while the products are computed
+            slope = tl.load(saved + to + out_y * out_line, mask=inside, other=0.0)
+        sums: tl.tuple = (tl.zeros((BLOCK, TILE), tl.float32),) + carried  # noqa: RUF005
+        for row in tl.static_range(LOADED - 1, -1, -1):
+            y = (first + i) * STEP_Y - PAD_Y + row
+            row_at = at + tl.minimum(tl.maximum(y, 0), HEIGHT - 1) * line
+            row_end = tl.where((y >= 0) & (y < HEIGHT), line, 0)
+            for c in tl.static_range(CHUNKS):
+                tile = _window_row(row_at, x, row_end, c, SPAN * CHANNELS, CHUNK, EDGES, RAGGED)
+                if depth > 1:
+                    tile = _in_registers(tile)
+                added: tl.tuple = ()
+                for above in tl.static_range(depth):
+                    if above * LOADED + row < ROWS:
+                        if KEEP:
+                            weight = kept[(above * LOADED + row) * CHUNKS + c]
+                        else:
+                            weight = tl.load(weights + ((above * LOADED + row) * CHUNKS + c) * size)
+                        added = added + (_dot(tile, weight, sums[above]),)  # noqa: RUF005
+                    else:
+                        added = added + (sums[above],)  # noqa: RUF005
+                sums = added
+        carried = sums[: depth - 1]
+        done = sums[depth - 1]
         if bias is not None:
-            sums += shift
-            sums = tl.where(sums <= 0, tl.exp(sums) - 1.0 if ELU else 0.0, sums)  # NaN stays NaN
+            done += shift
+            done = tl.where(done <= 0, tl.exp(done) - 1.0 if ELU else 0.0, done)  # NaN stays NaN
         if saved is not None:
-            sums *= _slope(tl.load(saved + to, mask=inside, other=0.0).to(tl.float32), ELU)
-        tl.store(out + to, sums.to(out.dtype.element_ty), mask=inside)
+            done *= _slope(slope.to(tl.float32), ELU)
+        tl.store(out + to + out_y * out_line, done.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -179,8 +217,8 @@ def weight_gradient(
         index = (tl.program_id(0) * rounds + i) * BLOCK + tl.arange(0, BLOCK)
         group = tl.minimum(index, groups - 1)
         group_x, out_y, b = group % across, group // across % OUT_HEIGHT, group // (across * OUT_HEIGHT)
-        y, x = out_y * STEP_Y, group_x * (STEP_X * CHANNELS)
-        at = source + ((b * HEIGHT + y) * (WIDTH * CHANNELS) + x)[:, None] + k[None, :]
+        x = group_x * (STEP_X * CHANNELS)
+        at = source + ((b * HEIGHT + out_y * STEP_Y) * (WIDTH * CHANNELS) + x)[:, None] + k[None, :]
         element = (group_x * (GROUP_X * OUT_CHANNELS))[:, None] + n[None, :]
         inside = (index < groups)[:, None] & (element < OUT_WIDTH * OUT_CHANNELS)
         if TILE > GROUP_X * OUT_CHANNELS:
@@ -189,10 +227,8 @@ def weight_gradient(
         g = tl.load(gradient + line + element, mask=inside, other=0.0)  # (BLOCK, TILE)
         added: tl.tuple = ()
         for step in tl.static_range(STEPS):
-            tile = _window_row(
-                at, y, x, (first + step) // CHUNKS, (first + step) % CHUNKS,
-                HEIGHT, WIDTH * CHANNELS, SPAN * CHANNELS, CHUNK, EDGES, RAGGED,
-            )  # fmt: skip
+            row, chunk = at + (first + step) // CHUNKS * (WIDTH * CHANNELS), (first + step) % CHUNKS
+            tile = _window_row(row, x, WIDTH * CHANNELS, chunk, SPAN * CHANNELS, CHUNK, EDGES, RAGGED)
             added = added + (_dot(tl.trans(tile), g, sums[step]),)  # noqa: RUF005
         bias = _dot(ones, g, bias)
         sums = added
