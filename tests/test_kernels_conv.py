@@ -5,8 +5,11 @@ import torch
 
 pytest.importorskip("triton")
 
-from voidrl.kernels import conv
+from voidrl.config import EncoderConfig
+from voidrl.kernels import conv, conv_check
 from voidrl.kernels.conv import Launch, conv_stack, conv_stack_reference, suits
+from voidrl.nets import Encoder, check_convolutions
+from voidrl.types import EnvSpec
 
 DEVICES = [
     pytest.param(
@@ -256,3 +259,55 @@ def test_captured_in_a_graph(device):
     x.copy_(torch.randn_like(x))
     graph.replay()
     assert all(map(torch.equal, captured, step()))
+
+
+# --- the check at the start of a run ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_stack(device, monkeypatch):
+    """What is compared for an encoder of small images."""
+    monkeypatch.setattr(conv_check, "IMAGES", 4)
+    spec = EnvSpec((3, 20, 20), True, 3, num_actions=3)
+    encoder = Encoder(spec, EncoderConfig(stack="drq", width=0.5, feature_dim=8)).to(device)
+
+    def check():
+        said = []
+        check_convolutions(encoder, torch.device(device), said.append)
+        return encoder.stack.trusts_kernels, said
+
+    return check
+
+
+def test_convolutions_that_agree_are_used(small_stack):
+    before = torch.get_rng_state()
+    assert small_stack() == (True, [])
+    assert torch.equal(before, torch.get_rng_state())  # a run draws what it would draw without the check
+
+
+class Scaled(torch.autograd.Function):
+    """Twice the gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+@pytest.mark.parametrize(
+    ("broken", "what"),
+    [
+        (Scaled.apply, "gradient of weight 0 is off by"),
+        (lambda y: y + 1e-3 * torch.randn_like(y), "output differs between equal calls"),
+        (lambda y: y.no_such_thing, "AttributeError"),
+    ],
+    ids=["gradient", "race", "error"],
+)
+def test_where_they_do_not_agree_pytorchs_are_used(small_stack, broken, what, monkeypatch):
+    monkeypatch.setattr(conv_check, "conv_stack", lambda *args: broken(conv_stack(*args)))
+    trusted, [sentence] = small_stack()
+    assert not trusted
+    assert what in sentence

@@ -29,10 +29,11 @@ from voidrl.agent.explorer import Explorer
 from voidrl.agent.on_policy import representation_step, rollout_step
 from voidrl.agent.overlap import scoring_needs
 from voidrl.auto_engine import engine_for
-from voidrl.device import random_state, restore_random_state
+from voidrl.device import random_state, restore_random_state, uses_bf16
 from voidrl.errors import CaptureError, ConfigError, VoidrlError, by_caller
 from voidrl.host_reads import HostReads
 from voidrl.metrics import Accumulator
+from voidrl.nets import check_convolutions
 from voidrl.replay import Replay
 
 Mode = Literal["eager", "graph", "compile"]
@@ -59,6 +60,8 @@ class Engine:
         """The pre-trained policy of a run that explores with it."""
         if agent.device.type == "cuda":
             kernels.check(agent.device, say)
+            if uses_bf16(agent.config.precision, agent.device) and kernels.usable(agent.task_skill):
+                check_convolutions(agent, agent.device, say)
         self.metrics = Accumulator()
         self.idle = IdleTimer(agent.device)
         self.mode = _pick_mode(agent, before, say)

@@ -1,7 +1,7 @@
 """Networks: encoders, heads, layers and targets."""
 
 from voidrl.nets.accuracy import top1_accuracy, top1_hits
-from voidrl.nets.encoder import STACKS, ConvStack, Encoder
+from voidrl.nets.encoder import STACKS, ConvStack, Encoder, check_convolutions
 from voidrl.nets.heads import DuelingQ, TrunkQ, TwinQ
 from voidrl.nets.layers import (
     Conv,
@@ -43,6 +43,7 @@ __all__ = [
     "TrunkQ",
     "TwinQ",
     "action_vectors",
+    "check_convolutions",
     "init_orthogonal",
     "join",
     "mlp",

@@ -9,6 +9,7 @@ large numbers shrink with it; where they matter, scale them in the environment, 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -55,22 +56,63 @@ class ConvStack(nn.Sequential):
             channels = out
         super().__init__(*layers)
         self.activation = config.activation
+        self.trusts_kernels = True  # until `check_convolutions` finds a difference
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) → (B, C', H', W')."""
-        if usable(x) and torch.is_autocast_enabled("cuda"):
+        if self.trusts_kernels and usable(x) and torch.is_autocast_enabled("cuda"):
             from voidrl.kernels import conv  # imports Triton
 
             layers = [layer for layer in self if isinstance(layer, Conv)]
-            inputs = [x.shape[1], *(layer.in_channels for layer in layers[1:])]
-            shapes = [layer.shape_for(count) for layer, count in zip(layers, inputs, strict=True)]
-            strides = [stride for _, stride in shapes]
-            if conv.suits(x, [shape for shape, _ in shapes], strides):
+            shapes, strides = self.shapes_for(x)
+            if conv.suits(x, shapes, strides):
+                inputs = [x.shape[1], *(layer.in_channels for layer in layers[1:])]
                 weights = [layer.weight_for(count)[0] for layer, count in zip(layers, inputs, strict=True)]
                 biases = [layer.bias for layer in layers if layer.bias is not None]
                 return conv.conv_stack(x, weights, biases, strides, self.activation)
         features: Tensor = super().forward(x)
         return features
+
+    def shapes_for(self, x: Tensor) -> tuple[list[tuple[int, ...]], list[int]]:
+        """Shapes of the weights and strides of all layers, for images in the layout of x."""
+        layers = [layer for layer in self if isinstance(layer, Conv)]
+        inputs = [x.shape[1], *(layer.in_channels for layer in layers[1:])]
+        found = [layer.shape_for(count) for layer, count in zip(layers, inputs, strict=True)]
+        return [shape for shape, _ in found], [stride for _, stride in found]
+
+
+def check_convolutions(network: nn.Module, device: torch.device, say: Callable[[str], None]) -> None:
+    """Compare our convolutions with PyTorch's, as they compute on this device.
+
+    Stacks whose results differ use PyTorch's, which are slower; `say` is told so.
+    """
+    found: dict[tuple, str] = {}  # by what is compared
+    for encoder in network.modules():
+        stack = encoder.stack if isinstance(encoder, Encoder) else None
+        if not isinstance(stack, ConvStack):
+            continue
+        from voidrl.kernels import conv, conv_check  # imports Triton
+
+        first = next(layer for layer in stack if isinstance(layer, Conv))
+        random = torch.Generator(device).manual_seed(0)
+        size = (conv_check.IMAGES, first.in_channels, *encoder.image_size)
+        images = torch.rand(size, generator=random, device=device) - 0.5
+        x = to_layout(images, encoder.layout).bfloat16()
+        shapes, strides = stack.shapes_for(x)
+        if not conv.suits(x, shapes, strides):
+            continue
+        key = (x.shape, *shapes, *strides, stack.activation)
+        if key not in found:
+            try:
+                found[key] = conv_check.mismatch(x, shapes, strides, stack.activation)
+            except Exception as error:  # such as too little shared memory
+                found[key] = repr(error)
+            if found[key]:
+                say(
+                    f"kernels: PyTorch's convolutions, which are slower, because ours do not agree with them "
+                    f"here ({found[key]})"
+                )
+        stack.trusts_kernels = not found[key]
 
 
 class ByteScales(nn.Module):

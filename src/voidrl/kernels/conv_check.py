@@ -1,0 +1,49 @@
+"""Compares our convolutions with PyTorch's on the machine where they are going to run.
+
+What a kernel computes depends on the version of Triton that compiles it: one pipelined the copies of a kernel
+over what its products still read, and gradients were wrong by several percent without any error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from voidrl.kernels.conv import conv_stack, conv_stack_reference
+
+IMAGES = 256  # so many that programs copy ahead of their products again and again
+RUNS = 3  # which have the same bits, unless something is overwritten too early
+TOLERANCE = 0.05  # relative to the norm: four layers in bfloat16 differ by some 0.02 from float32
+
+
+def mismatch(x: Tensor, shapes: Sequence[Sequence[int]], strides: Sequence[int], activation: str) -> str:
+    """What differs for images like x and random weights of these shapes, in words; empty if nothing does."""
+    random = torch.Generator(x.device).manual_seed(0)  # a run's own random numbers stay as they are
+
+    def normal(shape: Sequence[int], scale: float = 1.0) -> Tensor:
+        return torch.randn(*shape, generator=random, device=x.device) * scale
+
+    fan_in = [channels * height * width for _, channels, height, width in shapes]
+    weights = [normal(s, (2 / n) ** 0.5).requires_grad_() for s, n in zip(shapes, fan_in, strict=True)]
+    biases = [normal(shape[:1], 0.1).requires_grad_() for shape in shapes]
+    rest = (weights, biases, strides, activation)
+    with torch.enable_grad(), torch.autocast(x.device.type, enabled=False):
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            expected = conv_stack_reference(x.float(), *rest)
+            upstream = normal(expected.shape)
+            wanted = [expected, *torch.autograd.grad(expected, [*weights, *biases], upstream)]
+        runs = []
+        for _ in range(RUNS):
+            y = conv_stack(x, *rest)
+            runs.append([y, *torch.autograd.grad(y, [*weights, *biases], upstream.to(y.dtype))])
+    names = ["output", *(f"gradient of {p} {i}" for p in ("weight", "bias") for i in range(len(shapes)))]
+    for name, reference, first, *others in zip(names, wanted, *runs, strict=True):
+        off = (first.detach().float() - reference.detach()).norm() / reference.detach().norm()
+        error = float(off)  # host synchronization, once in a run
+        if not error < TOLERANCE:
+            return f"{name} is off by {error:.1%}"
+        if not all(torch.equal(first, other) for other in others):
+            return f"{name} differs between equal calls"
+    return ""
