@@ -88,9 +88,9 @@ def check_convolutions(network: nn.Module, device: torch.device, say: Callable[[
     """
     found: dict[tuple, str] = {}  # by what is compared
     for encoder in network.modules():
-        stack = encoder.stack if isinstance(encoder, Encoder) else None
-        if not isinstance(stack, ConvStack):
+        if not isinstance(encoder, Encoder) or not isinstance(encoder.stack, ConvStack):
             continue
+        stack = encoder.stack
         from voidrl.kernels import conv, conv_check  # imports Triton
 
         first = next(layer for layer in stack if isinstance(layer, Conv))
