@@ -283,6 +283,8 @@ class Engine:
 
         @torch.no_grad()
         def restore() -> None:
+            if self._side is not None:  # an update that failed has not waited for it
+                torch.cuda.current_stream(self.agent.device).wait_stream(self._side)
             for key, tensor in state().items():
                 if key in before:
                     tensor.copy_(before[key])
@@ -325,7 +327,7 @@ class Engine:
         if self.agent.config.engine != "auto":
             raise CaptureError(sentence)
         self.say(f"engine: eager, since {sentence}")
-        self.mode, self._captures, self._fusable = "eager", False, []
+        self.mode, self._captures, self._fusable, self._side = "eager", False, [], None
 
     @contextmanager
     def _compiled(self) -> Iterator[None]:

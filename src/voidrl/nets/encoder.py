@@ -105,6 +105,8 @@ def check_convolutions(network: nn.Module, device: torch.device, say: Callable[[
         if key not in found:
             try:
                 found[key] = conv_check.mismatch(x, shapes, strides, stack.activation)
+            except torch.OutOfMemoryError:
+                raise
             except Exception as error:  # such as too little shared memory
                 found[key] = repr(error)
             if found[key]:
