@@ -107,7 +107,7 @@ def test_what_is_set_aside_is_deleted_once_compiling_works_without_it():
     assert os.environ[VARIABLE] != str(cache.path)
     cache.delete_damaged(said.append)
     assert not cache.path.exists()
-    assert said == [f"{cache.path} was damaged and is deleted; the next start compiles again"]
+    assert said == [f"{cache.path} could not be used and is deleted; the next start compiles again"]
     assert open_cache(CPU, said.append).path == cache.path  # of the next run in the same process
     assert os.environ[VARIABLE] == str(cache.path)
 

@@ -365,7 +365,9 @@ def test_damaged_code_of_earlier_runs_is_compiled_again(monkeypatch, cache_home)
     (runner._cache.path / "code").write_text("damaged")
     agent, runner, said = updated_without(monkeypatch, 1, "compile")
     assert said[0].startswith("engine: compiling failed (RuntimeError: no such instruction); trying again")
-    assert said[1:] == [f"{runner._cache.path} was damaged and is deleted; the next start compiles again"]
+    assert said[1:] == [
+        f"{runner._cache.path} could not be used and is deleted; the next start compiles again"
+    ]
     assert runner.mode == "compile"
     assert not runner._cache.path.exists()
     assert not moved(plain.tensors(), agent.tensors())

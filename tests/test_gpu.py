@@ -24,6 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import voidrl
 from voidrl import compression, registry
+from voidrl import engine as engines
+from voidrl.agent import Agent
 from voidrl.agent.reset import reset
 from voidrl.augment import Augment
 from voidrl.config import DMControlConfig, EnvConfig
@@ -325,13 +327,25 @@ def test_captured_updates_read_the_coefficient_of_the_moment():
     ],
     ids=["urlb", "simclr", "learner", "learner-sac"],
 )
-def test_overlapping_updates_equal_eager_ones(spec, options):
+@pytest.mark.parametrize("slow", ["score", "learn", None])
+def test_overlapping_updates_equal_those_of_one_stream(spec, options, slow, monkeypatch):
+    """Bit for bit, also where one of the streams is far behind the other."""
     options = {**options, **QUIET}
-    eager, _ = trained("eager", 40, spec=spec, **options)
+    if slow is not None:
+        half = getattr(Agent, slow)
+
+        def delayed(agent, *args):
+            torch.cuda._sleep(2_000_000)  # a millisecond, at the beginning of this half
+            return half(agent, *args)
+
+        monkeypatch.setattr(Agent, slow, delayed)
     overlapped, engine = trained("graph", 40, spec=spec, **options)
     assert engine._side is not None
     assert any(len(key) == 5 for key in engine._graphs)
-    assert_alike(eager, overlapped)
+    monkeypatch.setattr(engines, "scoring_needs", lambda *args: "everything")
+    alone, engine = trained("graph", 40, spec=spec, **options)
+    assert engine._side is None
+    assert not moved(snapshot(alone.tensors()), overlapped.tensors())
 
 
 def test_bursts_equal_single_launches():

@@ -237,7 +237,8 @@ def resume(
         spec = None if saved is None else _spec_of(saved)
         has_threads = saved is not None and "cpu_threads" in saved.meta  # a run on a GPU has none
         threads = saved.count("cpu_threads") if saved is not None and has_threads else None
-        before = None if saved is None else saved.meta.get("engine")
+        # Checkpoints from before it was kept are of runs that `auto` would have captured.
+        before = None if saved is None else saved.meta.get("engine", "graph")
         with ExitStack() as stack:
             with _traceback_written(folder.log_traceback):
                 assembled = build.assemble(

@@ -43,18 +43,25 @@ class CompileCache:
         self.is_filled = any(path.iterdir())
         """Whether earlier runs have left something there, which may be damaged."""
         self._fresh: tempfile.TemporaryDirectory[str] | None = None
+        self._is_suspect = False
 
     def set_aside(self) -> None:
         """Let this process compile into an empty folder, which is deleted when it ends."""
         self._fresh = tempfile.TemporaryDirectory(prefix=SET_ASIDE, ignore_cleanup_errors=True)
         os.environ[VARIABLE] = self._fresh.name
-        self.is_filled = False
+        self.is_filled, self._is_suspect = False, True
 
     def delete_damaged(self, say: Callable[[str], None]) -> None:
-        """Delete what earlier runs have left, if it was set aside: without it, the same code compiles."""
-        if self._fresh is not None and self.path.exists():
-            shutil.rmtree(self.path, ignore_errors=True)
-            say(f"{self.path} was damaged and is deleted; the next start compiles again")
+        """Delete what earlier runs have left, if it was set aside: without it, the same code compiles.
+
+        Once: what is there later is another run's. It is moved first, so that nobody finds half of it.
+        """
+        if not self._is_suspect:
+            return
+        self._is_suspect = False
+        with suppress(OSError), tempfile.TemporaryDirectory(dir=self.path.parent, prefix=".") as away:
+            self.path.rename(Path(away) / self.path.name)
+            say(f"{self.path} could not be used and is deleted; the next start compiles again")
 
 
 def open_cache(device: torch.device, say: Callable[[str], None]) -> CompileCache | None:

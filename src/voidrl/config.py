@@ -489,7 +489,8 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         require_positive(self, "capacity_steps")
-        require(self.compressed_gib >= 0, "compressed_gib", self.compressed_gib, "0 or more")
+        size = self.compressed_gib
+        require(0 <= size < math.inf, "compressed_gib", size, "0 (no compression) or more")
         for name in ("priority_exponent", "importance_start", "importance_end"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a number in [0, 1]")
 

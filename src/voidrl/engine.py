@@ -42,7 +42,7 @@ MAX_BURST = 16  # updates in one graph
 MAX_SCORED = 2  # samples that are scored and not yet learned
 ROLLOUT = -1  # in place of a variant, of metrics of a rollout
 MAX_GRAPHS = 16  # with an odd ratio of updates to steps few bursts come back; single updates always do
-RECOMPILE_LIMIT = 256  # all optimizers of a process share the code of one `step`
+RECOMPILE_LIMIT = 2**14  # all optimizers that a process ever has share the code of one `step`
 FUSED_BY_COMPILER = {"fused": False, "foreach": True}  # an optimizer's step, into one pass that fills the GPU
 COMPILE_OPTIONS: dict[str, Any] = {"fallback_random": True}  # the same random numbers as without
 CUDA_OPTIONS = {"combo_kernels": True}  # small kernels that do not wait for each other run as one
@@ -50,6 +50,10 @@ CUDA_OPTIONS = {"combo_kernels": True}  # small kernels that do not wait for eac
 
 class Engine:
     """One agent's updates on one replay, and its actions for the environments that fill it."""
+
+    resets = 0
+    """How often the compiled code of the process was dropped, of all its engines: none may compile again
+    within a capture, so that all of them warm up again."""
 
     def __init__(
         self, agent: Agent, replay: Replay, say: Callable[[str], None], *, before: str | None = None
@@ -78,7 +82,7 @@ class Engine:
 
     def _forget(self) -> None:
         """Drop the captured graphs: their tensors may no longer be the agent's."""
-        self._generation = self.agent.generation
+        self._generation = self.agent.generation, Engine.resets
         self._runs: Counter[str | int | tuple[int, ...]] = Counter()
         self._graphs: dict[tuple[str | int, ...], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._captures else None
@@ -96,7 +100,7 @@ class Engine:
 
     def update(self, first: int, count: int) -> None:
         """Run the updates number `first` … `first + count − 1`; on CUDA it returns before they are done."""
-        if self._generation != self.agent.generation:
+        if self._generation != (self.agent.generation, Engine.resets):
             self._forget()
         variants = [self.agent.learner.variant(first + i) for i in range(count)]
         done = 0
@@ -171,7 +175,7 @@ class Engine:
         With `explore`, those of the pre-trained policy where its schedule says so.
         """
         kind = "explore" if explore else "act"
-        if self._generation != self.agent.generation:
+        if self._generation != (self.agent.generation, Engine.resets):
             self._forget()
         if not (self._captures and self.agent.learns):
             return self._act(kind, skill)
@@ -257,6 +261,7 @@ class Engine:
         else:
             return False
         torch.compiler.reset()
+        Engine.resets += 1
         return True
 
     @contextmanager
@@ -336,7 +341,8 @@ class Engine:
             yield
             return
         with ExitStack() as undo:
-            undo.enter_context(torch._dynamo.config.patch(recompile_limit=RECOMPILE_LIMIT))
+            limits = {"recompile_limit": RECOMPILE_LIMIT, "accumulated_recompile_limit": RECOMPILE_LIMIT}
+            undo.enter_context(torch._dynamo.config.patch(limits))
             undo.enter_context(torch._functorch.config.patch(enable_autograd_cache=True))
             if hasattr(torch._functorch.config, "backward_pass_autocast"):  # as the agent has it without
                 undo.enter_context(torch._functorch.config.patch(backward_pass_autocast="off"))
@@ -376,9 +382,8 @@ class IdleTimer:
     def _now(self) -> Any:
         if not self._on_cuda:
             return time.perf_counter()
-        if (
-            self._stream is None
-        ):  # asked for once: a run stays on one stream, and asking takes longer than recording
+        # A run stays on one stream, and asking for it takes longer than recording an event.
+        if self._stream is None:
             self._stream = torch.cuda.current_stream(self._device)
         event = torch.cuda.Event(enable_timing=True)
         event.record(self._stream)

@@ -34,9 +34,15 @@ def pinned_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devic
             f"a replay in main memory cannot be used with networks on {device} on {sys.platform}, where "
             f"kernels may not read it: set replay.device to 'cuda' and lower replay.capacity_steps"
         )
-    memory = mmap.mmap(
-        -1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    )  # zeros, on a page of their own
+    size = math.prod(shape) * dtype.itemsize
+    remedy = "lower replay.capacity_steps, or replay.compressed_gib if it is set"
+    try:
+        # Zeros, on pages of their own.
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise ReplayMemoryError(
+            f"{size / GIB:.2f} GiB of main memory could not be taken ({error}): {remedy}"
+        ) from None
     # A fork would copy what is pinned, and either side could then lose what the device writes.
     memory.madvise(mmap.MADV_DONTFORK)
     with suppress(OSError):  # a kernel without huge pages
@@ -47,7 +53,7 @@ def pinned_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devic
     if status:
         raise ReplayMemoryError(
             f"{array.nbytes / GIB:.2f} GiB of main memory could not be pinned for {device} (CUDA error "
-            f"{status}): lower replay.capacity_steps"
+            f"{status}): {remedy}"
         )
     return torch.from_numpy(array), torch.as_tensor(_Registered(array, device), device=device)
 

@@ -121,7 +121,7 @@ class Replay:
 
         `storage` is the same device or main memory. `config` says how `draw` samples, None uniformly, and
         whether frames are compressed; `note_dim` is the width of what `annotate` stores with each step. `say`
-        is told when compressed frames have filled their memory.
+        gets a sentence when compressed frames have filled their memory.
         """
         assert storage in (device, CPU), (storage, device)
         self.spec, self.num_envs, self.device = spec, num_envs, device
@@ -785,7 +785,7 @@ def make_replay(
     free = {}
     for place in dict.fromkeys([*places, device]):
         free[place] = free_bytes(place) // ranks.current().sharing(place)  # all take theirs at once
-        if place == CPU:  # which other runs of this process take as they fill it, not at once
+        if place == device == CPU:  # which other runs of this process take as they fill it, not at once
             free[place] //= runs_here()
     share = 0.0  # of what is needed, the most that fits anywhere
     for place in places:

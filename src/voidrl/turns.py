@@ -128,6 +128,8 @@ def own_stream(device: torch.device) -> Iterator[None]:
         return
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        yield
-    stream.synchronize()  # what was made on it is used on others from now on
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        stream.synchronize()  # what was made on it is used on others from now on

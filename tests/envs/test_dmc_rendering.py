@@ -34,6 +34,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(gl, "_try", attempt)
         monkeypatch.setattr(gl, "_mesa", lambda: iter([{"MUJOCO_GL": "egl", "LIBGL_ALWAYS_SOFTWARE": "1"}]))
         monkeypatch.setattr(dmc_rendering, "own_cores", lambda: cores)
+        monkeypatch.setattr(dmc_rendering, "whole_cores", lambda: cores)
 
     return build
 
@@ -57,8 +58,8 @@ def is_mesa(rendering):
         ("default", 63, False),
         ("medium", 24, True),
         ("medium", 23, False),
-        ("fast", 12, True),
-        ("fast", 11, False),
+        ("fast", 24, True),
+        ("fast", 23, False),
     ],
 )
 def test_auto_leaves_the_gpu_to_the_networks_if_there_are_enough_cores(machine, quality, cores, on_cpu):

@@ -366,8 +366,9 @@ class Agent(nn.Module):
             if config.views > 1:
                 batch = _repeated(batch, config.views)
                 reward = reward.repeat(config.views, *[1] * (reward.ndim - 1))
-            if joint.value is None:
-                self._after_scoring()
+            self.horizon.after_step()
+            if "learner" not in self.trainers:
+                self._after_training_f()
         return Scored(batch, reward, slots, joint, metrics)
 
     def learn(
@@ -379,7 +380,6 @@ class Agent(nn.Module):
         follows does not change it.
         """
         batch, reward, slots, joint, metrics = scored
-        waits = joint.value is not None
         with self.precision():
             self.learner.train()
             for loss in self.learner.losses(batch, reward, index):
@@ -397,17 +397,16 @@ class Agent(nn.Module):
                 replay.priorities.update(slots, self._priority(joint))
             self.learner.after_step(index)
             self.learner.eval()
-            if waits:
-                self._after_scoring()
+            if "learner" in self.trainers:
+                self._after_training_f()
         return metrics
 
-    def _after_scoring(self) -> None:
+    def _after_training_f(self) -> None:
         """Move what follows the weights of f and of the method, once all of their losses are minimized."""
         if self.trains_representation:
             self.representation.after_step()
         if self.uses_method:
             self.method.after_step()
-        self.horizon.after_step()
 
     @property
     def reward_dim(self) -> int:

@@ -15,6 +15,7 @@ from voidrl import ranks
 from voidrl.agent.agent import Agent
 from voidrl.methods.base import Method
 from voidrl.replay import Replay
+from voidrl.representations.base import Representation
 
 Needs = Literal["nothing", "encoder", "everything"]
 
@@ -30,7 +31,7 @@ def scoring_needs(agent: Agent, replay: Replay) -> Needs:
     if not (agent.uses_method or agent.trains_representation):
         return "nothing"
     own_critic = type(agent.method).make_critic is not Method.make_critic
-    if agent.representation.reads_learner or own_critic:
+    if agent.representation.reads_learner or own_critic or _follows_learner(agent):
         return "everything"
     shared = _tensors(agent.learner) & (_tensors(agent.representation) | _tensors(agent.method))
     if not shared:
@@ -38,7 +39,19 @@ def scoring_needs(agent: Agent, replay: Replay) -> Needs:
     critic = _ids(agent.optimizers.parameters("critic")) if "critic" in agent.optimizers else set()
     trained = {id(p) for p in agent.learner.encoder.parameters() if p.requires_grad}
     alone = agent.trainers <= {"learner"} and trained <= critic
-    return "encoder" if alone and shared <= _tensors(agent.learner.encoder) else "everything"
+    # A custom learner may encode again after the critic's loss, and spectral norm would iterate.
+    ours = type(agent.learner).__module__.startswith("voidrl.")
+    keeps = ours or not any(True for _ in agent.learner.encoder.buffers())
+    return "encoder" if alone and keeps and shared <= _tensors(agent.learner.encoder) else "everything"
+
+
+def _follows_learner(agent: Agent) -> bool:
+    """Whether the representation or the method changes after the learner has trained f, in `after_step`."""
+    changes = (
+        type(agent.representation).after_step is not Representation.after_step,
+        type(agent.method).after_step is not Method.after_step,
+    )
+    return "learner" in agent.trainers and any(changes)
 
 
 def _tensors(module: nn.Module) -> set[int]:

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from voidrl.config import DMControlConfig
 from voidrl.envs.gl import CHOICE, OpenGL, find_gl, software_gl
-from voidrl.machine import own_cores
+from voidrl.machine import own_cores, whole_cores
 
-# Cores from which a run that learns on a GPU is faster if they render, by quality of the images; from the
-# rates of both on an H200 with 16 cores (docs/environments/dmcontrol.md).
-LEAST_CORES = {"default": 64, "medium": 24, "fast": 12}
+# Cores from which we expect a run that learns on a GPU to be faster if they render, by quality of the images:
+# an estimate from the rates of both on an H200 with 16 cores (docs/environments/dmcontrol.md).
+LEAST_CORES = {"default": 64, "medium": 24, "fast": 24}
 THREADS = "LP_NUM_THREADS"  # of Mesa's software rasterizer; 0 draws in the calling thread
 
 
@@ -47,7 +47,7 @@ def choose_rendering(env: str, dmc: DMControlConfig, workers: int, device: str, 
     if dmc.renderer != "auto":
         return _with_threads(find_gl(env, otherwise, dmc.renderer), workers)
     found = find_gl(env, otherwise)
-    cores, least = own_cores(), LEAST_CORES[dmc.render_quality]
+    cores, least = whole_cores(), LEAST_CORES[dmc.render_quality]
     few = dmc.observation == "states" or cores < least  # images, or cores to render them
     if found.on_cpu or device == "cpu" or few or os.environ.get(CHOICE):
         return _with_threads(found, workers)
@@ -62,7 +62,7 @@ def choose_rendering(env: str, dmc: DMControlConfig, workers: int, device: str, 
     return _with_threads(
         software,
         workers,
-        f"images are rendered on the CPU ({cores} cores; from {least} on this is faster for "
+        f"images are rendered on the CPU ({cores} cores; from {least} on this should be faster for "
         f"env.dmc.render_quality = {dmc.render_quality!r}), which leaves the GPU to the networks; "
         f"env.dmc.renderer = 'gpu' renders there",
     )

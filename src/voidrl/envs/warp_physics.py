@@ -24,7 +24,7 @@ from torch import Tensor
 MAX_CONTACTS = 32
 MAX_CONSTRAINTS = 96
 MAX_VALUE = 1e10  # of a position or velocity, as in MuJoCo (mjMAXVAL)
-# Limits on iterations are reached in C MuJoCo as well, where nobody is told.
+# Limits on iterations are reached in C MuJoCo as well, without a word.
 HARMLESS = mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS
 
 
@@ -151,20 +151,21 @@ class WarpPhysics:
             with wp.ScopedDevice(self._place):
                 launch()
 
-        run()
         if self.device.type == "cpu":
+            run()
             return run
-        with wp.ScopedDevice(self._place), wp.ScopedCapture() as capture:
-            launch()
-        there = wp.stream_to_torch(self._place)  # warp's own stream, on which nothing else runs
+        there = wp.stream_to_torch(self._place)  # Warp's own stream
 
-        def replay() -> None:
+        def ordered(launched: Callable[[], object]) -> None:
             here = torch.cuda.current_stream(self.device)
             there.wait_stream(here)
-            wp.capture_launch(capture.graph)
+            launched()
             here.wait_stream(there)
 
-        return replay
+        ordered(run)
+        with wp.ScopedDevice(self._place), wp.ScopedCapture() as capture:
+            launch()
+        return lambda: ordered(lambda: wp.capture_launch(capture.graph))
 
     def _launch_control_step(self) -> None:
         # The first half of the first physics step was the end of the last control step.

@@ -48,6 +48,9 @@ def stack_for(image_shape: tuple[int, ...]) -> str:
 class ConvStack(nn.Sequential):
     """Convolutions, each followed by the activation; on CUDA in bf16 as one fused operation."""
 
+    trusts_kernels = True
+    """Whether the stacks of this process use our kernels, until `check_convolutions` finds a difference."""
+
     def __init__(self, channels: int, config: EncoderConfig) -> None:
         layers: list[nn.Module] = []
         for out, kernel, stride in STACKS[config.stack]:
@@ -56,7 +59,6 @@ class ConvStack(nn.Sequential):
             channels = out
         super().__init__(*layers)
         self.activation = config.activation
-        self.trusts_kernels = True  # until `check_convolutions` finds a difference
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) → (B, C', H', W')."""
@@ -84,37 +86,39 @@ class ConvStack(nn.Sequential):
 def check_convolutions(network: nn.Module, device: torch.device, say: Callable[[str], None]) -> None:
     """Compare our convolutions with PyTorch's, as they compute on this device.
 
-    Stacks whose results differ use PyTorch's, which are slower; `say` is told so.
+    If results differ, all stacks of the process use PyTorch's, which are slower, and `say` gets the reason.
     """
-    found: dict[tuple, str] = {}  # by what is compared
+    compared: set[tuple] = set()
     for encoder in network.modules():
         if not isinstance(encoder, Encoder) or not isinstance(encoder.stack, ConvStack):
             continue
-        stack = encoder.stack
+        if not ConvStack.trusts_kernels:
+            return
         from voidrl.kernels import conv, conv_check  # imports Triton
 
+        stack = encoder.stack
         first = next(layer for layer in stack if isinstance(layer, Conv))
         random = torch.Generator(device).manual_seed(0)
         size = (conv_check.IMAGES, first.in_channels, *encoder.image_size)
         images = torch.rand(size, generator=random, device=device) - 0.5
         x = to_layout(images, encoder.layout).bfloat16()
         shapes, strides = stack.shapes_for(x)
-        if not conv.suits(x, shapes, strides):
-            continue
         key = (x.shape, *shapes, *strides, stack.activation)
-        if key not in found:
-            try:
-                found[key] = conv_check.mismatch(x, shapes, strides, stack.activation)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:  # such as too little shared memory
-                found[key] = repr(error)
-            if found[key]:
-                say(
-                    f"kernels: PyTorch's convolutions, which are slower, because ours do not agree with them "
-                    f"here ({found[key]})"
-                )
-        stack.trusts_kernels = not found[key]
+        if key in compared or not conv.suits(x, shapes, strides):
+            continue
+        compared.add(key)
+        try:
+            difference = conv_check.mismatch(x, shapes, strides, stack.activation)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # such as too little shared memory
+            difference = repr(error)
+        if difference:
+            ConvStack.trusts_kernels = False
+            say(
+                f"kernels: PyTorch's convolutions, which are slower, because ours do not agree with them "
+                f"here ({difference})"
+            )
 
 
 class ByteScales(nn.Module):
