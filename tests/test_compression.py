@@ -258,6 +258,14 @@ def test_a_run_resumes_bit_for_bit_and_samples_as_without_compression(tmp_path):
     assert exported[0].steps == exported[1].steps
 
 
+def test_a_run_says_that_its_memory_is_full(tmp_path, monkeypatch):
+    monkeypatch.setattr(Replay, "_kept_rows", lambda replay: replay.rows - 1)  # as if a row had been dropped
+    config = tiny(env__num_envs=2, replay__compressed_gib=0.01)
+    voidrl.pretrain(MAZE, steps=20, out=tmp_path / "run", config=config)
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert log.count("from here on the oldest are dropped") == 1
+
+
 def test_records_may_be_in_main_memory_that_the_device_reads(monkeypatch):
     """Everything that the host does with them waits for the device, and nothing else does."""
     waits = []

@@ -178,8 +178,9 @@ def test_lists_of_seeds():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--seeds", "1.."], "--seeds 1.. cannot be used: expected whole numbers such as 1..8 or 1,3,5"),
+        (["--seeds", "1.."], "--seeds '1..' cannot be used: expected whole numbers from 0 on, such as 1..8"),
         (["--seeds", "one"], "expected whole numbers"),
+        (["--seeds", "1..999999999"], "expected at most 256 seeds in one process"),
         (["--seeds", "3..1"], "--seeds 3..1 cannot be used: expected the smaller number first"),
         (["--seeds", "1,2,1"], "--seeds 1,2,1 cannot be used: expected each seed once"),
         (["--seeds"], "option --seeds has no value"),

@@ -125,7 +125,7 @@ class Replay:
         """
         assert storage in (device, CPU), (storage, device)
         self.spec, self.num_envs, self.device = spec, num_envs, device
-        self._say = say
+        self.say = say
         self.config, self.capacity_rows = config, -(-capacity_steps // num_envs)
         self.rows = row_count(capacity_steps, num_envs, spec)
         slots = self.rows * num_envs
@@ -289,15 +289,15 @@ class Replay:
 
     def _say_once_full(self) -> None:
         """Say how many steps fit into the memory for compressed frames, the first time that some do not."""
-        if self._say is None or self._kept_rows() == self.rows:
+        if self.say is None or self._kept_rows() == self.rows:
             return
         assert self.config is not None
-        self._say(
+        self.say(
             f"the replay's memory for compressed frames, replay.compressed_gib = "
             f"{self.config.compressed_gib:g}, is full with {self._size} steps: from here on the oldest are "
             f"dropped"
         )
-        self._say = None
+        self.say = None
 
     def _positions(self) -> Write:
         """The host's positions, for the device."""

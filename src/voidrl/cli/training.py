@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from voidrl.build import ConfigLayer, Probed
     from voidrl.config import Config
 
+MAX_SEEDS = 256  # of one command; a longer range is a slip of the finger
 DEFAULT_ENV = "voidrl/PixelMaze-v0"  # whose values a help without an environment shows
 OUTPUT = {
     "--out DIR": "the run folder; by default a new one under runs/",
@@ -191,8 +192,12 @@ def read_seeds(text: str) -> list[int]:
     ends = text.split("..")
     words = ends if len(ends) == 2 else text.split(",")
     if not all(word.strip().isdecimal() for word in words):
-        raise ConfigError(f"--seeds {text} cannot be used: expected whole numbers such as 1..8 or 1,3,5")
+        raise ConfigError(
+            f"--seeds {text!r} cannot be used: expected whole numbers from 0 on, such as 1..8 or 1,3,5"
+        )
     numbers = [int(word) for word in words]
+    if len(ends) == 2 and numbers[1] - numbers[0] >= MAX_SEEDS:
+        raise ConfigError(f"--seeds {text} cannot be used: expected at most {MAX_SEEDS} seeds in one process")
     seeds = [*range(numbers[0], numbers[1] + 1)] if len(ends) == 2 else numbers
     if not seeds:
         raise ConfigError(f"--seeds {text} cannot be used: expected the smaller number first, as in 1..8")

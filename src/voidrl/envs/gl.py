@@ -37,7 +37,7 @@ if os.environ['MUJOCO_GL'] == 'egl':
 Place = Literal["any", "gpu", "cpu"]
 REMEDIES: dict[Place, str] = {
     "any": "install one (apt-get install libegl1 libgl1, or libosmesa6)",
-    "gpu": "install the EGL of the GPU's driver, or take env.dmc.renderer = 'auto'",
+    "gpu": "install the EGL of the GPU's driver, or take env.dmc.renderer = 'cpu' or 'auto'",
     "cpu": "install one (apt-get install libosmesa6), or take env.dmc.renderer = 'auto'",
 }
 
@@ -77,7 +77,7 @@ def find_gl(env: str, otherwise: str, place: Place = "any") -> OpenGL:
     where = "" if place == "any" else f" on the {place.upper()}"
     unset = f"unset {CHOICE}, or " if os.environ.get(CHOICE) else ""
     raise ConfigError(
-        f"images of environment {env!r} cannot be rendered{where}, no OpenGL works ({'; '.join(tried)}): "
+        f"images of environment {env!r} cannot be rendered{where}, no OpenGL works there ({'; '.join(tried)}): "
         f"{unset}{REMEDIES[place]}, or {otherwise}"
     )
 
