@@ -302,7 +302,7 @@ def test_what_cannot_be_compressed_is_refused(monkeypatch):
         ConfigError, match=r"compressed_gib = 1e-09 cannot be used with env.num_envs = 3: exp"
     ):
         make_replay(ReplayConfig(compressed_gib=1e-9), pixel_spec(), 3, 0, CPU, print)
-    with pytest.raises(ConfigError, match=r"compressed_gib = -1.*0 or more"):
+    with pytest.raises(ConfigError, match=r"compressed_gib = -1.*0 \(no compression\) or more"):
         ReplayConfig(compressed_gib=-1)
     monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(size=2))
     with pytest.raises(ConfigError, match=r"compressed_gib = 1 cannot be used on 2 ranks: expected 0"):

@@ -77,8 +77,8 @@ def find_gl(env: str, otherwise: str, place: Place = "any") -> OpenGL:
     where = "" if place == "any" else f" on the {place.upper()}"
     unset = f"unset {CHOICE}, or " if os.environ.get(CHOICE) else ""
     raise ConfigError(
-        f"images of environment {env!r} cannot be rendered{where}, no OpenGL works there ({'; '.join(tried)}): "
-        f"{unset}{REMEDIES[place]}, or {otherwise}"
+        f"images of environment {env!r} cannot be rendered{where}, no OpenGL works there "
+        f"({'; '.join(tried)}): {unset}{REMEDIES[place]}, or {otherwise}"
     )
 
 
