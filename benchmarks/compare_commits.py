@@ -4,9 +4,10 @@
     python benchmarks/compare_commits.py /some/folder/src src \
         --updates vectors urlb-states --runs walker --engine compile --json compare.json
 
-Compiling takes longer than measuring, so one process for each version and workload starts at the same time as
-all others. When all of them are ready, they measure one after the other, in rounds, while the others sleep.
-Whole runs follow, one at a time; what they compile, the benchmarks of updates have compiled already.
+Compiling takes longer than measuring, so several processes, one for each version and workload, start at the
+same time. When they are ready, they measure one after the other, in rounds, while the others sleep. Too many
+hinder each other: twelve were not ready after five minutes on 16 cores. Whole runs follow, one at a time;
+what they compile, the benchmarks of updates have compiled already.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ def main() -> None:
     parser.add_argument("--engine", default="compile")
     parser.add_argument("--seconds", type=float, default=1.0, help="of updates in each round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--at-once", type=int, default=4, help="processes that start at the same time")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--measure", metavar="WORKLOAD", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -62,40 +65,49 @@ def main() -> None:
 
 
 def compare_updates(options: argparse.Namespace) -> dict[str, Any]:
-    """Updates per second of each workload with each version: start all, then measure one by one."""
-    command = [sys.executable, __file__, str(options.old), str(options.new), "--engine", options.engine]
-    children = {}
-    for workload in options.updates:
-        for version in VERSIONS:
-            children[workload, version] = subprocess.Popen(
-                [*command, "--seconds", str(options.seconds), "--measure", workload],
-                env=environment(getattr(options, version)),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
+    """Updates per second of each workload with each version."""
     found: dict[str, Any] = {workload: {} for workload in options.updates}
-    for (workload, version), child in children.items():
-        if not (line := child.stdout.readline()):
-            print(f"{workload}, {version}: failed to start", flush=True)
-            continue
-        found[workload][version] = {**json.loads(line), "rates": []}
-    for _ in range(options.rounds):
-        for (workload, version), child in children.items():
-            if version in found[workload]:
-                child.stdin.write("go\n")
-                child.stdin.flush()
-                found[workload][version]["rates"].append(float(child.stdout.readline()))
-    for child in children.values():
-        child.stdin.close()
-        child.wait(TIMEOUT_S)
-    for workload, versions in found.items():
-        for figures in versions.values():
-            figures["updates_per_second"] = statistics.median(figures["rates"])
-        show(workload, versions, "updates_per_second")
+    pairs = [(workload, version) for workload in options.updates for version in VERSIONS]
+    for first in range(0, len(pairs), options.at_once):
+        for (workload, version), figures in measure_together(pairs[first : first + options.at_once], options):
+            found[workload][version] = figures
+        for workload in {workload for workload, _ in pairs[first : first + options.at_once]}:
+            show(workload, found[workload], "updates_per_second")
         if options.json:
             options.json.write_text(json.dumps({"updates": found}, indent=1))
     return found
+
+
+def measure_together(
+    pairs: Sequence[tuple[str, str]], options: argparse.Namespace
+) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+    """Start a process for each workload and version, then measure one by one."""
+    command = [sys.executable, __file__, str(options.old), str(options.new), "--engine", options.engine]
+    children = {
+        (workload, version): subprocess.Popen(
+            [*command, "--seconds", str(options.seconds), "--measure", workload],
+            env=environment(getattr(options, version)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for workload, version in pairs
+    }
+    ready = {pair: child.stdout.readline() for pair, child in children.items()}
+    rates: dict[tuple[str, str], list[float]] = {pair: [] for pair, line in ready.items() if line}
+    for _ in range(options.rounds):
+        for pair, measured in rates.items():
+            children[pair].stdin.write("go\n")
+            children[pair].stdin.flush()
+            measured.append(float(children[pair].stdout.readline()))
+    for pair, child in children.items():
+        child.stdin.close()
+        child.wait(TIMEOUT_S)
+        if pair not in rates:
+            print(f"{', '.join(pair)}: failed to start", flush=True)
+            continue
+        figures = {"rates": rates[pair], "updates_per_second": statistics.median(rates[pair])}
+        yield pair, {**json.loads(ready[pair]), **figures}
 
 
 def environment(source: Path) -> dict[str, str]:
