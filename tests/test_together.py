@@ -1,5 +1,6 @@
 """Several runs in one process: each is, bit for bit, the run that it would be alone."""
 
+import argparse
 import io
 import json
 import os
@@ -16,7 +17,7 @@ from tiny_runs import MAZE, Fickle, Walk, assert_same_run, rows, tiny
 import voidrl
 from voidrl import machine, turns
 from voidrl.cli import main as cli
-from voidrl.cli.training import read_seeds
+from voidrl.cli.seeds import ReadSeeds, read_seeds
 from voidrl.concurrent import run_together, together
 from voidrl.errors import ConfigError, EnvironmentFailedError, RunInterrupted, RunsFailedError
 from voidrl.runs.status import read_status
@@ -173,6 +174,10 @@ def test_lists_of_seeds():
     assert read_seeds("7..7") == [7]
     assert read_seeds("1,3,5") == [1, 3, 5]
     assert read_seeds("4") == [4]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", action=ReadSeeds, nargs="+", default=[2])
+    assert parser.parse_args(["--seeds", "1..3", "7", "9,8"]).seeds == [1, 2, 3, 7, 9, 8]
+    assert parser.parse_args([]).seeds == [2]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +185,7 @@ def test_lists_of_seeds():
     [
         (["--seeds", "1.."], "--seeds '1..' cannot be used: expected whole numbers from 0 on, such as 1..8"),
         (["--seeds", "one"], "expected whole numbers"),
-        (["--seeds", "1..999999999"], "expected at most 256 seeds in one process"),
+        (["--seeds", "1..999999999"], "expected at most 256 seeds"),
         (["--seeds", "3..1"], "--seeds 3..1 cannot be used: expected the smaller number first"),
         (["--seeds", "1,2,1"], "--seeds 1,2,1 cannot be used: expected each seed once"),
         (["--seeds"], "option --seeds has no value"),

@@ -9,6 +9,7 @@ import textwrap
 from typing import Any
 
 from voidrl.cli.options import make_parser, read_changes
+from voidrl.cli.seeds import ReadSeeds
 from voidrl.errors import ConfigError
 from voidrl.terminal.screen import width_of
 
@@ -19,7 +20,7 @@ def demo(argv: list[str]) -> int:
     add = parser.add_argument
     out_help = "where runs, picture and report go; existing runs are kept (default: runs/demo)"
     add("--out", default="runs/demo", help=out_help)
-    add("--seeds", type=int, nargs="+", default=[2], help="one or more (default: 2)")
+    add("--seeds", action=ReadSeeds, nargs="+", default=[2], help="one or more, such as 1..4 (default: 2)")
     add("--scale", type=float, default=1.0, help="multiplies the number of steps (default: 1)")
     add("--jobs", type=int, default=2, help="runs at a time (default: 2)")
     add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
@@ -49,9 +50,10 @@ def experiment(argv: list[str]) -> int:
     tasks_help = "these alone, by name, or others by id (default: all of the experiment's)"
     add("--tasks", "--games", metavar="TASK", help=tasks_help, **words)
     add("--methods", metavar="NAME", help="these alone (default: all)", **words)
-    add("--seeds", type=int, nargs="+", default=[], help="seeds of the runs (default: the experiment's)")
+    seeds_help = "seeds of the runs, such as 1..4 or 1 3 5 (default: the experiment's)"
+    add("--seeds", action=ReadSeeds, nargs="+", default=[], help=seeds_help)
     pretrain_help = "seeds of pre-trainings, where each has several fine-tunings (default: the experiment's)"
-    add("--pretrain-seeds", type=int, nargs="+", default=[], metavar="SEEDS", help=pretrain_help)
+    add("--pretrain-seeds", action=ReadSeeds, nargs="+", default=[], metavar="SEEDS", help=pretrain_help)
     add("--scale", metavar="NAME", help="one of the experiment's sizes, such as small (default: its first)")
     scale_help = "multiplies the steps of all runs, and shortens what goes with them: 0.01 (default: 1)"
     add("--steps-scale", type=float, default=1.0, metavar="X", help=scale_help)

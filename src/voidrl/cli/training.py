@@ -25,6 +25,7 @@ from voidrl.cli.options import (
     read_options,
     split_words,
 )
+from voidrl.cli.seeds import read_seeds
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.terminal.output import say
 from voidrl.terminal.tables import described, print_table, wrap_text
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from voidrl.build import ConfigLayer, Probed
     from voidrl.config import Config
 
-MAX_SEEDS = 256  # of one command; a longer range is a slip of the finger
 DEFAULT_ENV = "voidrl/PixelMaze-v0"  # whose values a help without an environment shows
 OUTPUT = {
     "--out DIR": "the run folder; by default a new one under runs/",
@@ -185,25 +185,6 @@ def _start_seeds(request: RunRequest, run: Callable[[Config, str | None], None])
         config = dataclasses.replace(request.config, seed=seed)
         calls[f"seed {seed}"] = partial(run, config, None if folder is None else str(folder))
     together(calls)
-
-
-def read_seeds(text: str) -> list[int]:
-    """The seeds in `1..8` or `1,3,5`."""
-    ends = text.split("..")
-    words = ends if len(ends) == 2 else text.split(",")
-    if not all(word.strip().isdecimal() for word in words):
-        raise ConfigError(
-            f"--seeds {text!r} cannot be used: expected whole numbers from 0 on, such as 1..8 or 1,3,5"
-        )
-    numbers = [int(word) for word in words]
-    if len(ends) == 2 and numbers[1] - numbers[0] >= MAX_SEEDS:
-        raise ConfigError(f"--seeds {text} cannot be used: expected at most {MAX_SEEDS} seeds in one process")
-    seeds = [*range(numbers[0], numbers[1] + 1)] if len(ends) == 2 else numbers
-    if not seeds:
-        raise ConfigError(f"--seeds {text} cannot be used: expected the smaller number first, as in 1..8")
-    if len({*seeds}) < len(seeds):
-        raise ConfigError(f"--seeds {text} cannot be used: expected each seed once")
-    return seeds
 
 
 def _notes(command: str, request: RunRequest) -> Iterator[str]:
