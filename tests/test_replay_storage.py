@@ -12,6 +12,7 @@ from tiny_replays import Oracle, frame, line, pixel_spec, vector_spec
 from voidrl import replay as module
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
+from voidrl.machine import shared_by
 from voidrl.pinned import pinned_zeros
 from voidrl.replay import Replay, Upload, as_words, block_sums, checksum, make_replay, write_directly
 from voidrl.types import EnvSpec
@@ -127,6 +128,18 @@ def other_cpu(monkeypatch):
     monkeypatch.setattr(module, "pinned_zeros", zeros)
     monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
     return torch.device("cpu", 0), waits
+
+
+def test_runs_of_one_process_divide_only_memory_that_they_take_as_they_fill_it(other_cpu, monkeypatch):
+    """What is pinned is taken at once, so that later runs see how much is left."""
+    device, _ = other_cpu
+    frames = 1000 * 4  # bytes
+    monkeypatch.setattr(module, "free_bytes", lambda place: 2 * frames if place == CPU else 10 * frames)
+    config = ReplayConfig(capacity_steps=990, device="cpu")
+    with shared_by(8):
+        make_replay(config, pixel_spec(), 1, 0, device, print)
+        with pytest.raises(ReplayMemoryError):
+            make_replay(config, pixel_spec(), 1, 0, CPU, print)
 
 
 @pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(1, 9, 1), (3, 12, 3)])
