@@ -2,20 +2,48 @@
 
 What a kernel computes depends on the version of Triton that compiles it: one pipelined the copies of a kernel
 over what its products still read, and gradients were wrong by several percent without any error.
+
+The reference is in float32 and rounds to bfloat16 where the kernels do. Without that, the two would differ by
+5 to 10 % with ReLU: rounding switches some 0.2 % of the units on or off, in any implementation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl.kernels.conv import conv_stack, conv_stack_reference
+from voidrl.kernels.conv import conv_stack
 
 IMAGES = 256  # so many that programs copy ahead of their products again and again
 RUNS = 3  # which have the same bits, unless something is overwritten too early
-TOLERANCE = 0.05  # relative to the norm: four layers in bfloat16 differ by some 0.02 from float32
+TOLERANCE = 0.03  # relative to the norm; four layers differ by some 0.005 in rounding
+
+
+class _Rounded(torch.autograd.Function):
+    """x as bfloat16 holds it, and its gradient too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.bfloat16().float()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.bfloat16().float()
+
+
+def reference(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], strides: Sequence[int], activation: str
+) -> Tensor:
+    """The stack by PyTorch's convolutions in float32, rounded like that of the kernels."""
+    for weight, bias, stride in zip(weights, biases, strides, strict=True):
+        kept = weight + (weight.bfloat16() - weight).detach()  # rounded, its gradient not
+        x = F.conv2d(x[:, : weight.shape[1]].float(), kept, bias, stride)
+        x = _Rounded.apply(F.elu(x) if activation == "elu" else F.relu(x))
+    return x
 
 
 def mismatch(x: Tensor, shapes: Sequence[Sequence[int]], strides: Sequence[int], activation: str) -> str:
@@ -31,7 +59,7 @@ def mismatch(x: Tensor, shapes: Sequence[Sequence[int]], strides: Sequence[int],
     rest = (weights, biases, strides, activation)
     with torch.enable_grad(), torch.autocast(x.device.type, enabled=False):
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            expected = conv_stack_reference(x.float(), *rest)
+            expected = reference(x, *rest)
             upstream = normal(expected.shape)
             wanted = [expected, *torch.autograd.grad(expected, [*weights, *biases], upstream)]
         runs = []
@@ -39,8 +67,8 @@ def mismatch(x: Tensor, shapes: Sequence[Sequence[int]], strides: Sequence[int],
             y = conv_stack(x, *rest)
             runs.append([y, *torch.autograd.grad(y, [*weights, *biases], upstream.to(y.dtype))])
     names = ["output", *(f"gradient of {p} {i}" for p in ("weight", "bias") for i in range(len(shapes)))]
-    for name, reference, first, *others in zip(names, wanted, *runs, strict=True):
-        off = (first.detach().float() - reference.detach()).norm() / reference.detach().norm()
+    for name, right, first, *others in zip(names, wanted, *runs, strict=True):
+        off = (first.detach().float() - right.detach()).norm() / right.detach().norm()
         error = float(off)  # host synchronization, once in a run
         if not error < TOLERANCE:
             return f"{name} is off by {error:.1%}"
