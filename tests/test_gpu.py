@@ -198,16 +198,30 @@ def replay_for(agent, spec, storage=None):
     return fill_replay(spec, **sizes, storage=storage or place, device=place, config=config)
 
 
-def trained(engine, updates, seed=7, spec=None, storage=None, **options):
-    """An agent after some updates, and the engine that made them."""
+def delay(name, monkeypatch):
+    """Let this part of the agent begin with a millisecond in which the GPU does nothing else."""
+    part = getattr(Agent, name)
+
+    def delayed(agent, *args, **kwargs):
+        torch.cuda._sleep(2_000_000)
+        return part(agent, *args, **kwargs)
+
+    monkeypatch.setattr(Agent, name, delayed)
+
+
+def trained(engine, updates, seed=7, spec=None, storage=None, acts=False, **options):
+    """An agent after some updates, with actions between them if it `acts`, and the engine that made them."""
     place = pick_device("cuda")
     spec = spec or (PIXELS if options.get("learner", "dqn") in DISCRETE_LEARNERS else PIXELS_CONTINUOUS)
     agent = make_agent(spec, device=place, engine=engine, **options)
     replay = replay_for(agent, spec, storage)
     torch.cuda.manual_seed(seed)
     runner = Engine(agent, replay, print)
+    skill = torch.zeros(replay.num_envs, agent.method.skill_dim, device=place)
     if agent.learns:
         for first in range(0, updates, 5):
+            if acts:
+                runner.choose(skill)
             runner.update(first, min(5, updates - first))
     return agent, runner
 
@@ -327,25 +341,32 @@ def test_captured_updates_read_the_coefficient_of_the_moment():
     ],
     ids=["urlb", "simclr", "learner", "learner-sac"],
 )
-@pytest.mark.parametrize("slow", ["score", "learn", None])
+@pytest.mark.parametrize("slow", ["score", "learn", "choose"])
 def test_overlapping_updates_equal_those_of_one_stream(spec, options, slow, monkeypatch):
     """Bit for bit, also where one of the streams is far behind the other."""
     options = {**options, **QUIET}
-    if slow is not None:
-        half = getattr(Agent, slow)
-
-        def delayed(agent, *args):
-            torch.cuda._sleep(2_000_000)  # a millisecond, at the beginning of this half
-            return half(agent, *args)
-
-        monkeypatch.setattr(Agent, slow, delayed)
-    overlapped, engine = trained("graph", 40, spec=spec, **options)
+    delay(slow, monkeypatch)
+    overlapped, engine = trained("graph", 40, spec=spec, acts=True, **options)
     assert engine._side is not None
     assert any(len(key) == 5 for key in engine._graphs)
     monkeypatch.setattr(engines, "scoring_needs", lambda *args: "everything")
-    alone, engine = trained("graph", 40, spec=spec, **options)
+    alone, engine = trained("graph", 40, spec=spec, acts=True, **options)
     assert engine._side is None
     assert not moved(snapshot(alone.tensors()), overlapped.tensors())
+
+
+@pytest.mark.parametrize("slow", ["_representation_step", "learn", "_intrinsic_reward"])
+def test_a_loss_beside_the_rest_of_its_update_changes_nothing(slow, monkeypatch):
+    """Bit for bit, also where one of the streams is far behind the other."""
+    options = {"representation": {"name": "icm", "encoder.activation": "relu"}, "share_encoder": "stack"}
+    options |= {"encoder_trainers": ("representation", "learner"), **QUIET}
+    delay(slow, monkeypatch)
+    beside, engine = trained("graph", 40, **options)
+    assert engine._beside is not None
+    monkeypatch.setattr(engines, "runs_beside", lambda agent: False)
+    alone, engine = trained("graph", 40, **options)
+    assert engine._beside is None
+    assert not moved(snapshot(alone.tensors()), beside.tensors())
 
 
 def test_bursts_equal_single_launches():

@@ -14,7 +14,7 @@ from helpers import (
 )
 
 from voidrl import registry
-from voidrl.agent.overlap import scoring_needs
+from voidrl.agent.overlap import runs_beside, scoring_needs
 from voidrl.errors import ConfigError
 from voidrl.representations.base import Representation
 
@@ -103,6 +103,44 @@ def test_samples_scored_early_are_those_scored_late(spec, options):
                 agent.learn(replay, scored, update % agent.learner.period, in_between)
         assert not moved(snapshot(found[early]), found[late])
         assert not moved(snapshot(early.tensors()), late.tensors())
+
+
+SHARED = {"share_encoder": "stack", "encoder_trainers": ("representation", "learner")}
+NORMED = {"encoder.activation": "relu", "encoder.spectral_norm_iterations": 1}
+NORMED_LEARNER = {"learner__encoder__spectral_norm_iterations": 1}
+BESIDE = {
+    "dynamics": ({"representation": {"name": "icm", "encoder.activation": "relu"}, **SHARED}, True),
+    "contrast": ({"representation": RELU, **SHARED}, True),
+    "another state": ({"representation": {"name": "atc", "encoder.activation": "relu"}, **SHARED}, True),
+    "the learner's batch": ({"representation": {**RELU, "batch_size": 0}, **SHARED}, True),
+    "spectral norm": ({"representation": {"name": "icm", **NORMED}, **SHARED, **NORMED_LEARNER}, False),
+    "the learner's targets": ({"phase": "train", "representation": SPR}, False),
+    "an encoder of its own": ({"representation": "icm"}, False),
+}
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_a_loss_beside_the_rest_of_its_update_changes_nothing(case, monkeypatch):
+    """Else results would depend on which of the two streams is ahead."""
+    options, expected = BESIDE[case]
+    agent = make_agent(PIXELS, **options)
+    assert runs_beside(agent) == expected
+    if not expected:
+        return
+    replay, steps = replay_for(agent, PIXELS), []
+    inner = type(agent)._representation_step
+
+    def step(agent, *args):
+        before = snapshot({**agent.tensors(), **agent.optimizers.tensors()})
+        metrics = inner(agent, *args)
+        steps.append(moved(before, {**agent.tensors(), **agent.optimizers.tensors()}))
+        return metrics
+
+    monkeypatch.setattr(type(agent), "_representation_step", step)
+    for update in range(2):
+        agent.step(replay, update)
+    learning_rate = {"representation_rate"}  # which only the optimizer reads, after both
+    assert [changed - learning_rate for changed in steps] == [set(), set()]
 
 
 def test_a_representation_must_say_that_it_reads_the_learner():

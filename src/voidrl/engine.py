@@ -27,7 +27,7 @@ from voidrl import compile_cache, kernels, ranks
 from voidrl.agent.agent import Agent, Scored
 from voidrl.agent.explorer import Explorer
 from voidrl.agent.on_policy import representation_step, rollout_step
-from voidrl.agent.overlap import scoring_needs
+from voidrl.agent.overlap import runs_beside, scoring_needs
 from voidrl.auto_engine import engine_for
 from voidrl.device import random_state, restore_random_state, uses_bf16
 from voidrl.errors import CaptureError, ConfigError, VoidrlError, by_caller
@@ -72,7 +72,11 @@ class Engine:
         self._captures = self.mode != "eager" and agent.device.type == "cuda"
         self._stream = torch.cuda.Stream(agent.device) if self._captures else None
         needs = scoring_needs(agent, replay) if self._captures and agent.learns else "everything"
-        self._side = None if needs == "everything" else torch.cuda.Stream(agent.device)
+        self._side = self._beside = None
+        if needs != "everything":
+            self._side = torch.cuda.Stream(agent.device)  # of scores, next to the update before
+        elif self._captures and agent.learns and runs_beside(agent):
+            self._beside = torch.cuda.Stream(agent.device)  # of one loss, next to the rest of its update
         self._needs_encoder = needs == "encoder"
         self._fusable = _fusable_methods(agent, replay) if self.mode == "compile" else []
         self._cache = compile_cache.open_cache(agent.device, say) if self._fusable else None
@@ -89,6 +93,8 @@ class Engine:
         # What the graphs of `choose` read and write.
         self._skills: dict[str, Tensor] = {}
         self._actions: dict[str, Tensor] = {}
+        self._scored: Scored | None = None  # what the graph of a burst's first score writes
+        self._before_actions: torch.cuda.Event | None = None
 
     def close(self) -> None:
         """Drop the graphs for good: a group of ranks cannot be left while they hold what it exchanges by."""
@@ -122,8 +128,24 @@ class Engine:
             known = self._runs[variants] > 1 and len(self._graphs) < MAX_GRAPHS
         if not known:
             variants = variants[:1]
-        self._launch(variants, lambda: self._step(*variants))
+        if self._side is not None:
+            self._launch_overlapping(variants, self._side)
+        else:
+            self._launch(variants, lambda: self._step(*variants))
         return len(variants)
+
+    def _launch_overlapping(self, variants: tuple[int, ...], side: torch.cuda.Stream) -> None:
+        """Score the first sample by a graph of its own, which need not wait for the actions chosen last."""
+        main = torch.cuda.current_stream(self.agent.device)
+        side.wait_event(self._before_actions or main.record_event())
+        self._before_actions = None
+        with torch.cuda.stream(side):
+            self._launch(("score",), self._score, side)
+        main.wait_stream(side)
+        self._launch(variants, lambda: self._overlap(variants, side, self._scored))
+
+    def _score(self) -> None:
+        self._scored = self.agent.score(self.replay)
 
     def _step(self, *variants: int) -> None:
         if self._side is not None:
@@ -133,31 +155,36 @@ class Engine:
             if self.agent.learner.rollout_steps:
                 metrics = representation_step(self.agent, self.replay)
             else:
-                metrics = self.agent.step(self.replay, variant)
+                metrics = self.agent.step(self.replay, variant, self._beside)
             self.metrics.add(metrics, variant)
 
-    def _overlap(self, variants: tuple[int, ...], side: torch.cuda.Stream) -> None:
+    def _overlap(
+        self, variants: tuple[int, ...], side: torch.cuda.Stream, scored: Scored | None = None
+    ) -> None:
         """Updates of which each is scored on a second stream while the one before is still learned.
 
-        Results are those of one stream, bit for bit: random numbers are drawn in the order of this code. What
-        was scored is kept until it has been learned, or its memory would be given to a later sample.
+        The sample of the first may be `scored` already. Results are those of one stream, bit for bit: random
+        numbers are drawn in the order of this code. What was scored is kept until it has been learned, or its
+        memory would be given to a later sample.
         """
         agent, main = self.agent, torch.cuda.current_stream(self.agent.device)
         side.wait_stream(main)
         learned: deque[tuple[Scored, torch.cuda.Event]] = deque(maxlen=MAX_SCORED)
         trained: list[torch.cuda.Event] = []
         for variant in variants:
-            with torch.cuda.stream(side):
-                for event in trained if self._needs_encoder else ():
-                    side.wait_event(event)
-                if len(learned) == MAX_SCORED:
-                    side.wait_event(learned.popleft()[1])
-                scored = agent.score(self.replay)
+            if scored is None:
+                with torch.cuda.stream(side):
+                    for event in trained if self._needs_encoder else ():
+                        side.wait_event(event)
+                    if len(learned) == MAX_SCORED:
+                        side.wait_event(learned.popleft()[1])
+                    scored = agent.score(self.replay)
             main.wait_stream(side)
             trained.clear()
             metrics = agent.learn(self.replay, scored, variant, lambda: trained.append(main.record_event()))
             self.metrics.add(metrics, variant)
             learned.append((scored, main.record_event()))
+            scored = None
         main.wait_stream(side)
 
     def update_on_rollout(self, steps: int) -> None:
@@ -179,6 +206,8 @@ class Engine:
             self._forget()
         if not (self._captures and self.agent.learns):
             return self._act(kind, skill)
+        if self._side is not None:
+            self._before_actions = torch.cuda.current_stream(self.agent.device).record_event()
         if self._runs[kind] < WARMUP_RUNS:
             self._skills[kind] = skill.clone()
             self._warm_up(kind, lambda: self._act_on_skill(kind))
@@ -288,8 +317,9 @@ class Engine:
 
         @torch.no_grad()
         def restore() -> None:
-            if self._side is not None:  # an update that failed has not waited for it
-                torch.cuda.current_stream(self.agent.device).wait_stream(self._side)
+            for stream in (self._side, self._beside):
+                if stream is not None:  # an update that failed has not waited for it
+                    torch.cuda.current_stream(self.agent.device).wait_stream(stream)
             for key, tensor in state().items():
                 if key in before:
                     tensor.copy_(before[key])
@@ -299,18 +329,25 @@ class Engine:
 
         return restore
 
-    def _launch(self, key: tuple[str | int, ...], run: Callable[[], Any]) -> None:
+    def _launch(
+        self, key: tuple[str | int, ...], run: Callable[[], Any], side: torch.cuda.Stream | None = None
+    ) -> None:
         if key not in self._graphs:
-            self._graphs[key] = self._captured(run)
+            self._graphs[key] = self._captured(run, side)
         self._graphs[key].replay()
 
-    def _captured(self, run: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-        """A graph of everything that `run` launches."""
+    def _captured(self, run: Callable[[], Any], side: torch.cuda.Stream | None) -> torch.cuda.CUDAGraph:
+        """A graph of everything that `run` launches.
+
+        Graphs share their memory and the workspaces of products, since one runs after the other. One that is
+        to run next to others has its own: it is captured on the stream `side`.
+        """
         graph, failures = torch.cuda.CUDAGraph(), []
+        place = (self._pool, self._stream) if side is None else (None, side)
         try:
             with (
                 self._compiled(),
-                torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
+                torch.cuda.graph(graph, *place, capture_error_mode="thread_local"),
             ):
                 try:
                     run()
@@ -332,7 +369,8 @@ class Engine:
         if self.agent.config.engine != "auto":
             raise CaptureError(sentence)
         self.say(f"engine: eager, since {sentence}")
-        self.mode, self._captures, self._fusable, self._side = "eager", False, [], None
+        self.mode, self._captures, self._fusable = "eager", False, []
+        self._side = self._beside = None
 
     @contextmanager
     def _compiled(self) -> Iterator[None]:

@@ -24,11 +24,8 @@ class GivenViews:
     def __init__(self, obs, action, next_obs):
         self._obs, self.action, self._next_obs = obs, action, next_obs
 
-    def obs(self):
-        return self._obs
-
-    def next_obs(self):
-        return self._next_obs
+    def transitions(self):
+        return torch.cat([self._obs, self._next_obs])
 
 
 def through(network, x):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from voidrl import checkpoint, ranks, registry
 from voidrl.agent.bonus import Bonus
 from voidrl.agent.horizon import Horizon
+from voidrl.agent.joint_loss import JointLoss
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.agent.optimizers import Optimizers, Part
 from voidrl.agent.player import Player
@@ -42,21 +43,6 @@ from voidrl.types import Batch, EnvSpec, Loss, Metrics
 MetricOwner = Literal["representation", "latents", "method", "reward", "task", "learner"]
 # Steps of the warm-up from which the skill for a task is selected; of more, as many at even distances.
 SELECTION_STEPS = {"pixels": 2**12, "vectors": 2**17}
-
-
-class JointLoss:
-    """Losses of the same weights that wait to be minimized together, in one backward pass."""
-
-    def __init__(self) -> None:
-        self.value: Tensor | None = None
-        self.optimizers: list[str] = []
-        self.errors: list[Tensor] = []
-        """(B,) each: what makes up the priorities of the learner's transitions."""
-
-    def add(self, value: Tensor, optimizers: list[str]) -> None:
-        """Add a loss to the sum."""
-        self.value = value if self.value is None else self.value + value
-        self.optimizers += [name for name in optimizers if name not in self.optimizers]
 
 
 class Scored(NamedTuple):
@@ -324,7 +310,7 @@ class Agent(nn.Module):
         on = uses_bf16(self.config.precision, self.device)
         return torch.autocast(self.device.type, torch.bfloat16, enabled=on, cache_enabled=False)
 
-    def step(self, replay: Replay, index: int = 0) -> Metrics:
+    def step(self, replay: Replay, index: int = 0, side: torch.cuda.Stream | None = None) -> Metrics:
         """One update from one sample: representation → reward → learner. Tensors in, tensors out.
 
         Ranks that train one agent sample a part of the batch each, and exchange what makes this the update
@@ -334,26 +320,29 @@ class Agent(nn.Module):
         computed is in training mode, in which spectral norm iterates; latents are computed, and actions
         chosen, in eval mode. Losses that train the same encoder are added up and minimized with the last of
         them, in the order representation, method, critic. Metrics are in the order in which they are
-        computed: where several are NaN, the first is where it began.
+        computed: where several are NaN, the first is where it began. `side` is as in `score`.
         """
-        return self.learn(replay, self.score(replay), index) if self.learns else {}
+        return self.learn(replay, self.score(replay, side), index) if self.learns else {}
 
-    def score(self, replay: Replay) -> Scored:
+    def score(self, replay: Replay, side: torch.cuda.Stream | None = None) -> Scored:
         """The first half of an update: train f and the method, then reward a batch for the learner.
 
-        What it reads of the learner is up to `scoring_needs`.
+        What it reads of the learner is up to `scoring_needs`. A loss of the representation that is added to
+        the learner's is computed on the stream `side`, if one is given.
         """
         share_of = ranks.current().share_of
         config, own_batch = self.config.learner, share_of(self.config.representation.batch_size)
-        joint, metrics = JointLoss(), Metrics()
+        joint, metrics = JointLoss(side), Metrics()
         with self.precision():
             if self.trains_representation and own_batch:
-                own = replay.segment(replay.sample(own_batch), 1, 1.0)
-                metrics |= self._representation_step(replay, own, joint)
+                with joint.beside():
+                    own = replay.segment(replay.sample(own_batch), 1, 1.0)
+                    metrics |= self._representation_step(replay, own, joint)
             slots, weight = replay.draw(share_of(config.batch_size))
             segment = self.horizon.segment(replay, slots)
             if self.trains_representation and not own_batch:
-                metrics |= self._representation_step(replay, segment, joint, weight)
+                with joint.beside(segment, weight):
+                    metrics |= self._representation_step(replay, segment, joint, weight)
             batch = self._learner_batch(replay, segment)._replace(weight=weight)
             intrinsic = None
             if self.uses_method:
@@ -379,13 +368,14 @@ class Agent(nn.Module):
         `encoder_trained` is called once the critic's loss has been minimized, which trains the encoder. What
         follows does not change it.
         """
-        batch, reward, slots, joint, metrics = scored
+        batch, reward, slots, joint, _ = scored
+        metrics = {**scored.metrics}
         with self.precision():
             self.learner.train()
             for loss in self.learner.losses(batch, reward, index):
-                if joint.value is not None and loss.optimizer == "critic":
+                if joint and loss.optimizer == "critic":
                     joint.add(loss.value, ["critic"])
-                    self.optimizers.minimize(joint.optimizers, joint.value)
+                    self.optimizers.minimize(joint.optimizers, joint.total())
                 else:
                     self.optimizers.minimize([loss.optimizer], loss.value)
                 if loss.optimizer == "critic":
@@ -488,11 +478,16 @@ class Agent(nn.Module):
             if weight is not None and self.config.replay.priority_losses == "all":
                 joint.errors.append(config.loss_weight * loss.detach())
             loss = (loss if weight is None else weight * loss).mean()
-        if "representation" in self.trainers and len(self.trainers) > 1:
+        if self.adds_representation_loss:
             joint.add(config.loss_weight * loss, self._optimizer_of_f())
         else:
             self.optimizers.minimize(["representation"], loss)
         return self._owned("representation", metrics, Loss("representation", loss, metrics))
+
+    @property
+    def adds_representation_loss(self) -> bool:
+        """Whether the representation's loss waits for those of f's other trainers."""
+        return "representation" in self.trainers and len(self.trainers) > 1
 
     def _optimizer_of_f(self) -> list[str]:
         """The optimizer of the weights of f that the learner does not train, if there are any."""
@@ -568,9 +563,8 @@ class Agent(nn.Module):
                 self.optimizers.minimize([loss.optimizer], loss.value)
         self.method.eval()
         self.representation.eval()
-        if trains_f and "learner" not in self.trainers and joint.value is not None:
-            self.optimizers.minimize(joint.optimizers, joint.value)
-            joint.value = None
+        if trains_f and "learner" not in self.trainers and joint:
+            self.optimizers.minimize(joint.optimizers, joint.total())
         return metrics
 
     def _method_segment(self, replay: Replay) -> Segment:

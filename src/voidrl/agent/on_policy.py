@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from voidrl.agent.agent import Agent, JointLoss
+from voidrl.agent.agent import Agent
+from voidrl.agent.joint_loss import JointLoss
 from voidrl.agent.optimizers import Optimizers
 from voidrl.learners.base import OnPolicyLearner, Surrogate
 from voidrl.replay import Replay, Rollout

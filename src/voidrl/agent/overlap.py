@@ -1,7 +1,7 @@
-"""Which weights of the learner the first half of an update reads, and so what it may overlap with.
+"""What of an update may run on another stream of the GPU, since it reads nothing that is changed meanwhile.
 
-`Agent.score` of one update may run while `Agent.learn` of the update before still does, on another stream of
-the GPU, if it reads nothing that is being changed meanwhile.
+`Agent.score` of one update may run while `Agent.learn` of the update before still does. Where both train the
+same weights, the representation's loss may be computed next to the rest of its own update.
 """
 
 from __future__ import annotations
@@ -43,6 +43,24 @@ def scoring_needs(agent: Agent, replay: Replay) -> Needs:
     ours = type(agent.learner).__module__.startswith("voidrl.")
     keeps = ours or not any(True for _ in agent.learner.encoder.buffers())
     return "encoder" if alone and keeps and shared <= _tensors(agent.learner.encoder) else "everything"
+
+
+def runs_beside(agent: Agent) -> bool:
+    """Whether the representation's loss may be computed while the rest of the same update is.
+
+    It then reads the same weights as the rest and must change nothing. In training mode, networks with
+    buffers do: spectral and batch normalization, and noise that the learner redraws.
+    """
+    representation = agent.representation
+    return (
+        agent.trains_representation
+        and agent.adds_representation_loss
+        and not representation.reads_learner
+        and not any(True for _ in representation.buffers())
+        and type(representation).__module__.startswith("voidrl.")
+        and not agent.learner.rollout_steps
+        and not ranks.current().is_distributed
+    )
 
 
 def _follows_learner(agent: Agent) -> bool:

@@ -52,6 +52,10 @@ class Views:
         """New views of s'."""
         return self._views(self._segment.states[:, -1], times)
 
+    def transitions(self) -> Tensor:
+        """New views of s and s', (2B, *obs_shape): all of s, then all of s'."""
+        return self._views(torch.cat([self._segment.slots[:, 0], self._segment.states[:, -1]]), 1)
+
     def sequence(self, steps: int) -> Sequence:
         """New views of s and of the states after it, up to `steps` later, with actions and a mask."""
         segment = self._replay.segment(self._segment.slots[:, 0], steps, 1.0)

@@ -62,7 +62,7 @@ class ICM(Representation):
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
         """Both errors, of fresh views of s and s'."""
-        return self.dynamics(torch.cat([views.obs(), views.next_obs()]), views.action)
+        return self.dynamics(views.transitions(), views.action)
 
     @fusable
     def dynamics(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Metrics]:
