@@ -124,7 +124,11 @@ class Branches:
 
 def difference(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> float:
     """The largest difference between weights."""
-    return max(float((first[name].double() - second[name].double()).abs().max()) for name in first)
+    return max(
+        float((tensor.double() - second[name].double()).abs().max())
+        for name, tensor in first.items()
+        if tensor.numel()
+    )
 
 
 def rows_of(name: str, options: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:

@@ -82,10 +82,12 @@ def test_rewards_by_hand():
     reward = torch.tensor([1.0, 2.0, 3.0, 6.0])  # mean 3, variance 14 / 4
     for variant, mean in (("scale", 0.0), ("standardize", 3.0)):
         module = normalizer(variant)
-        seen = module.observe(reward)
+        normalized, seen = module.observe(reward)
         assert seen["intrinsic_mean"] == 3
         assert seen["intrinsic_std"].item() == pytest.approx(math.sqrt(3.5))
-        torch.testing.assert_close(module(reward), (reward - mean) / math.sqrt(3.5))
+        assert seen["reward_std"].item() == pytest.approx(1)
+        torch.testing.assert_close(normalized, (reward - mean) / math.sqrt(3.5))
+        assert torch.equal(module(reward), normalized)
     unused = normalizer("none")
     assert unused(reward) is reward
     assert not list(unused.buffers())

@@ -511,35 +511,35 @@ class Agent(nn.Module):
         `augmented` is the learner's batch; images are augmented there and not here.
         """
         metrics: Metrics = {}
-        width = (self.reward_dim,) if self.reward_dim else ()
-
-        def scalar(reward: Tensor, skill: Tensor) -> Tensor:
-            return self.method.scalar_reward(reward, skill) if width else reward
-
-        reward = torch.zeros(*segment.discount.shape, *width, device=self.device)
+        is_vector = self.reward_dim > 0
+        total: Tensor | None = None
         for i, (batch, latents, weights) in enumerate(self._scored(replay, segment, augmented)):
             if i == 0:  # the method learns from (s, a, s'), not from transitions n steps ahead
                 metrics |= self._method_step(replay, segment, batch, latents, joint)
             with torch.no_grad():
                 own = self.method.reward(batch, latents)
-                if not width:  # next to a task's reward, vectors are contracted
-                    own = self.method.scalar_reward(own, batch.skill)
+                scalar = self.method.scalar_reward(own, batch.skill)
+                if not is_vector:  # next to a task's reward, vectors are contracted
+                    own = scalar
                 if i == 0:
                     # The first step of each segment, which is drawn like any transition: later ones repeat at
-                    # the end of an episode, where their weight is 0.
-                    metrics |= self._owned("reward", self.normalizer.observe(scalar(own, batch.skill)))
-                single = self.normalizer(own)
-                reward += weights.view(-1, *[1] * len(width)) * single
-            if i == 0:
-                if (z := latents.encoded) is not None:
-                    metrics = self._owned("latents", {f"{CHECK}z": z.detach().mean()}) | metrics
-                if self.pretraining:
-                    # Of single transitions: sums over n steps differ at the ends of episodes in any case.
-                    spread = scalar(single, batch.skill).float().std(correction=0)
-                    metrics |= self._owned("reward", {"reward_std": spread})
+                    # the end of an episode, where their weight is 0. Sums over n steps differ there anyway.
+                    normalized, logged = self.normalizer.observe(scalar)
+                    if not self.pretraining:
+                        del logged["reward_std"]  # that of the sum with the task's reward is logged
+                    metrics |= self._owned("reward", logged)
+                if i > 0 or is_vector:
+                    normalized = self.normalizer(own)
+                single = normalized.float()
+                if weights is not None:
+                    single = weights.view(-1, *[1] * is_vector) * single
+                total = single if total is None else total + single
+            if i == 0 and (z := latents.encoded) is not None:
+                metrics = self._owned("latents", {f"{CHECK}z": z.detach().mean()}) | metrics
+        assert total is not None
         # Copies: by the time they are logged, the next update may have been scored.
         state = {name: value.clone() for name, value in self.method.metrics().items()}
-        return reward, metrics | self._owned("method", state)
+        return total, metrics | self._owned("method", state)
 
     def _method_step(
         self, replay: Replay, segment: Segment, batch: Batch, latents: Latents, joint: JointLoss
@@ -593,14 +593,14 @@ class Agent(nn.Module):
 
     def _scored(
         self, replay: Replay, segment: Segment, augmented: Batch
-    ) -> Iterator[tuple[Batch, Latents, Tensor]]:
-        """The transitions that the method rewards, each with its latents and its (B,) weights."""
+    ) -> Iterator[tuple[Batch, Latents, Tensor | None]]:
+        """The transitions that the method rewards, each with its latents and its (B,) weights, None for 1."""
         config = self.config.learner
         pool, option = self._pool(replay), self._option(replay, segment)
         if config.longest_n_step == 1 or config.intrinsic_n_step == "single":
             plain = not self.spec.pixels and config.views == 1
             batch = augmented if plain else replay.n_step_batch(segment)
-            yield batch, self._latents(batch, pool, option), torch.ones_like(batch.reward)
+            yield batch, self._latents(batch, pool, option), None
             return
         shape = segment.states.T.shape
         # s' of a step is s of the next: ((n + 1) · B, *obs_shape) has every state once.

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from voidrl.config import Config
 from voidrl.entropy import RunningMoments
+from voidrl.kernels.fusion import fusable
 from voidrl.metrics.health import CONSTANT_SPREAD
 from voidrl.types import Metrics
 
@@ -27,15 +28,18 @@ class RewardNormalizer(nn.Module):
         if self.is_used:
             self.moments = RunningMoments(momentum=config.intrinsic_momentum)
 
+    @fusable
     @torch.no_grad()
-    def observe(self, reward: Tensor) -> Metrics:
-        """Update the moments with (B,) rewards; returns what is logged of them."""
-        reward = reward.float()
+    def observe(self, reward: Tensor) -> tuple[Tensor, Metrics]:
+        """Update the moments with (B,) rewards; returns these normalized, and what is logged of them."""
+        found = reward.float()
         if self.is_used:
-            self.moments.update(reward)
-        if not self.logs:
-            return {}
-        return {"intrinsic_mean": reward.mean(), "intrinsic_std": reward.std(correction=0)}
+            self.moments.update(found)
+        normalized = self(reward)
+        metrics = {"reward_std": normalized.float().std(correction=0)}
+        if self.logs:
+            metrics |= {"intrinsic_mean": found.mean(), "intrinsic_std": found.std(correction=0)}
+        return normalized, metrics
 
     def forward(self, reward: Tensor) -> Tensor:
         """(B,) → (B,), by the moments of all that was observed; vectors (B, dim) by those of their scalars.

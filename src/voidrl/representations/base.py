@@ -85,7 +85,9 @@ class Views:
 
     def _views(self, slots: Tensor, times: int) -> Tensor:
         frames = self._replay.frames_of(slots)
-        return self._augment(frames._replace(index=frames.index.repeat(times, 1)), self._layout)
+        if times > 1:
+            frames = frames._replace(index=frames.index.repeat(times, 1))
+        return self._augment(frames, self._layout)
 
 
 class Representation(nn.Module):
