@@ -11,6 +11,7 @@ environments need, and steps the environments while the GPU runs the updates.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import time
 import traceback
@@ -27,7 +28,7 @@ from voidrl import compile_cache, kernels, ranks
 from voidrl.agent.agent import Agent, Scored
 from voidrl.agent.explorer import Explorer
 from voidrl.agent.on_policy import representation_step, rollout_step
-from voidrl.agent.overlap import runs_beside, scoring_needs
+from voidrl.agent.overlap import own_metrics, runs_beside, scoring_needs
 from voidrl.auto_engine import engine_for
 from voidrl.device import random_state, restore_random_state, uses_bf16
 from voidrl.errors import CaptureError, ConfigError, VoidrlError, by_caller
@@ -140,12 +141,16 @@ class Engine:
         side.wait_event(self._before_actions or main.record_event())
         self._before_actions = None
         with torch.cuda.stream(side):
-            self._launch(("score",), self._score, side)
+            self._launch(("score",), self._score_first, side)
         main.wait_stream(side)
         self._launch(variants, lambda: self._overlap(variants, side, self._scored))
 
-    def _score(self) -> None:
-        self._scored = self.agent.score(self.replay)
+    def _score_first(self) -> None:
+        self._scored = self._score()
+
+    def _score(self) -> Scored:
+        scored = self.agent.score(self.replay)
+        return scored._replace(metrics=own_metrics(self.agent, scored.metrics))
 
     def _step(self, *variants: int) -> None:
         if self._side is not None:
@@ -178,7 +183,7 @@ class Engine:
                         side.wait_event(event)
                     if len(learned) == MAX_SCORED:
                         side.wait_event(learned.popleft()[1])
-                    scored = agent.score(self.replay)
+                    scored = self._score()
             main.wait_stream(side)
             trained.clear()
             metrics = agent.learn(self.replay, scored, variant, lambda: trained.append(main.record_event()))
@@ -347,6 +352,7 @@ class Engine:
         try:
             with (
                 self._compiled(),
+                _without_garbage_collection(),
                 torch.cuda.graph(graph, *place, capture_error_mode="thread_local"),
             ):
                 try:
@@ -435,6 +441,18 @@ class IdleTimer:
         if spans:
             spans[-1][1].synchronize()
         return float(sum(begin.elapsed_time(end) for begin, end in spans)) / 1000
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Inside, nothing is freed that waits for the device, as pinned memory does: it would end a capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _pick_mode(agent: Agent, before: str | None, say: Callable[[str], None]) -> Mode:

@@ -16,6 +16,7 @@ from voidrl.agent.agent import Agent
 from voidrl.methods.base import Method
 from voidrl.replay import Replay
 from voidrl.representations.base import Representation
+from voidrl.types import Metrics
 
 Needs = Literal["nothing", "encoder", "everything"]
 
@@ -61,6 +62,15 @@ def runs_beside(agent: Agent) -> bool:
         and not agent.learner.rollout_steps
         and not ranks.current().is_distributed
     )
+
+
+def own_metrics(agent: Agent, metrics: Metrics) -> Metrics:
+    """The metrics of a score, with copies of those that share memory with what the next score changes."""
+    live = {tensor.untyped_storage().data_ptr() for tensor in agent.tensors().values()}
+    return {
+        name: value.clone() if value.untyped_storage().data_ptr() in live else value
+        for name, value in metrics.items()
+    }
 
 
 def _follows_learner(agent: Agent) -> bool:
