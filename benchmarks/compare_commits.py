@@ -5,9 +5,9 @@
         --updates vectors urlb-states --runs walker --engine compile --json compare.json
 
 Compiling takes longer than measuring, so several processes, one for each version and workload, start at the
-same time. When they are ready, they measure one after the other, in rounds, while the others sleep. Too many
-hinder each other: twelve were not ready after five minutes on 16 cores. Whole runs follow, one at a time;
-what they compile, the benchmarks of updates have compiled already.
+same time and share the cores. When they are ready, they measure one after the other, in rounds, while the
+others sleep; those that are not ready after `--patience` seconds are left out. Whole runs follow, one at a
+time; what they compile, the benchmarks of updates have compiled already.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of updates in each round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--at-once", type=int, default=4, help="processes that start at the same time")
+    parser.add_argument("--patience", type=float, default=240, help="seconds for these to compile")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--measure", metavar="WORKLOAD", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -83,17 +86,19 @@ def measure_together(
 ) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
     """Start a process for each workload and version, then measure one by one."""
     command = [sys.executable, __file__, str(options.old), str(options.new), "--engine", options.engine]
+    threads = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, (os.cpu_count() or 1) // len(pairs)))}
     children = {
         (workload, version): subprocess.Popen(
             [*command, "--seconds", str(options.seconds), "--measure", workload],
-            env=environment(getattr(options, version)),
+            env=environment(getattr(options, version)) | threads,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         for workload, version in pairs
     }
-    ready = {pair: child.stdout.readline() for pair, child in children.items()}
+    until = time.monotonic() + options.patience
+    ready = {pair: _line(child, until) for pair, child in children.items()}
     rates: dict[tuple[str, str], list[float]] = {pair: [] for pair, line in ready.items() if line}
     for _ in range(options.rounds):
         for pair, measured in rates.items():
@@ -102,12 +107,19 @@ def measure_together(
             measured.append(float(children[pair].stdout.readline()))
     for pair, child in children.items():
         child.stdin.close()
-        child.wait(TIMEOUT_S)
         if pair not in rates:
-            print(f"{', '.join(pair)}: failed to start", flush=True)
+            child.kill()
+            print(f"{', '.join(pair)}: not ready after {options.patience:.0f} s, or failed", flush=True)
             continue
+        child.wait(TIMEOUT_S)
         figures = {"rates": rates[pair], "updates_per_second": statistics.median(rates[pair])}
         yield pair, {**json.loads(ready[pair]), **figures}
+
+
+def _line(child: subprocess.Popen, until: float) -> str:
+    """The next line of output, empty if there is none by then."""
+    ready, _, _ = select.select([child.stdout], [], [], max(0.0, until - time.monotonic()))
+    return child.stdout.readline() if ready else ""
 
 
 def environment(source: Path) -> dict[str, str]:
