@@ -50,7 +50,7 @@ class Temporal(Representation):
         self.projection = mlp([self.dim, 128, config.projection_dim])
 
     def loss(self, views: Views) -> tuple[Tensor, Metrics]:
-        obs = torch.cat([views.obs(), views.next_obs()])  # (2B, *obs_shape)
+        obs = views.transitions()  # (2B, *obs_shape): all s, then all s'
         z = self.encode(obs)  # (2B, dim)
         now, later = F.normalize(self.projection(z), dim=-1).chunk(2)  # (B, projection_dim)
         logits = now @ later.T / self.config.temperature  # (B, B)

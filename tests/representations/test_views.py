@@ -48,6 +48,7 @@ def test_vectors_are_as_stored():
     views, stored = views_of(DISCRETE)
     assert torch.equal(views.obs(times=2), stored.obs.repeat(2, 1))
     assert torch.equal(views.next_obs(), stored.next_obs)
+    assert torch.equal(views.transitions(), torch.cat([stored.obs, stored.next_obs]))
 
 
 @pytest.mark.parametrize("window", [1, 3, 50])
