@@ -56,7 +56,7 @@ def filled(frame_shape, num_envs, rows, memory_bytes, steps, seed=0, device=CPU)
         dropped += len(lost)
         stored.append(images_now)
         live = range(dropped, time + 1)
-        assert frames.live_rows == len(live)
+        assert frames.live_lines == len(live)
         if time % 5 == 4:
             yield frames, stored, live
 
@@ -108,9 +108,9 @@ def test_rows_are_dropped_only_when_memory_is_full():
     # at 18 there is no room for 3, so the eighth begins at 0 and overwrites rows 0 and 1, words 0 to 4.
     assert dropped[:7] == [[]] * 7
     assert dropped[7] == [0, 1]
-    assert frames.row_begin[:8].tolist() == [0, 2, 5, 8, 10, 13, 16, 0]
+    assert frames.line_begin[:8].tolist() == [0, 2, 5, 8, 10, 13, 16, 0]
     gone = [row for rows in dropped for row in rows]
-    assert gone == list(range(14 - frames.live_rows))
+    assert gone == list(range(14 - frames.live_lines))
     assert frames.state()["row_words"].nonzero()[0].tolist() == list(range(len(gone), 14))
 
 
