@@ -116,7 +116,13 @@ def test_rows_are_dropped_only_when_memory_is_full():
 
 @pytest.mark.parametrize(
     ("num_envs", "capacity", "stack", "ring_rows", "priority_exponent", "lanes"),
-    [(1, 9, 1, 5, 0.0, 1), (3, 60, 3, 8, 0.5, 1), (2, 40, 4, 90, 0.0, 1), (4, 60, 3, 8, 0.5, 2)],
+    [
+        (1, 9, 1, 5, 0.0, 1),
+        (3, 60, 3, 8, 0.5, 1),
+        (2, 40, 4, 90, 0.0, 1),
+        (4, 60, 3, 8, 0.5, 2),
+        (6, 180, 3, 8, 0.0, 3),
+    ],
 )
 def test_samples_agree_with_a_list_of_episodes(
     num_envs, capacity, stack, ring_rows, priority_exponent, lanes

@@ -14,8 +14,10 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize(
     ("num_envs", "capacity", "stack", "lanes"),
-    [(1, 9, 1, 1), (1, 7, 4, 1), (3, 12, 3, 1), (5, 40, 2, 1), (2, 1, 4, 1)]
-    + [(2, 12, 1, 2), (4, 24, 3, 2), (6, 40, 2, 3), (2, 1, 4, 2)],
+    [
+        *((1, 9, 1, 1), (1, 7, 4, 1), (3, 12, 3, 1), (5, 40, 2, 1), (2, 1, 4, 1)),
+        *((2, 12, 1, 2), (4, 24, 3, 2), (6, 40, 2, 3), (2, 1, 4, 2)),
+    ],
 )
 def test_every_sample_agrees_with_a_list_of_episodes(num_envs, capacity, stack, lanes):
     oracle = Oracle(num_envs, capacity, stack, seed=stack, skill_dim=2, lanes=lanes)
