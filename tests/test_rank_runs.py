@@ -132,7 +132,7 @@ def test_all_ranks_have_as_many_rows(monkeypatch):
     for rank in range(3):
         monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(rank, 3))
         mine = split.replay_part(config).capacity_steps
-        rows.append(mine // split.env_part(config.env)[1])
+        rows.append(mine // split.env_parts(config.env)[0][1])
     assert rows == [15, 15, 15]
 
 

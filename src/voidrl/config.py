@@ -197,6 +197,10 @@ class EnvConfig:
     options as a query: `atari/pong?sticky=true`."""
     num_envs: int = 1
     """Environments stepped in parallel."""
+    lanes: int = 1
+    """Groups of equal size in which the environments take turns. With 2, one half steps in its own threads or
+    processes while the last step of the other half is recorded and its next actions are chosen. It pays where
+    stepping takes longer than that; nothing is gained where environments step in this process (`sync`)."""
     backend: Literal["auto", "native", "sync", "async", "tensor"] = "auto"
     """How they are stepped: natively vectorized, in this process, in worker processes, or as tensors on the
     run's device, where observations stay. `auto` takes the native version where the environment has one; else
@@ -230,6 +234,7 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         require(0 < self.num_envs <= MAX_ENVS, "num_envs", self.num_envs, f"1 to {MAX_ENVS}")
+        require(0 < self.lanes <= MAX_ENVS, "lanes", self.lanes, "1 (all step together), 2 or a few more")
         require(0 < self.frame_stack <= 1024, "frame_stack", self.frame_stack, "1 to 1024 frames")
         require_positive(self, "timeout_s")
         require(self.counted_envs >= 0, "counted_envs", self.counted_envs, "0 (all) or a number of them")

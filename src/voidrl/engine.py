@@ -201,38 +201,40 @@ class Engine:
 
     # Actions
 
-    def choose(self, skill: Tensor, *, explore: bool = False) -> Tensor:
-        """Exploratory actions for all environments in one pass, valid until the next call.
+    def choose(self, skill: Tensor, *, explore: bool = False, lane: int = 0) -> Tensor:
+        """Exploratory actions for all environments of a lane in one pass, valid until the next call.
 
         With `explore`, those of the pre-trained policy where its schedule says so.
         """
-        kind = "explore" if explore else "act"
         if self._generation != (self.agent.generation, Engine.resets):
             self._forget()
         if not (self._captures and self.agent.learns):
-            return self._act(kind, skill)
+            return self._act(skill, explore, lane)
+        kind = ("explore" if explore else "act") + (f" in lane {lane}" if lane else "")
+
+        def act() -> None:
+            self._actions[kind] = self._act(self._skills[kind], explore, lane)
+
         if self._side is not None:
             self._before_actions = torch.cuda.current_stream(self.agent.device).record_event()
         if self._runs[kind] < WARMUP_RUNS:
             self._skills[kind] = skill.clone()
-            self._warm_up(kind, lambda: self._act_on_skill(kind))
+            self._warm_up(kind, act)
         else:
             if skill.numel():
                 self._skills[kind].copy_(skill)
-            self._launch((kind,), lambda: self._act_on_skill(kind))
+            self._launch((kind,), act)
         return self._actions[kind]
 
-    def _act(self, kind: str, skill: Tensor) -> Tensor:
-        obs = self.replay.latest()
-        actions = self.agent.choose(obs, skill, deterministic=False, training=True)
-        if kind == "act":
+    def _act(self, skill: Tensor, explore: bool, lane: int) -> Tensor:
+        obs = self.replay.latest(lane)
+        actions = self.agent.choose(obs, skill, deterministic=False, training=True, lane=lane)
+        if not explore:
             return actions
         assert self.explorer is not None
         with self.agent.precision():
-            return self.explorer.replace(actions, obs, skill, self.agent.config.finetune.explorer_steps)
-
-    def _act_on_skill(self, kind: str) -> None:
-        self._actions[kind] = self._act(kind, self._skills[kind])
+            mean_steps = self.agent.config.finetune.explorer_steps
+            return self.explorer.replace(actions, obs, skill, mean_steps, lane)
 
     # Capture
 

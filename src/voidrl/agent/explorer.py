@@ -82,19 +82,22 @@ class Explorer:
         self.remaining.zero_()
 
     @torch.no_grad()
-    def replace(self, actions: Tensor, obs: Tensor, skill: Tensor, mean_steps: float) -> Tensor:
-        """The agent's (N,) or (N, A) actions, with this policy's where it acts.
+    def replace(
+        self, actions: Tensor, obs: Tensor, skill: Tensor, mean_steps: float, lane: int = 0
+    ) -> Tensor:
+        """The agent's (n,) or (n, A) actions in a lane of n environments, with this policy's where it acts.
 
         Stretches do not end with episodes. Their lengths are 1 + ⌊E / −log(1 − 1/m)⌋ with E exponential:
         geometric, with mean m.
         """
-        begins = torch.rand(self.remaining.shape, device=self.remaining.device) < self.start_probability
+        remaining = self.remaining[lane * len(obs) : (lane + 1) * len(obs)]  # a view
+        begins = torch.rand(remaining.shape, device=remaining.device) < self.start_probability
         rate = -math.log1p(-1 / mean_steps) if mean_steps > 1 else math.inf
-        length = torch.empty(self.remaining.shape, device=self.remaining.device).exponential_() / rate
+        length = torch.empty(remaining.shape, device=remaining.device).exponential_() / rate
         drawn = begins * (1 + length.long())
-        self.remaining.copy_(torch.where(self.remaining > 0, self.remaining, drawn))
-        acts = (self.remaining > 0) | self.everywhere  # (N,)
-        self.remaining.sub_(1).clamp_(min=0)
+        remaining.copy_(torch.where(remaining > 0, remaining, drawn))
+        acts = (remaining > 0) | self.everywhere  # (n,)
+        remaining.sub_(1).clamp_(min=0)
         own = self.policy.act(obs, skill, deterministic=False)
         return torch.where(acts.view(-1, *[1] * (actions.ndim - 1)), own, actions)
 
