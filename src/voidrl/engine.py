@@ -159,8 +159,11 @@ class Engine:
         for variant in variants:
             if self.agent.learner.rollout_steps:
                 metrics = representation_step(self.agent, self.replay)
+            elif self._beside is not None:
+                scored = self.agent.score(self.replay, self._beside)
+                metrics = self.agent.learn(self.replay, scored, variant)
             else:
-                metrics = self.agent.step(self.replay, variant, self._beside)
+                metrics = self.agent.step(self.replay, variant)
             self.metrics.add(metrics, variant)
 
     def _overlap(

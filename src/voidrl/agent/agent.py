@@ -310,7 +310,7 @@ class Agent(nn.Module):
         on = uses_bf16(self.config.precision, self.device)
         return torch.autocast(self.device.type, torch.bfloat16, enabled=on, cache_enabled=False)
 
-    def step(self, replay: Replay, index: int = 0, side: torch.cuda.Stream | None = None) -> Metrics:
+    def step(self, replay: Replay, index: int = 0) -> Metrics:
         """One update from one sample: representation → reward → learner. Tensors in, tensors out.
 
         Ranks that train one agent sample a part of the batch each, and exchange what makes this the update
@@ -320,9 +320,9 @@ class Agent(nn.Module):
         computed is in training mode, in which spectral norm iterates; latents are computed, and actions
         chosen, in eval mode. Losses that train the same encoder are added up and minimized with the last of
         them, in the order representation, method, critic. Metrics are in the order in which they are
-        computed: where several are NaN, the first is where it began. `side` is as in `score`.
+        computed: where several are NaN, the first is where it began.
         """
-        return self.learn(replay, self.score(replay, side), index) if self.learns else {}
+        return self.learn(replay, self.score(replay), index) if self.learns else {}
 
     def score(self, replay: Replay, side: torch.cuda.Stream | None = None) -> Scored:
         """The first half of an update: train f and the method, then reward a batch for the learner.
