@@ -94,8 +94,6 @@ class Engine:
         # What the graphs of `choose` read and write.
         self._skills: dict[str, Tensor] = {}
         self._actions: dict[str, Tensor] = {}
-        self._scored: Scored | None = None  # what the graph of a burst's first score writes
-        self._before_actions: torch.cuda.Event | None = None
 
     def close(self) -> None:
         """Drop the graphs for good: a group of ranks cannot be left while they hold what it exchanges by."""
@@ -129,28 +127,8 @@ class Engine:
             known = self._runs[variants] > 1 and len(self._graphs) < MAX_GRAPHS
         if not known:
             variants = variants[:1]
-        if self._side is not None:
-            self._launch_overlapping(variants, self._side)
-        else:
-            self._launch(variants, lambda: self._step(*variants))
+        self._launch(variants, lambda: self._step(*variants))
         return len(variants)
-
-    def _launch_overlapping(self, variants: tuple[int, ...], side: torch.cuda.Stream) -> None:
-        """Score the first sample by a graph of its own, which need not wait for the actions chosen last."""
-        main = torch.cuda.current_stream(self.agent.device)
-        side.wait_event(self._before_actions or main.record_event())
-        self._before_actions = None
-        with torch.cuda.stream(side):
-            self._launch(("score",), self._score_first, side)
-        main.wait_stream(side)
-        self._launch(variants, lambda: self._overlap(variants, side, self._scored))
-
-    def _score_first(self) -> None:
-        self._scored = self._score()
-
-    def _score(self) -> Scored:
-        scored = self.agent.score(self.replay)
-        return scored._replace(metrics=own_metrics(self.agent, scored.metrics))
 
     def _step(self, *variants: int) -> None:
         if self._side is not None:
@@ -166,33 +144,29 @@ class Engine:
                 metrics = self.agent.step(self.replay, variant)
             self.metrics.add(metrics, variant)
 
-    def _overlap(
-        self, variants: tuple[int, ...], side: torch.cuda.Stream, scored: Scored | None = None
-    ) -> None:
+    def _overlap(self, variants: tuple[int, ...], side: torch.cuda.Stream) -> None:
         """Updates of which each is scored on a second stream while the one before is still learned.
 
-        The sample of the first may be `scored` already. Results are those of one stream, bit for bit: random
-        numbers are drawn in the order of this code. What was scored is kept until it has been learned, or its
-        memory would be given to a later sample.
+        Results are those of one stream, bit for bit: random numbers are drawn in the order of this code. What
+        was scored is kept until it has been learned, or its memory would be given to a later sample.
         """
         agent, main = self.agent, torch.cuda.current_stream(self.agent.device)
         side.wait_stream(main)
         learned: deque[tuple[Scored, torch.cuda.Event]] = deque(maxlen=MAX_SCORED)
         trained: list[torch.cuda.Event] = []
         for variant in variants:
-            if scored is None:
-                with torch.cuda.stream(side):
-                    for event in trained if self._needs_encoder else ():
-                        side.wait_event(event)
-                    if len(learned) == MAX_SCORED:
-                        side.wait_event(learned.popleft()[1])
-                    scored = self._score()
+            with torch.cuda.stream(side):
+                for event in trained if self._needs_encoder else ():
+                    side.wait_event(event)
+                if len(learned) == MAX_SCORED:
+                    side.wait_event(learned.popleft()[1])
+                scored = agent.score(self.replay)
+                scored = scored._replace(metrics=own_metrics(agent, scored.metrics))
             main.wait_stream(side)
             trained.clear()
             metrics = agent.learn(self.replay, scored, variant, lambda: trained.append(main.record_event()))
             self.metrics.add(metrics, variant)
             learned.append((scored, main.record_event()))
-            scored = None
         main.wait_stream(side)
 
     def update_on_rollout(self, steps: int) -> None:
@@ -218,8 +192,6 @@ class Engine:
         def act() -> None:
             self._actions[kind] = self._act(self._skills[kind], explore, lane)
 
-        if self._side is not None:
-            self._before_actions = torch.cuda.current_stream(self.agent.device).record_event()
         if self._runs[kind] < WARMUP_RUNS:
             self._skills[kind] = skill.clone()
             self._warm_up(kind, act)
@@ -339,26 +311,19 @@ class Engine:
 
         return restore
 
-    def _launch(
-        self, key: tuple[str | int, ...], run: Callable[[], Any], side: torch.cuda.Stream | None = None
-    ) -> None:
+    def _launch(self, key: tuple[str | int, ...], run: Callable[[], Any]) -> None:
         if key not in self._graphs:
-            self._graphs[key] = self._captured(run, side)
+            self._graphs[key] = self._captured(run)
         self._graphs[key].replay()
 
-    def _captured(self, run: Callable[[], Any], side: torch.cuda.Stream | None) -> torch.cuda.CUDAGraph:
-        """A graph of everything that `run` launches.
-
-        Graphs share their memory and the workspaces of products, since one runs after the other. One that is
-        to run next to others has its own: it is captured on the stream `side`.
-        """
+    def _captured(self, run: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+        """A graph of everything that `run` launches."""
         graph, failures = torch.cuda.CUDAGraph(), []
-        place = (self._pool, self._stream) if side is None else (None, side)
         try:
             with (
                 self._compiled(),
                 _without_garbage_collection(),
-                torch.cuda.graph(graph, *place, capture_error_mode="thread_local"),
+                torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
             ):
                 try:
                     run()
