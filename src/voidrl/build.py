@@ -485,7 +485,7 @@ def assemble(
     require_same_config(config)
     place = ranks.own_device(config.device)
     with (
-        lane_envs(config.env, factory, pretraining=config.phase == "pretrain", device=place) as envs,
+        lane_envs(config.env, factory, config.phase, place) as envs,
         _eval_envs(config, factory, place) as eval_envs,
         placed(place, config.seed) as device,
         # Before the networks are made, as the rounding of their initial weights may depend on it.
@@ -508,11 +508,10 @@ def assemble(
 
 
 @contextmanager
-def lane_envs(
-    env: EnvConfig, factory: EnvFactory | None, *, pretraining: bool, device: str
-) -> Iterator[list[Envs]]:
+def lane_envs(env: EnvConfig, factory: EnvFactory | None, phase: str, device: str) -> Iterator[list[Envs]]:
     """The training environments of this rank by lane, all of which are closed in the end."""
     lanes: list[Envs] = []
+    pretraining = phase == "pretrain"
     with ExitStack() as stack:
         for part, count in env_parts(env):
             try:

@@ -197,10 +197,6 @@ class EnvConfig:
     options as a query: `atari/pong?sticky=true`."""
     num_envs: int = 1
     """Environments stepped in parallel."""
-    lanes: int = 1
-    """Groups of equal size in which the environments take turns. With 2, one half steps in its own threads or
-    processes while the last step of the other half is recorded and its next actions are chosen. It pays where
-    stepping takes longer than that; nothing is gained where environments step in this process (`sync`)."""
     backend: Literal["auto", "native", "sync", "async", "tensor"] = "auto"
     """How they are stepped: natively vectorized, in this process, in worker processes, or as tensors on the
     run's device, where observations stay. `auto` takes the native version where the environment has one; else
@@ -227,6 +223,10 @@ class EnvConfig:
     """Where the environment says which discrete actions are allowed: in its `info["action_mask"]`, by its
     method `action_masks()`, or under the key `action_mask` of its observations. `auto` looks for them when
     the environment is probed."""
+    lanes: int = 1
+    """Groups of equal size in which the environments take turns. With 2, one half steps in its own threads or
+    processes while the last step of the other half is recorded and its next actions are chosen. It pays where
+    stepping takes longer than that; nothing is gained where environments step in this process (`sync`)."""
     atari: AtariConfig = field(default_factory=AtariConfig)
     """Atari."""
     dmc: DMControlConfig = field(default_factory=DMControlConfig)

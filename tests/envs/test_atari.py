@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 import voidrl
 from voidrl import build, checkpoint
 from voidrl.cli.main import main
-from voidrl.config import AtariConfig, Config, EnvConfig
+from voidrl.config import AtariConfig, EnvConfig
 from voidrl.envs.atari import game_rules
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, MissingExtraError, SpaceError, UnknownNameError
@@ -212,9 +213,11 @@ def test_fields_say_what_the_query_says_and_the_query_wins():
 
 def test_the_loop_and_evaluations_know_the_phase(monkeypatch):
     seen = []
-    monkeypatch.setattr(build, "make_envs", lambda *args, **how: seen.append(how.get("pretraining")))
+    made = SimpleNamespace(spec=None, close=lambda: None)
+    monkeypatch.setattr(build, "make_envs", lambda *args, **how: seen.append(how.get("pretraining")) or made)
     for phase in ("pretrain", "finetune", "train"):
-        build._make_envs(Config(phase=phase), None, "cpu")
+        with build.lane_envs(EnvConfig(id="atari/pong"), None, phase, "cpu"):
+            pass
     assert seen == [True, False, False]
 
 

@@ -69,9 +69,8 @@ def _run(
     layers = _layers(options, engine_name)
     merged = merge(*layers)
     env_config = update(EnvConfig(), merged["env"])
-    pretraining = merged.get("phase") == "pretrain"
     with (
-        lane_envs(env_config, None, pretraining=pretraining, device=str(device)) as envs,
+        lane_envs(env_config, None, merged["phase"], str(device)) as envs,
         tempfile.TemporaryDirectory(prefix="voidrl-bench-") as folder,
     ):
         spec = envs[0].spec
