@@ -30,6 +30,11 @@ RUNS = {  # names, and arguments of `voidrl bench train`
     "walker-pixels": ("dmc/walker", "--preset", "urlb-pixels", "--steps", "8k"),
     "atari": ("atari/ms_pacman", "--preset", "atari-fast", "--steps", "160k"),
     "atari-128": ("atari/ms_pacman", "--preset", "atari-fast", "--steps", "200k", "--num-envs", "128"),
+    "atari-lanes": (
+        *("atari/ms_pacman", "--preset", "atari-fast", "--steps", "200k"),
+        *("--num-envs", "128", "--lanes", "2"),
+    ),
+    "walker-16": ("dmc/walker", "--preset", "urlb-states", "--steps", "48k", "--num-envs", "16"),
 }
 VERSIONS = ("old", "new")
 TIMEOUT_S = 300
@@ -42,7 +47,7 @@ def main() -> None:
     parser.add_argument("new", type=Path)
     parser.add_argument("--updates", nargs="*", default=[], metavar="WORKLOAD")
     parser.add_argument("--runs", nargs="*", default=[], choices=RUNS)
-    parser.add_argument("--only-new", nargs="*", default=[], help="runs that the older version does not make")
+    parser.add_argument("--only-new", nargs="*", default=[], help="what the older version does not do")
     parser.add_argument("--engine", default="compile")
     parser.add_argument("--seconds", type=float, default=1.0, help="of updates in each round")
     parser.add_argument("--rounds", type=int, default=3)
@@ -70,7 +75,12 @@ def main() -> None:
 def compare_updates(options: argparse.Namespace) -> dict[str, Any]:
     """Updates per second of each workload with each version."""
     found: dict[str, Any] = {workload: {} for workload in options.updates}
-    pairs = [(workload, version) for workload in options.updates for version in VERSIONS]
+    pairs = [
+        (workload, version)
+        for workload in options.updates
+        for version in VERSIONS
+        if version == "new" or workload not in options.only_new
+    ]
     for first in range(0, len(pairs), options.at_once):
         for (workload, version), figures in measure_together(pairs[first : first + options.at_once], options):
             found[workload][version] = figures

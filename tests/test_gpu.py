@@ -280,14 +280,13 @@ def test_captured_updates_are_the_same_wherever_frames_are(options, engine, monk
         random = torch.Generator().manual_seed(0)
         actions = []
         for step in range(2 * replay.rows):
-            action = runner.choose(skill)
-            actions.append(action.clone())
+            actions.append(runner.choose(skill).clone())
             runner.update(20 + step, 1)  # still reads the ring when the next frames are written
             frames = torch.rand((replay.num_envs, *spec.stored_shape), generator=random)
             frames = (frames * 255).byte() if spec.pixels else frames
             flags = torch.rand((3, replay.num_envs), generator=random).numpy()
             ended = flags[:2] < 0.1
-            replay.add(action.cpu().numpy(), flags[2], *ended, frames.numpy(), skill)
+            replay.add(actions[-1].cpu().numpy(), flags[2], *ended, frames.numpy(), skill)
         frames = replay.read_frames(torch.arange(len(replay.starts), device=agent.device))
         found.append([*agent.tensors().values(), frames, replay.reward, replay.age, *actions])
     for first, *others in zip(*found, strict=True):
@@ -680,10 +679,11 @@ def differences(run, other):
     """The largest difference of each tensor that two runs do not have in common bit for bit."""
     tensors, others = newest(run)[0], newest(other)[0]
     assert tensors.keys() == others.keys()
+    pairs = {name: (tensor, others[name]) for name, tensor in tensors.items()}
     return {
-        name: (tensor.double() - others[name].double()).abs().max().item()
-        for name, tensor in tensors.items()
-        if not torch.equal(tensor, others[name])
+        name: (a.double() - b.double()).abs().max().item() if a.shape == b.shape else float("inf")
+        for name, (a, b) in pairs.items()
+        if not torch.equal(a, b)
     }
 
 

@@ -179,9 +179,10 @@ class Engine:
     # Actions
 
     def choose(self, skill: Tensor, *, explore: bool = False, lane: int = 0) -> Tensor:
-        """Exploratory actions for all environments of a lane in one pass, valid until the next call.
+        """Exploratory actions for all environments of a lane in one pass, to be read before the next update.
 
-        With `explore`, those of the pre-trained policy where its schedule says so.
+        Graphs of updates use the same memory. With `explore`, they are those of the pre-trained policy where
+        its schedule says so.
         """
         if self._generation != (self.agent.generation, Engine.resets):
             self._forget()
