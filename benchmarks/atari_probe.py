@@ -31,7 +31,7 @@ from voidrl.agent import Agent
 from voidrl.agent.agent import JointLoss
 from voidrl.build import build_config
 from voidrl.device import placed
-from voidrl.engine import Engine
+from voidrl.engine.engine import Engine
 from voidrl.nets.layers import Linear
 from voidrl.probing.linear import Split, reward_f1, ridge_r2, split_rows
 from voidrl.probing.play import Play, collect

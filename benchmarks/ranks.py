@@ -29,7 +29,7 @@ from voidrl.bench.workloads import find_workload
 from voidrl.build import build_config
 from voidrl.config import EnvConfig
 from voidrl.device import pick_device
-from voidrl.engine import Engine
+from voidrl.engine.engine import Engine
 from voidrl.envs.make import probe_env
 from voidrl.protocols.presets import DEMO_ENV
 from voidrl.runs.folder import environment_info

@@ -28,7 +28,7 @@ from voidrl.build import build_config
 from voidrl.compression import WORD_BYTES, index_bytes
 from voidrl.config import EnvConfig, ReplayConfig
 from voidrl.device import pick_device
-from voidrl.engine import MAX_BURST, Engine
+from voidrl.engine.engine import MAX_BURST, Engine
 from voidrl.envs.make import make_envs
 from voidrl.replay import Replay, frame_bytes, slot_bytes
 from voidrl.runs.folder import environment_info

@@ -48,7 +48,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from voidrl.bench.workloads import find_workload
     from voidrl.build import build_config
     from voidrl.device import pick_device
-    from voidrl.engine import Engine
+    from voidrl.engine.engine import Engine
 
     mark("voidrl")
     device = pick_device(options.device)

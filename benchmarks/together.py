@@ -33,7 +33,7 @@ from voidrl.bench.workloads import find_workload
 from voidrl.build import build_config
 from voidrl.config import Config
 from voidrl.device import pick_device, reseed
-from voidrl.engine import MAX_BURST, Engine
+from voidrl.engine.engine import MAX_BURST, Engine
 from voidrl.replay import Replay
 from voidrl.runs.folder import environment_info
 from voidrl.terminal.output import say

@@ -13,7 +13,7 @@ from voidrl.agent import Agent
 from voidrl.agent.on_policy import rollout_step
 from voidrl.build import build_config
 from voidrl.config import EnvConfig, merge
-from voidrl.engine import Engine
+from voidrl.engine.engine import Engine
 from voidrl.envs.make import make_envs
 from voidrl.loop import Loop
 from voidrl.methods.base import Method

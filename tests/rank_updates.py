@@ -17,7 +17,7 @@ import torch.distributed as dist
 from helpers import CONTINUOUS, CPU, DISCRETE, PIXELS, fill_replay, make_agent, points, small_method
 
 from voidrl import ranks, registry
-from voidrl.engine import Engine
+from voidrl.engine.engine import Engine
 from voidrl.entropy import RunningMean, RunningMoments
 from voidrl.methods.base import Latents
 from voidrl.priorities import Priorities

@@ -24,8 +24,8 @@ from helpers import (
 )
 
 import voidrl
+from voidrl.engine.host_reads import HostReads
 from voidrl.errors import ConfigError
-from voidrl.host_reads import HostReads
 from voidrl.learners.dqn import DQN
 from voidrl.methods.base import Method
 from voidrl.types import EnvSpec, Loss

@@ -3,8 +3,8 @@
 import pytest
 from helpers import CONTINUOUS, DISCRETE
 
-from voidrl.auto_engine import FEWEST_UPDATES, engine_for
 from voidrl.build import build_config
+from voidrl.engine.auto import FEWEST_UPDATES, engine_for
 from voidrl.protocols.presets import preset_values
 
 

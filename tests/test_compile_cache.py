@@ -7,8 +7,8 @@ import torch
 from helpers import CPU
 from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
 
-from voidrl import compile_cache
-from voidrl.compile_cache import UNUSED_DAYS, VARIABLE, open_cache, root, stored_bytes
+from voidrl.engine import cache
+from voidrl.engine.cache import UNUSED_DAYS, VARIABLE, open_cache, root, stored_bytes
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def test_another_version_of_our_operators_has_another_folder(monkeypatch, tmp_pa
     before = open_cache(CPU, say_nothing).path
     package = tmp_path / "package"
     package.mkdir()
-    monkeypatch.setattr(compile_cache, "PACKAGE", package)
+    monkeypatch.setattr(cache, "PACKAGE", package)
     (package / "plain.py").write_text("x = 1")
     plain = open_cache(CPU, say_nothing).path
     (package / "plain.py").write_text("x = 2")
@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_torch_takes_its_own(cache_h
 
 
 def test_a_full_disk_is_said(monkeypatch):
-    monkeypatch.setattr(compile_cache, "free_disk", lambda path: 1000)
+    monkeypatch.setattr(cache, "free_disk", lambda path: 1000)
     said = []
     assert open_cache(CPU, said.append) is None
     assert "1 kB are free" in said[0]

@@ -7,13 +7,14 @@ from tiny_runs import MAZE, tiny
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 import voidrl
-from voidrl import engine as engines
 from voidrl import registry
-from voidrl.compile_cache import VARIABLE
 from voidrl.device import HostCopy
-from voidrl.engine import MAX_BURST, MAX_GRAPHS, WARMUP_RUNS, Engine, IdleTimer
+from voidrl.engine import engine as engines
+from voidrl.engine.cache import VARIABLE
+from voidrl.engine.engine import MAX_BURST, MAX_GRAPHS, WARMUP_RUNS, Engine
+from voidrl.engine.host_reads import HostReads, blame
+from voidrl.engine.idle import IdleTimer
 from voidrl.errors import CaptureError, ConfigError
-from voidrl.host_reads import HostReads
 from voidrl.methods.base import Method
 
 LEARNERS = {"dqn": DISCRETE, "rainbow": DISCRETE, "sac": CONTINUOUS, "ddpg": CONTINUOUS}
@@ -191,7 +192,7 @@ def test_a_resumed_run_is_told_the_engine_of_its_checkpoint(tmp_path, monkeypatc
         seen.append(before)
         return "eager"
 
-    monkeypatch.setattr(engines, "_pick_mode", pick)
+    monkeypatch.setattr(engines, "pick_mode", pick)
     voidrl.pretrain(MAZE, steps=20, out=tmp_path / "run", config=tiny())
     voidrl.resume(tmp_path / "run", steps=40)
     assert seen == [None, "eager"]
@@ -223,7 +224,7 @@ def test_a_method_that_reads_the_host_is_named_with_its_line_and_the_remedy():
     agent, replay = make_agent(method=Reader), fill_replay()
     with HostReads() as reads:
         agent.step(replay)
-    sentence = engines._blame(agent, reads.first, reads.what)
+    sentence = blame(agent, reads.first, reads.what)
     assert "method 'test_engine:Reader' cannot be captured" in sentence
     assert "test_engine.py, line" in sentence
     assert "batch.reward.mean().item()" in sentence
@@ -239,7 +240,7 @@ def test_of_several_pieces_in_one_file_the_right_one_is_named():
     agent.method.reward = lambda batch, latents: latents.z_next[:, 0]
     with HostReads() as reads:
         agent.step(replay)
-    assert engines._blame(agent, reads.first, reads.what).startswith("representation 'test_engine:")
+    assert blame(agent, reads.first, reads.what).startswith("representation 'test_engine:")
 
 
 def test_a_run_says_why_it_falls_back(tmp_path, capsys, monkeypatch):
@@ -330,7 +331,7 @@ def updated_without(monkeypatch, failures, engine, updates=3):
     agent, replay, said = make_agent(CONTINUOUS, learner="ddpg", engine=engine), fill_replay(CONTINUOUS), []
     with monkeypatch.context() as patch:
         patch.setattr(torch, "compile", Failing(failures))
-        patch.setattr(engines, "_pick_mode", lambda *args: "compile")
+        patch.setattr(engines, "pick_mode", lambda *args: "compile")
         torch.manual_seed(1)
         runner = Engine(agent, replay, said.append)
         runner.update(0, updates)
@@ -353,7 +354,7 @@ def test_what_cannot_be_compiled_runs_without_if_the_choice_was_ours(monkeypatch
 def test_what_fails_without_compiling_too_is_an_error(monkeypatch, cache_home):
     agent, said = make_agent(CONTINUOUS, learner="ddpg"), []
     monkeypatch.setattr(torch, "compile", Failing(0))
-    monkeypatch.setattr(engines, "_pick_mode", lambda *args: "compile")
+    monkeypatch.setattr(engines, "pick_mode", lambda *args: "compile")
     monkeypatch.setattr(agent.method, "reward", lambda batch, latents: batch.no_such_field)
     with pytest.raises(AttributeError, match="no_such_field"):
         Engine(agent, fill_replay(CONTINUOUS), said.append).update(0, 1)
@@ -362,20 +363,20 @@ def test_what_fails_without_compiling_too_is_an_error(monkeypatch, cache_home):
 
 def test_damaged_code_of_earlier_runs_is_compiled_again(monkeypatch, cache_home):
     plain, runner, _ = updated_without(monkeypatch, 0, "compile")
-    (runner._cache.path / "code").write_text("damaged")
+    (runner._compiler.cache.path / "code").write_text("damaged")
     agent, runner, said = updated_without(monkeypatch, 1, "compile")
     assert said[0].startswith("engine: compiling failed (RuntimeError: no such instruction); trying again")
     assert said[1:] == [
-        f"{runner._cache.path} could not be used and is deleted; the next start compiles again"
+        f"{runner._compiler.cache.path} could not be used and is deleted; the next start compiles again"
     ]
     assert runner.mode == "compile"
-    assert not runner._cache.path.exists()
+    assert not runner._compiler.cache.path.exists()
     assert not moved(plain.tensors(), agent.tensors())
 
 
 def test_intact_code_of_earlier_runs_is_kept_if_compiling_fails_without_it_too(monkeypatch, cache_home):
     _, runner, _ = updated_without(monkeypatch, 0, "compile")
-    kept = runner._cache.path / "code"
+    kept = runner._compiler.cache.path / "code"
     kept.write_text("intact")
     _, runner, said = updated_without(monkeypatch, 99, "auto")
     assert [sentence.partition(" (")[0] for sentence in said] == [

@@ -11,10 +11,10 @@ from tiny_runs import Walk, assert_same_run, make_continuous, newest, tiny
 import voidrl
 from voidrl.agent.explorer import Explorer
 from voidrl.config import Config, FinetuneConfig
-from voidrl.engine import Engine
+from voidrl.engine.engine import Engine
+from voidrl.engine.host_reads import HostReads
 from voidrl.errors import CheckpointError, ConfigError
 from voidrl.experiments.scale import scale_config
-from voidrl.host_reads import HostReads
 
 FIRST, LAST = 0, 2  # the action that an agent is made to prefer, and the pre-trained one's
 

@@ -25,11 +25,11 @@ from voidrl import build
 from voidrl.agent.cost import acting_gflop, update_gflop
 from voidrl.agent.reset import reset
 from voidrl.config import FinetuneConfig, to_json
+from voidrl.engine.host_reads import HostReads
 from voidrl.errors import ConfigError
 from voidrl.experiments.format import read_experiment
 from voidrl.experiments.planner import make_plan
 from voidrl.experiments.request import ExperimentRequest
-from voidrl.host_reads import HostReads
 from voidrl.nets import ProgressiveEncoder
 from voidrl.types import Layout
 

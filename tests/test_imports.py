@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-CORE = "import voidrl.agent, voidrl.loop, voidrl.engine, voidrl.replay, voidrl.evaluation"
+CORE = "import voidrl.agent, voidrl.loop, voidrl.engine.engine, voidrl.replay, voidrl.evaluation"
 ENVIRONMENTS = ("atari", "coverage", "dmc", "dmc_tasks", "dmc_worker", "make", "maze", "ram", "ram_worker")
 
 

@@ -15,7 +15,7 @@ from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
 from voidrl.columns import take_columns
 from voidrl.config import Config, EnvConfig, update
-from voidrl.engine import Engine
+from voidrl.engine.engine import Engine
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
 from voidrl.loop import Loop

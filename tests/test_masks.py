@@ -7,7 +7,7 @@ from helpers import CPU, fill_replay, make_agent, packed, shake, small_method
 
 from voidrl.agent.explorer import Explorer
 from voidrl.config import EncoderConfig
-from voidrl.engine import Engine
+from voidrl.engine.engine import Engine
 from voidrl.nets import Encoder
 from voidrl.observations import action_mask, random_allowed, visible, visible_numbers
 from voidrl.probing.play import _Driver

@@ -12,8 +12,8 @@ from voidrl.agent.dry_build import dry_build
 from voidrl.augment import Augment, images
 from voidrl.build import rehearse_reward
 from voidrl.config import AugmentConfig, EncoderConfig
+from voidrl.engine.host_reads import HostReads
 from voidrl.errors import ConfigError
-from voidrl.host_reads import HostReads
 from voidrl.nets import Encoder
 from voidrl.observations import input_shape, stored_obs_shape, symlog, unpack, visible_numbers
 from voidrl.probing.features import encode_states

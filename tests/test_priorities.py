@@ -23,7 +23,7 @@ import voidrl
 from voidrl import priorities as module
 from voidrl import replay as replay_module
 from voidrl.config import ReplayConfig
-from voidrl.engine import Engine
+from voidrl.engine.engine import Engine
 from voidrl.errors import ConfigError
 from voidrl.priorities import NEW, UNIT, Priorities
 from voidrl.replay import Replay, Upload
@@ -363,7 +363,7 @@ def test_an_update_that_is_undone_leaves_priorities_alone():
 def test_the_compiled_methods_draw_and_store_the_same():
     """As far as it goes without a C++ compiler."""
     agent, replay = make_agent(replay__priority_exponent=0.5, engine="compile"), fill_replay(config=ROOTS)
-    fusable = Engine(agent, replay, print)._fusable
+    fusable = Engine(agent, replay, print)._compiler._methods
     assert {name for owner, name, _ in fusable if owner is replay.priorities} == {"_draw", "update"}
     plain, compiled, found = long_tailed(2000), long_tailed(2000), []
     for name in ("_draw", "update"):

@@ -10,7 +10,8 @@ from rank_updates import CASES, CHECKS, DEFAULT, QUIET, group_of_one, run, run_r
 from voidrl import ranks, registry
 from voidrl.agent.trainers import Pieces, check_ranks
 from voidrl.build import build_config, require_fitting
-from voidrl.engine import Engine, _pick_mode
+from voidrl.engine.engine import Engine
+from voidrl.engine.mode import pick_mode
 from voidrl.errors import ConfigError
 from voidrl.methods.base import Method
 from voidrl.representations.simclr import nt_xent
@@ -232,7 +233,7 @@ def on_cuda(engine):
 def test_updates_are_captured_only_if_the_exchange_is(backend, mode, monkeypatch):
     monkeypatch.setattr(ranks.group, "_current", ranks.ProcessGroup(size=2, backend=backend))
     said = []
-    assert _pick_mode(on_cuda("auto"), None, said.append) == mode
+    assert pick_mode(on_cuda("auto"), None, said.append) == mode
     if mode == "graph":
         assert said == ["engine: graph, since compiling pays from 200k updates on, and the run has 1k"]
         return
@@ -244,7 +245,7 @@ def test_updates_are_captured_only_if_the_exchange_is(backend, mode, monkeypatch
         with pytest.raises(
             ConfigError, match=f"engine = '{engine}' cannot be used: 2 ranks exchange .* by gloo"
         ):
-            _pick_mode(on_cuda(engine), None, said.append)
+            pick_mode(on_cuda(engine), None, said.append)
 
 
 def test_an_update_of_ranks_can_be_undone():

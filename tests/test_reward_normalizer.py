@@ -19,9 +19,9 @@ from tiny_runs import MAZE, newest, rows, tiny
 import voidrl
 from voidrl.agent.normalizer import RewardNormalizer
 from voidrl.config import Config
+from voidrl.engine.host_reads import HostReads
 from voidrl.entropy import RunningMoments
 from voidrl.errors import ConfigError
-from voidrl.host_reads import HostReads
 from voidrl.types import EnvSpec
 
 LINE = EnvSpec((1,), False, 1, num_actions=2, raw_shape=(1,))

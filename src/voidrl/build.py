@@ -38,7 +38,7 @@ from voidrl.config import (
     update,
 )
 from voidrl.device import placed, seeded
-from voidrl.engine import Engine
+from voidrl.engine.engine import Engine
 from voidrl.envs.ids import ATARI, DMCONTROL, atari_game
 from voidrl.envs.make import EnvFactory, make_envs, probe_env
 from voidrl.envs.tensor import TensorVectorEnv, is_tensor_env

@@ -33,7 +33,7 @@ from voidrl.agent.reset import reset
 from voidrl.callbacks import CallbackList, RunView
 from voidrl.config import Config
 from voidrl.device import HostCopy
-from voidrl.engine import Engine
+from voidrl.engine.engine import Engine
 from voidrl.envs.ids import is_importable
 from voidrl.envs.vector import Counter, Envs, StepResult
 from voidrl.errors import (

@@ -9,7 +9,7 @@ from torch import nn
 import voidrl
 from voidrl import ranks
 from voidrl.config import EncoderConfig
-from voidrl.engine import Engine
+from voidrl.engine.engine import Engine
 from voidrl.errors import ConfigError
 from voidrl.learners.base import linear_schedule
 from voidrl.learners.dqn import DQN, DQNConfig

@@ -6,8 +6,8 @@ from helpers import DISCRETE, Constant, fill_replay, make_agent, seen_as, snapsh
 
 from voidrl.agent.reset import reset
 from voidrl.config import EncoderConfig
+from voidrl.engine.host_reads import HostReads
 from voidrl.errors import CheckpointError, ConfigError
-from voidrl.host_reads import HostReads
 from voidrl.learners.dqn import DQN, DQNConfig
 from voidrl.nets import DuelingQ, Encoder, PopArt, polyak_update, redraw_noise
 from voidrl.types import Batch, EnvSpec

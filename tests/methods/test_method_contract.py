@@ -19,7 +19,7 @@ from helpers import (
 from voidrl import registry
 from voidrl.build import build_config
 from voidrl.config import MethodConfig, SkillConfig, to_json
-from voidrl.host_reads import HostReads
+from voidrl.engine.host_reads import HostReads
 from voidrl.methods.base import About, Method
 from voidrl.protocols.presets import recipe
 

@@ -6,8 +6,8 @@ import torch
 from helpers import CONTINUOUS, DISCRETE, PIXELS, fill_replay, line_replay, make_agent, shake
 
 from voidrl.build import build_config
+from voidrl.engine.host_reads import HostReads
 from voidrl.errors import ConfigError
-from voidrl.host_reads import HostReads
 from voidrl.representations.icm import ICMConfig
 from voidrl.types import EnvSpec
 

@@ -7,8 +7,8 @@ from helpers import CONTINUOUS, CPU, DISCRETE, PIXELS, fill_replay, make_agent, 
 
 from voidrl.augment import Augment
 from voidrl.config import AugmentConfig
+from voidrl.engine.host_reads import HostReads
 from voidrl.errors import ConfigError
-from voidrl.host_reads import HostReads
 from voidrl.replay import Replay
 from voidrl.representations.base import Views
 from voidrl.representations.sgi import SGIConfig

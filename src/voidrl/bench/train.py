@@ -17,7 +17,7 @@ from voidrl.bench.options import LOG_ROWS
 from voidrl.bench.results import Result, number, percent, speedup, value_range
 from voidrl.build import build_config, lane_envs, layers_for
 from voidrl.config import EnvConfig, merge, update
-from voidrl.engine import Engine
+from voidrl.engine.engine import Engine
 from voidrl.errors import ConfigError, RunInterrupted
 from voidrl.loop import Loop
 from voidrl.protocols.presets import AGENTS

@@ -25,7 +25,7 @@ from voidrl.bench.workloads import DEFAULT_ON_CPU, WORKLOADS, find_workload
 from voidrl.build import build_config
 from voidrl.config import Config, EnvConfig
 from voidrl.device import uses_bf16
-from voidrl.engine import Engine
+from voidrl.engine.engine import Engine
 from voidrl.envs.make import probe_env
 from voidrl.errors import ConfigError
 from voidrl.protocols.presets import DEMO_ENV

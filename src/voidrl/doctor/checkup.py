@@ -19,9 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from voidrl import __version__, compile_cache, machine
+from voidrl import __version__, machine
 from voidrl.doctor import probes
 from voidrl.doctor.probes import COMPONENTS, Finding, first_line, problem
+from voidrl.engine import cache
 from voidrl.machine import GB
 from voidrl.protocols.presets import PROTOCOLS
 from voidrl.protocols.replay_size import replay_bytes
@@ -172,10 +173,10 @@ def _disk(folder: Path) -> Finding:
 
 def _compile_cache() -> Finding:
     """Say where compiled code is kept, how much there is, and how to delete it."""
-    if chosen := os.environ.get(compile_cache.VARIABLE):
-        return Finding("compile cache", "ok", f"{chosen}, set by {compile_cache.VARIABLE}")
-    folder = compile_cache.root()
-    size = compile_cache.stored_bytes(folder)
+    if chosen := os.environ.get(cache.VARIABLE):
+        return Finding("compile cache", "ok", f"{chosen}, set by {cache.VARIABLE}")
+    folder = cache.root()
+    size = cache.stored_bytes(folder)
     parent = machine.existing(folder)
     if not os.access(parent, os.W_OK | os.X_OK):
         found = f"{parent} cannot be written: every start with --engine compile takes up to a minute"

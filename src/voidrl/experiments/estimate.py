@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from voidrl.auto_engine import engine_for
 from voidrl.disk import checkpoint_bytes
+from voidrl.engine.auto import engine_for
 from voidrl.envs.ids import ATARI, DMC
 from voidrl.errors import VoidrlError
 from voidrl.experiments.plan import Cell, Plan

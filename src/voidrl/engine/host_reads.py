@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from voidrl.agent.agent import Agent
+
+ROOM = Path(__file__).parent
 
 
 class HostReads(TorchDispatchMode):
@@ -51,3 +57,27 @@ def _has_mask(name: str, args: tuple) -> bool:
         return False  # x[mask] = 0 is a fill, whatever the mask
     parts = [part for arg in args[1:] if isinstance(arg, list | tuple) for part in arg]
     return any(isinstance(part, Tensor) and part.dtype == torch.bool for part in parts)
+
+
+def blame(agent: Agent, frames: traceback.StackSummary, what: str) -> str:
+    """Which piece cannot be captured, at which line, and what to do about it."""
+    pieces = {"method": agent.method, "representation": agent.representation, "learner": agent.learner}
+    homes = {
+        (function.__code__.co_filename, function.__name__): kind
+        for kind, piece in pieces.items()
+        for cls in reversed(type(piece).__mro__)
+        for function in vars(cls).values()
+        if inspect.isfunction(function)
+    }
+    own = [frame for frame in frames if (frame.filename, frame.name) in homes]
+    elsewhere = [
+        f for f in frames if "torch" not in Path(f.filename).parts and ROOM not in Path(f.filename).parents
+    ]
+    frame = (own or elsewhere or frames)[-1]
+    kind = homes.get((frame.filename, frame.name), "")
+    name = f"{kind} {getattr(agent.config, kind).name!r}" if kind else "the update"
+    return (
+        f"{name} cannot be captured in a CUDA graph ({what}: {Path(frame.filename).name}, line "
+        f"{frame.lineno}, `{frame.line}`): keep it on the device, with torch.where instead of `if` and "
+        f"buffers instead of Python counters, or run with engine = 'eager'"
+    )

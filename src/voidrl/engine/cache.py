@@ -32,7 +32,7 @@ VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch reads it whenever it compiles; Tri
 MIN_FREE_BYTES = 200 * 10**6  # one config takes a tenth of it
 SET_ASIDE = "voidrl-compiled-"  # beginning of the names of folders that replace a damaged one
 UNUSED_DAYS = 30  # after which the folder of another version or processor is deleted
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 
 
 class CompileCache:

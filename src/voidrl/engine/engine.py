@@ -12,49 +12,39 @@ environments need, and steps the environments while the GPU runs the updates.
 from __future__ import annotations
 
 import gc
-import inspect
-import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from pathlib import Path
-from typing import Any, Literal, Self
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from voidrl import compile_cache, kernels, ranks
+from voidrl import kernels, ranks
 from voidrl.agent.agent import Agent, Scored
 from voidrl.agent.explorer import Explorer
 from voidrl.agent.on_policy import representation_step, rollout_step
 from voidrl.agent.overlap import own_metrics, runs_beside, scoring_needs
-from voidrl.auto_engine import engine_for
 from voidrl.device import random_state, restore_random_state, uses_bf16
-from voidrl.errors import CaptureError, ConfigError, VoidrlError, by_caller
-from voidrl.host_reads import HostReads
+from voidrl.engine.compiler import Compiler
+from voidrl.engine.host_reads import HostReads, blame
+from voidrl.engine.idle import IdleTimer
+from voidrl.engine.mode import pick_mode
+from voidrl.errors import CaptureError, VoidrlError
 from voidrl.metrics import Accumulator
 from voidrl.nets import check_convolutions
 from voidrl.replay import Replay
 
-Mode = Literal["eager", "graph", "compile"]
 WARMUP_RUNS = 2  # before a capture, so that lazily created state, such as the optimizers', exists
 MAX_BURST = 16  # updates in one graph
 MAX_SCORED = 2  # samples that are scored and not yet learned
 ROLLOUT = -1  # in place of a variant, of metrics of a rollout
 MAX_GRAPHS = 16  # with an odd ratio of updates to steps few bursts come back; single updates always do
-RECOMPILE_LIMIT = 2**14  # all optimizers that a process ever has share the code of one `step`
-FUSED_BY_COMPILER = {"fused": False, "foreach": True}  # an optimizer's step, into one pass that fills the GPU
-COMPILE_OPTIONS: dict[str, Any] = {"fallback_random": True}  # the same random numbers as without
-CUDA_OPTIONS = {"combo_kernels": True}  # small kernels that do not wait for each other run as one
 
 
 class Engine:
     """One agent's updates on one replay, and its actions for the environments that fill it."""
-
-    resets = 0
-    """How often the compiled code of the process was dropped, of all its engines: none may compile again
-    within a capture, so that all of them warm up again."""
 
     def __init__(
         self, agent: Agent, replay: Replay, say: Callable[[str], None], *, before: str | None = None
@@ -69,7 +59,7 @@ class Engine:
                 check_convolutions(agent, agent.device, say)
         self.metrics = Accumulator()
         self.idle = IdleTimer(agent.device)
-        self.mode = _pick_mode(agent, before, say)
+        self.mode = pick_mode(agent, before, say)
         self._captures = self.mode != "eager" and agent.device.type == "cuda"
         self._stream = torch.cuda.Stream(agent.device) if self._captures else None
         needs = scoring_needs(agent, replay) if self._captures and agent.learns else "everything"
@@ -79,15 +69,12 @@ class Engine:
         elif self._captures and agent.learns and runs_beside(agent):
             self._beside = torch.cuda.Stream(agent.device)  # of one loss, next to the rest of its update
         self._needs_encoder = needs == "encoder"
-        self._fusable = _fusable_methods(agent, replay) if self.mode == "compile" else []
-        self._cache = compile_cache.open_cache(agent.device, say) if self._fusable else None
-        if self._fusable and self._captures:
-            compile_cache.start_workers()
+        self._compiler = Compiler(agent, replay, say, active=self.mode == "compile")
         self._forget()
 
     def _forget(self) -> None:
         """Drop the captured graphs: their tensors may no longer be the agent's."""
-        self._generation = self.agent.generation, Engine.resets
+        self._generation = self.agent.generation, Compiler.resets
         self._runs: Counter[str | int | tuple[int, ...]] = Counter()
         self._graphs: dict[tuple[str | int, ...], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._captures else None
@@ -105,7 +92,7 @@ class Engine:
 
     def update(self, first: int, count: int) -> None:
         """Run the updates number `first` … `first + count − 1`; on CUDA it returns before they are done."""
-        if self._generation != (self.agent.generation, Engine.resets):
+        if self._generation != (self.agent.generation, Compiler.resets):
             self._forget()
         variants = [self.agent.learner.variant(first + i) for i in range(count)]
         done = 0
@@ -184,7 +171,7 @@ class Engine:
         Graphs of updates use the same memory. With `explore`, they are those of the pre-trained policy where
         its schedule says so.
         """
-        if self._generation != (self.agent.generation, Engine.resets):
+        if self._generation != (self.agent.generation, Compiler.resets):
             self._forget()
         if not (self._captures and self.agent.learns):
             return self._act(skill, explore, lane)
@@ -223,12 +210,12 @@ class Engine:
         assert self._stream is not None
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            checked, compiles = self._runs[kind] > 0, bool(self._fusable)
+            checked, compiles = self._runs[kind] > 0, bool(self._compiler)
             if not checked:
                 with self._undone() if compiles else nullcontext(), HostReads() as reads:
                     run()
                 if reads.first is not None:
-                    self._give_up(_blame(self.agent, reads.first, reads.what))
+                    self._give_up(blame(self.agent, reads.first, reads.what))
             if checked or compiles:
                 self._run_compiled(kind, run)
         torch.cuda.current_stream().wait_stream(self._stream)
@@ -237,44 +224,27 @@ class Engine:
     def _run_compiled(self, kind: str | int, run: Callable[[], Any]) -> None:
         """Run with compiled methods, which the first runs of each kind compile.
 
-        If that fails, it is tried without what earlier runs have compiled, which may be damaged. What cannot
-        be compiled at all runs as it is with `engine = "auto"`, and is an error otherwise.
+        What cannot be compiled runs in another way with `engine = "auto"`, and is an error otherwise.
         """
-        if not self._fusable or self._runs[kind] >= WARMUP_RUNS:
-            with self._compiled():
+        compiler = self._compiler
+        if not compiler or self._runs[kind] >= WARMUP_RUNS:
+            with compiler.applied():
                 run()
             return
         restore = self._remember()
         while True:
             try:
-                with self._compiled():
+                with compiler.applied():
                     run()
                 break
             except Exception as error:
                 # Of several ranks, one that repeats an update would exchange gradients with nobody.
-                final = isinstance(error, torch.OutOfMemoryError | VoidrlError) or not self._fusable
-                if final or ranks.current().is_distributed or not self._can_run_otherwise(error):
+                final = isinstance(error, torch.OutOfMemoryError | VoidrlError) or not compiler
+                if final or ranks.current().is_distributed or not compiler.can_recover(error):
                     raise
+                self.mode = "compile" if compiler else "graph"
                 restore()
-        if self._fusable and self._cache is not None:
-            self._cache.delete_damaged(self.say)
-
-    def _can_run_otherwise(self, error: Exception) -> bool:
-        """Whether there is another way to run what could not be compiled; if so, it is taken and said."""
-        cause = getattr(error, "inner_exception", error)  # torch names only itself in the first line
-        first_line = str(cause).strip().partition("\n")[0]
-        reason = f"{type(cause).__name__}: {first_line}"
-        if self._cache is not None and self._cache.is_filled:
-            self.say(f"engine: compiling failed ({reason}); trying again without {self._cache.path}")
-            self._cache.set_aside()
-        elif self.agent.config.engine == "auto":
-            self.say(f"engine: graph, since the update could not be compiled ({reason})")
-            self.mode, self._fusable = "graph", []
-        else:
-            return False
-        torch.compiler.reset()
-        Engine.resets += 1
-        return True
+        compiler.confirm()
 
     @contextmanager
     def _undone(self) -> Iterator[None]:
@@ -322,7 +292,7 @@ class Engine:
         graph, failures = torch.cuda.CUDAGraph(), []
         try:
             with (
-                self._compiled(),
+                self._compiler.applied(),
                 _without_garbage_collection(),
                 torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
             ):
@@ -335,7 +305,7 @@ class Engine:
             first = failures[0] if failures else error
             if isinstance(first, torch.OutOfMemoryError | VoidrlError):
                 raise first from None
-            sentence = _blame(
+            sentence = blame(
                 self.agent, traceback.extract_tb(first.__traceback__), str(first).partition("\n")[0]
             )
             raise CaptureError(f"{sentence}, in a new process") from first
@@ -346,72 +316,9 @@ class Engine:
         if self.agent.config.engine != "auto":
             raise CaptureError(sentence)
         self.say(f"engine: eager, since {sentence}")
-        self.mode, self._captures, self._fusable = "eager", False, []
+        self.mode, self._captures = "eager", False
+        self._compiler.give_up()
         self._side = self._beside = None
-
-    @contextmanager
-    def _compiled(self) -> Iterator[None]:
-        """Inside, fusable methods are replaced by their compiled versions."""
-        if not self._fusable:
-            yield
-            return
-        with ExitStack() as undo:
-            limits = {"recompile_limit": RECOMPILE_LIMIT, "accumulated_recompile_limit": RECOMPILE_LIMIT}
-            undo.enter_context(torch._dynamo.config.patch(limits))
-            undo.enter_context(torch._functorch.config.patch(enable_autograd_cache=True))
-            if hasattr(torch._functorch.config, "backward_pass_autocast"):  # as the agent has it without
-                undo.enter_context(torch._functorch.config.patch(backward_pass_autocast="off"))
-            for owner, name, compiled in self._fusable:
-                setattr(owner, name, compiled)
-                undo.callback(delattr, owner, name)
-                for group in owner.param_groups if isinstance(owner, torch.optim.Optimizer) else ():
-                    undo.callback(group.update, {key: group[key] for key in FUSED_BY_COMPILER})
-                    group.update(FUSED_BY_COMPILER)
-            yield
-
-
-class IdleTimer:
-    """Time in which the learner has nothing to do while the environments step.
-
-    On CUDA it is measured between two events in the stream: the first passes when the earlier updates are
-    done, the second when the host, back from the environments, has recorded it.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._on_cuda = device, device.type == "cuda"
-        self._stream: torch.cuda.Stream | None = None
-        self._spans: list[tuple[Any, Any]] = []
-        self.total_seconds: float | None = None if self._on_cuda else 0.0
-        """Idle seconds so far; None on CUDA, where they are known only when the host waits for them."""
-
-    def __enter__(self) -> Self:
-        self._began = self._now()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        ended = self._now()
-        self._spans.append((self._began, ended))
-        if self.total_seconds is not None:
-            self.total_seconds += ended - self._began
-
-    def _now(self) -> Any:
-        if not self._on_cuda:
-            return time.perf_counter()
-        # A run stays on one stream, and asking for it takes longer than recording an event.
-        if self._stream is None:
-            self._stream = torch.cuda.current_stream(self._device)
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(self._stream)
-        return event
-
-    def flush(self) -> float:
-        """Idle seconds since the last flush; on CUDA the host waits here for the last event."""
-        spans, self._spans = self._spans, []
-        if not self._on_cuda:
-            return float(sum(end - begin for begin, end in spans))
-        if spans:
-            spans[-1][1].synchronize()
-        return float(sum(begin.elapsed_time(end) for begin, end in spans)) / 1000
 
 
 @contextmanager
@@ -424,67 +331,3 @@ def _without_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _pick_mode(agent: Agent, before: str | None, say: Callable[[str], None]) -> Mode:
-    wanted, obstacle = agent.config.engine, ""
-    if agent.device.type != "cuda":
-        there = "" if torch.cuda.is_available() else ", and torch sees no CUDA device here"
-        obstacle = f"the networks are on {agent.device}{there}"
-    elif not ranks.current().can_be_captured:
-        obstacle = (
-            f"{ranks.current().size} ranks exchange gradients by {ranks.current().backend}, which leaves the "
-            f"device (NCCL takes a GPU for each rank)"
-        )
-    mode: Mode
-    if wanted == "auto":
-        mode, reason = ("eager", f"since {obstacle}") if obstacle else engine_for(agent.config, before)
-        if mode == "compile" and not kernels.usable(agent.task_skill):
-            mode, reason = "graph", "since Triton, which compiling needs, does not work here"
-    else:
-        mode, reason = wanted, ""
-    if obstacle and (wanted == "graph" or (wanted == "compile" and agent.device.type == "cuda")):
-        raise ConfigError(f"engine = {wanted!r} cannot be used: {obstacle}; or use 'auto' or 'eager'")
-    if mode == "compile":
-        slow = "the first start takes up to a minute, later ones of the same config some seconds"
-        other = by_caller("engine = 'graph'", "--engine graph")
-        reason = f"{reason}; {slow}; {other} starts at once" if reason else slow
-    if reason and agent.learns:
-        say(f"engine: {mode}, {reason}")
-    return mode
-
-
-def _fusable_methods(agent: Agent, replay: Replay) -> list[tuple[Any, str, Callable]]:
-    found = []
-    owners = [*agent.modules(), replay, *([] if replay.priorities is None else [replay.priorities])]
-    for owner in owners:
-        for name, function in inspect.getmembers(type(owner), inspect.isfunction):
-            if getattr(function, "fusable", False):
-                found.append((owner, name, getattr(owner, name)))
-    options = COMPILE_OPTIONS
-    if agent.device.type == "cuda":
-        found += [(optimizer, "step", optimizer.step) for optimizer in agent.optimizers.values()]
-        options = options | CUDA_OPTIONS
-    return [(owner, name, torch.compile(f, dynamic=False, options=options)) for owner, name, f in found]
-
-
-def _blame(agent: Agent, frames: traceback.StackSummary, what: str) -> str:
-    """Which piece cannot be captured, at which line, and what to do about it."""
-    pieces = {"method": agent.method, "representation": agent.representation, "learner": agent.learner}
-    homes = {
-        (function.__code__.co_filename, function.__name__): kind
-        for kind, piece in pieces.items()
-        for cls in reversed(type(piece).__mro__)
-        for function in vars(cls).values()
-        if inspect.isfunction(function)
-    }
-    own = [frame for frame in frames if (frame.filename, frame.name) in homes]
-    elsewhere = [f for f in frames if "torch" not in Path(f.filename).parts and f.filename != __file__]
-    frame = (own or elsewhere or frames)[-1]
-    kind = homes.get((frame.filename, frame.name), "")
-    name = f"{kind} {getattr(agent.config, kind).name!r}" if kind else "the update"
-    return (
-        f"{name} cannot be captured in a CUDA graph ({what}: {Path(frame.filename).name}, line "
-        f"{frame.lineno}, `{frame.line}`): keep it on the device, with torch.where instead of `if` and "
-        f"buffers instead of Python counters, or run with engine = 'eager'"
-    )

@@ -1,0 +1,1 @@
+"""Executes the agent's updates and actions. Importing this package alone does not import torch."""

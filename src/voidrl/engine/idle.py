@@ -1,0 +1,52 @@
+"""How long the learner waits for the environments."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Self
+
+import torch
+
+
+class IdleTimer:
+    """Time in which the learner has nothing to do while the environments step.
+
+    On CUDA it is measured between two events in the stream: the first passes when the earlier updates are
+    done, the second when the host, back from the environments, has recorded it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._on_cuda = device, device.type == "cuda"
+        self._stream: torch.cuda.Stream | None = None
+        self._spans: list[tuple[Any, Any]] = []
+        self.total_seconds: float | None = None if self._on_cuda else 0.0
+        """Idle seconds so far; None on CUDA, where they are known only when the host waits for them."""
+
+    def __enter__(self) -> Self:
+        self._began = self._now()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        ended = self._now()
+        self._spans.append((self._began, ended))
+        if self.total_seconds is not None:
+            self.total_seconds += ended - self._began
+
+    def _now(self) -> Any:
+        if not self._on_cuda:
+            return time.perf_counter()
+        # A run stays on one stream, and asking for it takes longer than recording an event.
+        if self._stream is None:
+            self._stream = torch.cuda.current_stream(self._device)
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(self._stream)
+        return event
+
+    def flush(self) -> float:
+        """Idle seconds since the last flush; on CUDA the host waits here for the last event."""
+        spans, self._spans = self._spans, []
+        if not self._on_cuda:
+            return float(sum(end - begin for begin, end in spans))
+        if spans:
+            spans[-1][1].synchronize()
+        return float(sum(begin.elapsed_time(end) for begin, end in spans)) / 1000
