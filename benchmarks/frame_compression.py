@@ -9,7 +9,7 @@ Bytes per frame, everything included, of random play:
 - tiles, palettes: 2×8 tiles as a constant, as 2, 4 or 16 colors and indices, or raw.
 - left: words of 8 bytes that are not those of the pixels to their left, behind a mask of which these are.
 - key frames: the same of words that are not those of a key frame of the environment, every so many steps, two
-  of which are kept; in words of 4 bytes too. `voidrl.compression` has words of 8 and 256 steps.
+  of which are kept; in words of 4 bytes too. `voidrl.replay.compression` has words of 8 and 256 steps.
 """
 
 from __future__ import annotations

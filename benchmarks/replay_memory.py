@@ -25,12 +25,13 @@ from voidrl.agent import Agent
 from voidrl.bench.timing import measure, measure_calls, synchronize
 from voidrl.bench.workloads import find_workload
 from voidrl.build import build_config
-from voidrl.compression import WORD_BYTES, index_bytes
 from voidrl.config import EnvConfig, ReplayConfig
 from voidrl.device import pick_device
 from voidrl.engine.engine import MAX_BURST, Engine
 from voidrl.envs.make import make_envs
-from voidrl.replay import Replay, frame_bytes, slot_bytes
+from voidrl.replay import Replay
+from voidrl.replay.compression import WORD_BYTES, index_bytes
+from voidrl.replay.sizes import frame_bytes, slot_bytes
 from voidrl.runs.folder import environment_info
 from voidrl.types import EnvSpec
 

@@ -20,8 +20,8 @@ from voidrl import ranks, registry
 from voidrl.engine.engine import Engine
 from voidrl.entropy import RunningMean, RunningMoments
 from voidrl.methods.base import Latents
-from voidrl.priorities import Priorities
 from voidrl.replay import Draw
+from voidrl.replay.priorities import Priorities
 
 DEVICE = torch.device(os.environ.get("RANKS_DEVICE", "cpu"))
 UPDATES = 4

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from tiny_runs import MAZE, Walk, make_continuous, tiny
 
 import voidrl
-from voidrl import errors, replay
+from voidrl import errors
 from voidrl.cli import main as cli
 from voidrl.methods.base import Method
 
@@ -299,7 +299,7 @@ def test_cuda_without_cuda(tmp_path, device):
 
 
 def test_a_replay_that_does_not_fit_says_what_there_is_and_what_to_lower(tmp_path, monkeypatch):
-    monkeypatch.setattr(replay, "free_bytes", lambda device: 2**30)
+    monkeypatch.setattr("voidrl.replay.make.free_bytes", lambda device: 2**30)
     with pytest.raises(
         errors.ReplayMemoryError, match=r"needs \d+\.\d+ GiB .* 1\.00 GiB free .*lower replay.capacity_steps"
     ):

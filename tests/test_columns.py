@@ -6,10 +6,10 @@ import torch
 from helpers import CPU, DISCRETE, PIXELS, fill_replay
 
 from voidrl import checkpoint
-from voidrl.columns import take_columns
 from voidrl.config import ReplayConfig
 from voidrl.errors import CheckpointError
 from voidrl.replay import Replay
+from voidrl.replay.columns import take_columns
 
 SPLITS = {"two": (2, 2), "uneven": (1, 1, 2), "one": (4,), "each": (1, 1, 1, 1)}
 STORED = ("frames", "action", "reward", "ending", "age", "skill", "note")

@@ -9,11 +9,11 @@ from tiny_replays import Oracle, numbers, pixel_spec, vector_spec
 from tiny_runs import MAZE, assert_same_run, newest, tiny
 
 import voidrl
-from voidrl import compression, ranks
-from voidrl.compression import CompressedFrames, decode_plainly
+from voidrl import ranks
 from voidrl.config import ReplayConfig
 from voidrl.errors import CheckpointError, ConfigError
-from voidrl.replay import Replay, make_replay
+from voidrl.replay import Replay, compression, make_replay
+from voidrl.replay.compression import CompressedFrames, decode_plainly
 from voidrl.report.latents import latent_map
 
 CPU = torch.device("cpu")
@@ -197,7 +197,7 @@ def sampled(replay):
 @pytest.mark.parametrize("steps", [1, 5, 21, 100])
 @pytest.mark.parametrize(("ring_rows", "lanes"), [(8, 1), (100, 1), (8, 2)])
 def test_a_loaded_replay_goes_on_as_the_saved_one(steps, ring_rows, lanes, monkeypatch):
-    monkeypatch.setattr(voidrl.replay, "CHUNK_BYTES", 1)  # three rows each
+    monkeypatch.setattr("voidrl.replay.sizes.CHUNK_BYTES", 1)  # three rows each
     config = ring_of(ring_rows, 2)
     oracle = Oracle(2, 60, 3, config=config, lanes=lanes)
     again = Replay(pixel_spec(3), 2, 60, 0, CPU, CPU, config, lanes=lanes)

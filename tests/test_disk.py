@@ -4,8 +4,9 @@ import pytest
 from tiny_runs import MAZE, Walk, tiny
 
 import voidrl
-from voidrl import checkpoint, compression, disk, replay
+from voidrl import checkpoint, disk
 from voidrl.errors import RunFolderError
+from voidrl.replay import compression
 
 
 def long_walk():
@@ -28,7 +29,7 @@ RUN = {
 @pytest.mark.parametrize("capacity", [3000, 800], ids=["half full", "full"])
 def test_the_estimate_is_what_a_run_writes(tmp_path, monkeypatch, env, chunk_bytes, tolerance, capacity):
     """The replay has several chunks, some of which consecutive checkpoints share."""
-    monkeypatch.setattr(replay, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr("voidrl.replay.sizes.CHUNK_BYTES", chunk_bytes)
     changes = tiny(**RUN, replay__capacity_steps=capacity, log__keep_last=3, env__num_envs=2)
     agent = voidrl.train(env, steps=1500, out=tmp_path / "run", config=changes)
     written = checkpoint.bytes_on_disk(tmp_path / "run" / "checkpoints")

@@ -23,7 +23,7 @@ from tiny_runs import MAZE, make_continuous, newest, rows, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import voidrl
-from voidrl import compression, registry
+from voidrl import registry
 from voidrl.agent import Agent
 from voidrl.agent.reset import reset
 from voidrl.augment import Augment
@@ -37,8 +37,8 @@ from voidrl.envs.torch_maze import TorchPixelMaze
 from voidrl.errors import CaptureError
 from voidrl.methods.base import Method
 from voidrl.observations import action_mask
-from voidrl.pinned import pinned_zeros
-from voidrl.replay import Replay
+from voidrl.replay import Replay, compression
+from voidrl.replay.pinned import pinned_zeros
 from voidrl.types import EnvSpec
 
 pytestmark = [

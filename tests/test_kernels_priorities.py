@@ -7,7 +7,7 @@ pytest.importorskip("triton")
 
 from voidrl import kernels
 from voidrl.kernels import priorities as compiled
-from voidrl.priorities import NEW, NONE, Priorities
+from voidrl.replay.priorities import NEW, NONE, Priorities
 
 DEVICES = [
     pytest.param(

@@ -13,7 +13,6 @@ import voidrl
 from voidrl import checkpoint, loop, ranks, split
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
-from voidrl.columns import take_columns
 from voidrl.config import Config, EnvConfig, update
 from voidrl.engine.engine import Engine
 from voidrl.envs.vector import Envs
@@ -21,6 +20,7 @@ from voidrl.errors import ConfigError, EnvironmentFailedError, SpaceError
 from voidrl.loop import Loop
 from voidrl.methods.base import Method
 from voidrl.replay import Replay
+from voidrl.replay.columns import take_columns
 
 CPU = torch.device("cpu")
 

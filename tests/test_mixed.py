@@ -17,7 +17,8 @@ from voidrl.errors import ConfigError
 from voidrl.nets import Encoder
 from voidrl.observations import input_shape, stored_obs_shape, symlog, unpack, visible_numbers
 from voidrl.probing.features import encode_states
-from voidrl.replay import Replay, slot_bytes
+from voidrl.replay import Replay
+from voidrl.replay.sizes import slot_bytes
 from voidrl.types import EnvSpec, Frames, Layout
 
 MIXED = EnvSpec((1, 7, 7), True, 2, num_actions=3, raw_shape=(7, 7, 1), num_values=4)

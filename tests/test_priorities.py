@@ -20,13 +20,13 @@ from tiny_replays import Oracle
 from tiny_runs import Walk, assert_same_run, newest, tiny
 
 import voidrl
-from voidrl import priorities as module
-from voidrl import replay as replay_module
 from voidrl.config import ReplayConfig
 from voidrl.engine.engine import Engine
 from voidrl.errors import ConfigError
-from voidrl.priorities import NEW, UNIT, Priorities
-from voidrl.replay import Replay, Upload
+from voidrl.replay import Replay
+from voidrl.replay import priorities as module
+from voidrl.replay.priorities import NEW, UNIT, Priorities
+from voidrl.replay.writing import Upload
 
 CPU = torch.device("cpu")
 ROOTS = ReplayConfig(priority_exponent=0.5)
@@ -180,8 +180,7 @@ def written(request, monkeypatch):
     if request.param == "upload":
         made = {}
         monkeypatch.setattr(
-            replay_module,
-            "write_directly",
+            "voidrl.replay.replay.write_directly",
             lambda stored, writes: made.setdefault(id(stored), Upload(stored))(writes),
         )
 

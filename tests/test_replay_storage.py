@@ -9,12 +9,16 @@ import pytest
 import torch
 from tiny_replays import Oracle, frame, line, pixel_spec, vector_spec
 
-from voidrl import replay as module
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
 from voidrl.machine import shared_by
-from voidrl.pinned import pinned_zeros
-from voidrl.replay import Replay, Upload, as_words, block_sums, checksum, make_replay, write_directly
+from voidrl.replay import Replay, make_replay
+from voidrl.replay.checksum import _weights, block_sums, checksum
+from voidrl.replay.make import free_bytes
+from voidrl.replay.pinned import pinned_zeros
+from voidrl.replay.replay import as_words
+from voidrl.replay.sizes import slot_bytes
+from voidrl.replay.writing import Upload, write_directly
 from voidrl.types import EnvSpec
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -61,7 +65,7 @@ def uploads(monkeypatch):
     def write(stored, writes):
         made.setdefault(id(stored), Upload(stored))(writes)
 
-    monkeypatch.setattr(module, "write_directly", write)
+    monkeypatch.setattr("voidrl.replay.replay.write_directly", write)
     return made
 
 
@@ -93,7 +97,7 @@ def test_frames_and_actions_may_be_tensors_in_any_layout(path, request):
 def test_an_upload_writes_what_a_direct_write_does(num_envs, capacity, stack, uploads):
     oracle = Oracle(num_envs, capacity, stack, skill_dim=2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "write_directly", write_directly)
+        patch.setattr("voidrl.replay.replay.write_directly", write_directly)
         direct = Oracle(num_envs, capacity, stack, skill_dim=2)
     for time in range(150):
         for each in (oracle, direct):
@@ -125,7 +129,7 @@ def other_cpu(monkeypatch):
         host = torch.zeros(shape, dtype=dtype)
         return host, host.view(shape)  # the same memory
 
-    monkeypatch.setattr(module, "pinned_zeros", zeros)
+    monkeypatch.setattr("voidrl.replay.replay.pinned_zeros", zeros)
     monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
     return torch.device("cpu", 0), waits
 
@@ -134,7 +138,9 @@ def test_runs_of_one_process_divide_only_memory_that_they_take_as_they_fill_it(o
     """What is pinned is taken at once, so that later runs see how much is left."""
     device, _ = other_cpu
     frames = 1000 * 4  # bytes
-    monkeypatch.setattr(module, "free_bytes", lambda place: 2 * frames if place == CPU else 10 * frames)
+    monkeypatch.setattr(
+        "voidrl.replay.make.free_bytes", lambda place: 2 * frames if place == CPU else 10 * frames
+    )
     config = ReplayConfig(capacity_steps=990, device="cpu")
     with shared_by(8):
         make_replay(config, pixel_spec(), 1, 0, device, print)
@@ -233,7 +239,7 @@ def copied(replay):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK_BYTES", 4 * 2 * module.slot_bytes(pixel_spec(), 0))  # 4 rows of 2
+    monkeypatch.setattr("voidrl.replay.sizes.CHUNK_BYTES", 4 * 2 * slot_bytes(pixel_spec(), 0))  # 4 rows of 2
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 21, 100])
@@ -320,15 +326,15 @@ def test_what_has_not_changed_is_not_read_again(monkeypatch):
     oracle.reset()
     oracle.step()
     tags = [tag for _, tag, _ in oracle.replay.chunks()]
-    monkeypatch.setattr(module, "checksum", None)
+    monkeypatch.setattr("voidrl.replay.replay.checksum", None)
     assert [tag for _, tag, _ in oracle.replay.chunks()] == tags
     oracle.replay.state()
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 7, 64, 65])
 def test_sums_on_a_device_tell_contents_apart(size, monkeypatch):
-    monkeypatch.setattr(module, "CHECKSUM_WORDS", 8)
-    module._weights.cache_clear()
+    monkeypatch.setattr("voidrl.replay.checksum.CHECKSUM_WORDS", 8)
+    _weights.cache_clear()
     random = torch.Generator().manual_seed(size)
     content = torch.randint(256, (size,), dtype=torch.uint8, generator=random)
     seen = [tuple(block_sums(content).tolist())]
@@ -340,7 +346,7 @@ def test_sums_on_a_device_tell_contents_apart(size, monkeypatch):
     if size > 8:  # a moved image: the same bytes in other places
         seen.append(tuple(block_sums(content.roll(8)).tolist()))
         seen.append(tuple(block_sums(content.roll(32)).tolist()))
-    module._weights.cache_clear()
+    _weights.cache_clear()
     assert len(set(seen)) == len(seen)
 
 
@@ -356,8 +362,8 @@ def test_a_checksum_is_of_contents_and_lengths():
 
 
 def memory(monkeypatch, **free):
-    monkeypatch.setattr(module, "free_bytes", lambda device: free.get(device.type))
-    monkeypatch.setattr(module, "Replay", lambda *args, **options: args)
+    monkeypatch.setattr("voidrl.replay.make.free_bytes", lambda device: free.get(device.type))
+    monkeypatch.setattr("voidrl.replay.make.Replay", lambda *args, **options: args)
 
 
 def make(config, device, said):
@@ -432,8 +438,8 @@ def test_the_memory_asked_for_is_the_memory_taken(spec, exponent):
     stored = [*vars(replay).values(), *vars(replay.priorities or object).values()]
     taken = sum(t.nbytes for t in stored if isinstance(t, torch.Tensor) and t.ndim and len(t) > 1)
     padding = 8 * 1023 if exponent else 0  # to whole blocks
-    assert 0 <= taken - replay.rows * 3 * module.slot_bytes(spec, 5, prioritized=exponent > 0) <= padding
+    assert 0 <= taken - replay.rows * 3 * slot_bytes(spec, 5, prioritized=exponent > 0) <= padding
 
 
 def test_free_bytes_is_positive():
-    assert module.free_bytes(CPU) > 2**20
+    assert free_bytes(CPU) > 2**20

@@ -17,7 +17,6 @@ from voidrl.agent.explorer import Explorer
 from voidrl.arguments import known_arguments
 from voidrl.build import ConfigLayer, Env, Overrides
 from voidrl.callbacks import CallbackList, Callbacks
-from voidrl.columns import take_columns
 from voidrl.config import (
     RESUMABLE_FIELDS,
     Config,
@@ -55,6 +54,7 @@ from voidrl.loop import Loop, resume_command
 from voidrl.methods.base import Method
 from voidrl.metrics import require_rows
 from voidrl.registry import import_path
+from voidrl.replay.columns import take_columns
 from voidrl.runs.folder import RunFolder, default_run_path, log_failed_start, overwriting
 from voidrl.runs.status import read_status
 from voidrl.saved_run import (

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from voidrl import compression
 from voidrl.config import Config
 from voidrl.errors import RunFolderError, by_caller
 from voidrl.machine import free_disk, runs_here
-from voidrl.replay import GIB, chunk_row_count, frame_bytes, row_count, slot_bytes
+from voidrl.replay import compression
+from voidrl.replay.sizes import chunk_row_count, frame_bytes, row_count, slot_bytes
 from voidrl.types import EnvSpec
-from voidrl.units import human_bytes
+from voidrl.units import GIB, human_bytes
 
 ADAM_MOMENTS = 2
 OVERHEAD_BYTES = 10_000  # of a checkpoint: random states, headers, manifest

@@ -24,13 +24,14 @@ from torch import Tensor
 from voidrl import checkpoint, ranks
 from voidrl.agent import Agent
 from voidrl.agent.explorer import Explorer
-from voidrl.columns import take_columns
 from voidrl.config import to_json
 from voidrl.device import random_state, reseed, restore_random_state
 from voidrl.errors import CheckpointError, PieceFailedError
 from voidrl.evaluation import run_seed
 from voidrl.ranks.totals import sum_counts
-from voidrl.replay import Replay, checksum
+from voidrl.replay import Replay
+from voidrl.replay.checksum import checksum
+from voidrl.replay.columns import take_columns
 from voidrl.runs.folder import RunFolder
 
 EXPLORER, REPLAY = "explorer.safetensors", "replay.safetensors"

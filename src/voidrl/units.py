@@ -9,6 +9,7 @@ from typing import Any
 
 from voidrl.errors import ConfigError
 
+GIB = 2**30
 _COUNT = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)(?:e\+?([0-9]{1,2})|([kmbg]))?", re.IGNORECASE)
 _ZEROS = {"k": 3, "m": 6, "b": 9, "g": 9}
 

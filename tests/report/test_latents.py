@@ -16,7 +16,8 @@ from tiny_runs import MAZE, tiny
 import voidrl
 from voidrl import checkpoint
 from voidrl.errors import CheckpointError, ConfigError, MissingExtraError
-from voidrl.replay import Replay, row_count
+from voidrl.replay import Replay
+from voidrl.replay.sizes import row_count
 from voidrl.report import latents
 from voidrl.report.latents import LatentMap, _StoredReplay, latent_map, project
 from voidrl.report.media import newest_agent

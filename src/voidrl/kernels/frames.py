@@ -44,7 +44,7 @@ def _decode(
     schema="(Tensor ring, Tensor begin, Tensor key, Tensor keys, Tensor slots) -> Tensor",
 )
 def decode(ring: Tensor, begin: Tensor, key: Tensor, keys: Tensor, slots: Tensor) -> Tensor:
-    """(n,) slots → (n, W) words of their frames; see `voidrl.compression`."""
+    """(n,) slots → (n, W) words of their frames; see `voidrl.replay.compression`."""
     words = keys.shape[1]
     out = keys.new_empty(len(slots), words)
     with torch.cuda.device_of(keys):

@@ -1,4 +1,4 @@
-"""Prioritized draws and updates on a GPU in few launches; `voidrl.priorities` has the reference.
+"""Prioritized draws and updates on a GPU in few launches; `voidrl.replay.priorities` has the reference.
 
 The time of small kernels is that of their launches. Priorities are whole numbers whose sums float64 holds
 exactly, so whatever the order of summation, the slots are those which the reference draws. Powers come from

@@ -15,95 +15,29 @@ in this order, one lane after the other. With one lane a line is a row.
 
 from __future__ import annotations
 
-import math
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
-from functools import cache, partial
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from voidrl import compression, ranks
-from voidrl.compression import CompressedFrames
 from voidrl.config import ReplayConfig
-from voidrl.errors import ConfigError, ReplayMemoryError
 from voidrl.kernels.fusion import fusable
-from voidrl.machine import memory, runs_here
-from voidrl.pinned import pinned_zeros
-from voidrl.priorities import NEW, NONE, Priorities
+from voidrl.replay import compression
+from voidrl.replay.checksum import checksum
+from voidrl.replay.compression import CompressedFrames
+from voidrl.replay.pinned import pinned_zeros
+from voidrl.replay.priorities import NEW, NONE, Priorities
+from voidrl.replay.samples import SKILL_ENDED, TERMINATED, TRUNCATED, Draw, OptionSlots, Rollout, Segment
+from voidrl.replay.sizes import chunk_row_count, frame_bytes, row_count
+from voidrl.replay.writing import Entries, Upload, Write, write_directly
 from voidrl.types import Batch, EnvSpec, Frames
+from voidrl.units import GIB
 
-# Why no n-step sum runs past the step taken in a slot; 0 where it does. Only termination ends the value.
-TERMINATED, TRUNCATED, SKILL_ENDED = 1, 2, 3
 CPU = torch.device("cpu")
 FRAMES = "frames_"  # in a checkpoint, before the names of what compressed frames consist of
-CHUNK_BYTES = 64 * 2**20
-CHECKSUM_WORDS = 2**20  # in a block of `block_sums`
-GIB = 2**30
-
-Entries = np.ndarray | Tensor
-Write = tuple[str, int, Entries]
-"""Name of the stored tensor, index of the first entry to write, and the entries.
-
-A tensor on the replay's own device is copied there, without a pass through the host.
-"""
-
-
-class Draw(NamedTuple):
-    """A sample of transitions for the learner."""
-
-    slots: Tensor  # (B,)
-    weight: Tensor  # (B,) importance weights, 1 where sampling is uniform
-
-
-class Segment(NamedTuple):
-    """Up to n steps from each of B starts, fewer where the episode, the skill or the data ends."""
-
-    slots: Tensor  # (B, n) the step's slot; after the last valid step, that step's again
-    weights: Tensor  # (B, n) γ^i, 0 after the last valid step
-    states: Tensor  # (B, n + 1) slot of each state passed through; after the last one, that one again
-    discount: Tensor  # (B,) what that state's value is worth: γ^m, 0 where the episode terminated
-
-
-class OptionSlots(NamedTuple):
-    """Where the options that B transitions belong to begin and end: from one ending up to the next."""
-
-    first: Tensor  # (B,) slot of the first state
-    last: Tensor  # (B,) slot of the state after the last step
-    steps: Tensor  # (B,) length of the option
-    complete: (
-        Tensor  # (B,) bool: it has ended, both states are stored, and it is not longer than was searched
-    )
-
-
-class Rollout(NamedTuple):
-    """The newest steps of N environments: P transitions, row by row in a grid of time steps.
-
-    An episode that ends leaves one place of the grid empty, that of its reset.
-    """
-
-    slots: Tensor  # (P,) oldest first
-    batch: Batch  # (P, …) single steps
-    ends: Tensor  # (P,) bool: no return runs past this step
-    real: Tensor  # (R, N) bool: the places of the P steps
-
-    def grid(self, x: Tensor) -> Tensor:
-        """(P,) → (R, N), 0 in empty places."""
-        empty = torch.zeros(self.real.shape, dtype=x.dtype, device=x.device)
-        return empty.masked_scatter(self.real, x)
-
-    def path_sums(self, x: Tensor) -> Tensor:
-        """(P,): x summed over the steps of the same episode up to and including each."""
-        total = F.pad(self.grid(x).cumsum(0), (0, 0, 1, 0))  # (R + 1, N)
-        row = torch.arange(len(self.real), device=x.device)[:, None]
-        begins = F.pad(~self.real[:-1], (0, 0, 1, 0), value=True)  # after an empty place
-        first = torch.where(begins, row, 0).cummax(0).values  # (R, N) the row in which the episode begins
-        sums: Tensor = (total[1:] - total.gather(0, first))[self.real]
-        return sums
 
 
 class Replay:
@@ -665,192 +599,8 @@ class Replay:
         return found
 
 
-def write_directly(stored: dict[str, Tensor], writes: list[Write]) -> None:
-    """Writes to tensors in main memory."""
-    for name, first, entries in writes:
-        if isinstance(entries, Tensor):
-            stored[name][first : first + len(entries)].copy_(entries)  # from any device, in any layout
-        else:
-            stored[name].numpy()[first : first + len(entries)] = entries
-
-
-class Upload:
-    """Writes to tensors on a device: packed in pinned memory, one copy to the device, one kernel there.
-
-    A copy of each would be a dozen launches per step of the environments.
-    """
-
-    def __init__(self, stored: dict[str, Tensor]) -> None:
-        self._tensors = stored
-        self._stored = {name: tensor.view(-1).view(torch.uint8) for name, tensor in stored.items()}
-        self._entry_bytes = {name: tensor[0].nbytes for name, tensor in stored.items()}
-        self._dtypes = {name: tensor[:0].cpu().numpy().dtype for name, tensor in stored.items()}
-        self._device = stored["positions"].device
-        self._on_cuda = self._device.type == "cuda"
-        self._packed = self._arrived = torch.empty(0, dtype=torch.uint8)
-        self._copied = torch.cuda.Event() if self._on_cuda else None
-
-    def __call__(self, writes: list[Write]) -> None:
-        """Copy the entries, so that the caller may change them, and write them after all earlier launches."""
-        targets, contents, begins, length = [], [], [], 0
-        for name, first, entries in writes:
-            if isinstance(entries, Tensor):
-                self._tensors[name][first : first + len(entries)].copy_(entries)
-            elif len(entries):
-                content = np.ascontiguousarray(entries, self._dtypes[name]).reshape(-1).view(np.uint8)
-                begin = first * self._entry_bytes[name]
-                targets.append(self._stored[name][begin : begin + len(content)])
-                contents.append(content)
-                begins.append(length)
-                length += -(-len(content) // 16) * 16  # aligned for vectorized copies
-        self._reserve(length)
-        packed = self._packed.numpy()
-        for begin, content in zip(begins, contents, strict=True):
-            packed[begin : begin + len(content)] = content
-        self._arrived[:length].copy_(self._packed[:length], non_blocking=True)
-        if self._copied is not None:
-            self._copied.record(torch.cuda.current_stream(self._device))
-        sources = [
-            self._arrived[begin : begin + len(content)]
-            for begin, content in zip(begins, contents, strict=True)
-        ]
-        torch._foreach_copy_(targets, sources)
-
-    def _reserve(self, length: int) -> None:
-        if self._copied is not None:
-            self._copied.synchronize()  # host synchronization: the last copy has usually already finished
-        if len(self._packed) < length:
-            self._packed = torch.empty(length, dtype=torch.uint8, pin_memory=self._on_cuda)
-            self._arrived = torch.empty(length, dtype=torch.uint8, device=self._device)
-
-
-def checksum(tensors: Iterable[Tensor]) -> int:
-    """32 bits of what tensors hold; of tensors on a device, little comes to the host."""
-    total = 0
-    for tensor in tensors:
-        content = tensor.reshape(-1).view(torch.uint8)
-        total = zlib.crc32(len(content).to_bytes(8, "little"), total)
-        digest = content if content.device.type == "cpu" else block_sums(content).cpu()  # the host waits
-        total = zlib.crc32(digest.numpy().data, total)
-    return total
-
-
-def block_sums(content: Tensor) -> Tensor:
-    """Σ wᵢ xᵢ mod 2⁶⁴ over the words of 32 bits in each block of bytes, with random weights w.
-
-    Blocks that differ have the same sum with a probability of 2⁻³³ at most: multilinear hashing (Carter and
-    Wegman 1979).
-    """
-    weights, found = _weights(content.device), []
-    for block in content.split(4 * len(weights)):
-        words = F.pad(block, (0, -len(block) % 4)).view(torch.int32)
-        found.append((words * weights[: len(words)]).sum())
-    return torch.stack(found)
-
-
-@cache
-def _weights(device: torch.device) -> Tensor:
-    random = np.random.PCG64(0).random_raw(CHECKSUM_WORDS).view(np.int64)
-    return torch.from_numpy(random).to(device)
-
-
 def as_words(tensor: Tensor) -> Tensor:
     """(S, …) → (S, n): each entry as the longest words that divide it, of up to 8 bytes."""
     flat = tensor.view(len(tensor), -1).view(torch.uint8)
     words = (torch.int64, torch.int32, torch.int16, torch.uint8)
     return flat.view(next(dtype for dtype in words if flat.shape[1] % dtype.itemsize == 0))
-
-
-def chunk_row_count(spec: EnvSpec, num_envs: int, skill_dim: int, *, compressed: bool) -> int:
-    """Rows in a chunk of a checkpoint; of compressed frames, whole groups with their key frames."""
-    rows = max(1, CHUNK_BYTES // (num_envs * slot_bytes(spec, skill_dim)))
-    return compression.key_rows(rows) * compression.KEY_ROWS if compressed else rows
-
-
-def row_count(capacity_steps: int, num_envs: int, spec: EnvSpec) -> int:
-    """Rows of the ring: the steps asked for, and room for the newest frames and a full stack."""
-    return max(-(-capacity_steps // num_envs), spec.frame_stack + 1) + spec.frame_stack
-
-
-def slot_bytes(spec: EnvSpec, skill_dim: int, *, note_dim: int = 0, prioritized: bool = False) -> int:
-    """Memory of one slot."""
-    action, priority = 8 if spec.discrete else 4 * spec.action_dim, 8 if prioritized else 0
-    return frame_bytes(spec) + action + 4 + 1 + 4 + 4 * (skill_dim + note_dim) + 8 + priority
-
-
-def frame_bytes(spec: EnvSpec) -> int:
-    """Memory of one frame."""
-    return math.prod(spec.stored_shape) * (1 if spec.pixels else 4)
-
-
-def make_replay(
-    config: ReplayConfig,
-    spec: EnvSpec,
-    num_envs: int,
-    skill_dim: int,
-    device: torch.device,
-    say: Callable[[str], None],
-    note_dim: int = 0,
-    lanes: int = 1,
-) -> Replay:
-    """A replay on the networks' device if it fits there.
-
-    Otherwise its frames are in main memory, or an error says what to lower.
-    """
-    if config.device == "cuda" and device.type != "cuda":
-        raise ConfigError(
-            f"replay.device = 'cuda' cannot be used with networks on {device}: expected 'auto' or 'cpu'"
-        )
-    if config.compressed_gib and not spec.pixels:
-        raise ConfigError(
-            f"replay.compressed_gib = {config.compressed_gib:g} cannot be used on {spec.describe()}: images "
-            f"alone are compressed; expected 0"
-        )
-    if config.compressed_gib and ranks.current().size > 1:
-        raise ConfigError(
-            f"replay.compressed_gib = {config.compressed_gib:g} cannot be used on {ranks.current().size} "
-            f"ranks: expected 0, or one rank"
-        )
-    places = dict.fromkeys({"auto": [device, CPU], "cpu": [CPU], "cuda": [device]}[config.device])
-    prioritized = config.priority_exponent > 0
-    row_bytes = num_envs * slot_bytes(spec, skill_dim, note_dim=note_dim, prioritized=prioritized)
-    rows, in_rows = row_count(config.capacity_steps, num_envs, spec), num_envs * frame_bytes(spec)
-    frames, columns = rows * in_rows, rows * (row_bytes - in_rows)
-    if config.compressed_gib:
-        frames = int(config.compressed_gib * GIB)
-        columns += compression.index_bytes(frame_bytes(spec), num_envs, rows)
-    free = {}
-    for place in dict.fromkeys([*places, device]):
-        free[place] = free_bytes(place) // ranks.current().sharing(place)  # all take theirs at once
-        if place == device == CPU:  # which other runs of this process take as they fill it, not at once
-            free[place] //= runs_here()
-    share = 0.0  # of what is needed, the most that fits anywhere
-    for place in places:
-        needed = {device: frames + columns} if place == device else {device: columns, place: frames}
-        share = max(share, min(0.9 * free[each] / size for each, size in needed.items()))
-        if share >= 1:
-            if place != device:
-                why = f", since {device} has {free[device] / GIB:.2f} GiB free" if len(places) > 1 else ""
-                say(
-                    f"the replay's frames, {frames / GIB:.2f} GiB, are kept in main memory{why}; to pin it "
-                    f"may take a second per GiB"
-                )
-            size = num_envs, config.capacity_steps, skill_dim
-            return Replay(spec, *size, place, device, config=config, note_dim=note_dim, say=say, lanes=lanes)
-    there = " and ".join(f"{f / GIB:.2f} GiB free on {p}" for p, f in free.items())
-    steps = (int(share * rows) - spec.frame_stack) * num_envs
-    lower = f"replay.capacity_steps to {steps} or less" if steps > 0 else "env.num_envs"
-    lower += ", or the size of the frames"
-    if config.compressed_gib:
-        lower = "replay.compressed_gib or replay.capacity_steps"
-    raise ReplayMemoryError(
-        f"the replay of {config.capacity_steps} steps needs {(frames + columns) / GIB:.2f} GiB and there is "
-        f"{there}: lower {lower}"
-    )
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory that can still be taken."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return memory().available

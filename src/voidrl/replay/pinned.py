@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from voidrl.errors import ConfigError, ReplayMemoryError
+from voidrl.units import GIB
 
-GIB = 2**30
 PORTABLE, MAPPED = 1, 2  # cudaHostRegisterPortable, cudaHostRegisterMapped
 
 

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from voidrl.errors import CheckpointError, ConfigError
 from voidrl.kernels import usable
-from voidrl.pinned import pinned_zeros
+from voidrl.replay.pinned import pinned_zeros
+from voidrl.units import GIB
 
 KEY_ROWS = 256
 WORD_BYTES = 8
 MASK_BITS = 64  # in a word
-GIB = 2**30
 HEAD, OLDEST, LIVE, LAP, CAPACITY = range(5)  # places of the counters
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from voidrl.errors import CheckpointError
-from voidrl.replay import Replay
+from voidrl.replay.replay import Replay
 
 
 def take_columns(target: Replay, first: int, sources: Iterable[tuple[int, Replay]]) -> None:
