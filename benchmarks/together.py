@@ -20,7 +20,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -104,14 +104,11 @@ class Branches:
             with seed.present():
                 self.graph.register_generator_state(torch.cuda.default_generators[device.index])
         synchronize(device)
-        with ExitStack() as stack:
-            for seed in seeds:
-                stack.enter_context(seed.engine._compiled())
-            stack.enter_context(torch.cuda.graph(self.graph, stream=trunk, capture_error_mode="thread_local"))
+        with torch.cuda.graph(self.graph, stream=trunk, capture_error_mode="thread_local"):
             for seed in seeds:  # all begin where the trunk is now, so that none waits for another
                 seed.stream.wait_stream(trunk)
             for seed in seeds:
-                with seed.present():
+                with seed.present(), seed.engine._compiler.applied():
                     seed.engine._step(*variants)
             for seed in seeds:
                 trunk.wait_stream(seed.stream)

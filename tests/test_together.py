@@ -243,6 +243,17 @@ def test_others_compute_while_one_waits():
     assert all(end.error is None for end in ends.values())
 
 
+@pytest.mark.parametrize("runs", [turns.MOST_ON_CUDA + 1, 16])
+def test_a_gpu_has_streams_for_so_many_runs(runs):
+    """Two runs that get the same stream of torch's pool would overwrite each other's workspaces."""
+    with (
+        turns.Turns(runs).taken(0),
+        pytest.raises(ConfigError, match=f"{runs} runs cannot share a process on cuda: expected at most 10"),
+        turns.own_stream(torch.device("cuda")),
+    ):
+        pass
+
+
 def test_a_run_alone_gives_up_nothing():
     assert not turns.is_shared()
     with turns.released():

@@ -20,6 +20,10 @@ from contextvars import ContextVar
 
 import torch
 
+from voidrl.errors import ConfigError
+
+MOST_ON_CUDA = 10  # runs with three streams each: torch has 32, and gives the first ones out again
+
 
 class RandomState:
     """The states of torch's generators that belong to one run."""
@@ -45,6 +49,7 @@ class Turns:
     """Hands the turn from thread to thread, first come, first served; at first in the order of the runs."""
 
     def __init__(self, runs: int) -> None:
+        self.runs = runs
         self._guard = threading.Lock()
         self._firsts = [threading.Lock() for _ in range(runs)]
         for ticket in self._firsts[1:]:
@@ -123,9 +128,16 @@ def released() -> Iterator[None]:
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
     """Inside, one of several runs launches on a CUDA stream of its own, next to those of the others."""
-    if device.type != "cuda" or not is_shared():
+    place = _place.get()
+    if device.type != "cuda" or place is None:
         yield
         return
+    if place[0].runs > MOST_ON_CUDA:
+        # Two runs on one stream would also share the workspaces of their products.
+        raise ConfigError(
+            f"{place[0].runs} runs cannot share a process on {device}: expected at most {MOST_ON_CUDA}; "
+            f"start the others in another process"
+        )
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     try:
