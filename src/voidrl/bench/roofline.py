@@ -132,7 +132,7 @@ class CountFloor(TorchDispatchMode):
         if op.overloadpacket in flop_registry:
             part = "convolutions" if "conv" in name else "products"
             flop = float(flop_registry[op.overloadpacket](*args, **kwargs, out_val=out))
-            rate = self._product_rate(out, convolution=part == "convolutions")
+            rate = self._product_rate(args, convolution=part == "convolutions")
         elif name in VECTOR_PRODUCTS and op.namespace == "aten":
             flop = 2.0 * max(tensor.numel() for tensor in tensors_in(args))
         elif name == "_cdist_forward":
@@ -148,8 +148,8 @@ class CountFloor(TorchDispatchMode):
         seconds = max(flop / rate, size / self.peaks.bandwidth)
         self.floor.add(Floor(flop, size, seconds, {part: seconds}))
 
-    def _product_rate(self, out: Any, *, convolution: bool) -> float:
-        if tensors_in(out)[0].dtype in HALF:
+    def _product_rate(self, args: tuple, *, convolution: bool) -> float:
+        if tensors_in(args)[0].dtype in HALF:  # whatever the product is written as
             return self.peaks.bf16
         rounded = torch.backends.cudnn.allow_tf32 if convolution else torch.backends.cuda.matmul.allow_tf32
         return self.peaks.tf32 if rounded else self.peaks.fp32

@@ -1,0 +1,97 @@
+"""Products in bf16 with weights in float32, whose gradients are float32 too, as the optimizer reads them.
+
+Autocast computes the gradient of a weight in bf16, which rounds it, and copies it to float32. Here the product
+itself writes float32, where the device can: two passes over all gradients less in an update, and no rounding.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Gradients = tuple[Tensor | None, ...]
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        narrow = weight.to(x.dtype)
+        ctx.save_for_backward(x, narrow)
+        return F.linear(x, narrow, bias.to(x.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Gradients:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        for_x, for_weight, for_bias = ctx.needs_input_grad
+        rows = grad.reshape(-1, grad.shape[-1])
+        return (
+            grad @ weight if for_x else None,
+            _float32(rows.t(), x.reshape(-1, x.shape[-1])) if for_weight else None,
+            rows.sum(0, dtype=torch.float32) if for_bias else None,
+        )
+
+
+class _Ensemble(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        narrow = weight.to(x.dtype)
+        ctx.save_for_backward(x, narrow)
+        return torch.bmm(x, narrow) + bias.to(x.dtype)  # baddbmm first writes the bias into every row
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Gradients:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        for_x, for_weight, for_bias = ctx.needs_input_grad
+        return (
+            torch.bmm(grad, weight.mT) if for_x else None,
+            _float32(x.mT, grad) if for_weight else None,
+            grad.sum(1, keepdim=True, dtype=torch.float32) if for_bias else None,
+        )
+
+
+class _SharedEnsemble(torch.autograd.Function):
+    """All heads side by side as one product: x is not repeated, nor are its gradients added up afterwards."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        heads, inputs, outputs = weight.shape
+        wide = weight.to(x.dtype).transpose(0, 1).reshape(inputs, heads * outputs)
+        ctx.save_for_backward(x, wide)
+        return (x @ wide).view(len(x), heads, outputs).transpose(0, 1) + bias.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Gradients:  # type: ignore[override]
+        x, wide = ctx.saved_tensors
+        for_x, for_weight, for_bias = ctx.needs_input_grad
+        heads, batch, outputs = grad.shape
+        rows = grad.transpose(0, 1).reshape(batch, heads * outputs)
+        by_head = rows.view(batch, heads, outputs).transpose(0, 1)  # the same memory
+        return (
+            rows @ wide.t() if for_x else None,
+            _float32(x.t().expand(heads, -1, -1), by_head) if for_weight else None,
+            rows.sum(0, dtype=torch.float32).view(heads, 1, outputs) if for_bias else None,
+        )
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(…, in), (out, in), (out,) → (…, out) in bf16."""
+    product: Tensor = _Linear.apply(x.to(torch.bfloat16), weight, bias)
+    return product
+
+
+def ensemble(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(B, in) for all heads or (H, B, in), (H, in, out), (H, 1, out) → (H, B, out) in bf16."""
+    kind = _SharedEnsemble if x.ndim == 2 else _Ensemble
+    product: Tensor = kind.apply(x.to(torch.bfloat16), weight, bias)
+    return product
+
+
+def _float32(a: Tensor, b: Tensor) -> Tensor:
+    """The product of two matrices, or of batches of them, in bf16, as it was summed up."""
+    if not a.is_cuda:
+        return a.float() @ b.float()
+    multiply = torch.mm if a.ndim == 2 else torch.bmm
+    return multiply(a, b, out_dtype=torch.float32)
