@@ -193,7 +193,7 @@ def group_of_one(backend="gloo"):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     before, host = ranks.group._current, dist.group.WORLD
     ranks.group._groups.host = host
-    ranks.group._groups.device = host if backend == "gloo" else dist.new_group(backend=backend)
+    ranks.group._exchange_by(host if backend == "gloo" else dist.new_group(backend=backend))
     ranks.group._current = ranks.ProcessGroup(backend=backend)
     try:
         yield

@@ -90,6 +90,10 @@ class _Groups:
     """For numbers on the host, by gloo."""
     device: Any = None
     """For tensors of updates: `host`, or one of NCCL."""
+    all_gather: Any = None
+    """`_all_gather` as a break between two compiled parts."""
+    reduce: Any = None
+    """`_reduce` likewise."""
 
 
 _groups = _Groups()
@@ -203,13 +207,19 @@ def place(device: torch.device) -> None:
     places = all_gather_object(_physical(device))
     backend = "nccl" if None not in places and len({*places}) == _current.size else "gloo"
     with _exchanging():
-        _groups.device = (
-            dist.new_group(backend="nccl", timeout=NCCL_TIMEOUT) if backend == "nccl" else _groups.host
-        )
+        own = dist.new_group(backend="nccl", timeout=NCCL_TIMEOUT) if backend == "nccl" else _groups.host
+    _exchange_by(own)
     _current = dataclasses.replace(_current, backend=backend)
     liveness = _current.liveness
     if liveness is not None and (backend == "nccl" or liveness.is_on_several_machines):
         liveness.watch(_report_loss)
+
+
+def _exchange_by(group: Any) -> None:
+    """Exchange tensors of updates within this group."""
+    _groups.device = group
+    # Not as decorators: this imports the compiler, which takes a second that agents at play are spared.
+    _groups.all_gather, _groups.reduce = map(torch.compiler.disable, (_all_gather, _reduce))
 
 
 def on_loss(report: Callable[[RankLostError], None] | None) -> None:
@@ -264,12 +274,18 @@ def average(x: Tensor) -> Tensor:
 
 def sum_(x: Tensor) -> Tensor:
     """Replace a tensor by its sum over ranks."""
-    return _reduce_(x, "SUM") if _current.is_distributed else x
+    if not _current.is_distributed:
+        return x
+    summed: Tensor = _groups.reduce(x, "SUM")
+    return summed
 
 
 def min_(x: Tensor) -> Tensor:
     """Replace each element by the smallest of all ranks."""
-    return _reduce_(x, "MIN") if _current.is_distributed else x
+    if not _current.is_distributed:
+        return x
+    smallest: Tensor = _groups.reduce(x, "MIN")
+    return smallest
 
 
 def broadcast_(tensors: Sequence[Tensor]) -> None:
@@ -289,13 +305,12 @@ def all_gather(x: Tensor) -> Tensor:
 
     They are those of the sum of all ranks' losses, so that `average_` makes them those of the mean.
     """
-    return _all_gather(x) if _current.is_distributed else x
+    if not _current.is_distributed:
+        return x
+    gathered: Tensor = _groups.all_gather(x)
+    return gathered
 
 
-# Inside compiled code an exchange is a break between two compiled parts.
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _all_gather(x: Tensor) -> Tensor:
     gathered: Tensor = _AllGather.apply(x)  # type: ignore[no-untyped-call]
     return gathered
@@ -313,12 +328,11 @@ class _AllGather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        summed: Tensor = _reduce_(gradients[0].clone(memory_format=torch.contiguous_format), "SUM")
+        summed: Tensor = _groups.reduce(gradients[0].clone(memory_format=torch.contiguous_format), "SUM")
         return summed.chunk(_current.size)[_current.rank]
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _reduce_(x: Tensor, op: Literal["SUM", "MIN"]) -> Tensor:
+def _reduce(x: Tensor, op: Literal["SUM", "MIN"]) -> Tensor:
     with _exchanging():
         dist.all_reduce(x, getattr(dist.ReduceOp, op), group=_group(x))
     return x
