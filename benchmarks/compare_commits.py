@@ -4,12 +4,12 @@
     python benchmarks/compare_commits.py /some/folder/src src \
         --updates vectors urlb-states --runs walker --engine compile --json compare.json
 
-Compiling takes longer than measuring, so several processes, one for each version and workload, start at the
-same time and share the cores. When they are ready, they measure one after the other, in rounds, while the
-others sleep; those that are not ready after `--patience` seconds are left out. On 16 cores five were ready
-after 100 to 130 s; of eight next to ten other programs, four were not after 200 s. Whole runs follow, one at
-a time. Those of walker find compiled what the updates of `urlb-states` have compiled; those of a game with
-other actions than a workload compile again, for about a minute.
+Compiling takes longer than measuring, so that several processes, one for each version and workload, start at
+the same time and share the cores. When they are ready, they measure one after the other, in rounds, while
+the next ones compile; those that are not ready after `--patience` seconds are left out. Six of them take some
+two minutes on 16 cores. Whole runs are prepared together, too, and train one at a time. Those
+of walker find compiled what the updates of `urlb-states` have compiled; those of a game with other actions
+than a workload compile again, for about a minute.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+GAME = ("atari/ms_pacman", "--preset", "atari-fast")
 RUNS = {  # names, and arguments of `voidrl bench train`
     "walker": ("dmc/walker", "--preset", "urlb-states", "--steps", "40k"),
-    "walker-pixels": ("dmc/walker", "--preset", "urlb-pixels", "--steps", "8k"),
-    "atari": ("atari/ms_pacman", "--preset", "atari-fast", "--steps", "160k"),
-    "atari-128": ("atari/ms_pacman", "--preset", "atari-fast", "--steps", "200k", "--num-envs", "128"),
-    "atari-lanes": (
-        *("atari/ms_pacman", "--preset", "atari-fast", "--steps", "200k"),
-        *("--num-envs", "128", "--lanes", "2"),
-    ),
     "walker-16": ("dmc/walker", "--preset", "urlb-states", "--steps", "48k", "--num-envs", "16"),
+    "walker-pixels": ("dmc/walker", "--preset", "urlb-pixels", "--steps", "8k"),
+    "walker-warp": ("dmc-warp/walker", "--preset", "urlb-pixels", "--steps", "16k", "--num-envs", "64"),
+    "atari": (*GAME, "--steps", "240k"),
+    "atari-128": (*GAME, "--steps", "320k", "--num-envs", "128"),
+    "atari-lanes": (*GAME, "--steps", "320k", "--num-envs", "128", "--lanes", "2"),
 }
 VERSIONS = ("old", "new")
 TIMEOUT_S = 300
@@ -53,93 +52,121 @@ def main() -> None:
     parser.add_argument("--engine", default="compile")
     parser.add_argument("--seconds", type=float, default=1.0, help="of updates in each round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--at-once", type=int, default=4, help="processes that start at the same time")
+    parser.add_argument("--at-once", type=int, default=6, help="processes that compile at the same time")
     parser.add_argument("--patience", type=float, default=240, help="seconds for these to compile")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--measure", metavar="WORKLOAD", help=argparse.SUPPRESS)
+    parser.add_argument("--train", metavar="RUN", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         measure(options.measure, options.engine, options.seconds)
         return
-    found: dict[str, Any] = {"updates": compare_updates(options) if options.updates else {}, "runs": {}}
-    for name in options.runs:
-        found["runs"][name] = {}
-        for version in VERSIONS:
-            if version == "new" or name not in options.only_new:
-                found["runs"][name][version] = whole_run(
-                    getattr(options, version), RUNS[name], options.engine
-                )
-        show(name, found["runs"][name], "steps_per_second")
-        if options.json:
-            options.json.write_text(json.dumps(found, indent=1))
+    if options.train:
+        train(RUNS[options.train], options.engine)
+        return
+    found: dict[str, Any] = {"updates": {}, "runs": {}}
+    updates, runs = (pairs(names, options) for names in (options.updates, options.runs))
+    groups = [updates[i : i + options.at_once] for i in range(0, len(updates), options.at_once)]
+    children = start(groups[0], "--measure", options) if groups else {}
+    for group, following in zip(groups, [*groups[1:], None], strict=True):
+        ready = await_all(children, options.patience)
+        measured, children = children, start(following, "--measure", options) if following else {}
+        prepared = start(runs, "--train", options) if following is None else {}
+        for (name, version), figures in in_rounds(measured, ready, options.rounds):
+            found["updates"].setdefault(name, {})[version] = figures
+        for name in dict.fromkeys(name for name, _ in group):
+            show(name, found["updates"].get(name, {}), "updates_per_second")
+        write(found, options.json)
+    children = prepared if groups else start(runs, "--train", options)
+    for (name, version), figures in one_by_one(children, await_all(children, options.patience)):
+        found["runs"].setdefault(name, {})[version] = figures
+        show(name, {version: figures}, "steps_per_second")
+        write(found, options.json)
 
 
-def compare_updates(options: argparse.Namespace) -> dict[str, Any]:
-    """Updates per second of each workload with each version."""
-    found: dict[str, Any] = {workload: {} for workload in options.updates}
-    pairs = [
-        (workload, version)
-        for workload in options.updates
-        for version in VERSIONS
-        if version == "new" or workload not in options.only_new
-    ]
-    for first in range(0, len(pairs), options.at_once):
-        for (workload, version), figures in measure_together(pairs[first : first + options.at_once], options):
-            found[workload][version] = figures
-        for workload in {workload for workload, _ in pairs[first : first + options.at_once]}:
-            show(workload, found[workload], "updates_per_second")
-        if options.json:
-            options.json.write_text(json.dumps({"updates": found}, indent=1))
-    return found
+def pairs(names: Sequence[str], options: argparse.Namespace) -> list[tuple[str, str]]:
+    """Each name with each version that has it."""
+    return [(n, v) for n in names for v in VERSIONS if v == "new" or n not in options.only_new]
 
 
-def measure_together(
-    pairs: Sequence[tuple[str, str]], options: argparse.Namespace
-) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
-    """Start a process for each workload and version, then measure one by one."""
+def start(
+    wanted: Sequence[tuple[str, str]], action: str, options: argparse.Namespace
+) -> dict[tuple[str, str], subprocess.Popen]:
+    """A process for each name and version."""
     command = [sys.executable, __file__, str(options.old), str(options.new), "--engine", options.engine]
-    threads = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, (os.cpu_count() or 1) // len(pairs)))}
-    children = {
-        (workload, version): subprocess.Popen(
-            [*command, "--seconds", str(options.seconds), "--measure", workload],
-            env=environment(getattr(options, version)) | threads,
+    threads = str(max(1, (os.cpu_count() or 1) // max(1, len(wanted)))) if action == "--measure" else ""
+    return {
+        (name, version): subprocess.Popen(
+            [*command, "--seconds", str(options.seconds), action, name],
+            env=environment(getattr(options, version), threads),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        for workload, version in pairs
+        for name, version in wanted
     }
-    until = time.monotonic() + options.patience
-    ready = {pair: _line(child, until) for pair, child in children.items()}
-    rates: dict[tuple[str, str], list[float]] = {pair: [] for pair, line in ready.items() if line}
-    for _ in range(options.rounds):
-        for pair, measured in rates.items():
-            children[pair].stdin.write("go\n")
-            children[pair].stdin.flush()
-            measured.append(float(children[pair].stdout.readline()))
+
+
+def await_all(children: dict[tuple[str, str], subprocess.Popen], patience: float) -> dict[Any, Any]:
+    """What each process says when it is ready; None of those that are not in time."""
+    until = time.monotonic() + patience
+    ready = {}
     for pair, child in children.items():
-        child.stdin.close()
-        if pair not in rates:
+        waiting, _, _ = select.select([child.stdout], [], [], max(0.0, until - time.monotonic()))
+        line = child.stdout.readline() if waiting else ""
+        ready[pair] = json.loads(line) if line else None
+        if not line:
             child.kill()
-            print(f"{', '.join(pair)}: not ready after {options.patience:.0f} s, or failed", flush=True)
-            continue
+            print(f"{', '.join(pair)}: not ready after {patience:.0f} s, or failed", flush=True)
+    return ready
+
+
+def in_rounds(
+    children: dict[tuple[str, str], subprocess.Popen], ready: dict[Any, Any], rounds: int
+) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+    """Updates per second, measured in turn."""
+    rates: dict[tuple[str, str], list[float]] = {pair: [] for pair, said in ready.items() if said}
+    for _ in range(rounds):
+        for pair, measured in rates.items():
+            measured.append(float(answer(children[pair])))
+    for pair, measured in rates.items():
+        children[pair].stdin.close()
+        children[pair].wait(TIMEOUT_S)
+        yield pair, {**ready[pair], "rates": measured, "updates_per_second": statistics.median(measured)}
+
+
+def one_by_one(
+    children: dict[tuple[str, str], subprocess.Popen], ready: dict[Any, Any]
+) -> Iterator[tuple[tuple[str, str], dict[str, Any] | None]]:
+    """What `voidrl bench train` measures, of one run after the other; None of one that fails."""
+    for pair, child in children.items():
+        row = answer(child) if ready[pair] else ""
+        child.stdin.close()
         child.wait(TIMEOUT_S)
-        figures = {"rates": rates[pair], "updates_per_second": statistics.median(rates[pair])}
-        yield pair, {**json.loads(ready[pair]), **figures}
+        yield pair, json.loads(row) if row else None
 
 
-def _line(child: subprocess.Popen, until: float) -> str:
-    """The next line of output, empty if there is none by then."""
-    ready, _, _ = select.select([child.stdout], [], [], max(0.0, until - time.monotonic()))
-    return child.stdout.readline() if ready else ""
+def answer(child: subprocess.Popen) -> str:
+    """Let a process measure, and return the line that it prints then."""
+    child.stdin.write("go\n")
+    child.stdin.flush()
+    line: str = child.stdout.readline()
+    return line
 
 
-def environment(source: Path) -> dict[str, str]:
+def write(found: dict[str, Any], file: Path | None) -> None:
+    """Keep what is known so far: a time limit may end the rest."""
+    if file is not None:
+        file.write_text(json.dumps(found, indent=1))
+
+
+def environment(source: Path, compile_threads: str) -> dict[str, str]:
     """Variables of a process that imports this version."""
-    return {
+    found = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(source.resolve()), os.environ.get("PYTHONPATH", "")]),
     }
+    return found | ({"TORCHINDUCTOR_COMPILE_THREADS": compile_threads} if compile_threads else {})
 
 
 def measure(name: str, engine: str, seconds: float) -> None:
@@ -177,23 +204,26 @@ def measure(name: str, engine: str, seconds: float) -> None:
             print(count / time_run(subject.run, count, device), file=output, flush=True)
 
 
-def whole_run(source: Path, arguments: tuple[str, ...], engine: str) -> dict[str, Any] | None:
-    """What `voidrl bench train` measured; None if it failed."""
+def train(arguments: tuple[str, ...], engine: str) -> None:
+    """One line when the environments and the agent are made; after a line of input the run, and its row."""
+    from voidrl.bench import train as benchmark
+    from voidrl.cli.main import main as voidrl
+
+    output, sys.stdout = sys.stdout, sys.stderr
+
+    class PreparedLoop(benchmark.Loop):
+        """A loop that waits for its turn."""
+
+        def run(self) -> None:
+            print(json.dumps({"ready": True}), file=output, flush=True)
+            sys.stdin.readline()
+            super().run()
+
+    benchmark.Loop = PreparedLoop  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "voidrl", "bench", "train", *arguments, "--engine", engine]
-        try:
-            done = subprocess.run(
-                [*command, "--json", str(result)],
-                env=environment(source), capture_output=True, text=True, timeout=TIMEOUT_S,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return None
-        if done.returncode:
-            print(done.stdout[-500:], done.stderr[-1500:], flush=True)
-            return None
-        row: dict[str, Any] = json.loads(result.read_text())["rows"][0]
-        return row
+        voidrl(["bench", "train", *arguments, "--engine", engine, "--json", str(result)])
+        print(json.dumps(json.loads(result.read_text())["rows"][0]), file=output, flush=True)
 
 
 def show(name: str, versions: dict[str, Any], key: str) -> None:

@@ -15,7 +15,7 @@ import voidrl
 from voidrl import build, checkpoint
 from voidrl.cli.main import main
 from voidrl.config import AtariConfig, EnvConfig
-from voidrl.envs.atari import game_rules
+from voidrl.envs.atari import ale_threads, game_rules
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, MissingExtraError, SpaceError, UnknownNameError
 from voidrl.replay import TERMINATED
@@ -433,3 +433,10 @@ def test_fine_tuning_takes_the_papers_100k_steps_unless_told_otherwise(trained):
 def test_the_papers_protocol_is_the_default(trained):
     assert trained.config.env.frame_stack == 4
     assert trained.config.finetune.learning_rate == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("cores", "lanes", "threads"), [(1, 1, 1), (2, 1, 2), (2, 2, 1), (16, 1, 15), (16, 2, 8), (2, 4, 1)]
+)
+def test_threads_of_all_lanes_leave_a_core_of_many_to_the_host(cores, lanes, threads):
+    assert ale_threads(cores, lanes) == threads

@@ -16,7 +16,7 @@ from voidrl.envs.ids import atari_game
 from voidrl.envs.ram_worker import FRAME_SKIP
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError, UnknownNameError
-from voidrl.machine import own_cores, runs_here
+from voidrl.machine import own_cores
 from voidrl.suites.atari import GAMES, find_game
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from voidrl.envs.ram_state import RamState
 
 FRAMES_PER_SECOND = 60  # of the console
+FEWEST_CORES = 8  # from which one of them is left to the thread that launches updates and records steps
 STICKY = 0.25  # probability of repeating the last action with `sticky=true`
 OPTIONS = {
     "sticky": f"true ({STICKY}), false, or a probability below 1",
@@ -220,7 +221,7 @@ def make_atari(
         max_num_frames_per_episode=rules.max_frames,
         use_fire_reset=False,
         reward_clipping=False,
-        num_threads=own_cores() if runs_here() > 1 else 0,  # 0: ALE's own choice
+        num_threads=ale_threads(own_cores(), config.lanes),
     )
     color = None
     if render:
@@ -240,6 +241,14 @@ def make_atari(
         color=color,
         true_state=true_state,
     )
+
+
+def ale_threads(cores: int, lanes: int) -> int:
+    """Threads for the games of one lane.
+
+    ALE's own choice is one for each core of the machine, whatever a container allows, in each lane.
+    """
+    return max(1, -(-(cores - (cores >= FEWEST_CORES)) // lanes))
 
 
 def game_rules(config: EnvConfig, query: dict[str, Any]) -> AtariConfig:
