@@ -132,7 +132,9 @@ def rows_of(name: str, options: argparse.Namespace, device: torch.device) -> lis
     """Measure one workload."""
     workload = find_workload(name)
     assert workload.spec is not None
-    config = build_config(workload.spec, [*workload.layers, {"engine": options.engine}])
+    changes = {name: json.loads(value) for name, _, value in (each.partition("=") for each in options.set)}
+    changes["engine"] = options.engine
+    config = build_config(workload.spec, [*workload.layers, changes])
     model = Agent(workload.spec, config, device)
     replay = random_replay(
         workload.spec, device, model.method.skill_dim, say, config=config.replay, note_dim=model.note_dim
@@ -193,6 +195,7 @@ def main() -> None:
     parser.add_argument("workloads", nargs="*", default=["vectors", "urlb-states", "discrete"])
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--engine", default="compile", choices=["graph", "compile"])
+    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="changes of the config")
     parser.add_argument("--seconds", type=float, default=5.0, help="of measuring, for each row")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
