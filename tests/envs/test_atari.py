@@ -436,7 +436,8 @@ def test_the_papers_protocol_is_the_default(trained):
 
 
 @pytest.mark.parametrize(
-    ("cores", "lanes", "threads"), [(1, 1, 1), (2, 1, 2), (2, 2, 1), (16, 1, 15), (16, 2, 8), (2, 4, 1)]
+    ("cores", "lanes", "threads"),
+    [(1, 1, 1), (2, 1, 2), (2, 2, 1), (16, 1, 16), (16, 2, 8), (3, 2, 2), (2, 4, 1)],
 )
-def test_threads_of_all_lanes_leave_a_core_of_many_to_the_host(cores, lanes, threads):
+def test_threads_of_all_lanes_have_each_core_once(cores, lanes, threads):
     assert ale_threads(cores, lanes) == threads

@@ -131,7 +131,10 @@ class CountFloor(TorchDispatchMode):
         part, flop, rate = "products", 0.0, self.peaks.fp32
         if op.overloadpacket in flop_registry:
             part = "convolutions" if "conv" in name else "products"
-            flop = float(flop_registry[op.overloadpacket](*args, **kwargs, out_val=out))
+            operands = [
+                value for value in args if not isinstance(value, torch.dtype)
+            ]  # of the product, it is
+            flop = float(flop_registry[op.overloadpacket](*operands, **kwargs, out_val=out))
             rate = self._product_rate(args, convolution=part == "convolutions")
         elif name in VECTOR_PRODUCTS and op.namespace == "aten":
             flop = 2.0 * max(tensor.numel() for tensor in tensors_in(args))

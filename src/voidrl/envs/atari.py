@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from voidrl.envs.ram_state import RamState
 
 FRAMES_PER_SECOND = 60  # of the console
-FEWEST_CORES = 8  # from which one of them is left to the thread that launches updates and records steps
 STICKY = 0.25  # probability of repeating the last action with `sticky=true`
 OPTIONS = {
     "sticky": f"true ({STICKY}), false, or a probability below 1",
@@ -244,11 +243,11 @@ def make_atari(
 
 
 def ale_threads(cores: int, lanes: int) -> int:
-    """Threads for the games of one lane.
+    """Threads for the games of one lane: those of all lanes have each core once.
 
     ALE's own choice is one for each core of the machine, whatever a container allows, in each lane.
     """
-    return max(1, -(-(cores - (cores >= FEWEST_CORES)) // lanes))
+    return max(1, -(-cores // lanes))
 
 
 def game_rules(config: EnvConfig, query: dict[str, Any]) -> AtariConfig:
