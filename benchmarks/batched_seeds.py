@@ -95,8 +95,10 @@ def main() -> None:
     options = parser.parse_args()
     device = torch.device("cuda", torch.cuda.current_device())
     streams = [torch.cuda.Stream(device) for _ in range(options.seeds)]
-    own = [captured(make_update(1, device), stream) for stream in streams]
-    batched = captured(make_update(options.seeds, device), streams[0])
+    updates = [make_update(1, device) for _ in streams]  # kept: graphs do not keep the weights that they use
+    own = [captured(update, stream) for update, stream in zip(updates, streams, strict=True)]
+    all_at_once = make_update(options.seeds, device)
+    batched = captured(all_at_once, streams[0])
 
     def launch_all(count: int) -> None:
         for _ in range(count // PER_GRAPH):
