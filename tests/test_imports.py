@@ -38,6 +38,11 @@ def test_the_core_loads_no_recipes_and_no_hub(core_modules):
     assert not core_modules & {"huggingface_hub", "stable_baselines3", "matplotlib"}
 
 
+def test_the_core_leaves_the_compiler_of_torch_to_runs_that_train(core_modules):
+    assert "torch" in core_modules
+    assert not core_modules & {"torch._dynamo", "torch._inductor", "triton"}
+
+
 def test_the_core_leaves_the_optional_sinks_alone(core_modules):
     assert "voidrl.metrics" in core_modules
     assert not core_modules & {"tensorboard", "wandb"}

@@ -1,7 +1,7 @@
 """Products in bf16 with weights in float32, whose gradients are float32 too, as the optimizer reads them.
 
-Autocast computes the gradient of a weight in bf16, which rounds it, and copies it to float32. Here the product
-itself writes float32, where the device can: two passes over all gradients less in an update, and no rounding.
+Under autocast the gradient of a weight is rounded to bf16 and then copied to float32. Here the product itself
+writes float32 on CUDA: one pass less over all gradients in an update, and no rounding.
 """
 
 from __future__ import annotations
