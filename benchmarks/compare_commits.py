@@ -4,12 +4,15 @@
     python benchmarks/compare_commits.py /some/folder/src src \
         --updates vectors urlb-states --runs walker --engine compile --json compare.json
 
-Compiling takes longer than measuring, so that several processes, one for each version and workload, start at
-the same time and share the cores. When they are ready, they measure one after the other, in rounds, while
-the next ones compile; those that are not ready after `--patience` seconds are left out. Six of them take some
-two minutes on 16 cores. Whole runs are prepared together, too, and train one at a time. Those
-of walker find compiled what the updates of `urlb-states` have compiled; those of a game with other actions
-than a workload compile again, for about a minute.
+Compiling takes longer than measuring, so several processes, one for each version and workload, start at the
+same time and share the cores. When all are ready, they measure one after the other, in rounds; those that are
+not ready after `--patience` seconds are left out. Six of them take some two minutes on 16 cores. Whole runs
+are prepared together, too, and train one at a time. Those of walker find compiled what the updates of
+`urlb-states` have compiled; those of a game with other actions than a workload compile again, for about a
+minute.
+
+torch chooses variants of fused kernels by timing them while it compiles. Nothing else should use the GPU
+then, and `--at-once 1` is safest.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,23 +69,20 @@ def main() -> None:
         train(RUNS[options.train], options.engine)
         return
     found: dict[str, Any] = {"updates": {}, "runs": {}}
-    updates, runs = (pairs(names, options) for names in (options.updates, options.runs))
-    groups = [updates[i : i + options.at_once] for i in range(0, len(updates), options.at_once)]
-    children = start(groups[0], "--measure", options) if groups else {}
-    for group, following in zip(groups, [*groups[1:], None], strict=True):
-        ready = await_all(children, options.patience)
-        measured, children = children, start(following, "--measure", options) if following else {}
-        prepared = start(runs, "--train", options) if following is None else {}
-        for (name, version), figures in in_rounds(measured, ready, options.rounds):
-            found["updates"].setdefault(name, {})[version] = figures
+    updates = pairs(options.updates, options)
+    for first in range(0, len(updates), options.at_once):
+        group = updates[first : first + options.at_once]
+        with started(group, "--measure", options) as children:
+            for (name, version), figures in in_rounds(children, options):
+                found["updates"].setdefault(name, {})[version] = figures
         for name in dict.fromkeys(name for name, _ in group):
             show(name, found["updates"].get(name, {}), "updates_per_second")
         write(found, options.json)
-    children = prepared if groups else start(runs, "--train", options)
-    for (name, version), figures in one_by_one(children, await_all(children, options.patience)):
-        found["runs"].setdefault(name, {})[version] = figures
-        show(name, {version: figures}, "steps_per_second")
-        write(found, options.json)
+    with started(pairs(options.runs, options), "--train", options) as children:
+        for (name, version), figures in one_by_one(children, options):
+            found["runs"].setdefault(name, {})[version] = figures
+            show(name, found["runs"][name], "steps_per_second")
+            write(found, options.json)
 
 
 def pairs(names: Sequence[str], options: argparse.Namespace) -> list[tuple[str, str]]:
@@ -89,69 +90,79 @@ def pairs(names: Sequence[str], options: argparse.Namespace) -> list[tuple[str, 
     return [(n, v) for n in names for v in VERSIONS if v == "new" or n not in options.only_new]
 
 
-def start(
+Children = dict[tuple[str, str], subprocess.Popen]
+
+
+@contextmanager
+def started(
     wanted: Sequence[tuple[str, str]], action: str, options: argparse.Namespace
-) -> dict[tuple[str, str], subprocess.Popen]:
-    """A process for each name and version."""
+) -> Iterator[Children]:
+    """A process for each name and version, all of which have ended afterwards."""
     command = [sys.executable, __file__, str(options.old), str(options.new), "--engine", options.engine]
     threads = str(max(1, (os.cpu_count() or 1) // max(1, len(wanted)))) if action == "--measure" else ""
-    return {
-        (name, version): subprocess.Popen(
-            [*command, "--seconds", str(options.seconds), action, name],
-            env=environment(getattr(options, version), threads),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name, version in wanted
-    }
-
-
-def await_all(children: dict[tuple[str, str], subprocess.Popen], patience: float) -> dict[Any, Any]:
-    """What each process says when it is ready; None of those that are not in time."""
-    until = time.monotonic() + patience
-    ready = {}
-    for pair, child in children.items():
-        waiting, _, _ = select.select([child.stdout], [], [], max(0.0, until - time.monotonic()))
-        line = child.stdout.readline() if waiting else ""
-        ready[pair] = json.loads(line) if line else None
-        if not line:
+    children: Children = {}
+    try:
+        for name, version in wanted:
+            children[name, version] = subprocess.Popen(
+                [*command, "--seconds", str(options.seconds), action, name],
+                env=environment(getattr(options, version), threads),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        yield children
+    finally:
+        for child in children.values():
             child.kill()
-            print(f"{', '.join(pair)}: not ready after {patience:.0f} s, or failed", flush=True)
-    return ready
+            child.wait()
 
 
 def in_rounds(
-    children: dict[tuple[str, str], subprocess.Popen], ready: dict[Any, Any], rounds: int
+    children: Children, options: argparse.Namespace
 ) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
     """Updates per second, measured in turn."""
+    until = time.monotonic() + options.patience
+    ready = {pair: line(pair, child, until) for pair, child in children.items()}
     rates: dict[tuple[str, str], list[float]] = {pair: [] for pair, said in ready.items() if said}
-    for _ in range(rounds):
+    for _ in range(options.rounds):
         for pair, measured in rates.items():
-            measured.append(float(answer(children[pair])))
+            if rate := answer(pair, children[pair]):
+                measured.append(float(rate))
     for pair, measured in rates.items():
-        children[pair].stdin.close()
-        children[pair].wait(TIMEOUT_S)
-        yield pair, {**ready[pair], "rates": measured, "updates_per_second": statistics.median(measured)}
+        if measured:
+            rate = statistics.median(measured)
+            yield pair, {**json.loads(ready[pair]), "rates": measured, "updates_per_second": rate}
 
 
 def one_by_one(
-    children: dict[tuple[str, str], subprocess.Popen], ready: dict[Any, Any]
+    children: Children, options: argparse.Namespace
 ) -> Iterator[tuple[tuple[str, str], dict[str, Any] | None]]:
     """What `voidrl bench train` measures, of one run after the other; None of one that fails."""
+    until = time.monotonic() + options.patience
+    ready = {pair: line(pair, child, until) for pair, child in children.items()}
     for pair, child in children.items():
-        row = answer(child) if ready[pair] else ""
-        child.stdin.close()
-        child.wait(TIMEOUT_S)
+        row = answer(pair, child) if ready[pair] else ""
         yield pair, json.loads(row) if row else None
 
 
-def answer(child: subprocess.Popen) -> str:
-    """Let a process measure, and return the line that it prints then."""
-    child.stdin.write("go\n")
-    child.stdin.flush()
-    line: str = child.stdout.readline()
-    return line
+def answer(pair: tuple[str, str], child: subprocess.Popen) -> str:
+    """Let a process measure, and return the line that it prints then; empty if it fails."""
+    try:
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    except BrokenPipeError:
+        print(f"{', '.join(pair)}: ended early", flush=True)
+        return ""
+    return line(pair, child, time.monotonic() + TIMEOUT_S)
+
+
+def line(pair: tuple[str, str], child: subprocess.Popen, until: float) -> str:
+    """The next line of output, empty if there is none by then."""
+    waiting, _, _ = select.select([child.stdout], [], [], max(0.0, until - time.monotonic()))
+    said: str = child.stdout.readline() if waiting else ""
+    if not said:
+        print(f"{', '.join(pair)}: {'failed' if waiting else 'not ready in time'}", flush=True)
+    return said
 
 
 def write(found: dict[str, Any], file: Path | None) -> None:
@@ -216,7 +227,8 @@ def train(arguments: tuple[str, ...], engine: str) -> None:
 
         def run(self) -> None:
             print(json.dumps({"ready": True}), file=output, flush=True)
-            sys.stdin.readline()
+            if not sys.stdin.readline():
+                sys.exit("nobody waits for this run")
             super().run()
 
     benchmark.Loop = PreparedLoop  # type: ignore[misc]

@@ -132,8 +132,7 @@ def rows_of(name: str, options: argparse.Namespace, device: torch.device) -> lis
     """Measure one workload."""
     workload = find_workload(name)
     assert workload.spec is not None
-    changes = {name: json.loads(value) for name, _, value in (each.partition("=") for each in options.set)}
-    changes["engine"] = options.engine
+    changes = dict(_setting(each) for each in options.set) | {"engine": options.engine}
     config = build_config(workload.spec, [*workload.layers, changes])
     model = Agent(workload.spec, config, device)
     replay = random_replay(
@@ -187,6 +186,15 @@ def rows_of(name: str, options: argparse.Namespace, device: torch.device) -> lis
     for seed in (alone, *seeds):
         seed.engine.close()
     return rows
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """A field of the config and its value, as JSON or as plain text."""
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
 
 
 def main() -> None:

@@ -64,14 +64,58 @@ def test_layers_round_no_gradient_of_a_weight_to_bf16():
             assert not torch.equal(weight.grad, weight.grad.bfloat16().float())
 
 
-def test_frozen_critics_pass_gradients_to_their_inputs_alone():
+def test_frozen_critics_pass_gradients_to_their_inputs_alone(monkeypatch):
     critic = TwinQ(6, 16, 2).requires_grad_(False)
     action = rounded(8, 2).requires_grad_()
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
         q = critic(rounded(8, 4), torch.zeros(8, 0), action)
+    monkeypatch.setattr(products, "_float32", None)  # the product for gradients of weights
     q.sum().backward()
     assert action.grad.abs().sum() > 0
-    assert all(weight.grad is None for weight in critic.parameters())
+
+
+@pytest.mark.parametrize("shape", [(40, 16), (3, 40, 16), "linear"])
+def test_gradients_of_gradients_are_those_of_float32(shape):
+    torch.manual_seed(0)
+    x, bias = rounded(*((40, 16) if shape == "linear" else shape)), torch.zeros(3, 1, 24)
+    weight = rounded(*((24, 16) if shape == "linear" else (3, 16, 24)))
+
+    def penalty(run, *tensors):
+        x, weight = (tensor.clone().requires_grad_() for tensor in tensors)
+        (slope,) = torch.autograd.grad(run(x, weight).float().square().sum(), x, create_graph=True)
+        return torch.autograd.grad(slope.float().square().sum(), weight)[0]
+
+    if shape == "linear":
+        ours = penalty(lambda x, w: products.linear(x, w, torch.zeros(24)), x, weight)
+        exact = penalty(torch.nn.functional.linear, x, weight)
+    else:
+        ours = penalty(lambda x, w: products.ensemble(x, w, bias), x, weight)
+        exact = penalty(lambda x, w: x @ w, x, weight)
+    assert close(ours, exact, 2e-2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["linear", "shared", "own"])
+def test_compiled_products_are_the_same(kind, device):
+    torch.manual_seed(0)
+    x = rounded(3, 40, 16) if kind == "own" else rounded(16, 40).t()  # not contiguous
+    weight = rounded(24, 16) if kind == "linear" else rounded(3, 16, 24)
+    bias = rounded(24) if kind == "linear" else rounded(3, 1, 24)
+    tensors = [tensor.to(device) for tensor in (x, weight, bias)]
+    run = products.linear if kind == "linear" else products.ensemble
+    backend = "inductor" if device == "cuda" else "aot_eager"
+    out, grads = gradients(run, *tensors)
+    compiled, found = gradients(torch.compile(run, backend=backend, fullgraph=True), *tensors)
+    assert close(compiled, out.float(), 5e-3)  # the sum with the bias may be rounded once instead of twice
+    assert close(found[0], grads[0], 5e-3)
+    assert all(close(got, wanted, 1e-6) for got, wanted in zip(found[1:], grads[1:], strict=True))
+
+
+def test_gradients_are_not_rounded_where_autocast_is_left_on():
+    x, weight = rounded(40, 16), rounded(24, 16).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        products.linear(x, weight, torch.zeros(24)).float().square().sum().backward()
+    assert not torch.equal(weight.grad, weight.grad.bfloat16().float())
 
 
 def test_twin_critics_agree_with_each_of_them_alone():

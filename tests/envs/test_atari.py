@@ -15,7 +15,7 @@ import voidrl
 from voidrl import build, checkpoint
 from voidrl.cli.main import main
 from voidrl.config import AtariConfig, EnvConfig
-from voidrl.envs.atari import ale_threads, game_rules
+from voidrl.envs.atari import game_rules
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, MissingExtraError, SpaceError, UnknownNameError
 from voidrl.replay import TERMINATED
@@ -435,9 +435,18 @@ def test_the_papers_protocol_is_the_default(trained):
     assert trained.config.finetune.learning_rate == 1e-3
 
 
-@pytest.mark.parametrize(
-    ("cores", "lanes", "threads"),
-    [(1, 1, 1), (2, 1, 2), (2, 2, 1), (16, 1, 16), (16, 2, 8), (3, 2, 2), (2, 4, 1)],
-)
-def test_threads_of_all_lanes_have_each_core_once(cores, lanes, threads):
-    assert ale_threads(cores, lanes) == threads
+def test_threads_of_all_lanes_share_the_cores(monkeypatch):
+    import ale_py.vector_env
+
+    made, create = [], ale_py.vector_env.AtariVectorEnv
+    monkeypatch.setattr(
+        ale_py.vector_env,
+        "AtariVectorEnv",
+        lambda *args, **options: made.append((args[1], options["num_threads"])) or create(*args, **options),
+    )
+    monkeypatch.setattr("voidrl.envs.atari.own_cores", lambda: 7)
+    config = EnvConfig("atari/pong", num_envs=16, lanes=2)
+    make_envs(config, None, 8).close()
+    make_envs(EnvConfig("atari/pong", num_envs=2), None, 2).close()
+    make_envs(config, None, 8, evaluation=True, render_height=84).close()
+    assert made == [(8, 3), (2, 2), (1, 1), (8, 7)]

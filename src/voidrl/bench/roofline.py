@@ -131,9 +131,7 @@ class CountFloor(TorchDispatchMode):
         part, flop, rate = "products", 0.0, self.peaks.fp32
         if op.overloadpacket in flop_registry:
             part = "convolutions" if "conv" in name else "products"
-            operands = [
-                value for value in args if not isinstance(value, torch.dtype)
-            ]  # of the product, it is
+            operands = [value for value in args if not isinstance(value, torch.dtype)]
             flop = float(flop_registry[op.overloadpacket](*operands, **kwargs, out_val=out))
             rate = self._product_rate(args, convolution=part == "convolutions")
         elif name in VECTOR_PRODUCTS and op.namespace == "aten":

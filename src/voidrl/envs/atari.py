@@ -220,7 +220,6 @@ def make_atari(
         max_num_frames_per_episode=rules.max_frames,
         use_fire_reset=False,
         reward_clipping=False,
-        num_threads=ale_threads(own_cores(), config.lanes),
     )
     color = None
     if render:
@@ -228,10 +227,10 @@ def make_atari(
         console = ale_py.ALEInterface()
         console.loadROM(path)
         height, width = console.getScreenDims()
-        color = make(1, img_height=height, img_width=width, grayscale=False)
+        color = make(1, img_height=height, img_width=width, grayscale=False, num_threads=1)
     life_loss = rules.life_loss == "always" or (rules.life_loss == "task" and not pretraining)
     return AtariEnvs(
-        make(num_envs),
+        make(num_envs, num_threads=ale_threads(num_envs, own_cores(), 1 if evaluation else config.lanes)),
         config,
         rom,
         rules,
@@ -242,12 +241,12 @@ def make_atari(
     )
 
 
-def ale_threads(cores: int, lanes: int) -> int:
-    """Threads for the games of one lane: those of all lanes have each core once.
+def ale_threads(num_envs: int, cores: int, lanes: int) -> int:
+    """Threads for the games of one lane, of which all lanes together have no more than there are cores.
 
-    ALE's own choice is one for each core of the machine, whatever a container allows, in each lane.
+    ALE's own choice are all cores of the machine, in each lane, whatever a container allows.
     """
-    return max(1, -(-cores // lanes))
+    return min(num_envs, max(1, cores // lanes))
 
 
 def game_rules(config: EnvConfig, query: dict[str, Any]) -> AtariConfig:

@@ -219,7 +219,8 @@ class EnsembleLinear(nn.Module):
             longer = -self.weight.shape[1] % MULTIPLE
             weight = F.pad(self.weight, (0, 0, 0, longer)) if longer else self.weight
             return products.ensemble(F.pad(x, (0, longer)) if longer else x, weight, self.bias)
-        x = x.expand(len(self.weight), *x.shape[-2:])
+        if x.ndim == 2:
+            x = x.expand(len(self.weight), *x.shape)
         if not in_bf16(x):
             return torch.baddbmm(self.bias, x, self.weight)
         with full_precision(x):
