@@ -72,7 +72,7 @@ def test_rows_between_heartbeats_write_nothing(tmp_path, monkeypatch):
 
 def test_a_run_that_logs_nothing_for_long_has_heartbeats_with_its_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.01)
-    folder, steps = RunFolder(tmp_path), 0
+    folder, steps, others = RunFolder(tmp_path), 0, set(heartbeats())  # those that earlier tests have left
     with folder.lock():
         folder.status.start(100)
         first = read_status(tmp_path)
@@ -85,18 +85,15 @@ def test_a_run_that_logs_nothing_for_long_has_heartbeats_with_its_steps(tmp_path
         assert status.rate > 0
         assert status.seconds_left == 60 / status.rate
     left = load_status(tmp_path / "status.json")  # given up without a final state: nothing beats any more
-    assert not any(thread.name == "voidrl-status" and thread.is_alive() for thread in alive_after_a_while())
+    wait_for(lambda: set(heartbeats()) <= others)
     SilentStatus(tmp_path).start(9)  # that of another rank, which writes nothing
-    assert not any(thread.name == "voidrl-status" for thread in threading.enumerate())
+    assert set(heartbeats()) <= others
     assert load_status(tmp_path / "status.json") == left
     assert read_status(tmp_path).state == "interrupted"
 
 
-def alive_after_a_while():
-    for thread in threading.enumerate():
-        if thread.name == "voidrl-status":
-            thread.join(10)
-    return threading.enumerate()
+def heartbeats():
+    return [thread for thread in threading.enumerate() if thread.name == "voidrl-status"]
 
 
 def test_nothing_overwrites_the_final_state(tmp_path, monkeypatch):
@@ -107,7 +104,8 @@ def test_nothing_overwrites_the_final_state(tmp_path, monkeypatch):
     writer.track(lambda: 6, "cpu")
     now = 104.0
     writer.finish(8)
-    alive_after_a_while()
+    for thread in heartbeats():
+        thread.join(10)
     status = read_status(tmp_path)
     assert (status.state, status.steps, status.rate, status.seconds_left) == ("done", 8, 0.5, None)
 
