@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import CONTINUOUS, PIXELS, fill_replay, make_agent
 
 from voidrl.nets import EnsembleLinear, Linear, TwinQ, products
 
@@ -133,3 +134,27 @@ def test_twin_critics_agree_with_each_of_them_alone():
             hidden = hidden + layer.bias[head]
         assert torch.allclose(exact[head], hidden[:, 0], atol=1e-5)
     assert close(q, exact, 2e-2)
+
+
+UPDATED = {
+    "twin critics and dynamics": (CONTINUOUS, {"learner": "ddpg", "representation": "icm"}),
+    "a frozen critic's actor": (CONTINUOUS, {"learner": "sac", "method": "diayn"}),
+    "ensembles": (CONTINUOUS, {"learner": "ddpg", "method": "disagreement"}),
+    "losses added up": (PIXELS, {"share_encoder": "all", "encoder_trainers": ("representation", "learner")}),
+    "noise and rescaled outputs": (PIXELS, {"learner__popart": True, "learner__noisy_sigma": 0.5}),
+    "predicted latents": (PIXELS, {"learner": "rainbow", "phase": "train", "representation": "spr"}),
+}
+
+
+@pytest.mark.parametrize("case", UPDATED)
+def test_agents_are_updated_in_bf16(case):
+    """No weight changes between a product and its gradients, which would be refused."""
+    spec, options = UPDATED[case]
+    agent = make_agent(spec, precision="bf16", **options)
+    replay = fill_replay(spec, skill_dim=agent.method.skill_dim, note_dim=agent.note_dim)
+    before = {name: value.clone() for name, value in agent.learner.critic.named_parameters()}
+    for index in range(2):
+        metrics = agent.step(replay, index)
+        assert all(value.isfinite().all() for value in metrics.values())
+    after = dict(agent.learner.critic.named_parameters())
+    assert any(not torch.equal(before[name], after[name]) for name in before)
