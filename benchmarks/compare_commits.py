@@ -47,12 +47,16 @@ TIMEOUT_S = 300
 
 def main() -> None:
     """Print a table, and write its numbers as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("old", type=Path, help="the folder `src` of the older version")
-    parser.add_argument("new", type=Path)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("old", type=Path, help="the folder `src` of the older version, with voidrl in it")
+    parser.add_argument("new", type=Path, help="that of the newer version")
     parser.add_argument("--updates", nargs="*", default=[], metavar="WORKLOAD")
     parser.add_argument("--runs", nargs="*", default=[], choices=RUNS)
-    parser.add_argument("--only-new", nargs="*", default=[], help="what the older version does not do")
+    parser.add_argument(
+        "--only-new", nargs="*", default=[], help="workloads and runs to measure in the new version only"
+    )
     parser.add_argument("--engine", default="compile")
     parser.add_argument("--seconds", type=float, default=1.0, help="of updates in each round")
     parser.add_argument("--rounds", type=int, default=3)
@@ -62,6 +66,13 @@ def main() -> None:
     parser.add_argument("--measure", metavar="WORKLOAD", help=argparse.SUPPRESS)
     parser.add_argument("--train", metavar="RUN", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    for folder in (options.old, options.new):
+        if not (folder / "voidrl" / "__init__.py").is_file():
+            parser.error(
+                f"{folder} has no voidrl: expected a folder `src`, as `git archive COMMIT src` packs it"
+            )
+    if not (options.measure or options.train or options.updates or options.runs):
+        parser.error("nothing to measure: name workloads with --updates or runs with --runs")
     if options.measure:
         measure(options.measure, options.engine, options.seconds)
         return
@@ -83,6 +94,9 @@ def main() -> None:
             found["runs"].setdefault(name, {})[version] = figures
             show(name, found["runs"][name], "steps_per_second")
             write(found, options.json)
+    measured = [figures for part in found.values() for each in part.values() for figures in each.values()]
+    if len([figures for figures in measured if figures]) < len(updates) + len(pairs(options.runs, options)):
+        sys.exit("some of these were not measured")
 
 
 def pairs(names: Sequence[str], options: argparse.Namespace) -> list[tuple[str, str]]:
@@ -189,14 +203,16 @@ def measure(name: str, engine: str, seconds: float) -> None:
     from voidrl.bench.roofline import find_peaks
     from voidrl.bench.timing import time_run
     from voidrl.bench.update import MULTIPLE, Subject, _update_floor
-    from voidrl.bench.workloads import find_workload
+    from voidrl.bench.workloads import find_workload, find_workloads
     from voidrl.build import build_config
     from voidrl.device import pick_device, seeded
 
     output, sys.stdout = sys.stdout, sys.stderr
     device = pick_device("auto")
+    find_workloads(name)  # says so where there is none
     work = find_workload(name)
-    assert work.spec is not None
+    if work.spec is None:
+        sys.exit(f"workload {name} needs its environment: use another one, or `voidrl bench update {name}`")
     config = build_config(work.spec, [*work.layers, {"engine": engine}])
     with seeded(0, device):
         counted = Agent(work.spec, config, device)

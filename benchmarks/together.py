@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -207,6 +208,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of measuring, for each row")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("several seeds gain nothing on a CPU, and torch sees no CUDA device here")
     device = pick_device("cuda")
     found: list[dict[str, Any]] = []
     with torch.cuda.device(device):
