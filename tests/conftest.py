@@ -56,3 +56,20 @@ def known_emulators():
         patch.setattr(build, "probe_env", probe_once)
         patch.setattr(probe, "probe_env", probe_once)
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_heartbeats_left(monkeypatch):
+    """Ends the heartbeats of runs that a test leaves open, which would write in the middle of later tests."""
+    from voidrl.runs.status import StatusWriter
+
+    started, start = [], StatusWriter._start_heartbeats
+
+    def start_heartbeats(writer):
+        started.append(writer)
+        start(writer)
+
+    monkeypatch.setattr(StatusWriter, "_start_heartbeats", start_heartbeats)
+    yield
+    for writer in started:
+        writer.close()

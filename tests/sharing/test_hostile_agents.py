@@ -158,7 +158,8 @@ def test_every_learner_method_and_representation_fits_its_own_weights(tmp_path):
 
     for kind in ("method", "representation", "learner"):
         for name in registry.names(kind):
-            done = [round_trip(spec, **{kind: name}) for spec in (DISCRETE, CONTINUOUS, PIXELS)]
+            pieces = {"method": name} if name == "mepol" else {}  # whose learner no other method uses
+            done = [round_trip(spec, **{**pieces, kind: name}) for spec in (DISCRETE, CONTINUOUS, PIXELS)]
             assert any(done), (kind, name)
 
 
