@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import cache_from_source
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "first_seconds": marks["first"] - marks["start"] - phases["replay"],
         "full_seconds": marks["full"] - marks["start"] - phases["replay"],
         "updates_per_second": FULL_SPEED / phases["after"],
+        "bytecode": Path(cache_from_source(torch.__file__)).exists(),
         "phases": phases,
         **_compiling(),
     }

@@ -3,10 +3,12 @@
 import io
 import json
 import os
+import platform
 import shutil
 import sys
 import time
 from importlib import metadata
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -366,6 +368,26 @@ def test_presets_and_their_replays():
     assert checkup._too_large(10 * GB, 3).startswith("atari-paper (21.2 GB), urlb-pixels")
     assert checkup._too_large(100 * GB) == ""
     assert all(preset in checkup._too_large(0) for preset in PROTOCOLS)
+
+
+def test_bytecode_that_cannot_be_kept_slows_every_start(monkeypatch, tmp_path):
+    unset, prefix = "unset PYTHONDONTWRITEBYTECODE", "export PYTHONPYCACHEPREFIX=~/.cache/python"
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert checkup._python().state == "ok"  # the next import writes it
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    finding = checkup._python()
+    assert (finding.state, finding.fix) == ("warn", unset)
+    assert "the bytecode of torch is not kept" in finding.found
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert checkup._python().fix == f"{unset}; {prefix}"
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert checkup._python().fix == prefix
+    kept = Path(cache_from_source(find_spec("torch").origin))
+    assert kept.is_relative_to(tmp_path)
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    assert checkup._python() == Finding("Python", "ok", f"{platform.python_version()}, {sys.executable}")
 
 
 def test_where_compiled_code_is_kept_and_how_to_delete_it(monkeypatch, tmp_path):

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import IO
 
@@ -46,7 +47,7 @@ NAMES = (
 def examine(folder: Path, timeout_s: float = TIMEOUT_S) -> Iterator[Finding]:
     """Yield all findings in order, each as soon as it is known; `folder` is where runs would go."""
     checks: dict[str, Callable[[], Finding]] = {
-        "Python": lambda: Finding("Python", "ok", f"{platform.python_version()}, {sys.executable}"),
+        "Python": _python,
         "voidrl": _package,
         "CPU": _cpu,
         "memory": _memory,
@@ -111,6 +112,24 @@ def _collect(group: str, process: subprocess.Popen[bytes], output: IO[str], dead
 
 
 # In this process
+
+
+def _python() -> Finding:
+    """Say which Python this is, and warn if it cannot keep bytecode, as in some containers."""
+    found = f"{platform.python_version()}, {sys.executable}"
+    torch = find_spec("torch")
+    if torch is None or torch.origin is None:
+        return Finding("Python", "ok", found)
+    bytecode = Path(cache_from_source(torch.origin))
+    fixes = []
+    if sys.dont_write_bytecode:
+        fixes.append("unset PYTHONDONTWRITEBYTECODE")
+    if not os.access(machine.existing(bytecode.parent), os.W_OK):
+        fixes.append("export PYTHONPYCACHEPREFIX=~/.cache/python")
+    if bytecode.exists() or not fixes:
+        return Finding("Python", "ok", found)
+    slow = "the bytecode of torch is not kept, so that imports take more than twice as long"
+    return Finding("Python", "warn", f"{found}: {slow}", "; ".join(fixes))
 
 
 def _package() -> Finding:
