@@ -3,184 +3,265 @@
     git archive OLD_COMMIT src | tar -x -C /some/folder
     python benchmarks/compare_learning.py /some/folder/src src --out build/learning --seeds 1 2 3 4 \
         -- dmc/walker --preset urlb-states --steps 100k --env.count-states True --log.log-every-steps 10000
+    python benchmarks/compare_learning.py --load results/engine/rounding-2026-11-17.jsonl.gz
 
-Behind `--` are the arguments of `voidrl pretrain`. Runs of one seed begin alike in both versions, so that
-differences are taken within seeds. p is the fraction of all ways to exchange the versions within seeds whose
-mean difference is as large or larger: with four seeds it is never below 0.125, with six never below 0.031. A
-larger p is no proof that versions are equal; the ranges show how large a difference could be missed.
+After `--` come the arguments of `voidrl pretrain`. Runs of one seed begin alike in both versions, so that
+differences are taken within seeds: their mean, its standard error, in how many seeds the new version is
+lower, and p, the fraction of all ways to exchange the versions within seeds whose mean difference is at least
+as large. With four seeds p is never below 0.125, with six never below 0.031. Decide beforehand which row
+counts: among many rows some p are small. A large p does not prove that versions are equal; differences of
+twice the standard error could have been missed.
 
-Runs that are there already are not repeated, and those that were stopped are resumed, so that seeds can be
-added later. `--minutes` stops all runs, with a checkpoint, and compares the steps that both versions have.
+Runs that are done are not repeated and those that were stopped are resumed, so that seeds can be added later.
+`--minutes` stops all runs, with a checkpoint, and compares the steps that both versions have.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from voidrl.runs.metrics import read_metrics
+from voidrl.runs.status import read_status
+from voidrl.terminal.tables import print_table
 
 VERSIONS = ("old", "new")
 METRICS = ("train/reward_mean", "coverage/bins")
+MOST_SEEDS = 20  # all 2**20 ways to exchange versions are counted
 STOP_SECONDS = 60  # for a checkpoint
-NEARLY = 0.98  # of a step: runs of other seeds may end some steps earlier
 
-
-class Run(NamedTuple):
-    """One seed of one version."""
-
-    version: str
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """Of its folder."""
-        return f"{self.version}-{self.seed}"
+Rows = dict[int, dict[str, Any]]
+"""The rows of a run by the step at which they were due."""
 
 
 def main() -> None:
-    """Train what is missing, then print a table."""
+    """Train what is missing, then print a table for each metric."""
+    own, found, arguments = _partition(sys.argv[1:], "--")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("old", type=Path, help="the folder `src` of the older version, with voidrl in it")
-    parser.add_argument("new", type=Path, help="that of the newer version")
+    parser.add_argument("sources", type=Path, nargs="*", help="the folders `src` of the old and new version")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4])
-    parser.add_argument("--out", type=Path, required=True, help="where run folders go: old-1, new-1, …")
+    parser.add_argument("--out", type=Path, help="where run folders go: old-1, new-1, …")
     parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="until runs are stopped")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="until runs are stopped")
     parser.add_argument("--metrics", nargs="+", default=[*METRICS], help="names in metrics.jsonl")
-    parser.add_argument("--rows", type=int, default=5, help="of each table, at equal distances")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="all rows of all runs, as .jsonl.gz")
-    parser.add_argument("arguments", nargs="+", help="of `voidrl pretrain`, behind --")
-    options = parser.parse_args()
-    for folder in (options.old, options.new):
-        if not (folder / "voidrl" / "__init__.py").is_file():
-            parser.error(
-                f"{folder} has no voidrl: expected a folder `src`, as `git archive COMMIT src` packs it"
-            )
-    runs = [Run(version, seed) for seed in options.seeds for version in VERSIONS]
-    failed = train(runs, options)
-    rows = {run: [*rows_of(options.out / run.name)] for run in runs}
+    parser.add_argument("--rows", type=int, default=5, help="of each table")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write all rows of all runs, as .jsonl.gz")
+    parser.add_argument("--load", type=Path, metavar="FILE", help="compare what was saved; trains nothing")
+    options = parser.parse_args(own)
+    if options.at_once < 1 or options.rows < 1:
+        parser.error("--at-once and --rows are 1 or more")
+    if len({*options.seeds}) < len(options.seeds) or len(options.seeds) > MOST_SEEDS:
+        parser.error(f"--seeds {options.seeds}: expected different seeds, at most {MOST_SEEDS}")
+    failed: list[str] = []
+    if options.load:
+        runs = load(options.load)
+    else:
+        if len(options.sources) != len(VERSIONS) or options.out is None or not (found and arguments):
+            parser.error("expected OLD/src NEW/src --out DIR -- ENV …, or --load FILE")
+        for source in options.sources:
+            if not (source / "voidrl" / "__init__.py").is_file():
+                parser.error(f"{source} has no voidrl: expected `src`, as `git archive COMMIT src` packs it")
+        if options.save and not options.save.absolute().parent.is_dir():
+            parser.error(f"--save {options.save}: there is no such folder")
+        claim(options.out, options.sources, arguments, parser)
+        failed = train(options, arguments)
+        names = [f"{version}-{seed}" for seed in options.seeds for version in VERSIONS]
+        runs = {name: rows_of(options.out / name) for name in names}
+        if options.save:
+            save(options.save, runs)
     for metric in options.metrics:
-        compare(metric, rows, options.seeds, options.rows)
-    if options.save:
-        with gzip.open(options.save, "wt") as file:
-            for run in runs:
-                file.writelines(json.dumps({"run": run.name, **row}) + "\n" for row in rows[run])
+        compare(metric, runs, options.rows)
     if failed:
-        sys.exit(f"failed: {', '.join(run.name for run in failed)}; their logs are in {options.out}")
+        sys.exit(f"failed: {', '.join(failed)}; their logs are in {options.out}")
 
 
-def train(runs: Sequence[Run], options: argparse.Namespace) -> list[Run]:
-    """Train all that are not done; returns those that failed."""
+def _partition(words: list[str], separator: str) -> tuple[list[str], bool, list[str]]:
+    """What is before and after the first separator, and whether there is one."""
+    if separator not in words:
+        return words, False, []
+    at = words.index(separator)
+    return words[:at], True, words[at + 1 :]
+
+
+# Training
+
+
+def claim(out: Path, sources: Sequence[Path], arguments: list[str], parser: argparse.ArgumentParser) -> None:
+    """Refuse a folder with runs of other versions or arguments, which would be taken for these."""
+    wanted = {"arguments": arguments, "sources": [digest(source) for source in sources]}
+    file = out / "comparison.json"
+    if file.exists() and json.loads(file.read_text()) != wanted:
+        parser.error(f"{out} has runs of other versions or with other arguments: choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(wanted, indent=1))
+
+
+def digest(source: Path) -> str:
+    """Of all code of a version."""
+    code = hashlib.sha256()
+    for file in sorted((source / "voidrl").rglob("*.py")):
+        code.update(file.relative_to(source).as_posix().encode() + file.read_bytes())
+    return code.hexdigest()
+
+
+def train(options: argparse.Namespace, arguments: list[str]) -> list[str]:
+    """Train all runs that are not done; returns the names of those that failed."""
     until = time.monotonic() + 60 * options.minutes
-    options.out.mkdir(parents=True, exist_ok=True)
-    waiting = [run for run in runs if status(options.out / run.name) != "done"]
-    working: dict[Run, subprocess.Popen[bytes]] = {}
+    waiting = [(version, seed) for seed in options.seeds for version in VERSIONS]
+    waiting = [each for each in waiting if state(options.out / "{}-{}".format(*each)) != "done"]
+    working: dict[str, subprocess.Popen[bytes]] = {}
     failed = []
     try:
-        while (waiting and time.monotonic() < until) or working:
-            while waiting and len(working) < options.at_once and time.monotonic() < until:
-                run = waiting.pop(0)
-                working[run] = start(run, options)
-            if time.monotonic() >= until:
-                break
+        while (waiting or working) and time.monotonic() < until:
+            while waiting and len(working) < options.at_once:
+                version, seed = waiting.pop(0)
+                working[f"{version}-{seed}"] = start(version, seed, options, arguments)
             time.sleep(0.2)
-            for run in [run for run, process in working.items() if process.poll() is not None]:
-                if working.pop(run).returncode:
-                    failed.append(run)
-                print(f"{run.name}: {status(options.out / run.name)}", flush=True)
+            for name in [name for name, process in working.items() if process.poll() is not None]:
+                if working.pop(name).returncode:
+                    failed.append(name)
+                print(f"{name}: {state(options.out / name)}", flush=True)
     finally:
         for process in working.values():
             process.terminate()
-        for process in working.values():
-            process.wait(STOP_SECONDS)
+        for name, process in working.items():
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                failed.append(name)
     return failed
 
 
-def start(run: Run, options: argparse.Namespace) -> subprocess.Popen[bytes]:
+def start(
+    version: str, seed: int, options: argparse.Namespace, arguments: list[str]
+) -> subprocess.Popen[bytes]:
     """A process that trains one run, or resumes it where there is a checkpoint."""
-    source, folder = getattr(options, run.version).resolve(), options.out / run.name
-    command = [sys.executable, "-m", "voidrl"]
-    if status(folder) == "stopped":
+    source, folder = options.sources[VERSIONS.index(version)].resolve(), options.out / f"{version}-{seed}"
+    command = [sys.executable, "-P", "-m", "voidrl"]  # -P: not the voidrl of the present folder
+    status = read_status(folder)
+    if status is not None and status.checkpoint and status.state != "failed":
         command += ["resume", str(folder)]
     else:
-        command += ["pretrain", *options.arguments, "--seed", str(run.seed), "--out", str(folder)]
+        command += ["pretrain", *arguments, "--seed", str(seed), "--out", str(folder)]
         command += ["--overwrite"] if folder.exists() else []
-    path = os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])
-    with (options.out / f"{run.name}.log").open("ab") as log:
+    path = os.pathsep.join(filter(None, [str(source), os.environ.get("PYTHONPATH")]))
+    with (options.out / f"{folder.name}.log").open("ab") as log:
         return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=log, stderr=log)
 
 
-def status(folder: Path) -> str:
-    """The state of a run, empty if there is none."""
-    try:
-        return str(json.loads((folder / "status.json").read_text())["state"])
-    except FileNotFoundError:
-        return ""
+def state(folder: Path) -> str:
+    """`done`, `stopped` and so on; empty if there is no run."""
+    status = read_status(folder)
+    return status.state if status is not None else ""
 
 
-def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
-    """The rows that a run has logged."""
-    file = folder / "metrics.jsonl"
-    if file.exists():
-        yield from (json.loads(line) for line in file.read_text().splitlines())
+# Rows
 
 
-def compare(metric: str, rows: dict[Run, list[dict[str, Any]]], seeds: Sequence[int], parts: int) -> None:
-    """Print a metric of both versions from the first row to the last that any seed has in both."""
-    logged = {run: [row for row in each if row.get(metric) is not None] for run, each in rows.items()}
-    ends = {seed: min(last_step(logged[Run(version, seed)]) for version in VERSIONS) for seed in seeds}
-    end = max(ends.values())
-    if not end:
+def rows_of(folder: Path) -> Rows:
+    """What a run has logged so far."""
+    if not (folder / "metrics.jsonl").exists():
+        return {}
+    every = json.loads((folder / "config.json").read_text())["log"]["log_every_steps"]
+    rows: Rows = {}
+    for row in read_metrics(folder):  # some steps late where all environments take a step at a time
+        rows.setdefault(row["step"] // every * every, row)  # the first: one more is logged where a run stops
+    return rows
+
+
+def save(file: Path, runs: dict[str, Rows]) -> None:
+    """Write all rows, with the name of their run and the step at which they were due."""
+    with gzip.open(file, "wt") as lines:
+        for name, rows in runs.items():
+            lines.writelines(json.dumps({"run": name, "due": due, **row}) + "\n" for due, row in rows.items())
+
+
+def load(file: Path) -> dict[str, Rows]:
+    """Rows that were saved."""
+    runs: dict[str, Rows] = {}
+    with gzip.open(file, "rt") as lines:
+        for line in lines:
+            row = json.loads(line)
+            runs.setdefault(row["run"], {})[row.get("due", row["step"])] = row
+    return runs
+
+
+# The comparison
+
+
+def compare(metric: str, runs: dict[str, Rows], count: int) -> None:
+    """Print a metric of both versions at some steps, the last among them, of seeds that have it in both."""
+    pairs = paired(metric, runs)
+    if not pairs:
         print(f"\n{metric}: not logged by both versions in any seed")
         return
-    print(f"\n{metric:<18} {'seeds':>5} {'old: mean [range]':>26} {'new':>26} {'new − old':>10} {'p':>6}")
-    first = min(row["step"] for each in logged.values() for row in each)
-    for part in range(parts):
-        step = first + (end - first) * part / max(1, parts - 1)
-        found = [seed for seed in seeds if ends[seed] >= NEARLY * step]
-        old, new = ([nearest(logged[Run(v, seed)], step)[metric] for seed in found] for v in VERSIONS)
-        differences = [b - a for a, b in zip(old, new, strict=True)]
-        cells = " ".join(f"{f'{statistics.fmean(values):.4g} {spread(values)}':>26}" for values in (old, new))
-        difference = f"{statistics.fmean(differences):+.3g}"
-        print(
-            f"{f'{step:.0f} steps':<18} {len(found):>5} {cells} {difference:>10} {chance(differences):>6.3f}"
+    steps = [*pairs]
+    chosen = sorted({steps[-1 - i * len(steps) // count] for i in range(min(count, len(steps)))})
+    cells = []
+    for step in chosen:
+        old, new = zip(*pairs[step], strict=True)
+        differences = [after - before for before, after in pairs[step]]
+        error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else None
+        cells.append(
+            (
+                f"{step:,}",
+                f"{len(differences)}",
+                *(f"{number(statistics.fmean(each))} {value_range(each)}" for each in (old, new)),
+                f"{number(statistics.fmean(differences), '+')}{f' ± {number(error)}' if error else ''}",
+                f"{sum(d < 0 for d in differences)}",
+                f"{sign_flip_p(differences):.3f}",
+            )
         )
+    print()
+    print_table((f"{metric}, step", "seeds", "old [range]", "new [range]", "new − old", "lower", "p"), cells)
 
 
-def last_step(rows: Sequence[dict[str, Any]]) -> int:
-    """The last step of some rows, 0 if there are none."""
-    return int(rows[-1]["step"]) if rows else 0
+def paired(metric: str, runs: dict[str, Rows]) -> dict[int, list[tuple[float, float]]]:
+    """By step, (old, new) of each seed that has the metric in both versions."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    for name in sorted(name for name in runs if name.startswith("old-")):
+        old, new = runs[name], runs.get(name.replace("old-", "new-", 1), {})
+        for step in old.keys() & new.keys():
+            both = old[step].get(metric), new[step].get(metric)
+            if all(isinstance(value, int | float) for value in both):
+                found.setdefault(step, []).append(both)  # type: ignore[arg-type]
+    return dict(sorted(found.items()))
 
 
-def nearest(rows: Sequence[dict[str, Any]], step: float) -> dict[str, Any]:
-    """The row that is nearest to a step: environments whose episodes end are logged some steps later."""
-    return min(rows, key=lambda row: abs(row["step"] - step))
+def sign_flip_p(differences: Sequence[float]) -> float:
+    """The fraction of all choices of signs with which the sum is at least as far from 0."""
+    least = abs(sum(differences)) - 1e-12 * sum(map(abs, differences))  # whatever the rounding of equal sums
+    first, *others = differences  # whose sign may stay: all signs the other way round are as far from 0
+    far: int = sum(
+        abs(first + sum(sign * each for sign, each in zip(signs, others, strict=True))) >= least
+        for signs in product((1, -1), repeat=len(others))
+    )
+    return far / 2 ** len(others)
 
 
-def spread(values: Sequence[float]) -> str:
-    """The range."""
-    return f"[{min(values):.4g}, {max(values):.4g}]"
+def value_range(values: Sequence[float]) -> str:
+    """The smallest and the largest."""
+    return f"[{number(min(values))}, {number(max(values))}]"
 
 
-def chance(differences: Sequence[float]) -> float:
-    """How often exchanging versions within seeds gives a mean difference as large as this one (two-sided)."""
-    observed = abs(sum(differences)) * (1 - 1e-12)  # equal sums count, whatever their rounding
-    signs = product((1, -1), repeat=len(differences))
-    exchanged = [
-        abs(sum(sign * each for sign, each in zip(flips, differences, strict=True))) for flips in signs
-    ]
-    return statistics.fmean(total >= observed for total in exchanged)
+def number(value: float, sign: str = "") -> str:
+    """With three digits, or all of a large one."""
+    return f"{value:{sign},.0f}" if abs(value) >= 100 else f"{value:{sign}.3g}"
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def known_emulators():
 
 
 @pytest.fixture(autouse=True)
-def no_heartbeats_left(monkeypatch):
+def no_heartbeats_left():
     """Ends the heartbeats of runs that a test leaves open, which would write in the middle of later tests."""
     from voidrl.runs.status import StatusWriter
 
@@ -69,7 +69,8 @@ def no_heartbeats_left(monkeypatch):
         started.append(writer)
         start(writer)
 
-    monkeypatch.setattr(StatusWriter, "_start_heartbeats", start_heartbeats)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StatusWriter, "_start_heartbeats", start_heartbeats)
+        yield
     for writer in started:
         writer.close()

@@ -96,6 +96,15 @@ def heartbeats():
     return [thread for thread in threading.enumerate() if thread.name == "voidrl-status"]
 
 
+def test_heartbeats_that_are_started_again_are_one_thread(tmp_path):
+    writer = module.StatusWriter(tmp_path)
+    writer.start(10)
+    writer.start(10)
+    wait_for(lambda: len(heartbeats()) == 1)
+    writer.close()
+    wait_for(lambda: not heartbeats())
+
+
 def test_nothing_overwrites_the_final_state(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.001)
     writer, now = RunFolder(tmp_path).status, 100.0

@@ -198,18 +198,19 @@ def save_until(monkeypatch):
     def save_until(moment, agent, folder):
         left = [moment]
 
-        def may_die():
-            left[0] -= 1
-            if left[0] < 0:
-                raise Killed
+        def may_die(path):
+            if path.parent == folder:  # not another thread's file
+                left[0] -= 1
+                if left[0] < 0:
+                    raise Killed
 
         def dying_write(path, blocks):
             path.write_bytes(b"half a file")  # as a kill leaves it
-            may_die()
+            may_die(path)
             return write(path, blocks)
 
         def dying_replace(path, target):
-            may_die()
+            may_die(path)
             return replace(path, target)
 
         with monkeypatch.context() as patched:

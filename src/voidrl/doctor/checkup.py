@@ -117,18 +117,16 @@ def _collect(group: str, process: subprocess.Popen[bytes], output: IO[str], dead
 def _python() -> Finding:
     """Say which Python this is, and warn if it cannot keep bytecode, as in some containers."""
     found = f"{platform.python_version()}, {sys.executable}"
-    torch = find_spec("torch")
-    if torch is None or torch.origin is None:
-        return Finding("Python", "ok", found)
-    bytecode = Path(cache_from_source(torch.origin))
     fixes = []
-    if sys.dont_write_bytecode:
-        fixes.append("unset PYTHONDONTWRITEBYTECODE")
-    if not os.access(machine.existing(bytecode.parent), os.W_OK):
-        fixes.append("export PYTHONPYCACHEPREFIX=~/.cache/python")
-    if bytecode.exists() or not fixes:
+    torch = find_spec("torch")
+    bytecode = Path(cache_from_source(torch.origin)) if torch is not None and torch.origin else None
+    if bytecode is not None and not bytecode.exists():
+        fixes += ["unset PYTHONDONTWRITEBYTECODE"] if sys.dont_write_bytecode else []
+        if not os.access(machine.existing(bytecode.parent), os.W_OK):
+            fixes.append("export PYTHONPYCACHEPREFIX=~/.cache/python")
+    if not fixes:
         return Finding("Python", "ok", found)
-    slow = "the bytecode of torch is not kept, so that imports take more than twice as long"
+    slow = "the bytecode of torch is not kept, which more than doubles the time of imports"
     return Finding("Python", "warn", f"{found}: {slow}", "; ".join(fixes))
 
 

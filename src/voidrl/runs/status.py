@@ -134,6 +134,7 @@ class StatusWriter:
         fresh["ranks"] = ranks.current().size
         self._update("starting", steps=steps, total_steps=total_steps, checkpoint=steps or None, **fresh)
         self._write()  # nothing is lost yet: a folder that cannot be written is refused here
+        self.close()  # the heartbeats of an earlier start
         self._ended = threading.Event()
         self._start_heartbeats()
 
