@@ -53,7 +53,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("sources", type=Path, nargs="*", help="the folders `src` of the old and new version")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4])
+    parser.add_argument("--seeds", type=int, nargs="+", help="by default 1 to 4, or all that were saved")
     parser.add_argument("--out", type=Path, help="where run folders go: old-1, new-1, …")
     parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
     parser.add_argument("--minutes", type=float, default=math.inf, help="until runs are stopped")
@@ -62,13 +62,15 @@ def main() -> None:
     parser.add_argument("--save", type=Path, metavar="FILE", help="write all rows of all runs, as .jsonl.gz")
     parser.add_argument("--load", type=Path, metavar="FILE", help="compare what was saved; trains nothing")
     options = parser.parse_args(own)
+    options.seeds = options.seeds or (saved_seeds(options.load) if options.load else [1, 2, 3, 4])
     if options.at_once < 1 or options.rows < 1:
         parser.error("--at-once and --rows are 1 or more")
     if len({*options.seeds}) < len(options.seeds) or len(options.seeds) > MOST_SEEDS:
         parser.error(f"--seeds {options.seeds}: expected different seeds, at most {MOST_SEEDS}")
     failed: list[str] = []
+    names = [f"{version}-{seed}" for seed in options.seeds for version in VERSIONS]
     if options.load:
-        runs = load(options.load)
+        runs = {name: rows for name, rows in load(options.load).items() if name in names}
     else:
         if len(options.sources) != len(VERSIONS) or options.out is None or not (found and arguments):
             parser.error("expected OLD/src NEW/src --out DIR -- ENV …, or --load FILE")
@@ -79,7 +81,6 @@ def main() -> None:
             parser.error(f"--save {options.save}: there is no such folder")
         claim(options.out, options.sources, arguments, parser)
         failed = train(options, arguments)
-        names = [f"{version}-{seed}" for seed in options.seeds for version in VERSIONS]
         runs = {name: rows_of(options.out / name) for name in names}
         if options.save:
             save(options.save, runs)
@@ -199,6 +200,11 @@ def load(file: Path) -> dict[str, Rows]:
             row = json.loads(line)
             runs.setdefault(row["run"], {})[row.get("due", row["step"])] = row
     return runs
+
+
+def saved_seeds(file: Path) -> list[int]:
+    """The seeds of a file, of whichever version."""
+    return sorted({int(name.rpartition("-")[2]) for name in load(file)})
 
 
 # The comparison
