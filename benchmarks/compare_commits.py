@@ -1,7 +1,7 @@
 """Two versions of voidrl on one machine: updates alone and whole runs, each next to the other's.
 
-    git archive OLD_COMMIT src | tar -x -C /some/folder
-    python benchmarks/compare_commits.py /some/folder/src src \
+    mkdir -p build/old && git archive OLD_COMMIT src | tar -x -C build/old
+    python benchmarks/compare_commits.py build/old/src src \
         --updates vectors urlb-states --runs walker --engine compile --json compare.json
 
 Compiling takes longer than measuring, so several processes, one for each version and workload, start at the

@@ -1,16 +1,16 @@
 """Do two versions of voidrl learn the same? The same runs of both, compared seed by seed.
 
-    git archive OLD_COMMIT src | tar -x -C /some/folder
-    python benchmarks/compare_learning.py /some/folder/src src --out build/learning --seeds 1 2 3 4 \
+    mkdir -p build/old && git archive OLD_COMMIT src | tar -x -C build/old
+    python benchmarks/compare_learning.py build/old/src src --out build/learning --seeds 1 2 3 4 \
         -- dmc/walker --preset urlb-states --steps 100k --env.count-states True --log.log-every-steps 10000
     python benchmarks/compare_learning.py --load results/engine/rounding-2026-11-17.jsonl.gz
 
-After `--` come the arguments of `voidrl pretrain`. Runs of one seed begin alike in both versions, so that
-differences are taken within seeds: their mean, its standard error, in how many seeds the new version is
-lower, and p, the fraction of all ways to exchange the versions within seeds whose mean difference is at least
-as large. With four seeds p is never below 0.125, with six never below 0.031. Decide beforehand which row
-counts: among many rows some p are small. A large p does not prove that versions are equal; differences of
-twice the standard error could have been missed.
+After `--` come the arguments of `voidrl pretrain`, of which `--env.count-states True` logs `coverage/bins`.
+Runs of one seed begin alike in both versions, so that differences are taken within seeds: their mean, its
+standard error, in how many seeds the new version is lower, and p, the fraction of all ways to exchange the
+versions within seeds whose mean difference is at least as large. With four seeds p is never below 0.125, with
+six never below 0.031. Decide beforehand which row counts: among many rows some p are small. A large p does
+not prove that versions are equal; differences of twice the standard error could have been missed.
 
 Runs that are done are not repeated and those that were stopped are resumed, so that seeds can be added later.
 `--minutes` stops all runs, with a checkpoint, and compares the steps that both versions have.
@@ -79,15 +79,19 @@ def main() -> None:
                 parser.error(f"{source} has no voidrl: expected `src`, as `git archive COMMIT src` packs it")
         if options.save and not options.save.absolute().parent.is_dir():
             parser.error(f"--save {options.save}: there is no such folder")
+        if taken := {"--seed", "--seeds", "--out", "--overwrite"} & {*arguments}:
+            parser.error(f"{', '.join(sorted(taken))} after --: seeds and folders are chosen by this script")
         claim(options.out, options.sources, arguments, parser)
         failed = train(options, arguments)
         runs = {name: rows_of(options.out / name) for name in names}
         if options.save:
             save(options.save, runs)
-    for metric in options.metrics:
-        compare(metric, runs, options.rows)
+    compared = [metric for metric in options.metrics if compare(metric, runs, options.rows)]
     if failed:
         sys.exit(f"failed: {', '.join(failed)}; their logs are in {options.out}")
+    if not compared:
+        known = sorted({key for rows in runs.values() for row in rows.values() for key in row})
+        sys.exit(f"nothing to compare; seeds: {options.seeds}, metrics: {', '.join(known) or 'none'}")
 
 
 def _partition(words: list[str], separator: str) -> tuple[list[str], bool, list[str]]:
@@ -105,7 +109,8 @@ def claim(out: Path, sources: Sequence[Path], arguments: list[str], parser: argp
     """Refuse a folder with runs of other versions or arguments, which would be taken for these."""
     wanted = {"arguments": arguments, "sources": [digest(source) for source in sources]}
     file = out / "comparison.json"
-    if file.exists() and json.loads(file.read_text()) != wanted:
+    runs = [*out.glob("*/status.json")]
+    if runs and file.exists() and json.loads(file.read_text()) != wanted:
         parser.error(f"{out} has runs of other versions or with other arguments: choose another --out")
     out.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(wanted, indent=1))
@@ -133,9 +138,11 @@ def train(options: argparse.Namespace, arguments: list[str]) -> list[str]:
                 working[f"{version}-{seed}"] = start(version, seed, options, arguments)
             time.sleep(0.2)
             for name in [name for name, process in working.items() if process.poll() is not None]:
+                said = state(options.out / name)
                 if working.pop(name).returncode:
                     failed.append(name)
-                print(f"{name}: {state(options.out / name)}", flush=True)
+                    said = (options.out / f"{name}.log").read_text().strip().rpartition("\n")[2]
+                print(f"{name}: {said}", flush=True)
     finally:
         for process in working.values():
             process.terminate()
@@ -195,10 +202,12 @@ def save(file: Path, runs: dict[str, Rows]) -> None:
 def load(file: Path) -> dict[str, Rows]:
     """Rows that were saved."""
     runs: dict[str, Rows] = {}
-    with gzip.open(file, "rt") as lines:
-        for line in lines:
-            row = json.loads(line)
-            runs.setdefault(row["run"], {})[row.get("due", row["step"])] = row
+    try:
+        with gzip.open(file, "rt") as lines:
+            for row in map(json.loads, lines):
+                runs.setdefault(row["run"], {})[row.get("due", row["step"])] = row
+    except (OSError, EOFError, ValueError, KeyError) as error:
+        sys.exit(f"--load {file}: expected what --save has written ({type(error).__name__}: {error})")
     return runs
 
 
@@ -210,16 +219,14 @@ def saved_seeds(file: Path) -> list[int]:
 # The comparison
 
 
-def compare(metric: str, runs: dict[str, Rows], count: int) -> None:
-    """Print a metric of both versions at some steps, the last among them, of seeds that have it in both."""
+def compare(metric: str, runs: dict[str, Rows], count: int) -> bool:
+    """Print a metric at some steps, the last among them, of seeds that have it in both; False if none has."""
     pairs = paired(metric, runs)
     if not pairs:
         print(f"\n{metric}: not logged by both versions in any seed")
-        return
-    steps = [*pairs]
-    chosen = sorted({steps[-1 - i * len(steps) // count] for i in range(min(count, len(steps)))})
+        return False
     cells = []
-    for step in chosen:
+    for step in spread_out([*pairs], count):
         old, new = zip(*pairs[step], strict=True)
         differences = [after - before for before, after in pairs[step]]
         error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else None
@@ -235,6 +242,15 @@ def compare(metric: str, runs: dict[str, Rows], count: int) -> None:
         )
     print()
     print_table((f"{metric}, step", "seeds", "old [range]", "new [range]", "new − old", "lower", "p"), cells)
+    return True
+
+
+def spread_out(steps: Sequence[int], count: int) -> list[int]:
+    """So many of them, from the first to the last; all if there are no more, and of one the last."""
+    if count == 1:
+        return [steps[-1]]
+    count = min(count, len(steps))
+    return [steps[round(i * (len(steps) - 1) / max(1, count - 1))] for i in range(count)]
 
 
 def paired(metric: str, runs: dict[str, Rows]) -> dict[int, list[tuple[float, float]]]:

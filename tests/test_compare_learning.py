@@ -31,6 +31,15 @@ def test_p_is_the_fraction_of_signs_that_are_as_far(module, differences, p):
     assert module.sign_flip_p(differences) == p
 
 
+@pytest.mark.parametrize(
+    ("count", "chosen"),
+    [(1, [9]), (2, [3, 9]), (3, [3, 6, 9]), (7, [3, 4, 5, 6, 7, 8, 9]), (20, [3, 4, 5, 6, 7, 8, 9])],
+)
+def test_rows_of_a_table_go_from_the_first_to_the_last(module, count, chosen):
+    assert module.spread_out(range(3, 10), count) == chosen
+    assert module.spread_out([5], count) == [5]
+
+
 def logged(folder, every, rows):
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"log": {"log_every_steps": every}}))
@@ -53,6 +62,8 @@ def test_rows_are_paired_by_the_step_at_which_they_were_due(module, tmp_path):
     [
         (["--seeds", "1", "1", "--load", "x"], "expected different seeds"),
         (["--at-once", "0"], "are 1 or more"),
+        (["--load", "taken/comparison.json"], "expected what --save has written"),
+        (["src", "src", "--out", "o", "--", "CartPole-v1", "--seed", "5"], "--seed after --: seeds and"),
         (["src", "--out", "o", "--", "CartPole-v1"], "expected OLD/src NEW/src"),
         (["src", "none", "--out", "o", "--", "CartPole-v1"], "none has no voidrl"),
         (["src", "src", "--out", "o", "--save", "no/f", "--", "CartPole-v1"], "--save no/f: there is no"),
@@ -60,11 +71,12 @@ def test_rows_are_paired_by_the_step_at_which_they_were_due(module, tmp_path):
     ],
 )
 def test_what_cannot_be_compared_is_refused(module, tmp_path, monkeypatch, capsys, words, sentence):
-    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "old-1").mkdir(parents=True)
+    (tmp_path / "taken" / "old-1" / "status.json").touch()
     (tmp_path / "taken" / "comparison.json").write_text("{}")
     (tmp_path / "src").symlink_to(ROOT / "src")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["compare_learning.py", *words])
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as ended:
         module.main()
-    assert sentence in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err + str(ended.value)
