@@ -66,11 +66,7 @@ def main() -> None:
     parser.add_argument("--measure", metavar="WORKLOAD", help=argparse.SUPPRESS)
     parser.add_argument("--train", metavar="RUN", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    for folder in (options.old, options.new):
-        if not (folder / "voidrl" / "__init__.py").is_file():
-            parser.error(
-                f"{folder} has no voidrl: expected a folder `src`, as `git archive COMMIT src` packs it"
-            )
+    require_sources((options.old, options.new), parser)
     if not (options.measure or options.train or options.updates or options.runs):
         parser.error("nothing to measure: name workloads with --updates or runs with --runs")
     if options.measure:
@@ -97,6 +93,15 @@ def main() -> None:
     measured = [figures for part in found.values() for each in part.values() for figures in each.values()]
     if len([figures for figures in measured if figures]) < len(updates) + len(pairs(options.runs, options)):
         sys.exit("some of these were not measured")
+
+
+def require_sources(folders: Sequence[Path], parser: argparse.ArgumentParser) -> None:
+    """Refuse folders that have no version of voidrl."""
+    for folder in folders:
+        if not (folder / "voidrl" / "__init__.py").is_file():
+            parser.error(
+                f"{folder} has no voidrl: expected a folder `src`, as `git archive COMMIT src` packs it"
+            )
 
 
 def pairs(names: Sequence[str], options: argparse.Namespace) -> list[tuple[str, str]]:
@@ -185,13 +190,11 @@ def write(found: dict[str, Any], file: Path | None) -> None:
         file.write_text(json.dumps(found, indent=1))
 
 
-def environment(source: Path, compile_threads: str) -> dict[str, str]:
+def environment(source: Path, compile_threads: str = "") -> dict[str, str]:
     """Variables of a process that imports this version."""
-    found = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(source.resolve()), os.environ.get("PYTHONPATH", "")]),
-    }
-    return found | ({"TORCHINDUCTOR_COMPILE_THREADS": compile_threads} if compile_threads else {})
+    path = os.pathsep.join(filter(None, [str(source.resolve()), os.environ.get("PYTHONPATH")]))
+    threads = {"TORCHINDUCTOR_COMPILE_THREADS": compile_threads} if compile_threads else {}
+    return {**os.environ, "PYTHONPATH": path, **threads}
 
 
 def measure(name: str, engine: str, seconds: float) -> None:

@@ -23,7 +23,6 @@ import gzip
 import hashlib
 import json
 import math
-import os
 import statistics
 import subprocess
 import sys
@@ -33,11 +32,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from compare_commits import VERSIONS, environment, require_sources
+
 from voidrl.runs.metrics import read_metrics
 from voidrl.runs.status import read_status
 from voidrl.terminal.tables import print_table
 
-VERSIONS = ("old", "new")
 METRICS = ("train/reward_mean", "coverage/bins")
 MOST_SEEDS = 20  # all 2**20 ways to exchange versions are counted
 STOP_SECONDS = 60  # for a checkpoint
@@ -48,7 +48,8 @@ Rows = dict[int, dict[str, Any]]
 
 def main() -> None:
     """Train what is missing, then print a table for each metric."""
-    own, found, arguments = _partition(sys.argv[1:], "--")
+    words = [*sys.argv[1:], "--"]
+    own, arguments = words[: words.index("--")], words[words.index("--") + 1 : -1]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -62,7 +63,8 @@ def main() -> None:
     parser.add_argument("--save", type=Path, metavar="FILE", help="write all rows of all runs, as .jsonl.gz")
     parser.add_argument("--load", type=Path, metavar="FILE", help="compare what was saved; trains nothing")
     options = parser.parse_args(own)
-    options.seeds = options.seeds or (saved_seeds(options.load) if options.load else [1, 2, 3, 4])
+    runs = load(options.load) if options.load else {}
+    options.seeds = options.seeds or sorted({seed_of(name) for name in runs}) or [1, 2, 3, 4]
     if options.at_once < 1 or options.rows < 1:
         parser.error("--at-once and --rows are 1 or more")
     if len({*options.seeds}) < len(options.seeds) or len(options.seeds) > MOST_SEEDS:
@@ -70,13 +72,11 @@ def main() -> None:
     failed: list[str] = []
     names = [f"{version}-{seed}" for seed in options.seeds for version in VERSIONS]
     if options.load:
-        runs = {name: rows for name, rows in load(options.load).items() if name in names}
+        runs = {name: rows for name, rows in runs.items() if name in names}
     else:
-        if len(options.sources) != len(VERSIONS) or options.out is None or not (found and arguments):
+        if len(options.sources) != len(VERSIONS) or options.out is None or not arguments:
             parser.error("expected OLD/src NEW/src --out DIR -- ENV …, or --load FILE")
-        for source in options.sources:
-            if not (source / "voidrl" / "__init__.py").is_file():
-                parser.error(f"{source} has no voidrl: expected `src`, as `git archive COMMIT src` packs it")
+        require_sources(options.sources, parser)
         if options.save and not options.save.absolute().parent.is_dir():
             parser.error(f"--save {options.save}: there is no such folder")
         if taken := {"--seed", "--seeds", "--out", "--overwrite"} & {*arguments}:
@@ -94,14 +94,6 @@ def main() -> None:
         sys.exit(f"nothing to compare; seeds: {options.seeds}, metrics: {', '.join(known) or 'none'}")
 
 
-def _partition(words: list[str], separator: str) -> tuple[list[str], bool, list[str]]:
-    """What is before and after the first separator, and whether there is one."""
-    if separator not in words:
-        return words, False, []
-    at = words.index(separator)
-    return words[:at], True, words[at + 1 :]
-
-
 # Training
 
 
@@ -109,8 +101,8 @@ def claim(out: Path, sources: Sequence[Path], arguments: list[str], parser: argp
     """Refuse a folder with runs of other versions or arguments, which would be taken for these."""
     wanted = {"arguments": arguments, "sources": [digest(source) for source in sources]}
     file = out / "comparison.json"
-    runs = [*out.glob("*/status.json")]
-    if runs and file.exists() and json.loads(file.read_text()) != wanted:
+    before = json.loads(file.read_text()) if file.exists() else None
+    if before != wanted and any(out.glob("*/status.json")):
         parser.error(f"{out} has runs of other versions or with other arguments: choose another --out")
     out.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(wanted, indent=1))
@@ -159,7 +151,7 @@ def start(
     version: str, seed: int, options: argparse.Namespace, arguments: list[str]
 ) -> subprocess.Popen[bytes]:
     """A process that trains one run, or resumes it where there is a checkpoint."""
-    source, folder = options.sources[VERSIONS.index(version)].resolve(), options.out / f"{version}-{seed}"
+    source, folder = options.sources[VERSIONS.index(version)], options.out / f"{version}-{seed}"
     command = [sys.executable, "-P", "-m", "voidrl"]  # -P: not the voidrl of the present folder
     status = read_status(folder)
     if status is not None and status.checkpoint and status.state != "failed":
@@ -167,9 +159,8 @@ def start(
     else:
         command += ["pretrain", *arguments, "--seed", str(seed), "--out", str(folder)]
         command += ["--overwrite"] if folder.exists() else []
-    path = os.pathsep.join(filter(None, [str(source), os.environ.get("PYTHONPATH")]))
     with (options.out / f"{folder.name}.log").open("ab") as log:
-        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=log, stderr=log)
+        return subprocess.Popen(command, env=environment(source), stdout=log, stderr=log)
 
 
 def state(folder: Path) -> str:
@@ -211,9 +202,9 @@ def load(file: Path) -> dict[str, Rows]:
     return runs
 
 
-def saved_seeds(file: Path) -> list[int]:
-    """The seeds of a file, of whichever version."""
-    return sorted({int(name.rpartition("-")[2]) for name in load(file)})
+def seed_of(name: str) -> int:
+    """That of `old-1` is 1."""
+    return int(name.rpartition("-")[2])
 
 
 # The comparison

@@ -60,9 +60,9 @@ def test_rows_are_paired_by_the_step_at_which_they_were_due(module, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--seeds", "1", "1", "--load", "x"], "expected different seeds"),
+        (["--seeds", "1", "1"], "expected different seeds"),
         (["--at-once", "0"], "are 1 or more"),
-        (["--load", "taken/comparison.json"], "expected what --save has written"),
+        (["--load", "taken/notes.txt"], "expected what --save has written"),
         (["src", "src", "--out", "o", "--", "CartPole-v1", "--seed", "5"], "--seed after --: seeds and"),
         (["src", "--out", "o", "--", "CartPole-v1"], "expected OLD/src NEW/src"),
         (["src", "none", "--out", "o", "--", "CartPole-v1"], "none has no voidrl"),
@@ -73,7 +73,7 @@ def test_rows_are_paired_by_the_step_at_which_they_were_due(module, tmp_path):
 def test_what_cannot_be_compared_is_refused(module, tmp_path, monkeypatch, capsys, words, sentence):
     (tmp_path / "taken" / "old-1").mkdir(parents=True)
     (tmp_path / "taken" / "old-1" / "status.json").touch()
-    (tmp_path / "taken" / "comparison.json").write_text("{}")
+    (tmp_path / "taken" / "notes.txt").write_text("runs of whatever version")
     (tmp_path / "src").symlink_to(ROOT / "src")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["compare_learning.py", *words])
