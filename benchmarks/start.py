@@ -35,8 +35,12 @@ CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "OMP_NUM_THREADS")
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """One start in this process."""
-    torch_file = find_spec("torch").origin
-    bytecode = Path(cache_from_source(torch_file)).exists()  # before the import, which may write it
+    from voidrl import bytecode
+
+    bytecode.keep()  # as the command does
+    kept = Path(
+        cache_from_source(find_spec("torch").origin)
+    ).exists()  # before the import, which may write it
     marks = {"start": options.began}
 
     def mark(name: str) -> None:
@@ -93,7 +97,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "first_seconds": marks["first"] - marks["start"] - phases["replay"],
         "full_seconds": marks["full"] - marks["start"] - phases["replay"],
         "updates_per_second": FULL_SPEED / phases["after"],
-        "bytecode": bytecode,
+        "bytecode": kept,
         "phases": phases,
         **_compiling(),
     }

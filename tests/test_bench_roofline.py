@@ -157,16 +157,3 @@ def test_peaks():
     sheet = DATA_SHEETS["NVIDIA H200"]
     assert "4.80 TB/s" in sheet.describe()
     assert "measured" not in sheet.describe()
-
-
-def test_products_of_bf16_that_are_written_in_float32_have_the_rate_of_bf16():
-    a = torch.empty(2, 64, 32, dtype=torch.bfloat16, device="meta")
-    b = torch.empty(2, 32, 16, dtype=torch.bfloat16, device="meta")
-    peaks = Peaks(bf16=1e3, tf32=1e2, fp32=1e1, bandwidth=1e12)
-    for product in (
-        lambda: torch.bmm(a, b, out_dtype=torch.float32),
-        lambda: torch.cat([torch.mm(a[i], b[i], out_dtype=torch.float32) for i in range(2)]),
-    ):
-        floor = count_floor(product, peaks)
-        assert floor.flop == 2 * 2 * 64 * 32 * 16
-        assert floor.seconds == pytest.approx(floor.flop / 1e3)

@@ -371,7 +371,7 @@ def test_presets_and_their_replays():
 
 
 def test_bytecode_that_cannot_be_kept_slows_every_start(monkeypatch, tmp_path):
-    unset, prefix = "unset PYTHONDONTWRITEBYTECODE", "export PYTHONPYCACHEPREFIX=~/.cache/python"
+    unset, prefix = "unset PYTHONDONTWRITEBYTECODE", "set PYTHONPYCACHEPREFIX to a folder that can be written"
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     assert checkup._python().state == "ok"  # the next import writes it
@@ -387,7 +387,8 @@ def test_bytecode_that_cannot_be_kept_slows_every_start(monkeypatch, tmp_path):
     assert kept.is_relative_to(tmp_path)
     kept.parent.mkdir(parents=True)
     kept.touch()
-    assert checkup._python() == Finding("Python", "ok", f"{platform.python_version()}, {sys.executable}")
+    python = f"{platform.python_version()}, {sys.executable}"
+    assert checkup._python() == Finding("Python", "ok", f"{python}; bytecode is kept in {tmp_path}")
 
 
 def test_where_compiled_code_is_kept_and_how_to_delete_it(monkeypatch, tmp_path):

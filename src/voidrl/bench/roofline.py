@@ -131,9 +131,8 @@ class CountFloor(TorchDispatchMode):
         part, flop, rate = "products", 0.0, self.peaks.fp32
         if op.overloadpacket in flop_registry:
             part = "convolutions" if "conv" in name else "products"
-            operands = [value for value in args if not isinstance(value, torch.dtype)]
-            flop = float(flop_registry[op.overloadpacket](*operands, **kwargs, out_val=out))
-            rate = self._product_rate(args, convolution=part == "convolutions")
+            flop = float(flop_registry[op.overloadpacket](*args, **kwargs, out_val=out))
+            rate = self._product_rate(out, convolution=part == "convolutions")
         elif name in VECTOR_PRODUCTS and op.namespace == "aten":
             flop = 2.0 * max(tensor.numel() for tensor in tensors_in(args))
         elif name == "_cdist_forward":
@@ -149,8 +148,8 @@ class CountFloor(TorchDispatchMode):
         seconds = max(flop / rate, size / self.peaks.bandwidth)
         self.floor.add(Floor(flop, size, seconds, {part: seconds}))
 
-    def _product_rate(self, args: tuple, *, convolution: bool) -> float:
-        if tensors_in(args)[0].dtype in HALF:  # whatever the product is written as
+    def _product_rate(self, out: Any, *, convolution: bool) -> float:
+        if tensors_in(out)[0].dtype in HALF:
             return self.peaks.bf16
         rounded = torch.backends.cudnn.allow_tf32 if convolution else torch.backends.cuda.matmul.allow_tf32
         return self.peaks.tf32 if rounded else self.peaks.fp32

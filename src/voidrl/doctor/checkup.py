@@ -16,11 +16,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import IO
 
-from voidrl import __version__, machine
+from voidrl import __version__, bytecode, machine
 from voidrl.doctor import probes
 from voidrl.doctor.probes import COMPONENTS, Finding, first_line, problem
 from voidrl.engine import cache
@@ -115,17 +114,16 @@ def _collect(group: str, process: subprocess.Popen[bytes], output: IO[str], dead
 
 
 def _python() -> Finding:
-    """Say which Python this is, and warn if it cannot keep bytecode, as in some containers."""
+    """Say which Python this is, and warn if it cannot keep bytecode."""
     found = f"{platform.python_version()}, {sys.executable}"
-    fixes = []
-    torch = find_spec("torch")
-    bytecode = Path(cache_from_source(torch.origin)) if torch is not None and torch.origin else None
-    if bytecode is not None and not bytecode.exists():
-        fixes += ["unset PYTHONDONTWRITEBYTECODE"] if sys.dont_write_bytecode else []
-        if not os.access(machine.existing(bytecode.parent), os.W_OK):
-            fixes.append("export PYTHONPYCACHEPREFIX=~/.cache/python")
+    remedies = {
+        bytecode.NEVER: f"unset {bytecode.NEVER}",
+        bytecode.PLACE: f"set {bytecode.PLACE} to a folder that can be written",
+    }
+    fixes = [remedies[variable] for variable in bytecode.obstacles()]
     if not fixes:
-        return Finding("Python", "ok", found)
+        kept = f"; bytecode is kept in {sys.pycache_prefix}" if sys.pycache_prefix else ""
+        return Finding("Python", "ok", f"{found}{kept}")
     slow = "the bytecode of torch is not kept, which more than doubles the time of imports"
     return Finding("Python", "warn", f"{found}: {slow}", "; ".join(fixes))
 

@@ -22,6 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from voidrl.files import user_cache
 from voidrl.machine import free_disk
 from voidrl.units import human_bytes
 
@@ -105,10 +106,8 @@ def start_workers() -> None:
 
 
 def root() -> Path:
-    """The folder of all versions: `voidrl/compiled` in `$XDG_CACHE_HOME`, by default `~/.cache`."""
-    chosen = Path(os.environ.get("XDG_CACHE_HOME") or ".")
-    home = chosen if chosen.is_absolute() else Path.home() / ".cache"  # the standard ignores relative paths
-    return home / "voidrl" / "compiled"
+    """The folder of all versions."""
+    return user_cache() / "compiled"
 
 
 def stored_bytes(folder: Path) -> int:

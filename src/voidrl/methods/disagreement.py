@@ -86,7 +86,7 @@ class Disagreement(Method):
         x = join(z, action_vectors(self.spec, action))  # (B, dim + A)
         # From vectors in float32: bf16 would put a floor under the variance.
         with nullcontext() if self.spec.pixels else full_precision(x):
-            predicted: Tensor = self.models(x)
+            predicted: Tensor = self.models(x.expand(self.config.num_models, *x.shape))
         return predicted.float()
 
     def losses(self, batch: Batch, latents: Latents) -> Iterator[Loss]:

@@ -31,7 +31,8 @@ class TwinQ(nn.Module):
 
     def forward(self, features: Tensor, skill: Tensor, action: Tensor) -> Tensor:
         """(B, F), (B, S), (B, A) → (2, B), or (2, B, outputs) for vector-valued critics."""
-        q: Tensor = self.layers(join(features, skill, action))
+        x = join(features, skill, action)
+        q: Tensor = self.layers(x.expand(2, *x.shape))
         return q.squeeze(-1)
 
 

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voidrl.nets import products
 from voidrl.nets.spectral import SpectralNorm, full_precision
 from voidrl.types import EnvSpec, Layout
 
@@ -87,13 +86,11 @@ class Linear(nn.Linear):
 
 def padded_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """The product (…, inputs) → (…, outputs), in bf16 with sizes padded to what tensor cores like."""
-    if not in_bf16(x):
-        return F.linear(x, weight, bias)
-    wider, longer = (-size % MULTIPLE for size in weight.shape)
+    wider, longer = (-size % MULTIPLE if in_bf16(x) else 0 for size in weight.shape)
     if not (wider or longer):
-        return products.linear(x, weight, bias)
-    padded = F.pad(x, (0, longer)), F.pad(weight, (0, longer, 0, wider)), F.pad(bias, (0, wider))
-    return products.linear(*padded)[..., : len(bias)]
+        return F.linear(x, weight, bias)
+    padded = F.linear(F.pad(x, (0, longer)), F.pad(weight, (0, longer, 0, wider)), F.pad(bias, (0, wider)))
+    return padded[..., : len(bias)]
 
 
 class FullPrecisionLinear(nn.Linear):
@@ -200,7 +197,7 @@ def action_vectors(spec: EnvSpec, action: Tensor) -> Tensor:
 
 
 class EnsembleLinear(nn.Module):
-    """H linear layers as one product: (B, in) for all of them, or (H, B, in), → (H, B, out).
+    """H linear layers as one batched product: (H, B, in) → (H, B, out).
 
     With `full_precision` it is computed in the precision of the weights, under autocast too.
     """
@@ -215,14 +212,14 @@ class EnsembleLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """One product for all heads."""
-        if in_bf16(x) and not self.full_precision:
-            longer = -self.weight.shape[1] % MULTIPLE
-            weight = F.pad(self.weight, (0, 0, 0, longer)) if longer else self.weight
-            return products.ensemble(F.pad(x, (0, longer)) if longer else x, weight, self.bias)
-        if x.ndim == 2:
-            x = x.expand(len(self.weight), *x.shape)
         if not in_bf16(x):
             return torch.baddbmm(self.bias, x, self.weight)
+        if not self.full_precision:
+            longer = -self.weight.shape[1] % MULTIPLE
+            weight = F.pad(self.weight, (0, 0, 0, longer)) if longer else self.weight
+            x = F.pad(x, (0, longer)) if longer else x
+            product = torch.bmm(x, weight)  # not baddbmm, which first writes the bias into every row
+            return product + self.bias.to(product.dtype)
         with full_precision(x):
             x = x.to(self.weight.dtype)
             if self.weight.shape[2] == 1:  # a dot product, which fuses with the previous layer
