@@ -38,9 +38,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from voidrl import bytecode
 
     bytecode.keep()  # as the command does
-    kept = Path(
-        cache_from_source(find_spec("torch").origin)
-    ).exists()  # before the import, which may write it
+    # Before the import, which may write it.
+    kept = Path(cache_from_source(find_spec("torch").origin)).exists()
     marks = {"start": options.began}
 
     def mark(name: str) -> None:
