@@ -10,7 +10,7 @@ Runs of one seed begin alike in both versions, so that differences are taken wit
 standard error, in how many seeds the new version is lower, and p, the fraction of all ways to exchange the
 versions within seeds whose mean difference is at least as large. With four seeds p is never below 0.125, with
 six never below 0.031. Decide beforehand which row counts: among many rows some p are small. A large p does
-not prove that versions are equal; differences of twice the standard error could have been missed.
+not prove that versions are equal; differences of two to three standard errors could have been missed.
 
 Runs that are done are not repeated and those that were stopped are resumed, so that seeds can be added later.
 `--minutes` stops all runs, with a checkpoint, and compares the steps that both versions have.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import voidrl
-from voidrl import bytecode
+from voidrl import bytecode, user_cache
 
 # The beginning of a command, up to the import of torch.
 START = """
@@ -34,65 +34,99 @@ def python(tmp_path):
     environment |= {"PYTHONPATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
     def run(*arguments, **variables):
-        command = [sys.executable, *arguments]
-        done = subprocess.run(
-            command, env=environment | variables, capture_output=True, text=True, check=True
-        )
-        return done.stdout
+        return subprocess.check_output([sys.executable, *arguments], env=environment | variables, text=True)
 
     return run
 
 
 @pytest.fixture
-def unwritable(monkeypatch, tmp_path):
+def cached(tmp_path):
+    return tmp_path / "cache" / "voidrl" / "bytecode"
+
+
+@pytest.fixture
+def read_only(monkeypatch, tmp_path):
     """This process as one whose packages have no bytecode and are read-only."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # these tests may run so: that is not `python -B`
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "")  # so that it is restored
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "pycache_prefix", None)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(bytecode, "cache_from_source", lambda source: f"{source}c")
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK and Path(path).exists())
 
 
-def test_where_python_keeps_bytecode_nothing_changes(python, tmp_path):
+def test_where_python_keeps_bytecode_nothing_changes(python, tmp_path, cached):
     file, exists, variables = json.loads(python("-c", START))
     assert exists
     assert file.startswith(str(tmp_path / "site"))
     assert variables == [None, None]
-    assert not (tmp_path / "cache").exists()
-    later = python("-c", START, PYTHONDONTWRITEBYTECODE="1")  # it is there: nothing is to be written
+    later = python("-c", START, PYTHONDONTWRITEBYTECODE="1")
     assert json.loads(later) == [file, True, ["1", None]]
+    assert not cached.exists()
 
 
-def test_bytecode_that_python_never_writes_is_kept_in_the_cache(python, tmp_path):
-    file, exists, variables = json.loads(python("-c", START, PYTHONDONTWRITEBYTECODE="1"))
-    folder = str(tmp_path / "cache" / "voidrl" / "bytecode")
+def test_bytecode_that_is_kept_out_of_an_image_is_kept_in_the_cache(python, tmp_path, cached):
+    file, exists, (never, place) = json.loads(python("-c", START, PYTHONDONTWRITEBYTECODE="1"))
     assert exists
-    assert file.startswith(folder)
-    assert variables == [None, folder]  # for the processes that it starts
+    assert file.startswith(place)
+    assert Path(place).parent == cached
+    assert never is None  # processes that are started write theirs
     assert not (tmp_path / "site" / "torch" / "__pycache__").exists()
 
 
-def test_the_command_keeps_bytecode(python, tmp_path):
+def test_the_command_keeps_bytecode(python, cached):
     python("-m", "voidrl", "--version", PYTHONDONTWRITEBYTECODE="1")
-    assert (tmp_path / "cache" / "voidrl" / "bytecode").is_dir()
+    assert [*cached.iterdir()]
 
 
-def test_bytecode_of_read_only_packages_is_kept_in_the_cache(unwritable, tmp_path):
+def test_what_the_user_asks_of_python_is_respected(python, tmp_path, cached):
+    assert json.loads(python("-B", "-c", START))[1:] == [False, [None, None]]
+    place = str(tmp_path / "mine")
+    file, exists, variables = json.loads(python("-c", START, PYTHONPYCACHEPREFIX=place))
+    assert exists
+    assert file.startswith(place)
+    assert variables == [None, place]
+    assert not cached.exists()
+
+
+def test_bytecode_of_read_only_packages_is_kept_in_the_cache(read_only, cached):
     assert bytecode.obstacles() == ["PYTHONPYCACHEPREFIX"]
     bytecode.keep()
-    assert sys.pycache_prefix == os.environ["PYTHONPYCACHEPREFIX"] == str(tmp_path / "voidrl" / "bytecode")
+    assert sys.pycache_prefix == os.environ["PYTHONPYCACHEPREFIX"]
+    assert Path(sys.pycache_prefix).parent == cached
 
 
-def test_a_place_that_the_user_has_chosen_stays(unwritable, monkeypatch):
-    monkeypatch.setattr(sys, "pycache_prefix", "/mine")
-    bytecode.keep()
-    assert sys.pycache_prefix == "/mine"
-
-
-def test_without_a_cache_python_goes_on_as_it_was(unwritable, monkeypatch, tmp_path):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+@pytest.mark.parametrize("why", ["a file", "of others", "full"])
+def test_a_cache_that_cannot_be_used_changes_nothing(why, read_only, monkeypatch, tmp_path, cached):
+    if why == "a file":
+        (tmp_path / "cache").touch()
+    elif why == "of others":  # who could put code there
+        (cached / bytecode._environment()).mkdir(parents=True)
+        (cached / bytecode._environment()).chmod(0o777)
+    else:
+        monkeypatch.setattr(user_cache, "free_disk", lambda path: 1000)
     bytecode.keep()
     assert sys.pycache_prefix is None
     assert "PYTHONPYCACHEPREFIX" not in os.environ
+
+
+def test_the_folder_of_another_owner_is_not_used(monkeypatch, tmp_path):
+    folder = tmp_path / "folder"
+    user_cache.open_folder(folder)
+    real = os.fstat
+    other = lambda file: os.stat_result([*real(file)[:4], real(file).st_uid + 1, *real(file)[5:]])  # noqa: E731
+    monkeypatch.setattr(os, "fstat", other)
+    with pytest.raises(PermissionError, match="other users can write to"):
+        user_cache.open_folder(folder)
+
+
+@pytest.mark.parametrize("error", [ValueError, NotImplementedError])
+def test_where_python_has_no_bytecode_at_all_nothing_changes(error, read_only, monkeypatch):
+    def fail(source):
+        raise error
+
+    monkeypatch.setattr(bytecode, "cache_from_source", fail)
+    bytecode.keep()
+    assert sys.pycache_prefix is None

@@ -7,8 +7,10 @@ import torch
 from helpers import CPU
 from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
 
+from voidrl import user_cache
 from voidrl.engine import cache
-from voidrl.engine.cache import UNUSED_DAYS, VARIABLE, open_cache, root, stored_bytes
+from voidrl.engine.cache import VARIABLE, open_cache, root
+from voidrl.user_cache import UNUSED_DAYS, stored_bytes
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +80,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_torch_takes_its_own(cache_h
 
 
 def test_a_full_disk_is_said(monkeypatch):
-    monkeypatch.setattr(cache, "free_disk", lambda path: 1000)
+    monkeypatch.setattr(user_cache, "free_disk", lambda path: 1000)
     said = []
     assert open_cache(CPU, said.append) is None
     assert "1 kB are free" in said[0]

@@ -441,6 +441,24 @@ def test_bf16_leaves_the_gradients_of_exact_layers_exact(engine, traced):
     assert (beyond_bf16 != 0).float().mean() > 0.5
 
 
+IN_BF16 = {
+    "twin critics and dynamics": (CONTINUOUS, {"learner": "ddpg", "representation": "icm"}),
+    "ensembles": (CONTINUOUS, {"learner": "sac", "method": "disagreement"}),
+    "losses added up": (PIXELS, {"share_encoder": "all", "encoder_trainers": ("representation", "learner")}),
+}
+
+
+@pytest.mark.parametrize("case", IN_BF16)
+def test_agents_are_updated_in_bf16(case):
+    spec, options = IN_BF16[case]
+    agent = make_agent(spec, precision="bf16", **options)
+    replay = fill_replay(spec, skill_dim=agent.method.skill_dim, note_dim=agent.note_dim)
+    before = snapshot(agent.learner.critic.state_dict())
+    for index in range(2):
+        assert all(value.isfinite().all() for value in agent.step(replay, index).values())
+    assert moved(before, agent.learner.critic.state_dict())
+
+
 def test_every_piece_says_what_may_be_compiled():
     marked = {
         (kind, name)

@@ -684,7 +684,7 @@ class Config:
     batches of convolutions, as far as cores are free. `OMP_NUM_THREADS` is obeyed."""
     engine: Literal["auto", "eager", "graph", "compile"] = "auto"
     """How updates run: `eager`, one kernel after the other; `graph`, captured as CUDA graphs, many updates
-    per launch; `compile`, fused by torch.compile and then, on CUDA, captured: the fastest, after up to a
+    per launch; `compile`, fused by torch.compile and then, on CUDA, captured: the fastest, after about a
     minute of compiling, some seconds once the same config has been compiled. `auto`: on CUDA `compile` from
     200k updates on, which pay for compiling, and `graph` below; else `eager`."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"

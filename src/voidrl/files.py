@@ -37,13 +37,6 @@ _TOML_TEXT = re.compile(
 )
 
 
-def user_cache() -> Path:
-    """The folder for what can be made again: `voidrl` in `$XDG_CACHE_HOME`, by default `~/.cache`."""
-    chosen = Path(os.environ.get("XDG_CACHE_HOME") or ".")
-    home = chosen if chosen.is_absolute() else Path.home() / ".cache"  # the standard ignores relative paths
-    return home / "voidrl"
-
-
 def user_path(given: str | Path) -> Path:
     """Expand `~`, and refuse what no system call would accept, whether or not something is there."""
     try:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from pseudo_terminals import PseudoTerminal, widest
 
-from voidrl import machine
+from voidrl import bytecode, machine
 from voidrl.cli import main as cli
 from voidrl.doctor import checkup, probes
 from voidrl.doctor.checkup import examine, is_ready, summary
@@ -372,23 +372,29 @@ def test_presets_and_their_replays():
 
 def test_bytecode_that_cannot_be_kept_slows_every_start(monkeypatch, tmp_path):
     unset, prefix = "unset PYTHONDONTWRITEBYTECODE", "set PYTHONPYCACHEPREFIX to a folder that can be written"
-    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    folder = tmp_path / "voidrl" / "bytecode"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "pycache_prefix", str(folder / "this"))
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     assert checkup._python().state == "ok"  # the next import writes it
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     finding = checkup._python()
     assert (finding.state, finding.fix) == ("warn", unset)
     assert "the bytecode of torch is not kept" in finding.found
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK and Path(path).exists())
     assert checkup._python().fix == f"{unset}; {prefix}"
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     assert checkup._python().fix == prefix
     kept = Path(cache_from_source(find_spec("torch").origin))
-    assert kept.is_relative_to(tmp_path)
+    assert kept.is_relative_to(folder)
     kept.parent.mkdir(parents=True)
-    kept.touch()
+    kept.write_bytes(b"x" * 2500)
     python = f"{platform.python_version()}, {sys.executable}"
-    assert checkup._python() == Finding("Python", "ok", f"{python}; bytecode is kept in {tmp_path}")
+    stored = f"bytecode: 2.5 kB in {folder}; to empty it: rm -r {folder}"
+    assert checkup._python() == Finding("Python", "ok", f"{python}; {stored}")
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "mine"))
+    monkeypatch.setattr(bytecode, "obstacles", list)
+    assert checkup._python() == Finding("Python", "ok", python)
 
 
 def test_where_compiled_code_is_kept_and_how_to_delete_it(monkeypatch, tmp_path):

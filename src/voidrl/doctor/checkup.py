@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from voidrl import __version__, bytecode, machine
+from voidrl import __version__, bytecode, machine, user_cache
 from voidrl.doctor import probes
 from voidrl.doctor.probes import COMPONENTS, Finding, first_line, problem
 from voidrl.engine import cache
@@ -122,7 +122,9 @@ def _python() -> Finding:
     }
     fixes = [remedies[variable] for variable in bytecode.obstacles()]
     if not fixes:
-        kept = f"; bytecode is kept in {sys.pycache_prefix}" if sys.pycache_prefix else ""
+        folder = bytecode.root()
+        ours = folder in Path(sys.pycache_prefix or "").parents
+        kept = f"; bytecode: {_stored(folder, user_cache.stored_bytes(folder))}" if ours else ""
         return Finding("Python", "ok", f"{found}{kept}")
     slow = "the bytecode of torch is not kept, which more than doubles the time of imports"
     return Finding("Python", "warn", f"{found}: {slow}", "; ".join(fixes))
@@ -191,13 +193,17 @@ def _compile_cache() -> Finding:
     if chosen := os.environ.get(cache.VARIABLE):
         return Finding("compile cache", "ok", f"{chosen}, set by {cache.VARIABLE}")
     folder = cache.root()
-    size = cache.stored_bytes(folder)
+    size = user_cache.stored_bytes(folder)
     parent = machine.existing(folder)
     if not os.access(parent, os.W_OK | os.X_OK):
-        found = f"{parent} cannot be written: every start with --engine compile takes up to a minute"
+        found = f"{parent} cannot be written: every start with --engine compile takes about a minute"
         return Finding("compile cache", "warn", found, "set XDG_CACHE_HOME to a folder that can be written")
+    return Finding("compile cache", "ok", _stored(folder, size))
+
+
+def _stored(folder: Path, size: int) -> str:
     remove = f"; to empty it: rm -r {shlex.quote(str(folder))}" if size else ""
-    return Finding("compile cache", "ok", f"{human_bytes(size)} in {folder}{remove}")
+    return f"{human_bytes(size)} in {folder}{remove}"
 
 
 def _too_large(free: int, copies: int = 1) -> str:

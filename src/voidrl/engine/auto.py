@@ -7,7 +7,7 @@ from typing import Literal
 from voidrl.config import Config
 from voidrl.units import human_count
 
-# Compiling takes up to a minute and saves 0.5 to 1.1 ms of an update on an H200: it has paid for itself after
+# Compiling takes about a minute and saves 0.5 to 1.1 ms of an update on an H200: it has paid for itself after
 # 50k to 120k updates. What an earlier run has compiled does not count, or equal runs would round differently.
 FEWEST_UPDATES = 200_000
 

@@ -9,30 +9,23 @@ Importing this module does not import torch.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
-import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from voidrl.files import user_cache
-from voidrl.machine import free_disk
-from voidrl.units import human_bytes
+from voidrl import user_cache
 
 if TYPE_CHECKING:
     import torch
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch reads it whenever it compiles; Triton's cache is inside
-MIN_FREE_BYTES = 200 * 10**6  # one config takes a tenth of it
 SET_ASIDE = "voidrl-compiled-"  # beginning of the names of folders that replace a damaged one
-UNUSED_DAYS = 30  # after which the folder of another version or processor is deleted
 PACKAGE = Path(__file__).parents[1]
 
 
@@ -80,7 +73,7 @@ def open_cache(device: torch.device, say: Callable[[str], None]) -> CompileCache
         ours = path.parent in Path(chosen).parents or Path(chosen).name.startswith(SET_ASIDE)
         if not ours and chosen != default_cache_dir():
             return None
-        _require_writable(path)
+        user_cache.open_folder(path)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
         os.environ.pop(VARIABLE, None)
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -89,7 +82,7 @@ def open_cache(device: torch.device, say: Callable[[str], None]) -> CompileCache
             f"set XDG_CACHE_HOME or {VARIABLE} to a folder that can be written"
         )
         return None
-    _delete_unused(path)
+    user_cache.delete_unused(path)
     os.environ[VARIABLE] = str(path)
     return CompileCache(path)
 
@@ -107,35 +100,7 @@ def start_workers() -> None:
 
 def root() -> Path:
     """The folder of all versions."""
-    return user_cache() / "compiled"
-
-
-def stored_bytes(folder: Path) -> int:
-    """The size of all files in a folder; 0 if there is none."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):  # deleted meanwhile
-                total += (Path(parent) / name).lstat().st_size
-    return total
-
-
-def _require_writable(path: Path) -> None:
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryFile(dir=path) as file:
-        file.write(b"voidrl")
-    free = free_disk(path)
-    if free is not None and free < MIN_FREE_BYTES:
-        raise OSError(errno.ENOSPC, f"{human_bytes(free)} are free, less than {human_bytes(MIN_FREE_BYTES)}")
-    os.utime(path)  # it is in use
-
-
-def _delete_unused(path: Path) -> None:
-    oldest = time.time() - UNUSED_DAYS * 24 * 3600
-    for other in path.parent.iterdir():
-        with suppress(OSError):
-            if other != path and other.stat().st_mtime < oldest:
-                shutil.rmtree(other)
+    return user_cache.root() / "compiled"
 
 
 def _version(device: torch.device) -> str:

@@ -36,7 +36,7 @@ def pick_mode(agent: Agent, before: str | None, say: Callable[[str], None]) -> M
     if obstacle and (wanted == "graph" or (wanted == "compile" and agent.device.type == "cuda")):
         raise ConfigError(f"engine = {wanted!r} cannot be used: {obstacle}; or use 'auto' or 'eager'")
     if mode == "compile":
-        slow = "the first start takes up to a minute, later ones of the same config some seconds"
+        slow = "the first start takes about a minute, later ones of the same config some seconds"
         other = by_caller("engine = 'graph'", "--engine graph")
         reason = f"{reason}; {slow}; {other} starts at once" if reason else slow
     if reason and agent.learns:
