@@ -24,18 +24,22 @@ def keep() -> None:
     There packages are read-only, or `PYTHONDONTWRITEBYTECODE` keeps bytecode out of the image. Nothing
     changes with `python -B`, or if the user has chosen a place by `PYTHONPYCACHEPREFIX`.
     """
-    is_forbidden = sys.flags.dont_write_bytecode and not os.environ.get(NEVER)
-    if is_forbidden or sys.pycache_prefix is not None or not obstacles():
+    if is_forbidden() or sys.pycache_prefix is not None or not obstacles():
         return
     try:
-        folder = root() / _environment()
-        user_cache.open_folder(folder)
-        user_cache.delete_unused(folder)
-    except (OSError, RuntimeError):  # RuntimeError: there is no home. `voidrl doctor` warns
+        place = folder()
+        user_cache.open_folder(place)
+        user_cache.delete_unused(place)
+    except OSError:  # `voidrl doctor` says why
         return
-    sys.pycache_prefix = os.environ[PLACE] = str(folder)  # the latter for processes that are started
+    sys.pycache_prefix = os.environ[PLACE] = str(place)  # the latter for processes that are started
     sys.dont_write_bytecode = False
     os.environ.pop(NEVER, None)
+
+
+def is_forbidden() -> bool:
+    """Whether Python was started with `-B`."""
+    return bool(sys.flags.dont_write_bytecode) and not os.environ.get(NEVER)
 
 
 def root() -> Path:
@@ -43,13 +47,21 @@ def root() -> Path:
     return user_cache.root() / "bytecode"
 
 
+def folder() -> Path:
+    """The folder of this Python and its packages: another environment may have the same paths."""
+    digest = hashlib.sha256(sys.prefix.encode())
+    with suppress(metadata.PackageNotFoundError):
+        digest.update(metadata.version("torch").encode())
+    return root() / f"{sys.implementation.cache_tag}-{digest.hexdigest()[:12]}"
+
+
 def obstacles() -> list[str]:
     """The variables to change so that Python keeps the bytecode of torch; none if there is bytecode."""
     file = _bytecode_of_torch()
     if file is None or os.access(file, os.F_OK):
         return []
-    folder = next((parent for parent in file.parents if os.access(parent, os.F_OK)), file.parent)
-    return [NEVER] * sys.dont_write_bytecode + [PLACE] * (not os.access(folder, os.W_OK))
+    nearest = next((parent for parent in file.parents if os.access(parent, os.F_OK)), file.parent)
+    return [NEVER] * sys.dont_write_bytecode + [PLACE] * (not os.access(nearest, os.W_OK))
 
 
 def _bytecode_of_torch() -> Path | None:
@@ -60,11 +72,3 @@ def _bytecode_of_torch() -> Path | None:
     except (ImportError, ValueError, NotImplementedError):
         return None
     return Path(file).absolute() if file else None
-
-
-def _environment() -> str:
-    """A name for this Python and its packages: another environment may have the same paths."""
-    digest = hashlib.sha256(sys.prefix.encode())
-    with suppress(metadata.PackageNotFoundError):
-        digest.update(metadata.version("torch").encode())
-    return f"{sys.implementation.cache_tag}-{digest.hexdigest()[:12]}"

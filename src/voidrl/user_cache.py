@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,29 +20,49 @@ UNUSED_DAYS = 30  # after which the folder of another version or processor is de
 
 
 def root() -> Path:
-    """The folder `voidrl` in `$XDG_CACHE_HOME`, by default `~/.cache`."""
+    """The folder `voidrl` in `$XDG_CACHE_HOME`, by default `~/.cache`; an OSError if there is no home."""
     chosen = Path(os.environ.get("XDG_CACHE_HOME") or ".")
-    home = chosen if chosen.is_absolute() else Path.home() / ".cache"  # the standard ignores relative paths
-    return home.absolute() / "voidrl"
+    if chosen.is_absolute():  # the standard ignores relative paths
+        return chosen / "voidrl"
+    try:
+        return Path.home().absolute() / ".cache" / "voidrl"
+    except RuntimeError as error:
+        raise FileNotFoundError(errno.ENOENT, "this user has no home folder") from error
 
 
 def open_folder(path: Path) -> None:
-    """Make a folder from which code may be executed, and mark it as used.
+    """Make a folder below `root()` from which code may be executed, and mark it as used.
 
     An OSError says why it cannot be used: it is read-only, other users can write to it, or the disk is full.
     """
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    found = path.stat()
+    folders = [folder for folder in (path, *path.parents) if folder.is_relative_to(root().parent)]
+    for folder in reversed(folders):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryFile(dir=path) as file:
         file.write(b"voidrl")
-        # A file system may show another owner for all that this user writes.
-        ours = os.name == "nt" or os.fstat(file.fileno()).st_uid == found.st_uid
-    if not ours or (os.name != "nt" and found.st_mode & 0o022):
-        raise PermissionError(errno.EPERM, f"other users can write to {path}")
+        _require_private(folders, os.fstat(file.fileno()).st_uid)
     free = free_disk(path)
     if free is not None and free < MIN_FREE_BYTES:
         raise OSError(errno.ENOSPC, f"{human_bytes(free)} are free, less than {human_bytes(MIN_FREE_BYTES)}")
     os.utime(path)
+
+
+def _require_private(folders: Sequence[Path], user: int) -> None:
+    """Refuse folders in which other users could exchange what is there; the last one may be a shared one.
+
+    `user` owns what this process writes, which on some file systems is not its own user.
+    """
+    if os.name == "nt":  # which has access lists instead
+        return
+    for folder in folders:
+        found, is_shared = folder.stat(), folder == folders[-1]
+        if found.st_uid not in ((user, 0) if is_shared else (user,)):
+            raise PermissionError(errno.EPERM, f"{folder} belongs to another user")
+        by_group = found.st_mode & stat.S_IWGRP and found.st_gid != found.st_uid  # not the user's own group
+        by_all = found.st_mode & stat.S_IWOTH
+        is_sticky = found.st_mode & stat.S_ISVTX  # others cannot rename what is in there
+        if (by_group or by_all) and not (is_shared and is_sticky):
+            raise PermissionError(errno.EPERM, f"other users can write to {folder}")
 
 
 def delete_unused(path: Path) -> None:

@@ -390,11 +390,21 @@ def test_bytecode_that_cannot_be_kept_slows_every_start(monkeypatch, tmp_path):
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"x" * 2500)
     python = f"{platform.python_version()}, {sys.executable}"
-    stored = f"bytecode: 2.5 kB in {folder}; to empty it: rm -r {folder}"
+    stored = f"bytecode is in {folder}; to empty it: rm -r {folder}"
     assert checkup._python() == Finding("Python", "ok", f"{python}; {stored}")
-    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "mine"))
-    monkeypatch.setattr(bytecode, "obstacles", list)
-    assert checkup._python() == Finding("Python", "ok", python)
+
+
+def test_why_bytecode_cannot_be_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(bytecode, "obstacles", lambda: ["PYTHONDONTWRITEBYTECODE"])
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tmp_path.chmod(0o777)
+    finding = checkup._python()
+    assert finding.found.endswith(f"(other users can write to {tmp_path})")
+    assert finding.fix == "unset PYTHONDONTWRITEBYTECODE"
+    monkeypatch.setattr(bytecode, "is_forbidden", lambda: True)
+    assert checkup._python().fix == "start Python without -B"
 
 
 def test_where_compiled_code_is_kept_and_how_to_delete_it(monkeypatch, tmp_path):
@@ -402,11 +412,14 @@ def test_where_compiled_code_is_kept_and_how_to_delete_it(monkeypatch, tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))
     folder = tmp_path / "my cache" / "voidrl" / "compiled"
     assert checkup._compile_cache() == Finding("compile cache", "ok", f"0 bytes in {folder}")
-    folder.mkdir(parents=True)
     (folder / "code").write_bytes(b"x" * 2500)
     assert checkup._compile_cache().found == f"2.5 kB in {folder}; to empty it: rm -r '{folder}'"
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    folder.chmod(0o777)
     finding = checkup._compile_cache()
-    assert (finding.state, finding.fix) == ("warn", "set XDG_CACHE_HOME to a folder that can be written")
+    assert finding.state == "warn"
+    assert finding.found.startswith(f"other users can write to {folder}: every start")
+    assert finding.fix == "set XDG_CACHE_HOME to a folder that only you can write"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "code"))
+    assert checkup._compile_cache().found.startswith(f"{folder / 'code'}: File exists: ")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/mine")
     assert checkup._compile_cache().found == "/mine, set by TORCHINDUCTOR_CACHE_DIR"

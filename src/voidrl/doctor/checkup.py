@@ -116,18 +116,19 @@ def _collect(group: str, process: subprocess.Popen[bytes], output: IO[str], dead
 def _python() -> Finding:
     """Say which Python this is, and warn if it cannot keep bytecode."""
     found = f"{platform.python_version()}, {sys.executable}"
-    remedies = {
-        bytecode.NEVER: f"unset {bytecode.NEVER}",
-        bytecode.PLACE: f"set {bytecode.PLACE} to a folder that can be written",
-    }
-    fixes = [remedies[variable] for variable in bytecode.obstacles()]
-    if not fixes:
-        folder = bytecode.root()
-        ours = folder in Path(sys.pycache_prefix or "").parents
-        kept = f"; bytecode: {_stored(folder, user_cache.stored_bytes(folder))}" if ours else ""
-        return Finding("Python", "ok", f"{found}{kept}")
-    slow = "the bytecode of torch is not kept, which more than doubles the time of imports"
-    return Finding("Python", "warn", f"{found}: {slow}", "; ".join(fixes))
+    obstacles = bytecode.obstacles()
+    if not obstacles:
+        with suppress(OSError):
+            if (folder := bytecode.root()).is_dir():
+                found = f"{found}; bytecode is in {folder}; to empty it: {_remove(folder)}"
+        return Finding("Python", "ok", found)
+    found = f"{found}: the bytecode of torch is not kept, which more than doubles the time of imports"
+    if sys.pycache_prefix is None and (why := _unusable(bytecode.folder)):
+        found = f"{found} ({why})"
+    never = "start Python without -B" if bytecode.is_forbidden() else f"unset {bytecode.NEVER}"
+    place = f"set {bytecode.PLACE} to a folder that can be written"
+    remedies = {bytecode.NEVER: never, bytecode.PLACE: place}
+    return Finding("Python", "warn", found, "; ".join(remedies[variable] for variable in obstacles))
 
 
 def _package() -> Finding:
@@ -192,18 +193,28 @@ def _compile_cache() -> Finding:
     """Say where compiled code is kept, how much there is, and how to delete it."""
     if chosen := os.environ.get(cache.VARIABLE):
         return Finding("compile cache", "ok", f"{chosen}, set by {cache.VARIABLE}")
+    if why := _unusable(cache.root):
+        found = f"{why}: every start with --engine compile takes about a minute"
+        fix = "set XDG_CACHE_HOME to a folder that only you can write"
+        return Finding("compile cache", "warn", found, fix)
     folder = cache.root()
     size = user_cache.stored_bytes(folder)
-    parent = machine.existing(folder)
-    if not os.access(parent, os.W_OK | os.X_OK):
-        found = f"{parent} cannot be written: every start with --engine compile takes about a minute"
-        return Finding("compile cache", "warn", found, "set XDG_CACHE_HOME to a folder that can be written")
-    return Finding("compile cache", "ok", _stored(folder, size))
+    remove = f"; to empty it: {_remove(folder)}" if size else ""
+    return Finding("compile cache", "ok", f"{human_bytes(size)} in {folder}{remove}")
 
 
-def _stored(folder: Path, size: int) -> str:
-    remove = f"; to empty it: rm -r {shlex.quote(str(folder))}" if size else ""
-    return f"{human_bytes(size)} in {folder}{remove}"
+def _unusable(folder: Callable[[], Path]) -> str:
+    """Why a folder of the user's cache cannot be used; empty if it can."""
+    try:
+        user_cache.open_folder(folder())
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        return f"{name}{error.strerror or error}"
+    return ""
+
+
+def _remove(folder: Path) -> str:
+    return f"rm -r {shlex.quote(str(folder))}"
 
 
 def _too_large(free: int, copies: int = 1) -> str:

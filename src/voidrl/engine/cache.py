@@ -74,9 +74,9 @@ def open_cache(device: torch.device, say: Callable[[str], None]) -> CompileCache
         if not ours and chosen != default_cache_dir():
             return None
         user_cache.open_folder(path)
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+    except OSError as error:
         os.environ.pop(VARIABLE, None)
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = error.strerror or str(error)
         say(
             f"compiled code is not kept for the next start: the cache folder cannot be used ({reason}); "
             f"set XDG_CACHE_HOME or {VARIABLE} to a folder that can be written"
