@@ -19,6 +19,7 @@ def module(monkeypatch):
 @pytest.mark.parametrize(
     ("differences", "p"),
     [
+        ([0.0, 0.0], 1),  # equal versions
         ([5.0], 1),  # +5 and −5 are as far from 0
         ([1.0, 1.0, 1.0], 2 / 8),  # only all of one sign
         ([3.0, 1.0], 2 / 4),  # ±4, but not ±2
