@@ -10,7 +10,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
 from voidrl import user_cache
 from voidrl.engine import cache
 from voidrl.engine.cache import VARIABLE, open_cache, root
-from voidrl.user_cache import UNUSED_DAYS, stored_bytes
+from voidrl.user_cache import UNUSED_DAYS
 
 
 @pytest.fixture(autouse=True)
@@ -112,11 +112,3 @@ def test_what_is_set_aside_is_deleted_once_compiling_works_without_it():
     assert said == [f"{cache.path} could not be used and is deleted; the next start compiles again"]
     assert open_cache(CPU, said.append).path == cache.path  # of the next run in the same process
     assert os.environ[VARIABLE] == str(cache.path)
-
-
-def test_the_size_is_that_of_all_files(tmp_path):
-    assert stored_bytes(tmp_path / "missing") == 0
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "one").write_bytes(b"12345")
-    (tmp_path / "a" / "b" / "two").write_bytes(b"67")
-    assert stored_bytes(tmp_path) == 7

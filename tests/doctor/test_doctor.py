@@ -390,7 +390,7 @@ def test_bytecode_that_cannot_be_kept_slows_every_start(monkeypatch, tmp_path):
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"x" * 2500)
     python = f"{platform.python_version()}, {sys.executable}"
-    stored = f"bytecode is in {folder}; to empty it: rm -r {folder}"
+    stored = f"bytecode kept by voidrl: {folder}; to empty it: rm -r {folder}"
     assert checkup._python() == Finding("Python", "ok", f"{python}; {stored}")
 
 
@@ -404,7 +404,9 @@ def test_why_bytecode_cannot_be_kept(monkeypatch, tmp_path):
     assert finding.found.endswith(f"(other users can write to {tmp_path})")
     assert finding.fix == "unset PYTHONDONTWRITEBYTECODE"
     monkeypatch.setattr(bytecode, "is_forbidden", lambda: True)
-    assert checkup._python().fix == "start Python without -B"
+    finding = checkup._python()
+    assert finding.fix == "start Python without -B"
+    assert str(tmp_path) not in finding.found
 
 
 def test_where_compiled_code_is_kept_and_how_to_delete_it(monkeypatch, tmp_path):

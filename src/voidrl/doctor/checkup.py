@@ -120,14 +120,16 @@ def _python() -> Finding:
     if not obstacles:
         with suppress(OSError):
             if (folder := bytecode.root()).is_dir():
-                found = f"{found}; bytecode is in {folder}; to empty it: {_remove(folder)}"
+                found = f"{found}; bytecode kept by voidrl: {folder}; to empty it: {_remove(folder)}"
         return Finding("Python", "ok", found)
     found = f"{found}: the bytecode of torch is not kept, which more than doubles the time of imports"
-    if sys.pycache_prefix is None and (why := _unusable(bytecode.folder)):
+    by_option = bytecode.is_forbidden()
+    if sys.pycache_prefix is None and not by_option and (why := _unusable(bytecode.folder)):
         found = f"{found} ({why})"
-    never = "start Python without -B" if bytecode.is_forbidden() else f"unset {bytecode.NEVER}"
-    place = f"set {bytecode.PLACE} to a folder that can be written"
-    remedies = {bytecode.NEVER: never, bytecode.PLACE: place}
+    remedies = {
+        bytecode.NEVER: "start Python without -B" if by_option else f"unset {bytecode.NEVER}",
+        bytecode.PLACE: f"set {bytecode.PLACE} to a folder that can be written",
+    }
     return Finding("Python", "warn", found, "; ".join(remedies[variable] for variable in obstacles))
 
 
