@@ -88,6 +88,8 @@ def test_what_the_user_asks_of_python_is_respected(python, tmp_path, cached):
     assert exists
     assert file.startswith(place)
     assert variables == [None, place]
+    both = python("-c", START, PYTHONPYCACHEPREFIX=f"{place}2", PYTHONDONTWRITEBYTECODE="1")
+    assert json.loads(both)[1:] == [False, ["1", f"{place}2"]]
     assert not cached.exists()
 
 

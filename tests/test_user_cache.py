@@ -51,6 +51,9 @@ def test_in_a_shared_folder_everything_below_is_the_user_s_own(home):
     user_cache.open_folder(code)
     home.chmod(0o1777)  # as that of /tmp
     user_cache.open_folder(code)
+    (home / "voidrl").chmod(0o1777)  # others could add code
+    with pytest.raises(PermissionError, match=f"other users can write to {home / 'voidrl'}"):
+        user_cache.open_folder(code)
     os.chown(home / "voidrl", 1234, 1234)  # somebody was first
     with pytest.raises(PermissionError, match=f"{home / 'voidrl'} belongs to another user"):
         user_cache.open_folder(code)
