@@ -222,7 +222,6 @@ CALLS = {
         errors.ConfigError,
         "representation 'identity' cannot be used on pixels .* use simclr, fixed",
     ),
-    "no steps": (Walk, {"steps": 0}, errors.ConfigError, "steps must be a positive whole number.*got 0"),
     "negative steps": (
         Walk,
         {"steps": "-5"},
@@ -349,7 +348,7 @@ COMMAND_LINES = {
     "learner": (["pretrain", "tiny_runs:Walk", "--learner", "dqm"], "did you mean 'dqn'"),
     "preset": (["train", "tiny_runs:Walk", "--preset", "maze"], "unknown preset 'maze'"),
     "steps": (["pretrain", "tiny_runs:Walk", "--steps", "many"], "steps = 'many' cannot be used"),
-    "no steps": (["pretrain", "tiny_runs:Walk", "--steps", "0"], "steps = 0 cannot be used"),
+    "no steps": (["train", "tiny_runs:Walk", "--steps", "0"], "steps = 0 cannot be used"),
     "type": (
         ["pretrain", "tiny_runs:Walk", "--learner.n-step", "x"],
         "learner.n_step = 'x' cannot be used: expected a whole number",

@@ -265,7 +265,7 @@ POSITIVE = {
                     "discount", "target_tau", "target_every_updates"],
     ReplayConfig: ["capacity_steps"],
     FinetuneConfig: ["learning_rate"],
-    LogConfig: ["log_every_steps", "checkpoint_every_steps", "keep_last", "eval_episodes"],
+    LogConfig: ["log_every_steps", "checkpoint_every_steps", "keep_last"],
     Config: ["steps", "updates_per_step"],
 }  # fmt: skip
 NOT_NEGATIVE = {
@@ -273,7 +273,7 @@ NOT_NEGATIVE = {
     LearnerConfig: ["max_grad_norm"],
     AugmentConfig: ["shift_pixels", "intensity_scale"],
     FinetuneConfig: ["warmup_steps"],
-    LogConfig: ["eval_every_steps", "probe_every_steps", "eval_epsilon"],
+    LogConfig: ["eval_every_steps", "eval_episodes", "probe_every_steps", "eval_epsilon"],
     Config: ["warmup_steps", "seed"],
 }
 

@@ -64,6 +64,24 @@ def test_every_environment_plays_its_share_of_whole_episodes(ladders):
     assert row["eval/return_std"] == pytest.approx(np.std([1, 3, 15, 21, 45]))
 
 
+def test_returns_are_of_unclipped_rewards_and_without_the_reset_step(ladders, monkeypatch):
+    """Rewards are clipped to 1 as on Atari, and the environments report 100 for the reset step."""
+    envs, ended = ladders(2), np.zeros(2, bool)
+    receive = envs.recv
+
+    def recv(counted):
+        nonlocal ended
+        result, is_reset = receive(counted), ended
+        ended = result.ended
+        score = np.where(is_reset, 100, result.score)
+        return result._replace(reward=score.clip(-1, 1), score=score)
+
+    monkeypatch.setattr(envs, "recv", recv)
+    result = evaluate_agent(make_agent(SPEC), envs, episodes=4, seed=1)
+    assert result.lengths == [1, 2, 5, 6]
+    assert result.returns == [1, 3, 15, 21]  # 1 + 2 + … + length
+
+
 def test_without_success_in_info_there_is_none(ladders):
     result = evaluate_agent(make_agent(SPEC), ladders(1, tells=False), episodes=2, seed=1)
     assert result.successes is None

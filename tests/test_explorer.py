@@ -62,7 +62,7 @@ def tune(source, out, taken, steps=40, **tuning):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(voidrl.agent.Agent, "load_pretrained", loaded)
         config = {"finetune": {"heads": "random", "warmup_steps": 9, **tuning}}
-        config["log.checkpoint_every_steps"] = 1000
+        config |= {"log.checkpoint_every_steps": 1000, "log.eval_episodes": 0}  # actions of training only
         agent = voidrl.finetune(source, long_walk, steps=steps, out=out, config=config)
     return agent, list(taken)
 
@@ -170,6 +170,7 @@ def test_runs_with_an_explorer_resume_bit_for_bit_without_the_pretrained_run(tmp
     config = tiny(env__num_envs=2, log__checkpoint_every_steps=6, **changes)
     voidrl.pretrain(env, steps=12, out=tmp_path / "source", config=config)
     tuning = {"heads": "random", "explorer": 0.5, "explorer_steps": 3, "explorer_decay_steps": 20}
+    tuning |= {"detours": 0.0}  # whose schedule ends with the run, which is extended here
     # New heads need not have the size of the pre-trained ones.
     config = {"finetune": tuning, "learner.hidden_dim": 5}
     for steps, out in ((24, "straight"), (6, "resumed")):  # stopped within the warm-up

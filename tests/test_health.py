@@ -122,25 +122,32 @@ def test_a_normalized_reward_is_judged_by_what_the_method_gave():
     assert "is constant, train/intrinsic_mean is 2 and train/intrinsic_std 1e-07" in sentence
 
 
-def test_values_beyond_what_rewards_of_the_horizon_add_up_to_are_said():
-    watch = monitor(CONTINUOUS, learner__discount=0.99, intrinsic_scale="horizon")
-    (sentence,) = said(watch, {"reward_mean": 0.5, "reward_std": 0.5, "q_mean": 200.0})
-    assert "add up to 1 with learner.discount = 0.99" in sentence
-
-
 def test_values_beyond_what_rewards_add_up_to_are_said():
     watch = monitor(CONTINUOUS, learner__discount=0.99)
-    normal = {"reward_mean": 0.5, "reward_std": 0.5, "q_mean": 40.0, "q_target": 40.0}
-    assert said(watch, normal, 9) == []
-    (sentence,) = said(watch, normal | {"q_mean": -2e4})
-    assert "q_mean is -2e+04" in sentence
-    assert "add up to 1e+02 with learner.discount = 0.99" in sentence
+    normal = {"reward_mean": 0.5, "reward_std": 0.5, "q_mean": 40.0, "q_target": 40.0, "value_limit": 50.0}
+    assert said(watch, normal | {"q_mean": 99.0}, 9) == []
+    (sentence,) = said(watch, normal | {"q_mean": -101.0})
+    assert "q_mean is -101, and the rewards seen so far add up to 50 at most" in sentence
     assert "learner.learning_rate" in sentence
 
 
-def test_values_that_fine_tuning_has_to_unlearn_are_not_said():
+def test_the_entropy_bonus_is_possible_too():
+    watch = monitor(CONTINUOUS, learner__discount=0.99)
+    soft = {"reward_mean": 0.5, "reward_std": 0.5, "value_limit": 50.0, "temperature": 0.5, "policy_entropy": 1.0}
+    assert said(watch, soft | {"q_mean": 199.0}, 9) == []
+    assert said(watch, soft | {"q_mean": 201.0}) != []
+
+
+def test_impossible_values_of_kept_heads_name_the_task_and_the_remedy():
+    watch = monitor(CONTINUOUS, phase="finetune", finetune__heads="pretrained")
+    (sentence,) = said(watch, {"reward_mean": 0.0, "reward_std": 0.0, "q_mean": 80.0, "value_limit": 1.0})
+    assert f"impossible in {watch.config.env.id}" in sentence
+    assert "finetune.heads = 'auto'" in sentence
+
+
+def test_before_the_first_reward_any_value_is_possible():
     watch = monitor(CONTINUOUS, phase="finetune")
-    assert said(watch, {"reward_mean": 0.0, "reward_std": 0.0, "q_mean": 80.0, "q_target": 80.0}, 9) == []
+    assert said(watch, {"reward_mean": 0.0, "reward_std": 0.0, "q_mean": 80.0, "value_limit": 0.0}, 9) == []
 
 
 def config_of(path):
@@ -233,7 +240,7 @@ def test_a_huge_learning_rate_is_said(tmp_path):
     config = tiny(learner__learning_rate=1e6, learner__target_tau=1.0, **LONG)
     voidrl.pretrain(Walk, "apt", steps=60, out=tmp_path / "run", config=config)
     (found,) = warnings_of(tmp_path / "run")
-    assert "values explode" in found
+    assert "values are impossible" in found
     assert "lower learner.learning_rate (1e+06 now)" in found
 
 

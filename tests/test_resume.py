@@ -427,7 +427,7 @@ def test_a_kill_before_the_first_checkpoint_begins_again_without_repeated_rows(t
         start(tmp_path / "run")
 
     assert wait(forked(die)) == -signal.SIGKILL
-    assert len(rows(tmp_path / "run")) == 7
+    assert sum("updates" in row for row in rows(tmp_path / "run")) == 7
     voidrl.resume(tmp_path / "run")
     assert_same_run(tmp_path / "straight", tmp_path / "run")
 

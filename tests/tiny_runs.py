@@ -19,7 +19,7 @@ TINY = {
     "representation": {"batch_size": 8, "encoder": {"feature_dim": 3, "width": 0.1}},
     "replay": {"capacity_steps": 30},  # smaller than the runs: it wraps
     "finetune": {"warmup_steps": 8},
-    "log": {"tensorboard": False, "log_every_steps": 7, "checkpoint_every_steps": 20},
+    "log": {"tensorboard": False, "log_every_steps": 7, "checkpoint_every_steps": 20, "eval_episodes": 2},
 }
 
 

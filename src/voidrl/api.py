@@ -104,7 +104,8 @@ def pretrain(
             `voidrl/PixelMaze-v0?size=13`), `module:factory`, or a function that returns a `gymnasium.Env`.
         method: The intrinsic reward: a name from `voidrl list methods`, `module:Class`, or a `Method` class.
             By default the one in `config`, else `apt`. It brings its recipe for the preset.
-        steps: Environment steps; `"1M"`, `"100k"` and `1e6` are understood.
+        steps: Environment steps; `"1M"`, `"100k"` and `1e6` are understood. 0 makes an untrained agent, whose
+            fine-tuning is a control for that of a pre-trained one.
         seed: Seed of everything random in the run.
         out: The run folder; by default a new one under `runs/`.
         preset: A protocol or an agent, a name from `voidrl list presets`, or `none`; by default
@@ -382,13 +383,16 @@ def probe(
     )
 
 
-def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) -> Agent:
+def load(source: str | Path, *, device: str = "auto", trust_code: bool = False, best: bool = False) -> Agent:
     """An agent from the folder of a run (its newest valid checkpoint), a checkpoint or a saved agent.
 
     Where there is no such folder, `user/name` is loaded from the Hugging Face Hub, with `trust_code` as in
-    `from_pretrained`.
+    `from_pretrained`. `best` loads the best evaluated agent of a fine-tuning run instead of its last; that
+    may be the pre-trained agent.
     """
     path = user_path(source)
+    if best:
+        return _best_agent(path, device)
     saved_agent = share.is_pretrained(path) or (path / share.WEIGHTS).is_file()
     if saved_agent or (not path.exists() and share.is_on_hub(source)):
         return share.from_pretrained(source, device=device, trust_code=trust_code)
@@ -402,6 +406,16 @@ def load(source: str | Path, *, device: str = "auto", trust_code: bool = False) 
     root = path if checkpoint.list_steps(path) else RunFolder.open(path).checkpoints_path
     if not checkpoint.list_steps(root):
         raise CheckpointError(f"the run {path} holds no checkpoint yet")
+    return checkpoint.read_latest(root, _say_once, partial(_saved_agent, device=device))
+
+
+def _best_agent(path: Path, device: str) -> Agent:
+    root = RunFolder.open(path).best_path
+    if not checkpoint.list_steps(root):
+        raise CheckpointError(
+            f"{path} has no best agent, only fine-tuning keeps one: leave out "
+            f"{by_caller('best=True', '--best')} to use its last agent"
+        )
     return checkpoint.read_latest(root, _say_once, partial(_saved_agent, device=device))
 
 
@@ -419,7 +433,7 @@ def _saved_agent(saved: checkpoint.Checkpoint, device: str) -> Agent:
 
 def _arguments(steps: Steps | None = None, **others: Any) -> dict[str, Any]:
     """The arguments that were given, as changes to the config."""
-    given = {"steps": None if steps is None else parse_count(steps), **others}
+    given = {"steps": None if steps is None else parse_count(steps, zero=True), **others}
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -493,7 +507,7 @@ def _start(
         else:
             agent.load_pretrained({k: v.to(agent.device) for k, v in pretrained.tensors().items()})
             agent.steps = pretrained.steps
-            if Explorer.is_needed(config, 0):
+            if Explorer.is_needed(config):
                 parts.engine.explorer = Explorer.copy_of(pretrained, agent.device)
         _fill(parts, notes.append)
         build.rehearse_representation(agent)
@@ -501,7 +515,9 @@ def _start(
         begin_stream(agent, 0)
         warmup = config.finetune.warmup_steps if config.phase == "finetune" else config.warmup_steps
         rollout = agent.learner.rollout_steps * config.env.num_envs
-        if agent.learns and config.steps < rollout:
+        if not config.steps:
+            notes.append("the agent is saved untrained: steps = 0")
+        elif agent.learns and config.steps < rollout:
             notes.append(
                 f"nothing will be learned: {config.steps} steps are less than one rollout of {rollout} "
                 f"(learner.rollout_steps × env.num_envs)"
@@ -533,8 +549,8 @@ def _start(
             parts.engine.say = parts.engine.replay.say = say = _speaker(folder)
             for note in notes if out else [*notes, f"the run is kept in {folder.path}"]:
                 say(note)
-            loop = Loop(parts.engine, parts.envs, parts.eval_envs, folder, LoopState(), measure, hooks)
-            _run(loop, say)
+            given = parts.engine, parts.envs, parts.eval_envs, folder, LoopState(), measure, hooks, pretrained
+            _run(Loop(*given), say)
     return agent
 
 
@@ -585,7 +601,8 @@ def _require_disk(folder: Path, agent: Agent, say: Callable[[str], None]) -> Non
     """Compare what the checkpoints of a run will need with the free space, before it begins."""
     size = saved_bytes(agent.tensors().values(), agent.optimizers.all_parameters())
     moments, log = [agent.config], agent.config.log
-    before = (agent.config.steps - 1) // log.checkpoint_every_steps * log.checkpoint_every_steps
+    every = log.checkpoint_every_steps
+    before = max(0, agent.config.steps - 1) // every * every
     if before and not log.keep_replay:  # the last checkpoint with a replay is larger than the one at the end
         moments.append(update(agent.config, {"steps": before, "log.keep_replay": True}))
 
@@ -648,6 +665,8 @@ def _run(loop: Loop, say: Callable[[str], None]) -> None:
         raise
     took = human_seconds(time.monotonic() - began)
     say(f"{loop.folder.path}: {loop.state.steps - before} steps in {took}")
+    for line in [] if loop.best is None else loop.best.summary(loop.state.steps):
+        say(line)
 
 
 @contextmanager

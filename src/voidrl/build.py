@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
@@ -23,6 +24,7 @@ from voidrl.agent.cost import update_gflop
 from voidrl.agent.diagnosis import failed_piece
 from voidrl.agent.trainers import Pieces, check_combination, check_ranks
 from voidrl.augment import network_spec, with_shift
+from voidrl.best import MAX_EPISODES, OpenEnvs
 from voidrl.config import (
     PIECES,
     AtariConfig,
@@ -267,7 +269,7 @@ def task_config(pretrained: Config) -> Config:
     return dataclasses.replace(
         pretrained,
         phase="finetune",
-        steps=tuning.steps or pretrained.steps,
+        steps=tuning.steps or pretrained.steps or Config.steps,  # an untrained agent has 0
         updates_per_step=tuning.updates_per_step or pretrained.updates_per_step,
         learner=dataclasses.replace(learner, learning_rate=rate),
         # None, so that changes to either field count.
@@ -448,7 +450,7 @@ class Assembly(NamedTuple):
 
     envs: list[Envs]
     """Those of each lane."""
-    eval_envs: Envs | None
+    eval_envs: OpenEnvs | None
     agent: Agent
     replay: Replay
     engine: Engine
@@ -498,6 +500,11 @@ def assemble(
             require_same_spaces(trained_in, config.env.id, spec, config.env.id)
         for notice in envs[0].reading.notices:
             say(notice)
+        if config.phase == "finetune" and is_tensor_env(factory) and config.log.eval_episodes:
+            say(
+                "fine-tuning is not evaluated in environments that were passed themselves: to keep its best "
+                "agent, pass a function that takes num_envs and device"
+            )
         ranks.place(device)
         agent = Agent(spec, config, device)
         ranks.broadcast_([*agent.tensors().values()])  # of other hardware, rounded differently
@@ -530,21 +537,31 @@ def lane_envs(env: EnvConfig, factory: EnvFactory | None, phase: str, device: st
 
 
 @contextmanager
-def _eval_envs(config: Config, factory: EnvFactory | None, device: str) -> Iterator[Envs | None]:
-    """The environments of evaluations, if there are any; of several ranks the first evaluates."""
-    if not config.log.eval_every_steps or not ranks.current().is_main:
+def _eval_envs(config: Config, factory: EnvFactory | None, device: str) -> Iterator[OpenEnvs | None]:
+    """A function that opens the evaluation environments, if any; of several ranks the first evaluates.
+
+    With `log.eval_every_steps` they stay open. Otherwise fine-tuning opens them only at its start and end.
+    """
+    log = config.log
+    at_ends = config.phase == "finetune" and log.eval_episodes > 0 and not is_tensor_env(factory)
+    if not (log.eval_every_steps or at_ends) or not ranks.current().is_main:
         yield None
         return
-    num_envs = evaluation_envs(config.env, config.log.eval_episodes)
     if is_tensor_env(factory):
         raise ConfigError(
-            f"log.eval_every_steps = {config.log.eval_every_steps} cannot be used with environments that "
+            f"log.eval_every_steps = {log.eval_every_steps} cannot be used with environments that "
             f"were passed themselves, since evaluations would cut their episodes: pass a function that takes "
             f"num_envs and device, or set it to 0"
         )
     env = dataclasses.replace(config.env, count_states=False)
-    with closing(make_envs(env, factory, num_envs, evaluation=True, device=device)) as envs:
-        yield envs
+    episodes = log.eval_episodes if log.eval_every_steps else min(log.eval_episodes, MAX_EPISODES)
+    num_envs = evaluation_envs(config.env, episodes)
+    make = partial(make_envs, env, factory, num_envs, evaluation=True, device=device)
+    if not log.eval_every_steps:
+        yield lambda: closing(make())
+        return
+    with closing(make()) as envs:
+        yield lambda: nullcontext(envs)
 
 
 def evaluation_envs(env: EnvConfig, episodes: int) -> int:

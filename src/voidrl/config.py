@@ -393,6 +393,8 @@ class LearnerConfig(PieceConfig):
     """τ of the encoder's target; None takes `target_tau` (SAC from pixels, CURL and RAD: 0.05)."""
     target_every_updates: Count = 1
     """Updates between two target updates."""
+    clamp_targets: bool = True
+    """Clamp TD targets to what the rewards seen so far can add up to, so that values cannot diverge."""
 
     def __post_init__(self) -> None:
         require_positive(self, "batch_size", "n_step", "learning_rate", "adam_eps")
@@ -526,10 +528,13 @@ class FinetuneConfig:
     """Environment steps, unless the command says otherwise; None takes as many as in pre-training."""
     updates_per_step: float | None = None
     """Gradient steps per environment step; None takes those of pre-training."""
-    heads: Literal["pretrained", "actor", "first_layer", "random"] = "pretrained"
-    """Keep the policy and value heads, or reinitialize them. `actor` (URLB) keeps the policy, its temperature
-    and the trunks of both, and reinitializes the critic behind its trunk, or all of it without a trunk.
-    `first_layer` (SGI) keeps the layer of each head that reads the features."""
+    heads: Literal["auto", "pretrained", "actor", "first_layer", "random"] = "auto"
+    """Which heads are kept. `auto` decides at the end of the warm-up, from the task's returns in it: where
+    the pre-trained values correlate with them (the *alignment*), values are moved to the task's scale and
+    everything is kept; otherwise the critic is reinitialized and the policy kept, as the actor, or as the
+    explorer of a learner without one. `pretrained` keeps all heads, `random` none. `actor` (URLB) keeps the
+    policy and the trunks of both, and reinitializes the critic behind its trunk, or all of it without a
+    trunk. `first_layer` (SGI) keeps the layer of each head that reads the features."""
     frozen_column: Literal["none", "learner", "representation"] = "none"
     """A pre-trained encoder that stays as it is, next to a new one that learns; heads read the features of
     both (progressive networks). `learner`: the encoder of the pre-trained policy; `representation`: f. It
@@ -556,8 +561,26 @@ class FinetuneConfig:
     """Mean number of steps for which the pre-trained policy then acts; the numbers are geometric."""
     explorer_decay_steps: Count | None = None
     """Steps of the run after which `explorer` is 0; None for the whole run."""
-    noise: Literal["end", "restart"] = "end"
-    """Exploration noise: stay at the end of its schedule, or run the schedule again."""
+    noise: Literal["auto", "end", "restart"] = "auto"
+    """Exploration noise (ε, or the standard deviation): stay at the `end` of its schedule, or `restart` it;
+    `auto` restarts it for a policy that is new, which is that of a learner without an actor with new heads.
+    The schedule of ε starts when the warm-up is over."""
+    temperature: Literal["task", "pretrained"] = "task"
+    """SAC's α: `task` restarts it at `learner.initial_temperature` times (1 − γ) times the range of the
+    task's returns in the warm-up, so that the entropy bonus is small next to them; or keep it."""
+    return_range: float = 1.0
+    """Multiply rewards so that the returns of the warm-up differ by this much: learning rates, the entropy
+    bonus and the initialization of a critic then suit the task whatever it pays. 0 leaves rewards as they
+    are."""
+    critic_share: float = 0.1
+    """Share of the updates in which a new critic learns to judge the kept actor, which waits; 0 trains both
+    from the start."""
+    wait_for_reward: bool = True
+    """Extend the warm-up until rewards differ: until then there is nothing to learn, and the pre-trained
+    policy keeps exploring."""
+    detours: float = 0.05
+    """Probability per step of a detour, on which one random action is held for about ten steps. It is
+    constant in the warm-up and falls to 0 in the first half of the steps after it. 0 turns detours off."""
 
     def __post_init__(self) -> None:
         for name in ("encoder_learning_rate", "first_layer_learning_rate"):
@@ -571,6 +594,10 @@ class FinetuneConfig:
             trained = f"None or a number above 0 {column}, which leaves the new encoder to be trained"
             require(rate != 0, "encoder_learning_rate", rate, trained)
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
+        require(0 <= self.critic_share <= 1, "critic_share", self.critic_share, "a share from 0 to 1")
+        require(0 <= self.detours <= 1, "detours", self.detours, "a probability in [0, 1]")
+        span = self.return_range
+        require(0 <= span < math.inf, "return_range", span, "a range above 0, or 0 to leave rewards alone")
         require(0 <= self.explorer <= 1, "explorer", self.explorer, "a probability in [0, 1]")
         mean = self.explorer_steps
         require(1 <= mean < math.inf, "explorer_steps", mean, "a mean number of steps, 1 or more")
@@ -620,9 +647,10 @@ class LogConfig:
     log_every_steps: Count = 1000
     """Steps between two rows of metrics, the only time that they are read from the device."""
     eval_every_steps: Count = 0
-    """Steps between two evaluations; 0 turns them off."""
+    """Steps between two evaluations; 0 for none. Fine-tuning also evaluates its first and its last agent."""
     eval_episodes: int = 10
-    """Episodes of one evaluation, in separate environments with separate seeds."""
+    """Episodes of one evaluation, in separate environments with separate seeds. The evaluations at the start
+    and end of fine-tuning have at most 10; 0 turns them off."""
     eval_epsilon: float = 0.0
     """Probability of a random action in evaluations; with 0, every episode of a deterministic environment is
     the same."""
@@ -649,8 +677,9 @@ class LogConfig:
 
     def __post_init__(self) -> None:
         require_positive(self, "log_every_steps", "checkpoint_every_steps", "keep_last")
-        few = 0 < self.eval_episodes <= MAX_EVAL_EPISODES
-        require(few, "eval_episodes", self.eval_episodes, f"1 to {MAX_EVAL_EPISODES}")
+        least = 1 if self.eval_every_steps else 0
+        few = least <= self.eval_episodes <= MAX_EVAL_EPISODES
+        require(few, "eval_episodes", self.eval_episodes, f"{least} to {MAX_EVAL_EPISODES}")
         for name in ("eval_every_steps", "probe_every_steps"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         enough = LEAST_PROBE_STEPS <= self.probe_steps <= MAX_PROBE_STEPS
@@ -703,7 +732,7 @@ class Config:
     reward_scale: float = 1.0
     """Multiplies the environment's reward in the learner. Pre-trained values are on the scale of intrinsic
     rewards, with most methods about 1 per step unless `intrinsic_normalization` or `intrinsic_scale` change
-    it: if a task's rewards are much smaller, kept heads have to unlearn first."""
+    it. Fine-tuning finds the task's scale by itself (`finetune.return_range`)."""
     intrinsic_scale: float | Literal["horizon"] | None = None
     """Multiplies the intrinsic reward in pre-training; `horizon` is 1 − γ, since a reward of 1 per step adds
     up to 1 / (1 − γ). None: 1, but `horizon` for learners whose values have bounds (`rainbow`)."""
@@ -735,7 +764,9 @@ class Config:
     """Logging."""
 
     def __post_init__(self) -> None:
-        require(self.steps > 0, "steps", self.steps, "a positive number of environment steps, such as 100k")
+        expected = "a positive number of environment steps, such as 100k; only pre-training may have 0"
+        untrained = self.steps == 0 and self.phase == "pretrain"
+        require(self.steps > 0 or untrained, "steps", self.steps, expected)
         require_positive(self, "reward_scale")
         if self.intrinsic_scale not in (None, "horizon"):
             require_positive(self, "intrinsic_scale")

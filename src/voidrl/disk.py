@@ -29,7 +29,7 @@ def saved_bytes(tensors: Iterable[Tensor], optimized: Iterable[nn.Parameter]) ->
 def checkpoint_bytes(
     config: Config, spec: EnvSpec, skill_dim: int, agent: int, *, count: int, note_dim: int = 0
 ) -> int:
-    """Disk space of the last `count` checkpoints of a complete run, and of its snapshots.
+    """Disk space of the last `count` checkpoints of a complete run, of its snapshots and its best agent.
 
     A checkpoint holds the agent and the whole replay, the last one only with `log.keep_replay`. Chunks of the
     replay that have not changed since the checkpoint before are the same files, so another one costs an agent
@@ -79,7 +79,8 @@ def checkpoint_bytes(
         first, last = before - 2, min(after, before + rows) - 1  # a reset marks the last step as cut
         touched = [*range(first, last, chunk_rows), last] if before else []
         total += sum(chunk(i, before) for i in {row % rows // chunk_rows for row in touched})
-    return total + sum(steps <= config.steps for steps in log.snapshot_steps) * agent
+    kept = sum(steps <= config.steps for steps in log.snapshot_steps) + (config.phase == "finetune")
+    return total + kept * agent
 
 
 def require_disk(

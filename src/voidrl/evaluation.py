@@ -98,6 +98,7 @@ def evaluate_agent(
     steps: int | None = None,
     deterministic: bool = True,
     epsilon: float = 0.0,
+    max_episode_steps: int | None = None,
     watch: Callable[[StepResult | None], None] | None = None,
 ) -> Evaluation:
     """Play whole episodes. Uses its own random numbers and leaves the run's untouched.
@@ -112,6 +113,8 @@ def evaluate_agent(
             its part is used up, and finishes the last one; states are counted in exactly this many steps.
         deterministic: Without exploration noise. A learner may be sampled all the same (`plays_by_sampling`).
         epsilon: Probability of a uniformly random action.
+        max_episode_steps: Cut episodes that are longer; an environment with one plays no others, so that
+            tasks without an end are evaluated too.
         watch: Called with the result of each step, and with None at the first reset.
     """
     n, best = envs.num_envs, deterministic and not agent.learner.plays_by_sampling
@@ -164,10 +167,11 @@ def evaluate_agent(
                 reports_success = True
                 succeeded |= np.asarray(result.info["success"], bool) & real
             ended = result.ended & real
-            for i in np.flatnonzero(ended):
+            cut = np.zeros(n, bool) if max_episode_steps is None else ~ended & (length >= max_episode_steps)
+            for i in np.flatnonzero(ended | cut):
                 if playing[i]:
                     played[i].append((float(score[i]), int(length[i]), bool(succeeded[i])))
-                    used[i] += 1 if steps is None else length[i]
+                    used[i] += budget[i] if cut[i] else 1 if steps is None else length[i]
                 score[i], length[i], succeeded[i] = 0, 0, False
         counts = {} if envs.counter is None else dict(envs.counter.counts())
     returns, lengths, successes = zip(*chain(*played), strict=True)

@@ -27,9 +27,11 @@ import torch
 from torch import Tensor
 
 from voidrl import checkpoint, ranks, turns
-from voidrl.agent import diagnosis
-from voidrl.agent.explorer import Explorer
+from voidrl.agent import Agent, diagnosis
+from voidrl.agent.adapter import Adapter
+from voidrl.agent.detours import Detours
 from voidrl.agent.reset import reset
+from voidrl.best import BestAgent, OpenEnvs
 from voidrl.callbacks import CallbackList, RunView
 from voidrl.config import Config
 from voidrl.device import HostCopy
@@ -72,13 +74,14 @@ class Loop:
         self,
         engine: Engine,
         envs: list[Envs],
-        eval_envs: Envs | None,
+        eval_envs: OpenEnvs | None,
         folder: RunFolder,
         state: LoopState,
         probe: Callable[[], dict[str, float]] | None = None,
         callbacks: CallbackList | None = None,
+        pretrained: Agent | None = None,
     ) -> None:
-        """`envs` are those of each lane."""
+        """`envs` are those of each lane; `pretrained` is the agent that a new run fine-tunes."""
         self.totals = RankTotals()
         self.group = ranks.current()  # kept: it is another one within `ranks.alone`, also for other threads
         self.is_main = self.group.is_main  # the rank that logs, saves and evaluates
@@ -92,17 +95,20 @@ class Loop:
         agent, self.config = self.agent, self.agent.config
         self.initial_agent_steps = agent.steps - state.steps
         finetuning = self.config.phase == "finetune"
-        self.warmup_steps = self.config.finetune.warmup_steps if finetuning else self.config.warmup_steps
+        self.adapter = Adapter(agent, self.replay, state, engine.say)
+        self.warmup_steps = self.adapter.warmup_steps
+        self.detours = Detours(agent, self.num_envs)
         self.on_policy = agent.learner.rollout_steps > 0
         random_actions = not finetuning or self.config.finetune.warmup_actions == "random"
         self.random_warmup = random_actions and not self.on_policy
-        self.noise_at_end = finetuning and self.config.finetune.noise == "end"
         ratio = (finetuning and self.config.finetune.updates_per_step) or self.config.updates_per_step
         self.updates_per_step = Fraction(str(ratio))  # 100 · 0.29 is 29, not 28.99…
         method = agent.method
         self.observes = agent.uses_method and type(method).observe is not Method.observe
         self.begins = agent.uses_method and type(method).begin is not Method.begin
         self.health = HealthMonitor(self.config, constant_reward=method.constant_reward)
+        self.pretrained = pretrained
+        self.best = BestAgent(folder, self.config, eval_envs) if finetuning and self.is_main else None
         self.unlogged = RankMetrics()  # since the last row
         self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, self.config.env.num_envs))  # returns
         on_cpu = agent.device.type == "cpu"
@@ -209,6 +215,8 @@ class Loop:
 
     def _train(self, stop: StopSignals) -> Path:
         log, state = self.config.log, self.state
+        if self.best is not None and self.pretrained is not None:
+            self.best.start(self.pretrained, self.agent.device, self.writer)
         self.clock = (time.monotonic(), state.steps, state.updates)
         warmup_steps = 0 if self.on_policy or not self.agent.learns else self.warmup_steps
         self.folder.status.track(lambda: state.steps, str(self.agent.device), warmup_steps)
@@ -219,6 +227,8 @@ class Loop:
             state.states = {}  # the counter has them
         if self.config.phase == "finetune" and state.metrics_bytes is None:
             self._checkpoint()  # the pre-trained agent is part of the run from the start
+        if self.config.steps == 0:  # an untrained agent, as a control
+            return self._checkpoint()
         has_step_hooks = self.totals.any(self.callbacks.has_step_hooks)
         self._begin_episodes()
         due_before = state.steps
@@ -346,6 +356,7 @@ class Loop:
             lane.begin(torch.zeros(lane.num_envs, method.skill_dim, device=self.agent.device))
             self._change_skills(lane)
             self._count_visits(lane, info)
+        self.detours.begin()
         if self.engine.explorer is not None:
             self.engine.explorer.begin(self.num_envs)
         if self.begins:
@@ -366,23 +377,25 @@ class Loop:
         """Actions on their way to the host, or on the device if the environments are there too."""
         agent, steps = self.agent, self.state.steps
         agent.set_progress(steps)
-        if steps < self.warmup_steps and self.random_warmup:
+        if self.adapter.in_warmup and self.random_warmup:
             actions = agent.random_actions(self.replay.latest(lane.number))
         else:
-            agent.learner.set_progress(float("inf") if self.noise_at_end else steps)
+            agent.learner.set_progress(self.adapter.noise_steps)
             actions = self.engine.choose(lane.skill, explore=self._explores(), lane=lane.number)
+            if probability := self.adapter.detour_probability:
+                obs = self.replay.latest(lane.number)
+                actions = self.detours.replace(actions, obs, probability, lane.number)
         return actions.clone() if lane.envs.takes_tensors else HostCopy(actions)
 
     def _explores(self) -> bool:
         """Whether the pre-trained policy may act now; it is released once it never will again."""
-        explorer, steps = self.engine.explorer, self.state.steps
+        explorer = self.engine.explorer
         if explorer is None:
             return False
-        if not Explorer.is_needed(self.config, steps):
+        explores = self.adapter.explores(explorer)
+        if not explores and not self.adapter.in_warmup:
             self.engine.explorer = None
-            return False
-        explorer.set_progress(self.config, steps)
-        return steps >= self.warmup_steps or Explorer.warms_up(self.config, steps)
+        return explores
 
     def _send(self, lane: Lane, chosen: HostCopy | Tensor) -> None:
         if isinstance(chosen, Tensor):
@@ -439,6 +452,7 @@ class Loop:
         lane.ended = ended
         for i in np.flatnonzero(ended):
             self.unlogged.finished.append((float(lane.score[i]), int(lane.length[i])))
+            self.adapter.finished(float(lane.score[i]))
             lane.score[i], lane.length[i] = 0.0, 0
         return stops
 
@@ -471,9 +485,9 @@ class Loop:
         if self.on_policy:
             self._update_on_rollout()
             return
-        if state.steps < self.warmup_steps or not agent.learns:
+        if not agent.learns or self.adapter.in_warmup or state.learning_from is None:
             return
-        due = int((state.steps - self.warmup_steps) * self.updates_per_step)
+        due = int((state.steps - state.learning_from) * self.updates_per_step)
         if state.updates == 0 < due and not agent.follows_skills:
             self._warn_of_untried_skills()
             agent.choose_task_skill(self.replay)
@@ -482,17 +496,30 @@ class Loop:
                 raise self._not_finite(diagnosis.blame_skill(agent, "select_skill"))
             for lane in self.lanes:
                 self._change_skills(lane)
+        if self.adapter.may_adapt:
+            self._adapt()
         every = self.config.reset.every_updates
         self.replay.set_progress(state.steps / self.config.steps)
         while state.updates < due:
             count = due - state.updates
             if every:
                 count = min(count, every - state.updates % every)
+            count = self.adapter.until_actor_learns(count)
             self.engine.update(state.updates, count)
             state.updates += count
+            self.adapter.release_actor()
             early = state.steps <= self.config.steps - self.config.reset.last_steps
             if every and state.updates % every == 0 and early:
                 reset(agent)
+
+    def _adapt(self) -> None:
+        """Adapt the agent to the task, and say how."""
+        outcome = self.adapter.adapt()
+        if outcome.explorer is not None:
+            self.engine.explorer = outcome.explorer
+        self.engine.say(outcome.sentence())
+        if self.is_main:
+            self.writer.write(self.state.steps, {"phase": self.config.phase, **outcome.metrics()})
 
     def _update_on_rollout(self) -> None:
         """Once a rollout is full, update the policy with it, and then f as often as has become due."""
@@ -542,15 +569,17 @@ class Loop:
         seed = run_seed(self.config.seed, EVALUATION_STREAM, self.state.steps)
         log = self.config.log
         try:
-            result = evaluate_agent(
-                self.agent, self.eval_envs, log.eval_episodes, seed, epsilon=log.eval_epsilon
-            )
+            with self.eval_envs() as envs:
+                result = evaluate_agent(self.agent, envs, log.eval_episodes, seed, epsilon=log.eval_epsilon)
         except NonFiniteError as error:
             self.engine.metrics.flush()  # the losses tell more than an action
             if culprit := self._first_culprit():
                 raise self._not_finite(culprit) from error
             raise
         self.writer.write(self.state.steps, {"phase": self.config.phase, **result.metrics()})
+        if self.best is not None:
+            self._require_finite_weights()
+            self.best.see(self.agent, self.state.steps, result)
         self._keep_score(result.metrics())
         self.view._evaluation = result
         self._call("on_evaluation")
@@ -602,7 +631,8 @@ class Loop:
         self._write_row(row)
         self._keep_score(row)
         self.folder.status.beat(state.steps)
-        for warning in self.health.check(state.steps, row):
+        lost = [] if self.best is None else self.best.check(state.steps, row)
+        for warning in [*self.health.check(state.steps, row), *lost]:
             self.engine.say(warning)
         shown = {
             "intrinsic": row.get(f"train/reward_{'mean' if self.agent.pretraining else 'intrinsic'}"),
@@ -658,14 +688,16 @@ class Loop:
         self._require_finite_weights()
         if self.is_main:
             self.state.metrics_bytes = self.writer.offset
+        if self.best is not None and self.state.steps >= self.config.steps:
+            # After the offset: a run that is extended drops this row, as if it had been longer all along.
+            self.best.finish(self.agent, self.state.steps, self.writer)
         counter = self.lanes[0].envs.counter
         if counter is not None and self.is_main:  # the others, lanes and ranks, have handed theirs over
             self.state.states = counter.state()
         self.state.callbacks = self.callbacks.state(self.state.steps)
-        explorer = self.engine.explorer if Explorer.is_needed(self.config, self.state.steps) else None
         keeps = self.config.log.keep_replay or self.state.steps < self.config.steps
         replay = self.replay if keeps else None
-        path = save_run(self.folder, self.agent, replay, self.state, explorer, self.engine.mode)
+        path = save_run(self.folder, self.agent, replay, self.state, self.engine.explorer, self.engine.mode)
         self.state.states = {}
         self.folder.log(f"checkpoint {path.name}")
         self.folder.status.saved(self.state.steps)

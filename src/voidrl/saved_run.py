@@ -38,6 +38,7 @@ EXPLORER, REPLAY = "explorer.safetensors", "replay.safetensors"
 STATES = "states/"  # before the names of what `env.count_states` counted, in a checkpoint
 RANKS, AGENT_SUM = "ranks", "agent_sum"  # in the meta: how many there were, and what all of them had
 BELONGS = (RANKS, AGENT_SUM)  # the same in all parts of a checkpoint
+ADAPTATION = ("learning_from", "adapted_from", "kept", "reference", "returns")  # of the state, in the meta
 NEVER = 10**9  # checkpoints that are kept: none is deleted by a count
 RANK_STREAM = 4  # keeps their random numbers apart from other seeds of the same run
 
@@ -51,6 +52,16 @@ class LoopState:
     updates: int = 0
     """Updates, those on rollouts among them."""
     episodes: int = 0
+    learning_from: int | None = None
+    """Steps before the first update; None while the warm-up lasts."""
+    adapted_from: int | None = None
+    """Steps before the agent was adapted to the task; None before that, and in other phases."""
+    kept: str = ""
+    """What adaptation kept of the pre-trained heads (`Outcome.kept`); "" before it, and in other phases."""
+    reference: float | None = None
+    """Mean return of episodes in the warm-up, which new heads have to reach before the explorer retires."""
+    returns: list[float] = field(default_factory=list)
+    """Returns of the last episodes since then."""
     rollouts: int = 0
     """Rollouts that an on-policy learner has learned from."""
     rollout_start: int = 0
@@ -98,6 +109,7 @@ def save_run(
         "episodes": state.episodes,
         "rollouts": state.rollouts,
         "rollout_start": state.rollout_start,
+        "adaptation": {name: getattr(state, name) for name in ADAPTATION},
         "metrics_bytes": state.metrics_bytes,
         "spec": agent.spec.to_json(),
         "config": to_json(agent.config),
@@ -233,9 +245,9 @@ def load_explorer(saved: checkpoint.Checkpoint, agent: Agent) -> Explorer | None
 
     Draws random numbers: `load_run`, which restores them, is called afterwards.
     """
-    if not Explorer.is_needed(agent.config, saved.count("steps")):
-        return None
     meta = saved.meta.get("explorer")
+    if meta is None:
+        return None
     return Explorer.load(meta, saved.tensors(EXPLORER), agent.spec, agent.device)
 
 
@@ -272,11 +284,15 @@ def load_run(saved: checkpoint.Checkpoint, agent: Agent, replay: Replay) -> Loop
             [part.tensors("loop.safetensors", "visits")["visits"].numpy() for part in _parts(saved)]
         )
     names = ("steps", "updates", "episodes", "rollouts", "rollout_start", "metrics_bytes")
-    counts = {name: saved.count(name) for name in names}
+    counts: dict[str, Any] = {name: saved.count(name) for name in names}
     counted = loop if here.is_main else {}  # the first rank has those of all
     states = {k.removeprefix(STATES): v.numpy() for k, v in counted.items() if k.startswith(STATES)}
     callbacks = saved.meta.get("callbacks", [])
-    return LoopState(visits=visits, states=states, callbacks=callbacks, **counts)
+    adaptation = checkpoint.require_field(saved.path / checkpoint.MANIFEST, saved.meta, "adaptation", dict)
+    state = LoopState(visits=visits, states=states, callbacks=callbacks, **counts)
+    for name in ADAPTATION:
+        setattr(state, name, adaptation[name])
+    return state
 
 
 def begin_stream(agent: Agent, step: int) -> None:

@@ -14,15 +14,18 @@ _COUNT = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)(?:e\+?([0-9]{1,2})|([kmb
 _ZEROS = {"k": 3, "m": 6, "b": 9, "g": 9}
 
 
-def parse_count(value: str | float, name: str = "steps") -> int:
-    """Parse a positive whole number such as `"1M"`, `"100k"`, `"2.5k"`, `"1e6"`, `"1_000_000"` or `1000`."""
-    exact = Decimal(0)
+def parse_count(value: str | float, name: str = "steps", *, zero: bool = False) -> int:
+    """Parse a positive whole number such as `"1M"`, `"100k"`, `"2.5k"`, `"1e6"`, `"1_000_000"` or `1000`.
+
+    With `zero`, 0 is allowed, too.
+    """
+    exact = Decimal(-1)
     if isinstance(value, str) and (match := _COUNT.fullmatch(value.strip())):
         digits, exponent, unit = match.groups()
         exact = Decimal(digits).scaleb(int(exponent or 0) + _ZEROS.get((unit or "").lower(), 0))
     elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         exact = Decimal(value)  # 1e6 is a float in Python
-    if exact <= 0 or exact != exact.to_integral_value():
+    if exact < (0 if zero else 1) or exact != exact.to_integral_value():
         raise ConfigError(
             f"{name} must be a positive whole number such as 1M, 100k, 1e6 or 1_000_000; got {value!r}"
         )

@@ -81,8 +81,8 @@ def make_tiny(monkeypatch, *, quick):
         make = getattr(build, name)
         monkeypatch.setattr(build, name, lambda *args, make=make: shrink(make(*args)))
 
-    def parse_count(value, name="steps"):
-        count = units.parse_count(value, name)
+    def parse_count(value, name="steps", **options):
+        count = units.parse_count(value, name, **options)
         return min(count, EPISODES) if name == "episodes" else small(count)
 
     monkeypatch.setattr(api, "parse_count", parse_count)

@@ -30,7 +30,7 @@ def read(tmp_path, text):
 def test_what_is_shipped():
     assert {*shipped()} == {
         *("table2", "table3", "table4", "table5", "exploration", "figure3", "urlb", "demo", "zoo"),
-        *("atari-panel", "outlook", "maze-grid"),
+        *("atari-panel", "outlook", "maze-grid", "adapt"),
     }
     table2 = read_experiment("table2")
     assert [task.env for task in table2.tasks] == [f"atari/{game}" for game in GAMES_26]

@@ -26,6 +26,7 @@ from voidrl.runs.experiment_record import read_experiment_record
 from voidrl.suites.atari import baseline, human_normalized
 
 SHARES = {"random": 0.0, "zero_shot": 0.2, "finetuned": 0.6, "scratch": 0.4}
+SHARES |= {"untrained": 0.0, "from_zero": 0.3}
 COMMAND = ["voidrl", "experiment", "atari-panel"]
 
 
@@ -105,7 +106,7 @@ def test_a_killed_panel_continues_and_does_nothing_twice(plan, monkeypatch):
     assert 0 < len(written) <= len(first.started) == 7
     assert work(second, monkeypatch).ok
     assert sorted(first.started + second.started) == sorted(cell.folder for cell in plan.cells)
-    assert len(plan.cells) == 2 * (1 + 2 + 6 + 6)
+    assert len(plan.cells) == 2 * (1 + 2 + 6 + 2 + 6 + 6)
     assert work(third, monkeypatch).ok
     assert third.started == []
     written = json.loads((plan.out / "panel.json").read_text())
@@ -114,11 +115,14 @@ def test_a_killed_panel_continues_and_does_nothing_twice(plan, monkeypatch):
     for entry in written:
         assert [*entry] == ["game", "arm", "pretrain_seed", "seed", "steps", "score", "human_normalized"]
         assert entry["human_normalized"] == human_normalized(entry["game"], entry["score"])
-        assert entry["steps"] == {"random": 1000, "zero_shot": 1_500_000}.get(entry["arm"], 100_000)
+        steps = {"random": 1000, "zero_shot": 1_500_000, "untrained": 0}
+        assert entry["steps"] == steps.get(entry["arm"], 100_000)
     seeds = {(each["arm"], each["pretrain_seed"], each["seed"]) for each in written}
     assert seeds == {
         ("random", None, 1), ("zero_shot", 1, None), ("zero_shot", 2, None),
+        ("untrained", 1, None), ("untrained", 2, None),
         *(("finetuned", 1 + (seed > 3), seed) for seed in range(1, 7)),
+        *(("from_zero", 1 + (seed > 3), seed) for seed in range(1, 7)),
         *(("scratch", None, seed) for seed in range(1, 7)),
     }  # fmt: skip
     best = max(written, key=lambda each: (each["game"] == "freeway", each["score"]))

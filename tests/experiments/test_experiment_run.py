@@ -94,14 +94,17 @@ def test_a_failed_cell_is_reported_and_stops_no_other(own, tmp_path, capsys):
     assert start_date(pretrained) != date
     config = json.loads((tuned / "config.json").read_text())
     assert (config["phase"], config["steps"], config["finetune"]["warmup_steps"]) == ("finetune", 24, 4)
-    assert rows(tuned)[-1]["updates"] == 40  # (24 − 4) · 2
+    assert [row["updates"] for row in rows(tuned) if "updates" in row][-1] == 40  # (24 − 4) · 2
     saved = json.loads((tuned / "evaluation.json").read_text())
     assert saved["episodes"] == len(saved["lengths"]) == 3
-    assert not (pretrained / "evaluation.json").exists()
+    zero_shot = json.loads((pretrained / "evaluation.json").read_text())
+    assert (zero_shot["agent"]["steps"], zero_shot["episodes"]) == (40, 3)
     command = json.loads((tuned / "environment.json").read_text())["command"]
     assert command.startswith("voidrl experiment ")
     line = next(" ".join(line.split()) for line in said.out.splitlines() if " apt " in line)
-    assert line == f"{good} apt return {saved['mean_return']:,.1f} 1 40 + 24"
+    cells = rows(pretrained)[-1]["coverage/cells"]
+    means = f"{zero_shot['mean_return']:,.1f} {cells} {saved['mean_return']:,.1f}"
+    assert line == f"{good} apt {means} 1 40 + 24"
     assert "later" in said.out
     assert json.loads((out / "experiment.json").read_text())["missing"] == {
         "later": "a method that comes later"

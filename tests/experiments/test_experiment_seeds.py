@@ -189,9 +189,13 @@ def test_the_panels_agents_differ_in_their_weights_alone():
     assert compare(plan_of("atari-panel", changes={"finetune.noise": "end"}, **one)) == {**apart, **end}
     assert {cell.config.log.keep_replay for cell in plan.cells} == {False}
     assert {cell.config.finetune.warmup_steps for cell in plan.cells} == {1600}
-    assert [note for note in plan.notes if "differ" in note] == [
-        "fine-tuned and from scratch differ in more than the weights: the pre-trained policy acts in the "
-        "warm-up of 1600 steps; from scratch, actions are uniformly random there"
+    apart_in = "fine-tuned and from scratch differ in more than the weights: "
+    assert [note.removeprefix(apart_in) for note in plan.notes if "differ in more" in note] == [
+        "the pre-trained policy acts in the warm-up of 1600 steps; from scratch, actions are uniformly "
+        "random there",
+        "the warm-up of fine-tuning lasts until rewards differ; from scratch it ends after 1600 steps",
+        "fine-tuning scales rewards by the returns of its warm-up; from scratch, they are not scaled",
+        "fine-tuning explores by detours, too; from scratch there are none",
     ]
     # Whatever is changed for fine-tuning holds from scratch, too.
     changes = {
@@ -200,6 +204,7 @@ def test_the_panels_agents_differ_in_their_weights_alone():
         "learner.n_step": 3, "share_encoder": "stack", "representation.auxiliary": True,
         "representation.encoder.activation": "relu", "representation.encoder.spectral_norm_iterations": 0,
         "augment.shift_pixels": 2, "replay.capacity_steps": 50_000, "reward_scale": 2.0,
+        "finetune.return_range": 0, "finetune.detours": 0, "finetune.wait_for_reward": False,
     }  # fmt: skip
     plan = plan_of("atari-panel", changes=changes, **one)
     assert compare(plan) == {"phase": ("finetune", "train")}
@@ -226,7 +231,8 @@ def test_what_adapts_pretrained_weights_is_named():
     tuned = plan_of("atari-panel", tasks=("boxing",), seeds=(1,)).cells[2].config
     assert tuned.phase == "finetune"
     rates = {"finetune.encoder_learning_rate": 1e-6, "finetune.first_layer_learning_rate": 0.0}
-    tuned = update(tuned, {"finetune.warmup_steps": 0, "finetune.explorer": 0.1, **rates})
+    off = {"return_range": 0.0, "detours": 0.0, "wait_for_reward": False, "warmup_steps": 0}
+    tuned = update(tuned, {"finetune": off, "finetune.explorer": 0.1, **rates})
     assert [*adaptations(tuned)] == [
         "after the warm-up the pre-trained policy acts in stretches of 50 steps, which begin with "
         "probability 0.1; from scratch there are none",
@@ -250,6 +256,8 @@ def test_the_panel_has_the_arms_and_lengths_of_its_scales():
                 ("random", 1000, 100): 1,
                 ("zero_shot", steps, 30): 2,
                 ("finetuned", 100_000, 30): 6,
+                ("untrained", 0, 30): 2,
+                ("from_zero", 100_000, 30): 6,
                 ("scratch", 100_000, 30): 6,
             }.items()
         }
@@ -262,8 +270,9 @@ def test_the_tiny_panel_is_the_one_that_was_run():
     plan = plan_of("atari-panel", scale="tiny", tasks=("freeway",), seeds=(1,))
     found = {(cell.arm.name, cell.config.seed): cell.config for cell in plan.cells}
     assert [*found] == [
-        *(("random", 1), ("zero_shot", 1), ("finetuned", 1), ("scratch", 1)),
-        *(("zero_shot", 2), ("finetuned", 4), ("scratch", 4)),
+        *(("random", 1), ("zero_shot", 1), ("finetuned", 1), ("untrained", 1), ("from_zero", 1)),
+        *(("scratch", 1), ("zero_shot", 2), ("finetuned", 4), ("untrained", 2), ("from_zero", 4)),
+        ("scratch", 4),
     ]
     pretrained, tuned = found["zero_shot", 1], found["finetuned", 1]
     assert (pretrained.steps, count_updates(pretrained), pretrained.warmup_steps) == (100_000, 9000, 10_000)

@@ -78,13 +78,92 @@ def test_mistakes_are_sentences(tmp_path, text, message):
         read_experiment(str(path))
 
 
-def test_a_domain_without_reward_is_not_evaluated_zero_shot(tmp_path):
+def test_a_domain_without_reward_is_evaluated_in_each_task(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(
-        "tasks = ['dmc/walker_run']\nevaluation = { episodes = 3, zero_shot = true }\n[methods.apt]"
+        "tasks = ['dmc/walker_run', 'dmc/walker_walk']\nevaluation = { episodes = 3 }\n"
+        "[methods.apt]\n[methods.scratch]\nphases = ['train']\nlike = 'apt'"
     )
-    with pytest.raises(ConfigError, match="'dmc/walker', which has no reward that could be evaluated"):
-        make_plan(read_experiment(path), ExperimentRequest(), None)
+    plan = make_plan(read_experiment(path), ExperimentRequest(seeds=(5,)), None)
+    cells = {cell.folder: cell for cell in plan.cells}
+    assert (cells["walker/apt/seed5"].evaluation, cells["walker/apt/seed5"].zero_shot) == (None, None)
+    for task in ("walker_run", "walker_walk"):
+        tuned = cells[f"{task}/apt/seed5"]
+        assert tuned.zero_shot == tuned.evaluation  # the same episodes
+        assert tuned.zero_shot["env"] == f"dmc/{task}"
+        assert cells[f"{task}/scratch/seed5"].zero_shot is None
+    without = make_plan(
+        read_experiment(path), ExperimentRequest(changes={"evaluation.zero_shot": False}), None
+    )
+    assert {cell.zero_shot is None for cell in without.cells} == {True}
+
+
+def zero_shot_in(tmp_path, name="mine", **request):
+    """How many runs are evaluated before fine-tuning: pre-trainings, and as part of fine-tunings."""
+    path = tmp_path / f"{name}.toml"
+    plan = make_plan(read_experiment(path if path.exists() else name), ExperimentRequest(**request), None)
+    pretrained = [cell for cell in plan.cells if cell.phase == "pretrain" and cell.evaluation is not None]
+    return len(pretrained), sum(cell.zero_shot is not None for cell in plan.cells)
+
+
+def test_pretrained_agents_are_evaluated_once_unless_the_file_says_otherwise(tmp_path):
+    path = tmp_path / "mine.toml"
+    arms = "[methods.apt]\nphases = ['pretrain']\n[methods.tuned]\nsource = 'apt'\n"
+    tasks = "tasks = ['atari/alien', 'atari/pong']\npreset = 'atari-fast'\n"
+    path.write_text(tasks + arms)  # the arm that is only pre-trained has the score
+    assert zero_shot_in(tmp_path) == (2, 0)
+    assert zero_shot_in(tmp_path, methods=("tuned",)) == (2, 0)
+    path.write_text(tasks + arms.replace("'pretrain']", "'pretrain']\nevaluation = false"))
+    assert zero_shot_in(tmp_path) == (0, 2)
+    path.write_text(tasks + "[methods.apt]\n[methods.tuned]\nsource = 'apt'")  # two share one agent
+    assert zero_shot_in(tmp_path) == (2, 0)
+    path.write_text(tasks + "[evaluation]\nepisodes = 3\nzero_shot = false\n[methods.apt]")
+    assert zero_shot_in(tmp_path) == (0, 0)
+    # A method's own evaluation inherits it.
+    path.write_text(path.read_text() + "\nevaluation = { episodes = 5 }")
+    assert zero_shot_in(tmp_path) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["table2", "table4", "table5", "figure3"])
+def test_tables_of_the_paper_show_only_the_last_agent(tmp_path, name):
+    assert zero_shot_in(tmp_path, name, seeds=(1,)) == (0, 0)
+
+
+def test_scores_before_fine_tuning_are_a_column_of_results_and_reports(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        "evaluation = { episodes = 3 }\nmeasures = ['return', 'success']\n"
+        "[[tasks]]\nname = 'pickup'\nenv = 'voidrl/PointMass-v0?task=pickup'\n"
+        "pretrain = { name = 'point', env = 'voidrl/PointMass-v0' }\n"
+        "[methods.apt]\nlabel = 'APT'\n[methods.scratch]\nphases = ['train']\nlike = 'apt'"
+    )
+    out = tmp_path / "out"
+    plan = make_plan(read_experiment(path), ExperimentRequest(seeds=(1, 2)), out)
+    for cell in plan.cells:
+        folder = make_done(plan, cell, 0.9, successes=[True, True, True])
+        if cell.zero_shot is not None:
+            saved = json.loads((folder / "evaluation.json").read_text())
+            score = {"mean_return": 0.25 * cell.seed, "successes": [cell.seed == 2, False]}
+            saved["zero_shot"] = {**saved, **score, "settings": cell.zero_shot}
+            (folder / "evaluation.json").write_text(json.dumps(saved))
+    lines = shown(plan)
+    assert lines[1] == ("task method zero-shot zero-shot, success after 100k after 100k, success seeds steps")
+    assert lines[2].startswith("pickup APT 0.4 (0.2 to 0.5) 25.0 % (0.0 % to 50.0 %) 0.9 100.0 % 2 ")
+    assert lines[3].startswith("pickup scratch 0.9 100.0 % 2 ")
+    table = stage_table(*_report(out, plan))
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert table.columns == [
+        *("method", "steps without reward", "zero-shot return", "zero-shot success rate"),
+        *("return after 100k", "success rate after 100k"),
+    ]
+    assert rows["APT"] == [
+        "100k",
+        "0.375 (0.25 to 0.5)",
+        "25% (0% to 50%)",
+        "0.9 (0.9 to 0.9)",
+        "100% (100% to 100%)",
+    ]
+    assert rows["scratch"][:3] == ["–", "–", "–"]
 
 
 def test_a_pretraining_is_done_once_it_is_evaluated(tmp_path):

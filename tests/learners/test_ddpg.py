@@ -28,7 +28,7 @@ def ddpg(**changes):
 def test_three_step_returns_by_default_and_no_target_encoder():
     assert DDPGConfig().n_step == 3
     children = dict(ddpg().learner.named_children())
-    assert set(children) == {"encoder", "critic", "actor", "target_critic"}
+    assert set(children) == {"encoder", "critic", "actor", "target_critic", "bounds"}
 
 
 def test_the_noise_is_scheduled():

@@ -69,6 +69,23 @@ def test_double_and_plain_targets_by_hand():
     assert loss_by_hand(double=False) == pytest.approx((sum(y) / 2, huber))
 
 
+class SwapStates(nn.Module):
+    """An encoder that takes each of the two states for the other."""
+
+    def forward(self, obs):
+        return obs.flip(1)
+
+
+def test_double_q_chooses_the_next_action_from_the_online_features():
+    learner = table_dqn(double=True)
+    learner.target_encoder = SwapStates()
+    nothing = torch.zeros(2)
+    batch = Batch(SEEN, nothing, nothing, nothing, SEEN, SEEN[:, :0], nothing, nothing, SEEN[:, :0])
+    # Online: action 2 in state 0 and action 0 in state 1, valued by the target's rows of states 1 and 0.
+    # Choosing from the target encoder's features would swap the two actions: [40, 30].
+    assert learner.next_output(batch).tolist() == [50, 10]
+
+
 def test_dueling_adds_the_value_to_centerd_advantages():
     encoder = Encoder(seen_as((2,)), EncoderConfig(stack="mlp", feature_dim=0))
     critic = DQN(SPEC, DQNConfig(hidden_dim=8), encoder, None, 0).critic
@@ -166,12 +183,16 @@ def test_linear_schedule():
 def test_the_schedule_moves_in_a_run(tmp_path):
     changes = config(learner__epsilon_decay_steps=60, learner__epsilon_end=0.25, warmup_steps=10)
     agent = voidrl.train(Chain, steps=30, out=tmp_path / "a", config=changes)
-    assert agent.learner.epsilon.item() == pytest.approx(1 - 0.75 * 29 / 60)
-    again = voidrl.finetune(agent, Chain, steps=30, out=tmp_path / "b", config={"finetune.warmup_steps": 5})
+    assert agent.learner.epsilon.item() == pytest.approx(1 - 0.75 * 19 / 60)  # from the end of the warm-up
+    kept = {"finetune.warmup_steps": 5, "finetune.noise": "end"}
+    again = voidrl.finetune(agent, Chain, steps=30, out=tmp_path / "b", config=kept)
     assert again.learner.epsilon.item() == 0.25
-    restart = {"finetune.warmup_steps": 5, "finetune.noise": "restart"}
-    again = voidrl.finetune(agent, Chain, steps=3, out=tmp_path / "c", config=restart)
+    restart = {"finetune.warmup_steps": 5, "finetune.noise": "restart", "finetune.wait_for_reward": False}
+    again = voidrl.finetune(agent, Chain, steps=8, out=tmp_path / "c", config=restart)
     assert again.learner.epsilon.item() == pytest.approx(1 - 0.75 * 2 / 60)
+    fixed = config(learner__epsilon_decay_steps=60, learner__epsilon_hold_steps=0, warmup_steps=10)
+    agent = voidrl.train(Chain, steps=30, out=tmp_path / "d", config=fixed)
+    assert agent.learner.epsilon.item() == pytest.approx(1 - 0.95 * 29 / 60)
 
 
 @pytest.mark.parametrize("n_step", [pytest.param(1, marks=pytest.mark.slow), 3])

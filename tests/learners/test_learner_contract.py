@@ -100,6 +100,39 @@ def test_actor_and_critic_see_the_skill(learner):
     )
 
 
+class Opposed(torch.nn.Module):
+    """Twin critics: the lower one, at index `lower`, prefers large actions; the other prefers small ones."""
+
+    def __init__(self, lower):
+        super().__init__()
+        self.lower = lower
+
+    def forward(self, features, skill, action):
+        a = action.mean(-1)
+        q = torch.stack([a - 10, -a])
+        return q.flip(0) if self.lower else q
+
+
+@pytest.mark.parametrize("lower", [0, 1])
+@pytest.mark.parametrize(
+    ("learner", "options"), [("ddpg", {}), ("sac", {"initial_temperature": 1e-6})], ids=["ddpg", "sac"]
+)
+def test_the_actor_maximizes_the_lower_of_both_critics(learner, options, lower):
+    agent = make_agent(CONTINUOUS, learner={"name": learner, **options}, phase="train")
+    agent.learner.critic = Opposed(lower)
+    replay = fill_replay(CONTINUOUS)
+    batch = replay.batch(replay.sample(16), 1, 0.99)
+    actor = next(loss for loss in agent.learner.losses(batch, batch.reward, 0) if loss.optimizer == "actor")
+    assert actor.value.item() == pytest.approx(10, abs=1)  # 10 − a
+
+    def mean_action():
+        return agent.learner.act(batch.obs, batch.skill, deterministic=True).mean().item()
+
+    before = mean_action()
+    agent.optimizers.minimize(["actor"], actor.value)
+    assert mean_action() > before
+
+
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_each_loss_moves_its_own_optimizers_parameters_and_targets_only_follow(learner):
     agent = make_agent(spec_for(learner), learner=learner, phase="train")

@@ -113,6 +113,29 @@ def test_the_loss_adds_the_huber_losses_of_the_components():
     assert learner.successor_target(batch, torch.tensor([[1.0, 2.0]])).tolist() == [[3.5, 2.0]]
 
 
+class NextState(nn.Module):
+    """An encoder that takes each state of the ring for the next one."""
+
+    def forward(self, obs):
+        return obs.roll(1, 1)
+
+
+def test_double_q_chooses_the_next_action_from_the_online_features(monkeypatch):
+    agent = make_agent(RING, method=Tabular, learner={"name": "dqn", "encoder": PASSED_THROUGH})
+    learner, bootstrapped = agent.learner, []
+    learner.target_encoder = NextState()
+    with torch.no_grad():
+        learner.critic.psi[0, 0, 0] = 1.0  # action 0 is the best in state 0,
+        learner.critic.psi[1, 0, 1] = 1.0  # action 1 in state 1, which the target encoder sees instead
+        learner.target_critic.psi[1, 0] = torch.tensor([[0.5, -0.5], [-0.5, 0.5]])
+    obs, nothing, note = torch.eye(STATES)[:1], torch.zeros(1), torch.zeros(1, 0)
+    batch = Batch(obs, nothing, nothing, nothing, obs, WEIGHTS[:1], nothing, nothing, note)
+    chosen = learner.chosen
+    monkeypatch.setattr(learner, "chosen", lambda *args: bootstrapped.append(chosen(*args)) or chosen(*args))
+    learner.successor_target(batch, torch.zeros(1, 2))
+    assert [psi.tolist() for psi in bootstrapped] == [[[0.5, -0.5]]]  # the target's ψ of action 0
+
+
 def test_every_component_converges_to_its_discounted_sum():
     """A ring of four states, left and right, and a table: no errors of approximation."""
     discount, learner = 0.8, {"name": "dqn", "encoder": PASSED_THROUGH, "batch_size": 64, "n_step": 1}

@@ -112,6 +112,24 @@ def test_the_reward_by_hand_never_exceeds_its_bound_and_chunks_do_not_change_it(
     assert far.isfinite().all()
 
 
+@pytest.mark.parametrize("skills", ["continuous", "discrete"])
+def test_the_skill_itself_counts_among_those_it_is_compared_with(skills, monkeypatch):
+    """With L = 1 other skill, r = log 2 − log(1 + q(other) / q(own))."""
+    method = make(skills=skills, skill_dim=2, num_skills=2, samples=1).method
+    own = torch.tensor([[0.0, 1.0]])  # never drawn, since drawn coordinates are below 1
+
+    def log_prob(x, skill, change):
+        """The own skill explains changes to the right by 0.6 and others by 0.2; to the left, vice versa."""
+        return torch.where((skill == own).all(1) == (change[:, 0] > 0), 0.6, 0.2).log()
+
+    monkeypatch.setattr(method.dynamics, "log_prob", log_prob)
+    z, z_next, nothing = torch.zeros(2, 1), torch.tensor([[1.0], [-1.0]]), torch.zeros(2)
+    batch = Batch(z, nothing, nothing, nothing, z_next, own.expand(2, -1), nothing, nothing, z[:, :0])
+    reward = method.reward(batch, Latents(lambda: z, lambda: z_next, None))
+    expected = [math.log(2) - math.log(1 + 1 / 3), math.log(2) - math.log(1 + 3)]
+    assert reward.tolist() == pytest.approx(expected)
+
+
 def test_updates_learn_continuous_skills_and_reward_them():
     """From the agent's own steps: skills of the plane that are the step itself, seen in wide observations."""
     agent = make(WIDE, learning_rate=5e-3, samples=15, rep_dim=8, std=0.3)

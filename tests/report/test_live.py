@@ -89,6 +89,10 @@ def test_what_only_the_experiment_knows(experiment):
     assert states(experiment)["maze/apt/seed1"] == ("evaluating", "")
     locks.release(held)
     assert states(experiment)["maze/apt/seed1"] == ("waiting", "its evaluation is missing")
+    write_evaluation(tuned, [3.0, 4.0])
+    own = json.loads((tuned / "evaluation.json").read_text())
+    write_json(tuned / "evaluation.json", {**own, "by": "finetune"})  # not with the experiment's settings
+    assert states(experiment)["maze/apt/seed1"] == ("waiting", "its evaluation is missing")
     lock.write_text(f"7 on {OTHER}")  # of a process whose lock cannot be seen here, and that touches it
     assert states(experiment)["maze/apt/seed1"] == ("evaluating", "")
     os.utime(lock, (0, 0))

@@ -31,7 +31,7 @@ def card_of(folder):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A pre-training of 20 steps, evaluated as it ended, and 15 of fine-tuning, evaluated at 10."""
+    """A pre-training of 20 steps, evaluated as it ended, and 15 of fine-tuning, evaluated at 0, 10 and 15."""
     root = tmp_path_factory.mktemp("runs")
     changes = tiny(log__eval_every_steps=10, log__eval_episodes=3, log__snapshot_steps=[10])
     voidrl.pretrain(MAZE, steps=20, seed=4, out=root / "apt", config=changes)
@@ -111,8 +111,9 @@ def test_a_fine_tuned_agent_shows_both_phases_and_only_its_own_results(tmp_path,
         voidrl.save_pretrained(voidrl.load(runs / "task", device="cpu"), tmp_path / "agent")
     )
     assert "20 steps of pre-training and 15 steps of fine-tuning" in text
-    assert "model-index" not in front  # its evaluation at step 10 is of other weights
-    assert "No evaluation of these weights" in text
+    assert "model-index" in front
+    assert "during training, after step 15" in text
+    assert "after step 10" not in text  # that evaluation is of other weights
     source = runs / "apt" / "snapshots"
     front, text = card_of(voidrl.save_pretrained(voidrl.load(source, device="cpu"), tmp_path / "snapshot"))
     assert "10 steps" in text

@@ -42,6 +42,7 @@ from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
 MetricOwner = Literal["representation", "latents", "method", "reward", "task", "learner"]
 # Steps of the warm-up from which the skill for a task is selected; of more, as many at even distances.
+VALUE_METRICS = ("q_mean", "q_target", "value_limit")  # in units of the reward
 SELECTION_STEPS = {"pixels": 2**12, "vectors": 2**17}
 
 
@@ -64,6 +65,7 @@ class Agent(nn.Module):
     task_skill: Tensor
     task_skill_chosen: Tensor
     trials_dealt: Tensor
+    task_scale: Tensor
     representation_rate: Tensor
 
     def __init__(self, spec: EnvSpec, config: Config, device: torch.device) -> None:
@@ -97,6 +99,9 @@ class Agent(nn.Module):
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
         self.learner = pieces.learner(seen, config.learner, encoder, critic, method.skill_dim)
         self.learner.num_envs, self.learner.lanes = config.env.num_envs, config.env.lanes
+        if config.phase != "pretrain":
+            tunes = config.phase == "finetune"
+            self.learner.warmup_steps = config.finetune.warmup_steps if tunes else config.warmup_steps
         self.representation.use_learner(self.learner)
         self.method = method
         adapts = config.phase != "train"
@@ -119,6 +124,8 @@ class Agent(nn.Module):
         self.normalizer = RewardNormalizer(config)
         self.bonus = Bonus(config) if config.has_bonus else None
         self.horizon = Horizon(config.learner)
+        if config.phase == "finetune":
+            self.register_buffer("task_scale", torch.ones(()))
         self.augment = Augment(config.augment, spec)
         self.metric_owners: dict[str, MetricOwner] = {}
         """Who computed each metric of the last update."""
@@ -370,6 +377,8 @@ class Agent(nn.Module):
         """
         batch, reward, slots, joint, _ = scored
         metrics = {**scored.metrics}
+        self.learner.bounds.observe(reward)
+        metrics |= self._owned("reward", self._in_task_units({"value_limit": self.learner.bounds.limit}))
         with self.precision():
             self.learner.train()
             for loss in self.learner.losses(batch, reward, index):
@@ -380,7 +389,7 @@ class Agent(nn.Module):
                     self.optimizers.minimize([loss.optimizer], loss.value)
                 if loss.optimizer == "critic":
                     encoder_trained()
-                metrics |= self._owned("learner", loss.metrics, loss)
+                metrics |= self._owned("learner", self._in_task_units(loss.metrics), loss)
                 if loss.priority is not None and replay.priorities is not None:
                     joint.errors.append(loss.priority.unflatten(0, (self.config.learner.views, -1)).mean(0))
             if replay.priorities is not None:
@@ -390,6 +399,12 @@ class Agent(nn.Module):
             if "learner" in self.trainers:
                 self._after_training_f()
         return metrics
+
+    def _in_task_units(self, metrics: Metrics) -> Metrics:
+        """The metrics, with values divided by what fine-tuning multiplies rewards with."""
+        if self.config.phase != "finetune":
+            return metrics
+        return {k: v / self.task_scale if k in VALUE_METRICS else v for k, v in metrics.items()}
 
     def _after_training_f(self) -> None:
         """Move what follows the weights of f and of the method, once all of their losses are minimized."""
@@ -431,7 +446,7 @@ class Agent(nn.Module):
             reward = reward + bonus
         metrics |= self._owned("task", {"reward_std": reward.std(correction=0)})
         metrics |= self._owned("task", {"reward_mean": reward.mean()})
-        return reward, metrics
+        return reward * self.task_scale if self.config.phase == "finetune" else reward, metrics
 
     @property
     def _intrinsic_scale(self) -> float:
@@ -818,18 +833,21 @@ class Agent(nn.Module):
         self.optimizers.load(tensors)
         self.generation += 1
 
-    def save_checkpoint(self, folder: Path, *, keep_last: int) -> Path:
-        """Write the agent as a checkpoint into `folder`, which keeps the `keep_last` with the most steps."""
+    def save_checkpoint(self, folder: Path, *, keep_last: int, **about: Any) -> Path:
+        """Write the agent as a checkpoint into `folder`, which keeps the `keep_last` with the most steps.
+
+        `about` is added to the meta.
+        """
         files = {"agent.safetensors": checkpoint.Group(self.tensors())}
         meta = {"agent_steps": self.steps, "spec": self.spec.to_json(), "config": to_json(self.config)}
-        return checkpoint.save(folder, self.steps, files, meta, keep_last=keep_last)
+        return checkpoint.save(folder, self.steps, files, {**meta, **about}, keep_last=keep_last)
 
     def load_pretrained(self, tensors: dict[str, Tensor]) -> None:
         """Start fine-tuning from a pre-trained agent's weights, with its heads or reinitialized ones."""
         remedy = (
             "leave out the changes to the network, or pass finetune.heads = 'random' if only the heads differ"
         )
-        fresh = self._fresh_heads()
+        fresh = self.fresh_heads(self.config.finetune.heads)
         if isinstance(self.learner.encoder, ProgressiveEncoder):
             tensors = self._with_new_column(tensors)
         normalized = any(name.startswith("learner.popart.") for name in tensors)
@@ -838,7 +856,7 @@ class Agent(nn.Module):
                 "the saved agent does not fit this one: its heads predict values that PopArt normalizes, "
                 "and learner.popart is False here; use learner.popart = True, or finetune.heads = 'random'"
             )
-        own = ["horizon.", "bonus."]
+        own = ["horizon.", "bonus.", "task_scale", "learner.bounds."]  # of a run, or of its rewards
         if not any(name.startswith("normalizer.") for name in tensors):  # it was pre-trained without
             own.append("normalizer.")
         missing: list[str] = []
@@ -873,10 +891,10 @@ class Agent(nn.Module):
         others = {name: value for name, value in tensors.items() if not name.startswith(columns)}
         return {**others, **moved, **new}
 
-    def _fresh_heads(self) -> tuple[str, ...]:
-        """What the names of tensors begin with that fine-tuning reinitializes."""
-        learner, heads = self.learner, self.config.finetune.heads
-        if heads == "pretrained":
+    def fresh_heads(self, heads: str) -> tuple[str, ...]:
+        """Name prefixes of the tensors that fine-tuning with these `finetune.heads` reinitializes."""
+        learner = self.learner
+        if heads in ("auto", "pretrained"):
             return ()
         if heads == "actor":
             return tuple(f"learner.{to}{n}." for n in learner.critic_heads for to in ("", "target_"))

@@ -22,6 +22,8 @@ from voidrl.errors import CheckpointError
 from voidrl.learners.base import Learner
 from voidrl.types import EnvSpec
 
+ASKED_PROBABILITY = 0.02  # of a stretch: with 50 steps each, half of the steps at first
+
 
 class Explorer:
     """A policy that never learns, and which environments it acts in."""
@@ -47,31 +49,28 @@ class Explorer:
     # Schedules
 
     @staticmethod
-    def is_needed(config: Config, steps: int) -> bool:
-        """Whether a run has an explorer after this many of its steps."""
-        if config.phase != "finetune":
-            return False
-        tuning = config.finetune
-        stretches = tuning.explorer > 0 and (
-            tuning.explorer_decay_steps is None or steps < tuning.explorer_decay_steps
-        )
-        return stretches or Explorer.warms_up(config, steps)
+    def is_needed(config: Config) -> bool:
+        """Whether a run starts with an explorer; with `finetune.heads = "auto"` one may come later."""
+        return config.phase == "finetune" and (config.finetune.explorer > 0 or Explorer.warms_up(config))
 
     @staticmethod
-    def warms_up(config: Config, steps: int) -> bool:
-        """Whether it acts in every environment: in a warm-up by the policy, if the agent's own is new."""
+    def warms_up(config: Config) -> bool:
+        """Whether it acts in every environment of a warm-up by the policy, as the agent's own is new."""
         tuning = config.finetune
-        if config.phase != "finetune" or tuning.warmup_actions != "policy" or config.learner.on_policy:
-            return False
-        return tuning.heads in ("random", "first_layer") and steps < tuning.warmup_steps
+        by_policy = tuning.warmup_actions == "policy" and not config.learner.on_policy
+        return by_policy and tuning.heads in ("random", "first_layer")
 
-    def set_progress(self, config: Config, steps: int) -> None:
-        """Move the schedule of a run to where it is after `steps` steps."""
+    def set_progress(self, config: Config, steps: int, *, in_warmup: bool, is_asked: bool = False) -> bool:
+        """Move the schedule of a run to where it is after `steps` steps; returns whether it may act now.
+
+        `is_asked`: adaptation has asked for it, whatever `finetune.explorer` says.
+        """
         tuning = config.finetune
-        self.everywhere.fill_(self.warms_up(config, steps))
+        self.everywhere.fill_(in_warmup and self.warms_up(config))
         share = 1 - steps / (tuning.explorer_decay_steps or config.steps)
-        in_warmup = steps < tuning.warmup_steps
-        self.start_probability.fill_(0.0 if in_warmup else tuning.explorer * max(0.0, share))
+        probability = tuning.explorer or (ASKED_PROBABILITY if is_asked else 0.0)
+        self.start_probability.fill_(0.0 if in_warmup else probability * max(0.0, share))
+        return self.warms_up(config) if in_warmup else probability > 0 and share > 0
 
     # Acting
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from voidrl.cli.options import add_player_options, make_parser
+from voidrl.cli.options import add_player_options, load_agent, make_parser
 from voidrl.errors import ConfigError
 from voidrl.terminal.tables import wrap_text
 
@@ -39,7 +39,7 @@ def evaluate(argv: list[str]) -> None:
             f"--episodes {options.episodes} cannot be used with --steps {options.steps}: give one of the two"
         )
     episodes = parse_count(options.episodes or 10, "episodes")
-    agent = api.load(options.run, device=options.device, trust_code=options.trust_code)
+    agent = load_agent(options, options.run, options.device)
     settings = {
         "env": options.env or agent.config.env.id,
         "episodes": episodes if steps is None else None,
@@ -52,7 +52,10 @@ def evaluate(argv: list[str]) -> None:
     }
     result = api.evaluate(agent, **{**settings, "env": options.env or None, "episodes": episodes})
     if options.json:
-        print(json.dumps(evaluation_record(agent, options.run, result, settings)))
+        saved = evaluation_record(agent, options.run, result, settings)
+        if options.best:
+            saved["agent"] |= {"is_best": True, "steps": agent.steps}
+        print(json.dumps(saved))
         return
     row = result.metrics()
     different = len(set(zip(result.returns, result.lengths, strict=True)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from voidrl.cli.options import TRUST_HELP, make_parser
-from voidrl.errors import RunFolderError, UnknownNameError
+from voidrl.cli.options import add_source_options, load_agent, make_parser
+from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
 from voidrl.files import user_path
 
 POLICIES = {"onnx": "policy.onnx", "torch": "policy.pt2"}
@@ -26,22 +26,23 @@ def export(argv: list[str]) -> None:
     )
     add("-o", "--out", metavar="FILE", help=out_help)
     add("--force", action="store_true", help="replace what is there")
-    add("--trust-code", action="store_true", help=TRUST_HELP)
+    add_source_options(parser)
     options = parser.parse_args(argv)
     if options.to not in (*POLICIES, *DATA):
         raise UnknownNameError("format", options.to, [*POLICIES, *DATA])
     out = options.out or default_out(options.run, options.to)
     if options.to in DATA:
+        if options.best:
+            raise ConfigError(f"--best is for policies: the replay that --to {options.to} writes has no best")
         from voidrl.data.export import export_data
 
         written = export_data(options.run, out, options.to, overwrite=options.force)
         print(f"{written.name}: {written}")
         return
-    from voidrl import api
     from voidrl.playing.export import export_policy, require_free
 
     require_free(user_path(out), options.force)
-    agent = api.load(options.run, device="cpu", trust_code=options.trust_code)
+    agent = load_agent(options, options.run)
     print(export_policy(agent, out, options.to, overwrite=options.force))
 
 

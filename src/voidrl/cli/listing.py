@@ -163,6 +163,7 @@ def _environments() -> Listing:
             "DMControl on the GPU in MuJoCo Warp, such as dmc-warp/walker_run; some domains",
         ),
         ("voidrl/PixelMaze-v0", None, "a maze observed as an image; options as a query: ?size=13&goal=far"),
+        ("voidrl/PointMass-v0", None, "a point in a box, with small tasks: ?task=pickup, ?discrete=true"),
         ("any Gymnasium id", None, "any space but Text, Sequence and Graph, such as Pendulum-v1"),
         ("ids of packages", None, others),
         ("envpool/<id>", None, "EnvPool's vectorized version, such as envpool/Pong-v5 (pip install envpool)"),

@@ -9,17 +9,21 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from voidrl.config import SET_BY_COMMAND, Config, field_docs, field_types, similar_fields
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.terminal.tables import described, wrap_text
 from voidrl.units import parse_count
 
+if TYPE_CHECKING:
+    from voidrl.agent import Agent
+
 HELP = ["-h", "--help"]
 HELP_ALL = "--help-all"
-FLAGS = ("--overwrite", "--trust-code", "--json", "--all")
+FLAGS = ("--overwrite", "--trust-code", "--best", "--json", "--all")
 TRUST_HELP = "let an agent from the Hub name Python code (module:name), which is then run here"
+BEST_HELP = "the best evaluated agent of a fine-tuning run, instead of its last"
 CALLBACKS = ("StopOnPlateau", "StopAtReturn")  # of `voidrl.callbacks`, those whose arguments a text can spell
 EXPERIMENT_SET = "--set"  # an option of `voidrl experiment` alone
 REPEATED = "--callback"  # the one option that may be given several times
@@ -60,7 +64,20 @@ def add_player_options(parser: argparse.ArgumentParser) -> None:
     add("--stochastic", action="store_true", help="act with exploration noise")
     add("--epsilon", type=float, help="probability of a random action (default: the run's log.eval_epsilon)")
     add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
-    add("--trust-code", action="store_true", help=TRUST_HELP)
+    add_source_options(parser)
+
+
+def add_source_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--best` and `--trust-code`, for commands that load an agent."""
+    parser.add_argument("--best", action="store_true", help=BEST_HELP)
+    parser.add_argument("--trust-code", action="store_true", help=TRUST_HELP)
+
+
+def load_agent(options: argparse.Namespace, run: str, device: str = "cpu") -> Agent:
+    """Load an agent with the options of `add_source_options`."""
+    from voidrl import api
+
+    return api.load(run, device=device, trust_code=options.trust_code, best=options.best)
 
 
 def split_words(argv: list[str], command: str, what: str, meaning: str) -> tuple[str, dict[str, str], str]:

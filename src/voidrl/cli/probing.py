@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from voidrl.cli.options import TRUST_HELP, make_parser
+from voidrl.cli.options import add_source_options, load_agent, make_parser
 from voidrl.terminal.tables import print_table, wrap_text
 
 
@@ -24,13 +24,13 @@ def probe(argv: list[str]) -> None:
     add("--seed", type=int, default=0, help="seed of the play and of held-out episodes (default: 0)")
     add("--json", metavar="FILE", help="write the result there; - prints it (default: probe.json in the run)")
     add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
-    add("--trust-code", action="store_true", help=TRUST_HELP)
+    add_source_options(parser)
     options = parser.parse_args(argv)
     from voidrl import api
     from voidrl.files import user_path
 
     names = None if options.variables is None else [name.strip() for name in options.variables.split(",")]
-    agent = api.load(options.run, device=options.device, trust_code=options.trust_code)
+    agent = load_agent(options, options.run, options.device)
     result = api.probe(
         agent,
         options.env or None,
@@ -40,12 +40,13 @@ def probe(argv: list[str]) -> None:
         variables=names,
         num_envs=options.num_envs,
     )
-    saved = _record(result.to_json(), agent.steps, options.run)
+    source = str(agent.origin) if options.best else options.run  # probe.json is of the last agent
+    saved = _record(result.to_json(), agent.steps, source)
     if options.json == "-":
         print(json.dumps(saved))
         return
     show(saved)
-    path = _written(saved, user_path(options.run), options.json)
+    path = _written(saved, user_path(source), options.json)
     if path is not None:
         print(f"\nwritten to {path}")
 

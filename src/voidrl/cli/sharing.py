@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from voidrl.cli.options import TRUST_HELP, make_parser
+from voidrl.cli.options import add_source_options, load_agent, make_parser
 
 
 def push(argv: list[str]) -> None:
@@ -19,11 +19,11 @@ def push(argv: list[str]) -> None:
     add("--revision", help="a branch, created if it does not exist (default: main)")
     add("--license", help="for the card, such as mit (default: none is stated)")
     add("--dry-run", action="store_true", help="show what would be uploaded, and upload nothing")
-    add("--trust-code", action="store_true", help=TRUST_HELP)
+    add_source_options(parser)
     options = parser.parse_args(argv)
-    from voidrl import api, push_to_hub, save_pretrained
+    from voidrl import push_to_hub, save_pretrained
 
-    agent = api.load(options.run, device="cpu", trust_code=options.trust_code)
+    agent = load_agent(options, options.run)
     repo_id, license = options.repo_id, options.license
     if not options.dry_run:
         how = {name: getattr(options, name) for name in ("private", "message", "revision")}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voidrl.cli.launch import OPTIONS, launch, split_off
 from voidrl.cli.options import (
+    BEST_HELP,
     HELP,
     HELP_ALL,
     TRUST_HELP,
@@ -58,6 +59,7 @@ FINETUNE = {
     "--env ENV": "the task; by default the environment of pre-training",
     "--learner NAME": "another RL algorithm than in pre-training, which keeps the encoder alone",
     **OUTPUT,
+    "--best": BEST_HELP,
     "--trust-code": TRUST_HELP,
 }
 CONFIG = {"--all": "also show fields that have their default", "--json": "print every field as JSON"}
@@ -339,7 +341,7 @@ def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
     from voidrl.config import update
     from voidrl.sharing import pretrained as share
 
-    agent = api.load(run, device="cpu", trust_code="--trust-code" in options)
+    agent = api.load(run, device="cpu", trust_code="--trust-code" in options, best="--best" in options)
     pieces = {"learner": options["--learner"]} if "--learner" in options else {}
     fields = update(build.task_config(agent.config), pieces)
     changes = read_options(fields, given, "finetune", own)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from voidrl.cli.options import add_player_options, make_parser
+from voidrl.cli.options import add_player_options, load_agent, make_parser
 from voidrl.files import user_path
 from voidrl.terminal.output import say
 
@@ -34,7 +34,6 @@ def video(argv: list[str]) -> None:
     add("--plain", action="store_true", help="pictures alone, without text above them")
     add_player_options(parser)
     options = parser.parse_args(argv)
-    from voidrl import api
     from voidrl.media import mp4
     from voidrl.media.video import label_of, record, untrained, write_video
     from voidrl.units import parse_count
@@ -44,8 +43,7 @@ def video(argv: list[str]) -> None:
     if episodes is None and seconds is None:
         episodes, seconds = 1, FIRST_MINUTE_S
     mp4.find_ffmpeg()  # a missing ffmpeg is reported before anything is played
-    device, trust = options.device, options.trust_code
-    agents = [api.load(run, device=device, trust_code=trust) for run in options.runs]
+    agents = [load_agent(options, run, options.device) for run in options.runs]
     target = options.out or default_path(options.runs, agents[0], options.env, options.seed)
     target = user_path(target)
     mp4.prepare_target(target)

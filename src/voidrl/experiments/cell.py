@@ -49,6 +49,8 @@ class Job(TypedDict):
     config: dict[str, Any]
     source: str | None
     evaluation: dict[str, Any] | None
+    zero_shot: NotRequired[dict[str, Any] | None]
+    """Settings with which the source is evaluated, too."""
     threads: int | None
     fixed_threads: bool
     """Whether the experiment asks for them; otherwise they are a limit."""
@@ -154,21 +156,32 @@ def do_job(job: Job) -> None:
 
     if job["threads"] is not None:
         torch.set_num_threads(job["threads"])
-    from voidrl import api, checkpoint
+    from voidrl import checkpoint
     from voidrl.runs.evaluations import FILE_NAME
-    from voidrl.scores.score import evaluation_record
 
     folder, evaluation = Path(job["root"], job["cell"]), job["evaluation"]
     _train(job, folder)
     if evaluation is None or is_pruned(folder):
         return
-    length = f"{evaluation['steps']} steps" if evaluation["steps"] else f"{evaluation['episodes']} episodes"
-    say(f"{folder}: evaluating for {length}")
-    agent = api.load(folder, device=job["config"]["device"])
-    options = {k: v for k, v in evaluation.items() if k != "env" and (k != "episodes" or v is not None)}
-    saved = evaluation_record(agent, folder, api.evaluate(agent, **options), evaluation)
+    saved, zero_shot = _evaluate(job, folder, evaluation), job.get("zero_shot")
+    if zero_shot is not None:
+        assert job["source"] is not None
+        saved["zero_shot"] = _evaluate(job, Path(job["source"]), zero_shot)
     checkpoint.remove_leftovers(folder / FILE_NAME)  # of processes that died: this one holds the cell's lock
     checkpoint.write_json_atomic(folder / FILE_NAME, saved)
+
+
+def _evaluate(job: Job, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Evaluate the agent of a run, as JSON."""
+    from voidrl import api
+    from voidrl.scores.score import evaluation_record
+
+    length = f"{settings['steps']} steps" if settings["steps"] else f"{settings['episodes']} episodes"
+    say(f"{folder}: evaluating for {length}")
+    agent = api.load(folder, device=job["config"]["device"])
+    options = {k: v for k, v in settings.items() if k != "env" and (k != "episodes" or v is not None)}
+    env = None if settings["env"] == agent.config.env.id else settings["env"]
+    return evaluation_record(agent, folder, api.evaluate(agent, env, **options), settings)
 
 
 def _train(job: Job, folder: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from voidrl.config import flat, merge
 from voidrl.errors import ConfigError, UnknownNameError, shown
 from voidrl.experiments.grid import Axis, read_axes
-from voidrl.experiments.tasks import GROUPS, NamedEnv, Task, folder_name, make_task, task_name
+from voidrl.experiments.tasks import GROUPS, NamedEnv, PhaseSpec, Task, folder_name, make_task, task_name
 from voidrl.files import MAX_TOML_BYTES, parse_toml, read_text, user_path
 from voidrl.protocols.presets import PRESETS
 from voidrl.suites import published
@@ -33,18 +33,8 @@ class EvaluationSpec:
     episodes: int | None = None
     steps: int | None = None
     count_states: bool = False
-    zero_shot: bool = False
-    """Whether pre-trained agents are evaluated before they are fine-tuned, too."""
-
-
-@dataclass(frozen=True)
-class PhaseSpec:
-    """Settings of one phase."""
-
-    steps: int | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    label: str | None = None
-    """For an arm's runs in this phase; None for the arm's own label."""
+    zero_shot: bool = True
+    """Whether pre-trained agents that are fine-tuned are evaluated on the task before that, too."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +155,8 @@ class ExperimentSpec:
         chosen, by_phase = self.scales[name], dict(self.by_phase)
         for phase, new in chosen.by_phase.items():
             old = by_phase.get(phase, PhaseSpec())
-            by_phase[phase] = PhaseSpec(new.steps or old.steps, merge(old.config, new.config), old.label)
+            steps = old.steps if new.steps is None else new.steps
+            by_phase[phase] = PhaseSpec(steps, merge(old.config, new.config), old.label)
         return replace(self, scale=name, config=merge(self.config, chosen.config), by_phase=by_phase)
 
 
@@ -231,9 +222,11 @@ class _TomlTable:
         self.require(words and all(isinstance(word, str) for word in words), key, words, "a list of words")
         return tuple(words)
 
-    def count(self, key: str) -> int | None:
+    def count(self, key: str, *, zero: bool = False) -> int | None:
+        if key not in self.values:
+            return None
         try:
-            return parse_count(self.values[key], f"{self.name}.{key}") if key in self.values else None
+            return parse_count(self.values[key], f"{self.name}.{key}", zero=zero)
         except ConfigError as error:
             raise ConfigError(f"{self.file}: {error}") from None
 
@@ -422,7 +415,9 @@ def _arm(
 
 def _preset_changes(table: _TomlTable, name: str, values: Any) -> PresetChanges:
     inner = table.table(f"presets.{name}", values, ("config", "evaluation", *PHASES))
-    return PresetChanges(inner.get("config", dict, {}), _by_phase(inner), _evaluation(inner, None))
+    usual = _evaluation(table, EvaluationSpec())
+    evaluation = _evaluation(inner, usual) if "evaluation" in inner.values else None
+    return PresetChanges(inner.get("config", dict, {}), _by_phase(inner), evaluation)
 
 
 def _scales(table: _TomlTable) -> dict[str, ScaleSpec]:
@@ -439,7 +434,7 @@ def _by_phase(table: _TomlTable, *more: str) -> dict[str, PhaseSpec]:
     for phase in (phase for phase in PHASES if phase in table.values):
         inner = table.table(phase, table.values[phase], ("steps", "config", *more))
         config, label = inner.get("config", dict, {}), inner.get("label", str)
-        found[phase] = PhaseSpec(inner.count("steps"), config, label)
+        found[phase] = PhaseSpec(inner.count("steps", zero=phase == "pretrain"), config, label)
     return found
 
 
@@ -451,7 +446,11 @@ def _evaluation(table: _TomlTable, default: EvaluationSpec | None) -> Evaluation
     table.require(isinstance(values, dict), "evaluation", values, expected)
     inner = table.table("evaluation", values, ("episodes", "steps", "count_states", "zero_shot"))
     inner.require(("episodes" in values) != ("steps" in values), "", values, "one of episodes and steps")
-    flags = {name: inner.get(name, bool, False) for name in ("count_states", "zero_shot")}
+    usual = default is None or default.zero_shot
+    flags = {
+        "count_states": inner.get("count_states", bool, False),
+        "zero_shot": inner.get("zero_shot", bool, usual),
+    }
     return EvaluationSpec(inner.count("episodes"), inner.count("steps"), **flags)
 
 
@@ -465,7 +464,7 @@ def _tasks(table: _TomlTable) -> tuple[Task, ...]:
         if isinstance(entry, str):
             tasks += [make_task(env) for env in GROUPS.get(entry, (entry,))]
         else:
-            tasks.append(_task(table.table("tasks", entry, ("name", "env", "pretrain"))))
+            tasks.append(_task(table.table("tasks", entry, ("name", "env", "config", *PHASES))))
     envs: dict[str, str] = {}
     for each in (each for task in tasks for each in (task, task.pretrain)):
         other = envs.setdefault(each.name, each.env)
@@ -475,17 +474,35 @@ def _tasks(table: _TomlTable) -> tuple[Task, ...]:
                 f'a name: {{ name = "…", env = "…" }}'
             )
     table.require(len({task.name for task in tasks}) == len(tasks), "tasks", given, "each of them once")
+    first: dict[str, Task] = {}
+    for task in tasks:
+        other_task = first.setdefault(task.pretrain.name, task)
+        if _pretrain_settings(other_task) != _pretrain_settings(task):
+            raise ConfigError(
+                f"{table.file}: tasks {other_task.name!r} and {task.name!r} share the pre-training "
+                f"{task.pretrain.name!r}, but not its settings: give them equal ones, or one of them a "
+                f'pre-training of its own: pretrain = {{ name = "…", env = "…" }}'
+            )
     return tuple(tasks)
 
 
+def _pretrain_settings(task: Task) -> tuple[dict[str, Any], PhaseSpec]:
+    return flat(merge(task.config)), task.by_phase.get("pretrain", PhaseSpec())
+
+
 def _task(table: _TomlTable) -> Task:
-    here, pretrain = _named_env(table), table.values.get("pretrain")
-    if pretrain is None:
-        default = make_task(here.env)
-        return Task(here.name, here.env, default.pretrain if default.pretrain.env != here.env else here)
-    if isinstance(pretrain, str):
-        return Task(here.name, here.env, NamedEnv(task_name(pretrain), pretrain))
-    return Task(here.name, here.env, _named_env(table.table("pretrain", pretrain, ("name", "env"))))
+    here, pretrain = _named_env(table), table.values.get("pretrain", {})
+    pretrain = {"env": pretrain} if isinstance(pretrain, str) else pretrain
+    inner = table.table("pretrain", pretrain, ("name", "env", "steps", "config"))
+    place = make_task(here.env).pretrain
+    if "env" in pretrain or "name" in pretrain:
+        place = _named_env(inner)
+    elif place.env == here.env:
+        place = here
+    settings = {key: value for key, value in pretrain.items() if key in ("steps", "config")}
+    phases = {phase: table.values[phase] for phase in PHASES if phase in table.values}
+    by_phase = _by_phase(_TomlTable(table.file, table.name, {**phases, "pretrain": settings}, PHASES))
+    return Task(here.name, here.env, place, table.get("config", dict, {}), by_phase)
 
 
 def _named_env(table: _TomlTable) -> NamedEnv:

@@ -44,6 +44,8 @@ class Cell:
     """Size of a checkpoint without the replay; None if unknown."""
     pretrain_seed: int | None = None
     """Seed of the pre-training that it is, or starts from."""
+    zero_shot: dict[str, Any] | None = None
+    """Settings of the evaluation of the agent that it fine-tunes, in the environment of the task."""
     point: Mapping[str, Any] = field(default_factory=dict)
     """Values of the fields that vary in a grid."""
 

@@ -28,7 +28,7 @@ from voidrl.envs.ids import ATARI, DMCONTROL, has_colon, names_code
 from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
 from voidrl.evaluation import EVALUATION_STREAM, run_seed
 from voidrl.experiments import scale
-from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec, PhaseSpec, PresetChanges
+from voidrl.experiments.format import ArmSpec, EvaluationSpec, ExperimentSpec, PresetChanges
 from voidrl.experiments.grid import Point
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.points import Points
@@ -36,7 +36,7 @@ from voidrl.experiments.probe import EnvProbe, agent_bytes, probe
 from voidrl.experiments.request import ExperimentRequest, left_out, select_arms
 from voidrl.experiments.scratch import adaptations, scratch_config
 from voidrl.experiments.seeds import RunSeeds, require_seeds, run_seeds
-from voidrl.experiments.tasks import NamedEnv, Task, select
+from voidrl.experiments.tasks import NamedEnv, PhaseSpec, Task, select
 from voidrl.files import user_path
 from voidrl.protocols.presets import default_preset, protocol_for
 from voidrl.runs.folder import RunFolder
@@ -146,7 +146,8 @@ def _notes(cells: Sequence[Cell]) -> Iterator[str]:
             f"{len(unknown)} runs need code that the file names (module:name, first in {unknown[0].folder}), "
             f"which a dry run does not import: their observations, settings and sizes are unknown"
         )
-    idle = [cell for cell in cells if scale.learns(cell.config) and not scale.count_updates(cell.config)]
+    learning = [cell for cell in cells if scale.learns(cell.config) and cell.config.steps]
+    idle = [cell for cell in learning if not scale.count_updates(cell.config)]
     few = [cell for cell in cells if 0 < scale.count_updates(cell.config) < scale.FEW_UPDATES]
     if idle:
         config = idle[0].config
@@ -193,11 +194,15 @@ class Planner:
         if seeds.pretrain is not None:
             source_arm = self._source_arm(arm)
             source = self._cell(source_arm, "pretrain", task, RunSeeds(seeds.pretrain))
-            if self._is_zero_shot(source_arm):
+            if task.pretrain.env == task.env and self._is_zero_shot(source_arm):
                 source = dataclasses.replace(source, evaluation=self._evaluation(source_arm, source.config))
             yield source
         final = self._cell(arm, arm.phases[-1], task, seeds, source)
-        yield dataclasses.replace(final, is_final=True, evaluation=self._evaluation(arm, final.config))
+        evaluation, zero_shot = self._evaluation(arm, final.config), None
+        if source is not None and source.evaluation is None and evaluation and self._is_zero_shot(arm):
+            seed = run_seed(source.config.seed, EVALUATION_STREAM)
+            zero_shot = {**evaluation, "seed": seed, "count_states": False}
+        yield dataclasses.replace(final, is_final=True, evaluation=evaluation, zero_shot=zero_shot)
 
     def config(self, arm: ArmSpec, phase: str, task: Task) -> Config:
         """The config of an arm in a phase, for any seed and at full length."""
@@ -225,9 +230,9 @@ class Planner:
     ) -> Cell:
         where: NamedEnv = task.pretrain if phase == "pretrain" else task
         config, env_probe, size = self._prepare(arm, phase, task)
-        key = (arm.name, phase, where.env, config.env.dmc.action_repeat)
+        key = (arm.name, phase, where.name, config.env.dmc.action_repeat)
         if key not in self.protocol_steps:
-            self.protocol_steps[key] = self._protocol_steps(arm, *key[1:])
+            self.protocol_steps[key] = self._protocol_steps(arm, phase, task, config.env.dmc.action_repeat)
         # Where a task is pre-trained in itself, the two runs of an arm need two folders.
         both = phase == "pretrain" and arm.phases[-1] == "finetune" and task.pretrain.env == task.env
         name = f"{arm.name}-pretrain" if both else arm.name
@@ -269,11 +274,13 @@ class Planner:
     # Configs
 
     def _prepare(self, arm: ArmSpec, phase: str, task: Task) -> _Prepared:
-        env_id = task.pretrain.env if phase == "pretrain" else task.env
+        where = task.pretrain if phase == "pretrain" else task
+        env_id = where.env
         is_atari = env_id.startswith(ATARI)
-        # Games differ in their names alone, unless a preset has values for one of them.
+        # Games differ only in their names, unless a preset or the file has values for one of them.
         alike = f"{ATARI} {self._protocol_text(self._preset_name(arm, env_id), env_id)}"
-        key = (arm.name, phase, alike if is_atari else env_id)
+        alike += f" {task.config} {task.by_phase}"
+        key = (arm.name, phase, alike if is_atari else where.name)
         if key not in self.prepared:
             self.prepared[key] = self._make_config(arm, phase, task, env_id)
         prepared = self.prepared[key]
@@ -286,7 +293,7 @@ class Planner:
         arm_phase = arm.by_phase.get(phase, PhaseSpec()).config
         if phase == "finetune":
             pretrained = self._prepare(self._source_arm(arm), "pretrain", task).config
-            layers: Layers = [to_json(build.task_config(pretrained)), self._file_config(arm, phase)]
+            layers: Layers = [to_json(build.task_config(pretrained)), self._file_config(arm, phase, task)]
             layers += [arm_phase] if arm.source is None else [arm.config, arm_phase]
             if implied := build.implied_by_column(layers, phase):
                 layers.insert(*implied)
@@ -294,30 +301,30 @@ class Planner:
         elif arm.like is not None:
             merged = self._from_finetuning(arm, arm_phase, task)
         else:
-            merged = self._from_preset(arm, phase, env_id)
+            merged = self._from_preset(arm, phase, task, env_id)
         if phase != "finetune" or arm.source is not None:
             _multiply(merged, arm.times)
         for name in [*flat(arm.config), *flat(arm_phase)]:
             if name in self.changes or name in self.phase_changes.get(phase, {}):
                 self.kept_by_arms.setdefault(name, set()).add(arm.label)
         given = {"phase": phase, "device": self.request.device, "engine": self.request.engine}
-        steps = self._requested_steps(arm, phase)
+        steps = self._requested_steps(arm, phase, task)
         merged = self._layered([merged, given if steps is None else {**given, "steps": steps}])
         env = merged.get("env", {})
         require(isinstance(env, Mapping), "env", env, "a mapping; the id is the task's")
         env_config = update(EnvConfig(), {**env, "id": env_id}, "env.")
         if not self.run_code and self._needs_code(arm, phase, task, env_id, merged):
-            return self._without_code(arm, phase, merged, env_config)
+            return self._without_code(arm, phase, task, merged, env_config)
         env_probe = probe(env_config)
         assert env_probe.spec is not None
-        config = self._build(arm, phase, merged, env_probe.spec, env_probe.env)
+        config = self._build(arm, phase, task, merged, env_probe.spec, env_probe.env)
         return _Prepared(config, env_probe, agent_bytes(env_probe.spec, config))
 
     def _build(
-        self, arm: ArmSpec, phase: str, merged: dict[str, Any], spec: EnvSpec, env: EnvConfig
+        self, arm: ArmSpec, phase: str, task: Task, merged: dict[str, Any], spec: EnvSpec, env: EnvConfig
     ) -> Config:
         if phase != "finetune" and arm.like is None:
-            self._drop_foreign(arm, merged, build.name_pieces(spec, merged))
+            self._drop_foreign(arm, task, merged, build.name_pieces(spec, merged))
         return build.build_config(spec, [merged, {"env": to_json(env)}])
 
     def _layered(self, layers: Layers) -> dict[str, Any]:
@@ -354,7 +361,9 @@ class Planner:
             phase == "finetune" and self._prepare(self._source_arm(arm), "pretrain", task).probe.spec is None
         )
 
-    def _without_code(self, arm: ArmSpec, phase: str, merged: dict[str, Any], env: EnvConfig) -> _Prepared:
+    def _without_code(
+        self, arm: ArmSpec, phase: str, task: Task, merged: dict[str, Any], env: EnvConfig
+    ) -> _Prepared:
         """The config of a run as far as it is known without its code.
 
         Unknown observations and actions are taken to be some that have the most of the given settings. Pieces
@@ -373,7 +382,8 @@ class Planner:
             found = probe(env)
             assert found.spec is not None
             env, specs = found.env, (found.spec,)
-        config = self._build(arm, phase, known, min(specs, key=lambda spec: self._foreign(known, spec)), env)
+        spec = min(specs, key=lambda spec: self._foreign(known, spec))
+        config = self._build(arm, phase, task, known, spec, env)
         pieces: dict[str, Any] = {}
         for kind in unknown:
             fields = {f.name for f in dataclasses.fields(COMMON[kind])} - {"name"}
@@ -386,9 +396,9 @@ class Planner:
         pieces = build.name_pieces(spec, merged)
         return sum(len({*given} - self._piece_fields(kind, given["name"])) for kind, given in pieces.items())
 
-    def _from_preset(self, arm: ArmSpec, phase: str, env: str) -> dict[str, Any]:
+    def _from_preset(self, arm: ArmSpec, phase: str, task: Task, env: str) -> dict[str, Any]:
         """Pre-training and training from scratch: protocol, recipe, and the changes of file and command."""
-        shared = self._layered(self._shared(arm))
+        shared = self._layered(self._shared(arm, task))
         if arm.preset is not None and phase == "train":
             shared.pop("finetune", None)  # an agent with its own protocol is not set up as fine-tuning is
         method: dict[str, Any] = {} if arm.method is None else {"method": arm.method}
@@ -396,7 +406,7 @@ class Planner:
         if bonus is not None and not self.run_code and ":" in bonus:
             method = {"method": bonus, "bonus.coefficient": build.BONUS_COEFFICIENT}
             bonus = None
-        own = [self._file_config(arm, phase), self.phase_changes[phase], method, arm.config]
+        own = [self._file_config(arm, phase, task), self.phase_changes[phase], method, arm.config]
         own.append(arm.by_phase.get(phase, PhaseSpec()).config)
         preset = self._preset_name(arm, env)
         layers = build.layers_for(
@@ -411,49 +421,54 @@ class Planner:
         tuned = self._prepare(tuned_arm, "finetune", task).config
         for text in adaptations(tuned):
             self.adapted[f"{tuned_arm.label} and {arm.label} differ in more than the weights: {text}"] = None
-        own = [self._file_config(arm, "train"), self.phase_changes["train"], arm.config, arm_phase]
+        own = [self._file_config(arm, "train", task), self.phase_changes["train"], arm.config, arm_phase]
         return self._layered([to_json(scratch_config(tuned)), *own])
 
-    def _shared(self, arm: ArmSpec) -> Layers:
-        """What all runs have in common."""
-        return [self.experiment.config, self._preset_changes(arm).config, self.changes]
+    def _shared(self, arm: ArmSpec, task: Task) -> Layers:
+        """What all runs of a task have in common."""
+        return [self.experiment.config, self._preset_changes(arm).config, task.config, self.changes]
 
-    def _drop_foreign(self, arm: ArmSpec, merged: dict[str, Any], pieces: Mapping[str, Any]) -> None:
+    def _drop_foreign(
+        self, arm: ArmSpec, task: Task, merged: dict[str, Any], pieces: Mapping[str, Any]
+    ) -> None:
         """Drop values for all runs that the pieces of this one do not have, such as `k` of a random agent."""
-        shared = merge(*self._shared(arm))
+        shared = merge(*self._shared(arm, task))
         for kind, piece in pieces.items():
             fields = self._piece_fields(kind, piece["name"])
             for name in shared.get(kind, {}).keys() - fields:
                 merged.get(kind, {}).pop(name, None)
 
-    def _file_config(self, arm: ArmSpec, phase: str) -> dict[str, Any]:
+    def _file_config(self, arm: ArmSpec, phase: str, task: Task) -> dict[str, Any]:
         """The file's changes for a phase, except what the command line changes for all phases."""
-        both = (self.experiment, self._preset_changes(arm))
-        specs = (each.by_phase.get(phase, PhaseSpec()) for each in both)
+        tables = (self.experiment, self._preset_changes(arm), task)
+        specs = (each.by_phase.get(phase, PhaseSpec()) for each in tables)
         values = flat(merge(*(spec.config for spec in specs)))
         return {name: value for name, value in values.items() if name not in self.changes}
 
-    def _requested_steps(self, arm: ArmSpec, phase: str) -> int | None:
+    def _requested_steps(self, arm: ArmSpec, phase: str, task: Task) -> int | None:
         """Steps in the file or on the command line; None for the preset's."""
         as_finetuned = phase == "finetune" or (phase == "train" and arm.preset is None and arm.like is None)
         default = self.changes.get("finetune.steps") if as_finetuned else None
         given = self.phase_changes.get(phase, {}).get("steps", default)
         if given is not None:
-            return parse_count(given, f"{phase}.steps")
-        return _file_steps(phase, arm, self._preset_changes(arm), self.experiment)
+            return parse_count(given, f"{phase}.steps", zero=phase == "pretrain")
+        return _file_steps(phase, arm, task, self._preset_changes(arm), self.experiment)
 
-    def _protocol_steps(self, arm: ArmSpec, phase: str, env: str, action_repeat: int) -> int:
+    def _protocol_steps(self, arm: ArmSpec, phase: str, task: Task, action_repeat: int) -> int:
         """Steps in the experiment's own protocol, converted to this action repeat."""
-        if arm.like is not None and _file_steps(phase, arm, self.experiment) is None:
-            return self._protocol_steps(self.experiment.arms[arm.like], "finetune", env, action_repeat)
+        if arm.like is not None and _file_steps(phase, arm, task, self.experiment) is None:
+            return self._protocol_steps(self.experiment.arms[arm.like], "finetune", task, action_repeat)
+        env = task.pretrain.env if phase == "pretrain" else task.env
         started = "train" if phase == "train" else "pretrain"
         preset = self._source_arm(arm).preset or self.experiment.preset
-        layers = build.layers_for(env, started, preset, self.experiment.config, run_code=self.run_code)
+        config = merge(self.experiment.config, task.config)
+        layers = build.layers_for(env, started, preset, config, run_code=self.run_code)
         merged = merge(*(layer.values for layer in layers))
         default = merged.get("steps", Config().steps)
         if phase == "finetune":
             default = merged.get("finetune", {}).get("steps") or default
-        steps = int(_file_steps(phase, arm, self.experiment) or default)
+        given = _file_steps(phase, arm, task, self.experiment)
+        steps = int(default if given is None else given)
         if not env.startswith(DMCONTROL):
             return steps
         protocol = resolve(update(EnvConfig(), {**merged.get("env", {}), "id": env}, "env."))
@@ -503,7 +518,7 @@ class Planner:
                 )
 
 
-def _file_steps(phase: str, arm: ArmSpec, *specs: PresetChanges | ExperimentSpec) -> int | None:
+def _file_steps(phase: str, arm: ArmSpec, *specs: Task | PresetChanges | ExperimentSpec) -> int | None:
     """The first steps in the file; training from scratch takes those of fine-tuning by default.
 
     An agent with its own protocol has its own number of steps.

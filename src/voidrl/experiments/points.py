@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from voidrl.config import PIECES, Config, bonus_method, field_types, flat, merge, to_json
 from voidrl.errors import ConfigError
-from voidrl.experiments.format import PHASES, ArmSpec, ExperimentSpec, PhaseSpec
+from voidrl.experiments.format import PHASES, ArmSpec, ExperimentSpec
 from voidrl.experiments.grid import (
     Axis,
     Point,
@@ -28,7 +28,7 @@ from voidrl.experiments.grid import (
 )
 from voidrl.experiments.request import ExperimentRequest
 from voidrl.experiments.seeds import RunSeeds
-from voidrl.experiments.tasks import Task
+from voidrl.experiments.tasks import PhaseSpec, Task
 from voidrl.units import parse_count
 
 if TYPE_CHECKING:
@@ -257,7 +257,9 @@ def _with_values(arm: ArmSpec, values: Mapping[str, Any]) -> ArmSpec:
         phase, _, rest = name.partition(".")
         old = by_phase.get(phase, PhaseSpec())
         if phase in PHASES and rest == "steps":
-            by_phase[phase] = dataclasses.replace(old, steps=parse_count(value, name))
+            by_phase[phase] = dataclasses.replace(
+                old, steps=parse_count(value, name, zero=phase == "pretrain")
+            )
         elif phase in ("pretrain", "train"):
             by_phase[phase] = dataclasses.replace(old, config=merge(old.config, {rest: value}))
         else:

@@ -271,6 +271,7 @@ def make_job(plan: Plan, cell: Cell, command: Sequence[str], lock: int | None = 
         "config": to_json(cell.config),
         "source": None if cell.source is None else str(plan.path(cell.source)),
         "evaluation": cell.evaluation,
+        "zero_shot": cell.zero_shot,
         "threads": threads,
         "fixed_threads": threads is not None,
         "lock": lock,

@@ -26,7 +26,7 @@ def scale_config(config: Config, scale: float) -> Config:
     """Return the config of a run that is `scale` times as long."""
     if scale == 1:
         return config
-    steps = max(1, round(config.steps * scale))
+    steps = max(1, round(config.steps * scale)) if config.steps else 0
     log = config.log
     changes: dict[str, Any] = {
         "steps": steps,
@@ -37,8 +37,9 @@ def scale_config(config: Config, scale: float) -> Config:
     if scale < 1:
         changes["log.log_every_steps"] = min(log.log_every_steps, max(1, steps // ROWS))
         for name in ("epsilon_hold_steps", "epsilon_decay_steps", "stddev_decay_steps"):
-            if hasattr(config.learner, name):
-                changes[f"learner.{name}"] = _shorten(getattr(config.learner, name), scale, steps)
+            length = getattr(config.learner, name, None)
+            if length is not None:
+                changes[f"learner.{name}"] = _shorten(length, scale, steps)
         warmup = "finetune.warmup_steps" if config.phase == "finetune" else "warmup_steps"
         changes[warmup] = _shorten(warmup_steps(config), scale, steps)
         if config.phase == "finetune" and (decay := config.finetune.explorer_decay_steps):

@@ -14,6 +14,8 @@ from voidrl.experiments.plan import Cell, Plan
 from voidrl.runs.evaluations import final_evaluation
 from voidrl.runs.status import read_status
 
+NO_CHECKPOINT = -1  # an untrained agent has one of step 0
+
 
 @dataclass(frozen=True)
 class CellState:
@@ -36,18 +38,18 @@ def state_of(cell: Cell | Wanted, folder: Path) -> CellState:
     """Judge a cell by its files, without reading checkpoints."""
     if not (folder / "config.json").is_file():
         return CellState("missing")
-    saved = max(checkpoint.list_steps(folder / "checkpoints"), default=0)
+    saved = max(checkpoint.list_steps(folder / "checkpoints"), default=NO_CHECKPOINT)
     if max(saved, last_checkpoint(folder)) >= cell.config.steps and (
         cell.evaluation is None or cell_evaluation(cell, folder) is not None
     ):
         return CellState("done", cell.config.steps)
-    return CellState("trained" if saved >= cell.config.steps else "partial", saved)
+    return CellState("trained" if saved >= cell.config.steps else "partial", max(0, saved))
 
 
 def last_checkpoint(folder: Path) -> int:
-    """Step of the newest checkpoint that a run has written, even if it was removed since."""
+    """Step of the newest checkpoint that a run has written, even if it was removed since; −1 without one."""
     status = read_status(folder)
-    return (status.checkpoint or 0) if status is not None else 0
+    return NO_CHECKPOINT if status is None or status.checkpoint is None else status.checkpoint
 
 
 def cell_evaluation(cell: Cell | Wanted, folder: Path) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ import numpy as np
 from voidrl import registry
 from voidrl.envs.ids import atari_game
 from voidrl.experiments.grid_table import print_grids
-from voidrl.experiments.measures import COVERAGE, cell_value, show_value
+from voidrl.experiments.measures import COVERAGE, cell_value, show_value, zero_shot_value
 from voidrl.experiments.plan import Cell, Plan
 from voidrl.experiments.record import make_record
 from voidrl.experiments.state import cell_evaluation, state_of
@@ -23,6 +23,7 @@ from voidrl.suites.published import Published
 from voidrl.terminal.tables import print_table, wrap_text
 from voidrl.units import human_count
 
+ZERO_SHOT = "zero-shot"
 AGGREGATES = {"median": "median", "mean": "mean", "iqm": "IQM", "above_human": "above human"}
 
 
@@ -40,13 +41,14 @@ class TableRow:
     published: Mapping[str, str]
     """Published numbers as text, by the heading of their table."""
     phase: str
+    """Of the runs; `zero-shot` for the agent that a fine-tuning starts from, on the task."""
     is_final: bool = True
     """Whether it is of the last run of an arm, rather than of its pre-training."""
 
     @property
     def share(self) -> float:
         """Smallest share of the protocol's steps over the phases."""
-        return min(steps / protocol for steps, protocol in self.steps)
+        return min((steps / protocol for steps, protocol in self.steps if protocol), default=1.0)
 
 
 def results(plan: Plan) -> list[TableRow]:
@@ -71,6 +73,9 @@ def results(plan: Plan) -> list[TableRow]:
             numbers = _published(plan, label, task) if measure == "return" and first.is_final else {}
             if values:
                 rows.append(TableRow(label, task, measure, values, steps, numbers, phase, first.is_final))
+            before = [zero_shot_value(cell, plan.path(cell), measure) for cell in cells]
+            if found := [value for value in before if value is not None]:
+                rows.append(TableRow(label, task, measure, found, steps[:1], {}, ZERO_SHOT, is_final=False))
     return rows
 
 
@@ -98,7 +103,8 @@ def print_results(plan: Plan, file: TextIO | None = None) -> None:
     if not rows:
         print("no run is done yet: no results", file=file)
         return
-    if any(cell.evaluation is not None and not cell.is_final for cell in plan.cells):
+    evaluated_before = any(cell.evaluation is not None and not cell.is_final for cell in plan.cells)
+    if evaluated_before or any(row.phase == ZERO_SHOT for row in rows):
         _print_stages(plan, rows, file)
     else:
         _print_rows(plan, rows, file)
@@ -141,16 +147,22 @@ def _print_stages(plan: Plan, rows: Sequence[TableRow], file: TextIO | None) -> 
         line: dict[str, object] = {"task": names[cell.task], "method": cell.label}
         shown[cell.task, cell.label] = line
         found = [row for row in rows if (row.task, row.label) == (before.task, before.label)]
-        stages = [("zero-shot", row) for row in found if row.phase == "pretrain"]
+        stages = [(ZERO_SHOT, row) for row in found if row.phase == "pretrain"]
         found = [row for row in rows if (row.task, row.label) == (cell.task, cell.label)]
         found = [row for row in found if row.phase != "pretrain" and not row.measure.startswith(COVERAGE)]
-        stages += [(after, row) for row in found]
+        stages += [(ZERO_SHOT if row.phase == ZERO_SHOT else after, row) for row in found]
+        stages.sort(key=lambda stage: stage[0] != ZERO_SHOT)
         for stage, row in stages:
             line[_stage_column(stage, row.measure)] = _mean(row)
             line |= {"steps": _steps(row), **row.published}
         seeds = [*dict.fromkeys(len(row.values) for _, row in stages)]  # of the two stages, if these differ
         line["seeds"] = seeds[0] if len(seeds) == 1 else " + ".join(map(str, seeds))
-    order = dict.fromkeys(_stage_column(stage, m) for stage in ("zero-shot", after) for m in _measures(plan))
+    order = dict.fromkeys(
+        _stage_column(stage, measure)
+        for stage in (ZERO_SHOT, after)
+        for measure in _measures(plan)
+        if stage == after or "@" not in measure
+    )
     columns = ["task", "method", *order, "seeds", "steps", *(table.heading for table in _sources(plan))]
     _print_cells(plan, [{name: line.get(name, "") for name in columns} for line in shown.values()], file)
 
@@ -160,6 +172,10 @@ def _stage_column(stage: str, measure: str) -> str:
     if measure.startswith((COVERAGE, "states/")):
         place = "" if measure.startswith(COVERAGE) else f", {stage}"
         return f"states: {measure.partition('/')[2]}{place}"
+    column, _, share = measure.partition("@")
+    if share:  # of the steps
+        at = f"at {share.removesuffix('%')} %"
+        return at if column == "eval/return" else f"{column} {at}"
     names = {"return": "", "human_normalized": ", normalized"}
     return stage + names.get(measure, f", {measure}")
 

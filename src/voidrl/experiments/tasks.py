@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from voidrl.envs.ids import ATARI, DMC, atari_game
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.suites.atari import GAMES, GAMES_26, find_game
 from voidrl.suites.dmcontrol import SPARSE, URLB, dmc_prefix, find_dmc_task
+
+
+@dataclass(frozen=True)
+class PhaseSpec:
+    """Settings of one phase."""
+
+    steps: int | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    label: str | None = None
+    """For an arm's runs in this phase; None for the arm's own label."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,9 @@ class Task(NamedEnv):
 
     pretrain: NamedEnv
     """The environment of pre-training; tasks with the same one share their pre-trained agents."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of its runs, including the pre-training, on which tasks that share one agree."""
+    by_phase: Mapping[str, PhaseSpec] = field(default_factory=dict)
 
 
 def _dmc(tasks: dict[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -211,7 +211,8 @@ def _values(cell: Cell, column: str, folder: Path) -> list[tuple[int, float]]:
     return [
         (min(row["step"], cell.config.steps), float(row[column]))
         for row in rows
-        if isinstance(row.get(column), int | float)
+        # At step 0 a fine-tuning evaluates the pre-trained agent.
+        if row["step"] > 0 and isinstance(row.get(column), int | float)
     ]
 
 

@@ -17,6 +17,7 @@ from voidrl.config import LearnerConfig
 from voidrl.entropy import Neighborhoods
 from voidrl.kernels.fusion import fusable
 from voidrl.nets import Encoder, polyak_update
+from voidrl.nets.bounds import ValueBounds
 from voidrl.replay import Rollout
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
@@ -40,6 +41,8 @@ class Learner(nn.Module):
     critic: nn.Module
     num_envs: int = 0
     """Training environments of all ranks, set by the agent."""
+    warmup_steps: int = 0
+    """Steps before the first update on a task's reward, set by the agent; 0 in pre-training."""
     lanes: int = 1
     """Groups in which those of a rank take turns, set by the agent."""
     rollout_steps: int = 0
@@ -55,6 +58,9 @@ class Learner(nn.Module):
         if critic is not None:
             self.critic = critic
         self.trains_encoder = True
+        self.trains_actor = True
+        """Whether losses of the policy are due; not while a new critic learns to judge a kept one."""
+        self.bounds = ValueBounds(config)
         self.frozen_parts: tuple[nn.Module, ...] = ()
         """Parts of the encoder that other losses train, such as a shared stack."""
 
@@ -87,6 +93,25 @@ class Learner(nn.Module):
     def explore(self, obs: Tensor, skill: Tensor, lane: int = 0) -> Tensor:
         """Actions of the training environments of a lane, one row each in their order; by default sampled."""
         return self.act(obs, skill, deterministic=False)
+
+    def q(self, obs: Tensor, skill: Tensor, action: Tensor) -> Tensor | None:
+        """(B,): the critic's values of these actions; None for a learner that cannot tell."""
+        return None
+
+    def rescale_values(self, scale: Tensor, shift: Tensor) -> bool:
+        """Replace every Q by scale · Q + shift, targets included, in place; False where that is impossible.
+
+        `scale`, above 0, and `shift` are (1,). The policy stays as it is.
+        """
+        critics = [child for name, child in self.named_children() if name in ("critic", "target_critic")]
+        if self.has_bounded_values or not critics or not all(hasattr(c, "rescale_output") for c in critics):
+            return False
+        for critic in critics:
+            critic.rescale_output(scale, shift)  # type: ignore[operator]
+        return True
+
+    def restart_exploration(self, return_scale: float) -> None:
+        """Begin a task whose returns differ by about `return_scale`: set what is measured against them."""
 
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """Yield each loss in turn; the caller minimizes it before it asks for the next.

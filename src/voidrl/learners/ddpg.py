@@ -103,11 +103,16 @@ class DDPG(Learner):
         inside = (action + noise).clamp(-1, 1)
         return action + (inside - action).detach()
 
+    def q(self, obs: Tensor, skill: Tensor, action: Tensor) -> Tensor:
+        """The mean of both critics."""
+        values: Tensor = self.critic(self.features(obs), skill, action)
+        return values.float().mean(0)
+
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """Critics first, then the actor."""
         loss, metrics, error, features = self.critic_loss(batch, reward)
         yield Loss("critic", loss, metrics, error)
-        if index % self.config.actor_every_updates == 0:
+        if self.trains_actor and index % self.config.actor_every_updates == 0:
             with frozen(self.critic):
                 loss, metrics = self.actor_loss(features, batch.skill[: len(features)])
             yield Loss("actor", loss, metrics)
@@ -119,7 +124,7 @@ class DDPG(Learner):
             features = self.features(batch.next_obs)
             action = self.noisy(self.policy(features, batch.skill))
             target_q = self.target_critic(features, batch.skill, action)  # (2, B)
-            target = self.average_views(reward + batch.discount * target_q.amin(0))  # (B,)
+            target = self.average_views(self.bounds.clamp(reward + batch.discount * target_q.amin(0)))  # (B,)
         features = self.features(batch.obs)
         q = self.critic(features, batch.skill, batch.action)  # (2, B)
         error = q - target

@@ -79,8 +79,8 @@ class DQNConfig(LearnerConfig):
     """Probability of a random action at the start."""
     epsilon_end: float = 0.05
     """Probability of a random action after the decay."""
-    epsilon_hold_steps: Count = 0
-    """Environment steps before the decay begins."""
+    epsilon_hold_steps: Count | None = None
+    """Environment steps before the decay begins; None: those of the warm-up, in pre-training 0."""
     epsilon_decay_steps: Count = 2500
     """Environment steps of the decay."""
     epsilon_ladder: float = 0.0
@@ -92,7 +92,7 @@ class DQNConfig(LearnerConfig):
         for name in ("epsilon_start", "epsilon_end"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a probability in [0, 1]")
         for name in ("epsilon_hold_steps", "epsilon_decay_steps"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+            require((getattr(self, name) or 0) >= 0, name, getattr(self, name), "0 or more")
         require(
             0 <= self.noisy_sigma < 100,
             "noisy_sigma",
@@ -208,6 +208,17 @@ class DQN(Learner):
             anything = random_allowed(allowed)
         return torch.where(torch.rand(greedy.shape, device=greedy.device) < epsilon, anything, greedy)
 
+    def q(self, obs: Tensor, skill: Tensor, action: Tensor) -> Tensor:
+        """The values of the actions taken, without noise."""
+        silence(self.critic)
+        return self.chosen(self.values(self.critic(self.features(obs), skill)), action).float()
+
+    def rescale_values(self, scale: Tensor, shift: Tensor) -> bool:
+        """Through the last layers; PopArt's outputs n, with Q = σ n + μ, become a n + ((a − 1) μ + b) / σ."""
+        if self.popart is not None:
+            shift = ((scale - 1) * self.popart.mean + shift) / self.popart.std
+        return super().rescale_values(scale, shift)
+
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """One loss, for which online and target network draw new noise."""
         redraw_noise(self.critic, self.target_critic)
@@ -243,7 +254,8 @@ class DQN(Learner):
     @torch.no_grad()
     def target(self, batch: Batch, reward: Tensor) -> Tensor:
         """(B,): r + γⁿ Q(s', a'), in units of the reward."""
-        return self.average_views(reward + batch.discount * self.values(self.next_output(batch)))
+        target = reward + batch.discount * self.values(self.next_output(batch))
+        return self.average_views(self.bounds.clamp(target))
 
     @fusable
     def critic_loss(self, batch: Batch, reward: Tensor) -> tuple[Tensor, Metrics, Tensor]:
@@ -263,7 +275,8 @@ class DQN(Learner):
         else:
             q = (psi * batch.skill[:, None]).sum(-1)
         best = self.greedy(q, action_mask(batch.next_obs, self.spec))
-        return self.average_views(reward + batch.discount[:, None] * self.chosen(psi, best))
+        target = reward + batch.discount[:, None] * self.chosen(psi, best)
+        return self.average_views(self.bounds.clamp(target))
 
     @fusable
     def successor_loss(self, batch: Batch, reward: Tensor) -> tuple[Tensor, Metrics, Tensor]:
@@ -308,5 +321,6 @@ class DQN(Learner):
     def set_progress(self, steps: float) -> None:
         """ε decays linearly."""
         c = self.config
-        decayed = max(0.0, steps - c.epsilon_hold_steps)
+        hold = self.warmup_steps if c.epsilon_hold_steps is None else c.epsilon_hold_steps
+        decayed = max(0.0, steps - hold)
         self.epsilon.fill_(linear_schedule(c.epsilon_start, c.epsilon_end, c.epsilon_decay_steps, decayed))

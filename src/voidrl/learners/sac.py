@@ -19,6 +19,9 @@ from voidrl.learners.base import Learner, frozen
 from voidrl.nets import Encoder, TwinQ, join, mlp, target_copy
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
+ENTROPY_MARGIN = 2.0  # nats per dimension below log_std_min that a tanh-Gaussian is granted
+LEAST_TEMPERATURE = 1e-8  # its logarithm is a weight
+
 
 @dataclass(frozen=True)
 class SACConfig(LearnerConfig):
@@ -102,18 +105,39 @@ class SAC(Learner):
         features = self.features(obs)
         return self.policy(features, skill)[0].tanh() if deterministic else self.sample(features, skill)[0]
 
+    def q(self, obs: Tensor, skill: Tensor, action: Tensor) -> Tensor:
+        """The mean of both critics."""
+        values: Tensor = self.critic(self.features(obs), skill, action)
+        return values.float().mean(0)
+
+    @torch.no_grad()
+    def restart_exploration(self, return_scale: float) -> None:
+        """α in proportion to the task: `initial_temperature` for rewards that differ by about 1 per step."""
+        alpha = self.config.initial_temperature * return_scale * (1 - self.config.discount)
+        self.log_alpha.fill_(math.log(max(alpha, LEAST_TEMPERATURE)))
+
     def losses(self, batch: Batch, reward: Tensor, index: int) -> Iterator[Loss]:
         """Critics first, then on every second update actor and, if it is learned, temperature."""
         alpha = self.log_alpha.detach().exp()
         loss, metrics, error, features = self.critic_loss(batch, reward, alpha)
         yield Loss("critic", loss, metrics, error)
-        if index % self.config.actor_every_updates == 0:
+        if self.trains_actor and index % self.config.actor_every_updates == 0:
             with frozen(self.critic):
                 loss, metrics = self.actor_loss(features, batch.skill[: len(features)], alpha)
             yield Loss("actor", loss, {**metrics, "temperature": alpha})
             if self.config.learn_temperature:
                 loss = self.log_alpha.exp() * (metrics["policy_entropy"] - self.target_entropy)
                 yield Loss("temperature", loss, {})
+
+    def bounded(self, target: Tensor, alpha: Tensor) -> Tensor:
+        """Targets within what rewards and the entropy bonus of every later step add up to.
+
+        The entropy of an action in [−1, 1] is at most ln 2 per dimension. It has no lower limit but that of
+        log_std; tanh makes it lower still, by little where the policy is not saturated.
+        """
+        bonus = alpha * self.spec.action_dim / (1 - self.config.largest_discount)
+        lowest = max(0.0, -self.config.log_std_min) + ENTROPY_MARGIN
+        return self.bounds.clamp(target, below=bonus * lowest, above=bonus * math.log(2))
 
     @fusable
     def critic_loss(
@@ -123,7 +147,8 @@ class SAC(Learner):
         with torch.no_grad():
             action, log_prob = self.sample(self.features(batch.next_obs), batch.skill)
             target_q = self.target_critic(self.target_encoder(batch.next_obs), batch.skill, action)  # (2, B)
-            target = self.average_views(reward + batch.discount * (target_q.amin(0) - alpha * log_prob))
+            target = reward + batch.discount * (target_q.amin(0) - alpha * log_prob)
+            target = self.average_views(self.bounded(target, alpha))
         features = self.features(batch.obs)
         q = self.critic(features, batch.skill, batch.action)  # (2, B)
         error = q - target

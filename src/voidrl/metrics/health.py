@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from voidrl.config import Config
+from voidrl.runs.evaluations import EvaluationSummary
 
 ROWS = 3
 """Consecutive rows in which a symptom must show: one row may be an accident of a few samples."""
@@ -29,12 +30,20 @@ REWARD_UPDATES = 100
 CONSTANT_SPREAD = 1e-5
 """Largest standard deviation of a constant reward, relative to its mean: above the rounding of float32, 1e-7,
 and far below that of any reward that says something."""
-EXPLODED = 100.0
-"""Factor between values and what rewards can add up to. Values of healthy runs reach 1; values from
-pre-training that fine-tuning has to unlearn, 40 (results/atari/README.md)."""
-
+EXPLODED = 2.0
+"""Factor between values and what the rewards seen so far can add up to (`train/value_limit`)."""
 INITIAL_VALUE = 1.0
 """Values of a critic at its initialization, at most, which say nothing about rewards."""
+LOST_DEVIATIONS = 2.0
+"""Standard deviations of zero-shot episodes by which the return in training must be below their mean."""
+LOST_SHARE = 0.25
+"""Fraction of the zero-shot mean by which it must also be below: exploration always costs some return."""
+LOST_ROWS = 2
+"""Consecutive rows in which it must be."""
+LOST_EPISODES = 10
+"""Training episodes that must have ended in these rows: a few may fail by chance."""
+LOST_RUN = 0.1
+"""Fraction of the run's steps that these rows must cover."""
 
 CONTRASTS = {"contrast": 2, "curl": 1, "atc": 1}  # metric prefix: views of a state among the candidates
 
@@ -48,7 +57,6 @@ class HealthMonitor:
         self._judges_reward = config.uses_method and config.learner.batch_size > 1 and not constant_reward
         self._streaks: Counter[str] = Counter()
         self._said: set[str] = set()
-        self._value_scale = 0.0  # the largest that values were rightly, so far
 
     def check(self, step: int, row: Mapping[str, Any]) -> list[str]:
         """What the row of this step, together with those before it, gives reason to say."""
@@ -78,7 +86,7 @@ class HealthMonitor:
             )
         if self._judges_reward and updates >= REWARD_UPDATES:
             yield from self._constant_reward(train)
-        if train.keys() >= {"q_mean", "reward_mean"}:
+        if train.keys() >= {"q_mean", "value_limit"}:
             yield from self._exploded_values(train)
 
     def _collapsed_contrast(
@@ -129,28 +137,60 @@ class HealthMonitor:
         )
 
     def _exploded_values(self, train: dict[str, float]) -> Iterator[tuple[str, str]]:
-        learner = self.config.learner
-        discount = learner.largest_discount
-        horizon = 1 / (1 - discount)
-        bonus = train.get("temperature", 0.0) * abs(
-            train.get("policy_entropy", 0.0)
-        )  # SAC adds it to rewards
-        shortest = min(learner.n_step, learner.n_step_end or learner.n_step)
-        of_mean = abs(train["reward_mean"]) / (1 - discount**shortest)
-        scale = (self.config.intrinsic_factor or 1.0) if self.config.phase == "pretrain" else 1.0
-        possible = scale * (of_mean + train.get("reward_std", 0.0) * horizon) + bonus * horizon
+        learner, limit = self.config.learner, train["value_limit"]
+        # SAC adds the bonus of each later step to the rewards.
+        bonus = train.get("temperature", 0.0) * abs(train.get("policy_entropy", 0.0))
+        possible = limit + bonus / (1 - learner.largest_discount)
         value = max(abs(train["q_mean"]), abs(train.get("q_target", 0.0)))
-        if not self._value_scale:  # before any reward: a critic's initial values, or pre-trained ones
-            self._value_scale = value if self.config.phase == "finetune" else min(value, INITIAL_VALUE)
-        self._value_scale = max(self._value_scale, possible)
-        if value > EXPLODED * self._value_scale:
+        if limit > 0 and value > EXPLODED * max(possible, INITIAL_VALUE):
+            remedies = [] if learner.clamp_targets else ["learner.clamp_targets = True"]
+            if self.config.phase == "finetune" and self.config.finetune.heads == "pretrained":
+                remedies.append("finetune.heads = 'auto', which moves kept values to the task's scale")
+            remedies += [f"a lower {self._rate()}", "learner.max_grad_norm = 10"]
             yield (
                 "values",
-                f"values explode, train/q_mean is {train['q_mean']:.2g}, while rewards of mean "
-                f"{train['reward_mean']:.2g} add up to {possible:.2g} with learner.discount = "
-                f"{discount:g}: the critic learns from its own errors; try a lower {self._rate()}, a "
-                f"lower learner.target_tau ({learner.target_tau:g} now) or learner.max_grad_norm = 10",
+                f"values are impossible in {self.config.env.id}: train/q_mean is {train['q_mean']:.3g}, and "
+                f"the rewards seen so far add up to {possible:.3g} at most with learner.discount = "
+                f"{learner.largest_discount:g}; the critic learns from its own errors, so try "
+                f"{' or '.join(remedies)}",
             )
 
     def _rate(self) -> str:
         return f"{self.config.learning_rate_field} ({self.config.effective_learning_rate:g} now)"
+
+
+class ReturnMonitor:
+    """Warns once if training episodes return far less than the pre-trained agent did, for long."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._said = False
+        self._before = (0, 0, 0)  # steps, episodes and updates at the last row
+        self._start = (0, 0)  # steps and episodes before the first of the low rows
+        self._low: list[tuple[float, int]] = []  # return and number of episodes of consecutive low rows
+
+    def check(self, step: int, row: Mapping[str, Any], zero_shot: EvaluationSummary) -> list[str]:
+        """New warnings for this row. Rows of the warm-up, or without a finished episode, do not count."""
+        steps, episodes, updates = self._before
+        self._before = step, int(row["episodes"]), int(row["updates"])
+        mean = row.get("episode/return")
+        if mean is None or not updates or self._said:
+            return []
+        margin = max(LOST_DEVIATIONS * zero_shot.std_return, LOST_SHARE * abs(zero_shot.mean_return))
+        if not margin or mean >= zero_shot.mean_return - margin:  # a margin of 0 has no scale
+            self._low = []
+            return []
+        if not self._low:
+            self._start = steps, episodes
+        self._low.append((mean, row["episodes"] - episodes))
+        covers = len(self._low) >= LOST_ROWS and step - self._start[0] >= LOST_RUN * self.config.steps
+        if not covers or row["episodes"] - self._start[1] < LOST_EPISODES:
+            return []
+        self._said = True
+        lately = sum(mean * count for mean, count in self._low) / sum(count for _, count in self._low)
+        return [
+            f"warning at step {step}: training episodes return {lately:.3g} on average since step "
+            f"{self._start[0]}, well below the {zero_shot.mean_return:.3g} of the pre-trained agent "
+            f"(zero-shot); the best agent so far is kept, use it with --best or load(…, best=True), or try "
+            f"another finetune.heads ({self.config.finetune.heads!r} now)"
+        ]

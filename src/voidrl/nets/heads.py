@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,9 @@ from voidrl.nets.noisy import NoisyLinear
 
 class TwinQ(nn.Module):
     """Two independent critics of continuous actions: features, skill and action → Q, (2, B)."""
+
+    has_offset: ClassVar[bool] = True
+    """Whether `rescale_output` can shift values, not only multiply them."""
 
     def __init__(self, inputs: int, hidden_dim: int, hidden_layers: int, outputs: int = 1) -> None:
         super().__init__()
@@ -29,6 +33,13 @@ class TwinQ(nn.Module):
         """The layers that read the features."""
         return [self.layers[0]]
 
+    @torch.no_grad()
+    def rescale_output(self, scale: Tensor, shift: Tensor) -> None:
+        """Replace all Q by scale · Q + shift, both (1,), in place, through the last layer alone."""
+        last = self.layers[-1]
+        last.weight.mul_(scale)  # type: ignore[operator]
+        last.bias.mul_(scale).add_(shift)  # type: ignore[operator]
+
     def forward(self, features: Tensor, skill: Tensor, action: Tensor) -> Tensor:
         """(B, F), (B, S), (B, A) → (2, B), or (2, B, outputs) for vector-valued critics."""
         x = join(features, skill, action)
@@ -41,6 +52,9 @@ class TrunkQ(nn.Module):
 
     The action joins what goes into the trunk (`action_first`; URLB's critics of vectors) or what comes out.
     """
+
+    has_offset: ClassVar[bool] = True
+    """Whether `rescale_output` can shift values, not only multiply them."""
 
     def __init__(
         self,
@@ -63,6 +77,10 @@ class TrunkQ(nn.Module):
     def first_layers(self) -> list[nn.Module]:
         """The layers that read the features."""
         return [self.trunk]
+
+    def rescale_output(self, scale: Tensor, shift: Tensor) -> None:
+        """Replace all Q by scale · Q + shift, both (1,), in place, through the last layer alone."""
+        self.heads.rescale_output(scale, shift)
 
     def forward(self, features: Tensor, skill: Tensor, action: Tensor) -> Tensor:
         """(B, F), (B, S), (B, A) → (2, B), or (2, B, outputs) for vector-valued critics."""
@@ -88,6 +106,9 @@ class DuelingQ(nn.Module):
         noisy_sigma: σ₀ of noisy layers; 0 for plain ones.
         shared_hidden: Whether both streams share their hidden layers (Dopamine, BBF).
     """
+
+    has_offset: ClassVar[bool] = True
+    """Whether `rescale_output` can shift values, not only multiply them."""
 
     def __init__(
         self,

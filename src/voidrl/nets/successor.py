@@ -20,6 +20,12 @@ from voidrl.types import EnvSpec
 class SuccessorTwinQ(TwinQ):
     """ψ(s, a, w)·w of two critics without a trunk."""
 
+    has_offset = False
+
+    def rescale_output(self, scale: Tensor, shift: Tensor) -> None:
+        """Replace ψ, and so all Q, by its multiple; a shift of ψ·w would depend on w."""
+        super().rescale_output(scale, torch.zeros_like(shift))
+
     def forward(self, features: Tensor, skill: Tensor, action: Tensor) -> Tensor:
         """(B, F), (B, S), (B, A) → (2, B)."""
         return (super().forward(features, skill, action) * skill).sum(-1)
@@ -27,6 +33,12 @@ class SuccessorTwinQ(TwinQ):
 
 class SuccessorTrunkQ(TrunkQ):
     """ψ(s, a, w)·w of two critics behind a trunk."""
+
+    has_offset = False
+
+    def rescale_output(self, scale: Tensor, shift: Tensor) -> None:
+        """Replace ψ, and so all Q, by its multiple; a shift of ψ·w would depend on w."""
+        super().rescale_output(scale, torch.zeros_like(shift))
 
     def forward(self, features: Tensor, skill: Tensor, action: Tensor) -> Tensor:
         """(B, F), (B, S), (B, A) → (2, B)."""
@@ -52,6 +64,7 @@ class SuccessorDuelingQ(DuelingQ):
         shared_hidden: Whether both streams share their hidden layers.
     """
 
+    has_offset = False
     gpi_directions: Tensor
     gpi_valid: Tensor
 
@@ -85,6 +98,10 @@ class SuccessorDuelingQ(DuelingQ):
             # Fixed, so that a policy without noise is a function of state and skill, also after a resume.
             self.register_buffer("gpi_directions", F.normalize(torch.randn(gpi_skills, condition), dim=1))
             self.register_buffer("gpi_valid", torch.ones((), dtype=torch.bool))
+
+    def rescale_output(self, scale: Tensor, shift: Tensor) -> None:
+        """Replace ψ, and so all Q, by its multiple; a shift of ψ·w would depend on w."""
+        super().rescale_output(scale, torch.zeros_like(shift))
 
     def successor(self, features: Tensor, skill: Tensor) -> Tensor:
         """(B, F), (B, S) → ψ, (B, A, S)."""

@@ -14,7 +14,7 @@ from voidrl.runs.experiment_record import ExperimentRecord, read_experiment_reco
 
 # What a run writes besides its config: with one of them, a folder with a config.json is a run.
 _SIGNS = {"metrics.jsonl", "environment.json", "checkpoints"}
-_INSIDE = {"checkpoints", "snapshots", "tb", "wandb", "report"}  # subfolders of a run that hold no other run
+_INSIDE = {"checkpoints", "snapshots", "best", "tb", "wandb", "report"}  # of a run, that hold no other run
 _EXPECTED = "a run folder (one with config.json and metrics.jsonl), or a folder that holds some at any depth"
 
 

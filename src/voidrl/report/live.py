@@ -337,18 +337,21 @@ class Watch:
 
     def _evaluated(self, run: LiveRun) -> LiveRun:
         """With the score of its final agent, if that has been evaluated."""
-        found = self._unchanged(run.path / EVALUATION, lambda path: _evaluation(path.parent, run.steps))
+        found = self._final_score(run)
         if not found:
             return run
         name, score = found
         return _changed(run, score_name=name, score=score, score_step=run.steps)
+
+    def _final_score(self, run: LiveRun) -> tuple[str, float] | None:
+        return self._unchanged(run.path / EVALUATION, lambda path: _evaluation(path.parent, run.steps))
 
     def _of_cell(self, place: _Place, run: LiveRun) -> LiveRun:
         """What only the experiment knows: failures of the cell's process, and evaluations that are due."""
         experiment, cell = place.experiment, place.cell
         if experiment is None or cell is None or run.state in ("starting", "running"):
             return run
-        due = cell.evaluated and not (run.path / EVALUATION).is_file()
+        due = cell.evaluated and not self._final_score(run)
         if run.state == "done" and not due:
             return run
         if run.state != "failed" and locks.has_owner(locks.cell_lock_path(experiment.root, cell.folder)):
@@ -418,6 +421,8 @@ def _last_score(folder: Path, phase: str) -> tuple[str, float, int] | None:
     newest: tuple[str, float, int] | None = None
     for row in last_rows(folder):
         name = score_name(row, phase or str(row.get("phase", "")))
+        if row["step"] == 0:  # a fine-tuning has evaluated the pre-trained agent
+            continue
         if name and isinstance(row[name], int | float) and math.isfinite(row[name]):
             found = name, float(row[name]), int(row["step"])
             if name.startswith("eval/"):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
@@ -59,8 +60,11 @@ MEASURES = {
         Measure("coverage/ram", "RAM states", "count"),
         Measure("coverage/bins", "bins", "count"),
         Measure("coverage/entropy", "entropy (nats)", "nats"),
+        Measure("zero_shot_success", "zero-shot success rate", "fraction"),
+        Measure("zero_shot_return", "zero-shot return", "score"),
     )
 }
+_ZERO_SHOT = "zero_shot_"  # name prefix of measures of the pre-trained agent
 _TASK = ["success", "return", "training_return"]
 _COVERAGE = ["maze", *(key for key in MEASURES if key.startswith("coverage/") and key != "coverage/ram")]
 _COVERAGE.append("coverage/ram")  # RAM contains timers, so it comes last
@@ -104,22 +108,53 @@ def outcome(run: Run) -> dict[str, float]:
 def _returns(run: Run) -> dict[str, float]:
     found: dict[str, float] = {}
     if run.evaluation is not None:
-        found["return"] = float(run.evaluation["mean_return"])
-        if successes := run.evaluation.get("successes"):
-            found["success"] = float(np.mean(successes))
+        found |= _evaluated(run.evaluation)
     else:
-        for key in ("return", "success"):
-            if f"eval/{key}" in run.series:
-                found[key] = float(run.series[f"eval/{key}"][1][-1])
-    if "return" in found and (game := known_game(run.env)):
-        found["normalized"] = human_normalized(game, found["return"])
-    if "return" in found and (share := expert_normalized(run.env, found["return"])) is not None:
-        found["expert_normalized"] = share
+        found |= _logged(run, -1)
+    found |= _normalized(run.env, found)
     if "return" not in found and "episode/return" in run.series:
         steps, values = run.series["episode/return"]
         late = values[steps > (1 - LAST_FRACTION) * run.steps]
         found["training_return"] = float(np.mean(late if len(late) else values[-1:]))
+    before = zero_shot(run)
+    shown = "success" if "success" in before else "return"
+    return found | {f"{_ZERO_SHOT}{key}": value for key, value in before.items() if key == shown}
+
+
+def _logged(run: Run, place: Literal[0, -1]) -> dict[str, float]:
+    """The first or the last evaluation in the metrics; the first is of the pre-trained agent, at step 0."""
+    found = {}
+    for key in ("return", "success"):
+        steps, values = run.series.get(f"eval/{key}", (np.zeros(0), np.zeros(0)))
+        if len(steps) and (steps[place] == 0) == (place == 0):
+            found[key] = float(values[place])
     return found
+
+
+def _evaluated(evaluation: Mapping[str, Any]) -> dict[str, float]:
+    found = {"return": float(evaluation["mean_return"])}
+    if successes := evaluation.get("successes"):
+        found["success"] = float(np.mean(successes))
+    return found
+
+
+def _normalized(env: str, found: Mapping[str, float]) -> dict[str, float]:
+    """The return in units of a human or an expert, where these are known."""
+    normalized = {}
+    if "return" in found and (game := known_game(env)):
+        normalized["normalized"] = human_normalized(game, found["return"])
+    if "return" in found and (share := expert_normalized(env, found["return"])) is not None:
+        normalized["expert_normalized"] = share
+    return normalized
+
+
+def zero_shot(run: Run) -> dict[str, float]:
+    """The measures of the agent that a run fine-tuned, on its task; empty where it was not evaluated."""
+    saved = None if run.evaluation is None else run.evaluation.get("zero_shot")
+    found = _logged(run, 0)
+    if isinstance(saved, Mapping) and "mean_return" in saved:
+        found = _evaluated(saved)
+    return found | _normalized(run.env, found)
 
 
 def return_source(run: Run) -> str:
@@ -127,7 +162,7 @@ def return_source(run: Run) -> str:
     if run.evaluation is not None:
         return f"{len(run.evaluation['returns'])} evaluation episodes"
     source = "–"
-    if "eval/return" in run.series:
+    if "return" in _logged(run, -1):
         step = count(run.series["eval/return"][0][-1])
         episodes = f"{run.series['eval/episodes'][1][-1]:.0f} " if "eval/episodes" in run.series else ""
         source = f"{episodes}evaluation episodes at step {step}"
@@ -136,11 +171,11 @@ def return_source(run: Run) -> str:
     return f"{source}; evaluation {run.evaluation_gap}" if run.evaluation_gap else source
 
 
-def spreads(arm: ArmRuns) -> dict[str, Spread]:
+def spreads(arm: ArmRuns, measure: Callable[[Run], dict[str, float]] = outcome) -> dict[str, Spread]:
     """Mean and range over the counted runs of an arm, by measure, in the order of `MEASURES`."""
     found: dict[str, list[tuple[float, Run]]] = {}
     for run in arm.counted:
-        for key, value in outcome(run).items():
+        for key, value in measure(run).items():
             found.setdefault(key, []).append((value, run))
     made = {}
     for key in sorted(found, key=lambda key: [*MEASURES, key].index(key)):
@@ -159,6 +194,8 @@ def headline_measure(arms: Iterable[ArmRuns], stage: str) -> str | None:
     have: dict[str, int] = {}
     for arm in arms:
         for key in spreads(arm):
+            if key.startswith(_ZERO_SHOT):
+                continue
             have[key] = have.get(key, 0) + 1
     order = _COVERAGE + _TASK if stage == "pretrain" else _TASK + _COVERAGE
     order = order + [key for key in have if key not in order]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from voidrl.report.formatting import Table, step_range
 from voidrl.report.groups import ArmRuns, source_of
-from voidrl.report.outcomes import MEASURES, Spread, measure_of, spreads
+from voidrl.report.outcomes import MEASURES, Spread, measure_of, spreads, zero_shot
 from voidrl.report.read import Collection
 
 ABSENT = "–"
@@ -37,7 +37,7 @@ def stage_table(collection: Collection, arms: Sequence[ArmRuns]) -> Table | None
     for env in dict.fromkeys(arm.env for arm in arms if arm.stage == "task"):
         here = [arm for arm in arms if arm.env == env]
         tasks = [arm for arm in here if arm.stage == "task"]
-        if not any(_is_evaluated(first[id(arm)]) for arm in tasks if id(arm) in first):
+        if not any(_is_zero_shot(first[id(arm)], arm) for arm in tasks if id(arm) in first):
             continue
         alone = [arm for arm in here if arm.stage == "pretrain" and id(arm) not in started]
         rows += [_Stages(arm.env_name, arm.label, first.get(id(arm)), arm) for arm in tasks]
@@ -45,12 +45,17 @@ def stage_table(collection: Collection, arms: Sequence[ArmRuns]) -> Table | None
     return _table(rows) if rows else None
 
 
+def _is_zero_shot(before: ArmRuns, after: ArmRuns) -> bool:
+    """Whether the pre-trained agents of an arm were evaluated, by themselves or when they were fine-tuned."""
+    return _is_evaluated(before) or any(zero_shot(run) for run in after.counted)
+
+
 def _is_evaluated(arm: ArmRuns) -> bool:
     return any(run.evaluation is not None for run in arm.counted)
 
 
 def _table(rows: Sequence[_Stages]) -> Table:
-    found = [(_spreads(row.before), _spreads(row.after)) for row in rows]
+    found = [(_before(row), _spreads(row.after)) for row in rows]
     keys = {key for stages in found for stage in stages for key in stage}
     scores = [key for key in SCORES if key in keys]
     seen = {key for before, _ in found for key in before if key == "maze" or key.startswith("coverage/")}
@@ -73,6 +78,15 @@ def _table(rows: Sequence[_Stages]) -> Table:
         "in the whole pre-training. Mean, with the lowest and highest seed in parentheses."
     )
     return Table(title, columns, lines, [note], frozenset(range(1 + several, len(columns))))
+
+
+def _before(row: _Stages) -> Mapping[str, Spread]:
+    """States visited in pre-training, and scores on the task."""
+    if row.before is None or row.after is None:
+        return _spreads(row.before)
+    visited = {key: spread for key, spread in spreads(row.before).items() if key not in SCORES}
+    scored = spreads(row.before) if _is_evaluated(row.before) else spreads(row.after, zero_shot)
+    return visited | scored
 
 
 def _spreads(arm: ArmRuns | None) -> Mapping[str, Spread]:

@@ -1,15 +1,58 @@
-"""The one reader of evaluations: what `voidrl evaluate RUN --json` prints and experiments write into runs."""
+"""The one reader of evaluations: what `voidrl evaluate RUN --json` prints and experiments write into runs.
+
+Fine-tuning evaluates the pre-trained agent at step 0 (zero-shot) and its own agent at the end. It keeps the
+best agent in RUN/best, and writes an `evaluation.json` of its last agent. Experiments and reports ignore that
+file, since their own evaluations may have other settings.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
+from voidrl import checkpoint
 from voidrl.checkpoint import read_json
 from voidrl.errors import CheckpointError, RunFolderError
+from voidrl.runs.metrics import FILE_NAME as METRICS
 
 FILE_NAME = "evaluation.json"
+BEST = "best"  # in a run, the folder of its best agent
+BY_RUN = {"by": "finetune"}  # marks an `evaluation.json` that fine-tuning itself wrote
+
+
+class EvaluationSummary(NamedTuple):
+    """An evaluation, as a row of metrics has it."""
+
+    step: int
+    mean_return: float
+    std_return: float
+    """Standard deviation over episodes."""
+    episodes: int
+    success_rate: float | None
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self | None:
+        """None for a row without an evaluation, or with returns that are not finite."""
+        try:
+            success = row.get("eval/success")
+            found = cls(
+                int(row["step"]),
+                float(row["eval/return"]),
+                float(row["eval/return_std"]),
+                int(row["eval/episodes"]),
+                None if success is None else float(success),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+        return found if math.isfinite(found.mean_return) and math.isfinite(found.std_return) else None
+
+    @property
+    def quality(self) -> tuple[float, float]:
+        """Success rate, then mean return: the larger, the better."""
+        return self.success_rate or 0.0, self.mean_return
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
@@ -30,13 +73,18 @@ def read_evaluation(path: Path) -> dict[str, Any]:
 def final_evaluation(run: Path, steps: int) -> dict[str, Any] | None:
     """Read the evaluation in a run folder; None where there is none.
 
-    One of an agent before `steps`, or of a run that was in the folder before, raises `RunFolderError`.
+    One of an agent before `steps`, of the best agent in place of the last, or of a run that was in the folder
+    before, raises `RunFolderError`. One that fine-tuning itself wrote does not count.
     """
     path = run / FILE_NAME
     if not path.is_file():
         return None
     saved = read_evaluation(path)
+    if BY_RUN.items() <= saved.items():
+        return None
     agent = saved["agent"]
+    if agent.get("is_best"):
+        raise RunFolderError(f"{path} is of the best agent, not of the last: evaluate the run without --best")
     if agent["steps"] < steps or agent.get("started") not in (None, start_date(run)):
         raise RunFolderError(f"{path} is of an earlier agent than the run's: evaluate it again")
     return saved
@@ -48,3 +96,35 @@ def start_date(run: Path) -> str | None:
         return str(read_json(run / "environment.json", "the machine of a run")["date"])
     except (CheckpointError, KeyError, TypeError):
         return None
+
+
+def zero_shot(run: Path) -> EvaluationSummary | None:
+    """Read the zero-shot evaluation of a fine-tuning run from its first row of metrics; None without one."""
+    try:
+        with (run / METRICS).open("rb") as file:
+            row = json.loads(file.readline())
+    except (OSError, ValueError):
+        return None
+    found = EvaluationSummary.from_row(row) if isinstance(row, dict) else None
+    return found if found is not None and found.step == 0 else None
+
+
+def best_evaluation(saved: checkpoint.Checkpoint) -> EvaluationSummary | None:
+    """The evaluation of an agent under RUN/best."""
+    row = saved.meta.get("evaluation")
+    return EvaluationSummary.from_row(row) if isinstance(row, dict) else None
+
+
+def best_agent(run: Path) -> tuple[EvaluationSummary, checkpoint.Checkpoint] | None:
+    """Find the best agent of a fine-tuning run; of equals, the later one. None without one."""
+    kept = ((best_evaluation(saved), saved) for saved in checkpoint.intact(run / BEST))  # newest first
+    known = [(found, saved) for found, saved in kept if found is not None]
+    return max(known, key=lambda pair: pair[0].quality, default=None)
+
+
+def adaptation_record(run: Path) -> dict[str, Any]:
+    """Return `adaptation`, the zero-shot and best evaluations of a fine-tuning run; empty for other runs."""
+    kept = best_agent(run)
+    found = {"zero_shot": zero_shot(run), "best": None if kept is None else kept[0]}
+    known = {name: each._asdict() for name, each in found.items() if each is not None}
+    return {"adaptation": known} if known else {}

@@ -1,4 +1,4 @@
-"""The folder of a run: config, environment, status, metrics, checkpoints, snapshots and a text log."""
+"""The folder of a run: config, environment, status, metrics, checkpoints, snapshots, best and a text log."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from voidrl.errors import CheckpointError, RunFolderError, VoidrlWarning, by_cal
 from voidrl.files import user_path
 from voidrl.machine import memory
 from voidrl.runs import locks
+from voidrl.runs.evaluations import BEST
 from voidrl.runs.status import FILE_NAME as STATUS_FILE
 from voidrl.runs.status import SilentStatus, StatusWriter, utc_now
 
@@ -35,6 +36,7 @@ _OWN_NAMES = (
     *("config.json", "metrics.jsonl", "tb", "wandb", "checkpoints", "log.txt", "status.json", "snapshots"),
     *(
         "ranks",
+        BEST,
         "evaluation.json",
         "probe.json",
         "videos",
@@ -64,6 +66,7 @@ class RunFolder:
         self.checkpoints_path = self.path / "checkpoints"
         self.ranks_path = self.path / "ranks"  # in a folder for each, what other ranks than the first save
         self.snapshots_path = self.path / "snapshots"  # agents that are never deleted
+        self.best_path = self.path / BEST  # the agent of a fine-tuning with the best evaluation
         self.log_path = self.path / "log.txt"  # for humans; voidrl never reads it
         self.lock_path = self.path / locks.RUN_LOCK  # held by the process that trains
         self.status = StatusWriter(self.path)

@@ -13,7 +13,13 @@ from voidrl.config import bonus_suffix
 from voidrl.envs.ids import atari_game
 from voidrl.errors import ConfigError, RunFolderError
 from voidrl.files import user_path
-from voidrl.runs.evaluations import FILE_NAME, final_evaluation, read_evaluation, start_date
+from voidrl.runs.evaluations import (
+    FILE_NAME,
+    adaptation_record,
+    final_evaluation,
+    read_evaluation,
+    start_date,
+)
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
 from voidrl.suites.atari import find_game
@@ -43,7 +49,10 @@ class Score:
 def evaluation_record(
     agent: Agent, source: str | Path, result: Evaluation, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return an evaluation as JSON: the agent, the settings, and every episode."""
+    """Return an evaluation as JSON: the agent, the settings, and every episode.
+
+    That of a fine-tuning also has its zero-shot and its best evaluation.
+    """
     config, row, run = agent.config, result.metrics(), user_path(source)
     saved = list_steps(run / "checkpoints")
     return {
@@ -66,6 +75,7 @@ def evaluation_record(
         "human_normalized": result.human_normalized,
         "episodes": len(result.returns),
         **dataclasses.asdict(result),
+        **adaptation_record(run),
     }
 
 
@@ -123,7 +133,8 @@ def _read_score(path: Path) -> Score:
             problem = f"{run / FILE_NAME} is of another agent than the run's"
     except RunFolderError as error:
         problem = str(error)
-    last = next((row for row in reversed(rows) if row.get("eval/return") is not None), None)
+    # At step 0 a fine-tuning evaluates the pre-trained agent.
+    last = next((row for row in reversed(rows) if row["step"] and row.get("eval/return") is not None), None)
     if last is None:
         remedy = f"`voidrl evaluate {run} --steps 125k --json > {run / FILE_NAME}`"
         raise RunFolderError(f"{problem}; make one with {remedy}")

@@ -75,8 +75,8 @@ def _describe(run: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
         }
     except (CheckpointError, KeyError, TypeError):
         about = {}
-    if "steps" not in meta:  # a snapshot: never evaluated, and without the steps of its run
-        return {"run": about, "results": []}
+    if "steps" not in meta:  # a snapshot, never evaluated, or the best agent; without the steps of its run
+        return {"run": about, "results": _kept(meta)}
     results = [*_evaluated(run, meta), *_logged(run, meta)]
     return {"run": {"steps": meta["steps"], **about}, "results": results}
 
@@ -144,14 +144,25 @@ def _logged(run: Path, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the evaluation that the training run itself made of exactly this agent."""
     try:
         rows = [row for row in read_metrics(run) if row["step"] == meta["steps"]]
-        row = next(row for row in reversed(rows) if row.get("eval/return") is not None)
-        policy = _policy({"deterministic": True, "epsilon": meta["config"]["log"]["eval_epsilon"]})
-        how = f"during training, after step {meta['steps']}: whole episodes, {policy}"
-        numbers = {"mean_return": row["eval/return"], "std_return": row["eval/return_std"]}
-        numbers |= {"human_normalized": row.get("eval/human_normalized"), "episodes": row["eval/episodes"]}
-        return [_result(meta["config"]["env"]["id"], numbers, row.get("eval/success"), how)]
+        return [_in_training(next(row for row in reversed(rows) if row.get("eval/return") is not None), meta)]
     except (RunFolderError, StopIteration, KeyError, TypeError):
         return []
+
+
+def _kept(meta: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the evaluation of an agent that fine-tuning kept as its best."""
+    try:
+        return [_in_training(meta["evaluation"], meta)]
+    except (KeyError, TypeError):
+        return []
+
+
+def _in_training(row: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    policy = _policy({"deterministic": True, "epsilon": meta["config"]["log"]["eval_epsilon"]})
+    how = f"during training, after step {row['step']}: whole episodes, {policy}"
+    numbers = {"mean_return": row["eval/return"], "std_return": row["eval/return_std"]}
+    numbers |= {"human_normalized": row.get("eval/human_normalized"), "episodes": row["eval/episodes"]}
+    return _result(meta["config"]["env"]["id"], numbers, row.get("eval/success"), how)
 
 
 def result_from(agent: Agent, evaluation: Evaluation) -> dict[str, Any]:

@@ -1,0 +1,200 @@
+"""Adaptation: moves a pre-trained agent to a task's scale, once, when the warm-up of fine-tuning is over.
+
+Pre-training leaves values, and SAC's temperature, on the scale of intrinsic rewards. To a critic that expects
+20 more of those, a reward of 1 that ends the episode is a loss, and the policy unlearns what it could do. The
+task's returns in the warm-up, in which the pre-trained policy acts, tell what the task pays:
+
+1. Rewards are multiplied so that these returns differ by `finetune.return_range`. Whatever a task pays,
+   learning rates and initializations then suit it.
+2. SAC's temperature restarts in proportion to that range, so that the entropy bonus stays small next to it.
+3. Values that correlate with the returns (their *alignment*) become a Q + b, by least squares. An a above 0
+   changes neither the greedy policy nor the direction of the actor's gradient. Otherwise the critic is new
+   and starts at the mean return. The pre-trained policy is kept: as the actor, which waits while the new
+   critic learns to judge it, or as the explorer of a learner without an actor.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from voidrl import ranks
+from voidrl.agent.agent import SELECTION_STEPS, Agent
+from voidrl.agent.explorer import Explorer
+from voidrl.nets import polyak_update
+from voidrl.replay import Replay
+from voidrl.replay.samples import TERMINATED, TRUNCATED
+
+Kept = Literal["values", "actor", "policy", "all"]
+MIN_ALIGNMENT = 0.5
+"""Correlation of values and returns from which values are kept: they explain a quarter of the variance. With
+less, a new critic learned faster (docs/adapting.md)."""
+NEW_VALUE_SCALE = 0.1
+"""Factor for the outputs of a new critic: its random values must not pass for knowledge."""
+MAX_STEPS = 100_000  # of the warm-up, the newest, whose returns are computed
+SAME = 1e-6  # relative difference below which numbers are equal
+
+
+class Returns(NamedTuple):
+    """Steps of the replay, oldest first, with their discounted returns."""
+
+    slots: Tensor  # (P,)
+    values: np.ndarray  # (P,)
+
+
+class Fit(NamedTuple):
+    """The affine map from pre-trained values to returns."""
+
+    alignment: float
+    """Their correlation; 0 where either is constant."""
+    scale: float
+    shift: float
+
+
+class Outcome(NamedTuple):
+    """What adaptation found and did."""
+
+    kept: Kept
+    """`values`, mapped; the `actor`, with a new critic; the `policy`, as explorer; or `all`, unchanged."""
+    alignment: float | None
+    """None where the config names the heads, so that nothing was to be decided."""
+    return_range: float
+    """Of the returns in the warm-up, in units of the task."""
+    explorer: Explorer | None = None
+    """The pre-trained policy, where new heads replace it."""
+
+    def metrics(self) -> dict[str, float]:
+        """One row for the log."""
+        row = {"adaptation/return_range": self.return_range}
+        return row if self.alignment is None else {**row, "adaptation/alignment": self.alignment}
+
+    def sentence(self) -> str:
+        """For the user."""
+        seen = f"returns of the warm-up differ by up to {self.return_range:.3g}"
+        if self.alignment is None:
+            return f"adapted: {seen}"
+        done = {
+            "values": "kept, on the task's scale",
+            "actor": "replaced by a new critic, which learns before the kept actor does",
+            "policy": "replaced by new heads; the pre-trained policy explores until they are ahead",
+        }[self.kept]
+        return f"adapted: {seen}; pre-trained values (alignment {self.alignment:.2f}) are {done}"
+
+
+def rewards_differ(replay: Replay) -> bool:
+    """Whether returns can differ: rewards do, or one other than 0 has ended an episode.
+
+    Reads the device. All ranks get the same answer: what one has seen is enough.
+    """
+    slots = replay.newest(len(replay))
+    if not len(slots):
+        return False
+    low, high = torch.aminmax(replay.reward[slots])
+    ends = (replay.ending[slots] == TERMINATED).any()
+    are_equal = high - low <= SAME * torch.maximum(low.abs(), high.abs())
+    says_nothing = are_equal & ((high == 0) | ~ends)
+    return not bool(ranks.min_(says_nothing.float()))  # host synchronization
+
+
+def discounted_returns(replay: Replay, discount: float, factor: float) -> Returns:
+    """Discounted returns of the newest steps, of rewards times `factor`; the host reads the rewards.
+
+    Where an episode was cut, the rest of it is worth V, the mean of all returns: each is M + c V with the
+    rewards M up to the cut and the factor c of what follows, so V = Σ M / Σ (1 − c).
+    """
+    slots = replay.newest(MAX_STEPS).flip(0)  # (P,)
+    at = slots.cpu().numpy()  # host synchronization, once in a run
+    row, column = (at // replay.num_envs - at[0] // replay.num_envs) % replay.rows, at % replay.num_envs
+    shape = (int(row[-1]) + 1, replay.num_envs)
+    reward, ending, real = np.zeros(shape), np.zeros(shape, np.uint8), np.zeros(shape, bool)
+    reward[row, column] = factor * replay.reward[slots].double().cpu().numpy()
+    ending[row, column] = replay.ending[slots].cpu().numpy()
+    real[row, column] = True
+    total, rest = np.zeros(shape), np.ones(shape)  # M and c
+    after, left = np.zeros(shape[1]), np.ones(shape[1])  # of the step that follows
+    for t in reversed(range(shape[0])):
+        is_cut, is_over = ending[t] == TRUNCATED, ending[t] == TERMINATED
+        after = np.where(is_cut | is_over, 0.0, after)
+        left = np.where(is_over, 0.0, np.where(is_cut, 1.0, left))
+        after = total[t] = np.where(real[t], reward[t] + discount * after, 0.0)
+        left = rest[t] = np.where(real[t], discount * left, 1.0)
+    m, c = total[row, column], rest[row, column]
+    weight = float((1 - c).sum())
+    return Returns(slots, m + c * (float(m.sum()) / weight if weight > 0 else 0.0))
+
+
+@torch.no_grad()
+def fit(agent: Agent, replay: Replay, returns: Returns) -> Fit:
+    """Least squares from the critic's values to the returns, through 0 for a critic without an offset."""
+    most = SELECTION_STEPS["pixels" if agent.spec.pixels else "vectors"]
+    every = -(-len(returns.slots) // most)
+    batch = replay.batch(returns.slots[::every], 1, 1.0)
+    with agent.precision():
+        found = agent.learner.q(batch.obs, batch.skill, batch.action)
+    if found is None:
+        return Fit(0.0, 1.0, 0.0)
+    q, y = found.double().cpu().numpy(), returns.values[::every]
+    is_constant = [x.std() <= SAME * np.abs(x).max() for x in (q, y)]
+    if any(is_constant) or not np.isfinite(q).all():
+        return Fit(0.0, 1.0, 0.0)
+    alignment = float(np.corrcoef(q, y)[0, 1])
+    if not getattr(agent.learner.critic, "has_offset", True):
+        return Fit(alignment, float((q * y).sum() / (q * q).sum()), 0.0)
+    scale = alignment * float(y.std() / q.std())
+    return Fit(alignment, scale, float(y.mean() - scale * q.mean()))
+
+
+@torch.no_grad()
+def adapt(agent: Agent, replay: Replay) -> Outcome:
+    """Put rewards, exploration and values on the task's scale, and decide what is kept of the heads."""
+    config, learner, tuning = agent.config, agent.learner, agent.config.finetune
+    returns = discounted_returns(replay, config.learner.discount, config.reward_scale)
+    decides = tuning.heads == "auto"
+    found = fit(agent, replay, returns) if decides else Fit(0.0, 1.0, 0.0)
+    numbers = [*found, returns.values.max() - returns.values.min(), returns.values.mean()]
+    exchanged = torch.tensor(numbers, dtype=torch.float64, device=agent.device)
+    ranks.broadcast_([exchanged])  # each rank has a part of the replay; the first one decides
+    alignment, scale, shift, span, mean = exchanged.tolist()
+    if tuning.return_range and span > 0:
+        agent.task_scale.fill_(tuning.return_range / span)
+    factor = float(agent.task_scale)
+    if tuning.temperature == "task" and span > 0:
+        learner.restart_exploration(span * factor)
+    if not decides:
+        return Outcome("actor" if tuning.heads == "actor" else "all", None, span)
+    if alignment >= MIN_ALIGNMENT and scale > 0 and _rescale(agent, scale * factor, shift * factor):
+        return Outcome("values", alignment, span)
+    explorer = None
+    kept: Kept = "actor" if hasattr(learner, "actor") else "policy"
+    if kept == "policy":
+        explorer = Explorer(copy.deepcopy(learner), config)
+        explorer.begin(replay.num_envs)
+    renew_heads(agent, "actor" if kept == "actor" else "random")
+    learner.bounds.forget()
+    _rescale(agent, NEW_VALUE_SCALE, mean * factor)
+    return Outcome(kept, alignment, span, explorer)
+
+
+def _rescale(agent: Agent, scale: float, shift: float) -> bool:
+    """Replace values by their affine map; False where that is impossible."""
+    a, b = torch.tensor([scale, shift], device=agent.device).split(1)
+    return agent.learner.rescale_values(a, b)
+
+
+@torch.no_grad()
+def renew_heads(agent: Agent, heads: Literal["actor", "random"]) -> None:
+    """Reinitialize what `finetune.heads` of this name reinitializes, in place."""
+    fresh = Agent(agent.spec, agent.config, torch.device("cpu")).tensors()
+    ranks.broadcast_([*fresh.values()])  # random numbers differ between ranks
+    names, weights = agent.fresh_heads(heads), dict(agent.named_parameters())
+    for name, value in agent.tensors().items():
+        if name.startswith(names):
+            value.copy_(fresh[name])
+    agent.optimizers.forget({weight for name, weight in weights.items() if name.startswith(names)})
+    for name in {head.partition(".")[0] for head in agent.learner.critic_heads}:
+        if isinstance(target := getattr(agent.learner, f"target_{name}", None), nn.Module):
+            polyak_update(target, agent.learner.get_submodule(name), tau=1.0)

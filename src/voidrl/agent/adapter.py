@@ -1,0 +1,149 @@
+"""Runs adaptation within a run: when learning starts and with what, who waits and who explores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from voidrl import ranks
+from voidrl.agent.adaptation import Outcome, adapt, rewards_differ
+from voidrl.agent.agent import Agent
+from voidrl.agent.explorer import Explorer
+from voidrl.replay import Replay
+
+if TYPE_CHECKING:
+    from voidrl.saved_run import LoopState
+
+COMPARED_EPISODES = 10  # whose mean return must reach that of the warm-up before the explorer retires
+DETOURS_END = 0.5  # of the steps after the warm-up, from which on there are no detours
+
+
+class Adapter:
+    """A run's warm-up, and in fine-tuning the adaptation that follows it.
+
+    All that changes is in `state` and in the agent's weights, so that resuming is exact.
+    """
+
+    def __init__(self, agent: Agent, replay: Replay, state: LoopState, say: Callable[[str], None]) -> None:
+        self.agent, self.replay, self.state, self.say = agent, replay, state, say
+        config = agent.config
+        self.tuning, self.is_finetuning = config.finetune, config.phase == "finetune"
+        self.warmup_steps = self.tuning.warmup_steps if self.is_finetuning else config.warmup_steps
+        self.adapts = self.is_finetuning and not config.learner.on_policy
+        self.waits_for_reward = self.adapts and self.tuning.wait_for_reward and not config.has_bonus
+        self.critic_updates = int(self.tuning.critic_share * config.planned_updates)
+        self.has_actor = hasattr(agent.learner, "actor")
+        self._has_said_so, self._next_look, self._differ = False, 0, False
+        agent.learner.trains_actor = not self._actor_waits
+
+    # Warm-up
+
+    @property
+    def in_warmup(self) -> bool:
+        """Whether nothing is learned yet. An actor waits for rewards that differ, lest it unlearn what it can.
+
+        Values without an actor do not wait. They are high and fall where the policy goes, so that it goes
+        elsewhere, which is how it finds the first reward.
+        """
+        state = self.state
+        if state.learning_from is None and state.steps >= self.warmup_steps:
+            if self.has_actor and not self.may_adapt:
+                return True
+            is_late = state.steps >= self.warmup_steps + self.agent.config.env.num_envs
+            state.learning_from = state.steps if is_late else self.warmup_steps
+        return state.learning_from is None
+
+    @property
+    def may_adapt(self) -> bool:
+        """Whether the agent is to be adapted now: once, and not before rewards say something."""
+        state = self.state
+        if not self.adapts or state.adapted_from is not None or state.steps < self.warmup_steps:
+            return False
+        if self.waits_for_reward and state.steps >= self._next_look:
+            self._next_look = state.steps + 1
+            self._differ = rewards_differ(self.replay)
+            if not self._differ:
+                self._say_that_it_waits()
+        return self._differ or not self.waits_for_reward
+
+    def _say_that_it_waits(self) -> None:
+        if not self._has_said_so:
+            self._has_said_so = True
+            self.say(
+                f"the task's rewards were all equal in {self.state.steps} steps, so there is nothing to adapt "
+                f"to yet: the agent keeps exploring until one differs"
+            )
+
+    def adapt(self) -> Outcome:
+        """Adapt the agent to the task."""
+        state = self.state
+        outcome = adapt(self.agent, self.replay)
+        state.kept, state.adapted_from = outcome.kept, state.steps
+        state.reference = math.fsum(state.returns) / len(state.returns) if state.returns else None
+        state.returns = []
+        self.agent.learner.trains_actor = not self._actor_waits
+        return outcome
+
+    # Critic before actor
+
+    @property
+    def _actor_waits(self) -> bool:
+        return self.state.kept == "actor" and self.state.updates < self.critic_updates
+
+    def until_actor_learns(self, count: int) -> int:
+        """At most `count` updates, none beyond those for which the actor waits."""
+        return min(count, self.critic_updates - self.state.updates) if self._actor_waits else count
+
+    def release_actor(self) -> None:
+        """Let the actor learn once the critic has had its updates."""
+        agent = self.agent
+        if not agent.learner.trains_actor and not self._actor_waits:
+            agent.learner.trains_actor = True
+            agent.generation += 1  # captured updates have no actor
+
+    # Exploration
+
+    @property
+    def noise_steps(self) -> float:
+        """Steps that the schedule of exploration noise has run; infinite at its end."""
+        state, noise = self.state, self.tuning.noise
+        is_new = state.kept == "policy" or self.tuning.heads in ("random", "first_layer")
+        if self.is_finetuning and (noise == "end" or (noise == "auto" and not is_new)):
+            return math.inf
+        waited = 0 if state.adapted_from is None else max(0, state.adapted_from - self.warmup_steps)
+        return state.steps - waited
+
+    @property
+    def detour_probability(self) -> float:
+        """Probability that an environment begins a detour; 0 while skills are tried, which it would blur."""
+        if not self.adapts or (self.in_warmup and self.agent.method.skill_dim):
+            return 0.0
+        state = self.state
+        if state.adapted_from is None:
+            return self.tuning.detours
+        steps = self.agent.config.steps - state.adapted_from
+        done = (state.steps - state.adapted_from) / max(DETOURS_END * steps, 1)
+        return self.tuning.detours * max(0.0, 1 - done)
+
+    def finished(self, score: float) -> None:
+        """Count the return of an episode that has ended."""
+        if self.adapts and self.state.kept in ("", "policy"):
+            self.state.returns = [*self.state.returns, score][-COMPARED_EPISODES:]
+
+    def explores(self, explorer: Explorer) -> bool:
+        """Whether the pre-trained policy may act in this step; moves its schedule to where it is."""
+        state = self.state
+        may_act = explorer.set_progress(
+            self.agent.config, state.steps, in_warmup=self.in_warmup, is_asked=state.kept == "policy"
+        )
+        return may_act and not self._is_ahead
+
+    @property
+    def _is_ahead(self) -> bool:
+        """Whether episodes with new heads return what the pre-trained policy returned in the warm-up."""
+        state = self.state
+        if state.kept != "policy" or state.reference is None or ranks.current().is_distributed:
+            return False
+        recent = state.returns
+        return len(recent) == COMPARED_EPISODES and math.fsum(recent) / len(recent) >= state.reference

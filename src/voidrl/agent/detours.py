@@ -1,0 +1,51 @@
+"""Detours: stretches in which one random action is held, for experience beyond what the policy does.
+
+A pre-trained policy repeats itself: a critic that sees only its actions cannot judge others, and a reward off
+its path is never found. Uniform noise hardly leaves that path; a held action does (Dabney et al. 2021).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from voidrl.agent.agent import Agent
+from voidrl.observations import action_mask
+
+MEAN_STEPS = 10.0
+
+
+class Detours:
+    """Which environments are on a detour, for how long, and the action that each of them holds."""
+
+    def __init__(self, agent: Agent, num_envs: int) -> None:
+        self.agent, self.num_envs = agent, num_envs
+        self.begin()
+
+    def begin(self) -> None:
+        """All environments start over, on no detour."""
+        self.remaining = torch.zeros(self.num_envs, dtype=torch.int64, device=self.agent.device)
+        self.held: Tensor | None = None
+
+    def replace(self, actions: Tensor, obs: Tensor, probability: float, lane: int = 0) -> Tensor:
+        """The (n,) or (n, A) actions of a lane, with the held ones where a detour is under way or begins.
+
+        Lengths are geometric. An action that is no longer allowed is replaced by one that is.
+        """
+        n, shape = len(obs), (-1, *[1] * (actions.ndim - 1))
+        here = slice(lane * n, (lane + 1) * n)
+        fresh = self.agent.random_actions(obs)
+        if self.held is None:
+            self.held = fresh.new_zeros(self.num_envs, *fresh.shape[1:])
+        remaining, held = self.remaining[here], self.held[here]  # views
+        begins = (torch.rand(n, device=fresh.device) < probability) & (remaining == 0)
+        length = 1 + torch.empty(n, device=fresh.device).exponential_(1 / MEAN_STEPS).long()
+        remaining.copy_(torch.where(begins, length, remaining))
+        changes = begins
+        allowed = action_mask(obs, self.agent.spec)
+        if allowed is not None:
+            changes = begins | ~allowed.to(held.device).gather(1, held[:, None])[:, 0]
+        held.copy_(torch.where(changes.view(shape), fresh, held))
+        taken = torch.where((remaining > 0).view(shape), held, actions)
+        remaining.sub_(1).clamp_(min=0)
+        return taken

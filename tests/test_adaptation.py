@@ -1,0 +1,372 @@
+"""Adaptation to a task: the scale of values, what is kept of the heads, who waits, and that resuming is exact."""
+
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from helpers import CONTINUOUS, DISCRETE, fill_replay, line_replay, make_agent
+from tiny_runs import Walk, assert_same_run, make_continuous, rows, tiny
+
+import voidrl
+from voidrl import checkpoint
+from voidrl.agent.adaptation import Returns, adapt, discounted_returns, fit, rewards_differ
+from voidrl.agent.detours import MEAN_STEPS, Detours
+from voidrl.errors import ConfigError, NonFiniteError
+from voidrl.nets.bounds import ValueBounds
+from voidrl.types import EnvSpec
+
+CASES = {
+    "dqn": (DISCRETE, {}),
+    "popart": (DISCRETE, {"learner__popart": True}),
+    "sac": (CONTINUOUS, {"learner": "sac"}),
+    "ddpg": (CONTINUOUS, {"learner": "ddpg"}),
+    "trunk": (CONTINUOUS, {"learner": {"name": "ddpg", "trunk_dim": 6}}),
+}
+
+
+def tuned_agent(case, **changes):
+    spec, options = CASES[case]
+    return make_agent(spec, phase="finetune", **options, **changes)
+
+
+def values(agent, replay):
+    batch = replay.batch(replay.newest(len(replay)), 1, 1.0)
+    return agent.learner.q(batch.obs, batch.skill, batch.action)
+
+
+def best_actions(agent, replay):
+    batch = replay.batch(replay.newest(len(replay)), 1, 1.0)
+    return agent.learner.act(batch.obs, batch.skill, deterministic=True)
+
+
+# Returns
+
+
+def test_returns_are_discounted_up_to_termination():
+    replay = line_replay(range(5), rewards=[1, 0, 4, 8], terminated_at=(2,))
+    found = discounted_returns(replay, 0.5, 2.0)
+    # The last step begins an episode that is cut: worth 16 and half of V, the mean of all returns.
+    v = (4 + 4 + 8 + 16) / (3 + 0.5)
+    assert found.values.tolist() == pytest.approx([2 * (1 + 0 + 1), 2 * (0 + 2), 2 * 4, 16 + 0.5 * v])
+    assert np.mean(found.values) == pytest.approx(v)
+
+
+def test_a_constant_reward_has_one_return_wherever_episodes_are_cut():
+    replay = fill_replay(end_every=4)
+    replay.reward.fill_(3.0)
+    replay.ending[replay.ending == 1] = 2  # truncated, not terminated
+    assert discounted_returns(replay, 0.9, 1.0).values == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "terminated_at", "differ"),
+    [
+        ([0, 0, 0], (1,), False),
+        ([-1, -1, -1], (), False),  # until the goal is reached, every step costs the same
+        ([-1, -1, -1], (1,), True),
+        ([0, 0, 1], (), True),
+    ],
+)
+def test_rewards_differ_if_returns_can(rewards, terminated_at, differ):
+    assert rewards_differ(line_replay(range(4), rewards, terminated_at)) is differ
+
+
+# Values
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values_are_mapped_and_the_policy_is_unchanged(case):
+    agent, replay = tuned_agent(case), fill_replay(CASES[case][0])
+    if case == "popart":
+        agent.learner.popart.update(
+            torch.randn(64) * 5 + 3, agent.learner.critic, agent.learner.target_critic
+        )
+    q, chosen = values(agent, replay), best_actions(agent, replay)
+    assert agent.learner.rescale_values(torch.tensor([0.25]), torch.tensor([-3.0]))
+    assert torch.allclose(values(agent, replay), 0.25 * q - 3, atol=1e-5)
+    assert torch.equal(best_actions(agent, replay), chosen)
+    for name, value in agent.learner.critic.state_dict().items():
+        assert torch.equal(value, agent.learner.target_critic.state_dict()[name])
+
+
+def test_values_with_a_fixed_support_are_not_mapped():
+    agent = make_agent(DISCRETE, phase="finetune", learner="rainbow")
+    assert not agent.learner.rescale_values(torch.ones(1), torch.zeros(1))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_fit_recovers_an_affine_map(case):
+    agent, replay = tuned_agent(case), fill_replay(CASES[case][0])
+    slots = replay.newest(len(replay))
+    returns = Returns(slots, 4 * values(agent, replay).double().detach().numpy() - 7)
+    assert fit(agent, replay, returns) == pytest.approx((1.0, 4.0, -7.0), abs=1e-4)
+
+
+def test_constant_values_have_no_alignment():
+    agent, replay = tuned_agent("dqn"), fill_replay()
+    agent.learner.rescale_values(torch.zeros(1), torch.ones(1))
+    assert fit(agent, replay, discounted_returns(replay, 0.9, 1.0)).alignment == 0
+
+
+def pay_values(agent, replay, sign):
+    """Rewards whose returns are the agent's own values, or their opposite: each step ends an episode."""
+    slots = replay.newest(len(replay))
+    replay.ending[slots] = 1
+    replay.reward[slots] = sign * 50 * values(agent, replay).detach() + 10
+
+
+@pytest.mark.parametrize("case", ["dqn", "sac", "ddpg"])
+def test_aligned_values_are_kept_on_the_scale_of_the_task(case):
+    agent, replay = tuned_agent(case), fill_replay(CASES[case][0])
+    pay_values(agent, replay, 1)
+    actor = [p.clone() for p in agent.learner.parameters()]
+    outcome = adapt(agent, replay)
+    assert outcome.kept == "values"
+    assert outcome.alignment == pytest.approx(1)
+    slots = replay.newest(len(replay))
+    rewards = replay.reward[slots]
+    assert outcome.return_range == pytest.approx(float(rewards.max() - rewards.min()), rel=1e-5)
+    assert float(agent.task_scale) == pytest.approx(1 / outcome.return_range)
+    assert torch.allclose(values(agent, replay), rewards * agent.task_scale, atol=1e-3)
+    if case == "sac":
+        assert float(agent.learner.log_alpha.exp()) == pytest.approx(0.1 * (1 - 0.99), rel=1e-4)
+    assert len(actor) == len([*agent.learner.parameters()])
+
+
+@pytest.mark.parametrize("case", ["sac", "ddpg"])
+def test_opposed_values_give_way_to_a_new_critic_and_the_actor_is_kept(case):
+    agent, replay = tuned_agent(case), fill_replay(CASES[case][0])
+    pay_values(agent, replay, -1)
+    chosen, critic = best_actions(agent, replay), agent.learner.critic.layers[0].weight.clone()
+    outcome = adapt(agent, replay)
+    assert outcome.kept == "actor"
+    assert outcome.alignment == pytest.approx(-1)
+    assert torch.equal(best_actions(agent, replay), chosen)
+    assert not torch.equal(agent.learner.critic.layers[0].weight, critic)
+    mean = replay.reward[replay.newest(len(replay))].mean() * agent.task_scale
+    assert values(agent, replay).mean().item() == pytest.approx(mean.item(), abs=0.1)  # of a range of 1
+
+
+def test_opposed_values_of_a_learner_without_an_actor_become_its_explorer():
+    agent, replay = tuned_agent("dqn"), fill_replay()
+    pay_values(agent, replay, -1)
+    obs = replay.batch(replay.newest(len(replay)), 1, 1.0).obs
+    chosen = agent.learner.act(obs, torch.zeros(len(obs), 0), deterministic=True)
+    outcome = adapt(agent, replay)
+    assert outcome.kept == "policy"
+    assert torch.equal(outcome.explorer.policy.act(obs, torch.zeros(len(obs), 0), deterministic=True), chosen)
+    assert not torch.equal(agent.learner.act(obs, torch.zeros(len(obs), 0), deterministic=True), chosen)
+
+
+def test_explicit_heads_are_not_decided_anew_and_rewards_can_be_left_alone():
+    agent = tuned_agent(
+        "sac", finetune={"heads": "pretrained", "return_range": 0, "temperature": "pretrained"}
+    )
+    replay, before = fill_replay(CONTINUOUS), {k: v.clone() for k, v in agent.tensors().items()}
+    outcome = adapt(agent, replay)
+    assert outcome.kept == "all"
+    assert outcome.alignment is None
+    assert all(torch.equal(value, before[name]) for name, value in agent.tensors().items())
+
+
+def test_the_learner_gets_scaled_rewards_and_logs_values_in_units_of_the_task():
+    agent, replay = tuned_agent("ddpg"), fill_replay(CONTINUOUS)
+    agent.task_scale.fill_(0.01)
+    metrics = agent.step(replay)
+    plain = tuned_agent("ddpg")
+    plain.load_tensors({k: v for k, v in agent.tensors().items()})
+    largest = float(agent.learner.bounds.high)
+    assert float(metrics["value_limit"]) == pytest.approx(100 * float(agent.learner.bounds.limit))
+    assert abs(float(metrics["reward_mean"])) > 10 * abs(float(agent.task_scale)) * 1e-3
+    assert largest < 0.1  # rewards are about 1
+
+
+# Bounds
+
+
+def test_targets_are_clamped_to_what_rewards_add_up_to():
+    config = make_agent(learner__discount=0.5, learner__n_step=2).config.learner
+    bounds = ValueBounds(config)
+    wild = torch.tensor([-1e3, 0.5, 1e3])
+    assert torch.equal(bounds.clamp(wild), wild)  # nothing is known yet
+    bounds.observe(torch.tensor([1.0, 3.0]))
+    assert bounds.clamp(wild).tolist() == [0, 0.5, 4]  # 3 / (1 − 0.5²), and an end is always possible
+    bounds.observe(torch.tensor([[-6.0], [0.0]]))
+    assert bounds.clamp(wild).tolist() == [-8, 0.5, 4]
+    assert bounds.clamp(wild, below=1.0, above=2.0).tolist() == [-9, 0.5, 6]
+    assert float(bounds.limit) == 8
+    off = ValueBounds(make_agent(learner__clamp_targets=False).config.learner)
+    off.observe(torch.ones(2))
+    assert torch.equal(off.clamp(wild), wild)
+
+
+@pytest.mark.parametrize("case", ["dqn", "sac", "ddpg"])
+def test_a_critic_that_believes_its_own_errors_cannot_diverge(case):
+    agent, replay = tuned_agent(case), fill_replay(CASES[case][0])
+    agent.learner.rescale_values(torch.ones(1), torch.full((1,), 1e6))
+    targets = [float(agent.step(replay, i % agent.learner.period)["q_target"]) for i in range(3)]
+    limit = float(agent.learner.bounds.limit)
+    assert max(map(abs, targets)) < 20 * limit < 1e5  # SAC's entropy bonus included
+    free = tuned_agent(case, learner__clamp_targets=False)
+    free.learner.rescale_values(torch.ones(1), torch.full((1,), 1e6))
+    assert float(free.step(replay)["q_target"]) > 1e5
+
+
+# Detours
+
+
+def test_detours_hold_one_random_action_for_some_steps():
+    agent = make_agent(CONTINUOUS)
+    torch.manual_seed(0)
+    detours, obs = Detours(agent, 50), torch.zeros(50, *CONTINUOUS.frame_shape)
+    policy = torch.full((50, CONTINUOUS.action_dim), 2.0)  # which no random action is
+    taken = torch.stack([detours.replace(policy, obs, 0.05) for _ in range(400)])  # (T, N, A)
+    away = (taken != 2.0).all(-1)
+    expected = 0.05 * MEAN_STEPS / (1 + 0.05 * MEAN_STEPS)
+    assert away.float().mean().item() == pytest.approx(expected, abs=0.04)
+    inside = away[1:] & away[:-1]
+    same = (taken[1:] == taken[:-1]).all(-1)
+    assert (same[inside].float().mean() > 0.85).item()  # the others are new detours right behind old ones
+    assert torch.equal(detours.replace(policy, obs, 0.0)[~away[-1]], policy[~away[-1]])
+
+
+def test_a_held_action_that_is_not_allowed_any_more_is_replaced():
+    spec = EnvSpec((1 + 3,), False, 1, num_actions=3, raw_shape=(1,), masked=True)
+    agent = make_agent(spec)
+    detours = Detours(agent, 64)
+    for allowed in ([1, 0, 0], [0, 1, 1], [0, 0, 1]):
+        obs = torch.tensor([0.0, *allowed]).repeat(64, 1)
+        taken = detours.replace(torch.full((64,), allowed.index(1)), obs, 1.0)
+        assert torch.tensor(allowed)[taken].all()
+
+
+# In runs
+
+
+class Late(Walk):
+    """Pays nothing before its 25th step, counted over episodes."""
+
+    count = 0
+
+    def step(self, action):
+        Late.count += 1
+        obs, reward, *rest = super().step(action)
+        return obs, reward if Late.count > 25 else 0.0, *rest
+
+
+class Silent(Walk):
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, 0.0, *rest
+
+
+class Broken(Walk):
+    reward = math.nan
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, self.reward, *rest
+
+
+class Endless(Broken):
+    reward = math.inf
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """Pre-trained agents with discrete and with continuous actions."""
+    root = tmp_path_factory.mktemp("sources")
+    voidrl.pretrain(Walk, steps=12, out=root / "discrete", config=tiny())
+    for learner in ("sac", "ddpg"):
+        voidrl.pretrain(make_continuous, steps=12, out=root / learner, config=tiny(learner__name=learner))
+    return root
+
+
+def test_without_a_reward_nothing_is_learned_and_nothing_is_lost(tmp_path, sources, capfd):
+    before = voidrl.load(sources / "discrete").tensors()
+    agent = voidrl.finetune(sources / "discrete", Silent, steps=40, out=tmp_path / "run")
+    assert capfd.readouterr().err.count("rewards were all equal in 8 steps") == 1
+    after = agent.tensors()
+    kept = [name for name in before if name.startswith(("learner.critic.", "learner.encoder."))]
+    assert kept
+    assert all(torch.equal(before[name], after[name]) for name in kept)
+    assert rows(tmp_path / "run")[-1]["updates"] == 0
+
+
+def test_learning_starts_with_the_first_reward(tmp_path, sources):
+    Late.count = 0
+    voidrl.finetune(
+        sources / "discrete", Late, steps=40, out=tmp_path / "run", config={"finetune.detours": 0}
+    )
+    saved = checkpoint.latest(tmp_path / "run" / "checkpoints", lambda text: None)
+    start = saved.meta["adaptation"]["learning_from"]
+    assert 25 <= start <= 27
+    assert saved.meta["updates"] == 40 - start
+
+
+@pytest.mark.parametrize("env", [Broken, Endless])
+def test_rewards_that_are_no_numbers_are_refused_in_one_sentence(tmp_path, sources, env):
+    with pytest.raises(
+        NonFiniteError, match="warm-up of fine-tuning is infinite or no number: expected finite"
+    ):
+        voidrl.finetune(sources / "discrete", env, steps=40, out=tmp_path / "run")
+
+
+def test_the_actor_waits_until_the_critic_has_had_its_updates(tmp_path, sources):
+    tuning = {"heads": "actor", "critic_share": 0.5, "wait_for_reward": False}
+    before = voidrl.load(sources / "ddpg").learner.actor.state_dict()
+    weights = {}
+
+    class Watch(voidrl.Callback):
+        def on_step(self, run):
+            weights[run.updates] = [p.clone() for p in run.agent.learner.actor.parameters()]
+
+    voidrl.finetune(
+        sources / "ddpg", make_continuous, steps=48, out=tmp_path / "run",
+        config={"finetune": tuning}, callbacks=Watch(),
+    )  # fmt: skip
+    changed = {
+        n: any(not torch.equal(a, b) for a, b in zip(p, before.values(), strict=True))
+        for n, p in weights.items()
+    }
+    assert [n for n, has in changed.items() if has and n <= 20] == []  # half of 40 updates
+    assert all(has for n, has in changed.items() if n > 20)
+
+
+@pytest.mark.parametrize("case", ["discrete", "sac", "ddpg"])
+def test_resuming_is_exact_in_the_warm_up_at_adaptation_and_while_the_actor_waits(tmp_path, sources, case):
+    env = Walk if case == "discrete" else make_continuous
+    config = {"log.checkpoint_every_steps": 3, "log.keep_last": 99, "finetune.critic_share": 0.3}
+    voidrl.finetune(sources / case, env, steps=32, out=tmp_path / "straight", config=config)
+    for step in (3, 6, 9, 12, 18):  # the warm-up ends at 8, the actor waits up to update 7
+        out = tmp_path / f"from{step}"
+        shutil.copytree(tmp_path / "straight", out)
+        for saved in (out / "checkpoints").iterdir():
+            if int(saved.name.removeprefix("step_")) > step:
+                shutil.rmtree(saved)
+        voidrl.resume(out)
+        assert_same_run(tmp_path / "straight", out, steps=32)
+
+
+@pytest.mark.parametrize(("field", "value"), [("critic_share", 1.5), ("detours", -1), ("return_range", -1.0)])
+def test_bad_values_are_refused(field, value):
+    with pytest.raises(ConfigError, match=rf"{field} = {value}"):
+        make_agent(finetune={field: value})
+
+
+@pytest.mark.slow
+def test_a_reward_of_one_that_ends_the_episode_does_not_unlearn_what_earned_it(tmp_path):
+    """The policy of pre-training reaches a corner; a task that pays 1 there keeps it, as did not before."""
+    config = {"log.eval_episodes": 20, "log.eval_every_steps": 5000}
+    voidrl.pretrain("voidrl/PointMass-v0", preset="cpu", steps=15_000, seed=1, out=tmp_path / "pre")
+    agent = voidrl.finetune(
+        tmp_path / "pre",
+        "voidrl/PointMass-v0?task=pickup",
+        steps=5000,
+        seed=1,
+        out=tmp_path / "run",
+        config=config,
+    )
+    assert voidrl.evaluate(agent, episodes=20).success_rate >= 0.95

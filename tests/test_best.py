@@ -1,0 +1,638 @@
+"""Fine-tuning says how it began and ended, keeps its best agent, and warns when it loses what was learned."""
+
+import dataclasses
+import json
+import os
+import signal
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+from tiny_runs import Walk, make_continuous, newest, rows, tiny
+
+import voidrl
+from voidrl import best, checkpoint, loop
+from voidrl.cli import main as cli
+from voidrl.config import Config, FinetuneConfig, LogConfig
+from voidrl.errors import CheckpointError, ConfigError, NonFiniteError, RunFolderError
+from voidrl.evaluation import Evaluation, run_seed
+from voidrl.metrics.health import ReturnMonitor
+from voidrl.runs.evaluations import EvaluationSummary, final_evaluation, read_evaluation, zero_shot
+
+START = 16  # steps of pre-training
+EVERY = {"log__eval_every_steps": 5}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    out = tmp_path_factory.mktemp("source") / "run"
+    return voidrl.pretrain(Walk, steps=START, out=out, config=tiny(seed=3))
+
+
+@pytest.fixture
+def scores(monkeypatch):
+    """Returns of evaluations by step of the run, by default 0; a tuple adds the success rate."""
+    found = {}
+
+    def evaluate(agent, envs, episodes, seed, **options):
+        value = found.get(agent.steps - START, 0.0)
+        value, success = value if isinstance(value, tuple) else (value, None)
+        wins = None if success is None else [i < success * 10 for i in range(10)]
+        return Evaluation([float(value)] * 10, [6] * 10, wins)
+
+    monkeypatch.setattr(best, "evaluate_agent", evaluate)
+    monkeypatch.setattr(loop, "evaluate_agent", evaluate)
+    return found
+
+
+def evaluations(run):
+    return {row["step"]: row["eval/return"] for row in rows(run) if "eval/return" in row}
+
+
+def kept(run):
+    return checkpoint.list_steps(run / "best")
+
+
+def assert_same_tensors(one, other):
+    assert one.keys() == other.keys()
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+# The evaluations
+
+
+@pytest.mark.parametrize("heads", ["pretrained", "random"])
+def test_the_pretrained_agent_is_evaluated_on_the_task_at_step_0_whatever_heads_are_new(
+    tmp_path, source, heads
+):
+    run = tmp_path / "run"
+    voidrl.finetune(source, lambda: Walk(length=4), steps=20, out=run, config={"finetune.heads": heads})
+    first, *others = rows(run)
+    assert (first["step"], first["phase"]) == (0, "finetune")
+    assert not any(name.startswith(("train/", "episode/")) for name in first)
+    assert all(row["step"] > 0 for row in others)
+    task = lambda: Walk(length=4)  # noqa: E731
+    alone = voidrl.evaluate(source, task, episodes=2, seed=run_seed(3, 1, 0))
+    assert first.items() >= alone.metrics().items()
+    assert [*evaluations(run)] == [0, 20]
+    after = voidrl.evaluate(voidrl.load(run), task, episodes=2, seed=run_seed(3, 1, 20))
+    assert rows(run)[-1].items() >= after.metrics().items()
+
+
+def test_evaluations_change_nothing_in_training(tmp_path, source):
+    def tune(name, **log):
+        config = {f"log.{field}": value for field, value in log.items()}
+        voidrl.finetune(source, Walk, steps=40, out=tmp_path / name, config=config)
+        return tmp_path / name
+
+    without = tune("without", eval_episodes=0)
+    for run in (tune("ends"), tune("often", eval_every_steps=7, eval_episodes=3)):
+        (tensors, meta), (others, other_meta) = newest(run), newest(without)
+        assert_same_tensors(tensors, others)
+        for name in ("config", "explorer"):  # whose `log.*` differ
+            meta.pop(name, None), other_meta.pop(name, None)
+        assert meta == other_meta
+        assert rows(without) == [row for row in rows(run) if "eval/return" not in row]
+    assert not (without / "best").exists()
+    assert not (without / "evaluation.json").exists()
+
+
+@pytest.mark.parametrize("phase", ["pretrain", "train"])
+def test_other_phases_are_evaluated_only_where_asked_for(tmp_path, phase):
+    getattr(voidrl, phase)(Walk, steps=12, out=tmp_path / "run", config=tiny())
+    assert evaluations(tmp_path / "run") == {}
+    assert not (tmp_path / "run" / "best").exists()
+
+
+def test_an_evaluation_at_the_last_step_is_not_repeated(tmp_path, source, scores):
+    config = {"log.eval_every_steps": 10}
+    voidrl.finetune(source, Walk, steps=20, out=tmp_path / "run", config=config)
+    assert [row["step"] for row in rows(tmp_path / "run") if "eval/return" in row] == [0, 10, 20]
+
+
+def test_few_episodes_at_the_ends_and_as_many_as_asked_for_in_between(tmp_path, source, monkeypatch):
+    asked, made = [], []
+    evaluate, make_envs = best.evaluate_agent, voidrl.build.make_envs
+
+    def told(agent, envs, episodes, seed, **options):
+        asked.append((agent.steps - START, episodes))
+        return evaluate(agent, envs, min(episodes, 2), seed, **options)
+
+    def counted(*args, **options):
+        made.append(args[2] if options.get("evaluation") else 0)  # how many
+        return make_envs(*args, **options)
+
+    monkeypatch.setattr(best, "evaluate_agent", told)
+    monkeypatch.setattr(loop, "evaluate_agent", told)
+    monkeypatch.setattr(voidrl.build, "make_envs", counted)
+    many = {"log.eval_episodes": 12, "env.num_envs": 15}
+    voidrl.finetune(source, Walk, steps=45, out=tmp_path / "a", config={**many, "log.eval_every_steps": 30})
+    assert asked == [(0, 10), (30, 12), (45, 10)]
+    assert made == [0, 12]  # those of evaluations are kept open
+    voidrl.finetune(source, Walk, steps=15, out=tmp_path / "b", config=many)
+    assert made[2:] == [0, 10, 10]  # opened for each
+
+
+def test_a_task_without_end_is_cut(tmp_path, source):
+    run = tmp_path / "run"
+    voidrl.finetune(source, lambda: Walk(length=10**9), steps=12, out=run, config={"env.num_envs": 1})
+    first, last = (row for row in rows(run) if "eval/return" in row)
+    assert (first["eval/length"], first["eval/episodes"]) == (12, 1)  # one of two, as long as the run
+    assert (last["step"], last["eval/length"]) == (12, 12)
+
+
+def test_a_cut_episode_counts_and_is_the_last_of_its_environment(source):
+    class Slower(Walk):
+        """Episodes of 2, 4, 6, … steps, each of which is rewarded by 1."""
+
+        def __init__(self):
+            super().__init__(length=0)
+
+        def reset(self, **options):
+            self.length += 2
+            return super().reset(**options)
+
+        def step(self, action):
+            obs, _, *ends, info = super().step(action)
+            return obs, 1.0, *ends, info
+
+    from voidrl.envs.make import make_envs
+
+    envs = make_envs(source.config.env, Slower, 1, evaluation=True)
+    whole = voidrl.evaluation.evaluate_agent(source, envs, 4, 0)
+    assert whole.returns == [2, 4, 6, 8]
+    envs = make_envs(source.config.env, Slower, 1, evaluation=True)
+    result = voidrl.evaluation.evaluate_agent(source, envs, 4, 0, max_episode_steps=5)
+    assert (result.returns, result.lengths) == ([2, 4, 5], [2, 4, 5])
+
+
+def test_evaluation_json_has_all_three_and_is_no_result_of_an_experiment(tmp_path, source, scores, capsys):
+    run = tmp_path / "run"
+    scores |= {0: 3, 5: 9, 12: 4}
+    voidrl.finetune(source, Walk, steps=12, out=run, config={"log.eval_every_steps": 5})
+    saved = read_evaluation(run / "evaluation.json")
+    assert (saved["by"], saved["mean_return"], saved["agent"]["steps"]) == ("finetune", 4, 12)
+    zero, first = saved["adaptation"]["zero_shot"], saved["adaptation"]["best"]
+    assert (zero["step"], zero["mean_return"]) == (0, 3)
+    assert (first["step"], first["mean_return"], first["episodes"]) == (5, 9, 10)
+    assert final_evaluation(run, 12) is None
+    # Written over by an evaluation of the user's, which has them too; that of the best agent is no final one.
+    for best_too in ([], ["--best"]):
+        capsys.readouterr()
+        assert cli.main(["evaluate", str(run), "--env", "tiny_runs:Walk", "--json", *best_too]) == 0
+        (run / "evaluation.json").write_text(capsys.readouterr().out)
+        saved = read_evaluation(run / "evaluation.json")
+        assert saved["adaptation"] == {"zero_shot": zero, "best": first}
+        assert saved["agent"]["steps_with_pretraining"] == START + (5 if best_too else 12)
+        if not best_too:
+            assert final_evaluation(run, 12) == saved
+    with pytest.raises(
+        RunFolderError, match=r"is of the best agent, not of the last: evaluate .* without --best"
+    ):
+        final_evaluation(run, 12)
+
+
+def test_returns_that_are_not_finite_are_never_the_best(tmp_path, source, scores):
+    scores |= {0: float("nan"), 5: 2, 10: float("nan"), 12: float("nan")}
+    run = tmp_path / "run"
+    voidrl.finetune(source, Walk, steps=12, out=run, config={"log.eval_every_steps": 5})
+    assert kept(run) == [START + 5]
+    assert not (run / "evaluation.json").exists()
+
+
+def test_environments_that_were_passed_themselves_are_not_evaluated(tmp_path, capsys):
+    from voidrl.envs.torch_maze import TorchPixelMaze
+
+    maze = TorchPixelMaze(num_envs=2, device="cpu", size=5, image_size=36, goal="far")
+    source = voidrl.pretrain(maze, steps=16, out=tmp_path / "source", config=tiny())
+    voidrl.finetune(source, maze, steps=12, out=tmp_path / "run")
+    assert evaluations(tmp_path / "run") == {}
+    assert (
+        "fine-tuning is not evaluated in environments that were passed themselves" in capsys.readouterr().err
+    )
+
+
+# The best agent
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({0: 9, 5: 3, 10: 4, 12: 5}, 0),
+        ({0: 1, 5: 3, 10: 9, 12: 5}, 10),
+        ({0: 1, 5: 3, 10: 4, 12: 5}, 12),
+        ({0: 7, 5: 7, 10: 7, 12: 5}, 10),  # of equals the later
+        ({0: -7, 5: -9, 10: -8, 12: -7.5}, 0),
+        ({0: (9, 0.2), 5: (1, 0.8), 10: (3, 0.8), 12: (9, 0.7)}, 10),  # success, then return
+        ({0: (9, None), 5: (1, 0.1), 10: (10, None), 12: (9, 0.0)}, 5),  # reported only where there is some
+    ],
+)
+def test_the_best_evaluated_agent_is_kept_with_its_weights(tmp_path, source, scores, given, expected):
+    scores |= given
+    run = tmp_path / "run"
+    config = {"log.eval_every_steps": 5, "log.snapshot_steps": [5, 10, 12], "finetune.heads": "random"}
+    last = voidrl.finetune(source, Walk, steps=12, out=run, config=config)
+    assert kept(run) == [START + expected]
+    agent = voidrl.load(run, best=True, device="cpu")
+    assert agent.steps == START + expected
+    assert agent.config.env.id == last.config.env.id
+    if expected == 0:  # as it was pre-trained, and not with the new heads
+        assert_same_tensors(agent.tensors(), source.tensors())
+        assert agent.config.phase == "pretrain"
+    else:
+        at_step = voidrl.load(run / "snapshots" / f"step_{START + expected:012d}", device="cpu")
+        assert_same_tensors(agent.tensors(), at_step.tensors())
+    assert_same_tensors(voidrl.load(run, device="cpu").tensors(), last.tensors())  # without `best`, the last
+
+
+def test_the_zero_shot_agent_plays_the_task_of_the_run(tmp_path, source, scores):
+    scores[0] = 1
+    env, config = "tiny_runs:Walk?length=4", {"env.num_envs": 3}
+    voidrl.finetune(source, env, steps=8, out=tmp_path / "run", config=config)
+    agent = voidrl.load(tmp_path / "run", best=True)
+    assert (agent.config.env.id, agent.config.env.num_envs) == (env, source.config.env.num_envs)
+    assert voidrl.evaluate(agent, episodes=2).lengths == [4, 4]
+    assert agent.act(np.ones(3, np.float32)) == source.act(np.ones(3, np.float32))
+    voidrl.finetune(agent, steps=8, out=tmp_path / "again")
+
+
+def test_the_first_row_of_a_run_without_zero_shot_is_not_taken_for_one(tmp_path):
+    row = {"step": 10, "eval/return": 7.0, "eval/return_std": 1.0, "eval/episodes": 10}
+    for step, expected in (10, None), (0, EvaluationSummary(0, 7.0, 1.0, 10, None)):
+        (tmp_path / "metrics.jsonl").write_text(json.dumps({**row, "step": step}) + "\n")
+        assert zero_shot(tmp_path) == expected
+
+
+def killed(call, monkeypatch, at):
+    """Run `call` in another process, which is killed once it has taken `at` steps."""
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            record = loop.Loop._record
+
+            def dies(self, *args):
+                stops = record(self, *args)
+                if self.state.steps == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return stops
+
+            monkeypatch.setattr(loop.Loop, "_record", dies)
+            call()
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("at", "given", "then", "end"),
+    [
+        (3, {0: 1, 25: 9}, 0, 25),
+        (27, {0: 1, 25: 9, 30: 8}, 25, 25),  # one that no checkpoint knows
+        (38, {0: 1, 25: 9, 35: 9}, 35, 35),
+        (27, {0: 1, 5: 9, 25: 8}, 5, 5),  # one of before the checkpoint
+        (27, {0: 9, 25: 8}, 0, 0),
+    ],
+)
+def test_a_killed_run_ends_with_the_same_best_agent(
+    tmp_path, source, scores, monkeypatch, at, given, then, end
+):
+    scores |= given
+
+    def tune(name):
+        config = {"log.eval_every_steps": 5}
+        return voidrl.finetune(source, Walk, steps=40, out=tmp_path / name, config=config)
+
+    tune("straight")
+    killed(lambda: tune("killed"), monkeypatch, at)
+    assert kept(tmp_path / "killed") == [START + then]
+    assert checkpoint.list_steps(tmp_path / "killed" / "checkpoints")[-1] == (20 if at > 20 else 0)
+    voidrl.resume(tmp_path / "killed", env=Walk)
+    assert kept(tmp_path / "killed") == kept(tmp_path / "straight") == [START + end]
+    one, other = (voidrl.load(tmp_path / name, best=True) for name in ("straight", "killed"))
+    assert_same_tensors(one.tensors(), other.tensors())
+    assert rows(tmp_path / "straight") == rows(tmp_path / "killed")
+    assert [row["step"] for row in rows(tmp_path / "killed")].count(0) == 1
+    both = [json.loads((tmp_path / run / "evaluation.json").read_text()) for run in ("straight", "killed")]
+    for name in ("adaptation", "mean_return"):
+        assert both[0][name] == both[1][name]
+
+
+def test_a_run_that_is_resumed_differently_keeps_the_best_of_both_pasts(
+    tmp_path, source, scores, monkeypatch
+):
+    scores |= {0: 1, 25: 9}
+    config = {"log.eval_every_steps": 5}
+    tune = lambda: voidrl.finetune(source, Walk, steps=40, out=tmp_path / "run", config=config)  # noqa: E731
+    killed(tune, monkeypatch, 27)
+    scores |= {22: 8, 24: 10, 25: 0}
+    voidrl.resume(tmp_path / "run", env=Walk, config={"log.eval_every_steps": 2})
+    assert kept(tmp_path / "run") == [START + 24]  # and not the later one of the lost part
+
+
+def test_an_extended_run_drops_the_evaluation_of_its_former_end(tmp_path, source):
+    run = tmp_path / "run"
+    voidrl.finetune(source, Walk, steps=20, out=run)
+    assert [*evaluations(run)] == [0, 20]
+    first = rows(run)[0]
+    voidrl.resume(run, steps=40, env=Walk)
+    assert [*evaluations(run)] == [0, 40]  # as if it had been longer all along
+    assert rows(run)[0] == first
+    assert read_evaluation(run / "evaluation.json")["agent"]["steps"] == 40
+
+
+def test_weights_that_are_not_finite_are_never_the_best(tmp_path, source, scores, monkeypatch):
+    scores |= {0: 1, 5: 2, 10: 9}
+
+    def broken(self, replay, index):
+        if self.steps == START + 9:
+            next(self.learner.critic.parameters()).data.fill_(float("inf"))
+        return {}
+
+    monkeypatch.setattr(voidrl.agent.Agent, "step", broken)
+    with pytest.raises(NonFiniteError, match=r"weight learner\.\S+ is not finite"):
+        voidrl.finetune(source, Walk, steps=20, out=tmp_path / "run", config={"log.eval_every_steps": 5})
+    assert kept(tmp_path / "run") == [START + 5]
+
+
+def test_an_overwritten_run_leaves_no_best_agent(tmp_path, source):
+    voidrl.finetune(source, Walk, steps=8, out=tmp_path / "run")
+    assert kept(tmp_path / "run")
+    voidrl.pretrain(Walk, steps=8, out=tmp_path / "run", config=tiny(), overwrite=True)
+    assert not (tmp_path / "run" / "best").exists()
+    with pytest.raises(
+        CheckpointError, match=r"has no best agent, only fine-tuning keeps one: leave out best=True"
+    ):
+        voidrl.load(tmp_path / "run", best=True)
+    with pytest.raises(RunFolderError, match="there is no run at"):
+        voidrl.load(tmp_path / "nowhere", best=True)
+
+
+# The command line
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    """A fine-tuning whose best agent is that of step 10, and whose last is that of step 20."""
+    root = tmp_path_factory.mktemp("task")
+    source = voidrl.pretrain(make_continuous, steps=START, out=root / "source", config=tiny())
+    returns = {START + 10: 5.0}
+
+    def evaluate(agent, *args, **options):
+        return Evaluation([returns.get(agent.steps, 0.0)] * 2, [6] * 2, None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(best, "evaluate_agent", evaluate)
+        patch.setattr(loop, "evaluate_agent", evaluate)
+        config = {"log.eval_every_steps": 10}
+        voidrl.finetune(source, "tiny_runs:make_continuous", steps=20, out=root / "run", config=config)
+    return root / "run"
+
+
+def test_every_command_that_loads_an_agent_takes_the_best(task, tmp_path, monkeypatch, capsys):
+    loaded, load = [], voidrl.api.load
+
+    def told(*args, **options):
+        loaded.append(load(*args, **options))
+        return loaded[-1]
+
+    monkeypatch.setattr(voidrl.api, "load", told)
+    monkeypatch.chdir(tmp_path)
+    name = str(task)
+    for words in (
+        ["evaluate", name, "--episodes", "1"],
+        ["export", name, "--to", "torch", "--out", "policy.pt2"],
+        ["probe", name, "--steps", "400", "--num-envs", "3", "--json", "-"],
+        ["finetune", name, "--steps", "6", "--out", "again"],
+        ["push", name, "somebody/agent", "--dry-run"],
+    ):
+        for more, steps in ([], 20), (["--best"], 10):
+            loaded.clear()
+            extra = ["--force"] if words[0] == "export" else ["--overwrite"] if words[0] == "finetune" else []
+            assert cli.main([*words, *extra, *more]) == 0, capsys.readouterr().err
+            assert [agent.steps for agent in loaded] == [START + steps], words
+    said = capsys.readouterr().out
+    assert "during training, after step 10" in said  # the card has the evaluation of the best agent
+    assert cli.main(["export", name, "--to", "npz", "--best"]) == 2
+    assert "--best is for policies" in capsys.readouterr().err
+    assert cli.main(["evaluate", str(task.parent / "source"), "--best"]) == 2
+    assert "has no best agent, only fine-tuning keeps one: leave out --best" in capsys.readouterr().err
+
+
+def test_a_probe_of_the_best_agent_is_not_written_as_that_of_the_run(task, capsys):
+    assert cli.main(["probe", str(task), "--steps", "400", "--num-envs", "3", "--best"]) == 0
+    assert not (task / "probe.json").exists()
+    capsys.readouterr()
+
+
+# What the user reads
+
+
+def summary(mean, std=0.0, step=0, success=None, episodes=10):
+    return EvaluationSummary(step, mean, std, episodes, success)
+
+
+@pytest.mark.parametrize(
+    ("given", "line", "advice"),
+    [
+        ({0: 0.8, 5: 1, 12: 0.95}, "zero-shot 0.80 → best 1.00 (step 5) → last 0.95", True),
+        ({0: 0.8, 5: 0.9, 12: 0.95}, "zero-shot 0.80 → best 0.95 (step 12) → last 0.95", False),
+        (
+            {0: -1234.5, 5: -20, 10: -500, 12: -123},
+            "zero-shot -1,234 → best -20.0 (step 5) → last -123",
+            True,
+        ),
+        ({0: (3, 0.8), 5: (2, 1.0), 12: (9, 0.4)}, "zero-shot 80% → best 100% (step 5) → last 40%", True),
+        ({0: (3, None), 5: (2, 1.0), 12: (9, 1.0)}, "zero-shot 0% → best 100% (step 12) → last 100%", False),
+        ({0: 0.003, 12: -0.01}, "zero-shot 0.003 → best 0.003 (step 0) → last -0.01", True),
+    ],
+)
+def test_the_closing_line(tmp_path, source, scores, capsys, given, line, advice):
+    scores |= given
+    run = tmp_path / "run"
+    voidrl.finetune(source, Walk, steps=12, out=run, config={"log.eval_every_steps": 5})
+    *_, before, last = capsys.readouterr().err.splitlines()
+    closing = before if advice else last
+    assert closing == line
+    if advice:
+        assert last == (
+            f"the last agent is behind the best one: use the best with voidrl.load({str(run)!r}, best=True)"
+        )
+    assert line in (run / "log.txt").read_text()
+
+
+def test_the_closing_line_of_the_command(task, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(best, "evaluate_agent", lambda agent, *args, **options: Evaluation(
+        [float(agent.steps == START + 20)] * 2, [6] * 2, None
+    ))  # fmt: skip
+    assert cli.main(["finetune", str(task), "--steps", "6", "--out", str(tmp_path / "run")]) == 0
+    *_, line, advice = capsys.readouterr().err.splitlines()
+    assert line == "zero-shot 1.00 → best 1.00 (step 0) → last 0.00"
+    assert advice == (
+        f"the last agent is behind the best one: use the best with --best, as in "
+        f"`voidrl evaluate {tmp_path / 'run'} --best`"
+    )
+
+
+def test_a_run_that_is_stopped_says_nothing_of_its_last_agent(tmp_path, source, capsys):
+    stop = {"on_step": lambda run: voidrl.STOP if run.step >= 8 else None}
+    voidrl.finetune(source, Walk, steps=20, out=tmp_path / "run", callbacks=[stop])
+    assert "zero-shot" not in capsys.readouterr().err
+    assert [*evaluations(tmp_path / "run")] == [0]
+    voidrl.resume(tmp_path / "run", env=Walk)
+    assert any(line.startswith("zero-shot ") for line in capsys.readouterr().err.splitlines()[-2:])
+
+
+@pytest.mark.parametrize(
+    ("last", "first", "behind"),
+    [
+        (summary(0.9, 0.3), summary(1.0, 0.3), False),  # 0.1 of a standard error of 0.13
+        (summary(0.8, 0.3), summary(1.0, 0.3), True),
+        (summary(0.8, 0.3, episodes=2), summary(1.0, 0.3, episodes=2), False),
+        (summary(1.0), summary(1.0), False),
+        (summary(0, success=0.9), summary(0, success=1.0), True),  # 0.1 of 0.095
+        (summary(0, success=0.6), summary(0, success=0.7), False),
+    ],
+)
+def test_behind_is_more_than_the_noise_of_the_episodes(last, first, behind):
+    assert best.is_behind(last, first, last.success_rate is not None) is behind
+
+
+# The warning
+
+
+def feed(monitor, returns, zero_shot, *, every=100, episodes=10, updates=1):
+    said = []
+    for number, value in enumerate(returns, 1):
+        row = {"updates": updates, "episodes": number * episodes}
+        row |= {} if value is None else {"episode/return": value}
+        said += monitor.check(number * every, row, zero_shot)
+    return said
+
+
+def monitor(steps=1000):
+    return ReturnMonitor(Config(steps=steps, finetune=FinetuneConfig(heads="random")))
+
+
+def test_the_warning_names_both_returns_and_the_remedy_and_comes_once():
+    (said,) = feed(monitor(), [1.0, 0.1, 0.3, 0.1, 0.1], summary(1.0, 0.1))
+    assert said == (
+        "warning at step 300: training episodes return 0.2 on average since step 100, well below the 1 of "
+        "the pre-trained agent (zero-shot); the best agent so far is kept, use it with --best or load(…, "
+        "best=True), or try another finetune.heads ('random' now)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("returns", "zero_shot", "warns"),
+    [
+        ([0.8] * 9, summary(1.0), False),  # exploration costs something
+        ([0.7] * 9, summary(1.0), True),
+        ([0.7] * 9, summary(1.0, 0.2), False),  # within two standard deviations
+        ([-130] * 9, summary(-100.0), True),
+        ([-120] * 9, summary(-100.0), False),
+        ([0.1, 0.9] * 5, summary(1.0), False),  # never for long
+        ([0.1, 0.1, None, 0.1], summary(1.0), True),  # no episode ended in between
+        ([-1.0] * 9, summary(0.0), False),  # nothing has a scale
+        ([-1.0] * 9, summary(0.0, 0.1), True),
+    ],
+)
+def test_when_it_comes(returns, zero_shot, warns):
+    assert bool(feed(monitor(), returns, zero_shot)) is warns
+
+
+def test_it_waits_for_a_tenth_of_the_run_for_ten_episodes_and_for_updates():
+    low = summary(1.0)
+    # The first row of a process may be of the warm-up, or of the time before a resume.
+    assert not feed(monitor(steps=10_000), [0.0] * 10, low)
+    assert feed(monitor(steps=10_000), [0.0] * 11, low)
+    assert not feed(monitor(), [0.0] * 10, low, episodes=1)
+    assert feed(monitor(), [0.0] * 11, low, episodes=1)
+    assert not feed(monitor(), [0.0] * 9, low, updates=0)
+
+
+def test_a_run_that_loses_what_it_had_warns_and_a_healthy_one_does_not(tmp_path, source, scores, capsys):
+    config = {"log.log_every_steps": 20, "log.checkpoint_every_steps": 1000}
+    voidrl.finetune(source, Walk, steps=100, out=tmp_path / "healthy", config=config)
+    assert "well below" not in capsys.readouterr().err
+    scores[0] = 1000.0
+    voidrl.finetune(source, Walk, steps=100, out=tmp_path / "lost", config=config)
+    said = capsys.readouterr().err
+    assert said.count("well below the 1e+03 of the pre-trained agent") == 1
+    assert "warning at step 80:" in said  # after ten episodes that began with updates
+    assert "well below" in (tmp_path / "lost" / "log.txt").read_text()
+
+
+# Those who read runs
+
+
+def test_a_report_shows_zero_shot_alongside_the_end_and_never_in_its_place(tmp_path, source, scores):
+    from voidrl.report.groups import make_arms
+    from voidrl.report.live import _last_score
+    from voidrl.report.outcomes import headline_measure, outcome, return_source
+    from voidrl.report.read import read_all
+
+    scores |= {0: 3, 20: 5}
+    run = tmp_path / "run"
+    voidrl.finetune(source, Walk, steps=20, out=run)
+
+    def read():
+        collection = read_all([run], lambda text: None)
+        return collection.runs[0], make_arms(collection.runs)
+
+    whole, arms = read()
+    assert outcome(whole)["zero_shot_return"] == 3
+    assert outcome(whole)["return"] == 5
+    assert "at step 20" in return_source(whole)
+    assert headline_measure(arms, "task") == "return"
+    assert _last_score(run, "finetune")[:2] == ("eval/return", 5)
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:-1]))  # as before the end
+    partial, arms = read()
+    assert outcome(partial).keys() >= {"zero_shot_return", "training_return"}
+    assert "return" not in outcome(partial)
+    assert "training episodes" in return_source(partial)
+    assert _last_score(run, "finetune")[0] == "episode/return"
+    (run / "metrics.jsonl").write_text(lines[0])
+    assert headline_measure(read()[1], "task") is None
+    assert _last_score(run, "finetune") is None
+
+
+def test_a_score_is_never_that_of_the_zero_shot_agent(tmp_path):
+    from voidrl.scores.score import read_scores
+
+    run = tmp_path / "run"
+    run.mkdir()
+    row = {"step": 0, "phase": "finetune", "eval/return": 7.0, "eval/episodes": 10}
+    (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    config = {"env": {"id": "atari/pong"}, "seed": 1, "phase": "finetune", "method": {"name": "apt"}}
+    (run / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunFolderError, match="holds no evaluation"):
+        read_scores([run])
+
+
+def test_evaluations_need_episodes():
+    LogConfig(eval_episodes=0)
+    with pytest.raises(ConfigError, match="eval_episodes = 0 cannot be used: expected 1 to"):
+        LogConfig(eval_episodes=0, eval_every_steps=10)
+
+
+def test_tuning_does_not_judge_a_trial_by_its_zero_shot_agent(tmp_path, source, scores):
+    from types import SimpleNamespace
+
+    from voidrl.experiments.tune import _values
+
+    scores |= {0: 3, 10: 5}
+    agent = voidrl.finetune(source, Walk, steps=12, out=tmp_path / "run", config={"log.eval_every_steps": 10})
+    found = _values(SimpleNamespace(config=agent.config), "eval/return", tmp_path / "run")
+    assert found == [(10, 5.0), (12, 0.0)]
+
+
+def test_the_disk_has_room_for_the_best_agent(source):
+    from voidrl.disk import checkpoint_bytes
+
+    def needed(phase):
+        config = dataclasses.replace(source.config, phase=phase, steps=10**6)
+        return checkpoint_bytes(config, source.spec, 0, 12_345, count=1)
+
+    assert needed("finetune") - needed("train") == 12_345
