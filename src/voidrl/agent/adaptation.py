@@ -49,10 +49,12 @@ class Returns(NamedTuple):
 class Fit(NamedTuple):
     """The affine map from pre-trained values to returns."""
 
-    alignment: float
+    alignment: float = 0.0
     """Their correlation; 0 where either is constant."""
-    scale: float
-    shift: float
+    scale: float = 1.0
+    shift: float = 0.0
+    largest: float = 0.0
+    """The largest absolute value."""
 
 
 class Outcome(NamedTuple):
@@ -78,6 +80,7 @@ class Outcome(NamedTuple):
         if self.alignment is None:
             return f"adapted: {seen}"
         done = {
+            "all": "kept, and rewards are on their scale",
             "values": "kept, on the task's scale",
             "actor": "replaced by a new critic, which learns before the kept actor does",
             "policy": "replaced by new heads; the pre-trained policy explores until they are ahead",
@@ -136,36 +139,45 @@ def fit(agent: Agent, replay: Replay, returns: Returns) -> Fit:
     with agent.precision():
         found = agent.learner.q(batch.obs, batch.skill, batch.action)
     if found is None:
-        return Fit(0.0, 1.0, 0.0)
+        return Fit()
     q, y = found.double().cpu().numpy(), returns.values[::every]
+    largest = float(np.abs(q).max())
     is_constant = [x.std() <= SAME * np.abs(x).max() for x in (q, y)]
     if any(is_constant) or not np.isfinite(q).all():
-        return Fit(0.0, 1.0, 0.0)
+        return Fit(largest=largest)
     alignment = float(np.corrcoef(q, y)[0, 1])
     if not getattr(agent.learner.critic, "has_offset", True):
-        return Fit(alignment, float((q * y).sum() / (q * q).sum()), 0.0)
+        return Fit(alignment, float((q * y).sum() / (q * q).sum()), 0.0, largest)
     scale = alignment * float(y.std() / q.std())
-    return Fit(alignment, scale, float(y.mean() - scale * q.mean()))
+    return Fit(alignment, scale, float(y.mean() - scale * q.mean()), largest)
 
 
 @torch.no_grad()
-def adapt(agent: Agent, replay: Replay) -> Outcome:
-    """Put rewards, exploration and values on the task's scale, and decide what is kept of the heads."""
+def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome:
+    """Put rewards, exploration and values on the task's scale, and decide what is kept of the heads.
+
+    `has_learned`: values without an actor have learned from rewards that were all equal. They have led to the
+    first that differs, so they are kept, and rewards take their scale.
+    """
     config, learner, tuning = agent.config, agent.learner, agent.config.finetune
     returns = discounted_returns(replay, config.learner.discount, config.reward_scale)
     decides = tuning.heads == "auto"
-    found = fit(agent, replay, returns) if decides else Fit(0.0, 1.0, 0.0)
+    found = fit(agent, replay, returns) if decides else Fit()
     numbers = [*found, returns.values.max() - returns.values.min(), returns.values.mean()]
     exchanged = torch.tensor(numbers, dtype=torch.float64, device=agent.device)
     ranks.broadcast_([exchanged])  # each rank has a part of the replay; the first one decides
-    alignment, scale, shift, span, mean = exchanged.tolist()
+    alignment, scale, shift, largest, span, mean = exchanged.tolist()
+    keeps_values = decides and has_learned and not hasattr(learner, "actor")
     if tuning.return_range and span > 0:
-        agent.task_scale.fill_(tuning.return_range / span)
+        wanted = max(tuning.return_range, largest) if keeps_values else tuning.return_range
+        agent.task_scale.fill_(wanted / span)
     factor = float(agent.task_scale)
     if tuning.temperature == "task" and span > 0:
         learner.restart_exploration(span * factor)
     if not decides:
         return Outcome("actor" if tuning.heads == "actor" else "all", None, span)
+    if keeps_values:
+        return Outcome("all", alignment, span)
     if alignment >= MIN_ALIGNMENT and scale > 0 and _rescale(agent, scale * factor, shift * factor):
         return Outcome("values", alignment, span)
     explorer = None

@@ -41,7 +41,7 @@ class Adapter:
 
     @property
     def in_warmup(self) -> bool:
-        """Whether nothing is learned yet. An actor waits for rewards that differ, lest it unlearn what it can.
+        """Whether nothing is learned yet. An actor waits for rewards that differ, or it would unlearn.
 
         Values without an actor do not wait. They are high and fall where the policy goes, so that it goes
         elsewhere, which is how it finds the first reward.
@@ -71,14 +71,14 @@ class Adapter:
         if not self._has_said_so:
             self._has_said_so = True
             self.say(
-                f"the task's rewards were all equal in {self.state.steps} steps, so there is nothing to adapt "
-                f"to yet: the agent keeps exploring until one differs"
+                f"the task's rewards were all equal in {self.state.steps} steps, so there is nothing to "
+                f"adapt to yet: the agent keeps exploring until one differs"
             )
 
     def adapt(self) -> Outcome:
         """Adapt the agent to the task."""
         state = self.state
-        outcome = adapt(self.agent, self.replay)
+        outcome = adapt(self.agent, self.replay, has_learned=state.updates > 0)
         state.kept, state.adapted_from = outcome.kept, state.steps
         state.reference = math.fsum(state.returns) / len(state.returns) if state.returns else None
         state.returns = []
