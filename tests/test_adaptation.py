@@ -1,19 +1,20 @@
-"""Adaptation to a task: the scale of values, what is kept of the heads, who waits, and that resuming is exact."""
+"""Adaptation to a task: the scale of values, what is kept of the heads, who waits, and exact resuming."""
 
 import math
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from helpers import CONTINUOUS, DISCRETE, fill_replay, line_replay, make_agent
-from tiny_runs import Walk, assert_same_run, make_continuous, rows, tiny
+from helpers import CONTINUOUS, DISCRETE, fill_replay, line_replay, make_agent, watch_losses
+from tiny_runs import Walk, assert_same_run, make_continuous, tiny
 
 import voidrl
 from voidrl import checkpoint
 from voidrl.agent.adaptation import Returns, adapt, discounted_returns, fit, rewards_differ
 from voidrl.agent.detours import MEAN_STEPS, Detours
-from voidrl.errors import ConfigError, NonFiniteError
+from voidrl.errors import ConfigError, EnvironmentFailedError
 from voidrl.nets.bounds import ValueBounds
 from voidrl.types import EnvSpec
 
@@ -45,7 +46,8 @@ def best_actions(agent, replay):
 
 
 def test_returns_are_discounted_up_to_termination():
-    replay = line_replay(range(5), rewards=[1, 0, 4, 8], terminated_at=(2,))
+    # The fourth step is the reset of the terminated episode, and no transition.
+    replay = line_replay(range(6), rewards=[1, 0, 4, 99, 8], terminated_at=(2,))
     found = discounted_returns(replay, 0.5, 2.0)
     # The last step begins an episode that is cut: worth 16 and half of V, the mean of all returns.
     v = (4 + 4 + 8 + 16) / (3 + 0.5)
@@ -100,8 +102,9 @@ def test_values_with_a_fixed_support_are_not_mapped():
 def test_the_fit_recovers_an_affine_map(case):
     agent, replay = tuned_agent(case), fill_replay(CASES[case][0])
     slots = replay.newest(len(replay))
-    returns = Returns(slots, 4 * values(agent, replay).double().detach().numpy() - 7)
-    assert fit(agent, replay, returns) == pytest.approx((1.0, 4.0, -7.0), abs=1e-4)
+    q = values(agent, replay).double().detach().numpy()
+    found = fit(agent, replay, Returns(slots, 4 * q - 7))
+    assert found == pytest.approx((1.0, 4.0, -7.0, np.abs(q).max()), abs=1e-4)
 
 
 def test_constant_values_have_no_alignment():
@@ -121,9 +124,10 @@ def pay_values(agent, replay, sign):
 def test_aligned_values_are_kept_on_the_scale_of_the_task(case):
     agent, replay = tuned_agent(case), fill_replay(CASES[case][0])
     pay_values(agent, replay, 1)
-    actor = [p.clone() for p in agent.learner.parameters()]
+    chosen = best_actions(agent, replay)
     outcome = adapt(agent, replay)
     assert outcome.kept == "values"
+    assert outcome.explorer is None
     assert outcome.alignment == pytest.approx(1)
     slots = replay.newest(len(replay))
     rewards = replay.reward[slots]
@@ -131,8 +135,8 @@ def test_aligned_values_are_kept_on_the_scale_of_the_task(case):
     assert float(agent.task_scale) == pytest.approx(1 / outcome.return_range)
     assert torch.allclose(values(agent, replay), rewards * agent.task_scale, atol=1e-3)
     if case == "sac":
-        assert float(agent.learner.log_alpha.exp()) == pytest.approx(0.1 * (1 - 0.99), rel=1e-4)
-    assert len(actor) == len([*agent.learner.parameters()])
+        assert agent.learner.log_alpha.exp().item() == pytest.approx(0.1 * (1 - 0.99), rel=1e-4)
+    assert torch.equal(best_actions(agent, replay), chosen)
 
 
 @pytest.mark.parametrize("case", ["sac", "ddpg"])
@@ -171,16 +175,36 @@ def test_explicit_heads_are_not_decided_anew_and_rewards_can_be_left_alone():
     assert all(torch.equal(value, before[name]) for name, value in agent.tensors().items())
 
 
-def test_the_learner_gets_scaled_rewards_and_logs_values_in_units_of_the_task():
-    agent, replay = tuned_agent("ddpg"), fill_replay(CONTINUOUS)
-    agent.task_scale.fill_(0.01)
-    metrics = agent.step(replay)
-    plain = tuned_agent("ddpg")
-    plain.load_tensors({k: v for k, v in agent.tensors().items()})
-    largest = float(agent.learner.bounds.high)
-    assert float(metrics["value_limit"]) == pytest.approx(100 * float(agent.learner.bounds.limit))
-    assert abs(float(metrics["reward_mean"])) > 10 * abs(float(agent.task_scale)) * 1e-3
-    assert largest < 0.1  # rewards are about 1
+def test_values_that_have_led_to_the_first_reward_are_kept_and_rewards_take_their_scale():
+    agent, replay = tuned_agent("dqn"), fill_replay()
+    pay_values(agent, replay, -1)
+    agent.learner.rescale_values(torch.full((1,), 100.0), torch.zeros(1))
+    q = values(agent, replay)
+    outcome = adapt(agent, replay, has_learned=True)
+    assert outcome.kept == "all"
+    assert torch.equal(values(agent, replay), q)
+    largest = q.abs().max().item()
+    assert largest > agent.config.finetune.return_range
+    assert float(agent.task_scale) == pytest.approx(largest / outcome.return_range)
+
+
+@pytest.mark.parametrize("case", ["dqn", "sac", "ddpg"])
+def test_the_learner_gets_scaled_rewards_and_logs_values_in_units_of_the_task(case):
+    replay, given, metrics = fill_replay(CASES[case][0]), [], []
+    agents = [tuned_agent(case), tuned_agent(case)]
+    agents[1].task_scale.fill_(0.01)
+    for agent in agents:
+        watch_losses(agent, lambda batch, reward: given.append(reward.clone()))
+        torch.manual_seed(1)
+        metrics.append(agent.step(replay))
+    assert torch.allclose(given[1], 0.01 * given[0])
+    plain, scaled = (agent.learner.bounds for agent in agents)
+    assert float(plain.high) == given[0].max().item()
+    assert float(scaled.high) == pytest.approx(0.01 * float(plain.high))
+    assert float(scaled.low) == pytest.approx(0.01 * float(plain.low))
+    # In units of the task, limits are equal; so are rewards; equal values are worth 100 times as much.
+    for name, ratio in {"value_limit": 1, "reward_mean": 1, "reward_std": 1, "q_mean": 100}.items():
+        assert float(metrics[1][name]) == pytest.approx(ratio * float(metrics[0][name]), rel=1e-4), name
 
 
 # Bounds
@@ -245,73 +269,111 @@ def test_a_held_action_that_is_not_allowed_any_more_is_replaced():
 # In runs
 
 
-class Late(Walk):
-    """Pays nothing before its 25th step, counted over episodes."""
-
-    count = 0
-
-    def step(self, action):
-        Late.count += 1
-        obs, reward, *rest = super().step(action)
-        return obs, reward if Late.count > 25 else 0.0, *rest
-
-
 class Silent(Walk):
+    """Pays nothing."""
+
     def step(self, action):
         obs, _, *rest = super().step(action)
         return obs, 0.0, *rest
 
 
+class Late(Walk):
+    """Pays nothing before its 26th step, counted over episodes."""
+
+    count = 0
+
+    def step(self, action):
+        self.count += 1
+        obs, reward, *rest = super().step(action)
+        return obs, reward if self.count > 25 else 0.0, *rest
+
+
 class Broken(Walk):
-    reward = math.nan
+    """Its first reward is not finite."""
+
+    def __init__(self, reward):
+        super().__init__()
+        self.reward = reward
 
     def step(self, action):
         obs, _, *rest = super().step(action)
         return obs, self.reward, *rest
 
 
-class Endless(Broken):
-    reward = math.inf
-
-
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
     """Pre-trained agents with discrete and with continuous actions."""
     root = tmp_path_factory.mktemp("sources")
-    voidrl.pretrain(Walk, steps=12, out=root / "discrete", config=tiny())
+    voidrl.pretrain(Walk, steps=12, out=root / "dqn", config=tiny())
     for learner in ("sac", "ddpg"):
         voidrl.pretrain(make_continuous, steps=12, out=root / learner, config=tiny(learner__name=learner))
     return root
 
 
-def test_without_a_reward_nothing_is_learned_and_nothing_is_lost(tmp_path, sources, capfd):
-    before = voidrl.load(sources / "discrete").tensors()
-    agent = voidrl.finetune(sources / "discrete", Silent, steps=40, out=tmp_path / "run")
+def tuned_run(sources, learner, env, out, **changes):
+    """Fine-tune for 40 steps; returns the agent and the numbers of its last checkpoint."""
+    config = {"finetune.detours": 0, "log.eval_episodes": 0} | changes
+    factory = partial(env, continuous=learner != "dqn")
+    agent = voidrl.finetune(sources / learner, factory, steps=40, out=out, config=config)
+    return agent, checkpoint.latest(out / "checkpoints", lambda text: None).meta
+
+
+@pytest.mark.parametrize("learner", ["sac", "ddpg"])
+def test_an_actor_does_not_learn_without_a_reward_so_nothing_is_lost(tmp_path, sources, capfd, learner):
+    before = voidrl.load(sources / learner).tensors()
+    agent, meta = tuned_run(sources, learner, Silent, tmp_path / "run")
     assert capfd.readouterr().err.count("rewards were all equal in 8 steps") == 1
+    assert meta["updates"] == 0
+    assert meta["adaptation"]["learning_from"] is meta["adaptation"]["adapted_from"] is None
     after = agent.tensors()
-    kept = [name for name in before if name.startswith(("learner.critic.", "learner.encoder."))]
-    assert kept
-    assert all(torch.equal(before[name], after[name]) for name in kept)
-    assert rows(tmp_path / "run")[-1]["updates"] == 0
+    weights = [name for name, _ in agent.learner.named_parameters(prefix="learner")]
+    assert any(name.startswith("learner.actor.") for name in weights)
+    assert any(name.startswith("learner.critic.") for name in weights)
+    assert [name for name in weights if not torch.equal(before[name], after[name])] == []
 
 
-def test_learning_starts_with_the_first_reward(tmp_path, sources):
-    Late.count = 0
-    voidrl.finetune(
-        sources / "discrete", Late, steps=40, out=tmp_path / "run", config={"finetune.detours": 0}
-    )
-    saved = checkpoint.latest(tmp_path / "run" / "checkpoints", lambda text: None)
-    start = saved.meta["adaptation"]["learning_from"]
-    assert 25 <= start <= 27
-    assert saved.meta["updates"] == 40 - start
+def test_values_without_an_actor_learn_from_equal_rewards(tmp_path, sources, capfd):
+    before = voidrl.load(sources / "dqn").tensors()
+    agent, meta = tuned_run(sources, "dqn", Silent, tmp_path / "run")
+    assert capfd.readouterr().err.count("rewards were all equal in 8 steps") == 1
+    assert meta["updates"] == 40 - 8
+    assert meta["adaptation"]["learning_from"] == 8
+    assert meta["adaptation"]["adapted_from"] is None
+    changed = [name for name, value in agent.learner.critic.named_parameters(prefix="learner.critic")
+               if not torch.equal(before[name], value)]  # fmt: skip
+    assert changed
+    assert float(agent.task_scale) == 1
 
 
-@pytest.mark.parametrize("env", [Broken, Endless])
-def test_rewards_that_are_no_numbers_are_refused_in_one_sentence(tmp_path, sources, env):
+@pytest.mark.parametrize("learner", ["sac", "ddpg"])
+def test_an_actor_learns_from_the_first_reward_on(tmp_path, sources, capfd, learner):
+    agent, meta = tuned_run(sources, learner, Late, tmp_path / "run")
+    said = capfd.readouterr().err
+    assert said.index("rewards were all equal in 8 steps") < said.index("adapted: returns of the warm-up")
+    start = meta["adaptation"]["learning_from"]
+    assert start == meta["adaptation"]["adapted_from"] == 26
+    assert meta["updates"] == 40 - start
+    assert meta["adaptation"]["kept"] in ("values", "actor")
+    assert float(agent.task_scale) != 1
+
+
+def test_values_without_an_actor_are_adapted_with_the_first_reward(tmp_path, sources, capfd):
+    agent, meta = tuned_run(sources, "dqn", Late, tmp_path / "run")
+    said = capfd.readouterr().err
+    assert said.index("rewards were all equal in 8 steps") < said.index("are kept, and rewards are on their")
+    assert meta["adaptation"]["learning_from"] == 8
+    assert meta["adaptation"]["adapted_from"] == 26
+    assert meta["adaptation"]["kept"] == "all"
+    assert meta["updates"] == 40 - 8
+    assert float(agent.task_scale) != 1
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf])
+def test_rewards_that_are_no_numbers_are_refused_in_one_sentence(tmp_path, sources, reward):
     with pytest.raises(
-        NonFiniteError, match="warm-up of fine-tuning is infinite or no number: expected finite"
+        EnvironmentFailedError, match=f"returned reward {reward} .*: expected a finite number"
     ):
-        voidrl.finetune(sources / "discrete", env, steps=40, out=tmp_path / "run")
+        voidrl.finetune(sources / "dqn", partial(Broken, reward), steps=40, out=tmp_path / "run")
 
 
 def test_the_actor_waits_until_the_critic_has_had_its_updates(tmp_path, sources):
@@ -323,10 +385,8 @@ def test_the_actor_waits_until_the_critic_has_had_its_updates(tmp_path, sources)
         def on_step(self, run):
             weights[run.updates] = [p.clone() for p in run.agent.learner.actor.parameters()]
 
-    voidrl.finetune(
-        sources / "ddpg", make_continuous, steps=48, out=tmp_path / "run",
-        config={"finetune": tuning}, callbacks=Watch(),
-    )  # fmt: skip
+    run = {"steps": 48, "out": tmp_path / "run", "config": {"finetune": tuning}}
+    voidrl.finetune(sources / "ddpg", make_continuous, callbacks=[Watch()], **run)
     changed = {
         n: any(not torch.equal(a, b) for a, b in zip(p, before.values(), strict=True))
         for n, p in weights.items()
@@ -335,9 +395,9 @@ def test_the_actor_waits_until_the_critic_has_had_its_updates(tmp_path, sources)
     assert all(has for n, has in changed.items() if n > 20)
 
 
-@pytest.mark.parametrize("case", ["discrete", "sac", "ddpg"])
+@pytest.mark.parametrize("case", ["dqn", "sac", "ddpg"])
 def test_resuming_is_exact_in_the_warm_up_at_adaptation_and_while_the_actor_waits(tmp_path, sources, case):
-    env = Walk if case == "discrete" else make_continuous
+    env = Walk if case == "dqn" else make_continuous
     config = {"log.checkpoint_every_steps": 3, "log.keep_last": 99, "finetune.critic_share": 0.3}
     voidrl.finetune(sources / case, env, steps=32, out=tmp_path / "straight", config=config)
     for step in (3, 6, 9, 12, 18):  # the warm-up ends at 8, the actor waits up to update 7

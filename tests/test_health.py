@@ -133,7 +133,13 @@ def test_values_beyond_what_rewards_add_up_to_are_said():
 
 def test_the_entropy_bonus_is_possible_too():
     watch = monitor(CONTINUOUS, learner__discount=0.99)
-    soft = {"reward_mean": 0.5, "reward_std": 0.5, "value_limit": 50.0, "temperature": 0.5, "policy_entropy": 1.0}
+    soft = {
+        "reward_mean": 0.5,
+        "reward_std": 0.5,
+        "value_limit": 50.0,
+        "temperature": 0.5,
+        "policy_entropy": 1.0,
+    }
     assert said(watch, soft | {"q_mean": 199.0}, 9) == []
     assert said(watch, soft | {"q_mean": 201.0}) != []
 

@@ -48,7 +48,7 @@ class Adapter:
         """
         state = self.state
         if state.learning_from is None and state.steps >= self.warmup_steps:
-            if self.has_actor and not self.may_adapt:
+            if self.adapts and self.has_actor and not self.may_adapt:
                 return True
             is_late = state.steps >= self.warmup_steps + self.agent.config.env.num_envs
             state.learning_from = state.steps if is_late else self.warmup_steps
