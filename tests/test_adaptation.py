@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import CONTINUOUS, DISCRETE, fill_replay, line_replay, make_agent, watch_losses
-from tiny_runs import Walk, assert_same_run, make_continuous, tiny
+from tiny_runs import Walk, assert_same_run, make_continuous, newest, tiny
 
 import voidrl
 from voidrl import checkpoint
@@ -188,6 +188,16 @@ def test_values_that_have_led_to_the_first_reward_are_kept_and_rewards_take_thei
     assert float(agent.task_scale) == pytest.approx(largest / outcome.return_range)
 
 
+def test_limits_of_values_follow_the_scale_of_rewards():
+    """Values without an actor have learned from equal rewards when the first one differs."""
+    agent, replay = tuned_agent("dqn", learner__discount=0.9, learner__n_step=1), fill_replay()
+    replay.reward.fill_(-1.0)
+    assert float(agent.step(replay)["value_limit"]) == pytest.approx(10)
+    adapt(agent, replay, has_learned=True)
+    assert float(agent.task_scale) != 1
+    assert float(agent.step(replay)["value_limit"]) == pytest.approx(10)  # in units of the task
+
+
 @pytest.mark.parametrize("case", ["dqn", "sac", "ddpg"])
 def test_the_learner_gets_scaled_rewards_and_logs_values_in_units_of_the_task(case):
     replay, given, metrics = fill_replay(CASES[case][0]), [], []
@@ -286,6 +296,18 @@ class Late(Walk):
         self.count += 1
         obs, reward, *rest = super().step(action)
         return obs, reward if self.count > 25 else 0.0, *rest
+
+
+class Rare(Walk):
+    """Pays 1 where few episodes go."""
+
+    def __init__(self, border, continuous):
+        super().__init__(continuous)
+        self.border = border
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, float(self.at[2] > self.border), *rest
 
 
 class Broken(Walk):
@@ -395,19 +417,33 @@ def test_the_actor_waits_until_the_critic_has_had_its_updates(tmp_path, sources)
     assert all(has for n, has in changed.items() if n > 20)
 
 
+def resume_from_each(straight, env, steps, total):
+    """Resume copies of a run from its checkpoints at these steps; each ends as the run did, bit for bit."""
+    for step in steps:
+        out = straight.parent / f"from{step}"
+        shutil.copytree(straight, out)
+        for saved in (out / "checkpoints").iterdir():
+            if int(saved.name.removeprefix("step_")) > step:
+                shutil.rmtree(saved)
+        voidrl.resume(out, env=env)
+        assert_same_run(straight, out, steps=total)
+
+
 @pytest.mark.parametrize("case", ["dqn", "sac", "ddpg"])
 def test_resuming_is_exact_in_the_warm_up_at_adaptation_and_while_the_actor_waits(tmp_path, sources, case):
     env = Walk if case == "dqn" else make_continuous
     config = {"log.checkpoint_every_steps": 3, "log.keep_last": 99, "finetune.critic_share": 0.3}
     voidrl.finetune(sources / case, env, steps=32, out=tmp_path / "straight", config=config)
-    for step in (3, 6, 9, 12, 18):  # the warm-up ends at 8, the actor waits up to update 7
-        out = tmp_path / f"from{step}"
-        shutil.copytree(tmp_path / "straight", out)
-        for saved in (out / "checkpoints").iterdir():
-            if int(saved.name.removeprefix("step_")) > step:
-                shutil.rmtree(saved)
-        voidrl.resume(out)
-        assert_same_run(tmp_path / "straight", out, steps=32)
+    resume_from_each(tmp_path / "straight", env, (3, 6, 9, 12, 18), 32)  # warm-up: 8; the actor waits: 15
+
+
+@pytest.mark.parametrize(("case", "border"), [("dqn", 1.4), ("sac", 0.9)])
+def test_resuming_is_exact_while_rewards_are_equal_and_after(tmp_path, sources, case, border):
+    env = partial(Rare, border, continuous=case == "sac")
+    config = {"log.checkpoint_every_steps": 6, "log.keep_last": 99}
+    voidrl.finetune(sources / case, env, steps=40, out=tmp_path / "straight", config=config)
+    assert 12 < newest(tmp_path / "straight")[1]["adaptation"]["adapted_from"] < 24
+    resume_from_each(tmp_path / "straight", env, (12, 24, 30), 40)
 
 
 @pytest.mark.parametrize(("field", "value"), [("critic_share", 1.5), ("detours", -1), ("return_range", -1.0)])

@@ -143,6 +143,7 @@ PHASES = {
     "train": {"phase": "train"},
 }
 KEPT = ("encoder", "target_encoder", "stddev", "epsilon")  # of the learner, also with new heads
+OF_RUN = ("task_scale", "learner.bounds.")  # of its rewards, whose scale is another one
 
 
 @pytest.mark.parametrize(
@@ -164,6 +165,7 @@ def test_heads_are_kept_or_new_and_all_else_is_kept(spec, learner, share):
         for name, value in agent.tensors().items():
             piece, _, part = name.partition(".")
             new = heads == "random" and piece == "learner" and not part.startswith(KEPT)
+            new |= name.startswith(OF_RUN)
             assert torch.equal(value, (fresh if new else before)[name]), name
         if heads == "random":
             assert moved(before, agent.tensors()), "nothing is new"
@@ -192,7 +194,7 @@ def test_the_actor_is_kept_and_the_critics_heads_are_new(learner):
     for name, value in agent.tensors().items():
         if name.startswith("learner.target_critic."):
             continue
-        new = name.startswith(f"learner.{HEADS[learner]}")
+        new = name.startswith((f"learner.{HEADS[learner]}", *OF_RUN))
         assert torch.equal(value, (fresh if new else kept)[name]), name
     assert moved(kept, agent.tensors()), "nothing is new"
     online, target = (dict(m.named_parameters()) for m in (agent.learner.critic, agent.learner.target_critic))
@@ -205,7 +207,7 @@ def test_the_actor_is_kept_and_the_critics_heads_are_new(learner):
 
 def test_without_an_actor_there_is_none_to_keep():
     sentence = (
-        "finetune.heads = 'actor' cannot be used with learner 'dqn', which has no actor: expected 'pretr"
+        "finetune.heads = 'actor' cannot be used with learner 'dqn', which has no actor: expected 'auto' or"
     )
     for phase in ("pretrain", "finetune"):
         with pytest.raises(ConfigError, match=sentence):
@@ -234,7 +236,7 @@ def test_the_first_layer_of_the_heads_is_kept_and_the_rest_is_new(case):
         piece, _, part = name.partition(".")
         if part.startswith("target_critic."):
             continue
-        stays = piece != "learner" or part.startswith((*KEPT, *first))
+        stays = (piece != "learner" or part.startswith((*KEPT, *first))) and not name.startswith(OF_RUN)
         assert torch.equal(value, (kept if stays else fresh)[name]), name
         found |= {begin for begin in first if part.startswith(begin)}
     new = {name for name in moved(kept, agent.tensors()) if "target" not in name}

@@ -108,7 +108,9 @@ def test_finetune_takes_every_form_of_an_agent_and_leaves_it_alone(tmp_path, sou
     after = snapshot(agent)
     assert all(torch.equal(before[k], after[k]) for k in before)
     assert files == {p: p.read_bytes() for p in source.rglob("*") if p.is_file()}
-    moved = [k for k, v in tuned.tensors().items() if not torch.equal(v, before[k])]
+    found = tuned.tensors()
+    assert found.keys() - before.keys() == {"task_scale"}
+    moved = [k for k, v in before.items() if not torch.equal(v, found[k])]
     assert any(name.startswith("learner.critic") for name in moved)
     assert not any(name.startswith(("representation", "method")) for name in moved if kind != "checkpoint")
 
@@ -118,7 +120,8 @@ def test_finetune_starts_from_the_weights_that_were_pretrained(tmp_path, source,
 
     monkeypatch.setattr(Agent, "step", lambda self, replay, index: {})
     before = snapshot(voidrl.load(source, device="cpu"))
-    kept = voidrl.finetune(source, steps=9, out=tmp_path / "kept", seed=1)
+    heads = {"finetune.heads": "pretrained"}
+    kept = voidrl.finetune(source, steps=9, out=tmp_path / "kept", seed=1, config=heads)
     assert all(torch.equal(v, before[k]) for k, v in kept.tensors().items() if k.endswith(("weight", "bias")))
     fresh = voidrl.finetune(
         source, steps=9, out=tmp_path / "fresh", seed=1, config={"finetune.heads": "random"}

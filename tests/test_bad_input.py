@@ -355,7 +355,7 @@ COMMAND_LINES = {
     ),
     "choice": (
         ["pretrain", "tiny_runs:Walk", "--finetune.heads", "x"],
-        "expected 'pretrained' or 'actor' or 'first_layer' or 'random'",
+        "expected 'auto' or 'pretrained' or 'actor' or 'first_layer' or 'random'",
     ),
     "sign": (["pretrain", "tiny_runs:Walk", "--learner.learning-rate", "-1"], "learning_rate = -1.0"),
     "k": (["pretrain", "tiny_runs:Walk", "--learner.batch-size", "5"], "--method.k 4 or less"),

@@ -281,7 +281,7 @@ def test_help_shows_values_and_choices_of_what_was_named(capsys):
     assert any(line.split()[:2] == ["--learner.n-step", "7"] for line in lines)
     assert any(line.split()[:2] == ["--learner.adam-eps", "0.00015"] for line in lines)
     noise = next(line for line in lines if "--finetune.noise" in line)
-    assert noise.endswith("One of end, restart.")
+    assert noise.endswith("One of auto, end, restart.")
 
 
 def test_the_request_of_a_command_is_a_config():

@@ -218,7 +218,7 @@ def test_a_whole_config_may_be_handed_over():
         ({"log.wandb_project": 3}, "log.wandb_project = 3 cannot be used: expected str or None"),
         (
             {"finetune.heads": "new"},
-            "finetune.heads = 'new' cannot be used: expected 'pretrained' or 'actor' or 'first_layer' or ",
+            "finetune.heads = 'new' cannot be used: expected 'auto' or 'pretrained' or 'actor' or ",
         ),
         (
             {"method.distance_power": "d"},
@@ -266,7 +266,7 @@ POSITIVE = {
     ReplayConfig: ["capacity_steps"],
     FinetuneConfig: ["learning_rate"],
     LogConfig: ["log_every_steps", "checkpoint_every_steps", "keep_last"],
-    Config: ["steps", "updates_per_step"],
+    Config: ["updates_per_step"],
 }  # fmt: skip
 NOT_NEGATIVE = {
     EncoderConfig: ["feature_dim", "hidden_dim", "spectral_norm_iterations"],
@@ -274,7 +274,7 @@ NOT_NEGATIVE = {
     AugmentConfig: ["shift_pixels", "intensity_scale"],
     FinetuneConfig: ["warmup_steps"],
     LogConfig: ["eval_every_steps", "eval_episodes", "probe_every_steps", "eval_epsilon"],
-    Config: ["warmup_steps", "seed"],
+    Config: ["steps", "warmup_steps", "seed"],
 }
 
 

@@ -30,7 +30,6 @@ COMBINATIONS = {
         {
             "method.name": ("diayn", "command"),
             "representation.name": ("identity", "method diayn"),
-            "finetune.warmup_actions": ("policy", "recipe diayn"),
         },
     ),
     "a method that reads its representation": (

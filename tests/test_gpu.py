@@ -316,6 +316,23 @@ def test_a_reset_keeps_graphs_valid():
     assert_alike(agents["eager"], agents["graph"])
 
 
+@pytest.mark.parametrize("heads", ["auto", "actor", "pretrained"])
+@pytest.mark.parametrize("learner", ["sac", "ddpg"])
+def test_a_fine_tuning_is_the_same_captured_and_eager(learner, heads, tmp_path):
+    """Warm-up, adaptation, the updates in which the actor waits, and those after."""
+    config = tiny(device="cuda", precision="fp32", learner__name=learner)
+    voidrl.pretrain(make_continuous, steps=20, out=tmp_path / "source", config=config)
+    weights = {}
+    for engine in ("eager", "graph"):
+        changes = {"engine": engine, "finetune.heads": heads, "finetune.critic_share": 0.5}
+        agent = voidrl.finetune(
+            tmp_path / "source", make_continuous, steps=60, out=tmp_path / engine, config=changes
+        )
+        weights[engine] = agent.tensors()
+    for name, value in weights["eager"].items():
+        assert torch.allclose(value.float(), weights["graph"][name].float(), atol=1e-5), name
+
+
 def test_captured_updates_read_the_coefficient_of_the_moment():
     """A graph is captured with the weight of a bonus at the start, and launched with later ones."""
     options = {"phase": "train", "method": "rnd", "bonus": {"coefficient": 1.0, "decay": "linear"}, **QUIET}

@@ -216,7 +216,8 @@ def test_fine_tuning_warms_up_by_policy_or_at_random(
 ):
     source = voidrl.pretrain(counted, steps=9, out=tmp_path / "source", config=tiny())
     counted.taken.clear()
-    config = {"finetune.warmup_steps": 9, "finetune.warmup_actions": who, "log.eval_episodes": 0}
+    tuning = {"warmup_steps": 9, "warmup_actions": who, "detours": 0}
+    config = {"finetune": tuning, "log.eval_episodes": 0}
     voidrl.finetune(source, counted, steps=14, out=tmp_path / "run", config=config)
     assert counted.taken == expected
     assert len(idle_updates) == 1 + 5

@@ -136,19 +136,23 @@ def test_trials_of_skills_in_fine_tuning_resume_bit_for_bit(tmp_path):
 @pytest.mark.parametrize("phase", ["finetune", "train"])
 def test_the_other_phases_resume_exactly(tmp_path, phase, method):
     config = tiny(env__num_envs=2, learner__n_step=2, finetune__noise="restart", **EVALUATED)
+    # Stopped and not extended: the schedules of adaptation depend on the length of the run.
+    stop = {"on_step": lambda run: voidrl.STOP if run.step == 20 else None}
     if phase == "finetune":
         source = voidrl.pretrain(Walk, method, steps=15, out=tmp_path / "source", config=config)
 
-        def start(steps, out):
-            return voidrl.finetune(source, Walk, steps=steps, out=out)
+        def start(out, *callbacks):
+            return voidrl.finetune(source, Walk, steps=40, out=out, callbacks=callbacks)
     else:
 
-        def start(steps, out):
-            return voidrl.train(Walk, steps=steps, out=out, config={**config, "method": method})
+        def start(out, *callbacks):
+            changes = {**config, "method": method}
+            return voidrl.train(Walk, steps=40, out=out, config=changes, callbacks=callbacks)
 
-    start(40, tmp_path / "straight")
-    start(20, tmp_path / "resumed")
-    voidrl.resume(tmp_path / "resumed", steps=40)
+    start(tmp_path / "straight")
+    start(tmp_path / "resumed", stop)
+    assert newest(tmp_path / "resumed")[1]["steps"] == 20
+    voidrl.resume(tmp_path / "resumed")
     assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=40)
     assert newest(tmp_path / "straight")[0]["agent.safetensors/task_skill_chosen"]
 

@@ -80,7 +80,7 @@ def test_an_edit_of_what_may_change_is_named_and_obeyed(run, capsys):
         assert "steps was 20, is 40" in text
         assert "log.log_every_steps was 7, is 3" in text
         assert "learner.learning_rate was 0.0001, is 0.01" in text
-        assert "finetune.heads was 'pretrained', is 'random'" in text
+        assert "finetune.heads was 'auto', is 'random'" in text
     assert newest(run)[1]["config"] == json.loads((run / "config.json").read_text())
 
 

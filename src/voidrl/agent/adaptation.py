@@ -171,6 +171,7 @@ def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome
     if tuning.return_range and span > 0:
         wanted = max(tuning.return_range, largest) if keeps_values else tuning.return_range
         agent.task_scale.fill_(wanted / span)
+        learner.bounds.forget()
     factor = float(agent.task_scale)
     if tuning.temperature == "task" and span > 0:
         learner.restart_exploration(span * factor)
@@ -186,7 +187,6 @@ def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome
         explorer = Explorer(copy.deepcopy(learner), config)
         explorer.begin(replay.num_envs)
     renew_heads(agent, "actor" if kept == "actor" else "random")
-    learner.bounds.forget()
     _rescale(agent, NEW_VALUE_SCALE, mean * factor)
     return Outcome(kept, alignment, span, explorer)
 

@@ -58,7 +58,9 @@ class Adapter:
     def may_adapt(self) -> bool:
         """Whether the agent is to be adapted now: once, and not before rewards say something."""
         state = self.state
-        if not self.adapts or state.adapted_from is not None or state.steps < self.warmup_steps:
+        if not self.adapts or state.adapted_from is not None:
+            return False
+        if state.steps < self.warmup_steps or not len(self.replay):
             return False
         if self.waits_for_reward and state.steps >= self._next_look:
             self._next_look = state.steps + 1

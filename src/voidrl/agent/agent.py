@@ -108,12 +108,13 @@ class Agent(nn.Module):
         if adapts and config.finetune.heads == "actor" and not hasattr(self.learner, "actor"):
             raise ConfigError(
                 f"finetune.heads = 'actor' cannot be used with learner {config.learner.name!r}, which has no "
-                f"actor: expected 'pretrained' or 'random'"
+                f"actor: expected 'auto' or 'pretrained' or 'random'"
             )
         if adapts and config.finetune.heads == "first_layer" and not self.learner.first_layers:
             raise ConfigError(
                 f"finetune.heads = 'first_layer' cannot be used with learner {config.learner.name!r}, which "
-                f"names no first layer: expected 'pretrained' or 'random', or a critic with `first_layers`"
+                f"names no first layer: expected 'auto' or 'pretrained' or 'random', or a critic with "
+                f"`first_layers`"
             )
         # Until a task chooses one, `act` follows some skill, the same at every call.
         self.register_buffer("task_skill", method.sample_skill(torch.zeros(1, dtype=torch.int64))[0].clone())
