@@ -571,16 +571,17 @@ class FinetuneConfig:
     return_range: float = 1.0
     """Multiply rewards so that the returns of the warm-up differ by this much: learning rates, the entropy
     bonus and the initialization of a critic then suit the task whatever it pays. 0 leaves rewards as they
-    are."""
+    are, and so do pre-trained heads."""
     critic_share: float = 0.1
     """Share of the updates in which a new critic learns to judge the kept actor, which waits; 0 trains both
     from the start."""
     wait_for_reward: bool = True
-    """Extend the warm-up until rewards differ: until then there is nothing to learn, and the pre-trained
-    policy keeps exploring."""
+    """Adapt when rewards differ, not before: until then there is nothing to adapt to, and the agent keeps
+    exploring. An actor, and skills, are not trained meanwhile."""
     detours: float = 0.05
     """Probability per step of a detour, on which one random action is held for about ten steps. It is
-    constant in the warm-up and falls to 0 in the first half of the steps after it. 0 turns detours off."""
+    constant until the agent is adapted and falls to 0 in the first half of the steps after that. 0 turns
+    detours off."""
 
     def __post_init__(self) -> None:
         for name in ("encoder_learning_rate", "first_layer_learning_rate"):

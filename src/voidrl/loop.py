@@ -375,8 +375,8 @@ class Loop:
 
     def _choose_actions(self, lane: Lane) -> HostCopy | Tensor:
         """Actions on their way to the host, or on the device if the environments are there too."""
-        agent, steps = self.agent, self.state.steps
-        agent.set_progress(steps)
+        agent = self.agent
+        agent.set_progress(self.state.steps)
         if self.adapter.in_warmup and self.random_warmup:
             actions = agent.random_actions(self.replay.latest(lane.number))
         else:
@@ -384,7 +384,8 @@ class Loop:
             actions = self.engine.choose(lane.skill, explore=self._explores(), lane=lane.number)
             if probability := self.adapter.detour_probability:
                 obs = self.replay.latest(lane.number)
-                actions = self.detours.replace(actions, obs, probability, lane.number)
+                steps = self.adapter.detour_steps
+                actions = self.detours.replace(actions, obs, probability, steps, lane.number)
         return actions.clone() if lane.envs.takes_tensors else HostCopy(actions)
 
     def _explores(self) -> bool:
@@ -496,7 +497,7 @@ class Loop:
                 raise self._not_finite(diagnosis.blame_skill(agent, "select_skill"))
             for lane in self.lanes:
                 self._change_skills(lane)
-        if self.adapter.may_adapt:
+        if self.adapter.may_adapt and due:  # after the skill for the task is chosen
             self._adapt()
         every = self.config.reset.every_updates
         self.replay.set_progress(state.steps / self.config.steps)
@@ -517,6 +518,7 @@ class Loop:
         outcome = self.adapter.adapt()
         if outcome.explorer is not None:
             self.engine.explorer = outcome.explorer
+            self.agent.generation += 1  # a captured step may hold another explorer
         self.engine.say(outcome.sentence())
         if self.is_main:
             self.writer.write(self.state.steps, {"phase": self.config.phase, **outcome.metrics()})

@@ -38,7 +38,8 @@ EXPLORER, REPLAY = "explorer.safetensors", "replay.safetensors"
 STATES = "states/"  # before the names of what `env.count_states` counted, in a checkpoint
 RANKS, AGENT_SUM = "ranks", "agent_sum"  # in the meta: how many there were, and what all of them had
 BELONGS = (RANKS, AGENT_SUM)  # the same in all parts of a checkpoint
-ADAPTATION = ("learning_from", "adapted_from", "kept", "reference", "returns")  # of the state, in the meta
+# Fields of the state, in the meta.
+ADAPTATION = ("learning_from", "adapted_from", "kept", "critic_until", "reference", "returns")
 NEVER = 10**9  # checkpoints that are kept: none is deleted by a count
 RANK_STREAM = 4  # keeps their random numbers apart from other seeds of the same run
 
@@ -58,6 +59,8 @@ class LoopState:
     """Steps before the agent was adapted to the task; None before that, and in other phases."""
     kept: str = ""
     """What adaptation kept of the pre-trained heads (`Outcome.kept`); "" before it, and in other phases."""
+    critic_until: int = 0
+    """Updates up to which a new critic learns without the actor."""
     reference: float | None = None
     """Mean return of episodes in the warm-up, which new heads have to reach before the explorer retires."""
     returns: list[float] = field(default_factory=list)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from voidrl import ranks
 from voidrl.agent.agent import SELECTION_STEPS, Agent
 from voidrl.agent.explorer import Explorer
+from voidrl.config import LearnerConfig
 from voidrl.nets import polyak_update
 from voidrl.replay import Replay
 from voidrl.replay.samples import TERMINATED, TRUNCATED
@@ -33,6 +34,8 @@ Kept = Literal["values", "actor", "policy", "all"]
 MIN_ALIGNMENT = 0.5
 """Correlation of values and returns from which values are kept: they explain a quarter of the variance. With
 less, a new critic learned faster (docs/adapting.md)."""
+SUPPORT_SHARE = 0.25
+"""Share of a support, such as C51's, that returns are to fill: with less, few atoms tell them apart."""
 NEW_VALUE_SCALE = 0.1
 """Factor for the outputs of a new critic: its random values must not pass for knowledge."""
 MAX_STEPS = 100_000  # of the warm-up, the newest, whose returns are computed
@@ -65,7 +68,7 @@ class Outcome(NamedTuple):
     alignment: float | None
     """None where the config names the heads, so that nothing was to be decided."""
     return_range: float
-    """Of the returns in the warm-up, in units of the task."""
+    """Of the returns seen so far, in units of the task; 0 where they are equal and nothing was adapted."""
     explorer: Explorer | None = None
     """The pre-trained policy, where new heads replace it."""
 
@@ -76,14 +79,16 @@ class Outcome(NamedTuple):
 
     def sentence(self) -> str:
         """For the user."""
-        seen = f"returns of the warm-up differ by up to {self.return_range:.3g}"
+        if not self.return_range:
+            return "not adapted: all returns are equal, so there is nothing to adapt to"
+        seen = f"returns differ by up to {self.return_range:.3g}"
         if self.alignment is None:
-            return f"adapted: {seen}"
+            return f"adapted: {seen}; heads are those that finetune.heads names"
         done = {
-            "all": "kept, and rewards are on their scale",
+            "all": "kept: they have led to the first reward",
             "values": "kept, on the task's scale",
-            "actor": "replaced by a new critic, which learns before the kept actor does",
-            "policy": "replaced by new heads; the pre-trained policy explores until they are ahead",
+            "actor": "replaced by a new critic; the policy is kept",
+            "policy": "replaced by new heads; the pre-trained policy explores for them",
         }[self.kept]
         return f"adapted: {seen}; pre-trained values (alignment {self.alignment:.2f}) are {done}"
 
@@ -94,13 +99,13 @@ def rewards_differ(replay: Replay) -> bool:
     Reads the device. All ranks get the same answer: what one has seen is enough.
     """
     slots = replay.newest(len(replay))
-    if not len(slots):
-        return False
-    low, high = torch.aminmax(replay.reward[slots])
-    ends = (replay.ending[slots] == TERMINATED).any()
-    are_equal = high - low <= SAME * torch.maximum(low.abs(), high.abs())
-    says_nothing = are_equal & ((high == 0) | ~ends)
-    return not bool(ranks.min_(says_nothing.float()))  # host synchronization
+    says_nothing = torch.ones((), device=slots.device)
+    if len(slots):
+        low, high = torch.aminmax(replay.reward[slots])
+        ends = (replay.ending[slots] == TERMINATED).any()
+        are_equal = high - low <= SAME * torch.maximum(low.abs(), high.abs())
+        says_nothing = (are_equal & ((high == 0) | ~ends)).float()
+    return not bool(ranks.min_(says_nothing))  # host synchronization
 
 
 def discounted_returns(replay: Replay, discount: float, factor: float) -> Returns:
@@ -163,17 +168,20 @@ def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome
     returns = discounted_returns(replay, config.learner.discount, config.reward_scale)
     decides = tuning.heads == "auto"
     found = fit(agent, replay, returns) if decides else Fit()
-    numbers = [*found, returns.values.max() - returns.values.min(), returns.values.mean()]
-    exchanged = torch.tensor(numbers, dtype=torch.float64, device=agent.device)
-    ranks.broadcast_([exchanged])  # each rank has a part of the replay; the first one decides
-    alignment, scale, shift, largest, span, mean = exchanged.tolist()
+    low, high, mean = (float(f(returns.values)) for f in (np.min, np.max, np.mean))
+    numbers = (*found, high - low, mean, max(abs(low), abs(high)))
+    # Each rank has a part of the replay: the one that has seen most decides.
+    numbers = max(ranks.all_gather_object(numbers), key=lambda each: each[4])
+    alignment, scale, shift, largest, span, mean, size = numbers
+    if span <= SAME * size:
+        return Outcome("all", None, 0.0)
     keeps_values = decides and has_learned and not hasattr(learner, "actor")
-    if tuning.return_range and span > 0:
+    if tuning.return_range and tuning.heads != "pretrained":  # whose values are on the scale of pre-training
         wanted = max(tuning.return_range, largest) if keeps_values else tuning.return_range
-        agent.task_scale.fill_(wanted / span)
-        learner.bounds.forget()
+        agent.task_scale.fill_(max(wanted, SUPPORT_SHARE * support_width(config.learner)) / span)
+        _observe_rewards(agent, replay)
     factor = float(agent.task_scale)
-    if tuning.temperature == "task" and span > 0:
+    if tuning.temperature == "task":
         learner.restart_exploration(span * factor)
     if not decides:
         return Outcome("actor" if tuning.heads == "actor" else "all", None, span)
@@ -189,6 +197,20 @@ def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome
     renew_heads(agent, "actor" if kept == "actor" else "random")
     _rescale(agent, NEW_VALUE_SCALE, mean * factor)
     return Outcome(kept, alignment, span, explorer)
+
+
+def support_width(config: LearnerConfig) -> float:
+    """Between the largest and the smallest value of a learner whose values have a support; else 0."""
+    return float(getattr(config, "v_max", 0.0) - getattr(config, "v_min", 0.0))
+
+
+def _observe_rewards(agent: Agent, replay: Replay) -> None:
+    """Set the limits of values by the rewards seen so far, on their new scale."""
+    config, bounds = agent.config.learner, agent.learner.bounds
+    bounds.forget()
+    reward = replay.reward[replay.newest(len(replay))].to(agent.device)
+    steps = (1 - config.discount**config.n_step) / (1 - config.discount)  # of an n-step reward
+    bounds.observe(reward * agent.config.reward_scale * agent.task_scale * steps)
 
 
 def _rescale(agent: Agent, scale: float, shift: float) -> bool:

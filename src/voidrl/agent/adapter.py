@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from voidrl import ranks
 from voidrl.agent.adaptation import Outcome, adapt, rewards_differ
 from voidrl.agent.agent import Agent
+from voidrl.agent.detours import MEAN_STEPS
 from voidrl.agent.explorer import Explorer
 from voidrl.replay import Replay
 
@@ -32,8 +34,8 @@ class Adapter:
         self.warmup_steps = self.tuning.warmup_steps if self.is_finetuning else config.warmup_steps
         self.adapts = self.is_finetuning and not config.learner.on_policy
         self.waits_for_reward = self.adapts and self.tuning.wait_for_reward and not config.has_bonus
-        self.critic_updates = int(self.tuning.critic_share * config.planned_updates)
-        self.has_actor = hasattr(agent.learner, "actor")
+        # A skill is chosen once, by rewards that differ.
+        self.waits_unlearned = hasattr(agent.learner, "actor") or agent.method.skill_dim > 0
         self._has_said_so, self._next_look, self._differ = False, 0, False
         agent.learner.trains_actor = not self._actor_waits
 
@@ -48,7 +50,7 @@ class Adapter:
         """
         state = self.state
         if state.learning_from is None and state.steps >= self.warmup_steps:
-            if self.adapts and self.has_actor and not self.may_adapt:
+            if self.adapts and self.waits_unlearned and not self.may_adapt:
                 return True
             is_late = state.steps >= self.warmup_steps + self.agent.config.env.num_envs
             state.learning_from = state.steps if is_late else self.warmup_steps
@@ -81,7 +83,13 @@ class Adapter:
         """Adapt the agent to the task."""
         state = self.state
         outcome = adapt(self.agent, self.replay, has_learned=state.updates > 0)
-        state.kept, state.adapted_from = outcome.kept, state.steps
+        state.kept = outcome.kept
+        state.adapted_from = state.steps if state.updates else state.learning_from or 0
+        if outcome.kept == "actor":
+            config = self.agent.config
+            ratio = self.tuning.updates_per_step or config.updates_per_step
+            left = (config.steps - state.adapted_from) * Fraction(str(ratio))
+            state.critic_until = state.updates + int(Fraction(str(self.tuning.critic_share)) * left)
         state.reference = math.fsum(state.returns) / len(state.returns) if state.returns else None
         state.returns = []
         self.agent.learner.trains_actor = not self._actor_waits
@@ -91,11 +99,11 @@ class Adapter:
 
     @property
     def _actor_waits(self) -> bool:
-        return self.state.kept == "actor" and self.state.updates < self.critic_updates
+        return self.state.updates < self.state.critic_until
 
     def until_actor_learns(self, count: int) -> int:
         """At most `count` updates, none beyond those for which the actor waits."""
-        return min(count, self.critic_updates - self.state.updates) if self._actor_waits else count
+        return min(count, self.state.critic_until - self.state.updates) if self._actor_waits else count
 
     def release_actor(self) -> None:
         """Let the actor learn once the critic has had its updates."""
@@ -127,6 +135,14 @@ class Adapter:
         steps = self.agent.config.steps - state.adapted_from
         done = (state.steps - state.adapted_from) / max(DETOURS_END * steps, 1)
         return self.tuning.detours * max(0.0, 1 - done)
+
+    @property
+    def detour_steps(self) -> float:
+        """Mean length of detours, which grows with the wait: what is near has been seen."""
+        state = self.state
+        if state.adapted_from is not None:
+            return MEAN_STEPS
+        return MEAN_STEPS * max(1.0, state.steps / max(self.warmup_steps, 1))
 
     def finished(self, score: float) -> None:
         """Count the return of an episode that has ended."""

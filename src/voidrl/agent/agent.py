@@ -40,9 +40,9 @@ from voidrl.representations.base import Representation, Views
 from voidrl.spaces import env_action, observed_frames
 from voidrl.types import Batch, EnvSpec, Loss, Metrics
 
+VALUE_METRICS = ("q_mean", "q_target", "value_limit", "temperature")  # in units of the reward
 MetricOwner = Literal["representation", "latents", "method", "reward", "task", "learner"]
 # Steps of the warm-up from which the skill for a task is selected; of more, as many at even distances.
-VALUE_METRICS = ("q_mean", "q_target", "value_limit")  # in units of the reward
 SELECTION_STEPS = {"pixels": 2**12, "vectors": 2**17}
 
 
@@ -379,7 +379,8 @@ class Agent(nn.Module):
         batch, reward, slots, joint, _ = scored
         metrics = {**scored.metrics}
         self.learner.bounds.observe(reward)
-        metrics |= self._owned("reward", self._in_task_units({"value_limit": self.learner.bounds.limit}))
+        if reward.ndim == 1:  # the limit of vectors is that of a component
+            metrics |= self._owned("reward", self._in_task_units({"value_limit": self.learner.bounds.limit}))
         with self.precision():
             self.learner.train()
             for loss in self.learner.losses(batch, reward, index):

@@ -27,7 +27,9 @@ class Detours:
         self.remaining = torch.zeros(self.num_envs, dtype=torch.int64, device=self.agent.device)
         self.held: Tensor | None = None
 
-    def replace(self, actions: Tensor, obs: Tensor, probability: float, lane: int = 0) -> Tensor:
+    def replace(
+        self, actions: Tensor, obs: Tensor, probability: float, mean_steps: float = MEAN_STEPS, lane: int = 0
+    ) -> Tensor:
         """The (n,) or (n, A) actions of a lane, with the held ones where a detour is under way or begins.
 
         Lengths are geometric. An action that is no longer allowed is replaced by one that is.
@@ -39,7 +41,7 @@ class Detours:
             self.held = fresh.new_zeros(self.num_envs, *fresh.shape[1:])
         remaining, held = self.remaining[here], self.held[here]  # views
         begins = (torch.rand(n, device=fresh.device) < probability) & (remaining == 0)
-        length = 1 + torch.empty(n, device=fresh.device).exponential_(1 / MEAN_STEPS).long()
+        length = 1 + torch.empty(n, device=fresh.device).exponential_(1 / mean_steps).long()
         remaining.copy_(torch.where(begins, length, remaining))
         changes = begins
         allowed = action_mask(obs, self.agent.spec)
