@@ -258,7 +258,8 @@ def test_the_authors_preset_trains_f_by_contrast_alone_and_tunes_the_heads_alone
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert any(name.startswith("learner.critic.") for name in moved)
     assert not any("encoder" in name.replace("target_encoder", "") for name in moved)
-    assert read_metrics(tmp_path / "tuned")[-1]["updates"] == 2  # one in each step after the warm-up
+    updates = [row["updates"] for row in read_metrics(tmp_path / "tuned") if "updates" in row]
+    assert updates[-1] == 2  # one in each step after the warm-up
 
 
 def test_episode_returns_of_a_run_are_raw_scores_of_whole_games(tmp_path):
