@@ -138,11 +138,9 @@ class Adapter:
 
     @property
     def detour_steps(self) -> float:
-        """Mean length of detours, which grows with the wait: what is near has been seen."""
-        state = self.state
-        if state.adapted_from is not None:
-            return MEAN_STEPS
-        return MEAN_STEPS * max(1.0, state.steps / max(self.warmup_steps, 1))
+        """Mean length of detours, which grows while a policy waits unlearned: what is near has been seen."""
+        waited = self.state.steps / max(self.warmup_steps, 1) if self.in_warmup else 1.0
+        return MEAN_STEPS * max(1.0, waited)
 
     def finished(self, score: float) -> None:
         """Count the return of an episode that has ended."""
