@@ -72,7 +72,8 @@ def test_a_constant_reward_has_one_return_wherever_episodes_are_cut():
     ],
 )
 def test_rewards_differ_if_returns_can(rewards, terminated_at, differ):
-    assert rewards_differ(line_replay(range(4), rewards, terminated_at)) is differ
+    replay = line_replay(range(4), rewards, terminated_at)
+    assert rewards_differ(replay, len(replay)) is differ
 
 
 # Values

@@ -495,7 +495,7 @@ def test_a_run_that_is_stopped_says_nothing_of_its_last_agent(tmp_path, source, 
     ],
 )
 def test_behind_is_more_than_the_noise_of_the_episodes(last, first, behind):
-    assert best.is_behind(last, first, last.success_rate is not None) is behind
+    assert best.is_behind(last, first) is behind
 
 
 # The warning

@@ -52,6 +52,7 @@ class BestAgent:
         self.last: EvaluationSummary | None = None
         self._last_evaluation: Evaluation | None = None
         self._monitor = ReturnMonitor(config)
+        self.max_episode_steps = min(MAX_EPISODE_STEPS, config.steps)
 
     def start(self, pretrained: Agent, device: torch.device, writer: MetricsWriter) -> None:
         """Evaluate the pre-trained agent on the task; its row has step 0, and it is the first best agent."""
@@ -97,7 +98,7 @@ class BestAgent:
                 min(log.eval_episodes, MAX_EPISODES),
                 seed,
                 epsilon=log.eval_epsilon,
-                max_episode_steps=min(MAX_EPISODE_STEPS, self.config.steps),
+                max_episode_steps=self.max_episode_steps,
             )
         writer.write(step, {"phase": self.config.phase, **result.metrics()})
         self.see(agent, step, result)
@@ -124,14 +125,14 @@ class BestAgent:
         zero, best, last = self.zero_shot, self.best, self.last
         if best is None or last is None or last.step != step:
             return []
-        of_success = any(each is not None and each.success_rate is not None for each in (zero, best, last))
+        of_success = _shows_success([each for each in (zero, best, last) if each is not None])
         parts = [] if zero is None else [f"zero-shot {_shown(zero, of_success)}"]
         parts += [
             f"best {_shown(best, of_success)} (step {best.step:,})",
             f"last {_shown(last, of_success)}",
         ]
         lines = [" → ".join(parts)]
-        if is_behind(last, best, of_success):
+        if is_behind(last, best):
             path = str(self.folder.path)
             command = f"--best, as in `voidrl evaluate {shlex.quote(path)} --best`"
             use = by_caller(f"voidrl.load({path!r}, best=True)", command)
@@ -151,8 +152,18 @@ def on_task(pretrained: Agent, env: EnvConfig, device: torch.device) -> Agent:
     return agent
 
 
-def is_behind(last: EvaluationSummary, best: EvaluationSummary, of_success: bool) -> bool:
-    """Whether the last agent is worse by more than the standard error of the difference."""
+def _shows_success(found: list[EvaluationSummary]) -> bool:
+    """Whether success rates say more than returns: they differ, or there is no difference at all."""
+    rates, returns = {each.success_rate for each in found}, {each.mean_return for each in found}
+    return rates != {None} and (len(rates) > 1 or len(returns) == 1)
+
+
+def is_behind(last: EvaluationSummary, best: EvaluationSummary) -> bool:
+    """Whether the last agent is worse by more than the standard error of the difference.
+
+    Success rates are compared first, and returns where those are equal.
+    """
+    of_success = (last.success_rate or 0.0) != (best.success_rate or 0.0)
     error = math.hypot(_error(last, of_success), _error(best, of_success))
     return _value(best, of_success) - _value(last, of_success) > error
 

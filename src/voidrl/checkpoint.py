@@ -37,7 +37,7 @@ from voidrl.machine import free_disk, largest_file
 from voidrl.units import human_bytes
 
 T = TypeVar("T")
-FORMAT = 4
+FORMAT = 5
 MANIFEST = "manifest.json"
 TEMPORARY = ".tmp-"  # begins the names of what is being written
 READ_TRIES = 5  # a run that trains deletes old checkpoints while others read them

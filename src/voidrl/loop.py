@@ -499,6 +499,8 @@ class Loop:
                 self._change_skills(lane)
         if self.adapter.may_adapt and due:  # after the skill for the task is chosen
             self._adapt()
+        elif self.adapter.may_rescale:
+            self.adapter.rescale()
         every = self.config.reset.every_updates
         self.replay.set_progress(state.steps / self.config.steps)
         while state.updates < due:
@@ -512,6 +514,7 @@ class Loop:
             early = state.steps <= self.config.steps - self.config.reset.last_steps
             if every and state.updates % every == 0 and early:
                 reset(agent)
+                self.adapter.restart_exploration()
 
     def _adapt(self) -> None:
         """Adapt the agent to the task, and say how."""
@@ -572,7 +575,14 @@ class Loop:
         log = self.config.log
         try:
             with self.eval_envs() as envs:
-                result = evaluate_agent(self.agent, envs, log.eval_episodes, seed, epsilon=log.eval_epsilon)
+                result = evaluate_agent(
+                    self.agent,
+                    envs,
+                    log.eval_episodes,
+                    seed,
+                    epsilon=log.eval_epsilon,
+                    max_episode_steps=None if self.best is None else self.best.max_episode_steps,
+                )
         except NonFiniteError as error:
             self.engine.metrics.flush()  # the losses tell more than an action
             if culprit := self._first_culprit():

@@ -39,7 +39,17 @@ STATES = "states/"  # before the names of what `env.count_states` counted, in a 
 RANKS, AGENT_SUM = "ranks", "agent_sum"  # in the meta: how many there were, and what all of them had
 BELONGS = (RANKS, AGENT_SUM)  # the same in all parts of a checkpoint
 # Fields of the state, in the meta.
-ADAPTATION = ("learning_from", "adapted_from", "kept", "critic_until", "reference", "returns")
+ADAPTATION = (
+    "learning_from",
+    "adapted_from",
+    "kept",
+    "return_range",
+    "largest_return",
+    "look_above",
+    "critic_until",
+    "reference",
+    "returns",
+)
 NEVER = 10**9  # checkpoints that are kept: none is deleted by a count
 RANK_STREAM = 4  # keeps their random numbers apart from other seeds of the same run
 
@@ -59,6 +69,12 @@ class LoopState:
     """Steps before the agent was adapted to the task; None before that, and in other phases."""
     kept: str = ""
     """What adaptation kept of the pre-trained heads (`Outcome.kept`); "" before it, and in other phases."""
+    return_range: float = 0.0
+    """Range of the returns by which rewards are scaled, in units of the task; 0 before adaptation."""
+    largest_return: float = 0.0
+    """Largest absolute return of an episode in fine-tuning, in units of the task."""
+    look_above: float = 0.0
+    """`largest_return` beyond which the range of returns is looked at again."""
     critic_until: int = 0
     """Updates up to which a new critic learns without the actor."""
     reference: float | None = None

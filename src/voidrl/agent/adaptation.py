@@ -35,7 +35,11 @@ MIN_ALIGNMENT = 0.5
 """Correlation of values and returns from which values are kept: they explain a quarter of the variance. With
 less, a new critic learned faster (docs/adapting.md)."""
 SUPPORT_SHARE = 0.25
-"""Share of a support, such as C51's, that returns are to fill: with less, few atoms tell them apart."""
+"""Share of a support, such as C51's, up to which returns reach: a better policy needs the rest."""
+MAX_SIZE = 100.0
+"""Largest return relative to the range of returns: where all are alike, their range is no measure."""
+OUTGROWN = 10.0
+"""Factor by which the range of returns must grow before everything is scaled again."""
 NEW_VALUE_SCALE = 0.1
 """Factor for the outputs of a new critic: its random values must not pass for knowledge."""
 MAX_STEPS = 100_000  # of the warm-up, the newest, whose returns are computed
@@ -93,12 +97,12 @@ class Outcome(NamedTuple):
         return f"adapted: {seen}; pre-trained values (alignment {self.alignment:.2f}) are {done}"
 
 
-def rewards_differ(replay: Replay) -> bool:
-    """Whether returns can differ: rewards do, or one other than 0 has ended an episode.
+def rewards_differ(replay: Replay, newest: int) -> bool:
+    """Whether returns of the newest steps can differ: rewards do, or one other than 0 has ended an episode.
 
     Reads the device. All ranks get the same answer: what one has seen is enough.
     """
-    slots = replay.newest(len(replay))
+    slots = replay.newest(newest)
     says_nothing = torch.ones((), device=slots.device)
     if len(slots):
         low, high = torch.aminmax(replay.reward[slots])
@@ -161,8 +165,8 @@ def fit(agent: Agent, replay: Replay, returns: Returns) -> Fit:
 def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome:
     """Put rewards, exploration and values on the task's scale, and decide what is kept of the heads.
 
-    `has_learned`: values without an actor have learned from rewards that were all equal. They have led to the
-    first that differs, so they are kept, and rewards take their scale.
+    `has_learned`: values have learned from rewards that were all equal, or from a bonus. They have led to the
+    first reward that differs, so they are kept, and rewards take their scale.
     """
     config, learner, tuning = agent.config, agent.learner, agent.config.finetune
     returns = discounted_returns(replay, config.learner.discount, config.reward_scale)
@@ -175,11 +179,16 @@ def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome
     alignment, scale, shift, largest, span, mean, size = numbers
     if span <= SAME * size:
         return Outcome("all", None, 0.0)
-    keeps_values = decides and has_learned and not hasattr(learner, "actor")
+    keeps_values = decides and has_learned
     if tuning.return_range and tuning.heads != "pretrained":  # whose values are on the scale of pre-training
         wanted = max(tuning.return_range, largest) if keeps_values else tuning.return_range
-        agent.task_scale.fill_(max(wanted, SUPPORT_SHARE * support_width(config.learner)) / span)
-        _observe_rewards(agent, replay)
+        factor = wanted / max(span, size / MAX_SIZE)
+        if width := support_width(config.learner):
+            factor = SUPPORT_SHARE * width / size
+        # Heads that the config names and that have learned keep their values, in proportion.
+        if decides or not has_learned or _rescale(agent, factor, 0.0):
+            agent.task_scale.fill_(factor)
+            _observe_rewards(agent, replay)
     factor = float(agent.task_scale)
     if tuning.temperature == "task":
         learner.restart_exploration(span * factor)
@@ -196,7 +205,25 @@ def adapt(agent: Agent, replay: Replay, *, has_learned: bool = False) -> Outcome
         explorer.begin(replay.num_envs)
     renew_heads(agent, "actor" if kept == "actor" else "random")
     _rescale(agent, NEW_VALUE_SCALE, mean * factor)
+    _observe_rewards(agent, replay)  # new heads have new limits
     return Outcome(kept, alignment, span, explorer)
+
+
+@torch.no_grad()
+def rescale(agent: Agent, replay: Replay, return_range: float) -> float:
+    """Divide rewards, values and their limits by the growth of the range of returns; returns the range.
+
+    The first rewards that differ may be the smallest ones, such as a cost of actions before the goal is
+    found. Nothing is done before the range is `OUTGROWN` times what it was, or where values have a support.
+    """
+    config = agent.config
+    returns = discounted_returns(replay, config.learner.discount, config.reward_scale).values
+    span = float(returns.max() - returns.min())
+    if span <= OUTGROWN * return_range or not _rescale(agent, return_range / span, 0.0):
+        return return_range
+    agent.task_scale.mul_(return_range / span)
+    _observe_rewards(agent, replay)
+    return span
 
 
 def support_width(config: LearnerConfig) -> float:
@@ -224,11 +251,10 @@ def renew_heads(agent: Agent, heads: Literal["actor", "random"]) -> None:
     """Reinitialize what `finetune.heads` of this name reinitializes, in place."""
     fresh = Agent(agent.spec, agent.config, torch.device("cpu")).tensors()
     ranks.broadcast_([*fresh.values()])  # random numbers differ between ranks
-    names, weights = agent.fresh_heads(heads), dict(agent.named_parameters())
+    names = agent.fresh_heads(heads)
     for name, value in agent.tensors().items():
         if name.startswith(names):
             value.copy_(fresh[name])
-    agent.optimizers.forget({weight for name, weight in weights.items() if name.startswith(names)})
     for name in {head.partition(".")[0] for head in agent.learner.critic_heads}:
         if isinstance(target := getattr(agent.learner, f"target_{name}", None), nn.Module):
             polyak_update(target, agent.learner.get_submodule(name), tau=1.0)

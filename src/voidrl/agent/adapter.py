@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from voidrl import ranks
-from voidrl.agent.adaptation import Outcome, adapt, rewards_differ
+from voidrl.agent.adaptation import OUTGROWN, Outcome, adapt, rescale, rewards_differ
 from voidrl.agent.agent import Agent
 from voidrl.agent.detours import MEAN_STEPS
 from voidrl.agent.explorer import Explorer
@@ -35,8 +35,10 @@ class Adapter:
         self.adapts = self.is_finetuning and not config.learner.on_policy
         self.waits_for_reward = self.adapts and self.tuning.wait_for_reward and not config.has_bonus
         # A skill is chosen once, by rewards that differ.
-        self.waits_unlearned = hasattr(agent.learner, "actor") or agent.method.skill_dim > 0
-        self._has_said_so, self._next_look, self._differ = False, 0, False
+        learns_last = hasattr(agent.learner, "actor") or agent.method.skill_dim > 0
+        self.waits_unlearned = self.waits_for_reward and learns_last
+        self.rescales = self.adapts and self.tuning.return_range > 0 and self.tuning.heads != "pretrained"
+        self._has_said_so, self._looked_at, self._differ = False, -1, False
         agent.learner.trains_actor = not self._actor_waits
 
     # Warm-up
@@ -50,10 +52,12 @@ class Adapter:
         """
         state = self.state
         if state.learning_from is None and state.steps >= self.warmup_steps:
-            if self.adapts and self.waits_unlearned and not self.may_adapt:
+            if self.waits_unlearned and not self.may_adapt:
                 return True
             is_late = state.steps >= self.warmup_steps + self.agent.config.env.num_envs
             state.learning_from = state.steps if is_late else self.warmup_steps
+            if self.adapts and self.tuning.heads == "actor":
+                self._begin_with_critic(state.learning_from)
         return state.learning_from is None
 
     @property
@@ -64,12 +68,14 @@ class Adapter:
             return False
         if state.steps < self.warmup_steps or not len(self.replay):
             return False
-        if self.waits_for_reward and state.steps >= self._next_look:
-            self._next_look = state.steps + 1
-            self._differ = rewards_differ(self.replay)
-            if not self._differ:
+        if state.steps > self._looked_at:
+            # Rewards were equal at the last look, so it is enough to compare the new ones with some of those.
+            new = state.steps - self._looked_at + 2 * self.replay.num_envs
+            self._differ = rewards_differ(self.replay, len(self.replay) if self._looked_at < 0 else new)
+            self._looked_at = state.steps
+            if self.waits_for_reward and not self._differ:
                 self._say_that_it_waits()
-        return self._differ or not self.waits_for_reward
+        return self._differ
 
     def _say_that_it_waits(self) -> None:
         if not self._has_said_so:
@@ -83,19 +89,48 @@ class Adapter:
         """Adapt the agent to the task."""
         state = self.state
         outcome = adapt(self.agent, self.replay, has_learned=state.updates > 0)
-        state.kept = outcome.kept
+        state.kept, state.return_range = outcome.kept, outcome.return_range
+        state.look_above = OUTGROWN * outcome.return_range
         state.adapted_from = state.steps if state.updates else state.learning_from or 0
-        if outcome.kept == "actor":
-            config = self.agent.config
-            ratio = self.tuning.updates_per_step or config.updates_per_step
-            left = (config.steps - state.adapted_from) * Fraction(str(ratio))
-            state.critic_until = state.updates + int(Fraction(str(self.tuning.critic_share)) * left)
+        if outcome.kept == "actor" and not state.updates:
+            self._begin_with_critic(state.adapted_from)
         state.reference = math.fsum(state.returns) / len(state.returns) if state.returns else None
         state.returns = []
         self.agent.learner.trains_actor = not self._actor_waits
         return outcome
 
+    @property
+    def may_rescale(self) -> bool:
+        """Whether an episode has returned so much more than before that all may be on too large a scale."""
+        state = self.state
+        is_large = state.adapted_from is not None and state.largest_return > state.look_above > 0
+        return self.rescales and is_large and not ranks.current().is_distributed
+
+    def rescale(self) -> None:
+        """Look at the range of returns again, and scale by it if it has outgrown the old one."""
+        state = self.state
+        state.look_above = 2 * state.largest_return
+        found = rescale(self.agent, self.replay, state.return_range)
+        if found > state.return_range:
+            state.return_range = found
+            self.restart_exploration()
+            self.say(f"returns now differ by up to {found:.3g}: rewards and values are scaled again")
+
+    def restart_exploration(self) -> None:
+        """Set SAC's temperature in proportion to the task, after anything that has moved it elsewhere."""
+        if self.state.return_range and self.tuning.temperature == "task":
+            scaled = self.state.return_range * float(self.agent.task_scale)
+            self.agent.learner.restart_exploration(scaled)
+
     # Critic before actor
+
+    def _begin_with_critic(self, start: int) -> None:
+        """Let the critic learn alone for its share of the updates after `start` steps."""
+        config = self.agent.config
+        ratio = self.tuning.updates_per_step or config.updates_per_step
+        left = (config.steps - start) * Fraction(str(ratio))
+        self.state.critic_until = self.state.updates + int(Fraction(str(self.tuning.critic_share)) * left)
+        self.agent.learner.trains_actor = not self._actor_waits
 
     @property
     def _actor_waits(self) -> bool:
@@ -121,8 +156,9 @@ class Adapter:
         is_new = state.kept == "policy" or self.tuning.heads in ("random", "first_layer")
         if self.is_finetuning and (noise == "end" or (noise == "auto" and not is_new)):
             return math.inf
-        waited = 0 if state.adapted_from is None else max(0, state.adapted_from - self.warmup_steps)
-        return state.steps - waited
+        if state.adapted_from is None or not self.waits_for_reward:
+            return state.steps
+        return state.steps - max(0, state.adapted_from - self.warmup_steps)
 
     @property
     def detour_probability(self) -> float:
@@ -144,8 +180,12 @@ class Adapter:
 
     def finished(self, score: float) -> None:
         """Count the return of an episode that has ended."""
-        if self.adapts and self.state.kept in ("", "policy"):
-            self.state.returns = [*self.state.returns, score][-COMPARED_EPISODES:]
+        state = self.state
+        if not self.adapts:
+            return
+        state.largest_return = max(state.largest_return, abs(score))
+        if state.kept in ("", "policy"):
+            state.returns = [*state.returns, score][-COMPARED_EPISODES:]
 
     def explores(self, explorer: Explorer) -> bool:
         """Whether the pre-trained policy may act in this step; moves its schedule to where it is."""
@@ -157,9 +197,9 @@ class Adapter:
 
     @property
     def _is_ahead(self) -> bool:
-        """Whether episodes with new heads return what the pre-trained policy returned in the warm-up."""
+        """Whether episodes with new heads return more than those of the pre-trained policy in the warm-up."""
         state = self.state
         if state.kept != "policy" or state.reference is None or ranks.current().is_distributed:
             return False
         recent = state.returns
-        return len(recent) == COMPARED_EPISODES and math.fsum(recent) / len(recent) >= state.reference
+        return len(recent) == COMPARED_EPISODES and math.fsum(recent) / len(recent) > state.reference

@@ -858,7 +858,9 @@ class Agent(nn.Module):
                 "the saved agent does not fit this one: its heads predict values that PopArt normalizes, "
                 "and learner.popart is False here; use learner.popart = True, or finetune.heads = 'random'"
             )
-        own = ["horizon.", "bonus.", "task_scale", "learner.bounds."]  # of a run, or of its rewards
+        own = ["horizon.", "bonus.", "learner.bounds."]  # of a run, or of its rewards
+        if self.config.finetune.heads != "pretrained" or "task_scale" not in tensors:
+            own.append("task_scale")  # values that are kept as they are keep the scale of their rewards
         if not any(name.startswith("normalizer.") for name in tensors):  # it was pre-trained without
             own.append("normalizer.")
         missing: list[str] = []

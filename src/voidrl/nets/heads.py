@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +14,6 @@ from voidrl.nets.noisy import NoisyLinear
 
 class TwinQ(nn.Module):
     """Two independent critics of continuous actions: features, skill and action → Q, (2, B)."""
-
-    has_offset: ClassVar[bool] = True
-    """Whether `rescale_output` can shift values, not only multiply them."""
 
     def __init__(self, inputs: int, hidden_dim: int, hidden_layers: int, outputs: int = 1) -> None:
         super().__init__()
@@ -52,9 +48,6 @@ class TrunkQ(nn.Module):
 
     The action joins what goes into the trunk (`action_first`; URLB's critics of vectors) or what comes out.
     """
-
-    has_offset: ClassVar[bool] = True
-    """Whether `rescale_output` can shift values, not only multiply them."""
 
     def __init__(
         self,
@@ -106,9 +99,6 @@ class DuelingQ(nn.Module):
         noisy_sigma: σ₀ of noisy layers; 0 for plain ones.
         shared_hidden: Whether both streams share their hidden layers (Dopamine, BBF).
     """
-
-    has_offset: ClassVar[bool] = True
-    """Whether `rescale_output` can shift values, not only multiply them."""
 
     def __init__(
         self,
