@@ -1,5 +1,6 @@
 """Adaptation to a task: the scale of values, what is kept of the heads, who waits, and exact resuming."""
 
+import json
 import math
 import shutil
 from functools import partial
@@ -12,10 +13,14 @@ from tiny_runs import Walk, assert_same_run, make_continuous, newest, tiny
 
 import voidrl
 from voidrl import checkpoint
-from voidrl.agent.adaptation import Returns, adapt, discounted_returns, fit, rewards_differ
+from voidrl.agent.adaptation import Returns, adapt, discounted_returns, fit, rescale, rewards_differ
+from voidrl.agent.adapter import COMPARED_EPISODES, Adapter
 from voidrl.agent.detours import MEAN_STEPS, Detours
+from voidrl.agent.explorer import Explorer
+from voidrl.agent.reset import reset
 from voidrl.errors import ConfigError, EnvironmentFailedError
 from voidrl.nets.bounds import ValueBounds
+from voidrl.saved_run import LoopState
 from voidrl.types import EnvSpec
 
 CASES = {
@@ -154,6 +159,85 @@ def test_opposed_values_give_way_to_a_new_critic_and_the_actor_is_kept(case):
     assert values(agent, replay).mean().item() == pytest.approx(mean.item(), abs=0.1)  # of a range of 1
 
 
+@pytest.mark.parametrize(("correlation", "kept"), [(0.4, "actor"), (0.6, "values")])
+def test_values_are_kept_from_an_alignment_of_one_half_on(correlation, kept):
+    agent, replay = tuned_agent("ddpg"), fill_replay(CONTINUOUS)
+    slots = replay.newest(len(replay))
+    q = values(agent, replay).detach().double()
+    q = (q - q.mean()) / q.std()
+    noise = torch.randn(len(q), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise -= noise.mean() + q * (noise @ q) / (q @ q)
+    replay.ending[slots] = 1
+    mixed = correlation * q + math.sqrt(1 - correlation**2) * noise / noise.std()
+    replay.reward[slots] = mixed.float()
+    outcome = adapt(agent, replay)
+    assert outcome.alignment == pytest.approx(correlation, abs=0.02)
+    assert outcome.kept == kept
+
+
+def test_the_range_of_returns_sets_the_temperature():
+    agent, replay = tuned_agent("sac", finetune={"return_range": 2.0}), fill_replay(CONTINUOUS)
+    pay_values(agent, replay, 1)
+    outcome = adapt(agent, replay)
+    assert float(agent.task_scale) == pytest.approx(2 / outcome.return_range)
+    assert agent.learner.log_alpha.exp().item() == pytest.approx(0.1 * 0.01 * 2, rel=1e-4)
+
+
+def test_returns_that_are_nearly_equal_are_not_blown_up():
+    agent, replay = tuned_agent("ddpg"), fill_replay(CONTINUOUS)
+    slots = replay.newest(len(replay))
+    replay.ending[slots], replay.reward[slots] = 1, 100.0
+    replay.reward[slots[0]] = 100.05
+    adapt(agent, replay)
+    assert float(agent.task_scale) * 100 == pytest.approx(100, rel=1e-3)
+
+
+def test_returns_fill_half_of_a_support_on_their_side():
+    agent = make_agent(DISCRETE, phase="finetune", learner={"name": "rainbow", "v_min": -10, "v_max": 10})
+    replay = fill_replay()
+    slots = replay.newest(len(replay))
+    replay.ending[slots], replay.reward[slots] = 1, torch.linspace(70, 84, len(slots))
+    adapt(agent, replay)
+    assert float(agent.task_scale) * 84 == pytest.approx(5)
+
+
+def test_new_heads_have_limits_from_the_rewards_seen():
+    agent, replay = tuned_agent("dqn", learner__discount=0.9, learner__n_step=1), fill_replay()
+    pay_values(agent, replay, -1)
+    assert adapt(agent, replay).kept == "policy"
+    highest = replay.reward[replay.newest(len(replay))].max() * agent.task_scale
+    assert float(agent.learner.bounds.high) == pytest.approx(highest.item(), rel=1e-4)
+
+
+def test_named_heads_that_have_learned_keep_their_values_in_proportion():
+    agent, replay = tuned_agent("dqn", finetune={"heads": "random"}), fill_replay()
+    pay_values(agent, replay, -1)
+    q = values(agent, replay)
+    adapt(agent, replay, has_learned=True)
+    assert float(agent.task_scale) != 1
+    assert torch.allclose(values(agent, replay), agent.task_scale * q, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", ["dqn", "sac", "ddpg"])
+def test_rewards_and_values_are_scaled_again_when_returns_outgrow_them(case):
+    """The first rewards that differ are a cost of actions; then the goal pays much more."""
+    agent, replay = tuned_agent(case), fill_replay(CASES[case][0])
+    slots = replay.newest(len(replay))
+    replay.ending[slots], replay.reward[slots] = 1, torch.linspace(-0.01, 0, len(slots))
+    first = adapt(agent, replay).return_range
+    assert first == pytest.approx(0.01)
+    q, chosen = values(agent, replay), best_actions(agent, replay)
+    assert rescale(agent, replay, first) == first
+    assert torch.equal(values(agent, replay), q)
+    replay.reward[slots[0]] = 100.0
+    assert rescale(agent, replay, first) == pytest.approx(100.01)
+    assert float(agent.task_scale) == pytest.approx(1 / 100.01, rel=1e-4)
+    assert torch.allclose(values(agent, replay), q * 0.01 / 100.01, atol=1e-6)
+    assert torch.equal(best_actions(agent, replay), chosen)
+    steps = (1 - 0.99**agent.config.learner.n_step) / (1 - 0.99)
+    assert float(agent.learner.bounds.high) == pytest.approx(steps * 100 / 100.01, rel=1e-3)
+
+
 def test_opposed_values_of_a_learner_without_an_actor_become_its_explorer():
     agent, replay = tuned_agent("dqn"), fill_replay()
     pay_values(agent, replay, -1)
@@ -277,6 +361,72 @@ def test_a_held_action_that_is_not_allowed_any_more_is_replaced():
         assert torch.tensor(allowed)[taken].all()
 
 
+# Schedules
+
+
+def adapter_of(case="dqn", warmup_steps=10, **changes):
+    """The adapter of a run of 110 steps, and its state."""
+    tuning = {"warmup_steps": warmup_steps, **changes}
+    agent, state = tuned_agent(case, steps=110, finetune=tuning), LoopState()
+    return Adapter(agent, fill_replay(CASES[case][0]), state, lambda text: None), state
+
+
+def test_detours_end_halfway_and_grow_longer_while_an_actor_waits():
+    adapter, state = adapter_of("sac")
+    adapter.replay.reward.fill_(0.0)
+    state.steps = 40
+    assert adapter.in_warmup
+    assert adapter.detour_probability == 0.05
+    assert adapter.detour_steps == 4 * MEAN_STEPS
+    state.learning_from = state.adapted_from = 50
+    for steps, left in {50: 1, 65: 0.5, 80: 0, 110: 0}.items():
+        state.steps = steps
+        assert adapter.detour_probability == pytest.approx(0.05 * left)
+    assert adapter.detour_steps == MEAN_STEPS
+
+
+def test_a_replaced_policy_explores_until_the_new_one_returns_more():
+    adapter, state = adapter_of()
+    explorer = Explorer(adapter.agent.learner, adapter.agent.config)
+    state.steps = state.learning_from = state.adapted_from = 10
+    state.kept, state.reference = "policy", 0.0
+    assert adapter.explores(explorer)
+    assert float(explorer.start_probability) > 0.015
+    state.returns = [0.0] * COMPARED_EPISODES
+    assert adapter.explores(explorer)  # nobody has earned anything
+    adapter.finished(1.0)
+    assert not adapter.explores(explorer)
+    state.kept = "values"
+    assert not adapter.explores(explorer)
+
+
+def test_noise_restarts_for_new_heads_when_the_wait_is_over():
+    adapter, state = adapter_of()
+    state.steps, state.adapted_from = 60, 40
+    for kept, steps in {"values": math.inf, "policy": 30}.items():
+        state.kept = kept
+        assert adapter.noise_steps == steps
+
+
+def test_the_share_of_the_critic_counts_updates():
+    adapter, state = adapter_of("ddpg", heads="actor", critic_share=0.2, updates_per_step=0.5)
+    state.steps = 10
+    assert not adapter.in_warmup
+    assert state.critic_until == 10  # 0.2 · 100 steps · 0.5
+    assert not adapter.agent.learner.trains_actor
+
+
+def test_resets_leave_the_temperature_of_the_task():
+    adapter, state = adapter_of("sac")
+    pay_values(adapter.agent, adapter.replay, 1)
+    state.steps = state.learning_from = 10
+    adapter.adapt()
+    temperature = adapter.agent.learner.log_alpha.clone()
+    reset(adapter.agent)
+    adapter.restart_exploration()
+    assert torch.allclose(adapter.agent.learner.log_alpha, temperature)
+
+
 # In runs
 
 
@@ -378,6 +528,81 @@ def test_an_actor_learns_from_the_first_reward_on(tmp_path, sources, capfd, lear
     assert meta["updates"] == 40 - start
     assert meta["adaptation"]["kept"] in ("values", "actor")
     assert float(agent.task_scale) != 1
+
+
+class Goal(Walk):
+    """Costs a little, and pays 100 for the last step of every episode after the fourth."""
+
+    count = 0
+
+    def step(self, action):
+        self.count += 1
+        obs, reward, *rest = super().step(action)
+        return obs, 100.0 if self.count >= 24 and self.count % 6 == 0 else 1e-3 * reward, *rest
+
+
+@pytest.mark.parametrize("learner", ["dqn", "sac"])
+def test_a_run_whose_returns_outgrow_its_scale_is_scaled_again_and_resumes_exactly(
+    tmp_path, sources, capfd, learner
+):
+    factory, straight = partial(Goal, continuous=learner != "dqn"), tmp_path / "straight"
+    config = {"log.checkpoint_every_steps": 6, "log.keep_last": 99, "log.eval_episodes": 0, "env.num_envs": 1}
+    agent = voidrl.finetune(sources / learner, factory, steps=48, out=straight, config=config)
+    assert "are scaled again" in capfd.readouterr().err
+    adaptation = newest(straight)[1]["adaptation"]
+    assert adaptation["return_range"] > 90
+    assert float(agent.task_scale) * adaptation["return_range"] < 100  # not 1e5
+    resumed = tmp_path / "resumed"
+    shutil.copytree(straight, resumed)
+    for saved in (resumed / "checkpoints").iterdir():
+        if int(saved.name.removeprefix("step_")) > 18:
+            shutil.rmtree(saved)
+
+    def late():  # the environment counts from its start
+        env = factory()
+        env.count = 18
+        return env
+
+    voidrl.resume(resumed, env=late)
+    assert_same_run(straight, resumed, steps=48)
+
+
+def test_values_keep_the_scale_of_their_rewards_in_another_fine_tuning(tmp_path, sources):
+    first, _ = tuned_run(sources, "ddpg", Walk, tmp_path / "first")
+    assert float(first.task_scale) != 1
+    second = voidrl.finetune(
+        first, make_continuous, steps=9, out=tmp_path / "second", config={"finetune.heads": "pretrained"}
+    )
+    assert torch.equal(second.task_scale, first.task_scale)
+
+
+def test_alignment_and_range_are_logged(tmp_path, sources):
+    tuned_run(sources, "ddpg", Walk, tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    row = next(row for row in rows if "adaptation/alignment" in row)
+    assert -1 <= row["adaptation/alignment"] <= 1
+    assert row["adaptation/return_range"] > 0
+
+
+def test_with_a_bonus_the_agent_learns_at_once_and_is_adapted_with_the_first_reward(tmp_path, sources):
+    bonus = {"bonus.coefficient": 0.1}
+    agent, meta = tuned_run(sources, "sac", Late, tmp_path / "run", **bonus)
+    assert meta["adaptation"]["learning_from"] == 8
+    assert meta["adaptation"]["adapted_from"] == 26
+    assert meta["adaptation"]["kept"] == "all"
+    assert float(agent.task_scale) != 1
+
+
+def test_a_constant_reward_that_ends_nothing_is_not_adapted_to(tmp_path, sources, capfd):
+    class Constant(Walk):
+        def step(self, action):
+            obs, _, terminated, truncated, info = super().step(action)
+            return obs, 2.0, False, terminated or truncated, info
+
+    agent, meta = tuned_run(sources, "sac", Constant, tmp_path / "run")
+    assert "rewards were all equal in 8 steps" in capfd.readouterr().err
+    assert meta["updates"] == 0
+    assert float(agent.task_scale) == 1
 
 
 def test_values_without_an_actor_are_adapted_with_the_first_reward(tmp_path, sources, capfd):

@@ -492,6 +492,7 @@ def test_a_run_that_is_stopped_says_nothing_of_its_last_agent(tmp_path, source, 
         (summary(1.0), summary(1.0), False),
         (summary(0, success=0.9), summary(0, success=1.0), True),  # 0.1 of 0.095
         (summary(0, success=0.6), summary(0, success=0.7), False),
+        (summary(5, success=1.0), summary(80, success=1.0), True),  # equal success: returns decide
     ],
 )
 def test_behind_is_more_than_the_noise_of_the_episodes(last, first, behind):
