@@ -45,10 +45,10 @@ from voidrl.suites.dmcontrol import (
     CAMERAS,
     NEED_GL,
     PIXELS_REPEAT,
+    PREFIX,
     REPEATS,
     STATES_REPEAT,
     TASKS,
-    dmc_prefix,
     find_dmc_task,
     require_task,
 )
@@ -270,7 +270,7 @@ def resolve(config: EnvConfig) -> EnvConfig:
     pixels = dmc.observation == "pixels"
     default = REPEATS.get(found.domain, PIXELS_REPEAT) if pixels else STATES_REPEAT
     dmc = dataclasses.replace(dmc, action_repeat=dmc.action_repeat or default)
-    return dataclasses.replace(config, id=f"{dmc_prefix(config.id)}{found.name}", dmc=dmc)
+    return dataclasses.replace(config, id=f"{PREFIX}{found.name}", dmc=dmc)
 
 
 def make_dmc(
