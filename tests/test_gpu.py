@@ -1,6 +1,5 @@
 """The same code on a CUDA device: runs, resumes, moves to the CPU and back."""
 
-from contextlib import closing
 from functools import partial
 from itertools import product
 
@@ -27,11 +26,10 @@ from voidrl import registry
 from voidrl.agent import Agent
 from voidrl.agent.reset import reset
 from voidrl.augment import Augment
-from voidrl.config import DMControlConfig, EnvConfig
+from voidrl.config import EnvConfig
 from voidrl.device import pick_device
 from voidrl.engine import engine as engines
 from voidrl.engine.engine import MAX_BURST, Engine
-from voidrl.envs.dmc_warp import EPISODE_STEPS
 from voidrl.envs.make import make_envs
 from voidrl.envs.torch_maze import TorchPixelMaze
 from voidrl.errors import CaptureError
@@ -888,45 +886,3 @@ def test_two_ranks_on_one_gpu_exchange_by_gloo_and_update_like_one(tmp_path):
     assert any("2 ranks exchange gradients by gloo" in line for line in said)
     assert second["engine"].pop("said") == said
     assert all(torch.equal(value, second["engine"][name]) for name, value in first["engine"].items())
-
-
-def test_simulations_in_mujoco_warp_are_those_of_c_mujoco():
-    """Captured graphs, replayed on a stream of the caller's, from one episode to the next."""
-    pytest.importorskip("mujoco_warp", reason="needs the extra `warp`")
-    with (
-        closing(make_envs(EnvConfig("dmc-warp/walker_walk", num_envs=3), device="cuda")) as ours,
-        closing(make_envs(EnvConfig("dmc/walker_walk", num_envs=3, backend="sync"))) as theirs,
-        torch.cuda.stream(torch.cuda.Stream()),
-    ):
-        random = torch.Generator().manual_seed(0)
-        first, other = ours.reset(seed=4)[0], theirs.reset(seed=4)[0]
-        torch.testing.assert_close(first.cpu(), torch.from_numpy(other), atol=1e-5, rtol=0)
-        ours.vector._steps[:] = EPISODE_STEPS - 4  # the fifth step resets
-        for env in theirs.vector._own.envs:
-            env._step_count = EPISODE_STEPS - 4
-        for _ in range(8):
-            action = torch.rand(3, 6, generator=random) * 2 - 1
-            mine, yours = ours.step(action.cuda()), theirs.step(action.numpy())
-            torch.testing.assert_close(mine.frames.cpu(), torch.from_numpy(yours.frames), atol=2e-2, rtol=0)
-            assert mine.reward == pytest.approx(yours.reward, abs=1e-3)
-            assert mine.truncated.tolist() == yours.truncated.tolist()
-
-
-def test_images_of_mujoco_warp_are_on_the_device():
-    pytest.importorskip("mujoco_warp", reason="needs the extra `warp`")
-    options = DMControlConfig(observation="pixels", image_size=40)
-    with closing(make_envs(EnvConfig("dmc-warp/walker", num_envs=2, dmc=options), device="cuda")) as envs:
-        images = envs.reset(seed=1)[0]
-        assert images.is_cuda
-        assert not torch.equal(images[0], images[1])  # another pose
-        red, _, blue = images.float().mean((0, 2, 3))
-        assert blue > red  # sky and floor are blue, the body is not
-
-
-def test_a_run_in_mujoco_warp_keeps_its_frames_on_the_device(tmp_path):
-    pytest.importorskip("mujoco_warp", reason="needs the extra `warp`")
-    config = tiny(env__num_envs=4, learner="ddpg", method__k=3, replay__capacity_steps=64)
-    run = {"steps": 64, "out": tmp_path / "run", "device": "cuda"}
-    agent = voidrl.pretrain("dmc-warp/walker", config=config, **run)
-    assert agent.device.type == "cuda"
-    assert voidrl.resume(tmp_path / "run", steps=96).steps >= 96

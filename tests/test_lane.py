@@ -311,7 +311,6 @@ REFUSED = {
         "env.lanes = 2 cannot be used with environment 'voidrl/PixelMaze-v0', whose copies step together on "
         "the device: expected 1",
     ),
-    "warp": ({"env.lanes": 2, "env.id": "dmc-warp/walker"}, 1, "environment 'dmc-warp/walker', whose copies"),
     "on-policy": (
         {"env.lanes": 2, "learner": "mepol"},
         1,

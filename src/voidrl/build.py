@@ -41,7 +41,7 @@ from voidrl.config import (
 )
 from voidrl.device import placed, seeded
 from voidrl.engine.engine import Engine
-from voidrl.envs.ids import ATARI, DMCONTROL, atari_game
+from voidrl.envs.ids import ATARI, DMC, atari_game
 from voidrl.envs.make import EnvFactory, make_envs, probe_env
 from voidrl.envs.tensor import TensorVectorEnv, is_tensor_env
 from voidrl.envs.vector import Envs
@@ -424,7 +424,7 @@ def config_from_json(data: Any) -> Config:
 
 def env_for(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
     """The config of an id or a factory, with the other values of `base`; and the factory, if it is one."""
-    if base.id.startswith(DMCONTROL) and not (isinstance(env, str) and env.startswith(DMCONTROL)):
+    if base.id.startswith(DMC) and not (isinstance(env, str) and env.startswith(DMC)):
         base = dataclasses.replace(base, dmc=DMControlConfig())  # options that no other environment has
     if base.id.startswith(ATARI) and not (isinstance(env, str) and env.startswith(ATARI)):
         base = dataclasses.replace(base, atari=AtariConfig())

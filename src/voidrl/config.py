@@ -160,7 +160,7 @@ class AtariConfig:
 
 @dataclass(frozen=True)
 class DMControlConfig:
-    """Observations and simulation of `dmc/…` and `dmc-warp/…`; no other environment has these options."""
+    """Observations and simulation of `dmc/…`; no other environment has these options."""
 
     observation: Literal["states", "pixels"] = "states"
     """The task's own observations as one vector, or images."""
@@ -179,8 +179,8 @@ class DMControlConfig:
     """Where images are rendered. `auto` takes CPU cores if networks learn on the GPU and there are enough
     cores for this quality, else the GPU if there is one, and says so."""
     processes: int = 0
-    """Simulator processes of `dmc/…`, unless `env.backend` is `sync`; 0 is one per environment, up to the
-    number of CPU cores."""
+    """Simulator processes, unless `env.backend` is `sync`; 0 is one per environment, up to the number of CPU
+    cores."""
 
     def __post_init__(self) -> None:
         require(0 < self.image_size <= 1024, "image_size", self.image_size, "1 to 1024 pixels")
@@ -193,14 +193,14 @@ class EnvConfig:
     """The environment and the number of copies."""
 
     id: str = ""
-    """`atari/<game>`, `dmc/<domain>_<task>`, `dmc-warp/<domain>_<task>`, a Gymnasium id or `module:factory`;
-    options as a query: `atari/pong?sticky=true`."""
+    """`atari/<game>`, `dmc/<domain>_<task>`, a Gymnasium id or `module:factory`; options as a query:
+    `atari/pong?sticky=true`."""
     num_envs: int = 1
     """Environments stepped in parallel."""
     backend: Literal["auto", "native", "sync", "async", "tensor"] = "auto"
     """How they are stepped: natively vectorized, in this process, in worker processes, or as tensors on the
     run's device, where observations stay. `auto` takes the native version where the environment has one; else
-    `sync`, on DMControl `async`, in MuJoCo Warp `tensor`."""
+    `sync`, on DMControl `async`."""
     frame_stack: int = 1
     """Consecutive frames that make one observation; stacked by the replay, not by the environment."""
     count_states: bool = False

@@ -11,7 +11,6 @@ from typing import Any
 
 from voidrl import ranks
 from voidrl.config import Config, EnvConfig, ReplayConfig, flat, to_json
-from voidrl.envs.ids import DMC_WARP
 from voidrl.envs.tensor import is_tensor_env
 from voidrl.errors import ConfigError, shown
 
@@ -57,7 +56,7 @@ def require_lanes(env: EnvConfig, size: int) -> None:
     """Refuse lanes into which the environments of `size` ranks cannot be divided."""
     if env.lanes == 1:
         return
-    if env.backend == "tensor" or env.id.startswith(DMC_WARP):
+    if env.backend == "tensor":
         raise ConfigError(
             f"env.lanes = {env.lanes} cannot be used with environment {env.id!r}, whose copies step together "
             f"on the device: expected 1"

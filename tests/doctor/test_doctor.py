@@ -215,7 +215,6 @@ def test_packages_that_are_not_installed(monkeypatch):
         "Atari", "warn", "ale-py is not installed", "pip install 'voidrl[atari]'"
     )
     assert found["DMControl"].fix == found["OpenGL"].fix == "pip install 'voidrl[dmc]'"
-    assert found["MuJoCo Warp"].fix == "pip install 'voidrl[warp]'"
     assert found["video"].fix == "pip install 'voidrl[video]'"
     engines = {"Ray": "ray", "submitit": "slurm", "Optuna": "tune"}
     for name, extra in engines.items():

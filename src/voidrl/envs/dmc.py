@@ -45,21 +45,17 @@ from voidrl.suites.dmcontrol import (
     CAMERAS,
     NEED_GL,
     PIXELS_REPEAT,
+    PREFIX,
     REPEATS,
     STATES_REPEAT,
     TASKS,
-    dmc_prefix,
     find_dmc_task,
     require_task,
 )
 from voidrl.types import EnvSpec
 
-VersionRanges = dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
-"""The first version of each package, and the first that is too new."""
-PACKAGES: VersionRanges = {
-    "dm-control": ((1, 0, 50), (2,)),
-    "mujoco": ((3, 17), (4,)),
-}  # as in pyproject.toml
+# The first version of each package, and the first that is too new, as in pyproject.toml.
+PACKAGES = {"dm-control": ((1, 0, 50), (2,)), "mujoco": ((3, 17), (4,))}
 
 
 class DMControlVector(VectorEnv):
@@ -79,7 +75,7 @@ class DMControlVector(VectorEnv):
         else:
             described = self._start_here(settings)
         self.described = described
-        self.single_observation_space, self.single_action_space = spaces_of(described, settings)
+        self.single_observation_space, self.single_action_space = _spaces(described, settings)
         rate = 1 / (described["control_timestep_s"] * settings["action_repeat"])
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_fps": rate}
         self.render_mode = "rgb_array" if settings["view_size"] else None
@@ -90,7 +86,7 @@ class DMControlVector(VectorEnv):
         return self._own is None
 
     def _start_here(self, settings: SimulatorSettings) -> Description:
-        self._own = simulate_here(settings)
+        self._own = _simulate_here(settings)
         described = self._own.described
         self.arrays = self._own.arrays = Arrays.over(self.num_envs, described, settings)
         return described
@@ -270,7 +266,7 @@ def resolve(config: EnvConfig) -> EnvConfig:
     pixels = dmc.observation == "pixels"
     default = REPEATS.get(found.domain, PIXELS_REPEAT) if pixels else STATES_REPEAT
     dmc = dataclasses.replace(dmc, action_repeat=dmc.action_repeat or default)
-    return dataclasses.replace(config, id=f"{dmc_prefix(config.id)}{found.name}", dmc=dmc)
+    return dataclasses.replace(config, id=f"{PREFIX}{found.name}", dmc=dmc)
 
 
 def make_dmc(
@@ -286,7 +282,7 @@ def make_dmc(
     config = resolve(config)
     if evaluation and not (config.count_states or render_height):  # coverage and videos need no reward
         require_task(config.id, "an evaluation needs one")
-    settings = settings_for(config, num_envs, render_height, true_state)
+    settings = _settings(config, num_envs, render_height, true_state)
     here = _simulates_here(config) and not render_height  # worker processes give the same results
     if config.backend == "native" or (here and settings["renders"]):
         remedy = "rendering needs worker processes" if here else "sync simulates in this process"
@@ -304,10 +300,10 @@ def make_dmc(
 
 def probe_dmc(config: EnvConfig) -> EnvSpec:
     """The spec of the environments, without rendering anything."""
-    settings = settings_for(resolve(config), 1)
+    settings = _settings(resolve(config), 1)
     plain: SimulatorSettings = {**settings, "image_size": 0, "renders": False, "measures": False}
     described = _described(json.dumps(plain), _simulates_here(config), config.timeout_s)
-    return spec_of(*spaces_of(described, settings), config.frame_stack)
+    return spec_of(*_spaces(described, settings), config.frame_stack)
 
 
 def _simulates_here(config: EnvConfig) -> bool:
@@ -323,13 +319,12 @@ def _described(settings: str, here: bool, timeout_s: float) -> Description:
     return vector.described
 
 
-def settings_for(
+def _settings(
     config: EnvConfig, num_envs: int, view_size: int = 0, true_state: bool = False
 ) -> SimulatorSettings:
-    """The settings of the simulations of `config.id`."""
     found, dmc = find_dmc_task(config.id), config.dmc
     assert found is not None
-    require_packages(config.id, PACKAGES, "dmc")
+    _require_packages(config.id)
     return {
         "name": config.id,
         "domain": found.domain,
@@ -356,8 +351,7 @@ def _without_gl(settings: SimulatorSettings) -> str:
     return "record no video" if settings["view_size"] else "take another task"
 
 
-def simulate_here(settings: SimulatorSettings) -> Simulators:
-    """Simulations in this process."""
+def _simulate_here(settings: SimulatorSettings) -> Simulators:
     try:
         with warnings.catch_warnings():
             # About an OpenGL that this process never uses.
@@ -371,7 +365,7 @@ def _not_made(name: str, raised_what: str) -> str:
     return f"environment {name!r} {raised_what} when it was created"
 
 
-def spaces_of(described: Description, settings: SimulatorSettings) -> tuple[gym.spaces.Box, gym.spaces.Box]:
+def _spaces(described: Description, settings: SimulatorSettings) -> tuple[gym.spaces.Box, gym.spaces.Box]:
     """The spaces of observations and actions."""
     image_size, camera, cameras = settings["image_size"], settings["camera"], described["cameras"]
     drawn = image_size or settings["view_size"]
@@ -388,13 +382,13 @@ def spaces_of(described: Description, settings: SimulatorSettings) -> tuple[gym.
     return gym.spaces.Box(-np.inf, np.inf, (described["obs_dim"],), np.float32), action
 
 
-def require_packages(name: str, packages: VersionRanges, extra: str) -> None:
+def _require_packages(name: str) -> None:
     """Refuse an environment whose packages are missing or untested."""
-    for package, (least, below) in packages.items():
+    for package, (least, below) in PACKAGES.items():
         try:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            raise MissingExtraError(package, extra, f"environment {name!r}") from None
+            raise MissingExtraError(package, "dmc", f"environment {name!r}") from None
         if not least <= _numbers(version) < below:
             wanted = f"{package}>={'.'.join(map(str, least))},<{below[0]}"
             raise ConfigError(
