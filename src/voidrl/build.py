@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voidrl import ranks, registry, turns
+from voidrl import ranks, registry
 from voidrl.agent import Agent
 from voidrl.agent.cost import update_gflop
 from voidrl.agent.diagnosis import failed_piece
@@ -477,11 +477,6 @@ def assemble(
         engine: The engine that it had so far.
     """
     if config.log.wandb_project:
-        if turns.is_shared():
-            raise ConfigError(
-                f"log.wandb_project = {config.log.wandb_project!r} cannot be used for several runs of one "
-                f"process, as W&B has one run in each: start them one by one, or set it to None"
-            )
         import_wandb()
     require_splittable(config, factory, ranks.current().size)
     require_same_config(config)

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voidrl import checkpoint, ranks, turns
+from voidrl import checkpoint, ranks
 from voidrl.agent import Agent, diagnosis
 from voidrl.agent.adapter import Adapter
 from voidrl.agent.detours import Detours
@@ -57,8 +57,8 @@ from voidrl.ranks.totals import RankMetrics, RankTotals
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import score_name
 from voidrl.saved_run import LoopState, save_run
-from voidrl.terminal.joint_progress import show_progress
 from voidrl.terminal.output import durable_output, say
+from voidrl.terminal.progress import Progress
 from voidrl.terminal.signals import StopSignals
 from voidrl.units import crossed
 
@@ -135,9 +135,8 @@ class Loop:
         title = f"{config.phase} {config.env.id}"
         with ExitStack() as stack:
             if self.is_main:
-                shown = show_progress(config.steps, state.steps, initial_updates=state.updates, title=title)
-                stack.enter_context(shown)
-                self.progress = shown
+                shown = Progress(config.steps, state.steps, initial_updates=state.updates, title=title)
+                self.progress = stack.enter_context(shown)
                 self.writer = MetricsWriter(
                     self.folder.path,
                     tensorboard=config.log.tensorboard,
@@ -198,12 +197,10 @@ class Loop:
                 f"{path.name}"
             )
         self.folder.status.stop(steps, signal=signal)
-        interrupted = RunInterrupted(
+        return RunInterrupted(
             f"stopped by {signal} at step {steps} of {total}; checkpoint {path.name} written, resume with "
             f"`{resume_command(self.folder, self.config, self.group)}`"
         )
-        interrupted.run = self.folder.path
-        return interrupted
 
     def _say_who_stopped(self, name: str, path: Path) -> None:
         steps = self.state.steps
@@ -287,8 +284,6 @@ class Loop:
         envs = lane.envs
         with self.engine.idle if self.state.updates else nullcontext():
             with lane.named(len(self.lanes)):
-                with turns.released():
-                    envs.wait()
                 result = envs.recv()
             lane.flight = None
             if not envs.actions_are_finite:
@@ -402,8 +397,7 @@ class Loop:
         if isinstance(chosen, Tensor):
             lane.envs.send(chosen)  # `actions_are_finite` is known with the results
             return
-        with nullcontext() if chosen.on_host else turns.released():
-            action = chosen.numpy()
+        action = chosen.numpy()
         if not np.isfinite(action).all():
             raise self._bad_action()
         with lane.named(len(self.lanes)):

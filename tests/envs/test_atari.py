@@ -445,7 +445,7 @@ def test_threads_of_all_lanes_share_the_cores(monkeypatch):
         "AtariVectorEnv",
         lambda *args, **options: made.append((args[1], options["num_threads"])) or create(*args, **options),
     )
-    monkeypatch.setattr("voidrl.envs.atari.own_cores", lambda: 7)
+    monkeypatch.setattr("voidrl.envs.atari.whole_cores", lambda: 7)
     config = EnvConfig("atari/pong", num_envs=16, lanes=2)
     make_envs(config, None, 8).close()
     make_envs(EnvConfig("atari/pong", num_envs=2), None, 2).close()

@@ -9,7 +9,7 @@ import torch
 from voidrl import ranks
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
-from voidrl.machine import memory, runs_here
+from voidrl.machine import memory
 from voidrl.replay import compression
 from voidrl.replay.replay import CPU, Replay
 from voidrl.replay.sizes import frame_bytes, row_count, slot_bytes
@@ -56,8 +56,6 @@ def make_replay(
     free = {}
     for place in dict.fromkeys([*places, device]):
         free[place] = free_bytes(place) // ranks.current().sharing(place)  # all take theirs at once
-        if place == device == CPU:  # which other runs of this process take as they fill it, not at once
-            free[place] //= runs_here()
     share = 0.0  # of what is needed, the most that fits anywhere
     for place in places:
         needed = {device: frames + columns} if place == device else {device: columns, place: frames}
