@@ -39,7 +39,6 @@ RUNS = {  # names, and arguments of `voidrl bench train`
     "walker-warp": ("dmc-warp/walker", "--preset", "urlb-pixels", "--steps", "16k", "--num-envs", "64"),
     "atari": (*GAME, "--steps", "160k"),
     "atari-128": (*GAME, "--steps", "240k", "--num-envs", "128"),
-    "atari-lanes": (*GAME, "--steps", "240k", "--num-envs", "128", "--lanes", "2"),
 }
 VERSIONS = ("old", "new")
 TIMEOUT_S = 300

@@ -660,34 +660,12 @@ def test_a_ladder_of_epsilons_is_captured():
     assert ("act",) in engine._graphs
 
 
-def test_each_lane_has_a_captured_pass_of_its_own():
-    place = pick_device("cuda")
-    agent = make_agent(PIXELS, device=place, learner="dqn", engine="graph", **QUIET)
-    replay = Replay(PIXELS, 4, 100, 0, place, place, lanes=2)
-    engine, skill, nothing = Engine(agent, replay, print), torch.zeros(2, 0, device=place), torch.zeros(2)
-    agent.learner.epsilon.fill_(0.0)
-
-    def frames():
-        return torch.randint(0, 256, (2, 3, 36, 36), dtype=torch.uint8).numpy()
-
-    for _ in range(2):
-        replay.reset(frames())
-    for turn in range(12):
-        chosen = engine.choose(skill, lane=turn % 2).cpu().numpy()
-        expected = agent.choose(replay.latest(turn % 2), skill, deterministic=True).cpu().numpy()
-        assert (chosen == expected).all()
-        no = nothing.numpy() > 0
-        replay.add(chosen, nothing.numpy(), no, no, frames(), skill)
-    assert engine._graphs.keys() == {("act",), ("act in lane 1",)}
-
-
 RESUMED = {
     "dqn pixels": (MAZE, {"learner": "dqn", "learner__n_step": 3, "augment__shift_pixels": 1}),
     "scales": (MAZE, {"learner": {"popart": True}, "intrinsic_normalization": "standardize"}),
     "sac vectors": (make_continuous, {"learner": "sac"}),
     "ddpg vectors": (make_continuous, {"learner": "ddpg", "method": "rnd"}),
     "environments on the device": (MAZE, {"learner": "dqn", "env__backend": "tensor"}),
-    "lanes": (make_continuous, {"learner": "sac", "env__lanes": 2, "env__backend": "async"}),
 }
 
 

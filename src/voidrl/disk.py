@@ -51,10 +51,10 @@ def checkpoint_bytes(
     chunk_rows = chunk_row_count(spec, num_envs, skill_dim, compressed=compressed > 0)
     positions = 8 * (rows * num_envs + rows)  # `starts` and `row_starts`, written in full each time
     if compressed:
-        raw, places = num_envs * frame_bytes(spec), 2 * 8  # the latter of the records of a line
-        index = compression.index_bytes(frame_bytes(spec), num_envs, rows) // rows + places * config.env.lanes
+        raw, places = num_envs * frame_bytes(spec), 2 * 8  # the latter of a row's records
+        index = compression.index_bytes(frame_bytes(spec), num_envs, rows) // rows + places
         row_size += index - raw + min(raw, int(compressed * GIB) // rows)
-        positions += places * rows * config.env.lanes
+        positions += places * rows
     if config.replay.priority_exponent:
         positions += 8 * rows * num_envs
 

@@ -223,7 +223,7 @@ def make_atari(
         color = make(1, img_height=height, img_width=width, grayscale=False, num_threads=1)
     life_loss = rules.life_loss == "always" or (rules.life_loss == "task" and not pretraining)
     return AtariEnvs(
-        make(num_envs, num_threads=ale_threads(num_envs, whole_cores(), 1 if evaluation else config.lanes)),
+        make(num_envs, num_threads=min(num_envs, whole_cores())),  # ALE would take all cores of the machine
         config,
         rom,
         rules,
@@ -232,14 +232,6 @@ def make_atari(
         color=color,
         true_state=true_state,
     )
-
-
-def ale_threads(num_envs: int, cores: int, lanes: int) -> int:
-    """Threads for the games of one lane, of which all lanes together have no more than there are cores.
-
-    ALE's own choice are all cores of the machine, in each lane, whatever a container allows.
-    """
-    return min(num_envs, max(1, cores // lanes))
 
 
 def game_rules(config: EnvConfig, query: dict[str, Any]) -> AtariConfig:

@@ -25,7 +25,6 @@ def make_replay(
     device: torch.device,
     say: Callable[[str], None],
     note_dim: int = 0,
-    lanes: int = 1,
 ) -> Replay:
     """A replay on the networks' device if it fits there.
 
@@ -68,7 +67,7 @@ def make_replay(
                     f"may take a second per GiB"
                 )
             size = num_envs, config.capacity_steps, skill_dim
-            return Replay(spec, *size, place, device, config=config, note_dim=note_dim, say=say, lanes=lanes)
+            return Replay(spec, *size, place, device, config=config, note_dim=note_dim, say=say)
     there = " and ".join(f"{f / GIB:.2f} GiB free on {p}" for p, f in free.items())
     steps = (int(share * rows) - spec.frame_stack) * num_envs
     lower = f"replay.capacity_steps to {steps} or less" if steps > 0 else "env.num_envs"
