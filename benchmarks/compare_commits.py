@@ -38,7 +38,6 @@ RUNS = {  # names, and arguments of `voidrl bench train`
     "walker-pixels": ("dmc/walker", "--preset", "urlb-pixels", "--steps", "8k"),
     "atari": (*GAME, "--steps", "160k"),
     "atari-128": (*GAME, "--steps", "240k", "--num-envs", "128"),
-    "atari-lanes": (*GAME, "--steps", "240k", "--num-envs", "128", "--lanes", "2"),
 }
 VERSIONS = ("old", "new")
 TIMEOUT_S = 300

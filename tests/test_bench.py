@@ -291,10 +291,6 @@ def test_train(tmp_path, capsys, small_batches):
     assert 0 < row["steps"] < 120
     assert row["updates_per_second"] == pytest.approx(row["steps_per_second"] / 2, rel=0.2)
     assert "learner waits" in capsys.readouterr().out
-    assert bench("train", *words, "--lanes", 2) == 0
-    assert [figures(path)[0][name] for name in ("num_envs", "lanes")] == [2, 2]
-    assert bench("train", *words, "--lanes", 3) == 2
-    assert "env.lanes = 3 cannot be used with env.num_envs = 2" in capsys.readouterr().err
 
 
 def test_rates_of_a_run_begin_where_they_are_steady():

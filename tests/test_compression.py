@@ -56,7 +56,7 @@ def filled(frame_shape, num_envs, rows, memory_bytes, steps, seed=0, device=CPU)
         dropped += len(lost)
         stored.append(images_now)
         live = range(dropped, time + 1)
-        assert frames.live_lines == len(live)
+        assert frames.live_rows == len(live)
         if time % 5 == 4:
             yield frames, stored, live
 
@@ -108,35 +108,26 @@ def test_rows_are_dropped_only_when_memory_is_full():
     # at 18 there is no room for 3, so the eighth begins at 0 and overwrites rows 0 and 1, words 0 to 4.
     assert dropped[:7] == [[]] * 7
     assert dropped[7] == [0, 1]
-    assert frames.line_begin[:8].tolist() == [0, 2, 5, 8, 10, 13, 16, 0]
+    assert frames.row_begin[:8].tolist() == [0, 2, 5, 8, 10, 13, 16, 0]
     gone = [row for rows in dropped for row in rows]
-    assert gone == list(range(14 - frames.live_lines))
+    assert gone == list(range(14 - frames.live_rows))
     assert frames.state()["row_words"].nonzero()[0].tolist() == list(range(len(gone), 14))
 
 
 @pytest.mark.parametrize(
-    ("num_envs", "capacity", "stack", "ring_rows", "priority_exponent", "lanes"),
-    [
-        (1, 9, 1, 5, 0.0, 1),
-        (3, 60, 3, 8, 0.5, 1),
-        (2, 40, 4, 90, 0.0, 1),
-        (4, 60, 3, 8, 0.5, 2),
-        (6, 180, 3, 8, 0.0, 3),
-    ],
+    ("num_envs", "capacity", "stack", "ring_rows", "priority_exponent"),
+    [(1, 9, 1, 5, 0.0), (3, 60, 3, 8, 0.5), (2, 40, 4, 90, 0.0)],
 )
-def test_samples_agree_with_a_list_of_episodes(
-    num_envs, capacity, stack, ring_rows, priority_exponent, lanes
-):
+def test_samples_agree_with_a_list_of_episodes(num_envs, capacity, stack, ring_rows, priority_exponent):
     config = ring_of(ring_rows, num_envs, priority_exponent=priority_exponent)
-    oracle = Oracle(num_envs, capacity, stack, config=config, lanes=lanes)
+    oracle = Oracle(num_envs, capacity, stack, config=config)
     oracle.reset()
-    for time in range(100 * lanes):
-        oracle.step() if time % (41 * lanes) else oracle.reset()
+    for time in range(100):
+        oracle.step() if time % 41 else oracle.reset()
         replay, valid = oracle.replay, oracle.valid()
         assert stack + 1 <= int(replay.kept_rows) <= replay.rows
         assert len(replay) == len(valid)
-        for lane in range(lanes):
-            assert numbers(replay.latest(lane)).tolist() == oracle.awaited(lane)
+        assert numbers(replay.latest()).tolist() == oracle.awaited()
         if not valid:
             continue
         for n in (1, 3):
@@ -148,12 +139,11 @@ def test_samples_agree_with_a_list_of_episodes(
     assert (int(replay.kept_rows) == replay.rows) == (ring_rows > replay.rows)
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_options_need_their_first_frames(lanes):
-    oracle = Oracle(2, 60, 2, end=0.2, config=ring_of(9, 2), lanes=lanes)
+def test_options_need_their_first_frames():
+    oracle = Oracle(2, 60, 2, end=0.2, config=ring_of(9, 2))
     oracle.reset()
     complete = 0
-    for _ in range(80 * lanes):
+    for _ in range(80):
         oracle.step()
         replay = oracle.replay
         slots = replay.newest(len(replay))
@@ -195,17 +185,17 @@ def sampled(replay):
 
 
 @pytest.mark.parametrize("steps", [1, 5, 21, 100])
-@pytest.mark.parametrize(("ring_rows", "lanes"), [(8, 1), (100, 1), (8, 2)])
-def test_a_loaded_replay_goes_on_as_the_saved_one(steps, ring_rows, lanes, monkeypatch):
+@pytest.mark.parametrize("ring_rows", [8, 100])
+def test_a_loaded_replay_goes_on_as_the_saved_one(steps, ring_rows, monkeypatch):
     monkeypatch.setattr("voidrl.replay.sizes.CHUNK_BYTES", 1)  # three rows each
     config = ring_of(ring_rows, 2)
-    oracle = Oracle(2, 60, 3, config=config, lanes=lanes)
-    again = Replay(pixel_spec(3), 2, 60, 0, CPU, CPU, config, lanes=lanes)
+    oracle = Oracle(2, 60, 3, config=config)
+    again = Replay(pixel_spec(3), 2, 60, 0, CPU, CPU, config)
     oracle.reset()
     files = {}
-    for _ in range(steps * lanes):
+    for _ in range(steps):
         oracle.step()
-        if oracle.row % 4 or (oracle.line + 1) % lanes:
+        if oracle.row % 4:
             continue
         for name, tag, make in oracle.replay.chunks():  # only what has changed is written again
             if files.get(name, ("",))[0] != tag:
@@ -215,7 +205,7 @@ def test_a_loaded_replay_goes_on_as_the_saved_one(steps, ring_rows, lanes, monke
             files[name] = tag, {k: v.clone() for k, v in make().items()}
     state = {k: v.clone() for k, v in oracle.replay.state().items()}
     again.load(state, ((name, tensors) for name, (_, tensors) in files.items()))
-    for _ in range(40 * lanes):
+    for _ in range(40):
         assert torch.equal(again.latest(), oracle.replay.latest())
         assert all(map(torch.equal, sampled(again), sampled(oracle.replay)))
         assert len(again) == len(oracle.replay)

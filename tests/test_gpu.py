@@ -1,6 +1,5 @@
 """The same code on a CUDA device: runs, resumes, moves to the CPU and back."""
 
-from functools import partial
 from itertools import product
 
 import pytest
@@ -659,34 +658,12 @@ def test_a_ladder_of_epsilons_is_captured():
     assert ("act",) in engine._graphs
 
 
-def test_each_lane_has_a_captured_pass_of_its_own():
-    place = pick_device("cuda")
-    agent = make_agent(PIXELS, device=place, learner="dqn", engine="graph", **QUIET)
-    replay = Replay(PIXELS, 4, 100, 0, place, place, lanes=2)
-    engine, skill, nothing = Engine(agent, replay, print), torch.zeros(2, 0, device=place), torch.zeros(2)
-    agent.learner.epsilon.fill_(0.0)
-
-    def frames():
-        return torch.randint(0, 256, (2, 3, 36, 36), dtype=torch.uint8).numpy()
-
-    for _ in range(2):
-        replay.reset(frames())
-    for turn in range(12):
-        chosen = engine.choose(skill, lane=turn % 2).cpu().numpy()
-        expected = agent.choose(replay.latest(turn % 2), skill, deterministic=True).cpu().numpy()
-        assert (chosen == expected).all()
-        no = nothing.numpy() > 0
-        replay.add(chosen, nothing.numpy(), no, no, frames(), skill)
-    assert engine._graphs.keys() == {("act",), ("act in lane 1",)}
-
-
 RESUMED = {
     "dqn pixels": (MAZE, {"learner": "dqn", "learner__n_step": 3, "augment__shift_pixels": 1}),
     "scales": (MAZE, {"learner": {"popart": True}, "intrinsic_normalization": "standardize"}),
     "sac vectors": (make_continuous, {"learner": "sac"}),
     "ddpg vectors": (make_continuous, {"learner": "ddpg", "method": "rnd"}),
     "environments on the device": (MAZE, {"learner": "dqn", "env__backend": "tensor"}),
-    "lanes": (make_continuous, {"learner": "sac", "env__lanes": 2, "env__backend": "async"}),
 }
 
 
@@ -731,35 +708,6 @@ def test_a_resumed_run_is_the_straight_one_as_far_as_two_straight_ones_are_the_s
     else:
         assert differences(tmp_path / "straight", tmp_path / "resumed") == {}
         assert rows(tmp_path / "straight") == rows(tmp_path / "resumed")
-
-
-@pytest.mark.parametrize("engine", ["eager", "graph", "compile"])
-@pytest.mark.parametrize("case", RESUMED)
-def test_a_seed_among_others_is_the_run_alone_as_far_as_two_alone_are_the_same(case, engine, tmp_path):
-    """Each has its own stream, and its graphs draw from its own generator."""
-    env, changes = RESUMED[case]
-    config = tiny(env__num_envs=2, device="cuda", engine=engine, updates_per_step=2, **changes)
-    config["replay"] = {"capacity_steps": 200, "device": "cuda"}
-    config["log"] |= {"checkpoint_every_steps": 40, "eval_every_steps": 20, "eval_episodes": 2}
-
-    def start(name, seed=3):
-        return voidrl.pretrain(env, steps=80, seed=seed, out=tmp_path / name, config=config)
-
-    torch.cuda.manual_seed(11)
-    before = torch.cuda.get_rng_state()
-    calls = {f"seed {seed}": partial(start, f"seed-{seed}", seed) for seed in (2, 3, 4)}
-    agents = voidrl.together(calls)
-    assert torch.equal(torch.cuda.get_rng_state(), before)
-    alone = start("alone")
-    start("again")
-    assert rows(tmp_path / "seed-3")[-1]["updates"] == 2 * (80 - 8)
-    if differences(tmp_path / "alone", tmp_path / "again"):
-        print(f"two runs with one seed differ here ({case}, {engine}): compared within a tolerance")
-        assert_alike(alone, agents["seed 3"], rtol=1e-2, atol=1e-3)
-    else:
-        assert differences(tmp_path / "alone", tmp_path / "seed-3") == {}
-        assert rows(tmp_path / "alone") == rows(tmp_path / "seed-3")
-    assert differences(tmp_path / "seed-2", tmp_path / "seed-4")  # seeds differ from each other
 
 
 # Environments on the device

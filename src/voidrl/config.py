@@ -223,10 +223,6 @@ class EnvConfig:
     """Where the environment says which discrete actions are allowed: in its `info["action_mask"]`, by its
     method `action_masks()`, or under the key `action_mask` of its observations. `auto` looks for them when
     the environment is probed."""
-    lanes: int = 1
-    """Groups of equal size in which the environments take turns. With 2, one half steps in its own threads or
-    processes while the last step of the other half is recorded and its next actions are chosen. It pays where
-    stepping takes longer than that; nothing is gained where environments step in this process (`sync`)."""
     atari: AtariConfig = field(default_factory=AtariConfig)
     """Atari."""
     dmc: DMControlConfig = field(default_factory=DMControlConfig)
@@ -234,7 +230,6 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         require(0 < self.num_envs <= MAX_ENVS, "num_envs", self.num_envs, f"1 to {MAX_ENVS}")
-        require(0 < self.lanes <= MAX_ENVS, "lanes", self.lanes, "1 (all step together), 2 or a few more")
         require(0 < self.frame_stack <= 1024, "frame_stack", self.frame_stack, "1 to 1024 frames")
         require_positive(self, "timeout_s")
         require(self.counted_envs >= 0, "counted_envs", self.counted_envs, "0 (all) or a number of them")

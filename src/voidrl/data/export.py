@@ -118,7 +118,7 @@ def _replay_of(saved: checkpoint.Checkpoint, spec: EnvSpec, config: Config) -> R
     skill_dim = checkpoint.read_headers(saved.path / chunk)["skill"].shape[1]
     cpu = torch.device("cpu")
     size = config.env.num_envs, config.replay.capacity_steps
-    replay = Replay(spec, *size, skill_dim, cpu, cpu, config.replay, lanes=config.env.lanes)
+    replay = Replay(spec, *size, skill_dim, cpu, cpu, config.replay)
     load_replay(saved, replay)
     return replay
 

@@ -38,7 +38,7 @@ from voidrl.envs.variables import Variable
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.envs.workers import ScriptWorker, WorkerLostError, kill_with
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
-from voidrl.machine import own_cores
+from voidrl.machine import whole_cores
 from voidrl.platforms import can_fork
 from voidrl.spaces import spec_of
 from voidrl.suites.dmcontrol import (
@@ -79,11 +79,6 @@ class DMControlVector(VectorEnv):
         rate = 1 / (described["control_timestep_s"] * settings["action_repeat"])
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_fps": rate}
         self.render_mode = "rgb_array" if settings["view_size"] else None
-
-    @property
-    def has_workers(self) -> bool:
-        """Whether simulations run in other processes than this one."""
-        return self._own is None
 
     def _start_here(self, settings: SimulatorSettings) -> Description:
         self._own = _simulate_here(settings)
@@ -237,17 +232,10 @@ class DMControlEnvs(Envs):
         """Start one step of each simulation."""
         self._guarded(lambda: self.vector.send(self._env_action(action)))
 
-    @property
-    def _steps_elsewhere(self) -> bool:
-        return self.vector.has_workers
-
-    def _receive(self) -> Any:
-        return self._guarded(self.vector.recv)
-
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
         """Wait for the results of the step."""
         real = ~self._resets
-        result = self._result(self._stepped())
+        result = self._result(self._guarded(self.vector.recv))
         if self._counter is not None:
             real &= self._watched & (True if counted is None else counted)
             self._counter.add(self.vector.arrays.state[real])
@@ -290,7 +278,7 @@ def make_dmc(
             f"env.backend = {config.backend!r} cannot be used with environment {config.id!r}: expected auto "
             f"or async; {remedy}"
         )
-    processes = 0 if here else min(config.dmc.processes or own_cores(), num_envs)
+    processes = 0 if here else min(config.dmc.processes or whole_cores(), num_envs)
     rendering = no_rendering()
     if settings["renders"]:
         rendering = choose_rendering(config.id, config.dmc, processes, device, _without_gl(settings))

@@ -6,10 +6,9 @@ Such a record is read without any other, and all of its words at once: word i of
 frame or, where bit i of the mask is set, the n-th word behind the mask, n being the number of bits set up to
 and including i. Images of games that differ in a few objects take a fifth to an eighteenth of their bytes.
 
-Records lie in a ring of words, a line after the other: the part of a row that a lane has (`voidrl.replay`),
-with one lane the whole row. When the ring is full, the oldest lines are dropped. The host compresses, at
-about two microseconds for a frame of a game, so that it knows how long records are. It uploads the records
-instead of the frames.
+Records lie in a ring of words, a row after the other. When it is full, the oldest rows are dropped. The host
+compresses, at about two microseconds for a frame of a game, so that it knows how long records are. It uploads
+the records instead of the frames.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ HEAD, OLDEST, LIVE, LAP, CAPACITY = range(5)  # places of the counters
 
 
 class CompressedFrames:
-    """The frames of a replay: rows of N, slot = row · N + column; lines of n, which lanes have of them."""
+    """The frames of a replay: rows of N, slot = row · N + column."""
 
     def __init__(
         self,
@@ -42,11 +41,9 @@ class CompressedFrames:
         memory_bytes: int,
         storage: torch.device,
         device: torch.device,
-        lanes: int = 1,
     ) -> None:
         """Records take `memory_bytes` on `storage`, which may be main memory; all else is on `device`."""
         self.frame_shape, self.num_envs, self.rows, self.device = frame_shape, num_envs, rows, device
-        self.lanes, self.lane_envs, self.lines = lanes, num_envs // lanes, rows * lanes
         self.frame_bytes = math.prod(frame_shape)
         self.words = word_count(self.frame_bytes)
         self.mask_words = -(-self.words // MASK_BITS)
@@ -61,15 +58,15 @@ class CompressedFrames:
         self.begin = _zeros((rows * num_envs,), torch.int64, device)  # of each slot's record
         self.key = _zeros((rows * num_envs,), torch.int32, device)  # of each slot, its key frame
         # The host's bookkeeping.
-        self.line_begin = np.zeros(self.lines, np.int64)
-        self.line_words = np.zeros(self.lines, np.int64)  # 0 where no frames are stored, or none any more
+        self.row_begin = np.zeros(rows, np.int64)
+        self.row_words = np.zeros(rows, np.int64)  # 0 where no frames are stored, or none any more
         self.counters = np.zeros(5, np.int64)
         self.counters[CAPACITY] = ring_words
-        self._newest_keys: list[np.ndarray | None] = [None] * lanes  # the host's copy
+        self._newest_keys: np.ndarray | None = None  # the host's copy
 
     @property
-    def live_lines(self) -> int:
-        """Lines whose frames are stored, the newest included."""
+    def live_rows(self) -> int:
+        """Rows whose frames are stored, the newest included."""
         return int(self.counters[LIVE])
 
     def tensors(self) -> dict[str, Tensor]:
@@ -79,72 +76,69 @@ class CompressedFrames:
     # Writing
 
     def encode(
-        self, line: int, frames: np.ndarray | Tensor
+        self, row: int, frames: np.ndarray | Tensor
     ) -> tuple[list[int], list[tuple[str, int, np.ndarray]]]:
-        """Compress the frames of the next line.
+        """Compress the frames of the next row.
 
         Returns:
-            The lines that are dropped for it, oldest first; and what to write: the name of the tensor, where,
+            The rows that are dropped for it, oldest first; and what to write: the name of the tensor, where,
             and the values.
         """
-        n, (row, lane) = self.lane_envs, divmod(line, self.lanes)
+        n = self.num_envs
         array = frames.cpu().numpy() if isinstance(frames, Tensor) else frames  # host synchronization
         flat = np.zeros((n, self.words * WORD_BYTES), np.uint8)
         flat[:, : self.frame_bytes] = array.reshape(n, -1)
-        words = flat.view(np.int64)  # (n, words)
-        if line == 0:
+        words = flat.view(np.int64)  # (N, W)
+        if row == 0:
             self.counters[LAP] += 1
         group = 2 * (row // KEY_ROWS) + int(self.counters[LAP] % 2)
-        key = group * self.num_envs + lane * n  # the lane's first
         writes: list[tuple[str, int, np.ndarray]] = []
-        newest = self._newest_keys[lane]
         if row % KEY_ROWS == 0:
-            newest = words
-            writes.append(("keys", key, words))
-        elif newest is None:  # after loading; host synchronization
-            newest = self.keys[key : key + n].cpu().numpy()
-        self._newest_keys[lane] = newest
-        records, begin = self._records(words, words != newest)
-        dropped = self._reserve(line, len(records))
-        first = int(self.line_begin[line])
-        keys = np.arange(key, key + n, dtype=np.int32)
-        writes += [("ring", first, records), ("begin", line * n, begin + first), ("key", line * n, keys)]
+            self._newest_keys = words
+            writes.append(("keys", group * n, words))
+        elif self._newest_keys is None:  # after loading; host synchronization
+            self._newest_keys = self.keys[group * n : (group + 1) * n].cpu().numpy()
+        records, begin = self._records(words, words != self._newest_keys)
+        dropped = self._reserve(row, len(records))
+        first = int(self.row_begin[row])
+        keys = np.arange(group * n, (group + 1) * n, dtype=np.int32)
+        writes += [("ring", first, records), ("begin", row * n, begin + first), ("key", row * n, keys)]
         return dropped, writes
 
     def _records(self, words: np.ndarray, differs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The records of a line, joined, and where each begins."""
-        count = differs.sum(1)  # (n,)
+        """The records of a row, joined, and where each begins."""
+        count = differs.sum(1)  # (N,)
         length = count + self.mask_words
         begin = length.cumsum() - length
         records = np.empty(length.sum(), np.int64)
         bits = np.zeros((len(words), self.mask_words * MASK_BITS), bool)
         bits[:, : self.words] = differs
-        masks = np.packbits(bits, axis=1, bitorder="little").view("<i8")  # (n, M)
+        masks = np.packbits(bits, axis=1, bitorder="little").view("<i8")  # (N, M)
         is_mask = np.zeros(len(records), bool)
         is_mask[begin[:, None] + np.arange(self.mask_words)] = True
         records[is_mask] = masks.ravel()
         records[~is_mask] = words[differs]
         return records, begin
 
-    def _reserve(self, line: int, length: int) -> list[int]:
-        """Take a part of the ring for a line; returns the lines that are dropped for it."""
+    def _reserve(self, row: int, length: int) -> list[int]:
+        """Take a part of the ring for a row; returns the rows that are dropped for it."""
         counters, dropped = self.counters, []
         tail = int(counters[CAPACITY])
         if counters[HEAD] + length > tail:
-            tail, counters[HEAD] = int(counters[HEAD]), 0  # a line is never divided
+            tail, counters[HEAD] = int(counters[HEAD]), 0  # a row is never divided
         first = int(counters[HEAD])
         while counters[LIVE]:
             oldest = int(counters[OLDEST])
-            begin = int(self.line_begin[oldest])
-            # What lies behind the last line, at the ring's end, is older than what is overwritten.
-            if counters[LIVE] < self.lines and not (first <= begin < first + length or begin >= tail):
+            begin = int(self.row_begin[oldest])
+            # What lies behind the last row, at the ring's end, is older than what is overwritten.
+            if counters[LIVE] < self.rows and not (first <= begin < first + length or begin >= tail):
                 break
             dropped.append(oldest)
-            self.line_words[oldest] = 0
-            counters[OLDEST] = (oldest + 1) % self.lines
+            self.row_words[oldest] = 0
+            counters[OLDEST] = (oldest + 1) % self.rows
             counters[LIVE] -= 1
-        assert (counters[OLDEST] + counters[LIVE]) % self.lines == line, (counters, line)
-        self.line_begin[line], self.line_words[line] = first, length
+        assert (counters[OLDEST] + counters[LIVE]) % self.rows == row, (counters, row)
+        self.row_begin[row], self.row_words[row] = first, length
         counters[HEAD] = first + length
         counters[LIVE] += 1
         return dropped
@@ -168,11 +162,11 @@ class CompressedFrames:
 
     def state(self) -> dict[str, np.ndarray]:
         """The host's bookkeeping, to be read and to be set in place."""
-        return {"row_begin": self.line_begin, "row_words": self.line_words, "counters": self.counters}
+        return {"row_begin": self.row_begin, "row_words": self.row_words, "counters": self.counters}
 
     def begin_loading(self, counters: Tensor) -> None:
         """Before `state` is set and `load_part` called: refuse the bookkeeping of a ring of another size."""
-        self._newest_keys = [None] * self.lanes
+        self._newest_keys = None
         saved, mine = int(counters[CAPACITY]), int(self.counters[CAPACITY])
         if saved != mine:
             raise CheckpointError(
@@ -185,8 +179,7 @@ class CompressedFrames:
         """What is stored of the rows from `first` up to `last`; `first` begins a group of key frames."""
         assert first % KEY_ROWS == 0, first
         ring, n = self._host_or_device_ring(), self.num_envs
-        lines = slice(first * self.lanes, last * self.lanes)
-        begins, lengths = self.line_begin[lines], self.line_words[lines]
+        begins, lengths = self.row_begin[first:last], self.row_words[first:last]
         records = [ring[b : b + w] for b, w in zip(begins.tolist(), lengths.tolist(), strict=True)]
         groups = slice(2 * (first // KEY_ROWS) * n, 2 * key_rows(last) * n)
         return {
@@ -199,14 +192,13 @@ class CompressedFrames:
         }
 
     def load_part(self, first: int, part: dict[str, Tensor]) -> None:
-        """The inverse of `part`, after `state` was set: lines dropped since it was saved are left out."""
+        """The inverse of `part`, after `state` was set: rows dropped since it was saved are left out."""
         ring, n, at = self._host_or_device_ring(), self.num_envs, 0
-        last = first + len(part["row_words"]) // self.lanes
-        lines = range(first * self.lanes, last * self.lanes)
-        for line, begin, words in zip(
-            lines, part["row_begin"].tolist(), part["row_words"].tolist(), strict=True
+        last = first + len(part["row_words"])
+        for row, begin, words in zip(
+            range(first, last), part["row_begin"].tolist(), part["row_words"].tolist(), strict=True
         ):
-            if words and (self.line_begin[line], self.line_words[line]) == (begin, words):
+            if words and (self.row_begin[row], self.row_words[row]) == (begin, words):
                 ring[begin : begin + words].copy_(part["records"][at : at + words])
             at += words
         self.begin[first * n : last * n].copy_(part["begin"])

@@ -9,7 +9,7 @@ import torch
 from voidrl import ranks
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
-from voidrl.machine import memory, runs_here
+from voidrl.machine import memory
 from voidrl.replay import compression
 from voidrl.replay.replay import CPU, Replay
 from voidrl.replay.sizes import frame_bytes, row_count, slot_bytes
@@ -25,7 +25,6 @@ def make_replay(
     device: torch.device,
     say: Callable[[str], None],
     note_dim: int = 0,
-    lanes: int = 1,
 ) -> Replay:
     """A replay on the networks' device if it fits there.
 
@@ -56,8 +55,6 @@ def make_replay(
     free = {}
     for place in dict.fromkeys([*places, device]):
         free[place] = free_bytes(place) // ranks.current().sharing(place)  # all take theirs at once
-        if place == device == CPU:  # which other runs of this process take as they fill it, not at once
-            free[place] //= runs_here()
     share = 0.0  # of what is needed, the most that fits anywhere
     for place in places:
         needed = {device: frames + columns} if place == device else {device: columns, place: frames}
@@ -70,7 +67,7 @@ def make_replay(
                     f"may take a second per GiB"
                 )
             size = num_envs, config.capacity_steps, skill_dim
-            return Replay(spec, *size, place, device, config=config, note_dim=note_dim, say=say, lanes=lanes)
+            return Replay(spec, *size, place, device, config=config, note_dim=note_dim, say=say)
     there = " and ".join(f"{f / GIB:.2f} GiB free on {p}" for p, f in free.items())
     steps = (int(share * rows) - spec.frame_stack) * num_envs
     lower = f"replay.capacity_steps to {steps} or less" if steps > 0 else "env.num_envs"

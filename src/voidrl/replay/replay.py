@@ -7,10 +7,6 @@ in order of time, and `sample` is uniform over exactly these. `draw` may prefer 
 Everything that sampling reads (`head`, `starts` and their number) is on the device, so that sampling can be
 captured in a CUDA graph. Frames, which take nearly all of the memory, may be in main memory: pinned, so that
 kernels read and write them there in the order of the stream, and the host does neither.
-
-Environments may be in G lanes that take turns (`EnvConfig.lanes`), of W = N / G columns each. What is written
-at once is a *line*, the part of a row that a lane has: line = row · G + lane = slot // W. Lines are written
-in this order, one lane after the other. With one lane a line is a row.
 """
 
 from __future__ import annotations
@@ -54,22 +50,19 @@ class Replay:
         config: ReplayConfig | None = None,
         note_dim: int = 0,
         say: Callable[[str], None] | None = None,
-        lanes: int = 1,
     ) -> None:
         """Frames are stored on `storage`, everything else on `device`, where the networks are.
 
         `storage` is the same device or main memory. `config` says how `draw` samples, None uniformly, and
         whether frames are compressed; `note_dim` is the width of what `annotate` stores with each step. `say`
-        gets a sentence when compressed frames have filled their memory. The environments are in `lanes`.
+        gets a sentence when compressed frames have filled their memory.
         """
         assert storage in (device, CPU), (storage, device)
-        assert num_envs % lanes == 0, (num_envs, lanes)
         self.spec, self.num_envs, self.device = spec, num_envs, device
-        self.lanes, self.lane_envs = lanes, num_envs // lanes
         self.say = say
         self.config, self.capacity_rows = config, -(-capacity_steps // num_envs)
         self.rows = row_count(capacity_steps, num_envs, spec)
-        self.lines, slots = self.rows * lanes, self.rows * num_envs
+        slots = self.rows * num_envs
 
         def empty(*shape: int, dtype: torch.dtype) -> Tensor:
             if device.type == "cpu":  # NumPy's zeros take memory page by page, as they are written to
@@ -83,7 +76,7 @@ class Replay:
             memory_bytes = int(config.compressed_gib * GIB)
             size = num_envs, self.rows, memory_bytes
             compression.require_room(config.compressed_gib, frame_bytes(spec), num_envs, spec.frame_stack)
-            self.compressed = CompressedFrames(spec.stored_shape, *size, storage, device, lanes)
+            self.compressed = CompressedFrames(spec.stored_shape, *size, storage, device)
             self.frames = torch.empty(0, *spec.stored_shape, dtype=frame_dtype, device=device)
         elif storage == device:
             self.frames = empty(*spec.stored_shape, dtype=frame_dtype)
@@ -99,7 +92,7 @@ class Replay:
         self.note = empty(note_dim, dtype=torch.float32)
         self.starts = empty(dtype=torch.int64)  # a separate ring
         positions = torch.zeros(4, dtype=torch.int64, device=device)
-        # head: line of the newest frames; kept_rows: how many of the newest rows have their frames
+        # head: row of the newest frames; kept_rows: how many of the newest rows have their frames
         self.head, self.starts_head, self.starts_count, self.kept_rows = positions.unbind()
         self._one = torch.ones((), device=device)
         self.priorities: Priorities | None = None
@@ -107,13 +100,13 @@ class Replay:
             beta = config.importance_start, config.importance_end
             self.priorities = Priorities(slots, config.priority_exponent, *beta, device)
         # Small constants, made once: in a captured graph each would be a kernel of its own.
-        columns = torch.arange(self.lane_envs, device=device)
+        columns = torch.arange(num_envs, device=device)
         lags = torch.arange(spec.frame_stack - 1, -1, -1, dtype=torch.int32, device=device)
         self._constants = {"columns": columns, "lags": lags}
         self._powers: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
         # The host's copies of the positions, so that writing never waits for the device.
-        self._line, self._filled_lines, self._starts_head, self._size = -1, 0, 0, 0
-        self._line_starts = np.zeros(self.lines, np.int64)
+        self._row, self._filled_rows, self._starts_head, self._size = -1, 0, 0, 0
+        self._row_starts = np.zeros(self.rows, np.int64)
         self._age = np.zeros(num_envs, np.int32)
         self._ended = np.zeros(num_envs, bool)
         self._chunk_rows = chunk_row_count(spec, num_envs, skill_dim, compressed=self.compressed is not None)
@@ -132,27 +125,22 @@ class Replay:
         return self._size
 
     def empty_like(self, num_envs: int) -> Replay:
-        """An empty replay of as many rows for other environments in one lane, in main memory."""
+        """An empty replay of as many rows for other environments, in main memory."""
         capacity = self.capacity_rows * num_envs
         widths = self.skill.shape[1], self.note.shape[1]
         return Replay(self.spec, num_envs, capacity, widths[0], CPU, CPU, self.config, widths[1])
 
     # Writing
 
-    def columns_of(self, lane: int) -> slice:
-        """The environments of a lane."""
-        return slice(lane * self.lane_envs, (lane + 1) * self.lane_envs)
-
     def reset(self, frames: Entries) -> None:
-        """Every environment of the next lane begins a new episode; those under way are cut as truncations."""
-        columns = self.columns_of((self._line + 1) % self.lanes)
-        if self._age[columns].any():  # else there is no step that could be cut
-            before = (self._line + 1 - 2 * self.lanes) % self.lines
+        """Every environment begins a new episode; those under way are cut as truncations."""
+        if self._age.any():  # else there is no step that could be cut
+            before = (self._row - 1) % self.rows
             ending = self.ending[self._slots(before)]
             ending.masked_fill_(ending == 0, TRUNCATED)
             self._touch(before)
-        self._age[columns] = 0
-        self._ended[columns] = False
+        self._age[:] = 0
+        self._ended[:] = False
         self._write(self._advance(frames))
 
     def add(
@@ -166,7 +154,7 @@ class Replay:
         ended: np.ndarray | None = None,
         skill_ended: np.ndarray | None = None,
     ) -> int:
-        """Store one step of all environments of the next lane; returns how many of them were real steps.
+        """Store one step of all environments; returns how many of them were real steps.
 
         An environment whose episode `ended` in the step before resets in this one (Gymnasium's NEXT_STEP):
         its action was ignored and `next_frames` begins the new episode, so no transition is recorded. By
@@ -175,9 +163,7 @@ class Replay:
         `skill_ended`, another skill acts from the next step on, so no n-step sum runs past this one.
         """
         over = terminated | truncated if ended is None else ended
-        columns = self.columns_of((self._line + 1) % self.lanes)
-        line = (self._line + 1 - self.lanes) % self.lines  # on which the step was taken
-        here, real = line * self.lane_envs, ~self._ended[columns]
+        here, real = self._row * self.num_envs, ~self._ended
         cut = 0 if skill_ended is None else np.where(skill_ended, SKILL_ENDED, 0)
         ending = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, cut))
         starts = here + np.flatnonzero(real)
@@ -190,54 +176,49 @@ class Replay:
             ("starts", 0, starts[until_wrap:]),
         ]
         if self.skill.shape[1]:
-            self.skill[self._slots(line)] = skill.to(self.device)
+            self.skill[self._slots(self._row)] = skill.to(self.device)
         self._starts_head = (self._starts_head + len(starts)) % len(self.starts)
         self._size += len(starts)
-        self._line_starts[line] = len(starts)
+        self._row_starts[self._row] = len(starts)
         if self.priorities is not None:
             writes.append(("priority", here, np.where(real, NEW, NONE)))
-        self._touch(line)
-        self._age[columns] = np.where(real, self._age[columns] + 1, 0)
-        self._ended[columns] = over & real
+        self._touch(self._row)
+        self._age[:] = np.where(real, self._age + 1, 0)
+        self._ended[:] = over & real
         self._write(writes + self._advance(next_frames))
         return len(starts)
 
     def annotate(self, columns: Tensor, note: Tensor) -> None:
-        """Store (n, note_dim) notes on the last step in the (n,) environments `columns`; others have 0.
-
-        They are counted within the lane that was added last.
-        """
-        line = (self._line - self.lanes) % self.lines
-        here = self.note[self._slots(line)]
+        """Store (n, note_dim) notes on the last step in the (n,) environments `columns`; others have 0."""
+        row = (self._row - 1) % self.rows
+        here = self.note[self._slots(row)]
         here.zero_()
         here[columns.to(self.device)] = note.to(here)
-        self._touch(line)
+        self._touch(row)
 
     def _advance(self, frames: Entries) -> list[Write]:
-        """Advance to the next line; returns the writes for it, and the new positions."""
-        self._line = (self._line + 1) % self.lines
-        self._filled_lines = max(self._filled_lines, self._line + 1)
+        """Advance to the next row; returns the writes for it, and the new positions."""
+        self._row = (self._row + 1) % self.rows
+        self._filled_rows = max(self._filled_rows, self._row + 1)
         # The frames written here were the oldest: starts whose stack reaches back to them go first.
-        reach = self.lanes * (self.spec.frame_stack - 1)  # lines
-        stale = {(self._line + reach) % self.lines}
-        here, width = self._line * self.lane_envs, self.lane_envs
-        age = self._age[self.columns_of(self._line % self.lanes)]
-        writes: list[Write] = [("age", here, age), ("ending", here, np.zeros(width, np.uint8))]
+        stale = {(self._row + self.spec.frame_stack - 1) % self.rows}
+        here = self._row * self.num_envs
+        writes: list[Write] = [("age", here, self._age), ("ending", here, np.zeros(self.num_envs, np.uint8))]
         if self.compressed is None:
             writes.append(("frames", here, frames))
         else:
-            dropped, compressed = self.compressed.encode(self._line, frames)
+            dropped, compressed = self.compressed.encode(self._row, frames)
             writes += compressed
-            for line in dropped:
-                stale.update((line + i) % self.lines for i in range(reach + 1))
-        for line in stale:
-            self._size -= int(self._line_starts[line])
-            self._line_starts[line] = 0
-        self._touch(self._line)
+            for row in dropped:
+                stale.update((row + i) % self.rows for i in range(self.spec.frame_stack))
+        for row in stale:
+            self._size -= int(self._row_starts[row])
+            self._row_starts[row] = 0
+        self._touch(self._row)
         self._say_once_full()
         if self.priorities is not None:
-            none = np.full(width, NONE)
-            writes += [("priority", line * width, none) for line in sorted(stale)]
+            none = np.full(self.num_envs, NONE)
+            writes += [("priority", row * self.num_envs, none) for row in sorted(stale)]
         return [*writes, self._positions()]
 
     def _say_once_full(self) -> None:
@@ -254,20 +235,20 @@ class Replay:
 
     def _positions(self) -> Write:
         """The host's positions, for the device."""
-        return "positions", 0, np.array((self._line, self._starts_head, self._size, self._kept_rows()))
+        return "positions", 0, np.array((self._row, self._starts_head, self._size, self._kept_rows()))
 
     def _kept_rows(self) -> int:
         """How many of the newest rows have their frames; all, while none was dropped."""
-        if self.compressed is None or self.compressed.live_lines == self._filled_lines:
+        if self.compressed is None or self.compressed.live_rows == self._filled_rows:
             return self.rows
-        return self.compressed.live_lines // self.lanes
+        return self.compressed.live_rows
 
-    def _touch(self, line: int) -> None:
-        """Mark the chunk of a line as changed."""
-        self._chunk_writes[line // self.lanes // self._chunk_rows] += 1
+    def _touch(self, row: int) -> None:
+        """Mark the chunk of a row as changed."""
+        self._chunk_writes[row // self._chunk_rows] += 1
 
-    def _slots(self, line: int) -> slice:
-        return slice(line * self.lane_envs, (line + 1) * self.lane_envs)
+    def _slots(self, row: int) -> slice:
+        return slice(row * self.num_envs, (row + 1) * self.num_envs)
 
     # Reading
 
@@ -354,8 +335,7 @@ class Replay:
 
     def _recorded(self, slots: Tensor) -> Tensor:
         """(B,): the steps of the slot's environment from this slot up to its newest frame."""
-        lines = (self.head - slots // self.lane_envs) % self.lines
-        return lines if self.lanes == 1 else lines // self.lanes
+        return (self.head - slots // self.num_envs) % self.rows
 
     @fusable
     def _run(self, slots: Tensor, time: Tensor, powers: Tensor, limit: Tensor | None = None) -> Segment:
@@ -433,10 +413,9 @@ class Replay:
         """(B,) slots → (B, *obs_shape), as stored."""
         return self.frames_of(slots).stacked()
 
-    def latest(self, lane: int = 0) -> Tensor:
-        """(W, *obs_shape): the observations on which the environments of a lane wait for an action."""
-        line = self.head if self.lanes == 1 else self.head - (self.head - lane) % self.lanes
-        return self.observations(torch.add(self._constants["columns"], line, alpha=self.lane_envs))
+    def latest(self) -> Tensor:
+        """(N, *obs_shape): the observations on which the environments wait for an action."""
+        return self.observations(torch.add(self._constants["columns"], self.head, alpha=self.num_envs))
 
     def batch(self, slots: Tensor, n: int, discount: float) -> Batch:
         """n-step transitions with the environment's reward, observations as they were stored."""
@@ -496,18 +475,11 @@ class Replay:
     # Checkpoints
 
     def state(self) -> dict[str, Tensor]:
-        """Positions, counters and priorities. The stored steps come from `chunks`.
-
-        All lanes have taken as many turns. What is saved are then whole rows, whatever the lanes are, except
-        where compressed frames lie.
-        """
-        assert (self._line + 1) % self.lanes == 0, (self._line, self.lanes)
+        """Positions, counters and priorities. The stored steps come from `chunks`."""
         self._sum_chunks()
-        rows = self._line // self.lanes, self._filled_lines // self.lanes
-        starts = self._line_starts.reshape(self.rows, self.lanes).sum(1)
+        counters = (self._row, self._filled_rows, self._starts_head, self._size)
         arrays = {name: torch.from_numpy(array.copy()) for name, array in self._host_arrays().items()}
-        state = {"starts": self.starts, "counters": torch.tensor((*rows, self._starts_head, self._size))}
-        state |= {"row_starts": torch.from_numpy(starts), **arrays}
+        state = {"starts": self.starts, "counters": torch.tensor(counters), **arrays}
         return state if self.priorities is None else state | self.priorities.state()
 
     def chunks(self) -> Iterator[tuple[str, str, Callable[[], dict[str, Tensor]]]]:
@@ -528,11 +500,7 @@ class Replay:
         self.starts.copy_(state["starts"])
         if self.compressed is not None:
             self.compressed.begin_loading(state["frames_counters"])
-        row, filled_rows, self._starts_head, self._size = state["counters"].tolist()
-        self._line, self._filled_lines = (row + 1) * self.lanes - 1, filled_rows * self.lanes
-        listed = (self._starts_head - 1 - np.arange(self._size)) % len(self.starts)
-        slots = state["starts"].cpu().numpy()[listed]
-        self._line_starts[:] = np.bincount(slots // self.lane_envs, minlength=self.lines)
+        self._row, self._filled_rows, self._starts_head, self._size = state["counters"].tolist()
         for name, array in self._host_arrays().items():
             array[:] = state[name].numpy()
         self._summed_writes[:] = self._chunk_writes if sums_known else 0
@@ -565,6 +533,7 @@ class Replay:
     def _host_arrays(self) -> dict[str, np.ndarray]:
         frames = {} if self.compressed is None else self.compressed.state()
         return {
+            "row_starts": self._row_starts,
             "age": self._age,
             "ended": self._ended,
             "chunk_writes": self._chunk_writes,
@@ -573,8 +542,7 @@ class Replay:
         }
 
     def _chunk(self, i: int) -> dict[str, Tensor]:
-        filled_rows = self._filled_lines // self.lanes
-        first, last = i * self._chunk_rows, min((i + 1) * self._chunk_rows, filled_rows)
+        first, last = i * self._chunk_rows, min((i + 1) * self._chunk_rows, self._filled_rows)
         columns = self._columns_of(slice(first * self.num_envs, last * self.num_envs))
         if self.compressed is None:
             return columns
