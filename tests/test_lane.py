@@ -140,7 +140,6 @@ def test_environments_have_the_seeds_and_numbers_that_they_have_in_one_lane(tmp_
 
 RESUMED = {
     "stacked images": (MAZE, "apt", {"env__frame_stack": 2, "learner__n_step": 2}),
-    "compressed": (MAZE, "apt", {"env__frame_stack": 2, "replay__compressed_gib": 0.01}),
     "workers and skills": (Walk, Skilled, {"env__backend": "async", "learner__n_step": 2}),
     "notes": (MAZE, "ngu", {}),
     "priorities": (Walk, "apt", {"replay__priority_exponent": 0.5, "learner__epsilon_ladder": 3.0}),
@@ -158,22 +157,6 @@ def test_a_resumed_run_is_the_straight_run_bit_for_bit(tmp_path, case):
     assert newest(tmp_path / "resumed")[1]["steps"] == 20
     voidrl.resume(tmp_path / "resumed", env=None if isinstance(env, str) else env)
     assert_same_run(tmp_path / "straight", tmp_path / "resumed", steps=60)
-
-
-def test_compressed_frames_train_the_same_agent(tmp_path):
-    config = lanes_of(env__frame_stack=2)
-    plain = voidrl.pretrain(MAZE, steps=40, out=tmp_path / "plain", config=config)
-    config |= {"replay.compressed_gib": 0.01}
-    compressed = voidrl.pretrain(MAZE, steps=40, out=tmp_path / "compressed", config=config)
-    for name, tensor in plain.tensors().items():
-        assert torch.equal(tensor, compressed.tensors()[name]), name
-    exported = [
-        voidrl.export_data(tmp_path / name, tmp_path / f"{name}.npz", "npz")
-        for name in ("plain", "compressed")
-    ]
-    with np.load(tmp_path / "plain.npz") as one, np.load(tmp_path / "compressed.npz") as other:
-        assert exported[0][1:] == exported[1][1:]
-        assert all(np.array_equal(one[name], other[name]) for name in one.files if name != "voidrl")
 
 
 def test_a_task_continues_what_was_pretrained_in_lanes_and_its_data(tmp_path):

@@ -99,10 +99,7 @@ class Oracle:
 
     def oldest(self):
         """The oldest line whose full stacks are still stored."""
-        lines, compressed = self.replay.lines, self.replay.compressed
-        if compressed is not None and int(self.replay.kept_rows) < self.replay.rows:
-            lines = compressed.live_lines
-        return self.line - lines + 1 + self.lanes * (self.stack - 1)
+        return self.line - self.replay.lines + 1 + self.lanes * (self.stack - 1)
 
     def valid(self):
         """Actions whose full stack is still stored."""
