@@ -1,7 +1,5 @@
 """The same code on a CUDA device: runs, resumes, moves to the CPU and back."""
 
-from itertools import product
-
 import pytest
 import torch
 from helpers import (
@@ -34,7 +32,7 @@ from voidrl.envs.torch_maze import TorchPixelMaze
 from voidrl.errors import CaptureError
 from voidrl.methods.base import Method
 from voidrl.observations import action_mask
-from voidrl.replay import Replay, compression
+from voidrl.replay import Replay
 from voidrl.replay.pinned import pinned_zeros
 from voidrl.types import EnvSpec
 
@@ -259,17 +257,14 @@ def test_captured_updates_equal_eager_ones(learner, pieces):
     ids=["dqn", "sac", "vectors"],
 )
 def test_captured_updates_are_the_same_wherever_frames_are(options, engine, monkeypatch):
-    """On the GPU, in main memory, and compressed in both.
+    """On the GPU and in main memory.
 
     Bit for bit, and so are actions and later updates after new steps have overwritten old frames.
     """
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    monkeypatch.setattr(compression, "KEY_ROWS", 7)
     found = []
-    compressed = (0.0,) if "spec" in options else (0.0, 0.01)
-    for storage, gib in product((None, torch.device("cpu")), compressed):
-        given = {**options, "precision": "fp32", "replay__compressed_gib": gib}
-        agent, runner = trained(engine, 20, storage=storage, **given)
+    for storage in (None, torch.device("cpu")):
+        agent, runner = trained(engine, 20, storage=storage, **options, precision="fp32")
         assert runner.mode == engine
         assert runner._graphs
         replay, spec = runner.replay, agent.spec
@@ -759,11 +754,9 @@ def test_frames_of_tensor_environments_never_leave_the_device(continuous, monkey
     assert max(arrays) < frame
 
 
-@pytest.mark.parametrize("compressed_gib", [0.0, 0.01])
 @pytest.mark.parametrize("storage", ["cuda", "cpu"])
-def test_a_run_in_tensor_environments_trains_evaluates_and_resumes(storage, compressed_gib, tmp_path):
+def test_a_run_in_tensor_environments_trains_evaluates_and_resumes(storage, tmp_path):
     config = tiny(**TENSORS, env__frame_stack=2, replay__device=storage, log__eval_every_steps=20)
-    config |= {"replay.compressed_gib": compressed_gib}
     agent = voidrl.pretrain(MAZE, steps=40, out=tmp_path / "run", config=config, device="cuda")
     assert agent.device.type == "cuda"
     assert voidrl.resume(tmp_path / "run", steps=80).steps >= 80

@@ -83,7 +83,7 @@ class Oracle:
 
     def oldest(self):
         """The oldest row whose full stacks are still stored."""
-        return self.row - int(self.replay.kept_rows) + self.stack
+        return self.row - self.replay.rows + self.stack
 
     def valid(self):
         """Actions whose full stack is still stored."""

@@ -471,10 +471,6 @@ class ReplayConfig:
     """`auto` keeps the replay on the networks' device if it fits there. Otherwise its frames are kept in main
     memory, which is pinned so that the GPU reads it directly, and the run says so. `cpu` keeps them there
     always."""
-    compressed_gib: float = 0.0
-    """Memory in GiB for frames that are compressed without loss, which takes images; 0 stores frames as they
-    are. `capacity_steps` is then an upper bound: when the memory is full, the oldest steps are dropped, and
-    the run says how many fit."""
     priority_exponent: float = 0.0
     """α of prioritized sampling (Schaul et al. 2016): transitions are drawn with a probability proportional
     to their last error to the power of α; 0 draws uniformly."""
@@ -491,8 +487,6 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         require_positive(self, "capacity_steps")
-        size = self.compressed_gib
-        require(0 <= size < math.inf, "compressed_gib", size, "0 (no compression) or more")
         for name in ("priority_exponent", "importance_start", "importance_end"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a number in [0, 1]")
 

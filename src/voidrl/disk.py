@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from voidrl.config import Config
 from voidrl.errors import RunFolderError, by_caller
 from voidrl.machine import free_disk
-from voidrl.replay import compression
-from voidrl.replay.sizes import chunk_row_count, frame_bytes, row_count, slot_bytes
+from voidrl.replay.sizes import chunk_row_count, row_count, slot_bytes
 from voidrl.types import EnvSpec
-from voidrl.units import GIB, human_bytes
+from voidrl.units import human_bytes
 
 ADAM_MOMENTS = 2
 OVERHEAD_BYTES = 10_000  # of a checkpoint: random states, headers, manifest
@@ -47,14 +46,8 @@ def checkpoint_bytes(
     rows = row_count(config.replay.capacity_steps, num_envs, spec)
     # `starts` is in a file of its own.
     row_size = num_envs * (slot_bytes(spec, skill_dim, note_dim=note_dim) - 8)
-    compressed = config.replay.compressed_gib
-    chunk_rows = chunk_row_count(spec, num_envs, skill_dim, compressed=compressed > 0)
+    chunk_rows = chunk_row_count(spec, num_envs, skill_dim)
     positions = 8 * (rows * num_envs + rows)  # `starts` and `row_starts`, written in full each time
-    if compressed:
-        raw, places = num_envs * frame_bytes(spec), 2 * 8  # the latter of a row's records
-        index = compression.index_bytes(frame_bytes(spec), num_envs, rows) // rows + places
-        row_size += index - raw + min(raw, int(compressed * GIB) // rows)
-        positions += places * rows
     if config.replay.priority_exponent:
         positions += 8 * rows * num_envs
 

@@ -21,19 +21,15 @@ from torch import Tensor
 
 from voidrl.config import ReplayConfig
 from voidrl.kernels.fusion import fusable
-from voidrl.replay import compression
 from voidrl.replay.checksum import checksum
-from voidrl.replay.compression import CompressedFrames
 from voidrl.replay.pinned import pinned_zeros
 from voidrl.replay.priorities import NEW, NONE, Priorities
 from voidrl.replay.samples import SKILL_ENDED, TERMINATED, TRUNCATED, Draw, OptionSlots, Rollout, Segment
-from voidrl.replay.sizes import chunk_row_count, frame_bytes, row_count
+from voidrl.replay.sizes import chunk_row_count, row_count
 from voidrl.replay.writing import Entries, Upload, Write, write_directly
 from voidrl.types import Batch, EnvSpec, Frames
-from voidrl.units import GIB
 
 CPU = torch.device("cpu")
-FRAMES = "frames_"  # in a checkpoint, before the names of what compressed frames consist of
 
 
 class Replay:
@@ -49,17 +45,14 @@ class Replay:
         device: torch.device,
         config: ReplayConfig | None = None,
         note_dim: int = 0,
-        say: Callable[[str], None] | None = None,
     ) -> None:
         """Frames are stored on `storage`, everything else on `device`, where the networks are.
 
-        `storage` is the same device or main memory. `config` says how `draw` samples, None uniformly, and
-        whether frames are compressed; `note_dim` is the width of what `annotate` stores with each step. `say`
-        gets a sentence when compressed frames have filled their memory.
+        `storage` is the same device or main memory. `config` says how `draw` samples, None uniformly;
+        `note_dim` is the width of what `annotate` stores with each step.
         """
         assert storage in (device, CPU), (storage, device)
         self.spec, self.num_envs, self.device = spec, num_envs, device
-        self.say = say
         self.config, self.capacity_rows = config, -(-capacity_steps // num_envs)
         self.rows = row_count(capacity_steps, num_envs, spec)
         slots = self.rows * num_envs
@@ -71,14 +64,7 @@ class Replay:
 
         frame_dtype = torch.uint8 if spec.pixels else torch.float32
         self._pinned: Tensor | None = None  # the frames as the host has them
-        self.compressed: CompressedFrames | None = None
-        if config is not None and config.compressed_gib:
-            memory_bytes = int(config.compressed_gib * GIB)
-            size = num_envs, self.rows, memory_bytes
-            compression.require_room(config.compressed_gib, frame_bytes(spec), num_envs, spec.frame_stack)
-            self.compressed = CompressedFrames(spec.stored_shape, *size, storage, device)
-            self.frames = torch.empty(0, *spec.stored_shape, dtype=frame_dtype, device=device)
-        elif storage == device:
+        if storage == device:
             self.frames = empty(*spec.stored_shape, dtype=frame_dtype)
         else:
             self._pinned, self.frames = pinned_zeros((slots, *spec.stored_shape), frame_dtype, device)
@@ -91,9 +77,8 @@ class Replay:
         self.skill = empty(skill_dim, dtype=torch.float32)
         self.note = empty(note_dim, dtype=torch.float32)
         self.starts = empty(dtype=torch.int64)  # a separate ring
-        positions = torch.zeros(4, dtype=torch.int64, device=device)
-        # head: row of the newest frames; kept_rows: how many of the newest rows have their frames
-        self.head, self.starts_head, self.starts_count, self.kept_rows = positions.unbind()
+        positions = torch.zeros(3, dtype=torch.int64, device=device)
+        self.head, self.starts_head, self.starts_count = positions.unbind()  # head: row of the newest frames
         self._one = torch.ones((), device=device)
         self.priorities: Priorities | None = None
         if config is not None and config.priority_exponent:
@@ -109,13 +94,12 @@ class Replay:
         self._row_starts = np.zeros(self.rows, np.int64)
         self._age = np.zeros(num_envs, np.int32)
         self._ended = np.zeros(num_envs, bool)
-        self._chunk_rows = chunk_row_count(spec, num_envs, skill_dim, compressed=self.compressed is not None)
+        self._chunk_rows = chunk_row_count(spec, num_envs, skill_dim)
         self._chunk_writes = np.zeros(-(-self.rows // self._chunk_rows), np.int64)
         self._chunk_sums = np.zeros(len(self._chunk_writes), np.int64)
         self._summed_writes = self._chunk_writes.copy()  # those that `_chunk_sums` knows of
-        names = ("action", "reward", "ending", "age", "starts")
+        names = ("frames", "action", "reward", "ending", "age", "starts")
         stored = {**{name: getattr(self, name) for name in names}, "positions": positions}
-        stored |= {"frames": self.frames} if self.compressed is None else self.compressed.tensors()
         if self.priorities is not None:
             stored["priority"] = self.priorities.values
         self._write = Upload(stored) if device.type == "cuda" else partial(write_directly, stored)
@@ -201,47 +185,23 @@ class Replay:
         self._row = (self._row + 1) % self.rows
         self._filled_rows = max(self._filled_rows, self._row + 1)
         # The frames written here were the oldest: starts whose stack reaches back to them go first.
-        stale = {(self._row + self.spec.frame_stack - 1) % self.rows}
+        stale = (self._row + self.spec.frame_stack - 1) % self.rows
+        self._size -= int(self._row_starts[stale])
+        self._row_starts[stale] = 0
         here = self._row * self.num_envs
-        writes: list[Write] = [("age", here, self._age), ("ending", here, np.zeros(self.num_envs, np.uint8))]
-        if self.compressed is None:
-            writes.append(("frames", here, frames))
-        else:
-            dropped, compressed = self.compressed.encode(self._row, frames)
-            writes += compressed
-            for row in dropped:
-                stale.update((row + i) % self.rows for i in range(self.spec.frame_stack))
-        for row in stale:
-            self._size -= int(self._row_starts[row])
-            self._row_starts[row] = 0
+        writes: list[Write] = [
+            ("age", here, self._age),
+            ("ending", here, np.zeros(self.num_envs, np.uint8)),
+            ("frames", here, frames),
+        ]
         self._touch(self._row)
-        self._say_once_full()
         if self.priorities is not None:
-            none = np.full(self.num_envs, NONE)
-            writes += [("priority", row * self.num_envs, none) for row in sorted(stale)]
+            writes.append(("priority", stale * self.num_envs, np.full(self.num_envs, NONE)))
         return [*writes, self._positions()]
-
-    def _say_once_full(self) -> None:
-        """Say how many steps fit into the memory for compressed frames, the first time that some do not."""
-        if self.say is None or self._kept_rows() == self.rows:
-            return
-        assert self.config is not None
-        self.say(
-            f"the replay's memory for compressed frames, replay.compressed_gib = "
-            f"{self.config.compressed_gib:g}, is full with {self._size} steps: from here on the oldest are "
-            f"dropped"
-        )
-        self.say = None
 
     def _positions(self) -> Write:
         """The host's positions, for the device."""
-        return "positions", 0, np.array((self._row, self._starts_head, self._size, self._kept_rows()))
-
-    def _kept_rows(self) -> int:
-        """How many of the newest rows have their frames; all, while none was dropped."""
-        if self.compressed is None or self.compressed.live_rows == self._filled_rows:
-            return self.rows
-        return self.compressed.live_rows
+        return "positions", 0, np.array((self._row, self._starts_head, self._size))
 
     def _touch(self, row: int) -> None:
         """Mark the chunk of a row as changed."""
@@ -378,7 +338,7 @@ class Replay:
         # What precedes an option is the beginning of its episode, or an ending that is still stored.
         oldest = recorded + back
         found = (back == age) | (oldest + 1 < self.rows)
-        complete = found & (oldest <= self.kept_rows - self.spec.frame_stack) & (ahead < recorded)
+        complete = found & (oldest <= self.rows - self.spec.frame_stack) & (ahead < recorded)
         steps = back + ahead + 1
         complete &= steps <= n
         back = torch.where(complete, back, 0)
@@ -390,15 +350,13 @@ class Replay:
     def frames_of(self, slots: Tensor) -> Frames:
         """The frames that make up the observations in (B,) slots, on the networks' device."""
         index = slots[:, None] if self.spec.frame_stack == 1 else self._stack(slots)
-        if self._pinned is None and self.compressed is None:
+        if self._pinned is None:
             return Frames(self.frames, index)
         there = self.read_frames(index.flatten())
         return Frames(there, torch.arange(len(there), device=self.device).view(index.shape))
 
     def read_frames(self, slots: Tensor) -> Tensor:
         """(n,) slots → (n, *stored_shape): a copy of their frames, on the networks' device."""
-        if self.compressed is not None:
-            return self.compressed.read(slots)
         # Frames in main memory cross PCIe in long words; the kernels that augment images read single bytes.
         words = as_words(self.frames).index_select(0, slots)
         return words.view(self.frames.dtype).view(-1, *self.spec.stored_shape)
@@ -498,8 +456,6 @@ class Replay:
     ) -> None:
         """The inverse of `state` and `chunks`, in place; otherwise checksums are computed when needed."""
         self.starts.copy_(state["starts"])
-        if self.compressed is not None:
-            self.compressed.begin_loading(state["frames_counters"])
         self._row, self._filled_rows, self._starts_head, self._size = state["counters"].tolist()
         for name, array in self._host_arrays().items():
             array[:] = state[name].numpy()
@@ -512,9 +468,6 @@ class Replay:
             last = first + len(tensors["age"]) // self.num_envs
             for key, tensor in self._columns_of(slice(first * self.num_envs, last * self.num_envs)).items():
                 tensor.copy_(tensors[key])
-            if self.compressed is not None:
-                compressed = {k.removeprefix(FRAMES): v for k, v in tensors.items() if k.startswith(FRAMES)}
-                self.compressed.load_part(first, compressed)
 
     def _sum_chunks(self) -> None:
         """Checksum the chunks that changed. The sums tell apart runs resumed from the same checkpoint.
@@ -531,34 +484,27 @@ class Replay:
         return -(-rows // self._chunk_rows)
 
     def _host_arrays(self) -> dict[str, np.ndarray]:
-        frames = {} if self.compressed is None else self.compressed.state()
         return {
             "row_starts": self._row_starts,
             "age": self._age,
             "ended": self._ended,
             "chunk_writes": self._chunk_writes,
             "chunk_sums": self._chunk_sums,
-            **{f"{FRAMES}{name}": array for name, array in frames.items()},
         }
 
     def _chunk(self, i: int) -> dict[str, Tensor]:
         first, last = i * self._chunk_rows, min((i + 1) * self._chunk_rows, self._filled_rows)
-        columns = self._columns_of(slice(first * self.num_envs, last * self.num_envs))
-        if self.compressed is None:
-            return columns
-        compressed = self.compressed.part(first, last)
-        return {**columns, **{f"{FRAMES}{name}": tensor for name, tensor in compressed.items()}}
+        return self._columns_of(slice(first * self.num_envs, last * self.num_envs))
 
     def _columns_of(self, slots: slice) -> dict[str, Tensor]:
         return {name: tensor[slots] for name, tensor in self.stored().items()}
 
     def stored(self) -> dict[str, Tensor]:
-        """What is stored with each slot, to be read or written in bulk; not frames that are compressed.
+        """What is stored with each slot, to be read or written in bulk.
 
         Frames in main memory are the host's tensor, so that they do not pass through the device.
         """
-        names = [] if self.compressed is not None else ["frames"]
-        names += ["action", "reward", "ending", "age", "skill"]
+        names = ["frames", "action", "reward", "ending", "age", "skill"]
         names += ["note"] if self.note.shape[1] else []
         found: dict[str, Tensor] = {name: getattr(self, name) for name in names}
         if self._pinned is not None:
