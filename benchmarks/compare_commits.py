@@ -36,10 +36,8 @@ RUNS = {  # names, and arguments of `voidrl bench train`
     "walker": ("dmc/walker", "--preset", "urlb-states", "--steps", "40k"),
     "walker-16": ("dmc/walker", "--preset", "urlb-states", "--steps", "48k", "--num-envs", "16"),
     "walker-pixels": ("dmc/walker", "--preset", "urlb-pixels", "--steps", "8k"),
-    "walker-warp": ("dmc-warp/walker", "--preset", "urlb-pixels", "--steps", "16k", "--num-envs", "64"),
     "atari": (*GAME, "--steps", "160k"),
     "atari-128": (*GAME, "--steps", "240k", "--num-envs", "128"),
-    "atari-lanes": (*GAME, "--steps", "240k", "--num-envs", "128", "--lanes", "2"),
 }
 VERSIONS = ("old", "new")
 TIMEOUT_S = 300

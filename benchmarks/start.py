@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.util import cache_from_source, find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,11 +34,6 @@ CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "OMP_NUM_THREADS")
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """One start in this process."""
-    from voidrl import bytecode
-
-    bytecode.keep()  # as the command does
-    # Before the import, which may write it.
-    kept = Path(cache_from_source(find_spec("torch").origin)).exists()
     marks = {"start": options.began}
 
     def mark(name: str) -> None:
@@ -96,7 +90,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "first_seconds": marks["first"] - marks["start"] - phases["replay"],
         "full_seconds": marks["full"] - marks["start"] - phases["replay"],
         "updates_per_second": FULL_SPEED / phases["after"],
-        "bytecode": kept,
         "phases": phases,
         **_compiling(),
     }

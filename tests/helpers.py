@@ -201,7 +201,7 @@ def run_loop(folder, factory, agent, num_envs=1):
     size = num_envs, 10_000, agent.method.skill_dim
     replay = Replay(envs.spec, *size, CPU, CPU, agent.config.replay, agent.note_dim)
     with RunFolder.create(folder) as home:
-        loop = Loop(Engine(agent, replay, print), [envs], None, home, LoopState())
+        loop = Loop(Engine(agent, replay, print), envs, None, home, LoopState())
     loop.run()
     envs.close()
     return loop

@@ -104,7 +104,7 @@ def launched_kernels(path):
 
 def test_every_kernel_of_ours_has_a_part():
     expected = {"knn.py": "neighbors", "images.py": "images", "conv.py": "convolutions"}
-    expected |= {"accumulate.py": "other", "priorities.py": "priorities", "frames.py": "images"}
+    expected |= {"accumulate.py": "other", "priorities.py": "priorities"}
     folder = Path(kernels.__path__[0])
     found = {(path.name, name) for path in folder.glob("*.py") for name in launched_kernels(path)}
     assert {path for path, _ in found} == expected.keys()
@@ -291,10 +291,6 @@ def test_train(tmp_path, capsys, small_batches):
     assert 0 < row["steps"] < 120
     assert row["updates_per_second"] == pytest.approx(row["steps_per_second"] / 2, rel=0.2)
     assert "learner waits" in capsys.readouterr().out
-    assert bench("train", *words, "--lanes", 2) == 0
-    assert [figures(path)[0][name] for name in ("num_envs", "lanes")] == [2, 2]
-    assert bench("train", *words, "--lanes", 3) == 2
-    assert "env.lanes = 3 cannot be used with env.num_envs = 2" in capsys.readouterr().err
 
 
 def test_rates_of_a_run_begin_where_they_are_steady():

@@ -6,7 +6,6 @@ from tiny_runs import MAZE, Walk, tiny
 import voidrl
 from voidrl import checkpoint, disk
 from voidrl.errors import RunFolderError
-from voidrl.replay import compression
 
 
 def long_walk():
@@ -36,20 +35,6 @@ def test_the_estimate_is_what_a_run_writes(tmp_path, monkeypatch, env, chunk_byt
     size = disk.saved_bytes(agent.tensors().values(), [])  # without updates, Adam has no moments yet
     needed = disk.checkpoint_bytes(agent.config, agent.spec, 0, size, count=3)
     assert needed == pytest.approx(written, rel=tolerance)
-
-
-def test_compressed_frames_take_the_space_that_they_were_given(tmp_path, monkeypatch):
-    """Of frames that change little, less; the estimate is an upper bound."""
-    monkeypatch.setattr(compression, "KEY_ROWS", 8)
-    changes = tiny(**RUN, replay__capacity_steps=600, log__keep_last=1, env__num_envs=2)
-    env, needed = MAZE.replace("steps=9", "steps=300"), {}
-    for gib in (0.0, 0.0005):
-        changes |= {"replay.compressed_gib": gib}
-        agent = voidrl.train(env, steps=700, out=tmp_path / str(gib), config=changes)
-        size = disk.saved_bytes(agent.tensors().values(), [])
-        needed[gib] = disk.checkpoint_bytes(agent.config, agent.spec, 0, size, count=1)
-    written = checkpoint.bytes_on_disk(tmp_path / "0.0005" / "checkpoints")
-    assert 0.5 * needed[0.0005] < written < needed[0.0005] < needed[0.0]
 
 
 @pytest.mark.parametrize("keep_last", [1, 2])

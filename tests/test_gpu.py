@@ -1,9 +1,5 @@
 """The same code on a CUDA device: runs, resumes, moves to the CPU and back."""
 
-from contextlib import closing
-from functools import partial
-from itertools import product
-
 import pytest
 import torch
 from helpers import (
@@ -27,17 +23,16 @@ from voidrl import registry
 from voidrl.agent import Agent
 from voidrl.agent.reset import reset
 from voidrl.augment import Augment
-from voidrl.config import DMControlConfig, EnvConfig
+from voidrl.config import EnvConfig
 from voidrl.device import pick_device
 from voidrl.engine import engine as engines
 from voidrl.engine.engine import MAX_BURST, Engine
-from voidrl.envs.dmc_warp import EPISODE_STEPS
 from voidrl.envs.make import make_envs
 from voidrl.envs.torch_maze import TorchPixelMaze
 from voidrl.errors import CaptureError
 from voidrl.methods.base import Method
 from voidrl.observations import action_mask
-from voidrl.replay import Replay, compression
+from voidrl.replay import Replay
 from voidrl.replay.pinned import pinned_zeros
 from voidrl.types import EnvSpec
 
@@ -262,17 +257,14 @@ def test_captured_updates_equal_eager_ones(learner, pieces):
     ids=["dqn", "sac", "vectors"],
 )
 def test_captured_updates_are_the_same_wherever_frames_are(options, engine, monkeypatch):
-    """On the GPU, in main memory, and compressed in both.
+    """On the GPU and in main memory.
 
     Bit for bit, and so are actions and later updates after new steps have overwritten old frames.
     """
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    monkeypatch.setattr(compression, "KEY_ROWS", 7)
     found = []
-    compressed = (0.0,) if "spec" in options else (0.0, 0.01)
-    for storage, gib in product((None, torch.device("cpu")), compressed):
-        given = {**options, "precision": "fp32", "replay__compressed_gib": gib}
-        agent, runner = trained(engine, 20, storage=storage, **given)
+    for storage in (None, torch.device("cpu")):
+        agent, runner = trained(engine, 20, storage=storage, **options, precision="fp32")
         assert runner.mode == engine
         assert runner._graphs
         replay, spec = runner.replay, agent.spec
@@ -661,34 +653,12 @@ def test_a_ladder_of_epsilons_is_captured():
     assert ("act",) in engine._graphs
 
 
-def test_each_lane_has_a_captured_pass_of_its_own():
-    place = pick_device("cuda")
-    agent = make_agent(PIXELS, device=place, learner="dqn", engine="graph", **QUIET)
-    replay = Replay(PIXELS, 4, 100, 0, place, place, lanes=2)
-    engine, skill, nothing = Engine(agent, replay, print), torch.zeros(2, 0, device=place), torch.zeros(2)
-    agent.learner.epsilon.fill_(0.0)
-
-    def frames():
-        return torch.randint(0, 256, (2, 3, 36, 36), dtype=torch.uint8).numpy()
-
-    for _ in range(2):
-        replay.reset(frames())
-    for turn in range(12):
-        chosen = engine.choose(skill, lane=turn % 2).cpu().numpy()
-        expected = agent.choose(replay.latest(turn % 2), skill, deterministic=True).cpu().numpy()
-        assert (chosen == expected).all()
-        no = nothing.numpy() > 0
-        replay.add(chosen, nothing.numpy(), no, no, frames(), skill)
-    assert engine._graphs.keys() == {("act",), ("act in lane 1",)}
-
-
 RESUMED = {
     "dqn pixels": (MAZE, {"learner": "dqn", "learner__n_step": 3, "augment__shift_pixels": 1}),
     "scales": (MAZE, {"learner": {"popart": True}, "intrinsic_normalization": "standardize"}),
     "sac vectors": (make_continuous, {"learner": "sac"}),
     "ddpg vectors": (make_continuous, {"learner": "ddpg", "method": "rnd"}),
     "environments on the device": (MAZE, {"learner": "dqn", "env__backend": "tensor"}),
-    "lanes": (make_continuous, {"learner": "sac", "env__lanes": 2, "env__backend": "async"}),
 }
 
 
@@ -733,35 +703,6 @@ def test_a_resumed_run_is_the_straight_one_as_far_as_two_straight_ones_are_the_s
     else:
         assert differences(tmp_path / "straight", tmp_path / "resumed") == {}
         assert rows(tmp_path / "straight") == rows(tmp_path / "resumed")
-
-
-@pytest.mark.parametrize("engine", ["eager", "graph", "compile"])
-@pytest.mark.parametrize("case", RESUMED)
-def test_a_seed_among_others_is_the_run_alone_as_far_as_two_alone_are_the_same(case, engine, tmp_path):
-    """Each has its own stream, and its graphs draw from its own generator."""
-    env, changes = RESUMED[case]
-    config = tiny(env__num_envs=2, device="cuda", engine=engine, updates_per_step=2, **changes)
-    config["replay"] = {"capacity_steps": 200, "device": "cuda"}
-    config["log"] |= {"checkpoint_every_steps": 40, "eval_every_steps": 20, "eval_episodes": 2}
-
-    def start(name, seed=3):
-        return voidrl.pretrain(env, steps=80, seed=seed, out=tmp_path / name, config=config)
-
-    torch.cuda.manual_seed(11)
-    before = torch.cuda.get_rng_state()
-    calls = {f"seed {seed}": partial(start, f"seed-{seed}", seed) for seed in (2, 3, 4)}
-    agents = voidrl.together(calls)
-    assert torch.equal(torch.cuda.get_rng_state(), before)
-    alone = start("alone")
-    start("again")
-    assert rows(tmp_path / "seed-3")[-1]["updates"] == 2 * (80 - 8)
-    if differences(tmp_path / "alone", tmp_path / "again"):
-        print(f"two runs with one seed differ here ({case}, {engine}): compared within a tolerance")
-        assert_alike(alone, agents["seed 3"], rtol=1e-2, atol=1e-3)
-    else:
-        assert differences(tmp_path / "alone", tmp_path / "seed-3") == {}
-        assert rows(tmp_path / "alone") == rows(tmp_path / "seed-3")
-    assert differences(tmp_path / "seed-2", tmp_path / "seed-4")  # seeds differ from each other
 
 
 # Environments on the device
@@ -813,11 +754,9 @@ def test_frames_of_tensor_environments_never_leave_the_device(continuous, monkey
     assert max(arrays) < frame
 
 
-@pytest.mark.parametrize("compressed_gib", [0.0, 0.01])
 @pytest.mark.parametrize("storage", ["cuda", "cpu"])
-def test_a_run_in_tensor_environments_trains_evaluates_and_resumes(storage, compressed_gib, tmp_path):
+def test_a_run_in_tensor_environments_trains_evaluates_and_resumes(storage, tmp_path):
     config = tiny(**TENSORS, env__frame_stack=2, replay__device=storage, log__eval_every_steps=20)
-    config |= {"replay.compressed_gib": compressed_gib}
     agent = voidrl.pretrain(MAZE, steps=40, out=tmp_path / "run", config=config, device="cuda")
     assert agent.device.type == "cuda"
     assert voidrl.resume(tmp_path / "run", steps=80).steps >= 80
@@ -888,45 +827,3 @@ def test_two_ranks_on_one_gpu_exchange_by_gloo_and_update_like_one(tmp_path):
     assert any("2 ranks exchange gradients by gloo" in line for line in said)
     assert second["engine"].pop("said") == said
     assert all(torch.equal(value, second["engine"][name]) for name, value in first["engine"].items())
-
-
-def test_simulations_in_mujoco_warp_are_those_of_c_mujoco():
-    """Captured graphs, replayed on a stream of the caller's, from one episode to the next."""
-    pytest.importorskip("mujoco_warp", reason="needs the extra `warp`")
-    with (
-        closing(make_envs(EnvConfig("dmc-warp/walker_walk", num_envs=3), device="cuda")) as ours,
-        closing(make_envs(EnvConfig("dmc/walker_walk", num_envs=3, backend="sync"))) as theirs,
-        torch.cuda.stream(torch.cuda.Stream()),
-    ):
-        random = torch.Generator().manual_seed(0)
-        first, other = ours.reset(seed=4)[0], theirs.reset(seed=4)[0]
-        torch.testing.assert_close(first.cpu(), torch.from_numpy(other), atol=1e-5, rtol=0)
-        ours.vector._steps[:] = EPISODE_STEPS - 4  # the fifth step resets
-        for env in theirs.vector._own.envs:
-            env._step_count = EPISODE_STEPS - 4
-        for _ in range(8):
-            action = torch.rand(3, 6, generator=random) * 2 - 1
-            mine, yours = ours.step(action.cuda()), theirs.step(action.numpy())
-            torch.testing.assert_close(mine.frames.cpu(), torch.from_numpy(yours.frames), atol=2e-2, rtol=0)
-            assert mine.reward == pytest.approx(yours.reward, abs=1e-3)
-            assert mine.truncated.tolist() == yours.truncated.tolist()
-
-
-def test_images_of_mujoco_warp_are_on_the_device():
-    pytest.importorskip("mujoco_warp", reason="needs the extra `warp`")
-    options = DMControlConfig(observation="pixels", image_size=40)
-    with closing(make_envs(EnvConfig("dmc-warp/walker", num_envs=2, dmc=options), device="cuda")) as envs:
-        images = envs.reset(seed=1)[0]
-        assert images.is_cuda
-        assert not torch.equal(images[0], images[1])  # another pose
-        red, _, blue = images.float().mean((0, 2, 3))
-        assert blue > red  # sky and floor are blue, the body is not
-
-
-def test_a_run_in_mujoco_warp_keeps_its_frames_on_the_device(tmp_path):
-    pytest.importorskip("mujoco_warp", reason="needs the extra `warp`")
-    config = tiny(env__num_envs=4, learner="ddpg", method__k=3, replay__capacity_steps=64)
-    run = {"steps": 64, "out": tmp_path / "run", "device": "cuda"}
-    agent = voidrl.pretrain("dmc-warp/walker", config=config, **run)
-    assert agent.device.type == "cuda"
-    assert voidrl.resume(tmp_path / "run", steps=96).steps >= 96

@@ -13,6 +13,7 @@ from voidrl.agent import Agent
 from voidrl.envs.vector import Envs
 from voidrl.errors import EnvironmentFailedError, NonFiniteError
 from voidrl.learners.dqn import DQN
+from voidrl.methods.base import Method
 from voidrl.units import crossed
 
 
@@ -340,3 +341,42 @@ def test_the_folder_of_a_run(tmp_path):
     assert {"train/reward_mean", "train/contrast_loss", "coverage/cells", "reward/extrinsic"} <= rows(run)[
         -1
     ].keys()
+
+
+class Told(Method):
+    """Is told whose states are reached, and where episodes begin."""
+
+    heard: list
+
+    def reward(self, batch, latents):
+        return batch.reward
+
+    def begin(self, obs, env):
+        Told.heard.append(("begin", env.tolist()))
+
+    def observe(self, obs, skill, env):
+        Told.heard.append(("observe", env.tolist()))
+
+
+def test_environments_have_consecutive_seeds_and_methods_know_them_by_number(tmp_path):
+    Told.heard, seeds = [], []
+
+    class Seeded(Walk):
+        def __init__(self, number):
+            super().__init__(length=6 if number % 2 else 9)  # number 0 is only looked at
+
+        def reset(self, *, seed=None, options=None):
+            if seed is not None:
+                seeds.append(seed)
+            return super().reset(seed=seed, options=options)
+
+    made = iter(range(9))
+    config = tiny(env__num_envs=3, log__checkpoint_every_steps=1000)
+    voidrl.pretrain(lambda: Seeded(next(made)), Told, steps=30, out=tmp_path / "run", config=config)
+    first, *_ = seeds[-3:]
+    assert seeds[-3:] == [first, first + 1, first + 2]
+    begin, *heard = Told.heard
+    assert begin == ("begin", [0, 1, 2])
+    assert heard[:6] == [("observe", [0, 1, 2])] * 6
+    # Environments 0 and 2 take 6 steps, environment 1 takes 9.
+    assert heard[6:8] == [("begin", [0, 2]), ("observe", [1])]

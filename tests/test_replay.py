@@ -3,49 +3,41 @@
 import numpy as np
 import pytest
 import torch
-from tiny_replays import Oracle, line, numbers, pixel_spec, vector_spec
+from tiny_replays import Oracle, line, numbers, vector_spec
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from voidrl.config import ReplayConfig
 from voidrl.replay import Replay
 
 CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(
-    ("num_envs", "capacity", "stack", "lanes"),
-    [
-        *((1, 9, 1, 1), (1, 7, 4, 1), (3, 12, 3, 1), (5, 40, 2, 1), (2, 1, 4, 1)),
-        *((2, 12, 1, 2), (4, 24, 3, 2), (6, 40, 2, 3), (2, 1, 4, 2)),
-    ],
+    ("num_envs", "capacity", "stack"), [(1, 9, 1), (1, 7, 4), (3, 12, 3), (5, 40, 2), (2, 1, 4)]
 )
-def test_every_sample_agrees_with_a_list_of_episodes(num_envs, capacity, stack, lanes):
-    oracle = Oracle(num_envs, capacity, stack, seed=stack, skill_dim=2, lanes=lanes)
+def test_every_sample_agrees_with_a_list_of_episodes(num_envs, capacity, stack):
+    oracle = Oracle(num_envs, capacity, stack, seed=stack, skill_dim=2)
     torch.manual_seed(0)
     oracle.reset()
     for time in range(150):
         if time % 41 == 0:
             oracle.reset()
             continue
-        for _ in range(lanes):
-            oracle.step()
-            assert len(oracle.replay) == len(oracle.valid())
-            if time % 2:
-                for n in (1, 3, 10):
-                    oracle.check(oracle.replay.sample(12), n, 0.9)
-            if time % 10 == 0:
-                drawn = oracle.replay.action[oracle.replay.sample(60 * len(oracle.valid()))]
-                assert set(drawn.tolist()) == oracle.valid()
+        oracle.step()
+        assert len(oracle.replay) == len(oracle.valid())
+        if time % 2:
+            for n in (1, 3, 10):
+                oracle.check(oracle.replay.sample(12), n, 0.9)
+        if time % 10 == 0:
+            drawn = oracle.replay.action[oracle.replay.sample(60 * len(oracle.valid()))]
+            assert set(drawn.tolist()) == oracle.valid()
     assert oracle.row > 3 * oracle.replay.rows
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_latest_is_what_the_environments_wait_on(lanes):
-    oracle = Oracle(3, 6, 3, seed=1, lanes=lanes)
+def test_latest_is_what_the_environments_wait_on():
+    oracle = Oracle(3, 6, 3, seed=1)
     oracle.reset()
     for _ in range(60):
-        for lane in range(lanes):  # at any time, and not only that of the lane that acts next
-            assert numbers(oracle.replay.latest(lane)).tolist() == oracle.awaited(lane)
+        assert numbers(oracle.replay.latest()).tolist() == oracle.awaited()
         oracle.step()
 
 
@@ -243,10 +235,9 @@ def test_what_is_sampled_is_decided_on_the_device():
     assert replay.segment(torch.tensor([7]), 5, 1.0).weights.tolist() == [[1, 1, 0, 0, 0]]
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_compiled_methods_follow_the_data(lanes):
+def test_compiled_methods_follow_the_data():
     """What they read that changes lies in tensors; a Python number would be frozen at its first value."""
-    oracle = Oracle(2, 12, 3, lanes=lanes)
+    oracle = Oracle(2, 12, 3)
     oracle.reset()
     replay, names = oracle.replay, ("_draw", "_step", "_run", "_stack")
     assert all(getattr(Replay, name).fusable for name in names)
@@ -282,22 +273,22 @@ def test_a_graph_may_hold_on_to_the_tensors():
 # Options and notes
 
 
-@pytest.mark.parametrize(("stack", "lanes"), [(1, 1), (3, 1), (3, 2)])
-def test_options_are_whole_episodes_that_are_over_and_stored(stack, lanes):
-    oracle = Oracle(2, 24, stack, end=0.2, lanes=lanes)
+@pytest.mark.parametrize("stack", [1, 3])
+def test_options_are_whole_episodes_that_are_over_and_stored(stack):
+    oracle = Oracle(2, 24, stack, end=0.2)
     oracle.reset()
     complete = 0
-    for _ in range(60 * lanes):  # the ring is overwritten more than four times
+    for _ in range(60):  # the ring is overwritten more than four times
         oracle.step()
         slots = oracle.replay.newest(len(oracle.replay))
         found = oracle.replay.options(slots, longest=5)
         first, last = (numbers(oracle.replay.observations(each)) for each in (found.first, found.last))
         for i, action in enumerate(oracle.replay.action[slots].tolist()):
-            env, number, time, line = oracle.where[action]
+            env, number, time, row = oracle.where[action]
             episode = oracle.episodes[env][number]
             steps = len(episode["steps"])
             over = episode["steps"][-1]["end"] is not None
-            stored = line - lanes * time >= oracle.oldest()
+            stored = row - time >= oracle.oldest()
             assert found.complete[i] == (over and steps <= 5 and stored)
             if found.complete[i]:
                 assert found.steps[i] == steps
@@ -369,83 +360,3 @@ def test_notes_are_saved_and_only_where_there_are_any():
     assert "note" not in plain()
     replay.annotate(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 1))  # of no environment
     assert replay.note[10] == 0
-
-
-# Lanes
-
-
-def in_lanes(lanes, config=None, steps=40, seed=0, replay=None):
-    """Four environments with skills and notes, which take the same steps whatever the lanes are."""
-    rng = np.random.default_rng(seed)
-    if replay is None:
-        replay = Replay(pixel_spec(2), 4, 50, 1, CPU, CPU, config, 1, lanes=lanes)
-    parts = [replay.columns_of(lane) for lane in range(lanes)]
-    for time in range(steps):
-        frames = rng.integers(0, 256, (4, 1, 2, 2), dtype=np.uint8)
-        if time % 17 == 0:
-            for part in parts:
-                replay.reset(frames[part])
-            continue
-        ends, action, reward, note = rng.random((2, 4)) < 0.2, rng.integers(9, size=4), *rng.random((2, 4))
-        skill = torch.from_numpy(rng.random((4, 1)))
-        for part in parts:
-            step = (values[part] for values in (action, reward, ends[0], ends[1], frames, skill))
-            replay.add(*step)
-            replay.annotate(torch.arange(len(note[part])), torch.from_numpy(note[part, None]))
-    return replay
-
-
-def saved(replay):
-    """What a checkpoint holds, without how often it was written."""
-    state = {k: v.clone() for k, v in replay.state().items() if not k.startswith(("chunk_", "frames_"))}
-    parts = {name: {k: v.clone() for k, v in make().items()} for name, _, make in replay.chunks()}
-    return state, parts
-
-
-@pytest.mark.parametrize("steps", [20, 40])  # before the ring is full, and after
-@pytest.mark.parametrize(("lanes", "others"), [(2, 1), (1, 4)])
-def test_a_checkpoint_does_not_depend_on_the_lanes(steps, lanes, others):
-    """The same rows are stored, and either continues with what the other has saved."""
-    config = ReplayConfig(priority_exponent=0.5)
-    one, other = (in_lanes(count, config, steps) for count in (lanes, others))
-    (state, parts), (their_state, their_parts) = saved(one), saved(other)
-    assert all(torch.equal(state[name], their_state[name]) for name in state)
-    assert all(torch.equal(parts[c][name], their_parts[c][name]) for c in parts for name in parts[c])
-    again = Replay(pixel_spec(2), 4, 50, 1, CPU, CPU, config, 1, lanes=lanes)
-    again.load(other.state(), ((name, make()) for name, _, make in other.chunks()))
-    for replay, count in ((one, lanes), (again, lanes), (other, others)):
-        in_lanes(count, steps=35, seed=1, replay=replay)
-    for replay in (again, other):
-        state, parts = saved(replay)
-        assert all(torch.equal(state[name], value) for name, value in saved(one)[0].items())
-        assert all(torch.equal(parts[c][name], saved(one)[1][c][name]) for c in parts for name in parts[c])
-
-
-def test_a_lane_is_cut_where_it_is_and_not_where_the_others_are():
-    """Frames 0, 1, 2 … of environment 0 and 100, 101, … of environment 1, a lane each."""
-    replay, no = Replay(vector_spec(), 2, 20, 0, CPU, CPU, lanes=2), np.zeros(1, bool)
-
-    def add(env, time, reward):
-        frame = np.full((1, 1), 100 * env + time, np.float32)
-        replay.add(np.zeros((1, 2), np.float32), np.array([reward]), no, no, frame, torch.zeros(1, 0))
-
-    for env in range(2):
-        replay.reset(np.full((1, 1), 100 * env, np.float32))
-    for time, env, reward in ((1, 0, 1), (1, 1, 10), (2, 0, 2), (2, 1, 20), (3, 0, 4)):
-        add(env, time, reward)
-    # Environment 0 has taken three steps, environment 1 two.
-    slots = torch.tensor([0, 2, 4, 1, 3])
-    assert sorted(replay.newest(9).tolist()) == [0, 1, 2, 3, 4]
-    batch = replay.batch(slots, 10, 0.5)
-    assert batch.reward.tolist() == [1 + 1 + 1, 2 + 2, 4, 10 + 10, 20]
-    assert batch.discount.tolist() == [0.125, 0.25, 0.5, 0.25, 0.5]
-    assert batch.next_obs.flatten().tolist() == [3, 3, 3, 102, 102]
-    assert (replay.latest(0).item(), replay.latest(1).item()) == (3, 102)
-    add(1, 3, 40)
-    for env in range(2):
-        replay.reset(np.full((1, 1), 100 * env + 50, np.float32))
-        assert replay.ending.nonzero().flatten().tolist() == [4, 5][: env + 1]
-    batch = replay.batch(torch.tensor([0, 1]), 10, 0.5)
-    assert batch.reward.tolist() == [3, 30]
-    assert batch.next_obs.flatten().tolist() == [3, 103]
-    assert (replay.latest(0).item(), replay.latest(1).item()) == (50, 150)

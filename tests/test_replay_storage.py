@@ -11,7 +11,6 @@ from tiny_replays import Oracle, frame, line, pixel_spec, vector_spec
 
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
-from voidrl.machine import shared_by
 from voidrl.replay import Replay, make_replay
 from voidrl.replay.checksum import _weights, block_sums, checksum
 from voidrl.replay.make import free_bytes
@@ -132,20 +131,6 @@ def other_cpu(monkeypatch):
     monkeypatch.setattr("voidrl.replay.replay.pinned_zeros", zeros)
     monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
     return torch.device("cpu", 0), waits
-
-
-def test_runs_of_one_process_divide_only_memory_that_they_take_as_they_fill_it(other_cpu, monkeypatch):
-    """What is pinned is taken at once, so that later runs see how much is left."""
-    device, _ = other_cpu
-    frames = 1000 * 4  # bytes
-    monkeypatch.setattr(
-        "voidrl.replay.make.free_bytes", lambda place: 2 * frames if place == CPU else 10 * frames
-    )
-    config = ReplayConfig(capacity_steps=990, device="cpu")
-    with shared_by(8):
-        make_replay(config, pixel_spec(), 1, 0, device, print)
-        with pytest.raises(ReplayMemoryError):
-            make_replay(config, pixel_spec(), 1, 0, CPU, print)
 
 
 @pytest.mark.parametrize(("num_envs", "capacity", "stack"), [(1, 9, 1), (3, 12, 3)])

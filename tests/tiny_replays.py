@@ -32,86 +32,66 @@ class Oracle:
     """Fills a replay as environments would, and keeps every episode as a plain list.
 
     Each frame is a number of its own, and so is each action, which tells where a sampled transition was made.
-    With lanes, `step` is one of the next lane.
     """
 
     def __init__(
-        self, num_envs, capacity, stack, seed=0, skill_dim=0, end=0.25, place=CPU, storage=None, config=None,
-        lanes=1,
-    ):  # fmt: skip
-        self.replay = Replay(
-            pixel_spec(stack), num_envs, capacity, skill_dim, storage or place, place, config, lanes=lanes
-        )
-        self.n, self.stack, self.skill_dim, self.end = num_envs // lanes, stack, skill_dim, end
-        self.lanes, self.rng = lanes, np.random.default_rng(seed)
-        self.next_frame, self.line = 0, -1
+        self, num_envs, capacity, stack, seed=0, skill_dim=0, end=0.25, place=CPU, storage=None, config=None
+    ):
+        size = num_envs, capacity, skill_dim
+        self.replay = Replay(pixel_spec(stack), *size, storage or place, place, config)
+        self.n, self.stack, self.skill_dim, self.end = num_envs, stack, skill_dim, end
+        self.rng = np.random.default_rng(seed)
+        self.next_frame, self.row = 0, -1
         self.episodes = [[] for _ in range(num_envs)]
-        self.where = {}  # action → (environment, episode, time, line)
-
-    @property
-    def row(self):
-        return self.line // self.lanes
+        self.where = {}  # action → (environment, episode, time, row)
 
     def frames(self):
         ids = [self.next_frame + i for i in range(self.n)]
         self.next_frame += self.n
         return ids, np.stack([frame(i) for i in ids])
 
-    def next_lane(self):
-        """The environments of the lane whose turn it is."""
-        first = (self.line + 1) % self.lanes * self.n
-        return range(first, first + self.n)
-
     def reset(self):
-        for _ in range(self.lanes):
-            ids, images = self.frames()
-            for env, first in zip(self.next_lane(), ids, strict=True):
-                episodes = self.episodes[env]
-                if episodes and episodes[-1]["steps"] and episodes[-1]["steps"][-1]["end"] is None:
-                    episodes[-1]["steps"][-1]["end"] = "truncated"
-                episodes.append({"frames": [first], "steps": []})
-            self.replay.reset(images)
-            self.line += 1
+        ids, images = self.frames()
+        for episodes, first in zip(self.episodes, ids, strict=True):
+            if episodes and episodes[-1]["steps"] and episodes[-1]["steps"][-1]["end"] is None:
+                episodes[-1]["steps"][-1]["end"] = "truncated"
+            episodes.append({"frames": [first], "steps": []})
+        self.replay.reset(images)
+        self.row += 1
 
     def step(self):
         ids, images = self.frames()
-        line = self.line + 1 - self.lanes
-        action = 1000 + line * self.n + np.arange(self.n)
+        action = 1000 + self.row * self.n + np.arange(self.n)
         reward = self.rng.normal(size=self.n)
         ends = np.where(self.rng.random(self.n) < self.end, self.rng.integers(1, 3, self.n), 0)
         skill = self.rng.normal(size=(self.n, self.skill_dim)).astype(np.float32)
         real = 0
-        for i, env in enumerate(self.next_lane()):
-            episodes = self.episodes[env]
+        for i, episodes in enumerate(self.episodes):
             steps = episodes[-1]["steps"]
             if steps and steps[-1]["end"]:  # the step in which it resets: reward and action mean nothing
                 episodes.append({"frames": [ids[i]], "steps": []})
                 ends[i], reward[i] = 0, 777.0
                 continue
-            self.where[int(action[i])] = (env, len(episodes) - 1, len(steps), line)
+            self.where[int(action[i])] = (i, len(episodes) - 1, len(steps), self.row)
             end = (None, "terminated", "truncated")[ends[i]]
             steps.append({"reward": np.float32(reward[i]), "end": end, "skill": skill[i]})
             episodes[-1]["frames"].append(ids[i])
             real += 1
         self.last = (action, reward, ends == 1, ends == 2, images, torch.from_numpy(skill))
         assert self.replay.add(*self.last) == real
-        self.line += 1
+        self.row += 1
 
     def oldest(self):
-        """The oldest line whose full stacks are still stored."""
-        lines, compressed = self.replay.lines, self.replay.compressed
-        if compressed is not None and int(self.replay.kept_rows) < self.replay.rows:
-            lines = compressed.live_lines
-        return self.line - lines + 1 + self.lanes * (self.stack - 1)
+        """The oldest row whose full stacks are still stored."""
+        return self.row - self.replay.rows + self.stack
 
     def valid(self):
         """Actions whose full stack is still stored."""
-        return {action for action, (*_, line) in self.where.items() if line >= self.oldest()}
+        return {action for action, (*_, row) in self.where.items() if row >= self.oldest()}
 
-    def awaited(self, lane=0):
-        """The observations on which the environments of a lane wait for an action."""
-        episodes = [self.episodes[lane * self.n + i][-1] for i in range(self.n)]
-        return [self.stacked(e, len(e["frames"]) - 1) for e in episodes]
+    def awaited(self):
+        """The observations on which the environments wait for an action."""
+        return [self.stacked(e[-1], len(e[-1]["frames"]) - 1) for e in self.episodes]
 
     def stacked(self, episode, time):
         return [episode["frames"][max(0, time - back)] for back in reversed(range(self.stack))]

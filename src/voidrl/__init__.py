@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from voidrl.agent import Agent
     from voidrl.api import evaluate, finetune, load, pretrain, probe, resume, train
     from voidrl.callbacks import STOP, Callback
-    from voidrl.concurrent import together
     from voidrl.config import Config
     from voidrl.data.export import export_data
-    from voidrl.errors import RunInterrupted, RunsFailedError, VoidrlError
+    from voidrl.errors import RunInterrupted, VoidrlError
     from voidrl.playing.env import make_env
     from voidrl.playing.export import export_policy
     from voidrl.sharing.pretrained import from_pretrained, push_to_hub, save_pretrained
@@ -30,7 +29,6 @@ __all__ = [
     "Callback",
     "Config",
     "RunInterrupted",
-    "RunsFailedError",
     "VoidrlError",
     "evaluate",
     "export_data",
@@ -44,7 +42,6 @@ __all__ = [
     "push_to_hub",
     "resume",
     "save_pretrained",
-    "together",
     "train",
 ]
 _HOMES = {
@@ -53,7 +50,6 @@ _HOMES = {
     "Callback": "callbacks",
     "Config": "config",
     "RunInterrupted": "errors",
-    "RunsFailedError": "errors",
     "VoidrlError": "errors",
     "export_data": "data.export",
     "export_policy": "playing.export",
@@ -61,7 +57,6 @@ _HOMES = {
     "make_env": "playing.env",
     "push_to_hub": "sharing.pretrained",
     "save_pretrained": "sharing.pretrained",
-    "together": "concurrent",
 }  # all others live in api
 
 register_when_imported()

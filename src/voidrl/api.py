@@ -546,7 +546,7 @@ def _start(
             folder.status.start(config.steps)
             folder.log(f"{config.phase} {config.env.id} on {agent.device} for {config.steps} steps")
             log_hidden_warnings(folder.log)
-            parts.engine.say = parts.engine.replay.say = say = _speaker(folder)
+            parts.engine.say = say = _speaker(folder)
             for note in notes if out else [*notes, f"the run is kept in {folder.path}"]:
                 say(note)
             given = parts.engine, parts.envs, parts.eval_envs, folder, LoopState(), measure, hooks, pretrained

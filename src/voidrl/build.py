@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voidrl import ranks, registry, turns
+from voidrl import ranks, registry
 from voidrl.agent import Agent
 from voidrl.agent.cost import update_gflop
 from voidrl.agent.diagnosis import failed_piece
@@ -41,7 +41,7 @@ from voidrl.config import (
 )
 from voidrl.device import placed, seeded
 from voidrl.engine.engine import Engine
-from voidrl.envs.ids import ATARI, DMCONTROL, atari_game
+from voidrl.envs.ids import ATARI, DMC, atari_game
 from voidrl.envs.make import EnvFactory, make_envs, probe_env
 from voidrl.envs.tensor import TensorVectorEnv, is_tensor_env
 from voidrl.envs.vector import Envs
@@ -61,7 +61,7 @@ from voidrl.protocols.presets import (
 )
 from voidrl.replay import Replay, make_replay
 from voidrl.representations.base import Views
-from voidrl.split import env_parts, replay_part, require_same_config, require_splittable
+from voidrl.split import env_part, replay_part, require_same_config, require_splittable
 from voidrl.suites.dmcontrol import OTHER_OBSERVATIONS, TASKS, find_dmc_task
 from voidrl.threads import cpu_threads
 from voidrl.types import Batch, EnvSpec
@@ -424,7 +424,7 @@ def config_from_json(data: Any) -> Config:
 
 def env_for(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
     """The config of an id or a factory, with the other values of `base`; and the factory, if it is one."""
-    if base.id.startswith(DMCONTROL) and not (isinstance(env, str) and env.startswith(DMCONTROL)):
+    if base.id.startswith(DMC) and not (isinstance(env, str) and env.startswith(DMC)):
         base = dataclasses.replace(base, dmc=DMControlConfig())  # options that no other environment has
     if base.id.startswith(ATARI) and not (isinstance(env, str) and env.startswith(ATARI)):
         base = dataclasses.replace(base, atari=AtariConfig())
@@ -448,8 +448,7 @@ def env_for(env: Env, base: EnvConfig) -> tuple[EnvConfig, EnvFactory | None]:
 class Assembly(NamedTuple):
     """Everything that a run needs, except its folder."""
 
-    envs: list[Envs]
-    """Those of each lane."""
+    envs: Envs
     eval_envs: OpenEnvs | None
     agent: Agent
     replay: Replay
@@ -477,28 +476,22 @@ def assemble(
         engine: The engine that it had so far.
     """
     if config.log.wandb_project:
-        if turns.is_shared():
-            raise ConfigError(
-                f"log.wandb_project = {config.log.wandb_project!r} cannot be used for several runs of one "
-                f"process, as W&B has one run in each: start them one by one, or set it to None"
-            )
         import_wandb()
     require_splittable(config, factory, ranks.current().size)
     require_same_config(config)
     place = ranks.own_device(config.device)
     with (
-        lane_envs(config.env, factory, config.phase, place) as envs,
+        closing(_make_envs(config, factory, place)) as envs,
         _eval_envs(config, factory, place) as eval_envs,
         placed(place, config.seed) as device,
         # Before the networks are made, as the rounding of their initial weights may depend on it.
         cpu_threads(
-            device, update_gflop(envs[0].spec, config), fixed=config.cpu_threads, before=threads, say=say
+            device, update_gflop(envs.spec, config), fixed=config.cpu_threads, before=threads, say=say
         ),
     ):
-        spec = envs[0].spec
         if trained_in is not None:
-            require_same_spaces(trained_in, config.env.id, spec, config.env.id)
-        for notice in envs[0].reading.notices:
+            require_same_spaces(trained_in, config.env.id, envs.spec, config.env.id)
+        for notice in envs.reading.notices:
             say(notice)
         if config.phase == "finetune" and is_tensor_env(factory) and config.log.eval_episodes:
             say(
@@ -506,34 +499,23 @@ def assemble(
                 "agent, pass a function that takes num_envs and device"
             )
         ranks.place(device)
-        agent = Agent(spec, config, device)
+        agent = Agent(envs.spec, config, device)
         ranks.broadcast_([*agent.tensors().values()])  # of other hardware, rounded differently
-        size = spec, sum(lane.num_envs for lane in envs), agent.method.skill_dim
-        replay = make_replay(replay_part(config), *size, device, say, agent.note_dim, len(envs))
+        size = envs.spec, envs.num_envs, agent.method.skill_dim
+        replay = make_replay(replay_part(config), *size, device, say, agent.note_dim)
         with closing(Engine(agent, replay, say, before=engine)) as runner:
             yield Assembly(envs, eval_envs, agent, replay, runner)
 
 
-@contextmanager
-def lane_envs(env: EnvConfig, factory: EnvFactory | None, phase: str, device: str) -> Iterator[list[Envs]]:
-    """The training environments of this rank by lane, all of which are closed in the end."""
-    lanes: list[Envs] = []
-    pretraining = phase == "pretrain"
-    with ExitStack() as stack:
-        for part, count in env_parts(env):
-            try:
-                made = make_envs(part, factory, count, pretraining=pretraining, device=device)
-            except ConfigError as error:
-                if factory is None and "cannot be imported" in str(error) and "env=…" not in str(error):
-                    raise ConfigError(f"{error}; or pass the factory as env=…") from error
-                raise
-            lanes.append(stack.enter_context(closing(made)))
-            if made.spec != lanes[0].spec:
-                raise SpaceError(
-                    f"the environments {env.id!r} of lane {len(lanes) - 1} have {made.spec.describe()} and "
-                    f"those of lane 0 have {lanes[0].spec.describe()}: expected the same spaces in all"
-                )
-        yield lanes
+def _make_envs(config: Config, factory: EnvFactory | None, device: str) -> Envs:
+    """The training environments of this rank."""
+    env, count = env_part(config.env)
+    try:
+        return make_envs(env, factory, count, pretraining=config.phase == "pretrain", device=device)
+    except ConfigError as error:
+        if factory is None and "cannot be imported" in str(error) and "env=…" not in str(error):
+            raise ConfigError(f"{error}; or pass the factory as env=…") from error
+        raise
 
 
 @contextmanager

@@ -160,7 +160,7 @@ class AtariConfig:
 
 @dataclass(frozen=True)
 class DMControlConfig:
-    """Observations and simulation of `dmc/…` and `dmc-warp/…`; no other environment has these options."""
+    """Observations and simulation of `dmc/…`; no other environment has these options."""
 
     observation: Literal["states", "pixels"] = "states"
     """The task's own observations as one vector, or images."""
@@ -179,8 +179,8 @@ class DMControlConfig:
     """Where images are rendered. `auto` takes CPU cores if networks learn on the GPU and there are enough
     cores for this quality, else the GPU if there is one, and says so."""
     processes: int = 0
-    """Simulator processes of `dmc/…`, unless `env.backend` is `sync`; 0 is one per environment, up to the
-    number of CPU cores."""
+    """Simulator processes, unless `env.backend` is `sync`; 0 is one per environment, up to the number of CPU
+    cores."""
 
     def __post_init__(self) -> None:
         require(0 < self.image_size <= 1024, "image_size", self.image_size, "1 to 1024 pixels")
@@ -193,14 +193,14 @@ class EnvConfig:
     """The environment and the number of copies."""
 
     id: str = ""
-    """`atari/<game>`, `dmc/<domain>_<task>`, `dmc-warp/<domain>_<task>`, a Gymnasium id or `module:factory`;
-    options as a query: `atari/pong?sticky=true`."""
+    """`atari/<game>`, `dmc/<domain>_<task>`, a Gymnasium id or `module:factory`; options as a query:
+    `atari/pong?sticky=true`."""
     num_envs: int = 1
     """Environments stepped in parallel."""
     backend: Literal["auto", "native", "sync", "async", "tensor"] = "auto"
     """How they are stepped: natively vectorized, in this process, in worker processes, or as tensors on the
     run's device, where observations stay. `auto` takes the native version where the environment has one; else
-    `sync`, on DMControl `async`, in MuJoCo Warp `tensor`."""
+    `sync`, on DMControl `async`."""
     frame_stack: int = 1
     """Consecutive frames that make one observation; stacked by the replay, not by the environment."""
     count_states: bool = False
@@ -223,10 +223,6 @@ class EnvConfig:
     """Where the environment says which discrete actions are allowed: in its `info["action_mask"]`, by its
     method `action_masks()`, or under the key `action_mask` of its observations. `auto` looks for them when
     the environment is probed."""
-    lanes: int = 1
-    """Groups of equal size in which the environments take turns. With 2, one half steps in its own threads or
-    processes while the last step of the other half is recorded and its next actions are chosen. It pays where
-    stepping takes longer than that; nothing is gained where environments step in this process (`sync`)."""
     atari: AtariConfig = field(default_factory=AtariConfig)
     """Atari."""
     dmc: DMControlConfig = field(default_factory=DMControlConfig)
@@ -234,7 +230,6 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         require(0 < self.num_envs <= MAX_ENVS, "num_envs", self.num_envs, f"1 to {MAX_ENVS}")
-        require(0 < self.lanes <= MAX_ENVS, "lanes", self.lanes, "1 (all step together), 2 or a few more")
         require(0 < self.frame_stack <= 1024, "frame_stack", self.frame_stack, "1 to 1024 frames")
         require_positive(self, "timeout_s")
         require(self.counted_envs >= 0, "counted_envs", self.counted_envs, "0 (all) or a number of them")
@@ -476,10 +471,6 @@ class ReplayConfig:
     """`auto` keeps the replay on the networks' device if it fits there. Otherwise its frames are kept in main
     memory, which is pinned so that the GPU reads it directly, and the run says so. `cpu` keeps them there
     always."""
-    compressed_gib: float = 0.0
-    """Memory in GiB for frames that are compressed without loss, which takes images; 0 stores frames as they
-    are. `capacity_steps` is then an upper bound: when the memory is full, the oldest steps are dropped, and
-    the run says how many fit."""
     priority_exponent: float = 0.0
     """α of prioritized sampling (Schaul et al. 2016): transitions are drawn with a probability proportional
     to their last error to the power of α; 0 draws uniformly."""
@@ -496,8 +487,6 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         require_positive(self, "capacity_steps")
-        size = self.compressed_gib
-        require(0 <= size < math.inf, "compressed_gib", size, "0 (no compression) or more")
         for name in ("priority_exponent", "importance_start", "importance_end"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a number in [0, 1]")
 

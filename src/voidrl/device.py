@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voidrl import turns
 from voidrl.errors import ConfigError
 
 
@@ -64,11 +63,7 @@ def placed(name: str, seed: int) -> Iterator[torch.device]:
     """Select a device by name with seeded generators, and restore the caller's afterwards."""
     place = pick_device(name)
     # Streams and events belong to the current device, which must be ours on a machine with several.
-    with (
-        torch.cuda.device(place) if place.type == "cuda" else nullcontext(),
-        turns.own_stream(place),
-        seeded(seed, place),
-    ):
+    with torch.cuda.device(place) if place.type == "cuda" else nullcontext(), seeded(seed, place):
         yield place
 
 

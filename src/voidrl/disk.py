@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 from voidrl.config import Config
 from voidrl.errors import RunFolderError, by_caller
-from voidrl.machine import free_disk, runs_here
-from voidrl.replay import compression
-from voidrl.replay.sizes import chunk_row_count, frame_bytes, row_count, slot_bytes
+from voidrl.machine import free_disk
+from voidrl.replay.sizes import chunk_row_count, row_count, slot_bytes
 from voidrl.types import EnvSpec
-from voidrl.units import GIB, human_bytes
+from voidrl.units import human_bytes
 
 ADAM_MOMENTS = 2
 OVERHEAD_BYTES = 10_000  # of a checkpoint: random states, headers, manifest
@@ -47,14 +46,8 @@ def checkpoint_bytes(
     rows = row_count(config.replay.capacity_steps, num_envs, spec)
     # `starts` is in a file of its own.
     row_size = num_envs * (slot_bytes(spec, skill_dim, note_dim=note_dim) - 8)
-    compressed = config.replay.compressed_gib
-    chunk_rows = chunk_row_count(spec, num_envs, skill_dim, compressed=compressed > 0)
+    chunk_rows = chunk_row_count(spec, num_envs, skill_dim)
     positions = 8 * (rows * num_envs + rows)  # `starts` and `row_starts`, written in full each time
-    if compressed:
-        raw, places = num_envs * frame_bytes(spec), 2 * 8  # the latter of the records of a line
-        index = compression.index_bytes(frame_bytes(spec), num_envs, rows) // rows + places * config.env.lanes
-        row_size += index - raw + min(raw, int(compressed * GIB) // rows)
-        positions += places * rows * config.env.lanes
     if config.replay.priority_exponent:
         positions += 8 * rows * num_envs
 
@@ -94,21 +87,19 @@ def require_disk(
         keep_last: How many are kept.
         say: Takes the warning.
     """
-    free, runs = free_disk(folder), runs_here()
+    free = free_disk(folder)
     if free is None:
         return
-    free //= runs  # which write their checkpoints at the same time
-    each = f" for each of {runs} runs" if runs > 1 else ""
     fewest, most = needed(FEWEST), needed(keep_last + 1)
     if fewest > free:
         out = by_caller("out", "--out")
         raise RunFolderError(
-            f"the disk of {folder} has {human_bytes(free)} free{each}, and by its end the run needs "
+            f"the disk of {folder} has {human_bytes(free)} free, and by its end the run needs "
             f"{human_bytes(fewest)} for a checkpoint and its successor: choose another {out}, or lower "
             f"replay.capacity_steps"
         )
     if most > free:
         say(
-            f"the disk of {folder} may become full: {human_bytes(free)} are free{each}, and by its end the "
-            f"run needs {human_bytes(most)} for checkpoints; lower log.keep_last or replay.capacity_steps"
+            f"the disk of {folder} may become full: {human_bytes(free)} are free, and by its end the run "
+            f"needs {human_bytes(most)} for checkpoints; lower log.keep_last or replay.capacity_steps"
         )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import difflib
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
-from typing import Any
 
 LONGEST_VALUE = 200  # characters of a value in a message
 _from_command: ContextVar[bool] = ContextVar("from_command", default=False)
@@ -146,27 +144,10 @@ class RankLostError(VoidrlError):
     """Another process that trains the same agent has ended, or does not answer."""
 
 
-class RunsFailedError(VoidrlError):
-    """Some of several runs in one process failed; the others are complete, or were stopped."""
-
-    def __init__(self, errors: Mapping[str, VoidrlError], returned: Mapping[str, Any], runs: int) -> None:
-        self.errors = dict(errors)
-        """What the failed runs raised, by name."""
-        self.returned = dict(returned)
-        """What the complete ones returned, by name."""
-        names: dict[str, list[str]] = {}
-        for name, error in errors.items():
-            names.setdefault(str(error), []).append(name)
-        sentences = "; ".join(f"{', '.join(each)}: {sentence}" for sentence, each in names.items())
-        super().__init__(f"{len(errors)} of {runs} runs failed; {sentences}")
-
-
 class RunInterrupted(KeyboardInterrupt):
     """A signal stopped the run after a checkpoint; not an Exception, so that nothing swallows it."""
 
     is_reported = False
-    run: Path | None = None
-    """The folder of the run that is to be resumed."""
 
 
 class StoppedBySignal(KeyboardInterrupt):

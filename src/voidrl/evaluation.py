@@ -9,7 +9,6 @@ from itertools import chain
 import numpy as np
 import torch
 
-from voidrl import turns
 from voidrl.agent import Agent
 from voidrl.agent.cost import acting_threads
 from voidrl.device import seeded
@@ -148,8 +147,6 @@ def evaluate_agent(
             real = ~ended  # after the end of an episode, this step is the reset
             counted = real & playing & (True if steps is None else taken < budget)
             envs.send(action)
-            with turns.released():
-                envs.wait()
             result = envs.recv(counted)
             if not envs.actions_are_finite:
                 raise _bad_action(agent)

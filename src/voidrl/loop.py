@@ -1,12 +1,7 @@
 """The one training loop, for pre-training, fine-tuning and training from scratch.
 
-Environments are in lanes, which take turns (`EnvConfig.lanes`): while those of one lane step, the last step
-of the next one is recorded and its actions are chosen. What happens between steps is decided once per cycle,
-when the first lane has been recorded.
-
-Checkpoints make resuming exact for any environment: at each one all lanes have taken as many steps, all
-episodes are cut, and the environments are reset with a seed made from the run's seed and the step, in
-uninterrupted runs as in resumed ones.
+Checkpoints make resuming exact for any environment: at each one all episodes are cut and the environments are
+reset with a seed made from the run's seed and the step, in uninterrupted runs as in resumed ones.
 """
 
 from __future__ import annotations
@@ -26,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voidrl import checkpoint, ranks, turns
+from voidrl import checkpoint, ranks
 from voidrl.agent import Agent, diagnosis
 from voidrl.agent.adapter import Adapter
 from voidrl.agent.detours import Detours
@@ -37,7 +32,7 @@ from voidrl.config import Config
 from voidrl.device import HostCopy
 from voidrl.engine.engine import Engine
 from voidrl.envs.ids import is_importable
-from voidrl.envs.vector import Counter, Envs, StepResult
+from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import (
     CallbackFailedError,
     ConfigError,
@@ -48,7 +43,6 @@ from voidrl.errors import (
     RunInterrupted,
 )
 from voidrl.evaluation import EVALUATION_STREAM, evaluate_agent, run_seed
-from voidrl.lane import Flight, Lane, make_lanes
 from voidrl.methods.base import Method
 from voidrl.metrics import CHECK, MetricsWriter
 from voidrl.metrics.health import HealthMonitor
@@ -57,8 +51,8 @@ from voidrl.ranks.totals import RankMetrics, RankTotals
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import score_name
 from voidrl.saved_run import LoopState, save_run
-from voidrl.terminal.joint_progress import show_progress
 from voidrl.terminal.output import durable_output, say
+from voidrl.terminal.progress import Progress
 from voidrl.terminal.signals import StopSignals
 from voidrl.units import crossed
 
@@ -70,10 +64,16 @@ MAX_CELLS = 1_000_000  # `info["cell"]` beyond these is no index into a small ma
 class Loop:
     """Steps environments, updates the agent, logs metrics, writes checkpoints."""
 
+    score: np.ndarray  # (N,) return of the episode so far
+    length: np.ndarray  # (N,) its steps
+    skill: Tensor  # (N, skill_dim) by which the next actions are chosen
+    skill_age: np.ndarray  # (N,) steps taken with the present skill
+    ended: np.ndarray  # (N,) whether the last step ended the episode, so that the next one resets it
+
     def __init__(
         self,
         engine: Engine,
-        envs: list[Envs],
+        envs: Envs,
         eval_envs: OpenEnvs | None,
         folder: RunFolder,
         state: LoopState,
@@ -81,14 +81,13 @@ class Loop:
         callbacks: CallbackList | None = None,
         pretrained: Agent | None = None,
     ) -> None:
-        """`envs` are those of each lane; `pretrained` is the agent that a new run fine-tunes."""
+        """`pretrained` is the agent that a new run fine-tunes."""
         self.totals = RankTotals()
         self.group = ranks.current()  # kept: it is another one within `ranks.alone`, also for other threads
         self.is_main = self.group.is_main  # the rank that logs, saves and evaluates
         self.first_column = self.group.part(engine.agent.config.env.num_envs).start
         self.engine, self.agent, self.replay = engine, engine.agent, engine.replay
-        self.lanes, self.num_envs = make_lanes(envs, engine.agent.device), engine.replay.num_envs
-        self.eval_envs, self.folder, self.state = eval_envs, folder, state
+        self.envs, self.eval_envs, self.folder, self.state = envs, eval_envs, folder, state
         self.probe = probe  # measures the agent, for `log.probe_every_steps`
         self.callbacks = callbacks or CallbackList()
         self.view = RunView(self.agent, folder.path, state)
@@ -97,7 +96,7 @@ class Loop:
         finetuning = self.config.phase == "finetune"
         self.adapter = Adapter(agent, self.replay, state, engine.say)
         self.warmup_steps = self.adapter.warmup_steps
-        self.detours = Detours(agent, self.num_envs)
+        self.detours = Detours(agent, envs.num_envs)
         self.on_policy = agent.learner.rollout_steps > 0
         random_actions = not finetuning or self.config.finetune.warmup_actions == "random"
         self.random_warmup = random_actions and not self.on_policy
@@ -106,6 +105,7 @@ class Loop:
         method = agent.method
         self.observes = agent.uses_method and type(method).observe is not Method.observe
         self.begins = agent.uses_method and type(method).begin is not Method.begin
+        self.env_numbers = torch.arange(envs.num_envs, device=agent.device)
         self.health = HealthMonitor(self.config, constant_reward=method.constant_reward)
         self.pretrained = pretrained
         self.best = BestAgent(folder, self.config, eval_envs) if finetuning and self.is_main else None
@@ -135,9 +135,8 @@ class Loop:
         title = f"{config.phase} {config.env.id}"
         with ExitStack() as stack:
             if self.is_main:
-                shown = show_progress(config.steps, state.steps, initial_updates=state.updates, title=title)
-                stack.enter_context(shown)
-                self.progress = shown
+                shown = Progress(config.steps, state.steps, initial_updates=state.updates, title=title)
+                self.progress = stack.enter_context(shown)
                 self.writer = MetricsWriter(
                     self.folder.path,
                     tensorboard=config.log.tensorboard,
@@ -198,12 +197,10 @@ class Loop:
                 f"{path.name}"
             )
         self.folder.status.stop(steps, signal=signal)
-        interrupted = RunInterrupted(
+        return RunInterrupted(
             f"stopped by {signal} at step {steps} of {total}; checkpoint {path.name} written, resume with "
             f"`{resume_command(self.folder, self.config, self.group)}`"
         )
-        interrupted.run = self.folder.path
-        return interrupted
 
     def _say_who_stopped(self, name: str, path: Path) -> None:
         steps = self.state.steps
@@ -221,9 +218,8 @@ class Loop:
         warmup_steps = 0 if self.on_policy or not self.agent.learns else self.warmup_steps
         self.folder.status.track(lambda: state.steps, str(self.agent.device), warmup_steps)
         self.clock_rollouts = state.rollouts
-        counter = self.lanes[0].envs.counter
-        if counter is not None and state.states:
-            counter.load(state.states)
+        if self.envs.counter is not None and state.states:
+            self.envs.counter.load(state.states)
             state.states = {}  # the counter has them
         if self.config.phase == "finetune" and state.metrics_bytes is None:
             self._checkpoint()  # the pre-trained agent is part of the run from the start
@@ -231,31 +227,21 @@ class Loop:
             return self._checkpoint()
         has_step_hooks = self.totals.any(self.callbacks.has_step_hooks)
         self._begin_episodes()
-        due_before = state.steps
         while True:
-            before, stops = state.steps, False
-            for lane in self.lanes:
-                self._take_turn(lane)
-                awaited = self.lanes[(lane.number + 1) % len(self.lanes)]
-                if awaited.flight is not None:  # as of the first lane in the end
-                    stops = self._receive(awaited, awaited.flight, stop)
+            before = state.steps
+            stops = self._step(stop)
             if self.totals.is_alone:
                 stops = self._stops(stop)  # what came meanwhile as well
-            due = self._steps_when_aligned()
-            last = due >= self.config.steps or stops
-            at_checkpoint = last or crossed(due_before, due, log.checkpoint_every_steps)
-            due_before = due
-            if at_checkpoint:
-                self._align(stop)
             if has_step_hooks and state.steps > before:  # not where all were reset
                 self._call("on_step")
                 stops = self.totals.any(self._stops(stop))
-                last, at_checkpoint = last or stops, at_checkpoint or stops
+            last = state.steps >= self.config.steps or stops
+            at_checkpoint = last or crossed(before, state.steps, log.checkpoint_every_steps)
             if at_checkpoint:
-                self._settle(stop)
+                self._update_agent()  # no update is due in what is saved
             if self._report(before) and not at_checkpoint and self.totals.any(self._stops(stop)):
                 at_checkpoint = True
-                self._settle(stop)
+                self._update_agent()
             if self.is_main and self._snapshots_by(state.steps) > self._snapshots_by(before):
                 self._snapshot()  # before the checkpoint: a run resumed there would not pass this step again
             if at_checkpoint:
@@ -265,54 +251,27 @@ class Loop:
                     return path
                 self._begin_episodes()
 
-    def _take_turn(self, lane: Lane) -> None:
-        """Choose actions, run the updates that are due, and start a step of the environments."""
-        skill = lane.skill
+    def _step(self, stop: StopSignals) -> bool:
+        """Step all environments and run the updates that are due; returns whether any rank is to stop."""
+        envs, skill = self.envs, self.skill
         if self.on_policy:
             self._update_agent()  # before the new policy acts, and never while the old one does
-        chosen = self._choose_actions(lane)
+        chosen = self._choose_actions()
         # Environments and updates run at the same time. On CUDA updates are launched after the actions;
         # elsewhere they take this thread, so the environments are started first. Those on the device are
         # launched too, and their rewards arrive while the updates run.
         if isinstance(chosen, Tensor) or chosen.on_host:
-            self._send(lane, chosen)
+            self._send(chosen)
             self._update_agent()
         else:
             self._update_agent()
-            self._send(lane, chosen)
-        lane.flight = Flight(chosen, skill)
-
-    def _receive(self, lane: Lane, flight: Flight, stop: StopSignals) -> bool:
-        """Wait for the step of a lane and record it; returns whether any rank is to stop."""
-        envs = lane.envs
+            self._send(chosen)
         with self.engine.idle if self.state.updates else nullcontext():
-            with lane.named(len(self.lanes)):
-                with turns.released():
-                    envs.wait()
-                result = envs.recv()
-            lane.flight = None
+            result = envs.recv()
             if not envs.actions_are_finite:
                 raise self._bad_action()
-            taken = flight.actions if isinstance(flight.actions, Tensor) else flight.actions.numpy()
-            return self._record(lane, taken, flight.skill, result, self._stops(stop))
-
-    def _steps_when_aligned(self) -> int:
-        """The steps of the run once those are recorded that environments are taking, of all ranks."""
-        if len(self.lanes) == 1:
-            return self.state.steps
-        awaited, _, _ = self.totals.add(sum(lane.steps_in_flight for lane in self.lanes), 0, False)
-        return self.state.steps + awaited
-
-    def _align(self, stop: StopSignals) -> None:
-        """Record the steps that environments are taking, so that all lanes have taken as many."""
-        for lane in self.lanes:
-            if lane.flight is not None:
-                self._receive(lane, lane.flight, stop)
-
-    def _settle(self, stop: StopSignals) -> None:
-        """Before a checkpoint: no step is in flight and no update is due in what is saved."""
-        self._align(stop)
-        self._update_agent()
+            taken = chosen if isinstance(chosen, Tensor) else chosen.numpy()
+            return self._record(taken, skill, result, self._stops(stop))
 
     def _call(self, event: str) -> None:
         """Call the hooks of an event, which only the first rank has."""
@@ -348,45 +307,40 @@ class Loop:
             self.engine.say(text)
 
     def _begin_episodes(self) -> None:
-        seed, method = run_seed(self.config.seed, 0, self.state.steps) + self.first_column, self.agent.method
-        for lane in self.lanes:
-            with lane.named(len(self.lanes)):
-                frames, info = lane.envs.reset(seed + lane.first_env)
-            self.replay.reset(frames)
-            lane.begin(torch.zeros(lane.num_envs, method.skill_dim, device=self.agent.device))
-            self._change_skills(lane)
-            self._count_visits(lane, info)
+        n, device = self.envs.num_envs, self.agent.device
+        frames, info = self.envs.reset(run_seed(self.config.seed, 0, self.state.steps) + self.first_column)
+        self.replay.reset(frames)
+        self.score, self.length, self.skill_age = np.zeros(n), np.zeros(n, np.int64), np.zeros(n, np.int64)
+        self.skill, self.ended = torch.zeros(n, self.agent.method.skill_dim, device=device), np.zeros(n, bool)
+        self._change_skills(torch.ones(n, dtype=torch.bool, device=device))
+        self._count_visits(info)
         self.detours.begin()
         if self.engine.explorer is not None:
-            self.engine.explorer.begin(self.num_envs)
+            self.engine.explorer.begin(n)
         if self.begins:
-            obs = torch.cat([self.replay.latest(lane.number) for lane in self.lanes])
-            method.begin(obs, torch.cat([lane.env_numbers for lane in self.lanes]))
+            self.agent.method.begin(self.replay.latest(), self.env_numbers)
 
-    def _change_skills(self, lane: Lane, needed: Tensor | None = None) -> None:
-        """New skills where `needed`, (n,), by default everywhere."""
-        if needed is None:
-            needed = torch.ones(lane.num_envs, dtype=torch.bool, device=self.agent.device)
-        steps = torch.from_numpy(lane.length).to(self.agent.device)  # host synchronization
-        lane.skill = self.agent.next_skills(lane.skill, needed, steps)
+    def _change_skills(self, needed: Tensor) -> None:
+        """New skills where `needed`, (N,)."""
+        steps = torch.from_numpy(self.length).to(self.agent.device)  # host synchronization
+        self.skill = self.agent.next_skills(self.skill, needed, steps)
         # Those of custom methods are checked, which costs a host synchronization per change.
-        if ":" in self.config.method.name and lane.skill.numel() and not torch.isfinite(lane.skill).all():
+        if ":" in self.config.method.name and self.skill.numel() and not torch.isfinite(self.skill).all():
             raise self._not_finite(diagnosis.blame_skill(self.agent, "sample_skill"))
 
-    def _choose_actions(self, lane: Lane) -> HostCopy | Tensor:
+    def _choose_actions(self) -> HostCopy | Tensor:
         """Actions on their way to the host, or on the device if the environments are there too."""
         agent = self.agent
         agent.set_progress(self.state.steps)
         if self.adapter.in_warmup and self.random_warmup:
-            actions = agent.random_actions(self.replay.latest(lane.number))
+            actions = agent.random_actions(self.replay.latest())
         else:
             agent.learner.set_progress(self.adapter.noise_steps)
-            actions = self.engine.choose(lane.skill, explore=self._explores(), lane=lane.number)
+            actions = self.engine.choose(self.skill, explore=self._explores())
             if probability := self.adapter.detour_probability:
-                obs = self.replay.latest(lane.number)
-                steps = self.adapter.detour_steps
-                actions = self.detours.replace(actions, obs, probability, steps, lane.number)
-        return actions.clone() if lane.envs.takes_tensors else HostCopy(actions)
+                obs, steps = self.replay.latest(), self.adapter.detour_steps
+                actions = self.detours.replace(actions, obs, probability, steps)
+        return actions.clone() if self.envs.takes_tensors else HostCopy(actions)
 
     def _explores(self) -> bool:
         """Whether the pre-trained policy may act now; it is released once it never will again."""
@@ -398,33 +352,29 @@ class Loop:
             self.engine.explorer = None
         return explores
 
-    def _send(self, lane: Lane, chosen: HostCopy | Tensor) -> None:
+    def _send(self, chosen: HostCopy | Tensor) -> None:
         if isinstance(chosen, Tensor):
-            lane.envs.send(chosen)  # `actions_are_finite` is known with the results
+            self.envs.send(chosen)  # `actions_are_finite` is known with the results
             return
-        with nullcontext() if chosen.on_host else turns.released():
-            action = chosen.numpy()
+        action = chosen.numpy()
         if not np.isfinite(action).all():
             raise self._bad_action()
-        with lane.named(len(self.lanes)):
-            lane.envs.send(action)
+        self.envs.send(action)
 
     def _bad_action(self) -> NonFiniteError:
         self.engine.metrics.flush()  # a loss that broke before the action is the cause
         return self._not_finite(self._first_culprit() or diagnosis.blame_policy(self.agent))
 
-    def _record(
-        self, lane: Lane, action: np.ndarray | Tensor, skill: Tensor, result: StepResult, stops: bool
-    ) -> bool:
-        """Store one step of the environments of a lane; returns whether any rank is to stop."""
+    def _record(self, action: np.ndarray | Tensor, skill: Tensor, result: StepResult, stops: bool) -> bool:
+        """Store one step of all environments; returns whether any rank is to stop."""
         state, agent = self.state, self.agent
-        real = ~lane.ended  # where an episode had ended, this step was its reset
-        lane.skill_age = np.where(real, lane.skill_age + 1, 0)
+        real = ~self.ended  # where an episode had ended, this step was its reset
+        self.skill_age = np.where(real, self.skill_age + 1, 0)
         # With the first update the task's skill is chosen, if there is to be one.
         tries = agent.follows_skills or not state.updates
         period = agent.skill_every_steps if tries else 0
         # An episode that ends has its next skill drawn with its reset: of two, the first would never act.
-        changes = real & ~result.ended & (lane.skill_age >= period) if period else np.zeros_like(real)
+        changes = real & ~result.ended & (self.skill_age >= period) if period else np.zeros_like(real)
         added = self.replay.add(
             action,
             result.reward,
@@ -440,45 +390,45 @@ class Loop:
         state.steps += steps
         state.episodes += episodes
         agent.steps = self.initial_agent_steps + state.steps
-        self._count_visits(lane, result.info)
+        self._count_visits(result.info)
         if self.observes or self.begins:
-            self._observe(lane, real, skill)
+            self._observe(real, skill)
 
         self.unlogged.rewards += result.reward[real].tolist()
-        lane.score, lane.length = lane.score + np.where(real, result.score, 0), lane.length + real
+        self.score, self.length = self.score + np.where(real, result.score, 0), self.length + real
         if not real.all() or changes.any():
-            lane.skill_age[changes] = 0
+            self.skill_age[changes] = 0
             needed = torch.from_numpy(~real | changes).to(agent.device)  # host synchronization
-            self._change_skills(lane, needed)
-        lane.ended = ended
+            self._change_skills(needed)
+        self.ended = ended
         for i in np.flatnonzero(ended):
-            self.unlogged.finished.append((float(lane.score[i]), int(lane.length[i])))
-            self.adapter.finished(float(lane.score[i]))
-            lane.score[i], lane.length[i] = 0.0, 0
+            self.unlogged.finished.append((float(self.score[i]), int(self.length[i])))
+            self.adapter.finished(float(self.score[i]))
+            self.score[i], self.length[i] = 0.0, 0
         return stops
 
-    def _observe(self, lane: Lane, real: np.ndarray, skill: Tensor) -> None:
+    def _observe(self, real: np.ndarray, skill: Tensor) -> None:
         """Show the method the states that were just reached; those after a reset are no steps."""
-        obs, columns, method = self.replay.latest(lane.number), lane.columns, self.agent.method
+        obs, env, method = self.replay.latest(), self.env_numbers, self.agent.method
         if not real.all():
-            columns = torch.from_numpy(np.flatnonzero(real)).to(obs.device)  # host synchronization
+            env = torch.from_numpy(np.flatnonzero(real)).to(obs.device)  # host synchronization
             if self.begins:
                 fresh = torch.from_numpy(np.flatnonzero(~real)).to(obs.device)  # host synchronization
-                method.begin(obs[fresh], fresh + lane.first_env)
-            obs, skill = obs[columns], skill[columns]
-        note = method.observe(obs, skill, columns + lane.first_env) if self.observes else None
+                method.begin(obs[fresh], fresh)
+            obs, skill = obs[env], skill[env]
+        note = method.observe(obs, skill, env) if self.observes else None
         if self.agent.note_dim:
-            self._annotate(columns, note)
+            self._annotate(env, note)
 
-    def _annotate(self, columns: Tensor, note: Tensor | None) -> None:
-        expected, name = (len(columns), self.agent.note_dim), self.config.method.name
+    def _annotate(self, env: Tensor, note: Tensor | None) -> None:
+        expected, name = (len(env), self.agent.note_dim), self.config.method.name
         if note is None or note.shape != expected:
             given = "nothing" if note is None else f"a tensor of shape {tuple(note.shape)}"
             raise ConfigError(
                 f"method {name!r} noted {given} in `observe` and has note_dim = {expected[1]}: expected a "
                 f"tensor of shape {expected}"
             )
-        self.replay.annotate(columns, note)
+        self.replay.annotate(env, note)
 
     def _update_agent(self) -> None:
         """Run the updates that are due: exactly `updates_per_step` for each step after the warm-up."""
@@ -495,8 +445,7 @@ class Loop:
             self._say_chosen_skill()
             if not torch.isfinite(agent.task_skill).all():  # host synchronization, once in a run
                 raise self._not_finite(diagnosis.blame_skill(agent, "select_skill"))
-            for lane in self.lanes:
-                self._change_skills(lane)
+            self._change_skills(torch.ones(self.envs.num_envs, dtype=torch.bool, device=agent.device))
         if self.adapter.may_adapt and due:  # after the skill for the task is chosen
             self._adapt()
         elif self.adapter.may_rescale:
@@ -530,7 +479,7 @@ class Loop:
         """Once a rollout is full, update the policy with it, and then f as often as has become due."""
         state, agent = self.state, self.agent
         steps = state.steps - state.rollout_start
-        if steps < agent.learner.rollout_steps * self.num_envs:
+        if steps < agent.learner.rollout_steps * self.envs.num_envs:
             return
         self.engine.update_on_rollout(steps)
         state.rollout_start = state.steps
@@ -561,9 +510,9 @@ class Loop:
                 f"skill {_skill_name(skill)} is used for the task, {self.agent.method.skill_choice}"
             )
 
-    def _count_visits(self, lane: Lane, info: dict[str, Any]) -> None:
+    def _count_visits(self, info: dict[str, Any]) -> None:
         cells, reported = np.asarray(info.get("cell", ())), np.asarray(info.get("_cell", True))
-        if cells.shape == (lane.num_envs,) and cells.dtype.kind in "iu":
+        if cells.shape == (self.envs.num_envs,) and cells.dtype.kind in "iu":
             cells = cells[reported & (cells >= 0) & (cells < MAX_CELLS)]
             counts = np.bincount(cells.astype(np.int64), minlength=len(self.state.visits))
             counts[: len(self.state.visits)] += self.state.visits
@@ -608,7 +557,7 @@ class Loop:
         if culprit := self._first_culprit():
             raise self._not_finite(culprit)
         self.unlogged.visits = state.visits
-        counter = self._joint_counter()
+        counter = self.envs.counter
         if counter is not None and not self.is_main:  # the first rank counts those of all
             self.unlogged.states = [counter.state()]
             counter.clear()
@@ -619,7 +568,7 @@ class Loop:
             return
         row: dict[str, Any] = {f"train/{k}": v for k, v in metrics.trained.items() if not k.startswith(CHECK)}
         row |= {"phase": self.config.phase, "updates": state.updates, "episodes": state.episodes}
-        row["frames"] = state.steps * self.lanes[0].envs.frames_per_step
+        row["frames"] = state.steps * self.envs.frames_per_step
         row["reward/extrinsic"] = float(np.mean(metrics.rewards))
         if metrics.finished:
             row["episode/return"] = float(np.mean([r for r, _ in metrics.finished]))
@@ -655,16 +604,6 @@ class Loop:
             "bins": row.get("coverage/bins"),
         }
         self.progress.update(state.steps, {k: v for k, v in shown.items() if v is not None})
-
-    def _joint_counter(self) -> Counter | None:
-        """The counter of the first lane, with what the others have counted since they were asked last."""
-        joint = self.lanes[0].envs.counter
-        for lane in self.lanes[1:]:
-            counter = lane.envs.counter
-            if joint is not None and counter is not None:
-                joint.merge(counter.state())
-                counter.clear()
-        return joint
 
     def _keep_score(self, row: Mapping[str, Any]) -> None:
         if name := score_name(row, self.config.phase):
@@ -703,9 +642,8 @@ class Loop:
         if self.best is not None and self.state.steps >= self.config.steps:
             # After the offset: a run that is extended drops this row, as if it had been longer all along.
             self.best.finish(self.agent, self.state.steps, self.writer)
-        counter = self.lanes[0].envs.counter
-        if counter is not None and self.is_main:  # the others, lanes and ranks, have handed theirs over
-            self.state.states = counter.state()
+        if self.envs.counter is not None and self.is_main:  # the others have handed theirs over
+            self.state.states = self.envs.counter.state()
         self.state.callbacks = self.callbacks.state(self.state.steps)
         keeps = self.config.log.keep_replay or self.state.steps < self.config.steps
         replay = self.replay if keeps else None

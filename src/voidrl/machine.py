@@ -7,8 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,6 @@ except ImportError:  # Windows
 
 GB = 10**9
 ROOT = Path("/")
-_runs: ContextVar[int] = ContextVar("runs", default=1)
 
 
 @dataclass(frozen=True)
@@ -115,26 +113,6 @@ def cores(root: Path = ROOT) -> Cores:
 def whole_cores() -> int:
     """Return the whole CPU cores that this process may use, at least one."""
     return max(1, int(cores().usable))
-
-
-@contextmanager
-def shared_by(runs: int) -> Iterator[None]:
-    """Inside, this process trains so many runs at once, which share what it may use."""
-    token = _runs.set(runs)
-    try:
-        yield
-    finally:
-        _runs.reset(token)
-
-
-def runs_here() -> int:
-    """Return how many runs this process trains at once."""
-    return _runs.get()
-
-
-def own_cores() -> int:
-    """Return the whole CPU cores for the environments of one run, at least one."""
-    return max(1, whole_cores() // runs_here())
 
 
 def existing(path: Path) -> Path:

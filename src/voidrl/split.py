@@ -1,6 +1,6 @@
 """Which part of a run each rank has: its environments are divided, and with them the columns of the replay.
 
-A config describes the whole run, whatever the number of ranks. Lanes divide the environments of a rank again.
+A config describes the whole run, whatever the number of ranks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 
 from voidrl import ranks
 from voidrl.config import Config, EnvConfig, ReplayConfig, flat, to_json
-from voidrl.envs.ids import DMC_WARP
 from voidrl.envs.tensor import is_tensor_env
 from voidrl.errors import ConfigError, shown
 
@@ -19,13 +18,6 @@ from voidrl.errors import ConfigError, shown
 def require_splittable(config: Config, factory: Any, size: int) -> None:
     """Refuse environments that `size` ranks cannot divide; batches and pieces are checked with the pieces."""
     env = config.env
-    require_lanes(env, size)
-    if env.lanes > 1 and config.learner.on_policy:
-        raise ConfigError(
-            f"env.lanes = {env.lanes} cannot be used with learner {config.learner.name!r}, which learns from "
-            f"rollouts of all environments at once: expected 1, or a learner that samples the replay, such "
-            f"as dqn"
-        )
     if size == 1:
         return
     if is_tensor_env(factory):
@@ -53,25 +45,6 @@ def require_splittable(config: Config, factory: Any, size: int) -> None:
         )
 
 
-def require_lanes(env: EnvConfig, size: int) -> None:
-    """Refuse lanes into which the environments of `size` ranks cannot be divided."""
-    if env.lanes == 1:
-        return
-    if env.backend == "tensor" or env.id.startswith(DMC_WARP):
-        raise ConfigError(
-            f"env.lanes = {env.lanes} cannot be used with environment {env.id!r}, whose copies step together "
-            f"on the device: expected 1"
-        )
-    for rank in range(min(size, env.num_envs)):
-        count = len(ranks.ProcessGroup(rank, size).part(env.num_envs))
-        if count % env.lanes:
-            there = f", {count} of them on rank {rank} of {size}" if size > 1 else ""
-            raise ConfigError(
-                f"env.lanes = {env.lanes} cannot be used with env.num_envs = {env.num_envs}{there}: expected "
-                f"lanes of equal size; use a multiple of {env.lanes * size} environments, or env.lanes = 1"
-            )
-
-
 def require_same_config(config: Config) -> None:
     """Refuse ranks that were started with different options, which would train different agents."""
     if ranks.current().size == 1:
@@ -87,18 +60,13 @@ def require_same_config(config: Config) -> None:
                 )
 
 
-def env_parts(env: EnvConfig) -> list[tuple[EnvConfig, int]]:
-    """The environments of each lane of this rank, and how many; states are counted in the first of all."""
-    require_lanes(env, ranks.current().size)
-    mine = ranks.current().part(env.num_envs)
-    count, parts = len(mine) // env.lanes, []
-    for first in range(mine.start, mine.start + count * env.lanes, count):
-        part = env
-        if env.count_states and 0 < env.counted_envs <= env.num_envs:
-            counted = min(count, max(0, env.counted_envs - first))
-            part = dataclasses.replace(env, count_states=counted > 0, counted_envs=counted)
-        parts.append((part, count))
-    return parts
+def env_part(env: EnvConfig) -> tuple[EnvConfig, int]:
+    """The environments of this rank, and how many they are; states are counted in the first of all."""
+    part = ranks.current().part(env.num_envs)
+    if not env.count_states or not 0 < env.counted_envs <= env.num_envs:
+        return env, len(part)
+    counted = min(len(part), max(0, env.counted_envs - part.start))
+    return dataclasses.replace(env, count_states=counted > 0, counted_envs=counted), len(part)
 
 
 def replay_part(config: Config) -> ReplayConfig:

@@ -15,7 +15,7 @@ from pathlib import Path
 from voidrl.machine import free_disk
 from voidrl.units import human_bytes
 
-MIN_FREE_BYTES = 200 * 10**6  # more than one config or environment takes
+MIN_FREE_BYTES = 200 * 10**6  # more than one config takes
 UNUSED_DAYS = 30  # after which the folder of another version or processor is deleted
 
 

@@ -114,7 +114,6 @@ def test_every_family_of_environments_has_a_page(capsys):
     pages = {
         "atari/": "atari",
         "dmc/": "dmcontrol",
-        "dmc-warp/": "dmc_warp",
         "voidrl/PixelMaze": "pixelmaze",
         "Gymnasium": "gymnasium",
         "envpool/": "envpool",

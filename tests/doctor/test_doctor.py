@@ -3,12 +3,10 @@
 import io
 import json
 import os
-import platform
 import shutil
 import sys
 import time
 from importlib import metadata
-from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +14,7 @@ import pytest
 import torch
 from pseudo_terminals import PseudoTerminal, widest
 
-from voidrl import bytecode, machine
+from voidrl import machine
 from voidrl.cli import main as cli
 from voidrl.doctor import checkup, probes
 from voidrl.doctor.checkup import examine, is_ready, summary
@@ -215,7 +213,6 @@ def test_packages_that_are_not_installed(monkeypatch):
         "Atari", "warn", "ale-py is not installed", "pip install 'voidrl[atari]'"
     )
     assert found["DMControl"].fix == found["OpenGL"].fix == "pip install 'voidrl[dmc]'"
-    assert found["MuJoCo Warp"].fix == "pip install 'voidrl[warp]'"
     assert found["video"].fix == "pip install 'voidrl[video]'"
     engines = {"Ray": "ray", "submitit": "slurm", "Optuna": "tune"}
     for name, extra in engines.items():
@@ -368,45 +365,6 @@ def test_presets_and_their_replays():
     assert checkup._too_large(10 * GB, 3).startswith("atari-paper (21.2 GB), urlb-pixels")
     assert checkup._too_large(100 * GB) == ""
     assert all(preset in checkup._too_large(0) for preset in PROTOCOLS)
-
-
-def test_bytecode_that_cannot_be_kept_slows_every_start(monkeypatch, tmp_path):
-    unset, prefix = "unset PYTHONDONTWRITEBYTECODE", "set PYTHONPYCACHEPREFIX to a folder that can be written"
-    folder = tmp_path / "voidrl" / "bytecode"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "pycache_prefix", str(folder / "this"))
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    assert checkup._python().state == "ok"  # the next import writes it
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    finding = checkup._python()
-    assert (finding.state, finding.fix) == ("warn", unset)
-    assert "the bytecode of torch is not kept" in finding.found
-    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK and Path(path).exists())
-    assert checkup._python().fix == f"{unset}; {prefix}"
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    assert checkup._python().fix == prefix
-    kept = Path(cache_from_source(find_spec("torch").origin))
-    assert kept.is_relative_to(folder)
-    kept.parent.mkdir(parents=True)
-    kept.write_bytes(b"x" * 2500)
-    python = f"{platform.python_version()}, {sys.executable}"
-    stored = f"bytecode kept by voidrl: {folder}; to empty it: rm -r {folder}"
-    assert checkup._python() == Finding("Python", "ok", f"{python}; {stored}")
-
-
-def test_why_bytecode_cannot_be_kept(monkeypatch, tmp_path):
-    monkeypatch.setattr(bytecode, "obstacles", lambda: ["PYTHONDONTWRITEBYTECODE"])
-    monkeypatch.setattr(sys, "pycache_prefix", None)
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    tmp_path.chmod(0o777)
-    finding = checkup._python()
-    assert finding.found.endswith(f"(other users can write to {tmp_path})")
-    assert finding.fix == "unset PYTHONDONTWRITEBYTECODE"
-    monkeypatch.setattr(bytecode, "is_forbidden", lambda: True)
-    finding = checkup._python()
-    assert finding.fix == "start Python without -B"
-    assert str(tmp_path) not in finding.found
 
 
 def test_where_compiled_code_is_kept_and_how_to_delete_it(monkeypatch, tmp_path):

@@ -14,7 +14,7 @@ import torch
 import voidrl
 from voidrl import build, checkpoint
 from voidrl.cli.main import main
-from voidrl.config import AtariConfig, EnvConfig
+from voidrl.config import AtariConfig, Config, EnvConfig
 from voidrl.envs.atari import game_rules
 from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, MissingExtraError, SpaceError, UnknownNameError
@@ -216,8 +216,7 @@ def test_the_loop_and_evaluations_know_the_phase(monkeypatch):
     made = SimpleNamespace(spec=None, close=lambda: None)
     monkeypatch.setattr(build, "make_envs", lambda *args, **how: seen.append(how.get("pretraining")) or made)
     for phase in ("pretrain", "finetune", "train"):
-        with build.lane_envs(EnvConfig(id="atari/pong"), None, phase, "cpu"):
-            pass
+        build._make_envs(Config(phase=phase, env=EnvConfig(id="atari/pong")), None, "cpu")
     assert seen == [True, False, False]
 
 
@@ -436,7 +435,7 @@ def test_the_papers_protocol_is_the_default(trained):
     assert trained.config.finetune.learning_rate == 1e-3
 
 
-def test_threads_of_all_lanes_share_the_cores(monkeypatch):
+def test_games_have_no_more_threads_than_there_are_cores(monkeypatch):
     import ale_py.vector_env
 
     made, create = [], ale_py.vector_env.AtariVectorEnv
@@ -445,9 +444,9 @@ def test_threads_of_all_lanes_share_the_cores(monkeypatch):
         "AtariVectorEnv",
         lambda *args, **options: made.append((args[1], options["num_threads"])) or create(*args, **options),
     )
-    monkeypatch.setattr("voidrl.envs.atari.own_cores", lambda: 7)
-    config = EnvConfig("atari/pong", num_envs=16, lanes=2)
+    monkeypatch.setattr("voidrl.envs.atari.whole_cores", lambda: 7)
+    config = EnvConfig("atari/pong")
     make_envs(config, None, 8).close()
-    make_envs(EnvConfig("atari/pong", num_envs=2), None, 2).close()
+    make_envs(config, None, 2).close()
     make_envs(config, None, 8, evaluation=True, render_height=84).close()
-    assert made == [(8, 3), (2, 2), (1, 1), (8, 7)]
+    assert made == [(8, 7), (2, 2), (1, 1), (8, 7)]

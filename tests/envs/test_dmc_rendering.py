@@ -33,7 +33,6 @@ def machine(monkeypatch):
         monkeypatch.delenv("LP_NUM_THREADS", raising=False)
         monkeypatch.setattr(gl, "_try", attempt)
         monkeypatch.setattr(gl, "_mesa", lambda: iter([{"MUJOCO_GL": "egl", "LIBGL_ALWAYS_SOFTWARE": "1"}]))
-        monkeypatch.setattr(dmc_rendering, "own_cores", lambda: cores)
         monkeypatch.setattr(dmc_rendering, "whole_cores", lambda: cores)
 
     return build

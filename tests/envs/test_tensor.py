@@ -286,8 +286,9 @@ def test_what_cannot_be_used_is_one_sentence():
         ConfigError, match="'CartPole-v1', which has no version in torch: expected voidrl/PixelMaze"
     ):
         make(None, name="CartPole-v1")
-    with pytest.raises(ConfigError, match="which has no version in torch"):
-        make(None, name="atari/pong")
+    for name in ("atari/pong", "dmc/walker"):
+        with pytest.raises(ConfigError, match=f"'{name}', which has no version in torch"):
+            make(None, name=name)
 
 
 def test_true_states_and_pictures_come_to_the_host():

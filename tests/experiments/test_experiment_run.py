@@ -172,9 +172,7 @@ def test_a_run_that_a_scheduler_stops_before_this_process_does_is_no_failure(own
     plan = make_plan(read_experiment(own), ExperimentRequest(device="cpu"), tmp_path / "out")
     executor, folder = local.Local(local.Options()), plan.cells[0].folder
     scheduler = run.Scheduler(plan, executor, ["voidrl"], Board(io.StringIO()))
-    executor._children[folder] = SimpleNamespace(
-        process=SimpleNamespace(poll=lambda: 75), ended_cells=lambda: {folder: 75}, finish=lambda: None
-    )
+    executor._children[folder] = SimpleNamespace(process=SimpleNamespace(poll=lambda: 75), close=lambda: None)
     scheduler.running[folder] = 0.0
     scheduler.reap(stopping=bool(requested))
     assert not scheduler.running

@@ -1,9 +1,11 @@
 """Pre-training seeds × fine-tuning seeds, scales, and training from scratch as fine-tuning does it."""
 
+import argparse
 import dataclasses
 
 import pytest
 
+from voidrl.cli.seeds import ReadSeeds, read_seeds
 from voidrl.config import FinetuneConfig, flat, to_json, update
 from voidrl.errors import ConfigError
 from voidrl.experiments import planner as planning
@@ -277,3 +279,29 @@ def test_the_tiny_panel_is_the_one_that_was_run():
     pretrained, tuned = found["zero_shot", 1], found["finetuned", 1]
     assert (pretrained.steps, count_updates(pretrained), pretrained.warmup_steps) == (100_000, 9000, 10_000)
     assert (tuned.updates_per_step, tuned.finetune.encoder_learning_rate) == (0.125, 2.5e-5)
+
+
+def test_lists_of_seeds():
+    assert read_seeds("1..4", "--seeds") == [1, 2, 3, 4]
+    assert read_seeds("7..7", "--seeds") == [7]
+    assert read_seeds("1,3,5", "--seeds") == [1, 3, 5]
+    assert read_seeds("4", "--seeds") == [4]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", action=ReadSeeds, nargs="+", default=[2])
+    assert parser.parse_args(["--seeds", "1..3", "7", "9,8"]).seeds == [1, 2, 3, 7, 9, 8]
+    assert parser.parse_args([]).seeds == [2]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("1..", r"--seeds '1..' cannot be used: expected whole numbers from 0 on, such as 1..8"),
+        ("one", "expected whole numbers"),
+        ("1..999999999", "expected at most 256 seeds"),
+        ("3..1", r"--seeds 3..1 cannot be used: expected the smaller number first"),
+        ("1,2,1", "--seeds 1,2,1 cannot be used: expected each seed once"),
+    ],
+)
+def test_bad_lists_of_seeds_are_answered_with_a_sentence(text, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        read_seeds(text, "--seeds")

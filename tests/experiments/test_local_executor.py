@@ -195,7 +195,7 @@ def recorder(tmp_path, monkeypatch):
         f"path = {str(tmp_path)!r} + '/' + job['cell'].replace('/', '-') + '.json';"
         "open(path, 'w').write(json.dumps([seen, job['config']['device'], job['threads']]))"
     )
-    monkeypatch.setattr(local, "cell_command", lambda *_: [sys.executable, "-S", "-c", code])
+    monkeypatch.setattr(local, "cell_command", lambda: [sys.executable, "-S", "-c", code])
     monkeypatch.setattr(run, "update_record", lambda plan: None)
 
     def state_of(cell, folder):

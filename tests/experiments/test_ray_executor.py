@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from voidrl import __version__, bytecode, checkpoint
+from voidrl import __version__, checkpoint
 from voidrl.checkpoint import Group
 from voidrl.cli.main import main
 from voidrl.errors import ConfigError, MissingExtraError
@@ -513,7 +513,6 @@ def test_a_command_that_cannot_disconnect_ends_with_its_own_status(monkeypatch, 
     monkeypatch.setattr(ray_monitor.atexit, "unregister", lambda hook: None)
     monkeypatch.setattr(ray_monitor, "answer_of", lose)
     monkeypatch.setattr("sys.argv", ["voidrl", "no-such-command"])
-    monkeypatch.setattr(bytecode, "keep", lambda: None)  # which is for the whole process
     assert main() == 2
     assert codes == []
     ray_monitor.disconnect_from_lost()

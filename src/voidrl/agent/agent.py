@@ -98,7 +98,7 @@ class Agent(nn.Module):
         check_vector_rewards(config, method, pieces.learner, critic)
         # The learner's tensors are named before the method's: a method may keep the critic that it made.
         self.learner = pieces.learner(seen, config.learner, encoder, critic, method.skill_dim)
-        self.learner.num_envs, self.learner.lanes = config.env.num_envs, config.env.lanes
+        self.learner.num_envs = config.env.num_envs
         if config.phase != "pretrain":
             tunes = config.phase == "finetune"
             self.learner.warmup_steps = config.finetune.warmup_steps if tunes else config.warmup_steps
@@ -674,20 +674,16 @@ class Agent(nn.Module):
     # Acting
 
     @torch.no_grad()
-    def choose(
-        self, obs: Tensor, skill: Tensor, *, deterministic: bool, training: bool = False, lane: int = 0
-    ) -> Tensor:
+    def choose(self, obs: Tensor, skill: Tensor, *, deterministic: bool, training: bool = False) -> Tensor:
         """The learner's actions for observations on the device; random ones where nothing is learned.
 
-        With `training` they are those of the training environments of a lane, in order, which may explore
-        differently.
+        With `training` they are those of the training environments, in order, which may explore differently.
         """
         if not self.learns:
             return self.random_actions(obs)
         with self.precision():
             if training and not deterministic:
-                lanes = (lane,) if lane else ()  # learners of users need not know of lanes where there is one
-                return self.learner.explore(obs, skill, *lanes)
+                return self.learner.explore(obs, skill)
             return self.learner.act(obs, skill, deterministic=deterministic)
 
     def random_actions(self, obs: Tensor) -> Tensor:

@@ -28,26 +28,22 @@ class Detours:
         self.held: Tensor | None = None
 
     def replace(
-        self, actions: Tensor, obs: Tensor, probability: float, mean_steps: float = MEAN_STEPS, lane: int = 0
+        self, actions: Tensor, obs: Tensor, probability: float, mean_steps: float = MEAN_STEPS
     ) -> Tensor:
-        """The (n,) or (n, A) actions of a lane, with the held ones where a detour is under way or begins.
+        """The (N,) or (N, A) actions, with the held ones where a detour is under way or begins.
 
         Lengths are geometric. An action that is no longer allowed is replaced by one that is.
         """
         n, shape = len(obs), (-1, *[1] * (actions.ndim - 1))
-        here = slice(lane * n, (lane + 1) * n)
         fresh = self.agent.random_actions(obs)
-        if self.held is None:
-            self.held = fresh.new_zeros(self.num_envs, *fresh.shape[1:])
-        remaining, held = self.remaining[here], self.held[here]  # views
-        begins = (torch.rand(n, device=fresh.device) < probability) & (remaining == 0)
+        held = torch.zeros_like(fresh) if self.held is None else self.held
+        begins = (torch.rand(n, device=fresh.device) < probability) & (self.remaining == 0)
         length = 1 + torch.empty(n, device=fresh.device).exponential_(1 / mean_steps).long()
-        remaining.copy_(torch.where(begins, length, remaining))
+        remaining = torch.where(begins, length, self.remaining)
         changes = begins
         allowed = action_mask(obs, self.agent.spec)
         if allowed is not None:
             changes = begins | ~allowed.to(held.device).gather(1, held[:, None])[:, 0]
-        held.copy_(torch.where(changes.view(shape), fresh, held))
-        taken = torch.where((remaining > 0).view(shape), held, actions)
-        remaining.sub_(1).clamp_(min=0)
-        return taken
+        self.held = torch.where(changes.view(shape), fresh, held)
+        self.remaining = (remaining - 1).clamp(min=0)
+        return torch.where((remaining > 0).view(shape), self.held, actions)

@@ -81,21 +81,19 @@ class Explorer:
         self.remaining.zero_()
 
     @torch.no_grad()
-    def replace(
-        self, actions: Tensor, obs: Tensor, skill: Tensor, mean_steps: float, lane: int = 0
-    ) -> Tensor:
-        """The agent's (n,) or (n, A) actions in a lane of n environments, with this policy's where it acts.
+    def replace(self, actions: Tensor, obs: Tensor, skill: Tensor, mean_steps: float) -> Tensor:
+        """The agent's (N,) or (N, A) actions, with this policy's where it acts.
 
         Stretches do not end with episodes. Their lengths are 1 + ⌊E / −log(1 − 1/m)⌋ with E exponential:
         geometric, with mean m.
         """
-        remaining = self.remaining[lane * len(obs) : (lane + 1) * len(obs)]  # a view
+        remaining = self.remaining  # written in place
         begins = torch.rand(remaining.shape, device=remaining.device) < self.start_probability
         rate = -math.log1p(-1 / mean_steps) if mean_steps > 1 else math.inf
         length = torch.empty(remaining.shape, device=remaining.device).exponential_() / rate
         drawn = begins * (1 + length.long())
         remaining.copy_(torch.where(remaining > 0, remaining, drawn))
-        acts = (remaining > 0) | self.everywhere  # (n,)
+        acts = (remaining > 0) | self.everywhere  # (N,)
         remaining.sub_(1).clamp_(min=0)
         own = self.policy.act(obs, skill, deterministic=False)
         return torch.where(acts.view(-1, *[1] * (actions.ndim - 1)), own, actions)

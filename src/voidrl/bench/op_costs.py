@@ -69,12 +69,6 @@ def images_cost(arguments: Arguments, out: Tensor) -> OpCost:
     return OpCost("images", 0.0, read + bytes_in(others) + stored_bytes(out))
 
 
-def decode_frames_cost(arguments: Arguments, out: Tensor) -> OpCost:
-    """A bit and a word are read for each word that is written."""
-    read = stored_bytes(out) * (1 + 1 / 64) + stored_bytes(arguments["slots"])
-    return OpCost("images", 0.0, read + stored_bytes(out))
-
-
 def tf32_cost(arguments: Arguments, out: Tensor) -> OpCost:
     """A product of two matrices."""
     a, b = arguments["a"], arguments["b"]
@@ -100,7 +94,6 @@ def update_priorities_cost(arguments: Arguments, out: None) -> OpCost:
 OWN_OPS: dict[str, Callable[[Arguments, Any], OpCost]] = {
     "knn_distances": knn_cost,
     "images": images_cost,
-    "decode_frames": decode_frames_cost,
     "tf32_mm": tf32_cost,
     "draw_priorities": draw_priorities_cost,
     "update_priorities": update_priorities_cost,

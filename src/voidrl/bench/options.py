@@ -70,7 +70,6 @@ def _add_options(name: str, parser: argparse.ArgumentParser) -> None:
         add("--preset", help="(default: the environment's, else maze-demo)")
         add("--steps", default="8k", help="of all environments together (default: 8k)")
         add("--num-envs", type=int, help="(default: the preset's)")
-        add("--lanes", type=int, help="groups in which they take turns (default: the preset's)")
         add("--updates-per-step", type=float, help="(default: the preset's)")
     if name == "env":
         add("--num-envs", type=int, nargs="+", default=[1, 16, 64], help="(default: 1 16 64)")
@@ -125,7 +124,6 @@ def _check(options: argparse.Namespace) -> None:
         options.preset = options.preset or default_preset(options.env) or "maze-demo"
         env = protocol_for(options.env, options.preset).get("env", {})
         options.num_envs = env.get("num_envs", 1) if options.num_envs is None else options.num_envs
-        options.lanes = env.get("lanes", 1) if options.lanes is None else options.lanes
         options.steps = parse_count(options.steps)
         least = 2 * LOG_ROWS * options.num_envs
         if options.steps < least:

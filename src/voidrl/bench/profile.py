@@ -27,7 +27,7 @@ DEVICE_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
 # The first match in a name decides. Inductor's fused kernels carry the names of everything they fuse.
 CLASSES: tuple[tuple[str, str], ...] = (
     ("neighbors", r"^_knn_|voidrl::knn"),
-    ("images", r"^_(images|decode)|voidrl::(images|decode_frames)"),
+    ("images", r"^_images|voidrl::images"),
     ("priorities", r"^_(sum_blocks|find|weigh|update)(_\d|\b)|voidrl::(draw|update)_priorities"),
     ("convolutions", r"^(pack|sweep|weight_gradient|output_gradient|gather)(_\d|\b)"),  # of kernels/conv
     ("convolutions", r"^triton_tem\w*conv"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from voidrl.agent import Agent
 from voidrl.agent.cost import update_gflop
 from voidrl.bench.options import LOG_ROWS
 from voidrl.bench.results import Result, number, percent, speedup, value_range
-from voidrl.build import build_config, lane_envs, layers_for
+from voidrl.build import build_config, layers_for
 from voidrl.config import EnvConfig, merge, update
 from voidrl.engine.engine import Engine
+from voidrl.envs.make import make_envs
 from voidrl.errors import ConfigError, RunInterrupted
 from voidrl.loop import Loop
 from voidrl.protocols.presets import AGENTS
@@ -25,7 +27,6 @@ from voidrl.replay import make_replay
 from voidrl.runs.folder import RunFolder
 from voidrl.runs.metrics import read_metrics
 from voidrl.saved_run import LoopState
-from voidrl.split import require_splittable
 from voidrl.threads import cpu_threads
 
 NAME_WIDTH = 24
@@ -50,7 +51,6 @@ def _result(figures: dict[str, Any]) -> Result:
         "environment": figures["env"][:NAME_WIDTH],
         "engine": figures["engine"],
         "envs": str(figures["num_envs"]),
-        "lanes": str(figures["lanes"]),
         "updates/step": f"{figures['updates_per_step']:g}",
         "steps/s": number(figures["steps_per_second"]),
         "frames/s": number(figures["steps_per_second"] * figures["frames_per_step"]),
@@ -70,17 +70,15 @@ def _run(
     merged = merge(*layers)
     env_config = update(EnvConfig(), merged["env"])
     with (
-        lane_envs(env_config, None, merged["phase"], str(device)) as envs,
+        closing(make_envs(env_config, pretraining=merged["phase"] == "pretrain", device=str(device))) as envs,
         tempfile.TemporaryDirectory(prefix="voidrl-bench-") as folder,
     ):
-        spec = envs[0].spec
-        config = build_config(spec, layers)
-        require_splittable(config, None, 1)
-        threads = cpu_threads(device, update_gflop(spec, config), say=say)
+        config = build_config(envs.spec, layers)
+        threads = cpu_threads(device, update_gflop(envs.spec, config), say=say)
         with threads, RunFolder.create(Path(folder) / "run") as home:
-            agent = Agent(spec, config, device)
-            size = spec, config.env.num_envs, agent.method.skill_dim
-            replay = make_replay(config.replay, *size, device, say, agent.note_dim, config.env.lanes)
+            agent = Agent(envs.spec, config, device)
+            size = envs.spec, envs.num_envs, agent.method.skill_dim
+            replay = make_replay(config.replay, *size, device, say, agent.note_dim)
             engine = Engine(agent, replay, say)
             try:
                 Loop(engine, envs, None, home, LoopState()).run()
@@ -89,9 +87,8 @@ def _run(
         return {
             "env": config.env.id,
             "engine": engine.mode,
-            "num_envs": config.env.num_envs,
-            "lanes": config.env.lanes,
-            "frames_per_step": envs[0].frames_per_step,
+            "num_envs": envs.num_envs,
+            "frames_per_step": envs.frames_per_step,
             "updates_per_step": config.updates_per_step,
             **steady_rates(read_metrics(home.path)),
         }
@@ -104,7 +101,7 @@ def _layers(options: Namespace, engine: str) -> list[Mapping[str, Any]]:
     log = {"log_every_steps": max(1, steps // LOG_ROWS), "checkpoint_every_steps": steps + 1}
     log |= {"eval_every_steps": 0, "tensorboard": False}
     changes: dict[str, Any] = {
-        "env": {"id": options.env, "num_envs": options.num_envs, "lanes": options.lanes},
+        "env": {"id": options.env, "num_envs": options.num_envs},
         "steps": steps,
         "engine": engine,
         "precision": options.precision,

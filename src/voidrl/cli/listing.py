@@ -157,11 +157,6 @@ def _environments() -> Listing:
         ("atari/<game>", "atari", games),
         ("dmc/<domain>", "dmc", "DMControl without a task, to pre-train, such as dmc/walker"),
         ("dmc/<domain>_<task>", "dmc", "the same with a reward, such as dmc/walker_run (voidrl list tasks)"),
-        (
-            "dmc-warp/<domain>_<task>",
-            "warp",
-            "DMControl on the GPU in MuJoCo Warp, such as dmc-warp/walker_run; some domains",
-        ),
         ("voidrl/PixelMaze-v0", None, "a maze observed as an image; options as a query: ?size=13&goal=far"),
         ("voidrl/PointMass-v0", None, "a point in a box, with small tasks: ?task=pickup, ?discrete=true"),
         ("any Gymnasium id", None, "any space but Text, Sequence and Graph, such as Pendulum-v1"),

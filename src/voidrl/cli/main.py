@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable
 
-from voidrl import bytecode
 from voidrl.cli.bench import bench
 from voidrl.cli.doctor import doctor
 from voidrl.cli.evaluating import evaluate, score
@@ -70,7 +69,6 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command, which is the whole process if no arguments are given; returns its exit status."""
     if argv is not None:
         return _answer(argv)
-    bytecode.keep()
     code = _answer(sys.argv[1:])
     end_process(code)
     return code

@@ -1,4 +1,4 @@
-"""Lists of seeds, as every command takes them: `1..8`, `1,3,5`, or several of these."""
+"""Lists of seeds: `1..8`, `1,3,5`, or several of these."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from voidrl.errors import ConfigError
 MAX_SEEDS = 256  # in a range; a longer one is a slip of the finger
 
 
-def read_seeds(text: str, option: str = "--seeds") -> list[int]:
+def read_seeds(text: str, option: str) -> list[int]:
     """The seeds in `1..8` or `1,3,5`."""
     ends = text.split("..")
     words = ends if len(ends) == 2 else text.split(",")

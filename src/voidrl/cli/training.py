@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voidrl.cli.launch import OPTIONS, launch, split_off
@@ -26,7 +23,6 @@ from voidrl.cli.options import (
     read_options,
     split_words,
 )
-from voidrl.cli.seeds import read_seeds
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.terminal.output import say
 from voidrl.terminal.tables import described, print_table, wrap_text
@@ -39,7 +35,6 @@ DEFAULT_ENV = "voidrl/PixelMaze-v0"  # whose values a help without an environmen
 OUTPUT = {
     "--out DIR": "the run folder; by default a new one under runs/",
     "--overwrite": "replace the run in it",
-    "--seeds LIST": "a run for each of these seeds, such as 1..8 or 1,3,5, all at once in DIR/seed-1, …",
     **OPTIONS,
     "--callback NAME": "StopOnPlateau, StopAtReturn?value=10, or module:Class?option=value; may be repeated",
 }
@@ -106,7 +101,6 @@ def _on_ranks(
     What all of those would refuse is refused by `check` before they are started.
     """
     number, rest = split_off(argv)
-    _require_one_process(argv, number)
     if number > 1 and not any(word in (*HELP, HELP_ALL) for word in argv):
         check(command, rest, number)
         return launch(number, command, rest)
@@ -120,16 +114,6 @@ def _on_ranks(
     with ranks.process_group():
         run(command, rest)
     return 0
-
-
-def _require_one_process(argv: list[str], number: int) -> None:
-    """Refuse several runs in one process next to several processes for one run."""
-    size = number or int(os.environ.get("WORLD_SIZE", "1"))
-    if size > 1 and any(word.partition("=")[0] == "--seeds" for word in argv):
-        raise ConfigError(
-            f"--seeds cannot be used on {size} ranks: it trains several runs in one process, and ranks train "
-            f"one run in several; leave one of the two out"
-        )
 
 
 def _require_startable(command: str, argv: list[str], size: int) -> None:
@@ -156,37 +140,14 @@ def _start(command: str, argv: list[str]) -> None:
     if ranks.current().is_main:
         for note in _notes(command, request):
             say(note)
-    options = request.options
-
-    def run(config: Config, out: str | None) -> None:
-        where: dict[str, Any] = {"out": out, "overwrite": "--overwrite" in options}
-        where["callbacks"] = read_callbacks(options.get("--callback", ""))
-        if command == "finetune":
-            api.finetune(request.subject, options.get("--env"), config=config, **where)
-        else:
-            start = api.pretrain if command == "pretrain" else api.train
-            start(request.subject, config=config, **where)
-
-    if "--seeds" in options:
-        _start_seeds(request, run)
+    options, config = request.options, request.config
+    where: dict[str, Any] = {"out": options.get("--out"), "overwrite": "--overwrite" in options}
+    where["callbacks"] = read_callbacks(options.get("--callback", ""))
+    if command == "finetune":
+        api.finetune(request.subject, options.get("--env"), config=config, **where)
     else:
-        run(request.config, options.get("--out"))
-
-
-def _start_seeds(request: RunRequest, run: Callable[[Config, str | None], None]) -> None:
-    """Start a run for each seed, in one process; a folder that is taken is refused before any starts."""
-    from voidrl.concurrent import together
-    from voidrl.files import user_path
-    from voidrl.runs.folder import RunFolder
-
-    out, calls = request.options.get("--out"), {}
-    for seed in read_seeds(request.options["--seeds"]):
-        folder = None if out is None else user_path(out) / f"seed-{seed}"
-        if folder is not None:
-            RunFolder(folder).require_free("--overwrite" in request.options)
-        config = dataclasses.replace(request.config, seed=seed)
-        calls[f"seed {seed}"] = partial(run, config, None if folder is None else str(folder))
-    together(calls)
+        start = api.pretrain if command == "pretrain" else api.train
+        start(request.subject, config=config, **where)
 
 
 def _notes(command: str, request: RunRequest) -> Iterator[str]:
@@ -254,7 +215,6 @@ def read_request(command: str, argv: list[str], more: dict[str, str] | None = No
     env, given, wants_help = split_words(argv, command, "ENV", meaning)
     own = {**_own_options(command), **(more or {})}
     options = pop_own(given, own)
-    _require_one_kind_of_seeds(options, given)
     _refuse_bonus(command, given)
     from voidrl import api, build
     from voidrl.affordable import CPU_PRESET, hopeless_on_cpu
@@ -300,17 +260,6 @@ def _own_options(command: str) -> dict[str, str]:
     return TRAIN if command == "train" else START
 
 
-def _require_one_kind_of_seeds(options: dict[str, str], given: dict[str, str]) -> None:
-    """Refuse a seed next to a list of them, before anything is built."""
-    if "--seeds" not in options:
-        return
-    read_seeds(options["--seeds"])
-    if "--seed" in given:
-        raise ConfigError(
-            f"--seeds {options['--seeds']} and --seed {given['--seed']} exclude each other: give one"
-        )
-
-
 def _refuse_bonus(command: str, given: dict[str, str]) -> None:
     """Say what takes the place of `--bonus` in commands other than `train`."""
     if "--bonus" not in given:
@@ -327,7 +276,6 @@ def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
     )
     own = {**FINETUNE, **(more or {})}
     options = pop_own(given, own)
-    _require_one_kind_of_seeds(options, given)
     _refuse_bonus("finetune", given)
     if "--method" in given:
         raise ConfigError(
@@ -354,7 +302,7 @@ def _read_finetune(argv: list[str], more: dict[str, str] | None) -> RunRequest:
 
 
 def resume(argv: list[str]) -> int:
-    """Resume a run that stopped: `voidrl resume RUN`; or several at once."""
+    """Resume a run that stopped: `voidrl resume RUN`."""
     return _on_ranks("resume", argv, _resume, _require_resumable)
 
 
@@ -364,11 +312,7 @@ def _require_resumable(command: str, argv: list[str], size: int) -> None:
     from voidrl import api, build
     from voidrl.config import update
 
-    if len(options.runs) > 1:
-        raise ConfigError(
-            f"{len(options.runs)} runs cannot be resumed on {size} ranks: expected one of them, or no --ranks"
-        )
-    _, written = api.open_run(options.runs[0])
+    _, written = api.open_run(options.run)
     build.require_ranks(update(written, build.changes(read_changes(options.config))), None, size)
 
 
@@ -376,29 +320,13 @@ def _resume(command: str, argv: list[str]) -> None:
     options = _read_resume(argv)
     from voidrl import api
 
-    given = {**vars(options), "config": read_changes(options.config)}
-    runs = given.pop("runs")
-
-    def resume(run: str) -> None:
-        api.resume(run, **{**given, "callbacks": read_callbacks("\n".join(options.callbacks))})
-
-    if len(runs) == 1:
-        resume(runs[0])
-        return
-    from voidrl.concurrent import together
-
-    names = [Path(run).name for run in runs]
-    together(
-        {
-            name if names.count(name) == 1 else run: partial(resume, run)
-            for name, run in zip(names, runs, strict=True)
-        }
-    )
+    callbacks = read_callbacks("\n".join(options.callbacks))
+    api.resume(**{**vars(options), "config": read_changes(options.config), "callbacks": callbacks})
 
 
 def _read_resume(argv: list[str]) -> argparse.Namespace:
     parser = make_parser("resume", resume.__doc__)
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="the run folder; several are trained at once")
+    parser.add_argument("run", metavar="RUN", help="the run folder")
     parser.add_argument("--steps", help="a new total of environment steps")
     set_help = "change what does not define the run: log.keep_last=1 learner.learning_rate=1e-5"
     words: Any = {"nargs": "+", "action": "extend", "default": []}

@@ -56,7 +56,7 @@ def find_spans(replay: Replay) -> list[Span]:
     n, rows = replay.num_envs, replay.rows
     is_start = np.zeros(rows * n, bool)
     is_start[replay.newest(len(replay)).cpu().numpy()] = True
-    head = int(replay.head) // replay.lanes  # a row
+    head = int(replay.head)
     order = (head + 1 + np.arange(rows)) % rows  # oldest first; rows that were never written have no starts
     starts = is_start.reshape(rows, n)[order]  # (rows, N)
     age, ending = (tensor.cpu().numpy().reshape(rows, n) for tensor in (replay.age, replay.ending))

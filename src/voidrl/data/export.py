@@ -15,7 +15,7 @@ from voidrl.config import Config, to_json
 from voidrl.data.episodes import find_spans, read_episodes
 from voidrl.data.files import WRITERS, Content
 from voidrl.data.units import action_space, observation_space
-from voidrl.envs.ids import ATARI, DMCONTROL, parse_id
+from voidrl.envs.ids import ATARI, DMC, parse_id
 from voidrl.errors import CheckpointError, ConfigError, UnknownNameError
 from voidrl.replay import Replay
 from voidrl.runs.folder import RunFolder
@@ -118,7 +118,7 @@ def _replay_of(saved: checkpoint.Checkpoint, spec: EnvSpec, config: Config) -> R
     skill_dim = checkpoint.read_headers(saved.path / chunk)["skill"].shape[1]
     cpu = torch.device("cpu")
     size = config.env.num_envs, config.replay.capacity_steps
-    replay = Replay(spec, *size, skill_dim, cpu, cpu, config.replay, lanes=config.env.lanes)
+    replay = Replay(spec, *size, skill_dim, cpu, cpu, config.replay)
     load_replay(saved, replay)
     return replay
 
@@ -126,7 +126,7 @@ def _replay_of(saved: checkpoint.Checkpoint, spec: EnvSpec, config: Config) -> R
 def _env_spec(config: Config) -> Any:
     """Gymnasium's spec of the environment, from which Minari makes it again; None where it has none."""
     name, options = parse_id(config.env.id)
-    if name.startswith((ATARI, *DMCONTROL)) or config.env.wrappers:
+    if name.startswith((ATARI, DMC)) or config.env.wrappers:
         return None
     try:
         found = copy.deepcopy(gym.spec(name))

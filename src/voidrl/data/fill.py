@@ -92,10 +92,7 @@ def fill_replay(replay: Replay, data: str, env: EnvConfig, method: Method) -> st
             f"env.num_envs = {n}"
         )
     columns = [stream.moves_from(begin) for begin in begins]
-    first = np.stack([next(column).next_frame for column in columns])
-    lanes = [replay.columns_of(lane) for lane in range(replay.lanes)]
-    for lane in lanes:
-        replay.reset(first[lane])
+    replay.reset(np.stack([next(column).next_frame for column in columns]))
     draws = dim > 0 and stream.skill_dim != dim
     at_start = torch.zeros(n, dtype=torch.int64, device=replay.device)
     skill = method.sample_skill(at_start) if dim else torch.zeros(n, 0)
@@ -107,18 +104,16 @@ def fill_replay(replay: Replay, data: str, env: EnvConfig, method: Method) -> st
             skill = torch.where(fresh[:, None], method.sample_skill(at_start), skill)
         elif dim and not draws:
             skill = torch.from_numpy(np.stack([move.skill for move in row])).to(skill.device)
-        for lane in lanes:
-            moves = row[lane]
-            added += replay.add(
-                np.stack([move.action for move in moves]),
-                np.array([move.reward for move in moves], np.float32),
-                np.array([move.terminated for move in moves]),
-                np.array([move.truncated for move in moves]),
-                np.stack([move.next_frame for move in moves]),
-                skill[lane],
-                np.array([move.ended for move in moves]),
-                np.array([move.skill_ended for move in moves]),
-            )
+        added += replay.add(
+            np.stack([move.action for move in row]),
+            np.array([move.reward for move in row], np.float32),
+            np.array([move.terminated for move in row]),
+            np.array([move.truncated for move in row]),
+            np.stack([move.next_frame for move in row]),
+            skill,
+            np.array([move.ended for move in row]),
+            np.array([move.skill_ended for move in row]),
+        )
     of_all = f" of {stream.steps}" if added < stream.steps else ""
     drawn = "; skills, which it lacks, were drawn for each episode" if draws else ""
     return f"the replay begins with {added}{of_all} transitions from the dataset {data!r}{drawn}"

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from voidrl import __version__, bytecode, machine, user_cache
+from voidrl import __version__, machine, user_cache
 from voidrl.doctor import probes
 from voidrl.doctor.probes import COMPONENTS, Finding, first_line, problem
 from voidrl.engine import cache
@@ -114,23 +114,7 @@ def _collect(group: str, process: subprocess.Popen[bytes], output: IO[str], dead
 
 
 def _python() -> Finding:
-    """Say which Python this is, and warn if it cannot keep bytecode."""
-    found = f"{platform.python_version()}, {sys.executable}"
-    obstacles = bytecode.obstacles()
-    if not obstacles:
-        with suppress(OSError):
-            if (folder := bytecode.root()).is_dir():
-                found = f"{found}; bytecode kept by voidrl: {folder}; to empty it: {_remove(folder)}"
-        return Finding("Python", "ok", found)
-    found = f"{found}: the bytecode of torch is not kept, which more than doubles the time of imports"
-    by_option = bytecode.is_forbidden()
-    if sys.pycache_prefix is None and not by_option and (why := _unusable(bytecode.folder)):
-        found = f"{found} ({why})"
-    remedies = {
-        bytecode.NEVER: "start Python without -B" if by_option else f"unset {bytecode.NEVER}",
-        bytecode.PLACE: f"set {bytecode.PLACE} to a folder that can be written",
-    }
-    return Finding("Python", "warn", found, "; ".join(remedies[variable] for variable in obstacles))
+    return Finding("Python", "ok", f"{platform.python_version()}, {sys.executable}")
 
 
 def _package() -> Finding:
@@ -195,28 +179,18 @@ def _compile_cache() -> Finding:
     """Say where compiled code is kept, how much there is, and how to delete it."""
     if chosen := os.environ.get(cache.VARIABLE):
         return Finding("compile cache", "ok", f"{chosen}, set by {cache.VARIABLE}")
-    if why := _unusable(cache.root):
+    try:
+        folder = cache.root()
+        user_cache.open_folder(folder)
+    except OSError as error:
+        why = f"{error.filename}: " if error.filename else ""
+        why += error.strerror or str(error)
         found = f"{why}: every start with --engine compile takes about a minute"
         fix = "set XDG_CACHE_HOME to a folder that only you can write"
         return Finding("compile cache", "warn", found, fix)
-    folder = cache.root()
     size = user_cache.stored_bytes(folder)
-    remove = f"; to empty it: {_remove(folder)}" if size else ""
+    remove = f"; to empty it: rm -r {shlex.quote(str(folder))}" if size else ""
     return Finding("compile cache", "ok", f"{human_bytes(size)} in {folder}{remove}")
-
-
-def _unusable(folder: Callable[[], Path]) -> str:
-    """Why a folder of the user's cache cannot be used; empty if it can."""
-    try:
-        user_cache.open_folder(folder())
-    except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        return f"{name}{error.strerror or error}"
-    return ""
-
-
-def _remove(folder: Path) -> str:
-    return f"rm -r {shlex.quote(str(folder))}"
 
 
 def _too_large(free: int, copies: int = 1) -> str:

@@ -224,7 +224,6 @@ COMPONENTS = {
     "Atari": Component(("ale-py",), partial(step, "atari/pong"), "atari"),
     "DMControl": Component(("dm-control", "mujoco"), partial(step, "dmc/pendulum_swingup"), "dmc"),
     "OpenGL": Component(("dm-control",), render_image, "dmc"),
-    "MuJoCo Warp": Component(("mujoco-warp", "warp-lang"), extra="warp"),
     "Matplotlib": Component(("matplotlib",), extra="plot"),
     "video": Component(("imageio-ffmpeg", "pillow"), encode_video, "video"),
     "Hugging Face Hub": Component(("huggingface-hub",), extra="hub"),

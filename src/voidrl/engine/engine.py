@@ -165,8 +165,8 @@ class Engine:
 
     # Actions
 
-    def choose(self, skill: Tensor, *, explore: bool = False, lane: int = 0) -> Tensor:
-        """Exploratory actions for all environments of a lane in one pass, to be read before the next update.
+    def choose(self, skill: Tensor, *, explore: bool = False) -> Tensor:
+        """Exploratory actions for all environments in one pass, to be read before the next update.
 
         Graphs of updates use the same memory. With `explore`, they are those of the pre-trained policy where
         its schedule says so.
@@ -174,11 +174,11 @@ class Engine:
         if self._generation != (self.agent.generation, Compiler.resets):
             self._forget()
         if not (self._captures and self.agent.learns):
-            return self._act(skill, explore, lane)
-        kind = ("explore" if explore else "act") + (f" in lane {lane}" if lane else "")
+            return self._act(skill, explore)
+        kind = "explore" if explore else "act"
 
         def act() -> None:
-            self._actions[kind] = self._act(self._skills[kind], explore, lane)
+            self._actions[kind] = self._act(self._skills[kind], explore)
 
         if self._runs[kind] < WARMUP_RUNS:
             self._skills[kind] = skill.clone()
@@ -189,15 +189,15 @@ class Engine:
             self._launch((kind,), act)
         return self._actions[kind]
 
-    def _act(self, skill: Tensor, explore: bool, lane: int) -> Tensor:
-        obs = self.replay.latest(lane)
-        actions = self.agent.choose(obs, skill, deterministic=False, training=True, lane=lane)
+    def _act(self, skill: Tensor, explore: bool) -> Tensor:
+        obs = self.replay.latest()
+        actions = self.agent.choose(obs, skill, deterministic=False, training=True)
         if not explore:
             return actions
         assert self.explorer is not None
         with self.agent.precision():
             mean_steps = self.agent.config.finetune.explorer_steps
-            return self.explorer.replace(actions, obs, skill, mean_steps, lane)
+            return self.explorer.replace(actions, obs, skill, mean_steps)
 
     # Capture
 

@@ -16,7 +16,7 @@ from voidrl.envs.ids import atari_game
 from voidrl.envs.ram_worker import FRAME_SKIP
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError, UnknownNameError
-from voidrl.machine import own_cores
+from voidrl.machine import whole_cores
 from voidrl.suites.atari import GAMES, find_game
 
 if TYPE_CHECKING:
@@ -117,16 +117,9 @@ class AtariEnvs(Envs):
         if self._color is not None:
             self._color.send(action[:1])
 
-    @property
-    def _steps_elsewhere(self) -> bool:
-        return True  # in ALE's threads
-
-    def _receive(self) -> Any:
-        return self._guarded(self.vector.recv)
-
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
         """Wait for the results of the step."""
-        frames, score, terminated, truncated, info = self._stepped()
+        frames, score, terminated, truncated, info = self._guarded(self.vector.recv)
         score, fresh, ended = score.astype(np.float32), self._ended, (terminated | truncated)
         if self._color is not None:
             picture, _, _, _, color_info = self._color.recv()
@@ -230,7 +223,7 @@ def make_atari(
         color = make(1, img_height=height, img_width=width, grayscale=False, num_threads=1)
     life_loss = rules.life_loss == "always" or (rules.life_loss == "task" and not pretraining)
     return AtariEnvs(
-        make(num_envs, num_threads=ale_threads(num_envs, own_cores(), 1 if evaluation else config.lanes)),
+        make(num_envs, num_threads=min(num_envs, whole_cores())),  # ALE would take all cores of the machine
         config,
         rom,
         rules,
@@ -239,14 +232,6 @@ def make_atari(
         color=color,
         true_state=true_state,
     )
-
-
-def ale_threads(num_envs: int, cores: int, lanes: int) -> int:
-    """Threads for the games of one lane, of which all lanes together have no more than there are cores.
-
-    ALE's own choice are all cores of the machine, in each lane, whatever a container allows.
-    """
-    return min(num_envs, max(1, cores // lanes))
 
 
 def game_rules(config: EnvConfig, query: dict[str, Any]) -> AtariConfig:

@@ -38,28 +38,24 @@ from voidrl.envs.variables import Variable
 from voidrl.envs.vector import Envs, StepResult
 from voidrl.envs.workers import ScriptWorker, WorkerLostError, kill_with
 from voidrl.errors import ConfigError, EnvironmentFailedError, MissingExtraError
-from voidrl.machine import own_cores
+from voidrl.machine import whole_cores
 from voidrl.platforms import can_fork
 from voidrl.spaces import spec_of
 from voidrl.suites.dmcontrol import (
     CAMERAS,
     NEED_GL,
     PIXELS_REPEAT,
+    PREFIX,
     REPEATS,
     STATES_REPEAT,
     TASKS,
-    dmc_prefix,
     find_dmc_task,
     require_task,
 )
 from voidrl.types import EnvSpec
 
-VersionRanges = dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
-"""The first version of each package, and the first that is too new."""
-PACKAGES: VersionRanges = {
-    "dm-control": ((1, 0, 50), (2,)),
-    "mujoco": ((3, 17), (4,)),
-}  # as in pyproject.toml
+# The first version of each package, and the first that is too new, as in pyproject.toml.
+PACKAGES = {"dm-control": ((1, 0, 50), (2,)), "mujoco": ((3, 17), (4,))}
 
 
 class DMControlVector(VectorEnv):
@@ -79,18 +75,13 @@ class DMControlVector(VectorEnv):
         else:
             described = self._start_here(settings)
         self.described = described
-        self.single_observation_space, self.single_action_space = spaces_of(described, settings)
+        self.single_observation_space, self.single_action_space = _spaces(described, settings)
         rate = 1 / (described["control_timestep_s"] * settings["action_repeat"])
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_fps": rate}
         self.render_mode = "rgb_array" if settings["view_size"] else None
 
-    @property
-    def has_workers(self) -> bool:
-        """Whether simulations run in other processes than this one."""
-        return self._own is None
-
     def _start_here(self, settings: SimulatorSettings) -> Description:
-        self._own = simulate_here(settings)
+        self._own = _simulate_here(settings)
         described = self._own.described
         self.arrays = self._own.arrays = Arrays.over(self.num_envs, described, settings)
         return described
@@ -241,17 +232,10 @@ class DMControlEnvs(Envs):
         """Start one step of each simulation."""
         self._guarded(lambda: self.vector.send(self._env_action(action)))
 
-    @property
-    def _steps_elsewhere(self) -> bool:
-        return self.vector.has_workers
-
-    def _receive(self) -> Any:
-        return self._guarded(self.vector.recv)
-
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
         """Wait for the results of the step."""
         real = ~self._resets
-        result = self._result(self._stepped())
+        result = self._result(self._guarded(self.vector.recv))
         if self._counter is not None:
             real &= self._watched & (True if counted is None else counted)
             self._counter.add(self.vector.arrays.state[real])
@@ -270,7 +254,7 @@ def resolve(config: EnvConfig) -> EnvConfig:
     pixels = dmc.observation == "pixels"
     default = REPEATS.get(found.domain, PIXELS_REPEAT) if pixels else STATES_REPEAT
     dmc = dataclasses.replace(dmc, action_repeat=dmc.action_repeat or default)
-    return dataclasses.replace(config, id=f"{dmc_prefix(config.id)}{found.name}", dmc=dmc)
+    return dataclasses.replace(config, id=f"{PREFIX}{found.name}", dmc=dmc)
 
 
 def make_dmc(
@@ -286,7 +270,7 @@ def make_dmc(
     config = resolve(config)
     if evaluation and not (config.count_states or render_height):  # coverage and videos need no reward
         require_task(config.id, "an evaluation needs one")
-    settings = settings_for(config, num_envs, render_height, true_state)
+    settings = _settings(config, num_envs, render_height, true_state)
     here = _simulates_here(config) and not render_height  # worker processes give the same results
     if config.backend == "native" or (here and settings["renders"]):
         remedy = "rendering needs worker processes" if here else "sync simulates in this process"
@@ -294,7 +278,7 @@ def make_dmc(
             f"env.backend = {config.backend!r} cannot be used with environment {config.id!r}: expected auto "
             f"or async; {remedy}"
         )
-    processes = 0 if here else min(config.dmc.processes or own_cores(), num_envs)
+    processes = 0 if here else min(config.dmc.processes or whole_cores(), num_envs)
     rendering = no_rendering()
     if settings["renders"]:
         rendering = choose_rendering(config.id, config.dmc, processes, device, _without_gl(settings))
@@ -304,10 +288,10 @@ def make_dmc(
 
 def probe_dmc(config: EnvConfig) -> EnvSpec:
     """The spec of the environments, without rendering anything."""
-    settings = settings_for(resolve(config), 1)
+    settings = _settings(resolve(config), 1)
     plain: SimulatorSettings = {**settings, "image_size": 0, "renders": False, "measures": False}
     described = _described(json.dumps(plain), _simulates_here(config), config.timeout_s)
-    return spec_of(*spaces_of(described, settings), config.frame_stack)
+    return spec_of(*_spaces(described, settings), config.frame_stack)
 
 
 def _simulates_here(config: EnvConfig) -> bool:
@@ -323,13 +307,12 @@ def _described(settings: str, here: bool, timeout_s: float) -> Description:
     return vector.described
 
 
-def settings_for(
+def _settings(
     config: EnvConfig, num_envs: int, view_size: int = 0, true_state: bool = False
 ) -> SimulatorSettings:
-    """The settings of the simulations of `config.id`."""
     found, dmc = find_dmc_task(config.id), config.dmc
     assert found is not None
-    require_packages(config.id, PACKAGES, "dmc")
+    _require_packages(config.id)
     return {
         "name": config.id,
         "domain": found.domain,
@@ -356,8 +339,7 @@ def _without_gl(settings: SimulatorSettings) -> str:
     return "record no video" if settings["view_size"] else "take another task"
 
 
-def simulate_here(settings: SimulatorSettings) -> Simulators:
-    """Simulations in this process."""
+def _simulate_here(settings: SimulatorSettings) -> Simulators:
     try:
         with warnings.catch_warnings():
             # About an OpenGL that this process never uses.
@@ -371,7 +353,7 @@ def _not_made(name: str, raised_what: str) -> str:
     return f"environment {name!r} {raised_what} when it was created"
 
 
-def spaces_of(described: Description, settings: SimulatorSettings) -> tuple[gym.spaces.Box, gym.spaces.Box]:
+def _spaces(described: Description, settings: SimulatorSettings) -> tuple[gym.spaces.Box, gym.spaces.Box]:
     """The spaces of observations and actions."""
     image_size, camera, cameras = settings["image_size"], settings["camera"], described["cameras"]
     drawn = image_size or settings["view_size"]
@@ -388,13 +370,13 @@ def spaces_of(described: Description, settings: SimulatorSettings) -> tuple[gym.
     return gym.spaces.Box(-np.inf, np.inf, (described["obs_dim"],), np.float32), action
 
 
-def require_packages(name: str, packages: VersionRanges, extra: str) -> None:
+def _require_packages(name: str) -> None:
     """Refuse an environment whose packages are missing or untested."""
-    for package, (least, below) in packages.items():
+    for package, (least, below) in PACKAGES.items():
         try:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            raise MissingExtraError(package, extra, f"environment {name!r}") from None
+            raise MissingExtraError(package, "dmc", f"environment {name!r}") from None
         if not least <= _numbers(version) < below:
             wanted = f"{package}>={'.'.join(map(str, least))},<{below[0]}"
             raise ConfigError(

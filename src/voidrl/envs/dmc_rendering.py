@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from voidrl.config import DMControlConfig
 from voidrl.envs.gl import CHOICE, OpenGL, find_gl, software_gl
-from voidrl.machine import own_cores, whole_cores
+from voidrl.machine import whole_cores
 
 # Cores from which we expect a run that learns on a GPU to be faster if they render, by quality of the images:
 # an estimate from the rates of both on an H200 with 16 cores (docs/environments/dmcontrol.md).
@@ -70,6 +70,6 @@ def choose_rendering(env: str, dmc: DMControlConfig, workers: int, device: str, 
 
 def _with_threads(found: OpenGL, workers: int, notice: str = "") -> Rendering:
     """Divide the cores among the workers; left alone, the rasterizer of each would take all of them."""
-    per_worker = own_cores() // workers
+    per_worker = whole_cores() // workers
     threads = os.environ.get(THREADS, str(per_worker if per_worker > 1 else 0))
     return Rendering({**found.variables, THREADS: threads}, notice)

@@ -15,7 +15,6 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from voidrl.errors import ConfigError, UnknownNameError
-from voidrl.machine import own_cores, runs_here
 
 PREFIX = "envpool/"
 OWN_OPTIONS = {  # options of EnvPool that belong to the run, and what sets them instead
@@ -52,8 +51,6 @@ def make_envpool(name: str, num_envs: int, *, render_mode: str | None = None, **
         raise ConfigError(f"environment {name!r} has {players} players: expected one")
     if render_mode is not None:
         options["render_mode"] = render_mode
-    if runs_here() > 1:
-        options.setdefault("num_threads", own_cores())
     make = partial(envpool.make_gymnasium, task, num_envs=num_envs, **options)
     return EnvPoolVector(make, spec.gymnasium_observation_space, spec.gymnasium_action_space)
 

@@ -1,4 +1,4 @@
-"""Environment ids: `atari/ms_pacman`, `dmc/walker_run`, `dmc-warp/walker`, `voidrl/PixelMaze-v0?goal=far`.
+"""Environment ids: `atari/ms_pacman`, `dmc/walker_run`, `voidrl/PixelMaze-v0?goal=far`.
 
 Imports no Gymnasium.
 """
@@ -15,8 +15,6 @@ from voidrl.suites import dmcontrol
 
 ATARI = "atari/"
 DMC = dmcontrol.PREFIX
-DMC_WARP = dmcontrol.WARP_PREFIX
-DMCONTROL = dmcontrol.PREFIXES
 PYTHON_VALUES = {"True": True, "False": False, "None": None}  # as strings they would all be true
 
 

@@ -24,7 +24,7 @@ from voidrl.envs.envpool import make_envpool
 from voidrl.envs.failures import creation_failure
 from voidrl.envs.forked import ForkedVector
 from voidrl.envs.guarded import Guarded
-from voidrl.envs.ids import ATARI, DMC, DMC_WARP, DMCONTROL, is_importable, parse_id
+from voidrl.envs.ids import ATARI, DMC, is_importable, parse_id
 from voidrl.envs.masks import info_mask, mask_method
 from voidrl.envs.packages import import_package
 from voidrl.envs.vector import Envs
@@ -86,17 +86,10 @@ def make_envs(
         )
     if factory is None and config.backend == "tensor" and name.startswith((ATARI, DMC, ENVPOOL)):
         raise _no_tensors(config.id)
-    if factory is None and name.startswith((ATARI, *DMCONTROL)):
+    if factory is None and name.startswith((ATARI, DMC)):
         _require_plain(config)
-    if factory is None and name.startswith(DMCONTROL):
-        _require_defaults(config, "atari", f"{ATARI}<game>, since only Atari has these options")
-    if factory is None and name.startswith(DMC_WARP):
-        from voidrl.envs.dmc_warp import make_dmc_warp  # imports torch
-
-        return make_dmc_warp(
-            config, n, device, evaluation=evaluation, render_height=render_height, true_state=true_state
-        )
     if factory is None and name.startswith(DMC):
+        _require_defaults(config, "atari", f"{ATARI}<game>, since only Atari has these options")
         return make_dmc(
             config,
             n,
@@ -214,11 +207,6 @@ def _checked_for_pictures(envs: Envs, renders: bool) -> Envs:
 
 
 def _no_tensors(name: str) -> ConfigError:
-    if name.startswith(DMC):
-        return ConfigError(
-            f"env.backend = 'tensor' cannot be used with environment {name!r}, which C MuJoCo simulates: "
-            f"expected {DMC_WARP}…, which MuJoCo Warp does"
-        )
     return ConfigError(
         f"env.backend = 'tensor' cannot be used with environment {name!r}, which has no version in torch: "
         f"expected {', '.join(TENSOR_VERSIONS)}, or a function that takes num_envs and device"
@@ -298,10 +286,6 @@ def probe_env(
     """The spec of the environment, and the config with the environment's defaults filled in."""
     if factory is None and config.id.startswith(DMC):
         return probe_dmc(config), resolve(config)
-    if factory is None and config.id.startswith(DMC_WARP):
-        from voidrl.envs.dmc_warp import probe_dmc_warp  # imports torch
-
-        return probe_dmc_warp(config), resolve(config)
     with closing(make_envs(config, factory, num_envs=1, device=device)) as envs:
         spec, masks = envs.spec, envs.reading.masks
         if config.id.startswith(ATARI) or config.action_masks != "auto":

@@ -29,7 +29,7 @@ from voidrl.errors import (
     MissingExtraError,
     UnknownNameError,
 )
-from voidrl.machine import own_cores
+from voidrl.machine import whole_cores
 
 MEASURES = ("ram", "variables", "positions")
 """The kinds of state that are counted, from fine to coarse.
@@ -175,7 +175,7 @@ class StateCounter:
         if workers is not None and workers < 1:
             raise ConfigError(f"states cannot be counted by {workers} workers: expected 1 or more")
         self.rom, self.num_envs, self._timeout_s = rom, num_envs, timeout_s
-        count = min(num_envs, workers or max(1, own_cores() // 2))
+        count = min(num_envs, workers or max(1, whole_cores() // 2))
         path, addresses = rom_path(rom), addresses_of(rom)
         self._sets = {measure: KeySet(key_bytes(len(found))) for measure, found in addresses.items()}
         self._recent = KeySet(self._sets["positions"].width) if "positions" in addresses else None

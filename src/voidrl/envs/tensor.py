@@ -224,10 +224,6 @@ class TensorEnvs(Envs):
         rows += [self._require(info[key], f"info[{key!r}]", (self.num_envs,)) for key in self._counted]
         self._arriving = HostCopy(torch.stack([row.to(torch.float32) for row in rows]))
 
-    def wait(self) -> None:
-        """Wait for the copy of rewards and flags."""
-        self._arriving.numpy()
-
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
         """Wait for rewards and flags."""
         reward, *flags = self._arriving.numpy()

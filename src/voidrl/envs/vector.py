@@ -15,7 +15,6 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from voidrl.envs.autoreset import NextStepVector, next_step
-from voidrl.envs.envpool import EnvPoolVector
 from voidrl.envs.failures import raised
 from voidrl.envs.forked import ForkedVector
 from voidrl.envs.masks import MaskReader
@@ -95,7 +94,6 @@ class Envs:
     actions_are_finite: bool = True
     """Whether the actions of the last step were, known after `recv`; only where they do not pass the host."""
     _newest: np.ndarray  # (N, *stored_shape), the latest frames
-    _arrived: Any = None  # what `wait` has waited for
     _variables: tuple[Variable, ...] = ()
     _state: np.ndarray | None = None  # (N, V)
 
@@ -169,29 +167,12 @@ class Envs:
         if isinstance(self.vector, ForkedVector):
             self._guarded(partial(self.vector.send, self._sent))
 
-    def wait(self) -> None:
-        """Wait for a step that runs in other processes or threads; other runs may compute meanwhile."""
-        if self._steps_elsewhere:
-            self._arrived = self._receive()
-
-    @property
-    def _steps_elsewhere(self) -> bool:
-        return isinstance(self.vector, ForkedVector | EnvPoolVector)
-
-    def _receive(self) -> Any:
-        """What the vector environment returns for the step."""
-        if isinstance(self.vector, ForkedVector):
-            return self._guarded(self.vector.recv)
-        return self._guarded(partial(self.vector.step, self._sent))
-
     def recv(self, counted: np.ndarray | None = None) -> StepResult:
         """Wait for the results of the step; `counted` (N,) says which states the `counter` counts."""
-        return self._result(self._stepped())
-
-    def _stepped(self) -> Any:
-        """What `wait` has received, or else is received now."""
-        arrived, self._arrived = self._arrived, None
-        return self._receive() if arrived is None else arrived
+        step: Callable[[], Any] = partial(self.vector.step, self._sent)
+        if isinstance(self.vector, ForkedVector):
+            step = self.vector.recv
+        return self._result(self._guarded(step))
 
     def _env_action(self, action: np.ndarray) -> np.ndarray:
         """The action in the environment's own range and shape."""

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from voidrl.errors import CheckpointError, RunFolderError, RunInterrupted, StoppedBySignal, VoidrlError
-from voidrl.machine import runs_here
 from voidrl.runs import locks
 from voidrl.runs.experiment_record import write_failure, write_gpu_memory
 from voidrl.runs.status import is_pruned, sentence_of
@@ -74,13 +73,9 @@ def main() -> int:
 
 def _work() -> int:
     job: Job = json.loads(sys.stdin.buffer.readline())
-    watch_parent(dies=job.get("dies_with_parent", False))
+    dies = job.get("dies_with_parent", False)
+    threading.Thread(target=_stop_with_parent, args=(dies,), daemon=True).start()
     sys.argv = job["command"]
-    return do_cell(job)
-
-
-def do_cell(job: Job) -> int:
-    """Do what is missing of a cell under its lock; returns its exit code, and writes down why it failed."""
     try:
         is_judged = job["lock"] is not None
         lock = job["lock"] if is_judged else _take_lock(job)
@@ -128,17 +123,12 @@ def _is_done(job: Job) -> bool:
 
 
 def _note_gpu_memory(job: Job) -> None:
-    """Write down what this cell took of its GPU: the next cells will take about as much."""
+    """Write down what this process took of its GPU: the next cells will take about as much."""
     import torch
 
     if torch.cuda.is_initialized() and (peak := torch.cuda.max_memory_reserved()):
         with suppress(VoidrlError, OSError):
-            write_gpu_memory(Path(job["root"]), job["cell"], (peak + CONTEXT_BYTES) // runs_here())
-
-
-def watch_parent(*, dies: bool = False) -> None:
-    """Stop this process, or with `dies` end it, when the parent closes the pipe."""
-    threading.Thread(target=_stop_with_parent, args=(dies,), daemon=True).start()
+            write_gpu_memory(Path(job["root"]), job["cell"], peak + CONTEXT_BYTES)
 
 
 def _stop_with_parent(dies: bool) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from voidrl.envs.ids import ATARI, DMC, DMC_WARP
+from voidrl.envs.ids import ATARI, DMC
 from voidrl.errors import ConfigError, MissingExtraError, RunInterrupted, StoppedBySignal, VoidrlError
 from voidrl.experiments.board import Board
 from voidrl.experiments.dry_run import print_missing, print_plan
@@ -32,11 +32,7 @@ if TYPE_CHECKING:
     from voidrl.experiments.study import Tuner
 
 FAILED = 1
-SIMULATORS = {
-    ATARI: ("ale_py", "ale-py", "atari"),
-    DMC: ("dm_control", "dm-control", "dmc"),
-    DMC_WARP: ("mujoco_warp", "mujoco-warp", "warp"),
-}
+SIMULATORS = {ATARI: ("ale_py", "ale-py", "atari"), DMC: ("dm_control", "dm-control", "dmc")}
 
 
 def run_experiment(

@@ -24,7 +24,7 @@ from voidrl.config import (
     update,
 )
 from voidrl.envs.dmc import resolve
-from voidrl.envs.ids import ATARI, DMCONTROL, has_colon, names_code
+from voidrl.envs.ids import ATARI, DMC, has_colon, names_code
 from voidrl.errors import ConfigError, RunFolderError, UnknownNameError
 from voidrl.evaluation import EVALUATION_STREAM, run_seed
 from voidrl.experiments import scale
@@ -469,7 +469,7 @@ class Planner:
             default = merged.get("finetune", {}).get("steps") or default
         given = _file_steps(phase, arm, task, self.experiment)
         steps = int(default if given is None else given)
-        if not env.startswith(DMCONTROL):
+        if not env.startswith(DMC):
             return steps
         protocol = resolve(update(EnvConfig(), {**merged.get("env", {}), "id": env}, "env."))
         return steps * protocol.dmc.action_repeat // action_repeat

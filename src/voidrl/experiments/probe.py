@@ -9,7 +9,7 @@ from voidrl.agent.dry_build import dry_build
 from voidrl.config import Config, EnvConfig
 from voidrl.disk import saved_bytes
 from voidrl.envs.dmc import resolve
-from voidrl.envs.ids import ATARI, DMCONTROL
+from voidrl.envs.ids import ATARI, DMC
 from voidrl.envs.make import probe_env
 from voidrl.suites.dmcontrol import find_dmc_task
 from voidrl.types import EnvSpec
@@ -44,7 +44,7 @@ def probe(config: EnvConfig) -> EnvProbe:
     if config.id.startswith(ATARI):
         frame = (1, ATARI_SIZE, ATARI_SIZE)
         return EnvProbe(EnvSpec(frame, pixels=True, frame_stack=stack, num_actions=18), config)
-    if not config.id.startswith(DMCONTROL):
+    if not config.id.startswith(DMC):
         return EnvProbe(*probe_env(config))
     place = find_dmc_task(config.id)
     assert place is not None

@@ -174,7 +174,7 @@ class Scheduler:
             if cell.source is not None and cell.source in self.left:
                 continue  # not pre-trained yet
             if not self.executor.has_room(folder):
-                continue  # there may be room next to others with the same config
+                return
             try:
                 self._start(cell)
             except (VoidrlError, OSError) as error:

@@ -10,7 +10,7 @@ from typing import Any
 from voidrl.envs.ids import ATARI, DMC, atari_game
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.suites.atari import GAMES, GAMES_26, find_game
-from voidrl.suites.dmcontrol import SPARSE, URLB, dmc_prefix, find_dmc_task
+from voidrl.suites.dmcontrol import SPARSE, URLB, find_dmc_task
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def make_task(env: str) -> Task:
     here = NamedEnv(task_name(env), env)
     found = find_dmc_task(env)
     if found is not None and found.task is not None:
-        return Task(here.name, env, NamedEnv(found.domain, f"{dmc_prefix(env)}{found.domain}"))
+        return Task(here.name, env, NamedEnv(found.domain, f"{DMC}{found.domain}"))
     return Task(here.name, env, here)
 
 

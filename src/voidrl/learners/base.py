@@ -43,8 +43,6 @@ class Learner(nn.Module):
     """Training environments of all ranks, set by the agent."""
     warmup_steps: int = 0
     """Steps before the first update on a task's reward, set by the agent; 0 in pre-training."""
-    lanes: int = 1
-    """Groups in which those of a rank take turns, set by the agent."""
     rollout_steps: int = 0
     """Steps of each environment after which an on-policy learner is updated with all of them, in order
     (`OnPolicyLearner`); 0 for learners that sample the replay."""
@@ -90,8 +88,8 @@ class Learner(nn.Module):
         """(B, *obs_shape) → (B,) discrete actions or (B, action_dim) in [−1, 1]."""
         raise NotImplementedError
 
-    def explore(self, obs: Tensor, skill: Tensor, lane: int = 0) -> Tensor:
-        """Actions of the training environments of a lane, one row each in their order; by default sampled."""
+    def explore(self, obs: Tensor, skill: Tensor) -> Tensor:
+        """Actions of the training environments, one row each in their order; by default sampled ones."""
         return self.act(obs, skill, deterministic=False)
 
     def q(self, obs: Tensor, skill: Tensor, action: Tensor) -> Tensor | None:

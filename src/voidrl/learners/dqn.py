@@ -171,20 +171,19 @@ class DQN(Learner):
         """Greedy if deterministic, else ε-greedy with new noise; one draw serves all environments."""
         return self._act(obs, skill, None if deterministic else self.epsilon)
 
-    def explore(self, obs: Tensor, skill: Tensor, lane: int = 0) -> Tensor:
+    def explore(self, obs: Tensor, skill: Tensor) -> Tensor:
         """ε-greedy, with an ε for each environment if there is a ladder."""
         if not self.config.epsilon_ladder:
-            return super().explore(obs, skill, lane)
-        return self._act(obs, skill, self.ladder(len(obs), lane))
+            return super().explore(obs, skill)
+        return self._act(obs, skill, self.ladder(len(obs)))
 
-    def ladder(self, n: int, lane: int = 0) -> Tensor:
+    def ladder(self, n: int) -> Tensor:
         """(n,): the ε of each of n environments (Horgan et al. 2018), all from the current ε.
 
-        On several ranks the ladder is that of the training environments of all of them, in all lanes.
+        On several ranks the ladder is that of the training environments of all of them.
         """
         mine = ranks.current().part(self.num_envs)
-        in_training = len(mine) == n * self.lanes
-        first, total = (mine.start + lane * n, self.num_envs) if in_training else (0, n)
+        first, total = (mine.start, self.num_envs) if len(mine) == n else (0, n)
         rung = torch.arange(first, first + n, device=self.epsilon.device) / max(total - 1, 1)  # 0 … 1
         return self.epsilon ** (1 + self.config.epsilon_ladder * rung)
 

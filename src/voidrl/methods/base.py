@@ -201,8 +201,8 @@ class Method(nn.Module):
 
         Called eagerly at every environment step of pre-training and of runs with a bonus, if overridden: for
         visit counts and running statistics. Write to buffers in place. `skill`, (n, skill_dim), led there;
-        `env`, (n,), has the numbers of the environments, with `env.lanes` those of one lane. With a
-        `note_dim`, return (n, note_dim): the `batch.note` of these steps.
+        `env`, (n,), has the numbers of the environments. With a `note_dim`, return (n, note_dim): the
+        `batch.note` of these steps.
         """
         return None
 

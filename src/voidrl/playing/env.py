@@ -17,7 +17,7 @@ from voidrl.envs.atari import AtariEnvs
 from voidrl.envs.convert import Converted
 from voidrl.envs.envpool import PREFIX as ENVPOOL
 from voidrl.envs.guarded import Guarded
-from voidrl.envs.ids import ATARI, DMC, DMCONTROL, parse_id
+from voidrl.envs.ids import ATARI, DMC, parse_id
 from voidrl.envs.make import EnvFactory, make_envs
 from voidrl.envs.vector import Envs
 from voidrl.errors import ConfigError, UnknownNameError
@@ -75,7 +75,7 @@ def _env_config(env: str | EnvFactory, config: Mapping[str, Any] | EnvConfig | C
     """The settings that `voidrl.pretrain` would take for this environment."""
     if isinstance(config, EnvConfig | Config):
         found = config if isinstance(config, EnvConfig) else config.env
-        others = {"atari": (ATARI,), "dmc": DMCONTROL}  # options that other families do not have
+        others = {"atari": ATARI, "dmc": DMC}  # options that other families do not have
         kept = {group: isinstance(env, str) and env.startswith(begin) for group, begin in others.items()}
         fresh = {group: getattr(EnvConfig(), group) for group, fits in kept.items() if not fits}
         return dataclasses.replace(found, **fresh)  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from voidrl.config import merge
-from voidrl.envs.ids import ATARI, DMC, DMCONTROL, atari_game, parse_id
+from voidrl.envs.ids import ATARI, DMC, atari_game, parse_id
 from voidrl.errors import ConfigError, UnknownNameError
 from voidrl.suites.atari import find_game
 from voidrl.suites.dmcontrol import find_dmc_task
@@ -82,7 +82,7 @@ def family(env: object) -> str:
         return "any"
     if env.startswith(MAZE):
         return "any" if parse_id(env)[1].get("continuous") else "maze"
-    return "atari" if env.startswith(ATARI) else "dmc" if env.startswith(DMCONTROL) else "any"
+    return "atari" if env.startswith(ATARI) else "dmc" if env.startswith(DMC) else "any"
 
 
 def _table_names(kind: str, env: object) -> list[str]:
@@ -199,7 +199,7 @@ def default_preset(env: object) -> str | None:
     """The preset of an environment where none is named."""
     if not isinstance(env, str):
         return None
-    return "atari-paper" if env.startswith(ATARI) else "urlb-states" if env.startswith(DMCONTROL) else None
+    return "atari-paper" if env.startswith(ATARI) else "urlb-states" if env.startswith(DMC) else None
 
 
 def _list(names: Iterable[str], word: str) -> str:

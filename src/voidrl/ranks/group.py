@@ -188,9 +188,6 @@ def _forget_groups(error: BaseException | None) -> None:
 def alone() -> Iterator[None]:
     """What one rank does by itself, such as an evaluation: nothing is exchanged, as nobody would answer."""
     global _current
-    if _current.size == 1 and not _current.is_distributed:
-        yield
-        return
     group = _current
     _current = ProcessGroup()
     try:

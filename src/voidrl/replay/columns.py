@@ -26,7 +26,6 @@ def take_columns(target: Replay, first: int, sources: Iterable[tuple[int, Replay
         sources: Replays, each with the number of its first column, which together have all those columns.
             One at a time is needed.
     """
-    assert target.compressed is None, "compressed frames are refused on several ranks"
     n, rows = target.num_envs, target.rows
     is_start = np.zeros((rows, n), bool)
     age, ended, taken = np.zeros(n, np.int32), np.zeros(n, bool), np.zeros(n, bool)

@@ -9,8 +9,7 @@ import torch
 from voidrl import ranks
 from voidrl.config import ReplayConfig
 from voidrl.errors import ConfigError, ReplayMemoryError
-from voidrl.machine import memory, runs_here
-from voidrl.replay import compression
+from voidrl.machine import memory
 from voidrl.replay.replay import CPU, Replay
 from voidrl.replay.sizes import frame_bytes, row_count, slot_bytes
 from voidrl.types import EnvSpec
@@ -25,7 +24,6 @@ def make_replay(
     device: torch.device,
     say: Callable[[str], None],
     note_dim: int = 0,
-    lanes: int = 1,
 ) -> Replay:
     """A replay on the networks' device if it fits there.
 
@@ -35,29 +33,14 @@ def make_replay(
         raise ConfigError(
             f"replay.device = 'cuda' cannot be used with networks on {device}: expected 'auto' or 'cpu'"
         )
-    if config.compressed_gib and not spec.pixels:
-        raise ConfigError(
-            f"replay.compressed_gib = {config.compressed_gib:g} cannot be used on {spec.describe()}: images "
-            f"alone are compressed; expected 0"
-        )
-    if config.compressed_gib and ranks.current().size > 1:
-        raise ConfigError(
-            f"replay.compressed_gib = {config.compressed_gib:g} cannot be used on {ranks.current().size} "
-            f"ranks: expected 0, or one rank"
-        )
     places = dict.fromkeys({"auto": [device, CPU], "cpu": [CPU], "cuda": [device]}[config.device])
     prioritized = config.priority_exponent > 0
     row_bytes = num_envs * slot_bytes(spec, skill_dim, note_dim=note_dim, prioritized=prioritized)
     rows, in_rows = row_count(config.capacity_steps, num_envs, spec), num_envs * frame_bytes(spec)
     frames, columns = rows * in_rows, rows * (row_bytes - in_rows)
-    if config.compressed_gib:
-        frames = int(config.compressed_gib * GIB)
-        columns += compression.index_bytes(frame_bytes(spec), num_envs, rows)
     free = {}
     for place in dict.fromkeys([*places, device]):
         free[place] = free_bytes(place) // ranks.current().sharing(place)  # all take theirs at once
-        if place == device == CPU:  # which other runs of this process take as they fill it, not at once
-            free[place] //= runs_here()
     share = 0.0  # of what is needed, the most that fits anywhere
     for place in places:
         needed = {device: frames + columns} if place == device else {device: columns, place: frames}
@@ -70,16 +53,13 @@ def make_replay(
                     f"may take a second per GiB"
                 )
             size = num_envs, config.capacity_steps, skill_dim
-            return Replay(spec, *size, place, device, config=config, note_dim=note_dim, say=say, lanes=lanes)
+            return Replay(spec, *size, place, device, config=config, note_dim=note_dim)
     there = " and ".join(f"{f / GIB:.2f} GiB free on {p}" for p, f in free.items())
     steps = (int(share * rows) - spec.frame_stack) * num_envs
     lower = f"replay.capacity_steps to {steps} or less" if steps > 0 else "env.num_envs"
-    lower += ", or the size of the frames"
-    if config.compressed_gib:
-        lower = "replay.compressed_gib or replay.capacity_steps"
     raise ReplayMemoryError(
         f"the replay of {config.capacity_steps} steps needs {(frames + columns) / GIB:.2f} GiB and there is "
-        f"{there}: lower {lower}"
+        f"{there}: lower {lower}, or the size of the frames"
     )
 
 

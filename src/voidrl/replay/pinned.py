@@ -35,13 +35,12 @@ def pinned_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devic
             f"kernels may not read it: set replay.device to 'cuda' and lower replay.capacity_steps"
         )
     size = math.prod(shape) * dtype.itemsize
-    remedy = "lower replay.capacity_steps, or replay.compressed_gib if it is set"
     try:
         # Zeros, on pages of their own.
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise ReplayMemoryError(
-            f"{size / GIB:.2f} GiB of main memory could not be taken ({error}): {remedy}"
+            f"{size / GIB:.2f} GiB of main memory could not be taken ({error}): lower replay.capacity_steps"
         ) from None
     # A fork would copy what is pinned, and either side could then lose what the device writes.
     memory.madvise(mmap.MADV_DONTFORK)
@@ -53,7 +52,7 @@ def pinned_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devic
     if status:
         raise ReplayMemoryError(
             f"{array.nbytes / GIB:.2f} GiB of main memory could not be pinned for {device} (CUDA error "
-            f"{status}): {remedy}"
+            f"{status}): lower replay.capacity_steps"
         )
     return torch.from_numpy(array), torch.as_tensor(_Registered(array, device), device=device)
 

@@ -7,10 +7,6 @@ in order of time, and `sample` is uniform over exactly these. `draw` may prefer 
 Everything that sampling reads (`head`, `starts` and their number) is on the device, so that sampling can be
 captured in a CUDA graph. Frames, which take nearly all of the memory, may be in main memory: pinned, so that
 kernels read and write them there in the order of the stream, and the host does neither.
-
-Environments may be in G lanes that take turns (`EnvConfig.lanes`), of W = N / G columns each. What is written
-at once is a *line*, the part of a row that a lane has: line = row · G + lane = slot // W. Lines are written
-in this order, one lane after the other. With one lane a line is a row.
 """
 
 from __future__ import annotations
@@ -25,19 +21,15 @@ from torch import Tensor
 
 from voidrl.config import ReplayConfig
 from voidrl.kernels.fusion import fusable
-from voidrl.replay import compression
 from voidrl.replay.checksum import checksum
-from voidrl.replay.compression import CompressedFrames
 from voidrl.replay.pinned import pinned_zeros
 from voidrl.replay.priorities import NEW, NONE, Priorities
 from voidrl.replay.samples import SKILL_ENDED, TERMINATED, TRUNCATED, Draw, OptionSlots, Rollout, Segment
-from voidrl.replay.sizes import chunk_row_count, frame_bytes, row_count
+from voidrl.replay.sizes import chunk_row_count, row_count
 from voidrl.replay.writing import Entries, Upload, Write, write_directly
 from voidrl.types import Batch, EnvSpec, Frames
-from voidrl.units import GIB
 
 CPU = torch.device("cpu")
-FRAMES = "frames_"  # in a checkpoint, before the names of what compressed frames consist of
 
 
 class Replay:
@@ -53,23 +45,17 @@ class Replay:
         device: torch.device,
         config: ReplayConfig | None = None,
         note_dim: int = 0,
-        say: Callable[[str], None] | None = None,
-        lanes: int = 1,
     ) -> None:
         """Frames are stored on `storage`, everything else on `device`, where the networks are.
 
-        `storage` is the same device or main memory. `config` says how `draw` samples, None uniformly, and
-        whether frames are compressed; `note_dim` is the width of what `annotate` stores with each step. `say`
-        gets a sentence when compressed frames have filled their memory. The environments are in `lanes`.
+        `storage` is the same device or main memory. `config` says how `draw` samples, None uniformly;
+        `note_dim` is the width of what `annotate` stores with each step.
         """
         assert storage in (device, CPU), (storage, device)
-        assert num_envs % lanes == 0, (num_envs, lanes)
         self.spec, self.num_envs, self.device = spec, num_envs, device
-        self.lanes, self.lane_envs = lanes, num_envs // lanes
-        self.say = say
         self.config, self.capacity_rows = config, -(-capacity_steps // num_envs)
         self.rows = row_count(capacity_steps, num_envs, spec)
-        self.lines, slots = self.rows * lanes, self.rows * num_envs
+        slots = self.rows * num_envs
 
         def empty(*shape: int, dtype: torch.dtype) -> Tensor:
             if device.type == "cpu":  # NumPy's zeros take memory page by page, as they are written to
@@ -78,14 +64,7 @@ class Replay:
 
         frame_dtype = torch.uint8 if spec.pixels else torch.float32
         self._pinned: Tensor | None = None  # the frames as the host has them
-        self.compressed: CompressedFrames | None = None
-        if config is not None and config.compressed_gib:
-            memory_bytes = int(config.compressed_gib * GIB)
-            size = num_envs, self.rows, memory_bytes
-            compression.require_room(config.compressed_gib, frame_bytes(spec), num_envs, spec.frame_stack)
-            self.compressed = CompressedFrames(spec.stored_shape, *size, storage, device, lanes)
-            self.frames = torch.empty(0, *spec.stored_shape, dtype=frame_dtype, device=device)
-        elif storage == device:
+        if storage == device:
             self.frames = empty(*spec.stored_shape, dtype=frame_dtype)
         else:
             self._pinned, self.frames = pinned_zeros((slots, *spec.stored_shape), frame_dtype, device)
@@ -98,31 +77,29 @@ class Replay:
         self.skill = empty(skill_dim, dtype=torch.float32)
         self.note = empty(note_dim, dtype=torch.float32)
         self.starts = empty(dtype=torch.int64)  # a separate ring
-        positions = torch.zeros(4, dtype=torch.int64, device=device)
-        # head: line of the newest frames; kept_rows: how many of the newest rows have their frames
-        self.head, self.starts_head, self.starts_count, self.kept_rows = positions.unbind()
+        positions = torch.zeros(3, dtype=torch.int64, device=device)
+        self.head, self.starts_head, self.starts_count = positions.unbind()  # head: row of the newest frames
         self._one = torch.ones((), device=device)
         self.priorities: Priorities | None = None
         if config is not None and config.priority_exponent:
             beta = config.importance_start, config.importance_end
             self.priorities = Priorities(slots, config.priority_exponent, *beta, device)
         # Small constants, made once: in a captured graph each would be a kernel of its own.
-        columns = torch.arange(self.lane_envs, device=device)
+        columns = torch.arange(num_envs, device=device)
         lags = torch.arange(spec.frame_stack - 1, -1, -1, dtype=torch.int32, device=device)
         self._constants = {"columns": columns, "lags": lags}
         self._powers: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
         # The host's copies of the positions, so that writing never waits for the device.
-        self._line, self._filled_lines, self._starts_head, self._size = -1, 0, 0, 0
-        self._line_starts = np.zeros(self.lines, np.int64)
+        self._row, self._filled_rows, self._starts_head, self._size = -1, 0, 0, 0
+        self._row_starts = np.zeros(self.rows, np.int64)
         self._age = np.zeros(num_envs, np.int32)
         self._ended = np.zeros(num_envs, bool)
-        self._chunk_rows = chunk_row_count(spec, num_envs, skill_dim, compressed=self.compressed is not None)
+        self._chunk_rows = chunk_row_count(spec, num_envs, skill_dim)
         self._chunk_writes = np.zeros(-(-self.rows // self._chunk_rows), np.int64)
         self._chunk_sums = np.zeros(len(self._chunk_writes), np.int64)
         self._summed_writes = self._chunk_writes.copy()  # those that `_chunk_sums` knows of
-        names = ("action", "reward", "ending", "age", "starts")
+        names = ("frames", "action", "reward", "ending", "age", "starts")
         stored = {**{name: getattr(self, name) for name in names}, "positions": positions}
-        stored |= {"frames": self.frames} if self.compressed is None else self.compressed.tensors()
         if self.priorities is not None:
             stored["priority"] = self.priorities.values
         self._write = Upload(stored) if device.type == "cuda" else partial(write_directly, stored)
@@ -132,27 +109,22 @@ class Replay:
         return self._size
 
     def empty_like(self, num_envs: int) -> Replay:
-        """An empty replay of as many rows for other environments in one lane, in main memory."""
+        """An empty replay of as many rows for other environments, in main memory."""
         capacity = self.capacity_rows * num_envs
         widths = self.skill.shape[1], self.note.shape[1]
         return Replay(self.spec, num_envs, capacity, widths[0], CPU, CPU, self.config, widths[1])
 
     # Writing
 
-    def columns_of(self, lane: int) -> slice:
-        """The environments of a lane."""
-        return slice(lane * self.lane_envs, (lane + 1) * self.lane_envs)
-
     def reset(self, frames: Entries) -> None:
-        """Every environment of the next lane begins a new episode; those under way are cut as truncations."""
-        columns = self.columns_of((self._line + 1) % self.lanes)
-        if self._age[columns].any():  # else there is no step that could be cut
-            before = (self._line + 1 - 2 * self.lanes) % self.lines
+        """Every environment begins a new episode; those under way are cut as truncations."""
+        if self._age.any():  # else there is no step that could be cut
+            before = (self._row - 1) % self.rows
             ending = self.ending[self._slots(before)]
             ending.masked_fill_(ending == 0, TRUNCATED)
             self._touch(before)
-        self._age[columns] = 0
-        self._ended[columns] = False
+        self._age[:] = 0
+        self._ended[:] = False
         self._write(self._advance(frames))
 
     def add(
@@ -166,7 +138,7 @@ class Replay:
         ended: np.ndarray | None = None,
         skill_ended: np.ndarray | None = None,
     ) -> int:
-        """Store one step of all environments of the next lane; returns how many of them were real steps.
+        """Store one step of all environments; returns how many of them were real steps.
 
         An environment whose episode `ended` in the step before resets in this one (Gymnasium's NEXT_STEP):
         its action was ignored and `next_frames` begins the new episode, so no transition is recorded. By
@@ -175,9 +147,7 @@ class Replay:
         `skill_ended`, another skill acts from the next step on, so no n-step sum runs past this one.
         """
         over = terminated | truncated if ended is None else ended
-        columns = self.columns_of((self._line + 1) % self.lanes)
-        line = (self._line + 1 - self.lanes) % self.lines  # on which the step was taken
-        here, real = line * self.lane_envs, ~self._ended[columns]
+        here, real = self._row * self.num_envs, ~self._ended
         cut = 0 if skill_ended is None else np.where(skill_ended, SKILL_ENDED, 0)
         ending = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, cut))
         starts = here + np.flatnonzero(real)
@@ -190,84 +160,55 @@ class Replay:
             ("starts", 0, starts[until_wrap:]),
         ]
         if self.skill.shape[1]:
-            self.skill[self._slots(line)] = skill.to(self.device)
+            self.skill[self._slots(self._row)] = skill.to(self.device)
         self._starts_head = (self._starts_head + len(starts)) % len(self.starts)
         self._size += len(starts)
-        self._line_starts[line] = len(starts)
+        self._row_starts[self._row] = len(starts)
         if self.priorities is not None:
             writes.append(("priority", here, np.where(real, NEW, NONE)))
-        self._touch(line)
-        self._age[columns] = np.where(real, self._age[columns] + 1, 0)
-        self._ended[columns] = over & real
+        self._touch(self._row)
+        self._age[:] = np.where(real, self._age + 1, 0)
+        self._ended[:] = over & real
         self._write(writes + self._advance(next_frames))
         return len(starts)
 
     def annotate(self, columns: Tensor, note: Tensor) -> None:
-        """Store (n, note_dim) notes on the last step in the (n,) environments `columns`; others have 0.
-
-        They are counted within the lane that was added last.
-        """
-        line = (self._line - self.lanes) % self.lines
-        here = self.note[self._slots(line)]
+        """Store (n, note_dim) notes on the last step in the (n,) environments `columns`; others have 0."""
+        row = (self._row - 1) % self.rows
+        here = self.note[self._slots(row)]
         here.zero_()
         here[columns.to(self.device)] = note.to(here)
-        self._touch(line)
+        self._touch(row)
 
     def _advance(self, frames: Entries) -> list[Write]:
-        """Advance to the next line; returns the writes for it, and the new positions."""
-        self._line = (self._line + 1) % self.lines
-        self._filled_lines = max(self._filled_lines, self._line + 1)
+        """Advance to the next row; returns the writes for it, and the new positions."""
+        self._row = (self._row + 1) % self.rows
+        self._filled_rows = max(self._filled_rows, self._row + 1)
         # The frames written here were the oldest: starts whose stack reaches back to them go first.
-        reach = self.lanes * (self.spec.frame_stack - 1)  # lines
-        stale = {(self._line + reach) % self.lines}
-        here, width = self._line * self.lane_envs, self.lane_envs
-        age = self._age[self.columns_of(self._line % self.lanes)]
-        writes: list[Write] = [("age", here, age), ("ending", here, np.zeros(width, np.uint8))]
-        if self.compressed is None:
-            writes.append(("frames", here, frames))
-        else:
-            dropped, compressed = self.compressed.encode(self._line, frames)
-            writes += compressed
-            for line in dropped:
-                stale.update((line + i) % self.lines for i in range(reach + 1))
-        for line in stale:
-            self._size -= int(self._line_starts[line])
-            self._line_starts[line] = 0
-        self._touch(self._line)
-        self._say_once_full()
+        stale = (self._row + self.spec.frame_stack - 1) % self.rows
+        self._size -= int(self._row_starts[stale])
+        self._row_starts[stale] = 0
+        here = self._row * self.num_envs
+        writes: list[Write] = [
+            ("age", here, self._age),
+            ("ending", here, np.zeros(self.num_envs, np.uint8)),
+            ("frames", here, frames),
+        ]
+        self._touch(self._row)
         if self.priorities is not None:
-            none = np.full(width, NONE)
-            writes += [("priority", line * width, none) for line in sorted(stale)]
+            writes.append(("priority", stale * self.num_envs, np.full(self.num_envs, NONE)))
         return [*writes, self._positions()]
-
-    def _say_once_full(self) -> None:
-        """Say how many steps fit into the memory for compressed frames, the first time that some do not."""
-        if self.say is None or self._kept_rows() == self.rows:
-            return
-        assert self.config is not None
-        self.say(
-            f"the replay's memory for compressed frames, replay.compressed_gib = "
-            f"{self.config.compressed_gib:g}, is full with {self._size} steps: from here on the oldest are "
-            f"dropped"
-        )
-        self.say = None
 
     def _positions(self) -> Write:
         """The host's positions, for the device."""
-        return "positions", 0, np.array((self._line, self._starts_head, self._size, self._kept_rows()))
+        return "positions", 0, np.array((self._row, self._starts_head, self._size))
 
-    def _kept_rows(self) -> int:
-        """How many of the newest rows have their frames; all, while none was dropped."""
-        if self.compressed is None or self.compressed.live_lines == self._filled_lines:
-            return self.rows
-        return self.compressed.live_lines // self.lanes
+    def _touch(self, row: int) -> None:
+        """Mark the chunk of a row as changed."""
+        self._chunk_writes[row // self._chunk_rows] += 1
 
-    def _touch(self, line: int) -> None:
-        """Mark the chunk of a line as changed."""
-        self._chunk_writes[line // self.lanes // self._chunk_rows] += 1
-
-    def _slots(self, line: int) -> slice:
-        return slice(line * self.lane_envs, (line + 1) * self.lane_envs)
+    def _slots(self, row: int) -> slice:
+        return slice(row * self.num_envs, (row + 1) * self.num_envs)
 
     # Reading
 
@@ -354,8 +295,7 @@ class Replay:
 
     def _recorded(self, slots: Tensor) -> Tensor:
         """(B,): the steps of the slot's environment from this slot up to its newest frame."""
-        lines = (self.head - slots // self.lane_envs) % self.lines
-        return lines if self.lanes == 1 else lines // self.lanes
+        return (self.head - slots // self.num_envs) % self.rows
 
     @fusable
     def _run(self, slots: Tensor, time: Tensor, powers: Tensor, limit: Tensor | None = None) -> Segment:
@@ -398,7 +338,7 @@ class Replay:
         # What precedes an option is the beginning of its episode, or an ending that is still stored.
         oldest = recorded + back
         found = (back == age) | (oldest + 1 < self.rows)
-        complete = found & (oldest <= self.kept_rows - self.spec.frame_stack) & (ahead < recorded)
+        complete = found & (oldest <= self.rows - self.spec.frame_stack) & (ahead < recorded)
         steps = back + ahead + 1
         complete &= steps <= n
         back = torch.where(complete, back, 0)
@@ -410,15 +350,13 @@ class Replay:
     def frames_of(self, slots: Tensor) -> Frames:
         """The frames that make up the observations in (B,) slots, on the networks' device."""
         index = slots[:, None] if self.spec.frame_stack == 1 else self._stack(slots)
-        if self._pinned is None and self.compressed is None:
+        if self._pinned is None:
             return Frames(self.frames, index)
         there = self.read_frames(index.flatten())
         return Frames(there, torch.arange(len(there), device=self.device).view(index.shape))
 
     def read_frames(self, slots: Tensor) -> Tensor:
         """(n,) slots → (n, *stored_shape): a copy of their frames, on the networks' device."""
-        if self.compressed is not None:
-            return self.compressed.read(slots)
         # Frames in main memory cross PCIe in long words; the kernels that augment images read single bytes.
         words = as_words(self.frames).index_select(0, slots)
         return words.view(self.frames.dtype).view(-1, *self.spec.stored_shape)
@@ -433,10 +371,9 @@ class Replay:
         """(B,) slots → (B, *obs_shape), as stored."""
         return self.frames_of(slots).stacked()
 
-    def latest(self, lane: int = 0) -> Tensor:
-        """(W, *obs_shape): the observations on which the environments of a lane wait for an action."""
-        line = self.head if self.lanes == 1 else self.head - (self.head - lane) % self.lanes
-        return self.observations(torch.add(self._constants["columns"], line, alpha=self.lane_envs))
+    def latest(self) -> Tensor:
+        """(N, *obs_shape): the observations on which the environments wait for an action."""
+        return self.observations(torch.add(self._constants["columns"], self.head, alpha=self.num_envs))
 
     def batch(self, slots: Tensor, n: int, discount: float) -> Batch:
         """n-step transitions with the environment's reward, observations as they were stored."""
@@ -496,18 +433,11 @@ class Replay:
     # Checkpoints
 
     def state(self) -> dict[str, Tensor]:
-        """Positions, counters and priorities. The stored steps come from `chunks`.
-
-        All lanes have taken as many turns. What is saved are then whole rows, whatever the lanes are, except
-        where compressed frames lie.
-        """
-        assert (self._line + 1) % self.lanes == 0, (self._line, self.lanes)
+        """Positions, counters and priorities. The stored steps come from `chunks`."""
         self._sum_chunks()
-        rows = self._line // self.lanes, self._filled_lines // self.lanes
-        starts = self._line_starts.reshape(self.rows, self.lanes).sum(1)
+        counters = (self._row, self._filled_rows, self._starts_head, self._size)
         arrays = {name: torch.from_numpy(array.copy()) for name, array in self._host_arrays().items()}
-        state = {"starts": self.starts, "counters": torch.tensor((*rows, self._starts_head, self._size))}
-        state |= {"row_starts": torch.from_numpy(starts), **arrays}
+        state = {"starts": self.starts, "counters": torch.tensor(counters), **arrays}
         return state if self.priorities is None else state | self.priorities.state()
 
     def chunks(self) -> Iterator[tuple[str, str, Callable[[], dict[str, Tensor]]]]:
@@ -526,13 +456,7 @@ class Replay:
     ) -> None:
         """The inverse of `state` and `chunks`, in place; otherwise checksums are computed when needed."""
         self.starts.copy_(state["starts"])
-        if self.compressed is not None:
-            self.compressed.begin_loading(state["frames_counters"])
-        row, filled_rows, self._starts_head, self._size = state["counters"].tolist()
-        self._line, self._filled_lines = (row + 1) * self.lanes - 1, filled_rows * self.lanes
-        listed = (self._starts_head - 1 - np.arange(self._size)) % len(self.starts)
-        slots = state["starts"].cpu().numpy()[listed]
-        self._line_starts[:] = np.bincount(slots // self.lane_envs, minlength=self.lines)
+        self._row, self._filled_rows, self._starts_head, self._size = state["counters"].tolist()
         for name, array in self._host_arrays().items():
             array[:] = state[name].numpy()
         self._summed_writes[:] = self._chunk_writes if sums_known else 0
@@ -544,9 +468,6 @@ class Replay:
             last = first + len(tensors["age"]) // self.num_envs
             for key, tensor in self._columns_of(slice(first * self.num_envs, last * self.num_envs)).items():
                 tensor.copy_(tensors[key])
-            if self.compressed is not None:
-                compressed = {k.removeprefix(FRAMES): v for k, v in tensors.items() if k.startswith(FRAMES)}
-                self.compressed.load_part(first, compressed)
 
     def _sum_chunks(self) -> None:
         """Checksum the chunks that changed. The sums tell apart runs resumed from the same checkpoint.
@@ -563,34 +484,27 @@ class Replay:
         return -(-rows // self._chunk_rows)
 
     def _host_arrays(self) -> dict[str, np.ndarray]:
-        frames = {} if self.compressed is None else self.compressed.state()
         return {
+            "row_starts": self._row_starts,
             "age": self._age,
             "ended": self._ended,
             "chunk_writes": self._chunk_writes,
             "chunk_sums": self._chunk_sums,
-            **{f"{FRAMES}{name}": array for name, array in frames.items()},
         }
 
     def _chunk(self, i: int) -> dict[str, Tensor]:
-        filled_rows = self._filled_lines // self.lanes
-        first, last = i * self._chunk_rows, min((i + 1) * self._chunk_rows, filled_rows)
-        columns = self._columns_of(slice(first * self.num_envs, last * self.num_envs))
-        if self.compressed is None:
-            return columns
-        compressed = self.compressed.part(first, last)
-        return {**columns, **{f"{FRAMES}{name}": tensor for name, tensor in compressed.items()}}
+        first, last = i * self._chunk_rows, min((i + 1) * self._chunk_rows, self._filled_rows)
+        return self._columns_of(slice(first * self.num_envs, last * self.num_envs))
 
     def _columns_of(self, slots: slice) -> dict[str, Tensor]:
         return {name: tensor[slots] for name, tensor in self.stored().items()}
 
     def stored(self) -> dict[str, Tensor]:
-        """What is stored with each slot, to be read or written in bulk; not frames that are compressed.
+        """What is stored with each slot, to be read or written in bulk.
 
         Frames in main memory are the host's tensor, so that they do not pass through the device.
         """
-        names = [] if self.compressed is not None else ["frames"]
-        names += ["action", "reward", "ending", "age", "skill"]
+        names = ["frames", "action", "reward", "ending", "age", "skill"]
         names += ["note"] if self.note.shape[1] else []
         found: dict[str, Tensor] = {name: getattr(self, name) for name in names}
         if self._pinned is not None:

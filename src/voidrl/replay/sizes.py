@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 
-from voidrl.replay import compression
 from voidrl.types import EnvSpec
 
 CHUNK_BYTES = 64 * 2**20
 
 
-def chunk_row_count(spec: EnvSpec, num_envs: int, skill_dim: int, *, compressed: bool) -> int:
-    """Rows in a chunk of a checkpoint; of compressed frames, whole groups with their key frames."""
-    rows = max(1, CHUNK_BYTES // (num_envs * slot_bytes(spec, skill_dim)))
-    return compression.key_rows(rows) * compression.KEY_ROWS if compressed else rows
+def chunk_row_count(spec: EnvSpec, num_envs: int, skill_dim: int) -> int:
+    """Rows in a chunk of a checkpoint."""
+    return max(1, CHUNK_BYTES // (num_envs * slot_bytes(spec, skill_dim)))
 
 
 def row_count(capacity_steps: int, num_envs: int, spec: EnvSpec) -> int:

@@ -13,7 +13,7 @@ from voidrl.protocols.presets import AGENTS, PRESETS, protocol_for
 from voidrl.report.read import Run
 
 # Settings in which a run may differ from its preset and still be of that agent.
-_FREE = ("steps", "env.id", "env.num_envs", "env.lanes", "env.backend", "replay.device")
+_FREE = ("steps", "env.id", "env.num_envs", "env.backend", "replay.device")
 _NAMED = re.compile(r"--preset[= ](\S+)")
 
 

@@ -118,11 +118,6 @@ class _StoredReplay:
                 f"the replay of the checkpoint {saved.path} cannot be read: {error}"
             ) from error
         self.rows = len(self.row_starts)
-        if "frames" not in self.parts[0].keys():  # noqa: SIM118 (it is no dictionary)
-            raise CheckpointError(
-                f"the frames in the replay of {saved.path} are compressed, which a map of latents cannot "
-                f"read: expected a run with replay.compressed_gib = 0"
-            )
 
     def evenly_spaced(self, points: int, total_steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Slots of evenly spaced observations from old to new, and the step of each: (n,) both."""

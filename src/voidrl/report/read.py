@@ -16,7 +16,7 @@ import numpy as np
 
 from voidrl.checkpoint import read_json
 from voidrl.config import EnvConfig, flat
-from voidrl.envs.ids import DMCONTROL
+from voidrl.envs.ids import DMC
 from voidrl.errors import CheckpointError, RunFolderError, VoidrlError
 from voidrl.files import user_path
 from voidrl.probing.saved import final_probe
@@ -93,11 +93,7 @@ class Run:
     def other_sight(self) -> str:
         """`pixels in place of states`, where observations are not those of the experiment's own preset."""
         experiment = self.experiment
-        if (
-            experiment is None
-            or experiment.default_preset not in PRESETS
-            or not self.env.startswith(DMCONTROL)
-        ):
+        if experiment is None or experiment.default_preset not in PRESETS or not self.env.startswith(DMC):
             return ""
         protocol = PRESETS[experiment.default_preset].values_for(self.env).get("env", {}).get("dmc", {})
         theirs = protocol.get("observation", EnvConfig().dmc.observation)

@@ -9,12 +9,6 @@ from voidrl.errors import ConfigError, UnknownNameError
 PREFIX = "dmc/"
 """What an environment id of DMControl starts with."""
 
-WARP_PREFIX = "dmc-warp/"
-"""What an id starts with whose simulations are in MuJoCo Warp, many on one device."""
-
-PREFIXES = (PREFIX, WARP_PREFIX)
-"""What an id of either simulator starts with."""
-
 SUITE: dict[str, tuple[str, ...]] = {
     "acrobot": ("swingup", "swingup_sparse"),
     "ball_in_cup": ("catch",),
@@ -58,14 +52,6 @@ TASKS: dict[str, tuple[str, ...]] = {
 }
 """All tasks of each domain; a domain without a task starts its episodes like its first task."""
 
-WARP_TASKS: dict[str, tuple[str, ...]] = {
-    "cheetah": ("run", "jump_sparse", "reach_sparse"),
-    "hopper": ("stand", "hop", "jump_sparse", "reach_sparse"),
-    "quadruped": ("walk", "run", "stand", "jump"),
-    "walker": ("stand", "walk", "run", "flip", "jump_sparse", "reach_sparse", "turnover_sparse"),
-}
-"""The tasks of `dmc-warp/…`."""
-
 # Tasks whose observations differ from their domain's: an agent pre-trained on the domain does not fit them.
 OTHER_OBSERVATIONS = {
     "cartpole_two_poles", "cartpole_three_poles", "dog_fetch", "humanoid_run_pure_state", "lqr_lqr_6_2",
@@ -98,11 +84,10 @@ NAMES = {task.name: task for d in TASKS for task in (DMCTask(d, None), *(DMCTask
 
 
 def find_dmc_task(env: str) -> DMCTask | None:
-    """The domain and task of `dmc/…` or `dmc-warp/…`, in any spelling; None for other environments."""
-    prefix = dmc_prefix(env)
-    if prefix is None:
+    """The domain and task of `dmc/…`, in any spelling; None for other environments."""
+    if not env.startswith(PREFIX):
         return None
-    name, query, _ = env.removeprefix(prefix).partition("?")
+    name, query, _ = env.removeprefix(PREFIX).partition("?")
     if query:
         raise ConfigError(
             f"environment {env!r} cannot be made: options belong in the config and not in the id, such as "
@@ -118,20 +103,14 @@ def find_dmc_task(env: str) -> DMCTask | None:
             f"task of domain {domain!r}:",
             name[len(domain) + 1 :],
             TASKS[domain],
-            f"Write {prefix}{domain}_<task>.",
+            f"Write {PREFIX}{domain}_<task>.",
         )
     raise UnknownNameError("DMControl environment", name, NAMES, "See `voidrl list tasks`.")
-
-
-def dmc_prefix(env: str) -> str | None:
-    """Which of `PREFIXES` an id starts with."""
-    return next((prefix for prefix in PREFIXES if env.startswith(prefix)), None)
 
 
 def require_task(env: str, purpose: str) -> None:
     """Refuse a domain without a task where a reward is needed."""
     found = find_dmc_task(env)
     if found is not None and found.task is None:
-        known = (WARP_TASKS if env.startswith(WARP_PREFIX) else TASKS).get(found.domain, ())
-        tasks = ", ".join(f"{dmc_prefix(env)}{found.domain}_{task}" for task in known)
+        tasks = ", ".join(f"{PREFIX}{found.domain}_{task}" for task in TASKS[found.domain])
         raise ConfigError(f"environment {env!r} is a domain without a reward and {purpose}: expected {tasks}")

@@ -11,7 +11,6 @@ import os
 import sys
 import sysconfig
 import tempfile
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -43,7 +42,6 @@ class _Listener:
         self.log: Log | None = None
         self.kept: deque[str] = deque(maxlen=MOST_KEPT)
         self.owner = os.getpid()
-        self.thread = threading.get_ident()
 
     def hear(self, text: str) -> None:
         if os.getpid() != self.owner:  # a forked worker
@@ -88,18 +86,11 @@ _shown_by: list[Callable[..., Any]] = []  # what showed warnings before us
 
 def log_hidden_warnings(log: Log) -> None:
     """Write what was hidden so far to a log, and what will be until the current `quiet_libraries` ends."""
-    mine = threading.get_ident(), threading.main_thread().ident
     for listener in _listeners:
-        while listener.thread in mine and listener.kept:
+        while listener.kept:
             log(listener.kept.popleft())
     if _listeners:
-        _current_listener().log = log
-
-
-def _current_listener() -> _Listener:
-    """The innermost one of this thread, or else of any."""
-    own = [listener for listener in _listeners if listener.thread == threading.get_ident()]
-    return (own or _listeners)[-1]
+        _listeners[-1].log = log
 
 
 def _hook(
@@ -107,7 +98,7 @@ def _hook(
 ) -> None:
     if is_hidden(category, filename):
         text = " ".join(str(message).split())
-        _current_listener().hear(f"{category.__name__} in {filename}, line {lineno}: {text}")
+        _listeners[-1].hear(f"{category.__name__} in {filename}, line {lineno}: {text}")
     elif _shown_by:
         _shown_by[-1](message, category, filename, lineno, *rest, **options)
 

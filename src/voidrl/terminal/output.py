@@ -10,13 +10,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from contextvars import ContextVar
 from typing import Any, TextIO, cast
 
 from voidrl.errors import OutputError, PipeClosedError
 
 Failure = OSError | ValueError
-_speaker: ContextVar[str] = ContextVar("speaker", default="")
 
 
 def say(text: str) -> None:
@@ -25,20 +23,10 @@ def say(text: str) -> None:
     if stream is None:  # closed before Python started
         return
     try:
-        print(f"{_speaker.get()}{text}", file=stream, flush=True)
+        print(text, file=stream, flush=True)
     except (OSError, ValueError) as error:
         _require_broken(stream, error)
         discard_pending(stream)
-
-
-@contextmanager
-def spoken_by(name: str) -> Iterator[None]:
-    """Inside, messages begin with this name: `seed 3: …`."""
-    token = _speaker.set(f"{name}: ")
-    try:
-        yield
-    finally:
-        _speaker.reset(token)
 
 
 @contextmanager

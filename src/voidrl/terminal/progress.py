@@ -104,15 +104,6 @@ class Progress:
         if self._drawn is None or self._now.seconds - self._drawn.seconds >= self._pause():
             self._draw()
 
-    def add_run(self, total_steps: int, initial_step: int, initial_updates: int) -> None:
-        """Show the progress of one more run; steps and updates are those of all from now on."""
-        start, now = self._start, self._now
-        self._total += total_steps
-        more = initial_step, initial_updates
-        self._start = _Sample(start.seconds, start.steps + more[0], start.updates + more[1])
-        self._now = _Sample(self._clock(), now.steps + more[0], now.updates + more[1])
-        self._window = deque([self._now])
-
     def _pause(self) -> float:
         """Seconds between two drawings; in a log file a hundredth of the elapsed time."""
         if self._on_terminal or self._in_notebook:

@@ -28,9 +28,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import suppress
 from multiprocessing import active_children
 from types import FrameType
 from typing import Any, Self
@@ -45,15 +43,13 @@ CLOSE = b"\0"  # no signal has this number
 
 _entered: list[StopSignals] = []  # from the outermost to the innermost
 _children: WeakKeyDictionary[subprocess.Popen, bool] = WeakKeyDictionary()
-_followed: ContextVar[StopSignals | None] = ContextVar("followed", default=None)
 
 
 class StopSignals:
     """Asks for a stop when the first signal arrives, and ends the process when the second one does.
 
     It may be nested: the innermost decides what the first signal does, the outermost whether a second one
-    ends the process. Outside the main thread, where Python has no signals, it does nothing but to stop with
-    the one that the thread `followed`.
+    ends the process. Outside the main thread, where Python has no signals, it does nothing.
 
     Args:
         raises: Raise `StoppedBySignal` at once, rather than only setting `requested`.
@@ -62,25 +58,19 @@ class StopSignals:
     """
 
     def __init__(self, *, raises: bool = False, ends_at_once: bool = True) -> None:
-        self._requested = ""
-        self._leader: StopSignals | None = None
+        self.requested = ""
+        """The name of the signal that asked for a stop."""
         self._raises = raises
         self._ends_at_once = ends_at_once
         self._first_seconds: float | None = None
         self._previous: dict[int, Any] = {}
         self._watcher: _Watcher | None = None
 
-    @property
-    def requested(self) -> str:
-        """The name of the signal that asked for a stop."""
-        return self._requested or ("" if self._leader is None else self._leader.requested)
-
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
-            self._leader = _followed.get()
             return self
         if _entered:
-            self._requested = _entered[-1].requested  # one that user code has swallowed
+            self.requested = _entered[-1].requested  # one that user code has swallowed
         elif self._ends_at_once and not is_interactive():
             self._watcher = _Watcher()
         _entered.append(self)
@@ -105,7 +95,7 @@ class StopSignals:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         repeated = bool(self.requested)
         for each in _entered:
-            each._requested = each._requested or signal.Signals(number).name
+            each.requested = each.requested or signal.Signals(number).name
         if not repeated and self._raises:
             raise StoppedBySignal(number)
         if is_interactive() and self._is_second(number):
@@ -118,16 +108,6 @@ class StopSignals:
     def _restore_handlers(self) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: one that C code set
-
-
-@contextmanager
-def followed(leader: StopSignals) -> Iterator[None]:
-    """Inside, in a thread, whatever can be stopped stops with `leader`, which the main thread has entered."""
-    token = _followed.set(leader)
-    try:
-        yield
-    finally:
-        _followed.reset(token)
 
 
 class _Watcher:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from voidrl.experiments.cell import Job
 
 CELL_MODULE = "voidrl.experiments.cell"
-CELLS_MODULE = "voidrl.experiments.cells"  # several cells in one process
 
 
 def option(default: Any, text: str, **argument: Any) -> Any:
@@ -131,9 +130,9 @@ def log_path(root: Path, cell: str) -> Path:
     return root / "logs" / f"{cell}.log"
 
 
-def cell_command(module: str = CELL_MODULE) -> list[str]:
+def cell_command() -> list[str]:
     """The command of a cell's process, which reads its job as a line of JSON from standard input."""
-    return [sys.executable, "-P", "-m", module]
+    return [sys.executable, "-P", "-m", CELL_MODULE]
 
 
 def cell_environment(job: Job) -> dict[str, str]:

@@ -1,7 +1,4 @@
-"""The executor `local`: processes on this machine, which end with the command.
-
-Each has one cell, or with `--together` several that differ in their seed alone.
-"""
+"""The executor `local`: a process per cell on this machine, which ends with the command."""
 
 from __future__ import annotations
 
@@ -14,15 +11,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Self
 
-from voidrl.config import require, to_json
+from voidrl.config import require
 from voidrl.errors import ConfigError
 from voidrl.experiments.executors.base import (
-    CELL_MODULE,
-    CELLS_MODULE,
     Ended,
     Executor,
     cell_command,
@@ -40,8 +34,6 @@ if TYPE_CHECKING:
     from voidrl.experiments.cell import Job
     from voidrl.experiments.plan import Plan
 
-MOST_BYTES = 2**16  # of reports that are read at once
-JOBS_BYTES = 2**20  # of a pipe, which takes the jobs before the process has started
 LOOK_SECONDS = 2.0  # between two looks at the memory of GPUs
 MPS = ("auto", "on", "off")
 
@@ -51,9 +43,6 @@ class Options:
     """Options of `--on local`."""
 
     jobs: int = option(1, "runs at a time, with --devices on each GPU (default: 1)", type=int)
-    together: int = option(
-        1, "runs in one process, of those that differ in their seed alone (default: 1)", type=int, metavar="N"
-    )
     devices: str | None = option(
         None, "GPUs such as 0,1,2,3, or cpu (default: the one of --device)", metavar="LIST"
     )
@@ -65,15 +54,13 @@ class Options:
 
     def __post_init__(self) -> None:
         require(isinstance(self.jobs, int) and self.jobs >= 1, "jobs", self.jobs, "a whole number above 0")
-        whole = isinstance(self.together, int) and self.together >= 1
-        require(whole, "together", self.together, "a whole number above 0")
         require(self.mps in MPS, "mps", self.mps, "auto, on or off")
         if self.devices is not None:
             parse_devices(self.devices)
 
     @property
     def slots(self) -> int:
-        """Processes at a time in all."""
+        """Runs at a time in all."""
         return self.jobs * max(1, len(parse_devices(self.devices or "cpu")))
 
 
@@ -98,8 +85,7 @@ def make(plan: Plan, options: Options) -> Local:
         options,
         device=None if options.devices is None else name,
         gpus=gpus,
-        need=options.together * max((read_gpu_memory(plan.out, c.folder) for c in plan.cells), default=0),
-        settings={c.folder: settings_of(c.phase, to_json(c.config), c.evaluation) for c in plan.cells},
+        need=max((read_gpu_memory(plan.out, cell.folder) for cell in plan.cells), default=0),
         threads=threads,
         shares_gpus=not on_cpu and options.jobs > 1,
     )
@@ -123,8 +109,7 @@ class Local(Executor):
         options: What the command line asks for.
         device: The device in the config of cells; None leaves it.
         gpus: Those over which cells are placed; without any, all have the same device.
-        need: Bytes of GPU memory that a process with earlier cells took.
-        settings: Of cells, by folder: those with the same ones may share a process.
+        need: Bytes of GPU memory that earlier cells took.
         threads: CPU threads of cells, where the experiment does not say.
         shares_gpus: Whether several cells run on one GPU.
     """
@@ -136,7 +121,6 @@ class Local(Executor):
         device: str | None = None,
         gpus: list[Gpu] | None = None,
         need: int = 0,
-        settings: Mapping[str, str] | None = None,
         threads: int | None = None,
         shares_gpus: bool = False,
     ) -> None:
@@ -144,11 +128,8 @@ class Local(Executor):
         self._placement = Placement(gpus, options.jobs, need) if gpus else None
         self._shares_gpus = shares_gpus
         self._mps: Mps | None = None
-        self._settings = settings or {}
-        self._open: dict[str, list[Job]] = {}  # jobs whose process takes more of the same settings, by those
-        self._children: dict[str, _Child] = {}  # by the first of their cells
-        self._dropped: dict[str, Ended] = {}  # cells that were collected, but have not been started
-        self._gpu: int | None = None  # of the next process
+        self._children: dict[str, _Child] = {}
+        self._gpu: int | None = None  # of the next cell
         self._looked = -LOOK_SECONDS
         self._waiting = False
 
@@ -164,10 +145,8 @@ class Local(Executor):
         return self
 
     def has_room(self, cell: str) -> bool:  # noqa: D102
-        if self._settings.get(cell) in self._open:
-            return True
         if self._placement is None:
-            return len(self._children) + len(self._open) < self._options.jobs
+            return len(self._children) < self._options.jobs
         if self._gpu is None and time.monotonic() - self._looked >= LOOK_SECONDS:
             self._gpu = self._placement.choose()
             if self._gpu is None:
@@ -182,74 +161,42 @@ class Local(Executor):
             self.say(f"note: {why}")
 
     def submit(self, job: Job) -> None:  # noqa: D102
-        self._root = Path(job["root"])
-        lock = None if job["lock"] is None else os.dup(job["lock"])  # until its process is started
-        job = {**job, "lock": lock}
+        variables = dict(self._mps.variables) if self._mps is not None else {}
         if self._device is not None:
             job = {**job, "config": {**job["config"], "device": self._device}}
         if job["threads"] is None:
             job = {**job, "threads": self._threads}
-        settings = settings_of(job["phase"], job["config"], job["evaluation"])
-        jobs = self._open.setdefault(settings, [])
-        jobs.append(job)
-        if self._placement is not None and len(jobs) == 1:
+        if self._placement is not None:
             assert self._gpu is not None
+            # Every process sees its own GPU alone, as cuda:0: its run can be resumed on any other.
+            variables["CUDA_VISIBLE_DEVICES"] = self._placement.gpus[self._gpu].uuid
+        try:
+            self._children[job["cell"]] = _Child(job, variables)
+        except OSError as error:
+            raise OSError(f"its process could not be started ({error.strerror or error})") from error
+        self._root = Path(job["root"])
+        if self._placement is not None and self._gpu is not None:
             self._placement.cells[job["cell"]] = self._gpu
             self._gpu = None
             self._waiting = False
-        if len(jobs) == self._options.together:
-            self._start(settings)
-
-    def _start(self, settings: str) -> None:
-        """Start the process of the jobs that were collected."""
-        jobs = self._open.pop(settings)
-        variables = dict(self._mps.variables) if self._mps is not None else {}
-        first = jobs[0]["cell"]
-        if self._placement is not None:
-            # Every process sees its own GPU alone, as cuda:0: its run can be resumed on any other.
-            variables["CUDA_VISIBLE_DEVICES"] = self._placement.gpus[self._placement.cells[first]].uuid
-        try:
-            self._children[first] = _Child(jobs, variables)
-        except OSError as error:
-            why = f"its process could not be started ({error.strerror or error})"
-            self._dropped |= {job["cell"]: Ended(None, why) for job in jobs}
-            if self._placement is not None:
-                del self._placement.cells[first]
 
     def poll(self) -> dict[str, Ended]:  # noqa: D102
         from voidrl.runs.experiment_record import read_gpu_memory  # imports torch
 
-        for settings in [*self._open]:
-            self._start(settings)
-        ended, self._dropped = self._dropped, {}
-        for first, child in [*self._children.items()]:
-            has_ended = child.process.poll() is not None  # before its last reports are read
-            ended |= {cell: Ended(code) for cell, code in child.ended_cells().items()}
-            if not has_ended:
-                continue
-            self._children.pop(first).finish()
+        codes = {cell: child.process.poll() for cell, child in self._children.items()}
+        ended = {cell: Ended(code) for cell, code in codes.items() if code is not None}
+        for cell in ended:
+            self._children.pop(cell).close()
             if self._placement is not None:
-                del self._placement.cells[first]
-                took = self._options.together * read_gpu_memory(self._root, first)
-                self._placement.need = max(self._placement.need, took)
+                del self._placement.cells[cell]
+                self._placement.need = max(self._placement.need, read_gpu_memory(self._root, cell))
                 self._looked = -LOOK_SECONDS  # there is a slot again
         return ended
 
     def where(self, cell: str) -> str:  # noqa: D102
-        if self._placement is None:
-            return ""
-        groups = [[job["cell"] for job in jobs] for jobs in self._open.values()]
-        groups += [child.cells for child in self._children.values()]
-        firsts = [cells[0] for cells in groups if cell in cells]
-        return f"cuda:{self._placement.cells[firsts[0]]}" if firsts else ""
+        return "" if self._placement is None else f"cuda:{self._placement.cells[cell]}"
 
     def stop(self) -> None:  # noqa: D102
-        from voidrl.experiments.cell import INTERRUPTED  # imports torch
-
-        for job in chain(*self._open.values()):
-            self._dropped[job["cell"]] = Ended(INTERRUPTED)
-            release_lock(job)
-        self._open.clear()
         for child in self._children.values():
             child.close()
 
@@ -265,89 +212,34 @@ class Local(Executor):
             self._mps.close()
 
 
-def settings_of(phase: str, config: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> str:
-    """All settings of a cell but its seed."""
-    evaluated = None if evaluation is None else {**evaluation, "seed": None}
-    return json.dumps([phase, {**config, "seed": None, "device": None}, evaluated], sort_keys=True)
-
-
-def release_lock(job: Job) -> None:
-    """Close this process's copy of a cell's lock."""
-    if job["lock"] is not None:
-        os.close(job["lock"])
-
-
 class _Child:
-    """The process of one cell, or of several."""
+    """The process of a cell."""
 
-    def __init__(self, jobs: list[Job], variables: Mapping[str, str]) -> None:
-        self.cells = [job["cell"] for job in jobs]
-        self._left = {*self.cells}
-        self._reports, report = os.pipe()
-        os.set_blocking(self._reports, False)
-        locks = [job["lock"] for job in jobs if job["lock"] is not None]
-        several = len(jobs) > 1
-        try:
-            with _begin_logs(jobs) as log:
-                self.process = subprocess.Popen(
-                    cell_command(CELLS_MODULE if several else CELL_MODULE),
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=[*locks, *([report] if several else [])],
-                    env={**os.environ, **cell_environment(jobs[0]), **variables},
-                    pipesize=JOBS_BYTES if several else -1,
-                    # In its own session: a terminal's Ctrl-C goes to the parent alone, which passes it on.
-                    start_new_session=True,
-                )
-        except BaseException:
-            os.close(self._reports)
-            raise
-        finally:
-            os.close(report)
-            for job in jobs:
-                release_lock(job)
+    def __init__(self, job: Job, variables: Mapping[str, str]) -> None:
+        log_file, lock = log_path(Path(job["root"]), job["cell"]), job["lock"]
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        with log_file.open("ab") as log:
+            date = datetime.now(UTC).isoformat(timespec="seconds")
+            log.write(f"{date} {shlex.join(job['command'])}\n".encode())
+            log.flush()
+            # In its own session: a terminal's Ctrl-C goes to the parent alone, which passes it on.
+            self.process = subprocess.Popen(
+                cell_command(),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=() if lock is None else (lock,),
+                env={**os.environ, **cell_environment(job), **variables},
+                start_new_session=True,
+            )
         end_with_process(self.process, group=True)
         assert self.process.stdin is not None
-        line = json.dumps({"jobs": jobs, "report": report} if several else jobs[0])
         with suppress(BrokenPipeError):  # it has ended already, and its exit status says how
-            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.write(json.dumps(job).encode() + b"\n")
             self.process.stdin.flush()
-
-    def ended_cells(self) -> dict[str, int]:
-        """Exit codes of the cells that have ended since the last call."""
-        ended: dict[str, int] = {}
-        code = self.process.poll()
-        with suppress(BlockingIOError):
-            # Each report is one write that is shorter than what a pipe takes at once.
-            ended = dict(map(json.loads, os.read(self._reports, MOST_BYTES).splitlines()))
-        self._left -= {*ended}
-        if code is not None:
-            ended |= dict.fromkeys(self._left, code)
-            self._left.clear()
-        return ended
 
     def close(self) -> None:
         """Close the pipe, which asks the process to stop."""
         with suppress(OSError):
             assert self.process.stdin is not None
             self.process.stdin.close()
-
-    def finish(self) -> None:
-        """Close what is left of a process that has ended."""
-        self.close()
-        os.close(self._reports)
-
-
-def _begin_logs(jobs: list[Job]) -> BinaryIO:
-    """Begin the logs of cells; the first one has what cannot be told apart, such as output of C libraries."""
-    logs = []
-    for job in jobs:
-        path = log_path(Path(job["root"]), job["cell"])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        logs.append(path.open("ab", buffering=0))
-        date = datetime.now(UTC).isoformat(timespec="seconds")
-        logs[-1].write(f"{date} {shlex.join(job['command'])}\n".encode())
-    for log in logs[1:]:
-        log.close()
-    return logs[0]
