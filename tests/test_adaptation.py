@@ -530,6 +530,26 @@ def test_an_actor_learns_from_the_first_reward_on(tmp_path, sources, capfd, lear
     assert float(agent.task_scale) != 1
 
 
+class Early(Walk):
+    """Pays nothing after its fourth step, counted over episodes."""
+
+    count = 0
+
+    def step(self, action):
+        self.count += 1
+        obs, reward, *rest = super().step(action)
+        return obs, reward if self.count < 5 else 0.0, *rest
+
+
+@pytest.mark.parametrize("learner", ["dqn", "sac"])
+def test_a_reward_early_in_the_warm_up_is_not_forgotten(tmp_path, sources, capfd, learner):
+    changes = {"finetune.warmup_steps": 16, "env.num_envs": 1, "updates_per_step": 0.25}
+    _, meta = tuned_run(sources, learner, Early, tmp_path / "run", **changes)
+    assert "rewards were all equal" not in capfd.readouterr().err
+    assert meta["adaptation"]["learning_from"] == meta["adaptation"]["adapted_from"] == 16
+    assert meta["adaptation"]["kept"] != "all"
+
+
 class Goal(Walk):
     """Costs a little, and pays 100 for the last step of every episode after the fourth."""
 

@@ -68,7 +68,7 @@ class Adapter:
             return False
         if state.steps < self.warmup_steps or not len(self.replay):
             return False
-        if state.steps > self._looked_at:
+        if state.steps > self._looked_at and not self._differ:
             # Rewards were equal at the last look, so it is enough to compare the new ones with some of those.
             new = state.steps - self._looked_at + 2 * self.replay.num_envs
             self._differ = rewards_differ(self.replay, len(self.replay) if self._looked_at < 0 else new)
