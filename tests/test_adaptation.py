@@ -17,7 +17,6 @@ from voidrl.agent.adaptation import Returns, adapt, discounted_returns, fit, res
 from voidrl.agent.adapter import COMPARED_EPISODES, Adapter
 from voidrl.agent.detours import MEAN_STEPS, Detours
 from voidrl.agent.explorer import Explorer
-from voidrl.agent.reset import reset
 from voidrl.errors import ConfigError, EnvironmentFailedError
 from voidrl.nets.bounds import ValueBounds
 from voidrl.saved_run import LoopState
@@ -416,17 +415,6 @@ def test_the_share_of_the_critic_counts_updates():
     assert not adapter.agent.learner.trains_actor
 
 
-def test_resets_leave_the_temperature_of_the_task():
-    adapter, state = adapter_of("sac")
-    pay_values(adapter.agent, adapter.replay, 1)
-    state.steps = state.learning_from = 10
-    adapter.adapt()
-    temperature = adapter.agent.learner.log_alpha.clone()
-    reset(adapter.agent)
-    adapter.restart_exploration()
-    assert torch.allclose(adapter.agent.learner.log_alpha, temperature)
-
-
 # In runs
 
 
@@ -594,6 +582,12 @@ def test_values_keep_the_scale_of_their_rewards_in_another_fine_tuning(tmp_path,
         first, make_continuous, steps=9, out=tmp_path / "second", config={"finetune.heads": "pretrained"}
     )
     assert torch.equal(second.task_scale, first.task_scale)
+
+
+def test_resets_leave_the_temperature_of_the_task(tmp_path, sources):
+    resets = {"reset.every_updates": 4, "reset.last_steps": 0}
+    agent, _ = tuned_run(sources, "sac", Walk, tmp_path / "run", **resets)
+    assert agent.learner.log_alpha.exp().item() == pytest.approx(0.1 * 0.01, rel=0.1)  # not 0.1
 
 
 def test_alignment_and_range_are_logged(tmp_path, sources):

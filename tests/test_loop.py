@@ -344,7 +344,7 @@ def test_the_folder_of_a_run(tmp_path):
 
 
 class Told(Method):
-    """Is told whose states are reached, and where episodes begin."""
+    """Records which environments reach states, and where episodes begin."""
 
     heard: list
 
